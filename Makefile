@@ -1,0 +1,52 @@
+# Two commands do everything on a machine with Python 3.11 and make: `make demo` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+RUN_STAMP := $(VENV)/.installed
+DEV_STAMP := $(VENV)/.installed-dev
+
+.PHONY: demo test check fast format lint types imports install install-dev clean
+
+demo: $(RUN_STAMP)
+	$(BIN)/sooner demo
+
+test: $(DEV_STAMP)
+	$(BIN)/python -m pytest
+
+check: $(DEV_STAMP) format lint types imports fast
+
+fast: $(DEV_STAMP)
+	$(BIN)/python -m pytest -q -m "not slow and not traces"
+
+format: $(DEV_STAMP)
+	$(BIN)/ruff format --check .
+
+lint: $(DEV_STAMP)
+	$(BIN)/ruff check .
+
+types: $(DEV_STAMP)
+	$(BIN)/mypy
+
+imports: $(DEV_STAMP)
+	$(BIN)/lint-imports
+
+install: $(RUN_STAMP)
+install-dev: $(DEV_STAMP)
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Sooner needs Python 3.11 or newer; set PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+# The build backend comes from the lock as well, so nothing is installed that the lock does not name.
+$(RUN_STAMP): $(BIN)/python requirements.lock pyproject.toml
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps -e .
+	touch $@
+
+$(DEV_STAMP): $(BIN)/python requirements-dev.lock pyproject.toml
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	touch $@ $(RUN_STAMP)
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info

@@ -1,0 +1,147 @@
+"""The state machine of jobs and attempts: which change is possible and what may cause it. Nothing else lives here.
+
+Whoever changes a state calls :func:`check_transition`; an impossible change raises with the job's story.
+"""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class JobState(StrEnum):
+    """Eight states; why a job is in one is a :class:`policies.model.reasons.Reason`."""
+
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    PREEMPTING = "preempting"
+    CANCELLING = "cancelling"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class AttemptState(StrEnum):
+    """One placement-to-stop life of a job."""
+
+    LAUNCHING = "launching"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    PREEMPTED = "preempted"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+
+
+HOLDS_GPUS = frozenset({JobState.STARTING, JobState.RUNNING, JobState.PREEMPTING, JobState.CANCELLING})
+"""GPUs are held in exactly these states."""
+
+TERMINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
+"""A job never leaves one of these."""
+
+ATTEMPT_OPEN = frozenset({AttemptState.LAUNCHING, AttemptState.RUNNING, AttemptState.STOPPING})
+"""An attempt in one of these may still have processes; at most one attempt of a job is open."""
+
+
+class Cause(StrEnum):
+    """What makes a job change its state. One word per row of the table in ``docs/reference/states.md``."""
+
+    SUBMITTED = "submitted"
+    START_DECIDED = "start_decided"
+    PREEMPT_DECIDED = "preempt_decided"
+    STARTED = "started"
+    EXITED_ZERO = "exited_zero"
+    FINISHED_FIRST = "finished_first"
+    """Exit 0 arrived although a stop was under way."""
+    RETRYABLE_FAILURE = "retryable_failure"
+    """Launch failed, crashed or confirmed dead; retries left."""
+    FATAL_FAILURE = "fatal_failure"
+    """The same with retries exhausted, or a reason that a retry cannot mend."""
+    YIELDED = "yielded"
+    """Exit 75 that nobody asked for."""
+    STOPPED = "stopped"
+    """The stop that was asked for has landed."""
+    WALLTIME = "walltime"
+    CANCEL_REQUESTED = "cancel_requested"
+    DEPENDENCY_FAILED = "dependency_failed"
+
+
+class Transition(NamedTuple):
+    """One allowed change of a job."""
+
+    source: JobState
+    target: JobState
+    cause: Cause
+
+
+_S = JobState
+TRANSITIONS: frozenset[Transition] = frozenset(
+    Transition(source, target, cause)
+    for sources, target, cause in (
+        ((_S.QUEUED,), _S.STARTING, Cause.START_DECIDED),
+        ((_S.QUEUED,), _S.CANCELLED, Cause.CANCEL_REQUESTED),
+        ((_S.QUEUED,), _S.CANCELLED, Cause.DEPENDENCY_FAILED),
+        ((_S.STARTING,), _S.RUNNING, Cause.STARTED),
+        ((_S.STARTING, _S.RUNNING), _S.SUCCEEDED, Cause.EXITED_ZERO),
+        ((_S.STARTING, _S.RUNNING, _S.PREEMPTING), _S.QUEUED, Cause.RETRYABLE_FAILURE),
+        ((_S.STARTING, _S.RUNNING, _S.PREEMPTING), _S.FAILED, Cause.FATAL_FAILURE),
+        ((_S.STARTING, _S.RUNNING), _S.QUEUED, Cause.YIELDED),
+        ((_S.STARTING, _S.RUNNING), _S.FAILED, Cause.YIELDED),
+        ((_S.RUNNING,), _S.CANCELLING, Cause.WALLTIME),
+        ((_S.CANCELLING,), _S.FAILED, Cause.WALLTIME),
+        ((_S.STARTING, _S.RUNNING), _S.PREEMPTING, Cause.PREEMPT_DECIDED),
+        ((_S.STARTING, _S.RUNNING, _S.PREEMPTING), _S.CANCELLING, Cause.CANCEL_REQUESTED),
+        ((_S.PREEMPTING,), _S.QUEUED, Cause.STOPPED),
+        ((_S.PREEMPTING, _S.CANCELLING), _S.SUCCEEDED, Cause.FINISHED_FIRST),
+        ((_S.CANCELLING,), _S.CANCELLED, Cause.STOPPED),
+    )
+    for source in sources
+)
+"""Every change of a job that may happen. (new) -> QUEUED is its birth and not in the table."""
+
+ATTEMPT_TRANSITIONS: frozenset[tuple[AttemptState, AttemptState]] = frozenset(
+    (source, target)
+    for source, targets in {
+        AttemptState.LAUNCHING: (
+            AttemptState.RUNNING,
+            AttemptState.STOPPING,
+            AttemptState.COMPLETED,
+            AttemptState.FAILED,
+            AttemptState.LOST,
+        ),
+        AttemptState.RUNNING: (
+            AttemptState.STOPPING,
+            AttemptState.COMPLETED,
+            AttemptState.FAILED,
+            AttemptState.LOST,
+        ),
+        AttemptState.STOPPING: (
+            AttemptState.COMPLETED,
+            AttemptState.FAILED,
+            AttemptState.PREEMPTED,
+            AttemptState.CANCELLED,
+            AttemptState.LOST,
+        ),
+    }.items()
+    for target in targets
+)
+"""Every change of an attempt that may happen."""
+
+
+class ImpossibleTransition(Exception):
+    """A change that the table does not hold: a defect of the caller. Carries the job's story so far."""
+
+    def __init__(self, what: str, source: str, target: str, cause: str, story: str) -> None:
+        super().__init__(f"{what}: {source} -> {target} because of {cause} is not a transition; story: {story}")
+
+
+def check_transition(job: str, source: JobState, target: JobState, cause: Cause, story: str = "") -> None:
+    """Raise :class:`ImpossibleTransition` unless the table holds this change. O(1)."""
+    if Transition(source, target, cause) not in TRANSITIONS:
+        raise ImpossibleTransition(f"job {job}", source, target, cause, story)
+
+
+def check_attempt_transition(attempt: str, source: AttemptState, target: AttemptState, story: str = "") -> None:
+    """Raise :class:`ImpossibleTransition` unless an attempt may change so. O(1)."""
+    if (source, target) not in ATTEMPT_TRANSITIONS:
+        raise ImpossibleTransition(f"attempt {attempt}", source, target, "report", story)

@@ -1,0 +1,51 @@
+"""The machines: servers with GPUs and a NIC, in racks, and the bandwidth of each tier. All bandwidths in bytes/s."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One server. ``nic_bytes_s`` and ``intra_bytes_s`` are of the whole server, one direction.
+
+    ``gpu_speed`` divides compute times: 1.0 is the reference GPU on which layer times were taken.
+    """
+
+    name: str
+    gpus: int
+    gpu_type: str = "V100"
+    rack: str = "r1"
+    nic_bytes_s: float = 12.5e9
+    intra_bytes_s: float = 120e9
+    gpu_speed: float = 1.0
+    gpu_memory_gib: float | None = None
+
+    @property
+    def share_bytes_s(self) -> float:
+        """Bandwidth that one GPU owns towards other servers in the ``reserved`` network: min(b_intra, B_m / G_m)."""
+        return min(self.intra_bytes_s, self.nic_bytes_s / self.gpus)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """All servers that ever were, in the order they were added; which of them are usable now is the view's business."""
+
+    name: str
+    servers: tuple[Server, ...]
+    rack_bytes_s: float | None = None
+    core_bytes_s: float | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def gpus(self) -> int:
+        """G, the GPUs of all servers."""
+        return sum(server.gpus for server in self.servers)
+
+    @cached_property
+    def gpus_by_type(self) -> Mapping[str, int]:
+        """GPUs of each type. A gang never mixes types, so this bounds the largest gang."""
+        totals: dict[str, int] = {}
+        for server in self.servers:
+            totals[server.gpu_type] = totals.get(server.gpu_type, 0) + server.gpus
+        return totals

@@ -1,0 +1,92 @@
+"""What a policy may ask for, and what it is told happened since it was last asked."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from policies.model.ids import JobId, ServerIndex
+from policies.model.placement import Placement
+from policies.model.reasons import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Give a waiting job these GPUs, all of them free now."""
+
+    job: JobId
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """Stop a running job; ``for_job`` names the one that shall have its GPUs (None: nobody in particular)."""
+
+    job: JobId
+    for_job: JobId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """Change a running elastic job to this placement."""
+
+    job: JobId
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Keep these GPUs (free ones and ones being vacated) for a waiting job; None releases its reservation."""
+
+    job: JobId
+    placement: Placement | None
+
+
+Action = Start | Preempt | Resize | Reserve
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Actions in the order they take effect, the jobs whose *reason* changed, and when to ask again at the latest."""
+
+    actions: Sequence[Action] = ()
+    reasons_changed: Sequence[tuple[JobId, Reason]] = ()
+    wake_at_s: float | None = None
+
+
+class ChangeKind(StrEnum):
+    """What happened, seen by a policy. Each fact is told exactly once."""
+
+    ARRIVED = "arrived"
+    """The job may start now: new, requeued, released from hold, or its dependencies or back-off are over."""
+    WITHDRAWN = "withdrawn"
+    """The waiting job may not start any more: held or cancelled."""
+    ESTIMATED = "estimated"
+    """Its estimate (or its seconds per unit) changed."""
+    REPRIORITIZED = "reprioritized"
+    PROGRESSED = "progressed"
+    """Its measured progress or speed changed."""
+    STARTED = "started"
+    """A Start was applied: ``placement`` is held."""
+    PREEMPTING = "preempting"
+    """It is being stopped (preempted or cancelled): its GPUs will be vacated."""
+    VACATED = "vacated"
+    """Its attempt ended: ``placement`` is free again. An ARRIVED follows if it may start again."""
+    FINISHED = "finished"
+    """It reached a terminal state (after VACATED where it held GPUs)."""
+    RESERVED = "reserved"
+    """A Reserve was applied: ``placement`` is set aside for the job (None: released)."""
+    REFUSED = "refused"
+    """An action on the job was not applied, for ``reason``."""
+    SERVER_CHANGED = "server_changed"
+    """A server was added, failed, drained or came back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One fact. ``job`` is None exactly for SERVER_CHANGED, where ``server`` is given."""
+
+    kind: ChangeKind
+    job: JobId | None = None
+    placement: Placement | None = None
+    server: ServerIndex | None = None
+    reason: Reason | None = None

@@ -1,0 +1,88 @@
+"""What a predictor tells a policy: a distribution of a job's *total* work as equal-mass sample points."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from policies.model.ids import JobId
+from policies.model.job import JobSpec
+
+
+class Unit(StrEnum):
+    """What an estimate counts."""
+
+    ITERATIONS = "iterations"
+    SERVICE_S = "service_s"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Equal-mass points of the total, ascending and positive (a point prediction is one point).
+
+    ``seconds_per_unit`` is the predictor's view at the best placement: seconds per iteration, or 1.0 for
+    ``Unit.SERVICE_S``; None = not known yet (the policy falls back on the job's own model, then on 1.0).
+    ``source`` says in words where the points come from ("recurrence: 14 past runs"), ``model_version`` which model made
+    them ("" for a baseline). ``trusted`` is False where the policy should rank by attained service instead.
+    """
+
+    points: tuple[float, ...]
+    unit: Unit
+    source: str
+    model_version: str = ""
+    seconds_per_unit: float | None = None
+    trusted: bool = True
+
+    def quantile(self, level: float) -> float:
+        """The point at ``level`` in [0, 1] (nearest rank on the equal-mass points)."""
+        count = len(self.points)
+        return self.points[min(count - 1, max(0, int(level * count)))]
+
+    @property
+    def median(self) -> float:
+        """The middle point."""
+        return self.quantile(0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionRequest:
+    """A job to predict: only what is known at its submission."""
+
+    job: JobId
+    spec: JobSpec
+    submitted_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowPrediction:
+    """What another model would have said: stored, scored, never used."""
+
+    model_version: str
+    points: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """An estimate with what is needed to audit it later."""
+
+    estimate: Estimate
+    feature_schema: str = ""
+    features: tuple[float, ...] = ()
+    shadows: tuple[ShadowPrediction, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EndedJob:
+    """The label of a job that ended, whatever the exit reason.
+
+    ``iterations`` is None for a job that reported no progress. ``service_s`` is productive running time.
+    """
+
+    job: JobId
+    spec: JobSpec
+    submitted_at_s: float
+    ended_at_s: float
+    iterations: float | None
+    service_s: float
+    final_state: str
+    seconds_per_iteration: float | None = None
+    gpu_type: str | None = None
+    servers_spanned: int | None = None

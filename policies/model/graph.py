@@ -1,0 +1,54 @@
+"""A DNN as a directed acyclic graph of layers, and the graph of pipeline stages that it is cut into.
+
+Layer values are for one global mini-batch on one reference GPU (papers: A-SRPT's job model, section 2 of the explanation
+``docs/explanation/a-srpt.md``). Checks of user input live at the border; these values are trusted.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer.
+
+    ``activation_bytes`` is what the layer hands to each of its successors per mini-batch; as much flows back.
+    ``tensor_bytes`` is what one replica all-reduces inside its tensor group per iteration if the layer is split
+    (0 where the user does not say: then tensor parallelism is taken as free of traffic).
+    """
+
+    name: str
+    forward_s: float
+    backward_s: float
+    parameter_bytes: int
+    activation_bytes: int
+    tensor_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGraph:
+    """Layers in a topological order, and edges as pairs of positions in ``layers`` (tail < head)."""
+
+    layers: tuple[Layer, ...]
+    edges: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A pipeline stage: the sums over its layers, for one global mini-batch on one reference GPU."""
+
+    name: str
+    forward_s: float
+    backward_s: float
+    parameter_bytes: int
+    tensor_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StageGraph:
+    """Stages in pipeline order and the traffic between them.
+
+    ``edges`` holds ``(s, q, bytes)`` with s < q: activation bytes sent from s to q per mini-batch (as much flows back).
+    """
+
+    stages: tuple[Stage, ...]
+    edges: tuple[tuple[int, int, int], ...]

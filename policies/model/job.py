@@ -1,0 +1,82 @@
+"""What a user asked for. Frozen: whatever changes during a job's life lives in the engine's own record."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from policies.model.graph import StageGraph
+from policies.model.ids import JobId
+from policies.model.parallelism import ParallelismConfig
+
+
+class Launch(StrEnum):
+    """How often the command runs in an attempt: once a server, or once a GPU."""
+
+    SERVER = "server"
+    GPU = "gpu"
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionSignal:
+    """The warning that a program asked for: this signal first, SIGTERM after ``grace_s`` seconds."""
+
+    signal: str = "SIGUSR1"
+    grace_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """A submitted job.
+
+    ``gpus`` is the gang size. ``stage_graph`` and ``parallelism`` are both given or both None; without them the job has
+    no communication model and its speed is learnt. ``checkpoint_period_s`` None = the program cannot checkpoint.
+    ``gpus_min`` / ``gpus_max`` are the elastic range for policies that resize (none given = rigid).
+    """
+
+    name: str
+    user: str
+    gpus: int
+    project: str = ""
+    command: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    working_dir: str | None = None
+    stage_graph: StageGraph | None = None
+    parallelism: ParallelismConfig | None = None
+    model: str | None = None
+    batch_size: int | None = None
+    gpu_type: str | None = None
+    declared_iterations: int | None = None
+    walltime_s: float | None = None
+    priority: int = 0
+    checkpoint_period_s: float | None = 300.0
+    max_retries: int = 2
+    after: tuple[JobId, ...] = ()
+    hold: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
+    recurrence_key: str | None = None
+    gpus_min: int | None = None
+    gpus_max: int | None = None
+    preemption: PreemptionSignal | None = None
+    launch: Launch = Launch.SERVER
+
+    @property
+    def recurrence(self) -> tuple[str, str, str]:
+        """The recurrence key: (user, project, name), where ``recurrence_key`` replaces the name if given."""
+        return (self.user, self.project, self.recurrence_key or self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class IterationTimes:
+    """Constants of a job on a cluster, in seconds per iteration (alpha_floor <= alpha(x) <= alpha_ceil for every x).
+
+    ``min_s`` is the least over a handful of good placements on the empty cluster; ``max_s`` = ``ceil_s``.
+    """
+
+    floor_s: float
+    ceil_s: float
+    min_s: float
+
+    @property
+    def max_s(self) -> float:
+        """alpha_max: the most an iteration can take."""
+        return self.ceil_s

@@ -1,0 +1,36 @@
+"""Where a gang runs: GPUs on each server and, for jobs with a stage graph, the replicas of each stage there."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from policies.model.ids import ServerIndex
+
+
+class ServerShare(NamedTuple):
+    """What a job holds on one server. ``replicas[s]`` = x_s^m; empty for a job without a stage graph."""
+
+    server: ServerIndex
+    gpus: int
+    replicas: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A gang's shares, ordered by server. Build with :func:`place` so that equal placements compare equal."""
+
+    shares: tuple[ServerShare, ...]
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the whole gang."""
+        return sum(share.gpus for share in self.shares)
+
+    @property
+    def servers(self) -> tuple[ServerIndex, ...]:
+        """The servers used, in ascending order."""
+        return tuple(share.server for share in self.shares)
+
+
+def place(shares: "list[ServerShare] | tuple[ServerShare, ...]") -> Placement:
+    """A placement with its shares in canonical (server) order and empty shares dropped."""
+    return Placement(tuple(sorted(share for share in shares if share.gpus > 0)))

@@ -1,0 +1,115 @@
+"""Why a job is where it is. Each reason has a sentence that says what would change it; docs/reference/reasons.md lists all."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from policies.model.ids import JobId
+
+
+class Reason(StrEnum):
+    """One word per "no" (and per end). ``sentence`` completes it for a person."""
+
+    # Waiting
+    NEW = "new"
+    PRIORITY = "priority"
+    RESOURCES = "resources"
+    FRAGMENTED = "fragmented"
+    CONSOLIDATION_DELAY = "consolidation_delay"
+    VIRTUAL_GATE = "virtual_gate"
+    QUEUE_HEAD_BLOCKED = "queue_head_blocked"
+    RESERVED = "reserved"
+    HELD = "held"
+    DEPENDENCY = "dependency"
+    RETRY_BACKOFF = "retry_backoff"
+    NO_SUCH_SERVERS = "no_such_servers"
+    REFUSED = "refused"
+    # Leaving the GPUs
+    PREEMPTED = "preempted"
+    YIELDED = "yielded"
+    CRASHED = "crashed"
+    LAUNCH_FAILED = "launch_failed"
+    NODE_LOST = "node_lost"
+    COMMAND_NOT_FOUND = "command_not_found"
+    CHECKPOINT_UNREADABLE = "checkpoint_unreadable"
+    DISK_FULL = "disk_full"
+    # The end
+    COMPLETED = "completed"
+    CANCELLED_BY_USER = "cancelled_by_user"
+    WALLTIME = "walltime"
+    RETRIES_EXHAUSTED = "retries_exhausted"
+    YIELDS_EXHAUSTED = "yields_exhausted"
+    DEPENDENCY_FAILED = "dependency_failed"
+    # On the GPUs
+    STARTED = "started"
+
+    @property
+    def sentence(self) -> str:
+        """One sentence: what the reason means and what would change it."""
+        return SENTENCES[self]
+
+    @property
+    def retryable(self) -> bool:
+        """Whether a failed attempt with this reason may be tried again."""
+        return self not in _NOT_RETRYABLE
+
+
+SENTENCES: dict[Reason, str] = {
+    Reason.NEW: "Not looked at yet; the next cycle will.",
+    Reason.PRIORITY: "Jobs with a better rank come first; it starts when enough of them have ended.",
+    Reason.RESOURCES: "Too few GPUs are free; it starts when enough are vacated.",
+    Reason.FRAGMENTED: "Enough GPUs are free, but spread over more servers than the job can use well.",
+    Reason.CONSOLIDATION_DELAY: "It waits a bounded time for a placement that keeps its traffic inside servers.",
+    Reason.VIRTUAL_GATE: "Its turn on the virtual machine has not ended; it is released when the virtual schedule completes it.",
+    Reason.QUEUE_HEAD_BLOCKED: "The job at the head of a strict queue cannot start yet, and nobody may pass it.",
+    Reason.RESERVED: "GPUs are being vacated for it; it starts as soon as the jobs on them have stopped.",
+    Reason.HELD: "Held by a user; release it to let it compete.",
+    Reason.DEPENDENCY: "It waits for the jobs in 'after' to succeed.",
+    Reason.RETRY_BACKOFF: "Its last attempt failed; it is tried again after a pause.",
+    Reason.NO_SUCH_SERVERS: "No set of servers that are up can hold the gang; add, resume or repair servers.",
+    Reason.REFUSED: "A start was decided but could not be applied; it is decided again in the next cycle.",
+    Reason.PREEMPTED: "A job with less remaining work took the GPUs; it resumes from its checkpoint.",
+    Reason.YIELDED: "The program itself asked to stop and resume later (exit code 75).",
+    Reason.CRASHED: "The program ended with an error.",
+    Reason.LAUNCH_FAILED: "The program could not be launched.",
+    Reason.NODE_LOST: "The server stopped answering and the attempt is confirmed dead.",
+    Reason.COMMAND_NOT_FOUND: "The command does not exist or is not executable on the server.",
+    Reason.CHECKPOINT_UNREADABLE: "The job's checkpoint folder cannot be read or written.",
+    Reason.DISK_FULL: "The disk that holds logs and checkpoints is full.",
+    Reason.COMPLETED: "The program ended with exit code 0.",
+    Reason.CANCELLED_BY_USER: "Cancelled on request.",
+    Reason.WALLTIME: "It ran longer than the walltime it asked for.",
+    Reason.RETRIES_EXHAUSTED: "It failed more often than max_retries allows.",
+    Reason.YIELDS_EXHAUSTED: "It yielded more often than yields_max allows.",
+    Reason.DEPENDENCY_FAILED: "A job in 'after' did not succeed.",
+    Reason.STARTED: "It has been given its GPUs.",
+}
+
+_NOT_RETRYABLE = frozenset({Reason.COMMAND_NOT_FOUND, Reason.CHECKPOINT_UNREADABLE, Reason.WALLTIME})
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A reason with the numbers behind it, computed when someone asks."""
+
+    reason: Reason
+    gpus_needed: int
+    gpus_free: int
+    servers_with_free_gpus: int
+    servers_wanted: int | None = None
+    jobs_ahead: int | None = None
+    rank: float | None = None
+    waiting_for: tuple[JobId, ...] = ()
+    detail: str = ""
+    numbers: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def sentence(self) -> str:
+        """For people: the numbers first, then what would change the state."""
+        parts = [f"Needs {self.gpus_needed} GPUs"]
+        if self.servers_wanted is not None:
+            parts[0] += f" on <={self.servers_wanted} server{'s' if self.servers_wanted != 1 else ''}"
+        parts.append(f"{self.gpus_free} free on {self.servers_with_free_gpus} servers")
+        if self.jobs_ahead is not None:
+            parts.append(f"{self.jobs_ahead} jobs precede it")
+        head = "; ".join(parts) + ". "
+        return head + (self.detail or self.reason.sentence)

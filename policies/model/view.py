@@ -1,0 +1,104 @@
+"""The read-only windows through which a policy sees the engine's live structures. Nothing is copied."""
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from policies.lifecycle import JobState
+from policies.model.cluster import Cluster
+from policies.model.estimate import Estimate, Unit
+from policies.model.ids import JobId, ServerIndex
+from policies.model.job import IterationTimes, JobSpec
+from policies.model.placement import Placement
+
+
+class JobView(Protocol):
+    """One unfinished job. Times are seconds on the engine's clock."""
+
+    @property
+    def id(self) -> JobId: ...
+    @property
+    def spec(self) -> JobSpec: ...
+    @property
+    def state(self) -> JobState: ...
+    @property
+    def submitted_at_s(self) -> float: ...
+    @property
+    def priority(self) -> int:
+        """Larger comes first; changeable after submission."""
+
+    @property
+    def waiting(self) -> bool:
+        """QUEUED and free to start: not held, dependencies met, no back-off."""
+
+    @property
+    def estimate(self) -> Estimate | None: ...
+    @property
+    def iteration_times(self) -> IterationTimes | None:
+        """Constants on this cluster; None for a job without a stage graph."""
+
+    @property
+    def placement(self) -> Placement | None:
+        """Held GPUs; None unless the state holds any."""
+
+    @property
+    def reservation(self) -> Placement | None:
+        """GPUs set aside for this waiting job."""
+
+    @property
+    def attempts(self) -> int:
+        """Attempts opened so far."""
+
+    @property
+    def attempt_started_at_s(self) -> float | None:
+        """When the current attempt was decided."""
+
+    @property
+    def graceful(self) -> bool:
+        """Whether a preemption loses no work: the program takes a warning signal or has reported a checkpoint."""
+
+    def done(self, unit: Unit, now_s: float) -> float:
+        """Progress that would count at ``now_s``: iterations, or seconds of productive service."""
+
+    def speed(self, unit: Unit) -> float:
+        """Units per second in the current attempt (0.0 where it does not run); 1.0 for ``Unit.SERVICE_S``."""
+
+    def seconds_per_iteration(self) -> float | None:
+        """Measured in the current or an earlier attempt; else alpha_min; else what the estimate says; else None."""
+
+    def attained_service_s(self, now_s: float) -> float:
+        """GPU-seconds held by attempts so far."""
+
+    def lost_s(self, now_s: float) -> float:
+        """Seconds of work that a preemption at ``now_s`` would lose (0 where it is graceful)."""
+
+
+class PreemptionCosts(Protocol):
+    """What a preemption costs on this cluster, in seconds."""
+
+    @property
+    def checkpoint_s(self) -> float: ...
+    @property
+    def restart_s(self) -> float: ...
+
+
+class ClusterView(Protocol):
+    """The cluster at one instant."""
+
+    @property
+    def now_s(self) -> float: ...
+    @property
+    def cluster(self) -> Cluster: ...
+    @property
+    def costs(self) -> PreemptionCosts: ...
+    @property
+    def jobs(self) -> Mapping[JobId, JobView]:
+        """Every unfinished job."""
+
+    def usable_gpus(self, server: ServerIndex) -> int:
+        """GPUs of the server that may take new work: 0 while it is down, drained or removed."""
+
+    def free_gpus(self, server: ServerIndex) -> int:
+        """GPUs held by nobody on a usable server (reserved ones are free in this sense)."""
+
+    def holding(self) -> Iterable[JobId]:
+        """The jobs that hold GPUs. O(running); for :meth:`policies.base.Policy.rebuild`, not for a cycle."""

@@ -1,0 +1,1 @@
+"""Running: the engine, its ports and their implementations, and every surface that a person touches."""

@@ -1,0 +1,93 @@
+"""What the engine is told (facts from users, reports from executors) and what it tells (job events)."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from policies.lifecycle import Cause, JobState
+from policies.model.cluster import Server
+from policies.model.ids import AttemptId, JobId, ServerIndex
+from policies.model.reasons import Reason
+
+
+class FactKind(StrEnum):
+    """What a user or an operator may ask of the engine."""
+
+    SUBMITTED = "submitted"
+    CANCEL = "cancel"
+    HOLD = "hold"
+    RELEASE = "release"
+    PRIORITY = "priority"
+    SERVER_ADDED = "server_added"
+    SERVER_DRAINED = "server_drained"
+    SERVER_RESUMED = "server_resumed"
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One accepted request, durable before it is answered and consumed once, by a mark set in the cycle's transaction.
+
+    ``preempt`` goes with HOLD (stop the attempt too), ``priority`` with PRIORITY, ``server_spec`` with SERVER_ADDED.
+    """
+
+    id: int
+    kind: FactKind
+    at_s: float
+    job: JobId | None = None
+    server: ServerIndex | None = None
+    priority: int | None = None
+    preempt: bool = False
+    server_spec: Server | None = None
+
+
+class ReportKind(StrEnum):
+    """What an executor may say of an attempt or a server."""
+
+    STARTED = "started"
+    PROGRESS = "progress"
+    EXITED = "exited"
+    """The attempt has no process any more: ``exit_code`` and ``stop_signalled`` say how it ended."""
+    LAUNCH_FAILED = "launch_failed"
+    """It never ran: ``reason`` says why."""
+    LOST = "lost"
+    """Confirmed dead without an exit status (its node's lease ran out, the machine rebooted)."""
+    SERVER_DOWN = "server_down"
+    SERVER_UP = "server_up"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One observation of an executor. Reports may come twice, late or out of order; the engine sorts that out.
+
+    ``checkpoint_iteration`` is the newest iteration that is complete on disk. ``stop_signalled`` says whether the stop
+    signal had been sent before the end. ``iterations_per_s`` is given where the executor knows the speed (simulation).
+    ``lost_service_s`` is the work since the last checkpoint where the executor knows it (simulation).
+    """
+
+    kind: ReportKind
+    at_s: float
+    attempt: AttemptId | None = None
+    server: ServerIndex | None = None
+    exit_code: int | None = None
+    reason: Reason | None = None
+    stop_signalled: bool = False
+    iteration: float | None = None
+    checkpoint_iteration: float | None = None
+    total_iterations: float | None = None
+    iterations_per_s: float | None = None
+    lost_service_s: float | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """One line of a job's story: append-only, and the source of its state history."""
+
+    job: JobId
+    at_s: float
+    source: JobState | None
+    target: JobState
+    cause: Cause
+    reason: Reason
+    cycle: int
+    attempt: AttemptId | None = None
+    detail: str = ""

@@ -1,0 +1,161 @@
+"""The engine's ports. Each implementation subclasses the conformance suite of its port in ``tests/conformance``."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from policies.model.decision import Action, Change, Preempt, Reserve, Start
+from policies.model.estimate import EndedJob, Prediction, PredictionRequest
+from policies.model.ids import AttemptId, JobId, ServerIndex
+from policies.model.reasons import Reason
+from service.engine.commands import Command
+from service.engine.events import Fact, JobEvent, Report
+from service.engine.record import AttemptRecord, JobRecord, ServerRecord, StoredWorld
+
+
+class Clock(Protocol):
+    """Where time comes from."""
+
+    def now_s(self) -> float:
+        """Seconds; only differences and order matter to the engine (live: since the Unix epoch)."""
+
+
+class Predictor(Protocol):
+    """Estimates new jobs, learns from ended ones."""
+
+    def predict(self, now_s: float, requests: Sequence[PredictionRequest]) -> Sequence[Prediction | None]:
+        """One answer a request, in order; None = no estimate. Called outside any transaction. Must not raise for odd jobs."""
+
+    def ended(self, label: EndedJob) -> None:
+        """A job ended (after the commit that says so)."""
+
+
+@dataclass(slots=True)
+class JobWrite:
+    """All that one cycle changes of one job, applied together or not at all.
+
+    ``job`` already holds the new values; ``job.version`` is ``expected_version`` + 1 (expected -1: a row that the cycle
+    itself creates, as the simulator does). ``prediction`` is new, ``label`` is given when the job ended in this cycle.
+    """
+
+    job: JobRecord
+    expected_version: int
+    events: list[JobEvent] = field(default_factory=list)
+    attempts: list[AttemptRecord] = field(default_factory=list)
+    facts: list[int] = field(default_factory=list)
+    prediction: Prediction | None = None
+    label: EndedJob | None = None
+
+
+@dataclass(slots=True)
+class CycleBatch:
+    """One cycle as the store persists it, in one transaction.
+
+    ``facts`` are consumed facts that belong to no job's write. ``dump`` is the policy's residue, given now and then.
+    """
+
+    cycle: int
+    at_s: float
+    changes: Sequence[Change]
+    actions: Sequence[Action]
+    refusals: Sequence[tuple[JobId, Reason]] = ()
+    writes: dict[JobId, JobWrite] = field(default_factory=dict)
+    servers: dict[ServerIndex, ServerRecord] = field(default_factory=dict)
+    facts: list[int] = field(default_factory=list)
+    wake_at_s: float | None = None
+    dump: dict[str, Any] | None = None
+    duration_s: Mapping[str, float] = field(default_factory=dict)
+
+
+def dropped_with(stale: Iterable[JobId], actions: Sequence[Action]) -> frozenset[JobId]:
+    """The jobs whose writes fall together with stale rows.
+
+    A stale row drops its own write. A Preempt serves the Reserve of ``for_job``: when either is stale, the reservation and
+    all preemptions made for it fall, since none of them is needed by another start.
+    """
+    dropped = set(stale)
+    groups: dict[JobId, set[JobId]] = {}
+    for action in actions:
+        if isinstance(action, Preempt) and action.for_job is not None:
+            groups.setdefault(action.for_job, {action.for_job}).add(action.job)
+        elif isinstance(action, Start | Reserve):
+            groups.setdefault(action.job, {action.job})
+    for members in groups.values():
+        if not dropped.isdisjoint(members):
+            dropped |= members
+    return frozenset(dropped)
+
+
+class StoreUnavailable(Exception):
+    """The transaction failed as a whole; nothing of it is visible. The cycle will be tried again."""
+
+
+class Store(Protocol):
+    """Durable state. The engine is the only writer of job, attempt and server rows; others add jobs and facts."""
+
+    def load(self) -> StoredWorld:
+        """All unfinished jobs with their open attempts, servers, and the loop's last position."""
+
+    def jobs(self, ids: Sequence[JobId]) -> list[JobRecord]:
+        """Those jobs as committed (newly submitted or stale ones), in ascending id; unknown ids are left out."""
+
+    def pending_facts(self, limit: int) -> Sequence[Fact]:
+        """Unconsumed facts in the order they became visible, oldest first."""
+
+    def commit(self, batch: CycleBatch) -> frozenset[JobId]:
+        """Apply the batch in one transaction and return the jobs that :func:`dropped_with` names for the stale rows.
+
+        Their writes, events, attempts and fact marks are left out; all else is applied. Raises
+        :class:`StoreUnavailable` when nothing was applied.
+        """
+
+
+class AttemptStatus(StrEnum):
+    """What an executor sees of an attempt."""
+
+    PENDING = "pending"
+    """The command was taken; nothing runs yet."""
+    RUNNING = "running"
+    STOPPING = "stopping"
+    ENDED = "ended"
+    """No process any more; the end's report waits for its acknowledgement."""
+
+
+class Executor(Protocol):
+    """Makes attempts run. It never decides and never waits for a job."""
+
+    def send(self, commands: Sequence[Command]) -> None:
+        """Carry out commands. Idempotent by attempt id: an attempt that exists, or ended, or was stopped is never run again.
+
+        Does not raise for one command's failure: that comes back as a report.
+        """
+
+    def poll(self) -> Sequence[Report]:
+        """Reports not acknowledged yet, oldest first. An end is repeated until it is acknowledged; progress need not be."""
+
+    def acknowledge(self, reports: Sequence[Report]) -> None:
+        """These reports are committed; an ended attempt may be forgotten."""
+
+    def observed(self) -> Mapping[AttemptId, AttemptStatus]:
+        """Every attempt the executor knows and has not been told to forget: what reconciling compares with."""
+
+
+class Sink(Protocol):
+    """Where the story goes besides the store: results in simulation, logs and metrics live."""
+
+    def transition(self, event: JobEvent, job: JobRecord) -> None:
+        """A job changed its state; called after the commit."""
+
+    def cycle(self, batch: CycleBatch) -> None:
+        """A cycle was committed."""
+
+
+class NullSink:
+    """Keeps nothing."""
+
+    def transition(self, event: JobEvent, job: JobRecord) -> None:
+        """Ignore."""
+
+    def cycle(self, batch: CycleBatch) -> None:
+        """Ignore."""

@@ -1,0 +1,187 @@
+"""The engine's own records: slotted and mutable, written by ``service.engine`` alone and lent to policies read-only."""
+
+from dataclasses import dataclass, field, replace
+
+from policies.lifecycle import ATTEMPT_OPEN, HOLDS_GPUS, TERMINAL, AttemptState, JobState
+from policies.model.estimate import Estimate, Unit
+from policies.model.ids import AttemptId, JobId
+from policies.model.job import IterationTimes, JobSpec
+from policies.model.placement import Placement
+from policies.model.reasons import Reason
+
+
+@dataclass(slots=True)
+class AttemptRecord:
+    """One attempt. ``resume_*`` is the progress it started from."""
+
+    id: AttemptId
+    job: JobId
+    number: int
+    state: AttemptState
+    placement: Placement
+    gpu_ids: tuple[tuple[int, ...], ...]
+    opened_at_s: float
+    resume_iteration: float = 0.0
+    resume_service_s: float = 0.0
+    started_at_s: float | None = None
+    stop_requested_at_s: float | None = None
+    ended_at_s: float | None = None
+    exit_code: int | None = None
+    reason: Reason | None = None
+    last_iteration: float | None = None
+    fencing_token: int = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether it may still have processes."""
+        return self.state in ATTEMPT_OPEN
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """One job: what was asked, where it stands, and the anchors from which its progress at any instant follows.
+
+    Progress between reports is extrapolated from an anchor: ``iterations`` and ``service_s`` hold at ``anchor_s`` and grow
+    with ``iterations_per_s`` and 1.0 a second from then on, while the job runs. ``checkpoint_*`` is what a crash keeps.
+    """
+
+    id: JobId
+    spec: JobSpec
+    submitted_at_s: float
+    state: JobState = JobState.QUEUED
+    reason: Reason = Reason.NEW
+    version: int = 0
+    priority: int = 0
+    held: bool = False
+    unmet_dependencies: int = 0
+    not_before_s: float = 0.0
+    retries: int = 0
+    yields: int = 0
+    attempts: int = 0
+    preemptions: int = 0
+    attempt: AttemptRecord | None = None
+    reservation: Placement | None = None
+    estimate: Estimate | None = None
+    iteration_times: IterationTimes | None = None
+    iterations: float = 0.0
+    service_s: float = 0.0
+    anchor_s: float = 0.0
+    iterations_per_s: float = 0.0
+    progressing: bool = False
+    checkpoint_iteration: float = 0.0
+    checkpoint_service_s: float = 0.0
+    reports_iterations: bool = False
+    reports_checkpoints: bool = False
+    measured_s_per_iteration: float | None = None
+    held_gpu_s: float = 0.0
+    wasted_gpu_s: float = 0.0
+    first_started_at_s: float | None = None
+    finished_at_s: float | None = None
+    exit_code: int | None = None
+    stop_for_hold: bool = False
+    stop_cause: Reason | None = None
+
+    @property
+    def waiting(self) -> bool:
+        """QUEUED and free to start."""
+        return (
+            self.state is JobState.QUEUED
+            and not self.held
+            and self.unmet_dependencies == 0
+            and self.not_before_s == 0.0
+        )
+
+    @property
+    def holds_gpus(self) -> bool:
+        """Whether its state is one of those in which GPUs are held."""
+        return self.state in HOLDS_GPUS
+
+    @property
+    def finished(self) -> bool:
+        """Whether its state is terminal."""
+        return self.state in TERMINAL
+
+    @property
+    def placement(self) -> Placement | None:
+        """Held GPUs."""
+        return self.attempt.placement if self.attempt is not None else None
+
+    @property
+    def attempt_started_at_s(self) -> float | None:
+        """When the open attempt was decided."""
+        return self.attempt.opened_at_s if self.attempt is not None else None
+
+    @property
+    def graceful(self) -> bool:
+        """Whether a preemption loses no work."""
+        return self.spec.preemption is not None or self.reports_checkpoints
+
+    def done(self, unit: Unit, now_s: float) -> float:
+        """Progress at ``now_s``, extrapolated from the anchor. O(1)."""
+        elapsed = now_s - self.anchor_s if self.progressing and now_s > self.anchor_s else 0.0
+        if unit is Unit.SERVICE_S:
+            return self.service_s + elapsed
+        return self.iterations + elapsed * self.iterations_per_s
+
+    def speed(self, unit: Unit) -> float:
+        """Units per second while the job runs, else 0.0."""
+        if not self.progressing:
+            return 0.0
+        return 1.0 if unit is Unit.SERVICE_S else self.iterations_per_s
+
+    def seconds_per_iteration(self) -> float | None:
+        """Measured, else the model's best, else the predictor's."""
+        if self.measured_s_per_iteration is not None:
+            return self.measured_s_per_iteration
+        if self.iteration_times is not None:
+            return self.iteration_times.min_s
+        if self.estimate is not None and self.estimate.unit is Unit.ITERATIONS:
+            return self.estimate.seconds_per_unit
+        return None
+
+    def attained_service_s(self, now_s: float) -> float:
+        """GPU-seconds held so far, the open attempt's included."""
+        if self.attempt is None:
+            return self.held_gpu_s
+        return self.held_gpu_s + self.spec.gpus * max(0.0, now_s - self.attempt.opened_at_s)
+
+    def lost_s(self, now_s: float) -> float:
+        """Seconds of work since the last checkpoint, if a stop would lose them."""
+        if self.graceful or not self.progressing:
+            return 0.0
+        return max(0.0, self.done(Unit.SERVICE_S, now_s) - self.checkpoint_service_s)
+
+    def settle(self, now_s: float) -> None:
+        """Move the anchor to ``now_s`` (before a speed changes or the job stops)."""
+        if self.progressing and now_s > self.anchor_s:
+            elapsed = now_s - self.anchor_s
+            self.service_s += elapsed
+            self.iterations += elapsed * self.iterations_per_s
+            self.anchor_s = now_s
+
+    def copy(self) -> "JobRecord":
+        """A copy that shares nothing mutable with this record."""
+        return replace(self, attempt=replace(self.attempt) if self.attempt is not None else None)
+
+
+@dataclass(slots=True)
+class ServerRecord:
+    """What an operator and the executor have said of one server; its size lives in the cluster."""
+
+    drained: bool = False
+    down: bool = False
+
+    @property
+    def usable(self) -> bool:
+        """Whether new work may go there."""
+        return not self.drained and not self.down
+
+
+@dataclass(slots=True)
+class StoredWorld:
+    """Everything that a store hands back at start: unfinished jobs, servers, and where the loop stood."""
+
+    jobs: list[JobRecord] = field(default_factory=list)
+    servers: list[ServerRecord] = field(default_factory=list)
+    cycle: int = 0
+    policy_dump: dict[str, object] | None = None

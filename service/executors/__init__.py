@@ -1,0 +1,1 @@
+"""What makes jobs run: each module implements the executor port of the engine."""

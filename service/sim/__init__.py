@@ -1,0 +1,1 @@
+"""The production engine with its ports swapped: virtual time, simulated jobs, workloads from files."""

@@ -1,0 +1,1 @@
+"""APScheduler wiring: when the engine, the trainer, the reaper and the pruner run."""
