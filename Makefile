@@ -40,7 +40,7 @@ $(BIN)/python:
 # The build backend comes from the lock as well, so nothing is installed that the lock does not name.
 $(RUN_STAMP): $(BIN)/python requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --no-deps -e .
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	touch $@
 
 $(DEV_STAMP): $(BIN)/python requirements-dev.lock pyproject.toml
@@ -50,3 +50,11 @@ $(DEV_STAMP): $(BIN)/python requirements-dev.lock pyproject.toml
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info
+
+# The lock is universal (every platform and Python that pyproject.toml admits) and holds no index address.
+UV_COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --quiet pyproject.toml
+.PHONY: lock
+lock: $(BIN)/python
+	$(BIN)/python -m pip install --quiet uv
+	$(UV_COMPILE) --extra build -o requirements.lock
+	$(UV_COMPILE) --extra dev -o requirements-dev.lock
