@@ -1,0 +1,333 @@
+"""The free GPUs of a cluster, indexed so that a gang finds its servers without a scan.
+
+Servers with equal GPU type and equal free count share a bucket, in all and rack by rack; a bit mask says which buckets
+hold anything. The pool knows nothing of jobs: whoever built it takes and gives placements.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from sortedcontainers import SortedList
+
+from policies.model.cluster import Cluster
+from policies.model.ids import ServerIndex
+from policies.model.placement import Placement
+
+Grant = tuple[ServerIndex, int]
+"""GPUs granted on one server."""
+
+
+class _Buckets:
+    """Servers by free GPUs: ``levels[f]`` holds those with exactly f > 0 free, in ascending index."""
+
+    __slots__ = ("levels", "mask", "total")
+
+    def __init__(self) -> None:
+        self.levels: list[SortedList] = []
+        self.mask = 0
+        self.total = 0
+
+    def fill(self, by_level: dict[int, list[int]]) -> None:
+        """Replace all contents at once."""
+        self.levels = [SortedList(by_level.get(level, ())) for level in range(max(by_level, default=0) + 1)]
+        self.mask = sum(1 << level for level in by_level)
+        self.total = sum(level * len(servers) for level, servers in by_level.items())
+
+    def move(self, server: int, before: int, after: int) -> None:
+        """The server had ``before`` GPUs free and has ``after`` now (0: it is in no bucket). O(log servers)."""
+        if before:
+            bucket = self.levels[before]
+            bucket.remove(server)
+            if not bucket:
+                self.mask &= ~(1 << before)
+        if after:
+            while len(self.levels) <= after:
+                self.levels.append(SortedList())
+            self.levels[after].add(server)
+            self.mask |= 1 << after
+        self.total += after - before
+
+    def smallest(self, gpus: int) -> int:
+        """The smallest free count >= ``gpus`` that a server has, or 0. O(1)."""
+        above = self.mask >> gpus
+        return gpus + (above & -above).bit_length() - 1 if above else 0
+
+    def descending(self) -> Iterator[int]:
+        """The free counts that occur, largest first."""
+        mask = self.mask
+        while mask:
+            level = mask.bit_length() - 1
+            yield level
+            mask ^= 1 << level
+
+    def servers_needed(self, gpus: int, quantum: int) -> int:
+        """The fewest servers that grant ``gpus`` in multiples of ``quantum``, or 0 if all together do not. O(levels)."""
+        servers = 0
+        for level in self.descending():
+            usable = level - level % quantum
+            if not usable:
+                break
+            here = len(self.levels[level])
+            if here * usable >= gpus:
+                return servers - (-gpus // usable)
+            servers += here
+            gpus -= here * usable
+        return 0
+
+    def greedy(self, gpus: int, quantum: int) -> list[Grant]:
+        """Fullest servers first, the last one best fit to the remainder. The caller knows that enough is free."""
+        grants: list[Grant] = []
+        taken_of_level: dict[int, int] = {}
+        for level in self.descending():
+            usable = level - level % quantum
+            for server in self.levels[level]:
+                if usable >= gpus:
+                    return [*grants, (self._last(gpus, taken_of_level), gpus)]
+                grants.append((server, usable))
+                taken_of_level[level] = taken_of_level.get(level, 0) + 1
+                gpus -= usable
+        raise AssertionError("fewer GPUs than servers_needed counted")
+
+    def _last(self, gpus: int, taken_of_level: dict[int, int]) -> ServerIndex:
+        """Best fit among the servers that are not taken; of each level the first few are."""
+        level = self.smallest(gpus)
+        while taken_of_level.get(level, 0) == len(self.levels[level]):
+            level = self.smallest(level + 1)
+        return ServerIndex(self.levels[level][taken_of_level.get(level, 0)])
+
+
+class _TypePool:
+    """All servers of one GPU type: ``all``, and the same by rack where there is more than one."""
+
+    __slots__ = ("all", "racks")
+
+    def __init__(self) -> None:
+        self.all = _Buckets()
+        self.racks: dict[str, _Buckets] = {}
+
+    def fill(self, by_rack: dict[str, dict[int, list[int]]]) -> None:
+        """Build all buckets at once, in O(servers)."""
+        together: dict[int, list[int]] = {}
+        for rack, levels in by_rack.items():
+            self.racks[rack] = _Buckets()
+            self.racks[rack].fill(levels)
+            for level, servers in levels.items():
+                together.setdefault(level, []).extend(servers)
+        self.all.fill(together)
+
+    def move(self, rack: str, server: int, before: int, after: int) -> None:
+        self.all.move(server, before, after)
+        self.racks[rack].move(server, before, after)
+
+    def fewest(self, gpus: int, quantum: int) -> list[Grant] | None:
+        """Fewest servers, then fewest racks; see :meth:`FreePool.fewest_servers`."""
+        servers = self.all.servers_needed(gpus, quantum)
+        if not servers:
+            return None
+        if len(self.racks) == 1:
+            return self.all.greedy(gpus, quantum)
+        enough = sorted((rack.total, name) for name, rack in self.racks.items() if rack.total >= gpus)
+        for _, name in enough:
+            if self.racks[name].servers_needed(gpus, quantum) == servers:
+                return self.racks[name].greedy(gpus, quantum)
+        return self._over_racks(gpus, servers, quantum)
+
+    def _over_racks(self, gpus: int, servers: int, quantum: int) -> list[Grant]:
+        """No rack holds the gang on so few servers: fullest levels first and, where a level offers a choice, the racks
+        already used, then those with most servers of the level. Least racks exactly would be a set cover problem."""
+        grants: list[Grant] = []
+        used: dict[str, None] = {}
+        for level in self.all.descending():
+            usable = level - level % quantum
+            wanted = min(servers - 1 - len(grants), len(self.all.levels[level]))
+            if not wanted:
+                break
+            offers = {name: b.levels[level] for name, b in self.racks.items() if b.mask >> level & 1}
+            for name in sorted(offers, key=lambda name: (name not in used, -len(offers[name]), name)):
+                picked = offers[name][:wanted]
+                grants += [(ServerIndex(server), usable) for server in picked]
+                used[name] = None
+                gpus -= usable * len(picked)
+                wanted -= len(picked)
+                if not wanted:
+                    break
+        taken = {server for server, _ in grants}
+        near = (self._first_fit_level(self.racks[name], gpus, taken) for name in used)
+        best = min((found for found in near if found), default=None)
+        best = best or self._first_fit_level(self.all, gpus, taken)
+        if best is None:
+            raise AssertionError("fewer GPUs than servers_needed counted")
+        return [*grants, (ServerIndex(best[1]), gpus)]
+
+    @staticmethod
+    def _first_fit_level(buckets: _Buckets, gpus: int, taken: set[ServerIndex]) -> tuple[int, int] | None:
+        """(free count, server) of the best fit outside ``taken``."""
+        level = buckets.smallest(gpus)
+        while level:
+            for server in buckets.levels[level]:
+                if server not in taken:
+                    return level, server
+            level = buckets.smallest(level + 1)
+        return None
+
+
+class FreePool:
+    """Free GPUs per server; mutable, owned by whoever built it. Each operation is O(log servers) per share.
+
+    ``total`` is the number of free GPUs, ``servers_with_free`` the number of servers that have any. A server that takes no
+    work (down, drained) simply has none free. A gang never mixes GPU types.
+    """
+
+    __slots__ = ("_capacity", "_free", "_place", "_types", "servers_with_free", "total")
+
+    def __init__(self, cluster: Cluster, free: Sequence[int]) -> None:
+        """``free[i]`` GPUs are free on server i. ValueError if a count is negative or above the server's GPUs."""
+        if len(free) > len(cluster.servers):
+            raise ValueError(f"{len(free)} free counts for {len(cluster.servers)} servers")
+        self._capacity = [server.gpus for server in cluster.servers[: len(free)]]
+        self._free = list(free)
+        self._types: dict[str, _TypePool] = {}
+        self._place: list[tuple[_TypePool, str]] = []
+        contents: dict[str, dict[str, dict[int, list[int]]]] = {}
+        for index, (server, count) in enumerate(zip(cluster.servers, free, strict=False)):
+            self._check(index, count)
+            self._place.append((self._types.setdefault(server.gpu_type, _TypePool()), server.rack))
+            levels = contents.setdefault(server.gpu_type, {}).setdefault(server.rack, {})
+            if count:
+                levels.setdefault(count, []).append(index)
+        for gpu_type, by_rack in contents.items():
+            self._types[gpu_type].fill(by_rack)
+        self.total = sum(free)
+        self.servers_with_free = sum(1 for count in free if count)
+
+    def __len__(self) -> int:
+        """How many servers the pool knows."""
+        return len(self._free)
+
+    @property
+    def gpu_types(self) -> tuple[str, ...]:
+        """The GPU types of the known servers, in the order in which they first occur."""
+        return tuple(self._types)
+
+    def free(self, server: ServerIndex) -> int:
+        """Free GPUs of the server."""
+        return self._free[server]
+
+    def free_of_type(self, gpu_type: str | None) -> int:
+        """Free GPUs of one type; None: the largest total over single types, since a gang never mixes them."""
+        return max((pool.all.total for pool in self._of(gpu_type)), default=0)
+
+    def set_free(self, server: ServerIndex, gpus: int, cluster: Cluster | None = None) -> None:
+        """The server has ``gpus`` free from now on. The next unknown index appends a server: ``cluster`` describes it."""
+        if server == len(self._free):
+            self._append(cluster)
+        self._check(server, gpus)
+        self._move(server, gpus)
+
+    def take(self, placement: Placement) -> None:
+        """Its GPUs are no longer free. ValueError, and no change, if one server has too few."""
+        for share in placement.shares:
+            self._check(share.server, self._free[share.server] - share.gpus)
+        for share in placement.shares:
+            self._move(share.server, self._free[share.server] - share.gpus)
+
+    def give(self, placement: Placement) -> None:
+        """Its GPUs are free again. ValueError, and no change, if a server would have more free than it has."""
+        for share in placement.shares:
+            self._check(share.server, self._free[share.server] + share.gpus)
+        for share in placement.shares:
+            self._move(share.server, self._free[share.server] + share.gpus)
+
+    def best_fit(self, gpus: int, gpu_type: str | None) -> ServerIndex | None:
+        """The server with the smallest sufficient free count, ties by index; None if no single server has enough."""
+        best = None
+        for pool in self._of(gpu_type):
+            level = pool.all.smallest(gpus)
+            if level:
+                found = (level, pool.all.levels[level][0])
+                best = found if best is None or found < best else best
+        return None if best is None else ServerIndex(best[1])
+
+    def fewest_servers(self, gpus: int, gpu_type: str | None, quantum: int = 1) -> list[Grant] | None:
+        """Fullest servers first, as few of them as possible, then in as few racks; the last is best fit to the remainder.
+
+        Every grant is a multiple of ``quantum`` (a tensor degree) if ``gpus`` is. None if not enough is free. Fewest racks
+        is exact where one rack suffices and greedy beyond. O(levels + racks + servers granted).
+        """
+        best: list[Grant] | None = None
+        for pool in self._of(gpu_type):
+            found = pool.fewest(gpus, quantum)
+            if found is not None and (best is None or len(found) < len(best)):
+                best = found
+        return best
+
+    def fit(self, sizes: Sequence[int], gpu_type: str) -> list[Grant] | None:
+        """A server of its own for each size, each best fit; in one rack if one has them, the rack with least free first.
+
+        Grants come in the order of ``sizes``. None if the servers do not suffice.
+        """
+        pool = self._types.get(gpu_type)
+        if pool is None or pool.all.total < sum(sizes):
+            return None
+        order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
+        needed = sum(sizes)
+        racks = sorted((rack.total, name) for name, rack in pool.racks.items() if rack.total >= needed)
+        for buckets in (*(pool.racks[name] for _, name in racks), pool.all):
+            servers = _distinct(buckets, [sizes[i] for i in order])
+            if servers is not None:
+                chosen = dict(zip(order, servers, strict=True))
+                return [(chosen[i], size) for i, size in enumerate(sizes)]
+        return None
+
+    def fullest(self, gpu_type: str) -> Iterator[Grant]:
+        """Servers of the type with all that they have free, fullest first, ties by index."""
+        if gpu_type in self._types:
+            buckets = self._types[gpu_type].all
+            for level in buckets.descending():
+                for server in buckets.levels[level]:
+                    yield ServerIndex(server), level
+
+    def _of(self, gpu_type: str | None) -> Sequence[_TypePool]:
+        if gpu_type is None:
+            return list(self._types.values())
+        pool = self._types.get(gpu_type)
+        return () if pool is None else (pool,)
+
+    def _check(self, server: int, free: int) -> None:
+        if not 0 <= free <= self._capacity[server]:
+            raise ValueError(f"server {server} has {self._capacity[server]} GPUs; {free} cannot be free")
+
+    def _move(self, server: int, after: int) -> None:
+        before = self._free[server]
+        if before != after:
+            pool, rack = self._place[server]
+            pool.move(rack, server, before, after)
+            self._free[server] = after
+            self.total += after - before
+            self.servers_with_free += (after > 0) - (before > 0)
+
+    def _append(self, cluster: Cluster | None) -> None:
+        if cluster is None or len(cluster.servers) <= len(self._free):
+            raise ValueError(f"server {len(self._free)} is new: give the cluster that describes it")
+        server = cluster.servers[len(self._free)]
+        pool = self._types.setdefault(server.gpu_type, _TypePool())
+        pool.racks.setdefault(server.rack, _Buckets())
+        self._place.append((pool, server.rack))
+        self._capacity.append(server.gpus)
+        self._free.append(0)
+
+
+def _distinct(buckets: _Buckets, sizes: Sequence[int]) -> list[ServerIndex] | None:
+    """Distinct servers for sizes given largest first, each best fit: taking the largest first never blocks a smaller one
+    that another order could serve, because every server that serves it serves the smaller ones too."""
+    taken_of_level: dict[int, int] = {}
+    servers: list[ServerIndex] = []
+    for size in sizes:
+        level = buckets.smallest(size)
+        while level and taken_of_level.get(level, 0) == len(buckets.levels[level]):
+            level = buckets.smallest(level + 1)
+        if not level:
+            return None
+        taken = taken_of_level.get(level, 0)
+        servers.append(ServerIndex(buckets.levels[level][taken]))
+        taken_of_level[level] = taken + 1
+    return servers
