@@ -1,0 +1,114 @@
+"""Lower bounds on the mean job completion time of rigid gangs on a cluster; what "close to the limit" is measured by.
+
+With n jobs of g_i GPUs for d_i seconds, released at r_i, on G GPUs, and p_i = g_i d_i / G, no schedule (preemptive or not,
+on pooled or separate servers) has a mean JCT below the greatest of
+
+1. ``(SRPT - sum r) / n``: SRPT is the least sum of completion times on one machine with jobs (r_i, p_i). Any schedule
+   of the cluster becomes one of that machine by giving job i the rate g_i / G while it runs.
+2. ``(sum d) / n``: nobody ends sooner than d_i after its release.
+3. ``(sum M + (sum d) / 2 - sum r) / n``: job i's mean busy time is at most C_i - d_i / 2 in any schedule of the cluster,
+   and the one-machine preemptive schedule that always runs the available job of least p_i (its *original* size) has the
+   least sum of mean busy times, M (the linear-programming argument of Goemans and others for release dates).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import fsum, isfinite
+
+
+@dataclass(frozen=True, slots=True)
+class BoundJob:
+    """A rigid gang: release, GPUs, and its least run time (at alpha_floor where its communication is known)."""
+
+    release_s: float
+    gpus: int
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The three terms and their maximum, all in seconds of mean JCT."""
+
+    jobs: int
+    gpus: int
+    lower_bound_mean_jct_s: float
+    srpt_mean_jct_s: float
+    duration_mean_s: float
+    mean_busy_mean_jct_s: float
+
+
+def lower_bound(jobs: Sequence[BoundJob], gpus: int) -> Bounds:
+    """The bound for these jobs on ``gpus`` GPUs. O(n log n).
+
+    Raises ValueError for no GPUs, for a gang larger than the cluster (no schedule exists) and for a number that is not
+    finite or a duration that is not positive. Without jobs every term is 0.
+    """
+    if gpus < 1:
+        raise ValueError("a cluster needs at least one GPU")
+    for job in jobs:
+        if not 1 <= job.gpus <= gpus:
+            raise ValueError(f"a gang of {job.gpus} GPUs has no schedule on {gpus}")
+        if not isfinite(job.release_s) or not isfinite(job.duration_s) or job.duration_s <= 0:
+            raise ValueError(f"release and duration must be finite, the duration positive: {job}")
+    if not jobs:
+        return Bounds(0, gpus, 0.0, 0.0, 0.0, 0.0)
+    ordered = sorted(jobs, key=lambda job: job.release_s)
+    releases_s = [job.release_s for job in ordered]
+    works_s = [job.gpus * job.duration_s / gpus for job in ordered]
+    duration_s = fsum(job.duration_s for job in jobs) / len(jobs)
+    srpt_s = _srpt_flow_s(releases_s, works_s) / len(jobs)
+    mean_busy_s = _least_mean_busy_flow_s(releases_s, works_s) / len(jobs) + duration_s / 2
+    return Bounds(len(jobs), gpus, max(srpt_s, duration_s, mean_busy_s), srpt_s, duration_s, mean_busy_s)
+
+
+def _srpt_flow_s(releases_s: Sequence[float], works_s: Sequence[float]) -> float:
+    """Sum of (completion - release) under SRPT on one machine; releases ascend."""
+    flows_s: list[float] = []
+    available: list[tuple[float, int]] = []  # (remaining work, job)
+    now_s = releases_s[0]
+    count = len(releases_s)
+    following = 0
+    while following < count or available:
+        if not available:
+            now_s = max(now_s, releases_s[following])
+        while following < count and releases_s[following] <= now_s:
+            heappush(available, (works_s[following], following))
+            following += 1
+        remaining_s, job = heappop(available)
+        if following < count and now_s + remaining_s > releases_s[following]:
+            heappush(available, (remaining_s - (releases_s[following] - now_s), job))
+            now_s = releases_s[following]
+        else:
+            now_s += remaining_s
+            flows_s.append(now_s - releases_s[job])
+    return fsum(flows_s)
+
+
+def _least_mean_busy_flow_s(releases_s: Sequence[float], works_s: Sequence[float]) -> float:
+    """Sum of (mean busy time - release) when the available job of least original work always runs; releases ascend."""
+    flows_s: list[float] = []
+    remaining_s = list(works_s)
+    available: list[tuple[float, int]] = []  # (original work, job)
+    now_s = releases_s[0]
+    count = len(releases_s)
+    following = 0
+    while following < count or available:
+        if not available:
+            now_s = max(now_s, releases_s[following])
+        while following < count and releases_s[following] <= now_s:
+            heappush(available, (works_s[following], following))
+            following += 1
+        work_s, job = available[0]
+        until_s = now_s + remaining_s[job]
+        if following < count and until_s > releases_s[following]:
+            until_s = releases_s[following]
+            slice_s = until_s - now_s
+            remaining_s[job] -= slice_s
+        else:
+            slice_s = remaining_s[job]
+            heappop(available)
+        # A slice [now, until] of job j adds (its middle - r_j) * (its share of p_j) to M_j - r_j.
+        flows_s.append((slice_s / work_s) * (now_s + slice_s / 2 - releases_s[job]))
+        now_s = until_s
+    return fsum(flows_s)

@@ -1,0 +1,1 @@
+"""Workloads: the table ``sooner.workload/1``, importers of public trace formats, and a seeded generator."""

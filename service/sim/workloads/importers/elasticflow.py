@@ -1,0 +1,23 @@
+"""ElasticFlow's production clusters (2021, MIT): job_id, submission_time, duration, num_gpu. Seconds; no user, no name."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from service.sim.workloads.importers.rows import SkipRow, import_rows, number, positive_seconds, whole_gpus
+from service.sim.workloads.model import Workload, WorkloadJob
+
+
+def import_elasticflow(path: Path) -> Workload:
+    """Read the table; times are shifted to the first submission."""
+    return import_rows(path, ("job_id", "submission_time", "duration", "num_gpu"), _parse)
+
+
+def _parse(line: int, cells: Mapping[str, str]) -> WorkloadJob:
+    if not cells["job_id"]:
+        raise SkipRow("job_id is empty")
+    return WorkloadJob(
+        job_id=cells["job_id"],
+        submit_time_s=number(cells["submission_time"], "submission_time"),
+        gpus=whole_gpus(cells["num_gpu"], "num_gpu"),
+        duration_s=positive_seconds(cells["duration"], "duration"),
+    )

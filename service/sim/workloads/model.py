@@ -1,0 +1,73 @@
+"""The workload table's row and the table itself. Values are checked where they are read (:mod:`.table`), not here."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+SCHEMA = "sooner.workload/1"
+FINAL_STATES = frozenset({"succeeded", "failed", "killed"})
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadJob:
+    """One job of a trace. Times are seconds from the trace's start.
+
+    ``duration_s`` (run time on an idle network at the best placement) and ``iterations`` are the truth: never shown to a
+    policy or a predictor before the job ends. ``end_time_s`` is when it ended in the source's own log, where that is
+    known. Empty strings and None mean "the source does not say".
+    """
+
+    job_id: str
+    submit_time_s: float
+    gpus: int
+    duration_s: float
+    user: str = ""
+    project: str = ""
+    name: str = ""
+    end_time_s: float | None = None
+    iterations: int | None = None
+    model: str = ""
+    declared_iterations: int | None = None
+    walltime_s: float | None = None
+    gpu_type: str = ""
+    final_state: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedRow:
+    """A row that was left out: where it stood (1-based line of its file) and why."""
+
+    line: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Jobs in submission order (ties in the source's order), and the rows that were left out on the way."""
+
+    name: str
+    jobs: tuple[WorkloadJob, ...]
+    skipped: tuple[SkippedRow, ...] = ()
+    labels: dict[str, str] = field(default_factory=dict)
+
+    def skipped_by_reason(self) -> dict[str, int]:
+        """How many rows were left out for each reason, most frequent first."""
+        return dict(Counter(row.reason for row in self.skipped).most_common())
+
+
+def in_submission_order(
+    name: str, jobs: Iterable[WorkloadJob], skipped: Sequence[SkippedRow], *, shift: bool = True
+) -> Workload:
+    """Sort by submission (stable, so ties keep the source's order) and, with ``shift``, put the first one at 0 s."""
+    ordered = sorted(jobs, key=lambda job: job.submit_time_s)
+    origin_s = ordered[0].submit_time_s if ordered and shift else 0.0
+    if origin_s:
+        ordered = [
+            replace(
+                job,
+                submit_time_s=job.submit_time_s - origin_s,
+                end_time_s=None if job.end_time_s is None else job.end_time_s - origin_s,
+            )
+            for job in ordered
+        ]
+    return Workload(name, tuple(ordered), tuple(skipped))

@@ -1,0 +1,253 @@
+"""Read and write the table ``sooner.workload/1`` as CSV (also gzip) or Parquet. Every rule of the format is checked here."""
+
+import csv
+import math
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, TypeVar
+
+from service.sim.workloads.files import WorkloadError, create_text, open_text
+from service.sim.workloads.model import FINAL_STATES, SkippedRow, Workload, WorkloadJob
+
+COLUMNS = (
+    "job_id",
+    "submit_time_s",
+    "user",
+    "project",
+    "name",
+    "gpus",
+    "duration_s",
+    "end_time_s",
+    "iterations",
+    "model",
+    "declared_iterations",
+    "walltime_s",
+    "gpu_type",
+    "final_state",
+)
+"""The columns in the order in which they are written; they are read in any order."""
+REQUIRED = ("job_id", "submit_time_s", "gpus", "duration_s")
+
+_GPUS_MAX = 1_000_000
+"""Gang size above which a row is a mistake rather than a job (a hundred times the largest published clusters)."""
+_ITERATIONS_MAX = 2**53
+"""Counts above this are not exact as floating point, which is what a Parquet or pandas round trip makes of them."""
+
+Cell = str | int | float | None
+_Value = TypeVar("_Value")
+
+
+class _BadCell(ValueError):
+    """A cell that breaks a rule of its column."""
+
+    def __init__(self, column: str, message: str) -> None:
+        super().__init__(message)
+        self.column = column
+
+
+def _empty(cell: Cell) -> bool:
+    # A Parquet column of numbers written by pandas holds NaN where a value is missing; the text "nan" is no such thing.
+    return cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell))
+
+
+def _text(column: str, cell: Cell) -> str:
+    text = "" if _empty(cell) else str(cell)
+    if any(character in text for character in "\r\n\0"):
+        raise _BadCell(column, "must not contain line breaks")
+    return text
+
+
+def _number(column: str, cell: Cell) -> float:
+    if isinstance(cell, str) and "_" in cell:  # Python's own digit separator; no other tool reads it as a number
+        raise _BadCell(column, f"{cell!r} is not a number")
+    try:
+        value = float(cell)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        raise _BadCell(column, f"{cell!r} is not a number") from None
+    if not math.isfinite(value):
+        raise _BadCell(column, f"{cell!r} is not a finite number")
+    return value
+
+
+def _seconds(column: str, cell: Cell) -> float:
+    value = _number(column, cell)
+    if value < 0:
+        raise _BadCell(column, f"{cell} s is negative")
+    return value
+
+
+def _positive_seconds(column: str, cell: Cell) -> float:
+    value = _number(column, cell)
+    if value <= 0:
+        raise _BadCell(column, f"{cell} s is not positive")
+    return value
+
+
+def _count(column: str, cell: Cell, maximum: int) -> int:
+    value = _number(column, cell)
+    if value != int(value) or not 1 <= value <= maximum:
+        raise _BadCell(column, f"{cell} is not a whole number from 1 to {maximum}")
+    return int(value)
+
+
+def _iterations(column: str, cell: Cell) -> int:
+    return _count(column, cell, _ITERATIONS_MAX)
+
+
+def _optional(cells: Mapping[str, Cell], column: str, parse: Callable[[str, Cell], _Value]) -> _Value | None:
+    cell = cells.get(column)
+    return None if _empty(cell) else parse(column, cell)
+
+
+def parse_job(cells: Mapping[str, Cell]) -> WorkloadJob:
+    """A job from its cells by column name; raises :class:`_BadCell` (a ValueError) for the first rule that is broken."""
+
+    for column in REQUIRED:
+        if _empty(cells.get(column)):
+            raise _BadCell(column, "is missing")
+    submit_time_s = _seconds("submit_time_s", cells["submit_time_s"])
+    end_time_s = _optional(cells, "end_time_s", _seconds)
+    if end_time_s is not None and end_time_s < submit_time_s:
+        raise _BadCell("end_time_s", f"{end_time_s} is before the submission at {submit_time_s}")
+    final_state = _text("final_state", cells.get("final_state"))
+    if final_state and final_state not in FINAL_STATES:
+        raise _BadCell("final_state", f"{final_state!r} is not one of {', '.join(sorted(FINAL_STATES))}")
+    return WorkloadJob(
+        job_id=_text("job_id", cells["job_id"]),
+        submit_time_s=submit_time_s,
+        gpus=_count("gpus", cells["gpus"], _GPUS_MAX),
+        duration_s=_positive_seconds("duration_s", cells["duration_s"]),
+        user=_text("user", cells.get("user")),
+        project=_text("project", cells.get("project")),
+        name=_text("name", cells.get("name")),
+        end_time_s=end_time_s,
+        iterations=_optional(cells, "iterations", _iterations),
+        model=_text("model", cells.get("model")),
+        declared_iterations=_optional(cells, "declared_iterations", _iterations),
+        walltime_s=_optional(cells, "walltime_s", _positive_seconds),
+        gpu_type=_text("gpu_type", cells.get("gpu_type")),
+        final_state=final_state,
+    )
+
+
+def read_workload(
+    path: Path, *, first: int | None = None, skip_invalid: bool = False, any_order: bool = False
+) -> Workload:
+    """Read a workload; ``first`` takes the first so many rows of the file, ``any_order`` drops the rule that rows are sorted.
+
+    Raises :class:`~service.sim.workloads.files.WorkloadError` that names file, line and column for the first row that
+    breaks the table; with ``skip_invalid`` such rows are left out and listed in ``Workload.skipped``. A broken header or
+    file is always an error.
+    """
+    rows = _parquet_rows(path) if path.suffix == ".parquet" else _csv_rows(path)
+    jobs: list[WorkloadJob] = []
+    skipped: list[SkippedRow] = []
+    seen: set[str] = set()
+    for line, row in islice(rows, first):
+        try:
+            job = parse_job(row) if isinstance(row, Mapping) else _raise(row)
+            if job.job_id in seen:
+                raise _BadCell("job_id", f"{job.job_id!r} appears twice")
+            if not any_order and jobs and job.submit_time_s < jobs[-1].submit_time_s:
+                raise _BadCell(
+                    "submit_time_s", f"{job.submit_time_s} is before the row above ({jobs[-1].submit_time_s})"
+                )
+        except _BadCell as error:
+            if not skip_invalid:
+                raise WorkloadError(str(error), file=str(path), line=line, column=error.column) from None
+            skipped.append(SkippedRow(line, f"{error.column}: {error}"))
+            continue
+        seen.add(job.job_id)
+        jobs.append(job)
+    return Workload(path.name, tuple(jobs), tuple(skipped))
+
+
+def _raise(error: _BadCell) -> WorkloadJob:
+    raise error
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Cell] | _BadCell]]:
+    """Line number and cells of each row; a row of the wrong length comes as the error that it is."""
+    with open_text(path) as stream:
+        reader = csv.reader(stream, strict=True)
+        try:
+            header = _check_header(path, next(reader, []))
+            for row in reader:
+                if not row:
+                    continue
+                if len(row) == len(header):
+                    yield reader.line_num, dict(zip(header, row, strict=True))
+                else:
+                    at = header[min(len(row), len(header) - 1)]
+                    yield reader.line_num, _BadCell(at, f"the row has {len(row)} cells, the header {len(header)}")
+        except (csv.Error, UnicodeDecodeError, EOFError, OSError, zlib.error) as error:
+            raise WorkloadError(str(error), file=str(path), line=reader.line_num + 1) from error
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Cell] | _BadCell]]:
+    """Row number (from 1) and cells of each row."""
+    parquet = _pyarrow_parquet(path)
+    try:
+        file = parquet.ParquetFile(path)
+    except (OSError, ValueError) as error:  # pyarrow's own errors derive from these
+        raise WorkloadError(str(error), file=str(path)) from error
+    header = _check_header(path, file.schema_arrow.names)
+    number = 0
+    for batch in file.iter_batches(columns=header):
+        for row in batch.to_pylist():
+            number += 1
+            yield number, row
+
+
+def _check_header(path: Path, header: Sequence[str]) -> list[str]:
+    for column in REQUIRED:
+        if column not in header:
+            raise WorkloadError("this column is missing", file=str(path), line=1, column=column)
+    for column in header:
+        if column not in COLUMNS:
+            known = ", ".join(COLUMNS)
+            raise WorkloadError(f"unknown column; the columns are {known}", file=str(path), line=1, column=column)
+    if len(set(header)) != len(header):
+        twice = next(column for column in header if list(header).count(column) > 1)
+        raise WorkloadError("this column appears twice", file=str(path), line=1, column=twice)
+    return list(header)
+
+
+def _pyarrow_parquet(path: Path) -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise WorkloadError("Parquet needs the extra `sooner[parquet]` (pyarrow)", file=str(path)) from None
+    return pyarrow.parquet
+
+
+def write_workload(workload: Workload, path: Path) -> None:
+    """Write as Parquet if the name ends in ``.parquet``, else as CSV (gzip for ``.gz``). Equal workloads, equal bytes."""
+    if path.suffix == ".parquet":
+        _write_parquet(workload, path)
+        return
+    cells = attrgetter(*COLUMNS)
+    with create_text(path) as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for job in workload.jobs:
+            writer.writerow(cells(job))  # the writer leaves the cell of a None empty
+
+
+def _write_parquet(workload: Workload, path: Path) -> None:
+    parquet = _pyarrow_parquet(path)
+    import pyarrow
+
+    whole = ("gpus", "iterations", "declared_iterations")
+    types = {column: pyarrow.int64() for column in whole} | {
+        column: pyarrow.float64() for column in COLUMNS if column.endswith("_s")
+    }
+    schema = pyarrow.schema([(column, types.get(column, pyarrow.string())) for column in COLUMNS])
+    columns = {column: [getattr(job, column) for job in workload.jobs] for column in COLUMNS}
+    try:
+        parquet.write_table(pyarrow.table(columns, schema=schema), path)
+    except OSError as error:
+        raise WorkloadError(error.strerror or str(error), file=str(path)) from error

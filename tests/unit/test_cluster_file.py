@@ -1,0 +1,124 @@
+"""The cluster file: what it means, and that every mistake is named by its key."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policies.model.cluster import Server
+from service.cluster_file import ClusterFileError, load_cluster, parse_cluster
+
+PHILLY_LIKE = """\
+schema: sooner.cluster/1
+name: philly-like
+servers:
+  - {count: 2, gpus: 8, gpu_type: P100, rack: r1, nic_gbps: 100, intra_gbps: 960}
+  - {names: [big, 7], gpus: 16, gpu_speed: 2.5, gpu_memory_gib: 16}
+  - {gpus: 1, rack: 2}
+tiers: {rack_gbps: 400, core_gbps: 1600}
+"""
+
+
+def _data(**server: object) -> dict[str, Any]:
+    return {"schema": "sooner.cluster/1", "name": "c", "servers": [{"gpus": 8}, {"gpus": 8, **server}]}
+
+
+def test_the_whole_format(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(PHILLY_LIKE)
+    cluster = load_cluster(path)
+    assert cluster.name == "philly-like"
+    assert cluster.servers == (
+        Server("s0001", 8, "P100", "r1", 12.5e9, 120e9),
+        Server("s0002", 8, "P100", "r1", 12.5e9, 120e9),
+        Server("big", 16, gpu_speed=2.5, gpu_memory_gib=16.0),
+        Server("7", 16, gpu_speed=2.5, gpu_memory_gib=16.0),
+        Server("s0005", 1, rack="2"),
+    )
+    assert cluster.gpus == 49
+    assert (cluster.rack_bytes_s, cluster.core_bytes_s) == (50e9, 200e9)
+
+
+def test_defaults() -> None:
+    cluster = parse_cluster({"schema": "sooner.cluster/1", "servers": [{"gpus": 4}]})
+    assert cluster.servers == (Server("s0001", 4),)
+    assert (cluster.rack_bytes_s, cluster.core_bytes_s) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("server", "key"),
+    [
+        ({"gpus": 0}, "servers[1].gpus"),
+        ({"gpus": 1025}, "servers[1].gpus"),
+        ({"gpus": 1.5}, "servers[1].gpus"),
+        ({"gpus": True}, "servers[1].gpus"),
+        ({"gpus": "8"}, "servers[1].gpus"),
+        ({"count": 0}, "servers[1].count"),
+        ({"count": 100_001}, "servers[1].count"),
+        ({"count": 100_000}, "servers[1].count"),
+        ({"names": ["a"], "count": 2}, "servers[1].names"),
+        ({"names": []}, "servers[1].names"),
+        ({"names": "ab"}, "servers[1].names"),
+        ({"names": ["a", ""]}, "servers[1].names[1]"),
+        ({"names": ["a", "a"]}, "servers[1].names[1]"),
+        ({"names": ["s0001"]}, "servers[1].names[0]"),
+        ({"gpu_type": ""}, "servers[1].gpu_type"),
+        ({"gpu_type": "a\nb"}, "servers[1].gpu_type"),
+        ({"rack": [1]}, "servers[1].rack"),
+        ({"nic_gbps": 0}, "servers[1].nic_gbps"),
+        ({"nic_gbps": float("inf")}, "servers[1].nic_gbps"),
+        ({"intra_gbps": float("nan")}, "servers[1].intra_gbps"),
+        ({"gpu_speed": -1}, "servers[1].gpu_speed"),
+        ({"gpu_memory_gib": "much"}, "servers[1].gpu_memory_gib"),
+        ({"gpu": 8}, "servers[1].gpu"),
+    ],
+)
+def test_a_mistake_in_a_server_is_named_by_its_key(server: dict[str, object], key: str) -> None:
+    with pytest.raises(ClusterFileError) as caught:
+        parse_cluster(_data(**server))
+    assert caught.value.key == key
+    assert str(caught.value).startswith(f"{key}: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"schema": "sooner.cluster/2"}, "schema"),
+        ({"schema": None}, "schema"),
+        ({"servers": []}, "servers"),
+        ({"servers": {"gpus": 1}}, "servers"),
+        ({"servers": [3]}, "servers[0]"),
+        ({"servers": [{"count": 2}]}, "servers[0].gpus"),
+        ({"tiers": 5}, "tiers"),
+        ({"tiers": {"rack_gbps": -1}}, "tiers.rack_gbps"),
+        ({"tiers": {"spine_gbps": 1}}, "tiers.spine_gbps"),
+        ({"nodes": []}, "nodes"),
+        ({"name": 3.5}, "name"),
+    ],
+)
+def test_a_mistake_at_the_top_is_named_by_its_key(change: dict[str, object], key: str) -> None:
+    with pytest.raises(ClusterFileError) as caught:
+        parse_cluster(_data() | change)
+    assert caught.value.key == key
+
+
+def test_the_limit_itself_is_allowed() -> None:
+    cluster = parse_cluster({"schema": "sooner.cluster/1", "servers": [{"count": 100_000, "gpus": 1024}]})
+    assert len(cluster.servers) == 100_000
+    assert cluster.servers[-1].name == "s100000"
+
+
+@pytest.mark.parametrize("text", ["servers: [", "just text", "", "- 1", "a: !!python/object:os.system {}", "\0"])
+def test_a_file_that_is_no_cluster_is_one_clear_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(text)
+    with pytest.raises(ClusterFileError) as caught:
+        load_cluster(path)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(ClusterFileError, match=r"none\.yaml: No such file"):
+        load_cluster(tmp_path / "none.yaml")
