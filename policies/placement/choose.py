@@ -1,10 +1,15 @@
 """The best placement that a gang can have now, and whether it can ever have one."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from policies.model.cluster import Cluster
 from policies.model.job import IterationTimes, JobSpec
 from policies.model.placement import Placement, ServerShare, place
+from policies.placement.candidates import Timed, fastest, servers_needed
+from policies.placement.fleet import Fleet, fleet_of
+from policies.placement.iteration import Gang
+from policies.placement.iteration import gang as gang_of
 from policies.placement.pool import FreePool
 
 CONSOLIDATED_RATIO = 1.02
@@ -23,19 +28,23 @@ class Candidate:
 def find(pool: FreePool, cluster: Cluster, spec: JobSpec) -> Candidate | None:
     """The best available placement now, or None. Changes nothing; equal arguments give an equal answer.
 
-    Without a stage graph: best fit on one server, else the fewest servers.
+    Without a stage graph: best fit on one server, else the fewest servers. With one: the candidate of least alpha(x), see
+    :func:`policies.placement.candidates.fastest`; where the job names no GPU type, over all types.
     """
-    server = pool.best_fit(spec.gpus, spec.gpu_type)
-    if server is not None:
-        return Candidate(place([ServerShare(server, spec.gpus)]), None)
-    grants = pool.fewest_servers(spec.gpus, spec.gpu_type)
-    return None if grants is None else Candidate(place([ServerShare(*grant) for grant in grants]), None)
+    gang = _gang_of(spec)
+    if gang is None:
+        return _anywhere(pool, spec.gpus, spec.gpu_type)
+    best: Timed | None = None
+    for name in pool.gpu_types if spec.gpu_type is None else (spec.gpu_type,):
+        timed = fastest(pool, cluster, gang, name)
+        if timed is not None and (best is None or timed[0] < best[0]):
+            best = timed
+    return None if best is None else Candidate(best[1], best[0])
 
 
 def servers_wanted(cluster: Cluster, spec: JobSpec) -> int:
     """The fewest servers that could hold the gang on the empty cluster; 0 if none ever can."""
-    found = find(FreePool(cluster, [server.gpus for server in cluster.servers]), cluster, spec)
-    return 0 if found is None else len(found.placement.shares)
+    return _servers_wanted(fleet_of(cluster), _gang_of(spec), spec.gpus, spec.gpu_type)
 
 
 def fits_empty(cluster: Cluster, spec: JobSpec) -> bool:
@@ -46,3 +55,26 @@ def fits_empty(cluster: Cluster, spec: JobSpec) -> bool:
 def consolidated(candidate: Candidate, times: IterationTimes) -> bool:
     """Whether waiting could hardly make it faster: alpha(x) <= 1.02 alpha_min."""
     return candidate.iteration_s is None or candidate.iteration_s <= CONSOLIDATED_RATIO * times.min_s
+
+
+def _gang_of(spec: JobSpec) -> Gang | None:
+    if spec.stage_graph is None or spec.parallelism is None:
+        return None
+    return gang_of(spec.stage_graph, spec.parallelism)
+
+
+def _anywhere(pool: FreePool, gpus: int, gpu_type: str | None) -> Candidate | None:
+    server = pool.best_fit(gpus, gpu_type)
+    if server is not None:
+        return Candidate(place([ServerShare(server, gpus)]), None)
+    grants = pool.fewest_servers(gpus, gpu_type)
+    return None if grants is None else Candidate(place([ServerShare(*grant) for grant in grants]), None)
+
+
+@lru_cache(maxsize=4096)
+def _servers_wanted(fleet: Fleet, gang: Gang | None, gpus: int, gpu_type: str | None) -> int:
+    _, pool = fleet.empty(gpus)
+    if gang is None:
+        return len(pool.fewest_servers(gpus, gpu_type) or ())
+    types = pool.gpu_types if gpu_type is None else (gpu_type,)
+    return min((servers for name in types if (servers := servers_needed(pool, gang, name))), default=0)

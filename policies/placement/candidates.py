@@ -1,0 +1,153 @@
+"""The handful of placements of a gang with a stage graph that are worth comparing, all on servers of one GPU type."""
+
+from collections.abc import Iterator, Sequence
+
+from policies.model.cluster import Cluster
+from policies.model.placement import Placement, ServerShare, place
+from policies.placement.heavy_edge import heavy_edge
+from policies.placement.iteration import Counts, Gang, link_of, seconds, straddles
+from policies.placement.pool import FreePool, Grant
+from policies.placement.splits import balanced, levelled
+
+Timed = tuple[float, Placement]
+"""alpha(x) in seconds, and x."""
+
+_Layout = tuple[Sequence[Grant], Sequence[Counts]]
+
+
+def fastest(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> Timed | None:
+    """The candidate of least alpha(x), ties to the one on fewer servers; None if the gang does not fit now.
+
+    One server if any has enough free. Otherwise Heavy-Edge on the fewest servers in the fewest racks, even splits over as
+    many and one more, one stage a server. Only a gang that allows it, and fits in no other way, gets a broken tensor group.
+    """
+    server = pool.best_fit(gang.gpus, gpu_type)
+    if server is not None:
+        return _timed(cluster, gang, [(server, gang.gpus)], [gang.replicas])
+    best: Timed | None = None
+    for grants, rows in _intact(pool, gang, gpu_type):
+        timed = _timed(cluster, gang, grants, rows)
+        if best is None or timed[0] < best[0]:
+            best = timed
+    if best is None and gang.tensor_across_servers:
+        broken = pool.fewest_servers(gang.gpus, gpu_type)
+        best = _timed(cluster, gang, broken, _in_rank_order(gang, broken)) if broken else None
+    return best
+
+
+def servers_needed(pool: FreePool, gang: Gang, gpu_type: str) -> int:
+    """The fewest servers of the type on which the gang is found to fit now, whatever its speed there; 0 if on none."""
+    if pool.best_fit(gang.gpus, gpu_type) is not None:
+        return 1
+    fewest = _on_fewest(pool, gang, gpu_type, _quantum(gang))
+    if fewest is not None:
+        return len(fewest[0])
+    broken = pool.fewest_servers(gang.gpus, gpu_type) if gang.tensor_across_servers else None
+    return len(broken) if broken else 0
+
+
+def _quantum(gang: Gang) -> int:
+    """What every server's grant must be a multiple of: the tensor degree, where all stages have the same."""
+    return gang.tensor[0] if len(set(gang.tensor)) == 1 else 1
+
+
+def _intact(pool: FreePool, gang: Gang, gpu_type: str) -> Iterator[_Layout]:
+    """Layouts over several servers that break no tensor group."""
+    quantum = _quantum(gang)
+    fewest = _on_fewest(pool, gang, gpu_type, quantum)
+    if fewest is None:
+        return
+    yield fewest
+    servers = len(fewest[0])
+    for count in (servers, servers + 1):
+        grants = _even(pool, gang.gpus, count, gpu_type, quantum)
+        rows = heavy_edge(gang, tuple(gpus for _, gpus in grants)) if grants else None
+        if grants and rows:
+            yield grants, rows
+    yield from _stage_a_server(pool, gang, gpu_type)
+
+
+def _on_fewest(pool: FreePool, gang: Gang, gpu_type: str, quantum: int) -> _Layout | None:
+    grants = pool.fewest_servers(gang.gpus, gpu_type, quantum)
+    rows = heavy_edge(gang, tuple(gpus for _, gpus in grants)) if grants else None
+    if grants and rows:
+        return grants, rows
+    # Tensor groups of several sizes pack like items into bins: the exact count of GPUs is not enough to go by.
+    return _largest_groups_first(pool, gang, gpu_type) if grants and quantum == 1 else None
+
+
+def _even(pool: FreePool, gpus: int, servers: int, gpu_type: str, quantum: int) -> list[Grant] | None:
+    """The even split if servers for it are free, else as even as the fullest servers allow."""
+    sizes = balanced(gpus, servers, quantum)
+    if sizes is None:
+        return None
+    grants = pool.fit(sizes, gpu_type)
+    if grants is not None:
+        return grants
+    fullest = [grant for grant, _ in zip(pool.fullest(gpu_type), range(servers), strict=False)]
+    split = levelled(gpus, [free for _, free in fullest], quantum)
+    if split is None or len(split) < servers or not all(split):
+        return None
+    return [(server, part) for (server, _), part in zip(fullest, split, strict=True)]
+
+
+def _stage_a_server(pool: FreePool, gang: Gang, gpu_type: str) -> Iterator[_Layout]:
+    """Each stage alone on a server: its ring stays inside, only activations travel."""
+    stages = range(len(gang.replicas))
+    if not 1 < len(stages) <= pool.servers_with_free:
+        return
+    grants = pool.fit([gang.replicas[s] * gang.tensor[s] for s in stages], gpu_type)
+    if grants is not None:
+        yield grants, [tuple(gang.replicas[s] if q == s else 0 for q in stages) for s in stages]
+
+
+def _largest_groups_first(pool: FreePool, gang: Gang, gpu_type: str) -> _Layout | None:
+    """First fit of the tensor groups, largest first, into servers opened fullest first.
+
+    Finds room whenever there is any if the degrees divide each other, as powers of two do: then a larger group takes
+    the same amount of what is usable to smaller ones wherever it goes.
+    """
+    opening = pool.fullest(gpu_type)
+    servers: list[Grant] = []
+    rooms: list[int] = []
+    rows: list[list[int]] = []
+    stages = sorted(range(len(gang.tensor)), key=lambda s: -gang.tensor[s])
+    groups = [s for s in stages for _ in range(gang.replicas[s])]
+    for s in groups:
+        m = next((m for m, room in enumerate(rooms) if room >= gang.tensor[s]), None)
+        if m is None:
+            opened = next(opening, None)
+            if opened is None or opened[1] < gang.tensor[s]:
+                return None
+            m = len(servers)
+            servers.append(opened)
+            rooms.append(opened[1])
+            rows.append([0 for _ in gang.tensor])
+        rooms[m] -= gang.tensor[s]
+        rows[m][s] += 1
+    grants = [(server, free - room) for (server, free), room in zip(servers, rooms, strict=True)]
+    return grants, [tuple(row) for row in rows]
+
+
+def _in_rank_order(gang: Gang, grants: Sequence[Grant]) -> list[Counts]:
+    """Ranks in order over the grants, groups broken where a server ends; a replica counts where its first rank is."""
+    first_ranks: list[tuple[int, int]] = []
+    rank = 0
+    for s, (replicas, tensor) in enumerate(zip(gang.replicas, gang.tensor, strict=True)):
+        for _ in range(replicas):
+            first_ranks.append((rank, s))
+            rank += tensor
+    rows: list[Counts] = []
+    start = 0
+    for _, gpus in grants:
+        here = [s for first, s in first_ranks if start <= first < start + gpus]
+        rows.append(tuple(here.count(s) for s in range(len(gang.replicas))))
+        start += gpus
+    return rows
+
+
+def _timed(cluster: Cluster, gang: Gang, grants: Sequence[Grant], rows: Sequence[Counts]) -> Timed:
+    links = [link_of(cluster.servers[server]) for server, _ in grants]
+    held = [gpus for _, gpus in grants]
+    shares = [ServerShare(server, gpus, row) for (server, gpus), row in zip(grants, rows, strict=True)]
+    return seconds(gang, links, rows, straddles(gang, held, rows)), place(shares)

@@ -1,0 +1,69 @@
+"""The empty cluster by classes of equal servers: what a question about "the best case" needs of 10,000 servers."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from policies.model.cluster import Cluster, Server
+from policies.placement.iteration import Link, link_of
+from policies.placement.pool import FreePool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fleet:
+    """Classes of servers that differ in nothing but name and rack, and how many there are, in order of first occurrence.
+
+    Build with :func:`fleet_of`; fleets of equal contents are one object, so that a fleet may key memos.
+    """
+
+    classes: tuple[tuple[Server, int], ...]
+
+    def links(self, gpu_type: str | None) -> list[Link]:
+        """The links of all classes of the type (None: of every type)."""
+        return [link_of(server) for server, _ in self.classes if gpu_type in (None, server.gpu_type)]
+
+    def empty(self, gpus: int) -> tuple[Cluster, FreePool]:
+        """A small cluster with all GPUs free on which a gang of ``gpus`` finds what it would find on the whole one.
+
+        A gang uses at most one server a GPU, so more of a class are of no use to it.
+        """
+        servers = tuple(server for server, count in self.classes for _ in range(min(count, gpus)))
+        cluster = Cluster("empty", servers)
+        return cluster, FreePool(cluster, [server.gpus for server in servers])
+
+
+class _Same:
+    """A cluster as a key by identity: comparing 10,000 servers would cost more than what is memoised."""
+
+    __slots__ = ("cluster",)
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def __hash__(self) -> int:
+        return id(self.cluster)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.cluster is self.cluster
+
+
+def fleet_of(cluster: Cluster) -> Fleet:
+    """The cluster's classes: O(servers) once for each cluster object."""
+    return _fleet_of(_Same(cluster))
+
+
+@lru_cache(maxsize=16)
+def _fleet_of(same: _Same) -> Fleet:
+    counts: dict[tuple[object, ...], int] = {}
+    examples: dict[tuple[object, ...], Server] = {}
+    for server in same.cluster.servers:
+        key = (server.gpus, server.gpu_type, server.nic_bytes_s, server.intra_bytes_s, server.gpu_speed)
+        counts[key] = counts.get(key, 0) + 1
+        examples.setdefault(key, server)
+    return _interned(
+        tuple((replace(examples[key], name="", rack="", gpu_memory_gib=None), count) for key, count in counts.items())
+    )
+
+
+@lru_cache(maxsize=64)
+def _interned(classes: tuple[tuple[Server, int], ...]) -> Fleet:
+    return Fleet(classes)

@@ -1,0 +1,157 @@
+"""Iteration time of a gang under a placement: our communication model (docs/explanation/a-srpt.md, "Model"), not the paper's.
+
+All bandwidths are those of the ``reserved`` network, in which every GPU owns its share of its server's NIC. A model of
+contention passes its own shares instead (``Link.share_bytes_s``); nothing else here would change.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from policies.model.cluster import Cluster, Server
+from policies.model.graph import StageGraph
+from policies.model.ids import ServerIndex
+from policies.model.parallelism import ParallelismConfig, Schedule
+from policies.model.placement import Placement
+
+Counts = tuple[int, ...]
+"""x_s^m: replicas of each stage on one server."""
+
+ShareOf = Callable[[ServerIndex], float]
+"""Bytes/s that one GPU of the job has towards other servers, by server."""
+
+
+class Link(NamedTuple):
+    """What a server means to an iteration: all servers with equal links are alike."""
+
+    share_bytes_s: float
+    intra_bytes_s: float
+    speed: float
+
+
+def link_of(server: Server) -> Link:
+    """The server's link in the ``reserved`` network."""
+    return Link(server.share_bytes_s, server.intra_bytes_s, server.gpu_speed)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gang:
+    """A stage graph under a parallelism configuration, per replica. Build with :func:`gang`.
+
+    For stage s: ``compute_s`` seconds of forward and backward on one rank of the reference GPU, ``ring_bytes`` V_s,
+    ``tensor_bytes`` all-reduced by a rank inside its group, ``neighbours`` pairs (q, activation bytes to and from q).
+    """
+
+    replicas: Counts
+    tensor: Counts
+    compute_s: tuple[float, ...]
+    ring_bytes: tuple[float, ...]
+    tensor_bytes: tuple[float, ...]
+    neighbours: tuple[tuple[tuple[int, float], ...], ...]
+    synchronous: bool
+    fill_ratio: float
+    """(Q + S - 1) / Q of a synchronous pipeline of Q micro-batches: it fills and drains once a mini-batch. Else 1."""
+    tensor_across_servers: bool
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the gang."""
+        return self.gpus_for(self.replicas)
+
+    def gpus_for(self, counts: Sequence[int]) -> int:
+        """GPUs that so many replicas of each stage need."""
+        return sum(count * tensor for count, tensor in zip(counts, self.tensor, strict=True))
+
+
+@lru_cache(maxsize=4096)
+def gang(graph: StageGraph, config: ParallelismConfig) -> Gang:
+    """The gang's constants, memoised: equal arguments give the same object, so that it may key other memos."""
+    stages = len(graph.stages)
+    neighbours: list[list[tuple[int, float]]] = [[] for _ in range(stages)]
+    for s, q, sent in graph.edges:
+        neighbours[s].append((q, 2.0 * sent / config.replicas[s]))
+        neighbours[q].append((s, 2.0 * sent / config.replicas[q]))
+    rows = list(zip(graph.stages, config.replicas, config.tensor, strict=True))
+    synchronous = config.schedule is Schedule.SYNC
+    batches = config.micro_batches
+    return Gang(
+        replicas=config.replicas,
+        tensor=config.tensor,
+        compute_s=tuple((stage.forward_s + stage.backward_s) / (k * t) for stage, k, t in rows),
+        ring_bytes=tuple(2.0 * (k - 1) / k * stage.parameter_bytes / t for stage, k, t in rows),
+        tensor_bytes=tuple(2.0 * (t - 1) / t * stage.tensor_bytes for stage, _, t in rows),
+        neighbours=tuple(tuple(row) for row in neighbours),
+        synchronous=synchronous,
+        fill_ratio=(batches + stages - 1) / batches if synchronous else 1.0,
+        tensor_across_servers=config.tensor_across_servers,
+    )
+
+
+def straddles(gang: Gang, gpus: Iterable[int], counts: Iterable[Sequence[int]]) -> bool:
+    """Whether a tensor group lies on several servers: some server's GPUs are not those of whole replicas."""
+    return any(gang.gpus_for(row) != held for held, row in zip(gpus, counts, strict=True))
+
+
+def seconds(gang: Gang, links: Sequence[Link], counts: Sequence[Sequence[int]], straddling: bool = False) -> float:
+    """alpha(x) for ``counts[m][s]`` replicas of stage s on the server behind ``links[m]``. O(servers x stages x degree).
+
+    In a ``straddling`` placement a replica counts where its first rank is; as the counts do not say whose ranks lie
+    elsewhere, every stage is charged the slowest GPU and the narrowest share: never too little.
+    """
+    narrowest = min(link.share_bytes_s for link in links)
+    slowest = min(link.speed for link in links)
+    rings = [_ring_s(gang, s, links, counts, straddling) for s in range(len(gang.replicas))]
+    worst = 0.0
+    for link, row in zip(links, counts, strict=True):
+        speed = slowest if straddling else link.speed
+        group_bytes_s = min(link.intra_bytes_s, narrowest) if straddling else link.intra_bytes_s
+        for s, held in enumerate(row):
+            if not held:
+                continue
+            busy = gang.compute_s[s] / speed + gang.tensor_bytes[s] / group_bytes_s
+            for q, sent in gang.neighbours[s]:
+                near = row[q] / gang.replicas[q]
+                busy += sent * (near / link.intra_bytes_s + (1.0 - near) / link.share_bytes_s)
+            worst = max(worst, busy if gang.synchronous else busy + rings[s])
+    return gang.fill_ratio * worst + max(rings) if gang.synchronous else worst
+
+
+def _ring_s(gang: Gang, s: int, links: Sequence[Link], counts: Sequence[Sequence[int]], straddling: bool) -> float:
+    """T_ar: the ring all-reduce of stage s is as fast as the server through which it leaves with the least bandwidth."""
+    if gang.replicas[s] == 1:
+        return 0.0
+    hosts = [(link, row[s]) for link, row in zip(links, counts, strict=True) if row[s] or straddling]
+    if len(hosts) == 1:
+        return gang.ring_bytes[s] / hosts[0][0].intra_bytes_s
+    return gang.ring_bytes[s] / min(min(link.intra_bytes_s, max(1, held) * link.share_bytes_s) for link, held in hosts)
+
+
+def floor_s(gang: Gang, links: Iterable[Link]) -> float:
+    """alpha with the whole gang on one imaginary server as good as the best of ``links`` in every respect."""
+    links = list(links)
+    intra = max(link.intra_bytes_s for link in links)
+    best = Link(intra, intra, max(link.speed for link in links))
+    return seconds(gang, [best], [gang.replicas])
+
+
+def ceil_s(gang: Gang, links: Iterable[Link]) -> float:
+    """alpha with every neighbour remote and one replica a server, each as bad as the worst of ``links`` in every respect."""
+    links = list(links)
+    share = min(link.share_bytes_s for link in links)
+    worst = Link(share, min(link.intra_bytes_s for link in links), min(link.speed for link in links))
+    stages = range(len(gang.replicas))
+    alone = [tuple(int(q == s) for q in stages) for s in stages for _ in range(min(2, gang.replicas[s]))]
+    return seconds(gang, [worst] * len(alone), alone, straddling=gang.tensor_across_servers and max(gang.tensor) > 1)
+
+
+def placement_s(gang: Gang, cluster: Cluster, placement: Placement, share_of: ShareOf | None = None) -> float:
+    """alpha(x) of a placement with replicas; ``share_of`` replaces the shares of the ``reserved`` network."""
+    links = [link_of(cluster.servers[share.server]) for share in placement.shares]
+    if share_of is not None:
+        links = [
+            link._replace(share_bytes_s=min(link.intra_bytes_s, share_of(share.server)))
+            for link, share in zip(links, placement.shares, strict=True)
+        ]
+    counts = [share.replicas for share in placement.shares]
+    return seconds(gang, links, counts, straddles(gang, (share.gpus for share in placement.shares), counts))

@@ -1,0 +1,58 @@
+"""How long an iteration takes: under a placement, and at best and worst on a cluster.
+
+The formulas are our model (docs/explanation/a-srpt.md, "Model"), consistent with A-SRPT (arXiv 2501.05563) but not quoted from
+it. A job without a stage graph has no such model: its speed is learnt from what ran.
+"""
+
+from functools import lru_cache
+
+from policies.model.cluster import Cluster
+from policies.model.graph import StageGraph
+from policies.model.job import IterationTimes
+from policies.model.parallelism import ParallelismConfig
+from policies.model.placement import Placement
+from policies.placement.candidates import fastest
+from policies.placement.fleet import Fleet, fleet_of
+from policies.placement.iteration import Gang, ShareOf, ceil_s, floor_s, placement_s
+from policies.placement.iteration import gang as gang_of
+
+
+class NeverFits(ValueError):
+    """No placement on the empty cluster can hold the gang."""
+
+
+def iteration_time_s(
+    graph: StageGraph,
+    config: ParallelismConfig,
+    cluster: Cluster,
+    placement: Placement,
+    share_of: ShareOf | None = None,
+) -> float:
+    """alpha(x): seconds per iteration under a placement whose shares hold replicas.
+
+    Compute at the speed of each server, activations to neighbour stages, the rings of data-parallel replicas, all-reduces
+    inside tensor groups. ``share_of`` gives the bytes/s that one GPU of the job has towards other servers, where co-running
+    jobs leave it less than its own share; None = the ``reserved`` network.
+    """
+    return placement_s(gang_of(graph, config), cluster, placement, share_of)
+
+
+def iteration_times(
+    graph: StageGraph, config: ParallelismConfig, cluster: Cluster, gpu_type: str | None
+) -> IterationTimes:
+    """alpha_floor, alpha_ceil and alpha_min on the empty cluster, over servers of ``gpu_type`` (None: of any one type).
+
+    Memoised by the job's shape and the cluster's classes of equal servers. Raises :class:`NeverFits`.
+    """
+    return _iteration_times(gang_of(graph, config), fleet_of(cluster), gpu_type)
+
+
+@lru_cache(maxsize=4096)
+def _iteration_times(gang: Gang, fleet: Fleet, gpu_type: str | None) -> IterationTimes:
+    links = fleet.links(gpu_type)
+    cluster, pool = fleet.empty(gang.gpus)
+    types = pool.gpu_types if gpu_type is None else (gpu_type,)
+    found = [timed for timed in (fastest(pool, cluster, gang, name) for name in types) if timed is not None]
+    if not found:
+        raise NeverFits(f"no servers{f' of type {gpu_type}' if gpu_type else ''} can hold a gang of {gang.gpus} GPUs")
+    return IterationTimes(floor_s(gang, links), ceil_s(gang, links), min(alpha for alpha, _ in found))
