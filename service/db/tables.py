@@ -200,14 +200,18 @@ class FactRow(Base, table=True):
 
 
 class ServerRow(Base, table=True):
-    """One server that ever was; ``position`` is its ``ServerIndex``, never reused."""
+    """One server that ever was; ``position`` is its ``ServerIndex``, never reused.
+
+    ``origin`` tells a server of the cluster file (gone with it) from one that was added by request (stays).
+    """
 
     __tablename__ = "servers"
-    __table_args__ = (UniqueConstraint("name"),)
+    __table_args__ = (UniqueConstraint("name"), CheckConstraint("origin IN ('file', 'request')", name="origin"))
 
     position: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})
     name: str
     spec: Any = _document()
+    origin: str
     drained: bool = False
     down: bool = False
 

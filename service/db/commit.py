@@ -1,0 +1,240 @@
+"""One cycle's batch as statements: a fixed number of them, each for many rows, inside a transaction that the caller owns."""
+
+import math
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from sqlalchemy import Connection, Table, bindparam, insert, select, tuple_, update
+
+from policies.model.estimate import EndedJob, Unit
+from policies.model.ids import JobId, ServerIndex
+from policies.model.reasons import Reason
+from service.db.codec import encode_actions, encode_changes, encode_refusals
+from service.db.rows import (
+    ServerOrigin,
+    Values,
+    attempt_values,
+    chunks,
+    event_values,
+    fact_record,
+    job_values,
+    new_job_values,
+    own_history_values,
+    prediction_values,
+    server_values,
+)
+from service.db.tables import (
+    AttemptRow,
+    CycleRow,
+    FactRow,
+    HistoryRow,
+    JobEventRow,
+    JobRow,
+    LeaseRow,
+    PredictionRow,
+    ServerRow,
+    ThroughputRow,
+    table,
+)
+from service.engine.events import FactKind
+from service.engine.ports import CycleBatch, JobWrite, StoreUnavailable, dropped_with
+from service.engine.record import ServerRecord
+
+SAMPLES_KEPT = 20
+"""Newest speeds behind a throughput median: recency beats depth."""
+
+
+class FencedOff(StoreUnavailable):
+    """Another service leads now: this one must stop its loop instead of trying again."""
+
+
+def check_fence(connection: Connection, lease: str, token: int) -> None:
+    """Raise :class:`FencedOff` unless ``token`` is the newest one of the lease.
+
+    The row is locked, so that no other process can take the lead before this transaction ends.
+    """
+    leases = table(LeaseRow)
+    statement = select(leases.c.token).where(leases.c.name == lease).with_for_update()
+    newest = connection.execute(statement).scalar()
+    if newest != token:
+        raise FencedOff(f"the lease {lease!r} has token {newest}, this service holds {token}")
+
+
+def apply_batch(connection: Connection, batch: CycleBatch) -> frozenset[JobId]:
+    """Write the batch, except for the jobs that fall with stale rows; returns those."""
+    dropped = dropped_with(_stale(connection, batch), batch.actions)
+    writes = [write for job, write in batch.writes.items() if job not in dropped]
+    facts = [*batch.facts, *(fact for write in writes for fact in write.facts)]
+    _write_jobs(connection, writes)
+    _write_attempts(connection, writes)
+    _insert(connection, table(JobEventRow), [event_values(event) for write in writes for event in write.events])
+    _write_servers(connection, batch)
+    _consume(connection, facts, batch.cycle)
+    _write_predictions(connection, writes, batch)
+    _write_labels(connection, [write.label for write in writes if write.label is not None], batch.at_s)
+    if batch.changes or batch.actions or batch.refusals or facts or batch.dump is not None:
+        _insert(connection, table(CycleRow), [_cycle_values(batch, dropped)])
+    return dropped
+
+
+def _stale(connection: Connection, batch: CycleBatch) -> list[JobId]:
+    """Jobs whose row is not what the cycle started from. The rows are locked until the transaction ends."""
+    jobs = table(JobRow)
+    versions: dict[int, int] = {}
+    for part in chunks(sorted(batch.writes)):
+        statement = select(jobs.c.id, jobs.c.version).where(jobs.c.id.in_(part)).with_for_update()
+        versions.update((number, version) for number, version in connection.execute(statement))
+    return [job for job, write in batch.writes.items() if versions.get(job, -1) != write.expected_version]
+
+
+def _write_jobs(connection: Connection, writes: Sequence[JobWrite]) -> None:
+    jobs = table(JobRow)
+    known = [write for write in writes if write.expected_version >= 0]
+    guarded = [
+        job_values(write.job) | {"at_id": write.job.id, "expected_version": write.expected_version} for write in known
+    ]
+    guard = (jobs.c.id == bindparam("at_id")) & (jobs.c.version == bindparam("expected_version"))
+    _update(connection, update(jobs).where(guard), guarded)
+    new = [write.job for write in writes if write.expected_version < 0]
+    _insert(connection, jobs, [new_job_values(job.spec, job.submitted_at_s, job) | {"id": job.id} for job in new])
+
+
+def _write_attempts(connection: Connection, writes: Sequence[JobWrite]) -> None:
+    attempts = table(AttemptRow)
+    values = {attempt.id: attempt_values(attempt) for write in writes for attempt in write.attempts}
+    if not values:
+        return
+    known = set(connection.execute(select(attempts.c.id).where(attempts.c.id.in_(values))).scalars())
+    changed = [row | {"at_id": number} for number, row in values.items() if number in known]
+    _update(connection, update(attempts).where(attempts.c.id == bindparam("at_id")), changed)
+    _insert(connection, attempts, [row for number, row in values.items() if number not in known])
+
+
+def _write_servers(connection: Connection, batch: CycleBatch) -> None:
+    """Update what is said of servers; a new one takes its description from the request that added it, in their order."""
+    if not batch.servers:
+        return
+    servers, facts = table(ServerRow), table(FactRow)
+    known = set(connection.execute(select(servers.c.position)).scalars())
+    rows = [
+        {"at_position": index, "drained": record.drained, "down": record.down}
+        for index, record in batch.servers.items()
+        if index in known
+    ]
+    _update(connection, update(servers).where(servers.c.position == bindparam("at_position")), rows)
+    new: list[tuple[ServerIndex, ServerRecord]] = sorted(
+        ((index, record) for index, record in batch.servers.items() if index not in known), key=lambda pair: pair[0]
+    )
+    if new:
+        added = select(facts).where(facts.c.id.in_(batch.facts), facts.c.kind == FactKind.SERVER_ADDED.value)
+        spec_of = {row["id"]: fact_record(row).server_spec for row in connection.execute(added).mappings()}
+        specs = [spec for fact in batch.facts if (spec := spec_of.get(fact)) is not None]
+        inserted = [
+            server_values(index, spec, record, ServerOrigin.REQUEST)
+            for (index, record), spec in zip(new, specs, strict=True)
+        ]
+        _insert(connection, servers, inserted)
+
+
+def _consume(connection: Connection, ids: Sequence[int], cycle: int) -> None:
+    facts = table(FactRow)
+    for part in chunks(ids):
+        mark = update(facts).where(facts.c.id.in_(part), facts.c.consumed_cycle.is_(None)).values(consumed_cycle=cycle)
+        connection.execute(mark)
+
+
+def _write_predictions(connection: Connection, writes: Sequence[JobWrite], batch: CycleBatch) -> None:
+    rows = [
+        prediction_values(write.job.id, batch.cycle, batch.at_s, write.prediction)
+        for write in writes
+        if write.prediction is not None
+    ]
+    _insert(connection, table(PredictionRow), rows)
+
+
+def _write_labels(connection: Connection, labels: Sequence[EndedJob], at_s: float) -> None:
+    if not labels:
+        return
+    _insert(connection, table(HistoryRow), [own_history_values(label) for label in labels])
+    _score(connection, {label.job: label for label in labels}, at_s)
+    _learn_throughput(connection, labels, at_s)
+
+
+def _score(connection: Connection, labels: dict[JobId, EndedJob], at_s: float) -> None:
+    """Compare the jobs' predictions with what they turned out to need, in the unit of each."""
+    predictions = table(PredictionRow)
+    columns = (predictions.c.id, predictions.c.job_id, predictions.c.unit, predictions.c.p50)
+    rows: list[Values] = []
+    for part in chunks(sorted(labels)):
+        open_ones = select(*columns).where(predictions.c.job_id.in_(part), predictions.c.scored_at_s.is_(None))
+        for number, job, unit, p50 in connection.execute(open_ones):
+            label = labels[job]
+            actual = label.iterations if unit == Unit.ITERATIONS.value else label.service_s
+            if actual is None:
+                continue  # it reported no iterations: there is nothing to compare with
+            error = math.log(p50 / actual) if actual > 0.0 and p50 > 0.0 else None
+            rows.append({"at_id": number, "actual": actual, "scored_at_s": at_s, "log_error": error})
+    _update(connection, update(predictions).where(predictions.c.id == bindparam("at_id")), rows)
+
+
+def _learn_throughput(connection: Connection, labels: Sequence[EndedJob], at_s: float) -> None:
+    """Add the measured speeds to the table of recurrence x GPU type x servers spanned."""
+    speeds: dict[tuple[Any, ...], list[float]] = {}
+    for label in labels:
+        if label.seconds_per_iteration is None or label.gpu_type is None or label.servers_spanned is None:
+            continue
+        key = (*label.spec.recurrence, label.gpu_type, label.servers_spanned)
+        speeds.setdefault(key, []).append(label.seconds_per_iteration)
+    if not speeds:
+        return
+    rows = table(ThroughputRow)
+    keys = (rows.c.user, rows.c.project, rows.c.name, rows.c.gpu_type, rows.c.servers_spanned)
+    stored = connection.execute(select(*keys, rows.c.samples, rows.c.count).where(tuple_(*keys).in_(list(speeds))))
+    before = {tuple(row[:5]): (list(row[5]), int(row[6])) for row in stored}
+    changed: list[Values] = []
+    new: list[Values] = []
+    for key, measured in speeds.items():
+        samples, count = before.get(key, ([], 0))
+        samples = [*samples, *measured][-SAMPLES_KEPT:]
+        values = {
+            "samples": samples,
+            "median_s_per_iteration": median(samples),
+            "count": count + len(measured),
+            "updated_at_s": at_s,
+        }
+        names = [column.name for column in keys]
+        if key in before:
+            changed.append(values | {f"at_{name}": part for name, part in zip(names, key, strict=True)})
+        else:
+            new.append(values | dict(zip(names, key, strict=True)))
+    found = [column == bindparam(f"at_{column.name}") for column in keys]
+    _update(connection, update(rows).where(*found), changed)
+    _insert(connection, rows, new)
+
+
+def _cycle_values(batch: CycleBatch, dropped: frozenset[JobId]) -> Values:
+    lost = [(action.job, Reason.REFUSED) for action in batch.actions if action.job in dropped]
+    return {
+        "number": batch.cycle,
+        "at_s": batch.at_s,
+        "changes": encode_changes(batch.changes),
+        "actions": encode_actions(batch.actions),
+        "refusals": encode_refusals([*batch.refusals, *lost]),
+        "wake_at_s": batch.wake_at_s,
+        "dump": batch.dump,
+        "duration_s": dict(batch.duration_s),
+    }
+
+
+def _insert(connection: Connection, into: Table, rows: Sequence[Values]) -> None:
+    if rows:
+        connection.execute(insert(into), rows)
+
+
+def _update(connection: Connection, statement: Any, rows: Sequence[Values]) -> None:
+    """One statement for all rows; each must hit its row, which the transaction has locked."""
+    if rows:
+        hit = connection.execute(statement, rows).rowcount
+        if hit not in (len(rows), -1):
+            raise StoreUnavailable(f"{len(rows)} rows were to be changed, {hit} were there")

@@ -1,0 +1,122 @@
+"""Bringing a database to this program's schema, and saying where it stands.
+
+``sooner db upgrade`` calls :func:`upgrade`; ``sooner serve`` upgrades an empty database by itself and refuses every other
+that is not current. There is no downgrade: going back means restoring a backup made before.
+"""
+
+import re
+from enum import StrEnum
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, inspect
+
+from service.db.session import Database, open_database, parse_url, sqlite_path
+from service.db.tables import Base
+
+UPGRADE_COMMAND = "sooner db upgrade"
+
+_VERSION_TABLE = "alembic_version"
+_REVISION = re.compile(r"\d{4}")
+
+
+class SchemaState(StrEnum):
+    """Where a database stands, as seen by this program."""
+
+    EMPTY = "empty"
+    CURRENT = "current"
+    OLDER = "older"
+    NEWER = "newer"
+    FOREIGN = "foreign"
+    """It holds tables that are not Sooner's: another program's database, most likely."""
+
+    @property
+    def sentence(self) -> str:
+        """What to do about it."""
+        return _SENTENCES[self]
+
+
+_SENTENCES = {
+    SchemaState.EMPTY: "The database is empty.",
+    SchemaState.CURRENT: "The database has this program's schema.",
+    SchemaState.OLDER: f"The database has an older schema; back it up and run: {UPGRADE_COMMAND}",
+    SchemaState.NEWER: "The database was written by a newer Sooner; install that version or restore a backup.",
+    SchemaState.FOREIGN: "The database holds another program's tables; name another database.",
+}
+
+
+class SchemaError(RuntimeError):
+    """The database cannot be used or upgraded as it is; one line that says what to do."""
+
+
+def state(url: str) -> SchemaState:
+    """Where the database of a URL stands. Creates nothing. Raises :class:`~service.db.session.DatabaseUrlError`."""
+    path = sqlite_path(parse_url(url))
+    if path is not None and not path.exists():
+        return SchemaState.EMPTY
+    database = open_database(url)
+    try:
+        with database.reading() as session:
+            return state_of(session.connection())
+    finally:
+        database.close()
+
+
+def state_of(connection: Connection) -> SchemaState:
+    """Where the database behind a connection stands."""
+    tables = set(inspect(connection).get_table_names())
+    scripts = ScriptDirectory.from_config(_config())
+    revisions = MigrationContext.configure(connection).get_current_heads() if _VERSION_TABLE in tables else ()
+    ours = Base.metadata.tables.keys() & tables
+    if not revisions:
+        # Tables of ours without a revision are a half-made copy: not something to build on either.
+        return SchemaState.FOREIGN if tables - {_VERSION_TABLE} else SchemaState.EMPTY
+    if set(revisions) == set(scripts.get_heads()):
+        return SchemaState.CURRENT
+    known = {script.revision for script in scripts.walk_revisions()}
+    if set(revisions) <= known:
+        return SchemaState.OLDER
+    return SchemaState.NEWER if ours and all(map(_REVISION.fullmatch, revisions)) else SchemaState.FOREIGN
+
+
+def upgrade(url: str) -> SchemaState:
+    """Bring an empty or older database to the current schema; returns where it stood before.
+
+    One transaction, under the write lock: two processes upgrading at once do it once, and a failure leaves everything as
+    it was. Raises :class:`SchemaError` for a newer or foreign database.
+    """
+    database = open_database(url)
+    try:
+        return _upgrade(database)
+    finally:
+        database.close()
+
+
+def _upgrade(database: Database) -> SchemaState:
+    with database.writing() as session:
+        connection = session.connection()
+        before = state_of(connection)
+        if before in (SchemaState.NEWER, SchemaState.FOREIGN):
+            raise SchemaError(before.sentence)
+        if before is not SchemaState.CURRENT:
+            config = _config()
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+        return before
+
+
+def scripts_folder() -> Path:
+    """The migrations: beside this module in an installed wheel, at the project's top in a checkout."""
+    installed = Path(__file__).with_name("_migrations")
+    return installed if installed.is_dir() else Path(__file__).parents[2] / "migrations"
+
+
+def _config() -> Config:
+    config = Config()
+    # The path may hold a percent sign, which the configuration parser would expand.
+    config.set_main_option("script_location", str(scripts_folder()).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config

@@ -1,0 +1,217 @@
+"""Between the engine's records and the rows of a transaction. Pure: no session, no query."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import RowMapping
+
+from policies.lifecycle import AttemptState, JobState
+from policies.model.cluster import Server
+from policies.model.estimate import EndedJob, Estimate, Prediction
+from policies.model.ids import JobId
+from policies.model.job import IterationTimes, JobSpec
+from policies.model.placement import Placement
+from policies.model.reasons import Reason
+from service.db.codec import FactPayload, decode, encode, encode_shadows
+from service.engine.events import Fact, FactKind, JobEvent
+from service.engine.record import AttemptRecord, JobRecord, ServerRecord
+
+Values = dict[str, Any]
+
+OWN_HISTORY = "sooner"
+"""The history source of jobs that ran here."""
+
+
+class ServerOrigin(StrEnum):
+    """How a server came into the cluster."""
+
+    FILE = "file"
+    REQUEST = "request"
+
+
+_JOB_DOCUMENTS: Mapping[str, type] = {
+    "reservation": Placement,
+    "estimate": Estimate,
+    "iteration_times": IterationTimes,
+}
+_JOB_OTHER = {"id", "spec", "submitted_at_s", "state", "reason", "stop_cause", "attempt"} | _JOB_DOCUMENTS.keys()
+# Whatever the engine adds to its records must have a column of the same name; a test says so.
+_JOB_PLAIN = [field.name for field in fields(JobRecord) if field.name not in _JOB_OTHER]
+_ATTEMPT_OTHER = {"job", "state", "placement", "gpu_ids", "reason"}
+_ATTEMPT_PLAIN = [field.name for field in fields(AttemptRecord) if field.name not in _ATTEMPT_OTHER]
+
+
+def job_values(job: JobRecord) -> Values:
+    """Every column of a job that changes during its life."""
+    values: Values = {name: getattr(job, name) for name in _JOB_PLAIN}
+    values |= {name: _encode_or_none(getattr(job, name)) for name in _JOB_DOCUMENTS}
+    values["state"] = job.state.value
+    values["reason"] = job.reason.value
+    values["stop_cause"] = None if job.stop_cause is None else job.stop_cause.value
+    return values
+
+
+def new_job_values(spec: JobSpec, submitted_at_s: float, job: JobRecord) -> Values:
+    """Every column of a job but its id."""
+    return job_values(job) | {
+        "name": spec.name,
+        "user": spec.user,
+        "project": spec.project,
+        "gpus": spec.gpus,
+        "spec": encode(spec),
+        "submitted_at_s": submitted_at_s,
+    }
+
+
+def job_record(row: RowMapping, attempt: AttemptRecord | None) -> JobRecord:
+    """The record of a job's row, with its open attempt."""
+    return JobRecord(
+        id=JobId(row["id"]),
+        spec=decode(JobSpec, row["spec"]),
+        submitted_at_s=row["submitted_at_s"],
+        state=JobState(row["state"]),
+        reason=Reason(row["reason"]),
+        stop_cause=None if row["stop_cause"] is None else Reason(row["stop_cause"]),
+        attempt=attempt,
+        **{name: row[name] for name in _JOB_PLAIN},
+        **{name: _decode_or_none(kind, row[name]) for name, kind in _JOB_DOCUMENTS.items()},
+    )
+
+
+def attempt_values(attempt: AttemptRecord) -> Values:
+    """Every column of an attempt."""
+    values: Values = {name: getattr(attempt, name) for name in _ATTEMPT_PLAIN}
+    return values | {
+        "job_id": attempt.job,
+        "state": attempt.state.value,
+        "placement": encode(attempt.placement),
+        "gpu_ids": [list(ids) for ids in attempt.gpu_ids],
+        "reason": None if attempt.reason is None else attempt.reason.value,
+    }
+
+
+def attempt_record(row: RowMapping) -> AttemptRecord:
+    """The record of an attempt's row."""
+    return AttemptRecord(
+        job=JobId(row["job_id"]),
+        state=AttemptState(row["state"]),
+        placement=decode(Placement, row["placement"]),
+        gpu_ids=tuple(tuple(ids) for ids in row["gpu_ids"]),
+        reason=None if row["reason"] is None else Reason(row["reason"]),
+        **{name: row[name] for name in _ATTEMPT_PLAIN},
+    )
+
+
+def event_values(event: JobEvent) -> Values:
+    """Every column of an event but its id."""
+    return {
+        "job_id": event.job,
+        "at_s": event.at_s,
+        "source": None if event.source is None else event.source.value,
+        "target": event.target.value,
+        "cause": event.cause.value,
+        "reason": event.reason.value,
+        "cycle": event.cycle,
+        "attempt_id": event.attempt,
+        "detail": event.detail,
+    }
+
+
+def fact_values(kind: FactKind, at_s: float, job: JobId | None, payload: FactPayload) -> Values:
+    """Every column of a new fact but its id."""
+    return {"kind": kind.value, "job_id": job, "payload": encode(payload), "created_at_s": at_s, "consumed_cycle": None}
+
+
+def fact_record(row: RowMapping) -> Fact:
+    """The fact of a row."""
+    payload = decode(FactPayload, row["payload"])
+    return Fact(
+        id=row["id"],
+        kind=FactKind(row["kind"]),
+        at_s=row["created_at_s"],
+        job=None if row["job_id"] is None else JobId(row["job_id"]),
+        server=payload.server,
+        priority=payload.priority,
+        preempt=payload.preempt,
+        server_spec=payload.server_spec,
+    )
+
+
+def server_values(position: int, spec: Server, record: ServerRecord, origin: ServerOrigin) -> Values:
+    """Every column of a server."""
+    return {
+        "position": position,
+        "name": spec.name,
+        "spec": encode(spec),
+        "origin": origin.value,
+        "drained": record.drained,
+        "down": record.down,
+    }
+
+
+def prediction_values(job: JobId, cycle: int, made_at_s: float, prediction: Prediction) -> Values:
+    """Every column of a new, unscored prediction but its id."""
+    estimate = prediction.estimate
+    return {
+        "job_id": job,
+        "made_at_s": made_at_s,
+        "cycle": cycle,
+        "unit": estimate.unit.value,
+        "points": list(estimate.points),
+        "p10": estimate.quantile(0.1),
+        "p50": estimate.median,
+        "p90": estimate.quantile(0.9),
+        "source": estimate.source,
+        "model_version": estimate.model_version,
+        "seconds_per_unit": estimate.seconds_per_unit,
+        "trusted": estimate.trusted,
+        "feature_schema": prediction.feature_schema,
+        # A missing feature is NaN to a model and null to JSON.
+        "features": [value if value == value else None for value in prediction.features],
+        "shadows": encode_shadows(prediction.shadows),
+    }
+
+
+def label_values(label: EndedJob) -> Values:
+    """The columns of a label that say how the job went (whose it is, says the caller)."""
+    return {
+        "submitted_at_s": label.submitted_at_s,
+        "ended_at_s": label.ended_at_s,
+        "iterations": label.iterations,
+        "service_s": label.service_s,
+        "final_state": label.final_state,
+        "seconds_per_iteration": label.seconds_per_iteration,
+        "gpu_type": label.gpu_type,
+        "servers_spanned": label.servers_spanned,
+    }
+
+
+def own_history_values(label: EndedJob) -> Values:
+    """The history row of a job that ran here; its spec stays in ``jobs``."""
+    return {
+        "source": OWN_HISTORY,
+        "source_key": str(label.job),
+        "job_id": label.job,
+        "spec": None,
+        **label_values(label),
+    }
+
+
+def by_job(attempts: Iterable[AttemptRecord]) -> dict[JobId, AttemptRecord]:
+    """Open attempts by their job; there is at most one each."""
+    return {attempt.job: attempt for attempt in attempts}
+
+
+def chunks(values: Sequence[int], size: int = 5000) -> Iterable[Sequence[int]]:
+    """Lists short enough for the parameters of one statement on every database."""
+    return (values[at : at + size] for at in range(0, len(values), size))
+
+
+def _encode_or_none(value: object) -> Values | None:
+    return None if value is None else encode(value)
+
+
+def _decode_or_none(kind: type, document: object) -> Any:
+    return None if document is None else decode(kind, document)

@@ -1,0 +1,167 @@
+"""The store port on a database: what the engine reads, the inserts of the HTTP side, and one guarded commit per cycle."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from sqlalchemy import Connection, insert, select
+from sqlalchemy.exc import DBAPIError
+from sqlmodel import Session
+
+from policies.lifecycle import ATTEMPT_OPEN, TERMINAL, Cause, JobState
+from policies.model.ids import JobId
+from policies.model.job import JobSpec
+from policies.model.reasons import Reason
+from service.db.codec import FactPayload
+from service.db.commit import apply_batch, check_fence
+from service.db.rows import (
+    attempt_record,
+    by_job,
+    chunks,
+    event_values,
+    fact_record,
+    fact_values,
+    job_record,
+    new_job_values,
+)
+from service.db.session import Database
+from service.db.tables import AttemptRow, CycleRow, FactRow, JobEventRow, JobRow, ServerRow, table
+from service.engine.events import Fact, FactKind, JobEvent
+from service.engine.ports import CycleBatch, StoreUnavailable
+from service.engine.record import JobRecord, ServerRecord, StoredWorld
+
+LEADER_LEASE = "leader"
+"""The lease whose holder runs the loop."""
+
+_UNFINISHED = tuple(state.value for state in JobState if state not in TERMINAL)
+_OPEN = tuple(state.value for state in ATTEMPT_OPEN)
+
+T = TypeVar("T")
+
+
+class DuplicateServer(ValueError):
+    """A server of that name exists, or is about to be added."""
+
+
+class SqlStore:
+    """Implements :class:`service.engine.ports.Store`.
+
+    With a ``fencing_token`` every commit first checks that this is still the newest token of ``lease``, so a leader that
+    lost its lease without noticing writes nothing.
+    """
+
+    def __init__(self, database: Database, *, fencing_token: int | None = None, lease: str = LEADER_LEASE) -> None:
+        self._database = database
+        self._fencing_token = fencing_token
+        self._lease = lease
+
+    # What the engine asks.
+
+    def load(self) -> StoredWorld:
+        """All unfinished jobs that a cycle has admitted, servers, and where the loop stood. Raises StoreUnavailable."""
+        return self._read(_load)
+
+    def jobs(self, ids: Sequence[JobId]) -> list[JobRecord]:
+        """Those jobs as committed, in ascending id; unknown ones are left out. Raises StoreUnavailable."""
+        return self._read(lambda connection: _jobs(connection, sorted(set(ids))))
+
+    def pending_facts(self, limit: int) -> Sequence[Fact]:
+        """At most ``limit`` unconsumed facts, oldest first. Raises StoreUnavailable."""
+        facts = table(FactRow)
+        statement = select(facts).where(facts.c.consumed_cycle.is_(None)).order_by(facts.c.id).limit(limit)
+        return self._read(lambda connection: [fact_record(row) for row in connection.execute(statement).mappings()])
+
+    def commit(self, batch: CycleBatch) -> frozenset[JobId]:
+        """Apply the batch in one transaction; return the jobs whose part was left out. Raises StoreUnavailable."""
+        try:
+            with self._database.writing() as session:
+                connection = session.connection()
+                if self._fencing_token is not None:
+                    check_fence(connection, self._lease, self._fencing_token)
+                return apply_batch(connection, batch)
+        except DBAPIError as error:
+            raise StoreUnavailable(f"cycle {batch.cycle} was not committed: {error.orig}") from error
+
+    # What the HTTP side adds, in its own transaction.
+
+    def submit(self, session: Session, specs: Sequence[JobSpec], now_s: float) -> list[JobId]:
+        """Insert jobs (each with the first line of its story) and their SUBMITTED facts; the ids are in the specs' order."""
+        if not specs:
+            return []
+        connection = session.connection()
+        rows = [new_job_values(spec, now_s, _new_job(spec, now_s)) for spec in specs]
+        returned = insert(table(JobRow)).returning(table(JobRow).c.id, sort_by_parameter_order=True)
+        ids = [JobId(number) for number in connection.execute(returned, rows).scalars()]
+        events = [
+            JobEvent(job, now_s, None, JobState.QUEUED, Cause.SUBMITTED, _first_reason(spec), 0)
+            for job, spec in zip(ids, specs, strict=True)
+        ]
+        connection.execute(insert(table(JobEventRow)), [event_values(event) for event in events])
+        facts = [fact_values(FactKind.SUBMITTED, now_s, job, FactPayload()) for job in ids]
+        connection.execute(insert(table(FactRow)), facts)
+        return ids
+
+    def add_fact(self, session: Session, fact: Fact) -> int:
+        """Insert an accepted request and return its id (``fact.id`` is ignored). Raises :class:`DuplicateServer`."""
+        connection = session.connection()
+        if fact.server_spec is not None and _server_known(connection, fact.server_spec.name):
+            raise DuplicateServer(f"a server named {fact.server_spec.name!r} exists already")
+        payload = FactPayload(fact.server, fact.priority, fact.preempt, fact.server_spec)
+        values = fact_values(fact.kind, fact.at_s, fact.job, payload)
+        return int(connection.execute(insert(table(FactRow)).returning(table(FactRow).c.id), values).scalar_one())
+
+    def _read(self, query: Callable[[Connection], T]) -> T:
+        try:
+            with self._database.reading() as session:
+                return query(session.connection())
+        except DBAPIError as error:
+            raise StoreUnavailable(f"the database cannot be read: {error.orig}") from error
+
+
+def _new_job(spec: JobSpec, now_s: float) -> JobRecord:
+    # The id is the database's to give; nothing of the record depends on it.
+    return JobRecord(
+        JobId(0), spec, now_s, reason=_first_reason(spec), priority=spec.priority, held=spec.hold, anchor_s=now_s
+    )
+
+
+def _first_reason(spec: JobSpec) -> Reason:
+    return Reason.HELD if spec.hold else Reason.NEW
+
+
+def _server_known(connection: Connection, name: str) -> bool:
+    servers, facts = table(ServerRow), table(FactRow)
+    if connection.execute(select(servers.c.position).where(servers.c.name == name)).first() is not None:
+        return True
+    pending = select(facts).where(facts.c.kind == FactKind.SERVER_ADDED.value, facts.c.consumed_cycle.is_(None))
+    specs = (fact_record(row).server_spec for row in connection.execute(pending).mappings())
+    return any(spec is not None and spec.name == name for spec in specs)
+
+
+def _load(connection: Connection) -> StoredWorld:
+    jobs, attempts, facts, servers, cycles = (table(row) for row in (JobRow, AttemptRow, FactRow, ServerRow, CycleRow))
+    open_attempts = connection.execute(select(attempts).where(attempts.c.state.in_(_OPEN))).mappings()
+    attempt_of = by_job(attempt_record(row) for row in open_attempts)
+    unseen = select(facts.c.job_id).where(
+        facts.c.consumed_cycle.is_(None), facts.c.kind == FactKind.SUBMITTED.value, facts.c.job_id.is_not(None)
+    )
+    unfinished = select(jobs).where(jobs.c.state.in_(_UNFINISHED), jobs.c.id.not_in(unseen)).order_by(jobs.c.id)
+    known = select(servers.c.drained, servers.c.down).order_by(servers.c.position)
+    newest = connection.execute(select(cycles.c.number).order_by(cycles.c.number.desc()).limit(1)).scalar()
+    dump = select(cycles.c.dump).where(cycles.c.dump.is_not(None)).order_by(cycles.c.number.desc()).limit(1)
+    return StoredWorld(
+        jobs=[job_record(row, attempt_of.get(row["id"])) for row in connection.execute(unfinished).mappings()],
+        servers=[ServerRecord(drained, down) for drained, down in connection.execute(known)],
+        cycle=newest or 0,
+        policy_dump=connection.execute(dump).scalar(),
+    )
+
+
+def _jobs(connection: Connection, ids: Sequence[JobId]) -> list[JobRecord]:
+    jobs, attempts = table(JobRow), table(AttemptRow)
+    found: list[JobRecord] = []
+    for part in chunks(ids):
+        theirs = select(attempts).where(attempts.c.job_id.in_(part), attempts.c.state.in_(_OPEN))
+        attempt_of = by_job(attempt_record(row) for row in connection.execute(theirs).mappings())
+        statement = select(jobs).where(jobs.c.id.in_(part)).order_by(jobs.c.id)
+        found += [job_record(row, attempt_of.get(row["id"])) for row in connection.execute(statement).mappings()]
+    return found
