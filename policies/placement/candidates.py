@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from policies.model.cluster import Cluster
 from policies.model.placement import Placement, ServerShare, place
-from policies.placement.heavy_edge import heavy_edge
 from policies.placement.iteration import Counts, Gang, link_of, seconds, straddles
+from policies.placement.mapping import Rows, mapped
 from policies.placement.pool import FreePool, Grant
 from policies.placement.splits import balanced, levelled
 
@@ -25,7 +25,7 @@ def fastest(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> Time
     if server is not None:
         return _timed(cluster, gang, [(server, gang.gpus)], [gang.replicas])
     best: Timed | None = None
-    for grants, rows in _intact(pool, gang, gpu_type):
+    for grants, rows in _intact(pool, cluster, gang, gpu_type):
         timed = _timed(cluster, gang, grants, rows)
         if best is None or timed[0] < best[0]:
             best = timed
@@ -35,11 +35,11 @@ def fastest(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> Time
     return best
 
 
-def servers_needed(pool: FreePool, gang: Gang, gpu_type: str) -> int:
+def servers_needed(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> int:
     """The fewest servers of the type on which the gang is found to fit now, whatever its speed there; 0 if on none."""
     if pool.best_fit(gang.gpus, gpu_type) is not None:
         return 1
-    fewest = _on_fewest(pool, gang, gpu_type, _quantum(gang))
+    fewest = _on_fewest(pool, cluster, gang, gpu_type, _quantum(gang))
     if fewest is not None:
         return len(fewest[0])
     broken = pool.fewest_servers(gang.gpus, gpu_type) if gang.tensor_across_servers else None
@@ -51,29 +51,35 @@ def _quantum(gang: Gang) -> int:
     return gang.tensor[0] if len(set(gang.tensor)) == 1 else 1
 
 
-def _intact(pool: FreePool, gang: Gang, gpu_type: str) -> Iterator[_Layout]:
+def _intact(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> Iterator[_Layout]:
     """Layouts over several servers that break no tensor group."""
     quantum = _quantum(gang)
-    fewest = _on_fewest(pool, gang, gpu_type, quantum)
+    fewest = _on_fewest(pool, cluster, gang, gpu_type, quantum)
     if fewest is None:
         return
     yield fewest
     servers = len(fewest[0])
     for count in (servers, servers + 1):
         grants = _even(pool, gang.gpus, count, gpu_type, quantum)
-        rows = heavy_edge(gang, tuple(gpus for _, gpus in grants)) if grants else None
+        rows = _mapped(cluster, gang, grants) if grants else None
         if grants and rows:
             yield grants, rows
     yield from _stage_a_server(pool, gang, gpu_type)
 
 
-def _on_fewest(pool: FreePool, gang: Gang, gpu_type: str, quantum: int) -> _Layout | None:
+def _on_fewest(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str, quantum: int) -> _Layout | None:
     grants = pool.fewest_servers(gang.gpus, gpu_type, quantum)
-    rows = heavy_edge(gang, tuple(gpus for _, gpus in grants)) if grants else None
+    rows = _mapped(cluster, gang, grants) if grants else None
     if grants and rows:
         return grants, rows
     # Tensor groups of several sizes pack like items into bins: the exact count of GPUs is not enough to go by.
     return _largest_groups_first(pool, gang, gpu_type) if grants and quantum == 1 else None
+
+
+def _mapped(cluster: Cluster, gang: Gang, grants: Sequence[Grant]) -> Rows | None:
+    links = tuple(link_of(cluster.servers[server]) for server, _ in grants)
+    found = mapped(gang, links, tuple(gpus for _, gpus in grants))
+    return None if found is None else found[1]
 
 
 def _even(pool: FreePool, gpus: int, servers: int, gpu_type: str, quantum: int) -> list[Grant] | None:

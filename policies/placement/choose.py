@@ -73,8 +73,8 @@ def _anywhere(pool: FreePool, gpus: int, gpu_type: str | None) -> Candidate | No
 
 @lru_cache(maxsize=4096)
 def _servers_wanted(fleet: Fleet, gang: Gang | None, gpus: int, gpu_type: str | None) -> int:
-    _, pool = fleet.empty(gpus)
+    cluster, pool = fleet.empty(gpus)
     if gang is None:
         return len(pool.fewest_servers(gpus, gpu_type) or ())
     types = pool.gpu_types if gpu_type is None else (gpu_type,)
-    return min((servers for name in types if (servers := servers_needed(pool, gang, name))), default=0)
+    return min((servers for name in types if (servers := servers_needed(pool, cluster, gang, name))), default=0)
