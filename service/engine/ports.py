@@ -95,7 +95,10 @@ class Store(Protocol):
     """Durable state. The engine is the only writer of job, attempt and server rows; others add jobs and facts."""
 
     def load(self) -> StoredWorld:
-        """All unfinished jobs with their open attempts, servers, and the loop's last position."""
+        """All unfinished jobs with their open attempts, servers, and the loop's last position.
+
+        Jobs whose SUBMITTED fact is still pending are left out: the next cycle admits them.
+        """
 
     def jobs(self, ids: Sequence[JobId]) -> list[JobRecord]:
         """Those jobs as committed (newly submitted or stale ones), in ascending id; unknown ids are left out."""

@@ -29,6 +29,8 @@ class AttemptRecord:
     exit_code: int | None = None
     reason: Reason | None = None
     last_iteration: float | None = None
+    first_progress_at_s: float | None = None
+    first_progress_iteration: float | None = None
     fencing_token: int = 0
 
     @property
@@ -78,7 +80,6 @@ class JobRecord:
     first_started_at_s: float | None = None
     finished_at_s: float | None = None
     exit_code: int | None = None
-    stop_for_hold: bool = False
     stop_cause: Reason | None = None
 
     @property

@@ -1,0 +1,149 @@
+"""A-SRPT: the single-machine SRPT relaxation guides a schedule of gangs.
+
+After the idea of "Prediction-Assisted Online Distributed Deep Learning Workload Scheduling in GPU Clusters"
+(arXiv 2501.05563): predicted iterations, a preemptive single-machine instance, its solution as the guide. Everything
+concrete here (work, release, order, price of a preemption, delay, guard) is our construction; see
+``docs/explanation/a-srpt.md`` for which is which.
+
+``preemption=never``: a job competes once the virtual machine has completed it; this gate keeps long jobs off the cluster,
+which is worth more than keeping every GPU busy. ``guided`` and ``always``: every unfinished job is ranked by its remaining
+virtual work, and running jobs make way for better ones.
+"""
+
+from typing import Any
+
+from policies.book import Book
+from policies.model.ids import JobId
+from policies.model.reasons import Reason
+from policies.model.view import ClusterView, JobView
+from policies.options import Options, Order, Preemption, Release
+from policies.rank import Rank, attained_rank, expected_remaining_s, remaining_work_rank
+from policies.ranked import Plan, RankedPolicy
+from policies.relaxation import VirtualMachine
+
+OPTIONS = frozenset(
+    {
+        "preemption",
+        "queue",
+        "order",
+        "release",
+        "reserve",
+        "over_run",
+        "eta",
+        "attempt_duration_s_min",
+        "tau",
+        "delay_factor",
+        "guard_share",
+        "guard_wait_s",
+    }
+)
+DEFAULTS = Options(preemption=Preemption.GUIDED)
+
+
+class AsrptBook(Book):
+    """The book, and the virtual machine with what it has released."""
+
+    __slots__ = ("machine", "released_at_s")
+
+    machine: VirtualMachine
+    released_at_s: dict[JobId, float]
+
+    def dump(self) -> dict[str, Any]:
+        """Delays, and the virtual schedule: neither follows from the jobs."""
+        released = {str(job): at_s for job, at_s in sorted(self.released_at_s.items())}
+        return {**Book.dump(self), "machine": self.machine.dump(), "released_at_s": released}
+
+
+class Asrpt(RankedPolicy):
+    """See the module."""
+
+    name = "asrpt"
+
+    def rank(self, view: ClusterView, job: JobView, state: Book) -> Rank:
+        """Remaining virtual work; without preemption, virtual work or virtual completion time as ``order`` says."""
+        if self.options.preemption is not Preemption.NEVER:
+            return remaining_work_rank(job, view.now_s, state.gpus, self.options.over_run)
+        assert isinstance(state, AsrptBook)
+        if self.options.order is Order.VIRTUAL and job.id in state.released_at_s:
+            return Rank(state.released_at_s[job.id], 0)
+        return Rank(_virtual_work_s(view, job, state), 0)
+
+    def initial_state(self, view: ClusterView) -> Book:
+        """Indexes of an empty cluster and an idle virtual machine."""
+        base = RankedPolicy.initial_state(self, view)
+        state = AsrptBook(base.pool, base.gpus, base.guard_gpus_max)
+        state.machine = VirtualMachine(view.now_s)
+        state.released_at_s = {}
+        return state
+
+    def restore(self, view: ClusterView, state: Book, dump: dict[str, Any]) -> None:
+        """Take the virtual machine back where the dump left it; jobs it does not know start anew."""
+        assert isinstance(state, AsrptBook)
+        machine = dump.get("machine")
+        if machine is None or machine["now_s"] > view.now_s:
+            return
+        state.machine = VirtualMachine(machine["now_s"])
+        for job_id, at_s in dump.get("released_at_s", {}).items():
+            if JobId(int(job_id)) in view.jobs:
+                state.released_at_s[JobId(int(job_id))] = at_s
+        for job_id, remaining_s in machine["remaining_s"].items():
+            job = view.jobs.get(JobId(int(job_id)))
+            if job is not None:
+                state.machine.add(job.id, remaining_s, job.submitted_at_s)
+
+    def on_arrival(self, view: ClusterView, job: JobView, state: Book) -> None:
+        """With the gate, new jobs go to the virtual machine first; requeued ones have passed it already."""
+        if self.options.preemption is not Preemption.NEVER:
+            return RankedPolicy.on_arrival(self, view, job, state)
+        assert isinstance(state, AsrptBook)
+        if job.attempts > 0 and job.id not in state.released_at_s and job.id not in state.machine:
+            state.released_at_s[job.id] = view.now_s
+        if job.id in state.released_at_s:
+            state.enqueue(job, self.rank(view, job, state).value)
+            return None
+        if job.id not in state.machine:
+            self._release(view, state)
+            state.machine.add(job.id, _virtual_work_s(view, job, state), job.submitted_at_s)
+        if self.options.release is Release.EARLY:
+            state.enqueue(job, self.rank(view, job, state).value + _UNRELEASED)
+        return None
+
+    def on_withdrawal(self, job: JobId, state: Book) -> None:
+        """A job that ended, was held or was started early leaves the virtual machine."""
+        assert isinstance(state, AsrptBook)
+        state.machine.remove(job)
+        state.released_at_s.pop(job, None)
+
+    def before(self, view: ClusterView, state: Book, plan: Plan) -> None:
+        """Let the virtual machine run up to now, and ask to be called at its next completion."""
+        if self.options.preemption is not Preemption.NEVER:
+            return
+        assert isinstance(state, AsrptBook)
+        self._release(view, state)
+        if (next_s := state.machine.next_completion_s()) is not None:
+            plan.wakes_s.append(next_s)
+
+    def waiting_reason(self, state: Book, job: JobId) -> Reason:
+        """Behind the gate, or behind better jobs."""
+        return Reason.PRIORITY if job in state.waiting_keys else Reason.VIRTUAL_GATE
+
+    def _release(self, view: ClusterView, state: AsrptBook) -> None:
+        for completion in state.machine.advance(view.now_s):
+            job = view.jobs.get(completion.job)
+            state.released_at_s[completion.job] = completion.at_s
+            state.reasons.pop(completion.job, None)
+            if job is not None and job.waiting:
+                state.enqueue(job, self.rank(view, job, state).value)
+
+
+_UNRELEASED = 1e15
+"""Added to the rank of jobs that start early: any released job comes before them (virtual seconds)."""
+
+
+def _virtual_work_s(view: ClusterView, job: JobView, state: Book) -> float:
+    """p = g x expected remaining seconds / G; attained service where there is no estimate."""
+    estimate = job.estimate
+    remaining_s = expected_remaining_s(job, view.now_s) if estimate is not None and estimate.trusted else None
+    if remaining_s is None:
+        return attained_rank(job, view.now_s, state.gpus).value
+    return job.spec.gpus * remaining_s / state.gpus

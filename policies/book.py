@@ -1,0 +1,322 @@
+"""A policy's own indexes: who waits in which order, who runs, which GPUs are free, claimed or about to be vacated.
+
+Nothing here decides. The book follows the changes it is told; what a decision only *means* to do is written in pencil and
+rubbed out at the decision's end (:meth:`Book.erase`), because what was really done comes back as changes.
+"""
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from sortedcontainers import SortedList
+
+from policies.model.ids import JobId, ServerIndex
+from policies.model.placement import Placement
+from policies.model.reasons import Reason
+from policies.model.view import ClusterView, JobView
+from policies.placement.pool import FreePool
+from policies.rank import Rank
+
+GangClass = tuple[int, str, int]
+"""(GPUs, GPU type or "", largest tensor degree that must stay on one server): alike for what they need of the pool."""
+
+
+class Key(NamedTuple):
+    """Order of jobs: guarded ones first, then larger priorities, then rank, submission time, serial. Smaller is better.
+
+    In the index of running jobs ``rank`` is the value at time 0 of the line that the rank follows (see ``Line``).
+    """
+
+    tier: int
+    minus_priority: int
+    rank: float
+    submitted_at_s: float
+    job: JobId
+
+
+class Line(NamedTuple):
+    """Running jobs of one line keep their order over time: equal gang size, equal slope."""
+
+    gpus: int
+    slope: int
+
+
+@dataclass(slots=True)
+class Book:
+    """See the module. Every update is O(log n); ``guard_gpus_max`` bounds the guarded share of the cluster."""
+
+    pool: FreePool
+    gpus: int
+    guard_gpus_max: float
+    waiting: dict[GangClass, SortedList] = field(default_factory=dict)
+    waiting_keys: dict[JobId, tuple[GangClass, Key]] = field(default_factory=dict)
+    running: dict[Line, SortedList] = field(default_factory=dict)
+    running_keys: dict[JobId, tuple[Line, Key]] = field(default_factory=dict)
+    on_server: dict[ServerIndex, dict[JobId, int]] = field(default_factory=dict)
+    refreshes: list[tuple[float, JobId]] = field(default_factory=list)
+    refresh_at_s: dict[JobId, float] = field(default_factory=dict)
+    claims: dict[JobId, Placement] = field(default_factory=dict)
+    claimed_on: dict[ServerIndex, dict[JobId, int]] = field(default_factory=dict)
+    leaving: dict[JobId, Placement] = field(default_factory=dict)
+    leaving_on: dict[ServerIndex, dict[JobId, int]] = field(default_factory=dict)
+    waiting_ages: SortedList = field(default_factory=SortedList)
+    ages: SortedList = field(default_factory=SortedList)
+    guarded: dict[JobId, int] = field(default_factory=dict)
+    guarded_gpus: int = 0
+    guarded_extra: JobId | None = None
+    delayed_since_s: dict[JobId, float] = field(default_factory=dict)
+    reasons: dict[JobId, Reason] = field(default_factory=dict)
+    dirty: set[ServerIndex] = field(default_factory=set)
+    residue: dict[str, Any] = field(default_factory=dict)
+    _pencilled_claims: list[JobId] = field(default_factory=list)
+    _pencilled_leaving: list[JobId] = field(default_factory=list)
+    _taken: dict[ServerIndex, int] = field(default_factory=dict)
+
+    def dump(self) -> dict[str, Any]:
+        """When delays began: the jobs alone do not tell."""
+        return {"delayed_since_s": {str(job): at for job, at in sorted(self.delayed_since_s.items())}, **self.residue}
+
+    # Waiting jobs.
+
+    def enqueue(self, job: JobView, rank: float) -> None:
+        """Index a waiting job (again, if its rank or priority changed)."""
+        self.dequeue(job.id)
+        spec = job.spec
+        tensor = 0
+        if spec.parallelism is not None and not spec.parallelism.tensor_across_servers:
+            tensor = max(spec.parallelism.tensor)
+        gang = (spec.gpus, spec.gpu_type or "", tensor if tensor > 1 else 0)
+        key = Key(self.tier(job.id), -job.priority, rank, job.submitted_at_s, job.id)
+        entries = self.waiting.get(gang)
+        if entries is None:
+            entries = self.waiting[gang] = SortedList()
+        entries.add(key)
+        self.waiting_keys[job.id] = (gang, key)
+        self.waiting_ages.add((job.submitted_at_s, job.id))
+
+    def dequeue(self, job: JobId) -> None:
+        """Forget a waiting job; unknown ones are ignored."""
+        found = self.waiting_keys.pop(job, None)
+        if found is not None:
+            gang, key = found
+            entries = self.waiting[gang]
+            entries.remove(key)
+            if not entries:
+                del self.waiting[gang]
+            self.waiting_ages.remove((key.submitted_at_s, job))
+
+    def jobs_ahead(self, job: JobId) -> int:
+        """Waiting jobs with a better key. O(gang classes x log n)."""
+        key = self.waiting_keys[job][1]
+        return sum(entries.bisect_left(key) for entries in self.waiting.values())
+
+    # Running jobs.
+
+    def hold(self, job: JobView, placement: Placement) -> None:
+        """The job holds these GPUs."""
+        for share in placement.shares:
+            self.on_server.setdefault(share.server, {})[job.id] = share.gpus
+            self.dirty.add(share.server)
+
+    def index_running(self, job: JobView, rank: Rank, now_s: float, refresh_at_s: float | None) -> None:
+        """Index (again) a job that could be preempted. Guarded jobs stay out: nobody may displace them."""
+        self.unindex_running(job.id)
+        if job.id in self.guarded or job.id == self.guarded_extra:
+            return
+        line = Line(job.spec.gpus, rank.slope)
+        origin = rank.value - rank.slope * line.gpus / self.gpus * now_s
+        key = Key(1, -job.priority, origin, job.submitted_at_s, job.id)
+        entries = self.running.get(line)
+        if entries is None:
+            entries = self.running[line] = SortedList()
+        entries.add(key)
+        self.running_keys[job.id] = (line, key)
+        if refresh_at_s is not None:
+            self.refresh_at_s[job.id] = refresh_at_s
+            heapq.heappush(self.refreshes, (refresh_at_s, job.id))
+
+    def unindex_running(self, job: JobId) -> None:
+        """The job cannot be preempted any more; unknown ones are ignored."""
+        found = self.running_keys.pop(job, None)
+        if found is not None:
+            line, key = found
+            entries = self.running[line]
+            entries.remove(key)
+            if not entries:
+                del self.running[line]
+        self.refresh_at_s.pop(job, None)
+
+    def vacate(self, job: JobId, placement: Placement) -> None:
+        """The job holds these GPUs no more."""
+        self.unindex_running(job)
+        self.unleave(job)
+        for share in placement.shares:
+            holders = self.on_server.get(share.server)
+            if holders is not None:
+                holders.pop(job, None)
+            self.dirty.add(share.server)
+
+    def due_refreshes(self, now_s: float) -> Iterator[JobId]:
+        """Running jobs whose rank must be computed anew."""
+        while self.refreshes and self.refreshes[0][0] <= now_s:
+            at_s, job = heapq.heappop(self.refreshes)
+            if self.refresh_at_s.get(job) == at_s:
+                del self.refresh_at_s[job]
+                yield job
+
+    def next_refresh_s(self) -> float | None:
+        """When the next rank must be computed anew."""
+        while self.refreshes:
+            at_s, job = self.refreshes[0]
+            if self.refresh_at_s.get(job) == at_s:
+                return at_s
+            heapq.heappop(self.refreshes)
+        return None
+
+    def worst_running(self, now_s: float) -> Iterator[JobId]:
+        """Running jobs that may be displaced, worst first: smaller priorities, then larger ranks. O(log) each."""
+        heap: list[tuple[int, float, float, int, int, Line]] = []
+
+        def offer(line: Line, position: int) -> None:
+            if position >= 0:
+                key = self.running[line][position]
+                rank = key.rank + line.slope * line.gpus / self.gpus * now_s
+                heapq.heappush(heap, (-key.minus_priority, -rank, -key.submitted_at_s, -key.job, position, line))
+
+        for line, entries in self.running.items():
+            offer(line, len(entries) - 1)
+        while heap:
+            *_, minus_job, position, line = heapq.heappop(heap)
+            yield JobId(-minus_job)
+            offer(line, position - 1)
+
+    # GPUs that are spoken for.
+
+    def claim(self, job: JobId, placement: Placement) -> None:
+        """Set these GPUs aside for a waiting job."""
+        self.unclaim(job)
+        self.claims[job] = placement
+        for share in placement.shares:
+            self.claimed_on.setdefault(share.server, {})[job] = share.gpus
+            self.dirty.add(share.server)
+
+    def unclaim(self, job: JobId) -> None:
+        """Release a claim; unknown ones are ignored."""
+        self._drop(job, self.claims, self.claimed_on)
+
+    def leave(self, job: JobId, placement: Placement) -> None:
+        """The job is being stopped: these GPUs will be vacated."""
+        self.unindex_running(job)
+        self.leaving[job] = placement
+        for share in placement.shares:
+            self.leaving_on.setdefault(share.server, {})[job] = share.gpus
+            self.dirty.add(share.server)
+
+    def unleave(self, job: JobId) -> None:
+        """The stop has landed, or was not applied; unknown ones are ignored."""
+        self._drop(job, self.leaving, self.leaving_on)
+
+    def _drop(self, job: JobId, by_job: dict[JobId, Placement], by_server: dict[ServerIndex, dict[JobId, int]]) -> None:
+        placement = by_job.pop(job, None)
+        if placement is not None:
+            for share in placement.shares:
+                del by_server[share.server][job]
+                if not by_server[share.server]:
+                    del by_server[share.server]
+                self.dirty.add(share.server)
+
+    def surplus(self, server: ServerIndex) -> int:
+        """GPUs being vacated on the server that nobody has claimed yet."""
+        return max(0, _total(self.leaving_on, server) - _total(self.claimed_on, server))
+
+    def sync(self, view: ClusterView) -> None:
+        """Bring the pool in line with the view on every server that was touched. O(touched x log servers)."""
+        for server in self.dirty:
+            self.sync_server(view, server)
+        self.dirty.clear()
+
+    def sync_server(self, view: ClusterView, server: ServerIndex) -> None:
+        """Free for all = free, less what claims need beyond what is being vacated, less what is pencilled in."""
+        free = view.free_gpus(server)
+        if free:
+            owed = _total(self.claimed_on, server) - _total(self.leaving_on, server)
+            free = max(0, free - max(0, owed) - self._taken.get(server, 0))
+        self.pool.set_free(server, free, view.cluster)
+
+    # The pencil.
+
+    def pencil_start(self, view: ClusterView, placement: Placement) -> None:
+        """Count these free GPUs as taken until the decision ends."""
+        for share in placement.shares:
+            self._taken[share.server] = self._taken.get(share.server, 0) + share.gpus
+            self.dirty.add(share.server)
+            self.sync_server(view, share.server)
+
+    def pencil_claim(self, view: ClusterView, job: JobId, placement: Placement) -> None:
+        """Count these GPUs as claimed until the decision ends."""
+        self.claim(job, placement)
+        self._pencilled_claims.append(job)
+        for share in placement.shares:
+            self.sync_server(view, share.server)
+
+    def pencil_leave(self, view: ClusterView, job: JobId, placement: Placement) -> None:
+        """Count the job as leaving until the decision ends."""
+        self.leave(job, placement)
+        self._pencilled_leaving.append(job)
+        for share in placement.shares:
+            self.sync_server(view, share.server)
+
+    def erase(self) -> list[JobId]:
+        """Rub out what the decision pencilled in; returns the jobs that must be indexed as running again."""
+        for job in self._pencilled_claims:
+            self.unclaim(job)
+        left = self._pencilled_leaving
+        for job in left:
+            self.unleave(job)
+        self._pencilled_claims, self._pencilled_leaving, self._taken = [], [], {}
+        return left
+
+    # The starvation guard.
+
+    def tier(self, job: JobId) -> int:
+        """0 for guarded jobs, else 1."""
+        return 0 if job in self.guarded or job == self.guarded_extra else 1
+
+    def forget(self, job: JobId, submitted_at_s: float, gpus: int) -> None:
+        """The job has ended."""
+        self.dequeue(job)
+        self.unclaim(job)
+        self.delayed_since_s.pop(job, None)
+        self.reasons.pop(job, None)
+        if self.guarded.pop(job, None) is None:
+            self.ages.discard((submitted_at_s, job, gpus))
+        else:
+            self.guarded_gpus -= gpus
+        if self.guarded_extra == job:
+            self.guarded_extra = None
+
+    def fill_guard(self) -> list[JobId]:
+        """Guard the oldest unfinished jobs while they fit the share, and the oldest waiting one; returns the new ones.
+
+        Membership lasts until the job ends, so each job enters at most once: O(log n) amortised.
+        """
+        entered = []
+        while self.ages and self.guarded_gpus + self.ages[0][2] <= self.guard_gpus_max:
+            _, job, gpus = self.ages.pop(0)
+            self.guarded[job] = gpus
+            self.guarded_gpus += gpus
+            if job == self.guarded_extra:
+                self.guarded_extra = None
+            entered.append(job)
+        if self.guarded_extra is None and self.guard_gpus_max > 0.0:
+            oldest = next((job for _, job in self.waiting_ages if job not in self.guarded), None)
+            if oldest is not None:
+                self.guarded_extra = oldest
+                entered.append(oldest)
+        return entered
+
+
+def _total(by_server: dict[ServerIndex, dict[JobId, int]], server: ServerIndex) -> int:
+    found = by_server.get(server)
+    return sum(found.values()) if found else 0

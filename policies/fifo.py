@@ -1,0 +1,28 @@
+"""First in, first out: strict, or with backfill by whoever fits (the literature's WCS-SubTime)."""
+
+from policies.book import Book
+from policies.model.view import ClusterView, JobView
+from policies.options import Options, Queue
+from policies.rank import Rank
+from policies.ranked import RankedPolicy
+
+STRICT_DEFAULTS = Options(queue=Queue.STRICT)
+BACKFILL_DEFAULTS = Options(queue=Queue.SKIP)
+OPTIONS = frozenset({"preemption", "tau", "delay_factor", "reserve"})
+BACKFILL_OPTIONS = OPTIONS | {"guard_share", "guard_wait_s"}
+
+
+class Fifo(RankedPolicy):
+    """All ranks are equal, so submission time and serial decide."""
+
+    name = "fifo"
+
+    def rank(self, view: ClusterView, job: JobView, state: Book) -> Rank:
+        """Nobody comes before anybody by rank."""
+        return Rank(0.0, 0)
+
+
+class FifoBackfill(Fifo):
+    """Whoever fits may pass a job that does not."""
+
+    name = "fifo_backfill"

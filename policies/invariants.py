@@ -1,0 +1,81 @@
+"""What no decision may do, whoever made it: checked in production before anything is applied, and in tests. O(actions)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from policies.lifecycle import JobState
+from policies.model.decision import Decision, Preempt, Reserve, Start
+from policies.model.ids import JobId, ServerIndex
+from policies.model.placement import Placement
+from policies.model.view import ClusterView, JobView
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One broken rule: its name (the label of the metric) and the story."""
+
+    invariant: str
+    job: JobId
+    detail: str
+
+
+def check(view: ClusterView, decision: Decision) -> Sequence[Violation]:
+    """All rules that the decision breaks against this view; empty = it may be applied."""
+    violations: list[Violation] = []
+    taken: dict[ServerIndex, int] = {}
+    started: set[JobId] = set()
+    preempted: set[JobId] = set()
+    for action in decision.actions:
+        job = view.jobs.get(action.job)
+        if job is None:
+            violations.append(Violation("known_job", action.job, "the job is not an unfinished one"))
+        elif isinstance(action, Start):
+            violations += _check_start(view, job, action, taken, repeated=action.job in started)
+            started.add(action.job)
+        elif isinstance(action, Preempt):
+            if job.state not in (JobState.STARTING, JobState.RUNNING) or action.job in preempted:
+                violations.append(Violation("preempts_running", action.job, f"its state is {job.state}"))
+            preempted.add(action.job)
+        elif isinstance(action, Reserve):
+            if job.state is not JobState.QUEUED or action.job in started:
+                violations.append(Violation("reserves_for_waiting", action.job, f"its state is {job.state}"))
+            elif action.placement is not None and action.placement.gpus != job.spec.gpus:
+                violations.append(Violation("whole_gang", action.job, f"reserves {action.placement.gpus} GPUs"))
+        else:
+            if job.spec.gpus_min is None or job.spec.gpus_max is None:
+                violations.append(Violation("resizes_elastic", action.job, "the job is rigid"))
+    return violations
+
+
+def _check_start(
+    view: ClusterView, job: JobView, action: Start, taken: dict[ServerIndex, int], *, repeated: bool
+) -> list[Violation]:
+    found: list[Violation] = []
+    if not job.waiting or repeated:
+        found.append(Violation("starts_waiting", job.id, f"its state is {job.state}, started twice: {repeated}"))
+    if action.placement.gpus != job.spec.gpus:
+        found.append(Violation("whole_gang", job.id, f"{action.placement.gpus} of {job.spec.gpus} GPUs"))
+    found += _check_shape(view, job, action.placement)
+    for share in action.placement.shares:
+        taken[share.server] = taken.get(share.server, 0) + share.gpus
+        if taken[share.server] > view.free_gpus(share.server):
+            detail = f"server {share.server}: {taken[share.server]} taken, {view.free_gpus(share.server)} free"
+            found.append(Violation("no_oversubscription", job.id, detail))
+    return found
+
+
+def _check_shape(view: ClusterView, job: JobView, placement: Placement) -> list[Violation]:
+    """One share a server, one GPU type, every replica somewhere exactly once."""
+    found = []
+    servers = placement.servers
+    if len(set(servers)) != len(servers):
+        found.append(Violation("one_share_a_server", job.id, f"servers {servers}"))
+    types = {view.cluster.servers[server].gpu_type for server in servers}
+    if len(types) > 1 or (job.spec.gpu_type is not None and types != {job.spec.gpu_type}):
+        found.append(Violation("one_gpu_type", job.id, f"types {sorted(types)}, wanted {job.spec.gpu_type}"))
+    config = job.spec.parallelism
+    if config is not None:
+        totals = tuple(sum(column) for column in zip(*(share.replicas for share in placement.shares), strict=True))
+        if totals != config.replicas:
+            found.append(Violation("every_replica_placed", job.id, f"{totals} of {config.replicas}"))
+    return found

@@ -1,0 +1,47 @@
+"""Least attained service, discretised: needs no prediction at all (2D-LAS of Tiresias, NSDI 2019)."""
+
+import math
+
+from policies.book import Book
+from policies.model.view import ClusterView, JobView
+from policies.options import Options, Preemption
+from policies.rank import Rank
+from policies.ranked import RankedPolicy
+
+DEFAULTS = Options(preemption=Preemption.GUIDED)
+OPTIONS = frozenset(
+    {"preemption", "eta", "attempt_duration_s_min", "tau", "delay_factor", "reserve", "guard_share", "guard_wait_s"}
+)
+
+FIRST_LEVEL_GPU_S = 60.0
+"""Attained service below which all jobs are alike: a GPU-minute."""
+
+LEVEL_RATIO = 2.0
+"""Each further level is this much longer: jobs within a level go first in, first out and do not displace each other."""
+
+
+class Las(RankedPolicy):
+    """Ordered by the level of attained GPU-seconds."""
+
+    name = "las"
+
+    def rank(self, view: ClusterView, job: JobView, state: Book) -> Rank:
+        """The lower end of the level, in virtual seconds; the first level counts as zero."""
+        level = _level(job.attained_service_s(view.now_s))
+        return Rank(_threshold_gpu_s(level) / state.gpus, 0)
+
+    def refresh_at_s(self, view: ClusterView, job: JobView, rank: Rank) -> float | None:
+        """When the job reaches the next level, holding its GPUs until then."""
+        attained = job.attained_service_s(view.now_s)
+        missing = _threshold_gpu_s(_level(attained) + 1) - attained
+        return view.now_s + max(missing, 1e-6) / job.spec.gpus
+
+
+def _level(attained_gpu_s: float) -> int:
+    if attained_gpu_s < FIRST_LEVEL_GPU_S:
+        return 0
+    return 1 + math.floor(math.log(attained_gpu_s / FIRST_LEVEL_GPU_S, LEVEL_RATIO) + 1e-9)
+
+
+def _threshold_gpu_s(level: int) -> float:
+    return 0.0 if level == 0 else FIRST_LEVEL_GPU_S * LEVEL_RATIO ** (level - 1)

@@ -1,0 +1,108 @@
+"""Options that every rank-ordered policy shares, parsed from ``--option name=value`` strings."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from typing import Any
+
+from policies.rank import OverRun
+
+
+class Preemption(StrEnum):
+    """May running jobs be stopped for better ones?"""
+
+    NEVER = "never"
+    GUIDED = "guided"
+    """With a price (checkpoint, restart, lost work) and hysteresis."""
+    ALWAYS = "always"
+    """Without a price: for study."""
+
+
+class Queue(StrEnum):
+    """What a job that cannot start does to those behind it."""
+
+    STRICT = "strict"
+    SKIP = "skip"
+
+
+class Order(StrEnum):
+    """Order of released jobs in ``asrpt`` without preemption: virtual completion time, or virtual work."""
+
+    VIRTUAL = "virtual"
+    WORK = "work"
+
+
+class Release(StrEnum):
+    """When ``asrpt`` without preemption lets a job compete: on virtual completion, or early onto idle GPUs."""
+
+    VIRTUAL = "virtual"
+    EARLY = "early"
+
+
+class OptionError(ValueError):
+    """An unknown option or a value out of range; the message names both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """See ``docs/reference/policies.md``. Seconds and ratios.
+
+    ``eta``: a job displaces another only if its rank is below eta times the other's, less the price. ``tau``: a job whose
+    slowest placement is more than tau times its best is communication-heavy and may wait for a good one, at most
+    ``delay_factor`` times its remaining time. ``guard_share`` of the GPUs goes to the oldest jobs first (0: no guard);
+    after ``guard_wait_s`` GPUs are set aside for the oldest as they free up.
+    """
+
+    preemption: Preemption = Preemption.NEVER
+    queue: Queue = Queue.SKIP
+    order: Order = Order.WORK
+    release: Release = Release.VIRTUAL
+    reserve: bool = False
+    over_run: OverRun = OverRun.DOUBLE
+    eta: float = 0.8
+    attempt_duration_s_min: float = 0.0
+    tau: float = 1.5
+    delay_factor: float = 1.0
+    guard_share: float = 0.05
+    guard_wait_s: float = 86_400.0
+
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "eta": (0.0, 1.0),
+    "attempt_duration_s_min": (0.0, 30 * 86_400.0),
+    "tau": (1.0, 1e6),
+    "delay_factor": (0.0, 1e6),
+    "guard_share": (0.0, 1.0),
+    "guard_wait_s": (0.0, 365 * 86_400.0),
+}
+
+
+def parse_options(defaults: Options, values: Mapping[str, str], allowed: frozenset[str]) -> Options:
+    """``defaults`` with ``values`` in their place. OptionError for an unknown name or a bad value."""
+    parsed: dict[str, Any] = {}
+    types = {field.name: type(getattr(defaults, field.name)) for field in fields(Options)}
+    for name, text in values.items():
+        if name not in allowed or name not in types:
+            raise OptionError(f"unknown option {name!r}; known: {', '.join(sorted(allowed))}")
+        parsed[name] = _parse(name, text, types[name])
+    return replace(defaults, **parsed)
+
+
+def _parse(name: str, text: str, kind: type[Any]) -> Any:
+    if issubclass(kind, bool):
+        if text.lower() not in ("true", "false"):
+            raise OptionError(f"option {name}: {text!r} is neither 'true' nor 'false'")
+        return text.lower() == "true"
+    if issubclass(kind, StrEnum):
+        try:
+            return kind(text)
+        except ValueError:
+            raise OptionError(f"option {name}: {text!r} is none of {', '.join(kind)}") from None
+    low, high = _RANGES[name]
+    try:
+        number = float(text)
+    except ValueError:
+        raise OptionError(f"option {name}: {text!r} is not a number") from None
+    if not low <= number <= high:
+        raise OptionError(f"option {name}: {text} is outside {low:g} to {high:g}")
+    return number

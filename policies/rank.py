@@ -1,0 +1,154 @@
+"""How much a job has left, as a number to order by: SRPT on a point, Gittins on a distribution, attained service without.
+
+All ranks are virtual seconds: GPU-seconds / G, where G is all GPUs of the cluster. Smaller comes first. The constructions
+are ours (docs/explanation/estimates-and-ranks.md); the Gittins index of a job of unknown size is Gittins' and Scully's.
+"""
+
+import math
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from policies.model.estimate import Estimate, Unit
+from policies.model.view import JobView
+
+CHECKPOINT_RATIO = 1.2
+"""A distribution's rank is refreshed when progress has grown by this factor."""
+
+GRACE_RATIO = 1.25
+"""A job that has passed a point keeps its rank until it is past the point by this factor (unless the next is nearer)."""
+
+_TOLERANCE = 1.0 + 1e-9
+
+
+class OverRun(StrEnum):
+    """How to rank a job that has outlived its whole estimate."""
+
+    DOUBLE = "double"
+    """Remaining = the next doubling of the last point, less what is done (at least one unit)."""
+    ATTAINED = "attained"
+    """Remaining = done: ranked by attained service."""
+
+
+class Rank(NamedTuple):
+    """``value`` in virtual seconds; ``slope``: -1 falls with progress, +1 rises with it, 0 stands still.
+
+    ``refresh_at_done``: the progress at which the value must be computed anew (None: never, until a change says so).
+    """
+
+    value: float
+    slope: int
+    refresh_at_done: float | None = None
+
+
+def remaining_units(points: Sequence[float], done: float, over_run: OverRun) -> tuple[float, float | None]:
+    """Units left of a single-point total, and the progress at which that changes by more than progress itself.
+
+    Past the point x the total is taken as the least x 2^k above ``done`` (rule ``double``), or the job as having as much
+    left as it has done (rule ``attained``). Never negative: naive total - done is the classic way to wreck SRPT.
+    """
+    last = points[-1]
+    if done < last * _TOLERANCE:
+        return max(last - done, 0.0), last * _TOLERANCE
+    if over_run is OverRun.ATTAINED:
+        return done, None
+    doubled = last * 2.0 ** (math.floor(math.log2(done / last)) + 1)
+    while doubled <= done:
+        doubled *= 2.0
+    return max(doubled - done, 1.0), doubled
+
+
+def gittins_units(points: Sequence[float], done: float) -> float:
+    """min over k of [ sum of (x_i - a) over a < x_i <= x_k, plus n_k (x_k - a) ] / #{ a < x_i <= x_k }, a = ``done``.
+
+    ``n_k`` is the number of points beyond x_k. With one point it is x - a: SRPT. Needs a point beyond ``done``. O(M).
+    """
+    alive = [point - done for point in points if point > done]
+    total = len(alive)
+    spent, best = 0.0, math.inf
+    for index, left in enumerate(alive):
+        spent += left
+        if index + 1 < total and alive[index + 1] == left:
+            continue
+        finished = index + 1
+        best = min(best, (spent + (total - finished) * left) / finished)
+    return best
+
+
+def _checkpoint(points: Sequence[float], done: float) -> tuple[float, float]:
+    """The largest geometric checkpoint <= done (0 before the first) and the next one."""
+    first = points[0] / 4.0
+    if done < first:
+        return 0.0, first
+    steps = math.floor(math.log(done / first, CHECKPOINT_RATIO) + 1e-9)
+    return first * CHECKPOINT_RATIO**steps, first * CHECKPOINT_RATIO ** (steps + 1)
+
+
+def distribution_units(points: Sequence[float], done: float, over_run: OverRun) -> tuple[float, float | None]:
+    """Units that the rank of a distribution stands for, and the progress at which to compute it anew.
+
+    A step function of ``done``: the Gittins index at the last geometric checkpoint. Where ``done`` has just passed a
+    point and the next one is far (or there is none), the index from before that point is kept.
+    """
+    at, following = _checkpoint(points, done)
+    passed = [point for point in points if point <= at]
+    if passed:
+        newest = passed[-1]
+        ahead = next((point for point in points if point > at), math.inf)
+        if at < newest * GRACE_RATIO and ahead > newest * GRACE_RATIO:
+            at = _checkpoint(points, math.nextafter(newest, 0.0))[0]
+            if at >= newest:
+                at /= CHECKPOINT_RATIO
+            return gittins_units(points, at), newest * GRACE_RATIO
+    if at >= points[-1]:
+        return remaining_units(points, done, over_run)
+    return gittins_units(points, at), following
+
+
+def seconds_per_unit(job: JobView, estimate: Estimate) -> float | None:
+    """Seconds that one unit takes at the best placement; None where nobody knows yet."""
+    if estimate.unit is Unit.SERVICE_S:
+        return 1.0
+    return job.seconds_per_iteration()
+
+
+def attained_rank(job: JobView, now_s: float, gpus: int) -> Rank:
+    """Attained GPU-seconds / G: rises while the job holds GPUs."""
+    return Rank(job.attained_service_s(now_s) / gpus, +1)
+
+
+def remaining_work_rank(job: JobView, now_s: float, gpus: int, over_run: OverRun) -> Rank:
+    """Remaining virtual work under the job's estimate; attained service where there is no (trusted) estimate.
+
+    ``gpus`` is G. O(M) in the number of sample points.
+    """
+    estimate = job.estimate
+    if estimate is None or not estimate.trusted:
+        return attained_rank(job, now_s, gpus)
+    unit_s = seconds_per_unit(job, estimate)
+    if unit_s is None:
+        return attained_rank(job, now_s, gpus)
+    done = job.done(estimate.unit, now_s)
+    scale = unit_s * job.spec.gpus / gpus
+    points = estimate.points
+    if len(points) == 1:
+        units, refresh = remaining_units(points, done, over_run)
+        over_attained = refresh is None
+        return Rank(units * scale, +1 if over_attained else -1, refresh)
+    units, refresh = distribution_units(points, done, over_run)
+    return Rank(units * scale, 0, refresh)
+
+
+def expected_remaining_s(job: JobView, now_s: float) -> float | None:
+    """Mean seconds left at the best placement under the estimate, never below zero; None without one."""
+    estimate = job.estimate
+    if estimate is None:
+        return None
+    unit_s = seconds_per_unit(job, estimate)
+    if unit_s is None:
+        return None
+    done = job.done(estimate.unit, now_s)
+    alive = [point - done for point in estimate.points if point > done]
+    if not alive:
+        return remaining_units(estimate.points, done, OverRun.DOUBLE)[0] * unit_s
+    return unit_s * sum(alive) / len(alive)

@@ -1,0 +1,428 @@
+"""The frame of every policy that orders jobs by a rank: index the changes, try the best jobs, explain.
+
+A policy file says only what its rank is and which options it takes. One decision looks at the best waiting job of each
+gang class and at the worst running jobs, through ordered indexes; it never scans the queue.
+"""
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+from policies.book import Book, GangClass, Key
+from policies.lifecycle import JobState
+from policies.model.decision import Action, Change, ChangeKind, Decision, Preempt, Reserve, Start
+from policies.model.ids import JobId, ServerIndex
+from policies.model.placement import Placement
+from policies.model.reasons import Explanation, Reason
+from policies.model.view import ClusterView, JobView
+from policies.options import Options, Preemption, Queue
+from policies.placement.choose import Candidate, consolidated, find, fits_empty, servers_wanted
+from policies.placement.pool import FreePool
+from policies.rank import Rank, expected_remaining_s
+from policies.victims import Bid, find_victims
+
+DELAYED_PER_CLASS_MAX = 8
+"""Jobs of one gang class that one cycle looks at while those before them wait for a better placement."""
+
+
+class Outcome(Enum):
+    """What came of trying one job."""
+
+    PLACED = auto()
+    """Started, or GPUs are being vacated for it."""
+    DELAYED = auto()
+    """It could start but waits for a better placement."""
+    BLOCKED = auto()
+    """Nothing can be done for it now, nor for anyone behind it in its class."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """The decision in the making."""
+
+    actions: list[Action] = field(default_factory=list)
+    reasons: list[tuple[JobId, Reason]] = field(default_factory=list)
+    wakes_s: list[float] = field(default_factory=list)
+
+
+class RankedPolicy:
+    """Implements :class:`policies.base.Policy` for a rank given by :meth:`rank`."""
+
+    name = "ranked"
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    # What a policy says.
+
+    def rank(self, view: ClusterView, job: JobView, state: Book) -> Rank:
+        """The job's rank now; smaller comes first."""
+        raise TypeError(f"{type(self).__name__} gives no rank")
+
+    def refresh_at_s(self, view: ClusterView, job: JobView, rank: Rank) -> float | None:
+        """When a running job's rank must be computed anew."""
+        estimate = job.estimate
+        if rank.refresh_at_done is None or estimate is None:
+            return None
+        speed = job.speed(estimate.unit)
+        if speed <= 0.0:
+            return None
+        return view.now_s + max(0.0, rank.refresh_at_done - job.done(estimate.unit, view.now_s)) / speed
+
+    def on_arrival(self, view: ClusterView, job: JobView, state: Book) -> None:
+        """A job may start now."""
+        state.enqueue(job, self.rank(view, job, state).value)
+
+    def on_withdrawal(self, job: JobId, state: Book) -> None:
+        """A waiting job may not start any more, or has ended."""
+
+    def before(self, view: ClusterView, state: Book, plan: Plan) -> None:
+        """Called when the changes are indexed, before jobs are tried."""
+
+    def waiting_reason(self, state: Book, job: JobId) -> Reason:
+        """Why a job waits that was not tried."""
+        return Reason.PRIORITY
+
+    # The protocol.
+
+    def initial_state(self, view: ClusterView) -> Book:
+        """Indexes of an empty cluster. O(servers)."""
+        servers = range(len(view.cluster.servers))
+        pool = FreePool(view.cluster, [view.free_gpus(ServerIndex(server)) for server in servers])
+        guarded = self.options.guard_share * view.cluster.gpus if self.options.queue is Queue.SKIP else 0.0
+        return Book(pool, max(1, view.cluster.gpus), guarded)
+
+    def rebuild(self, view: ClusterView, dump: dict[str, Any] | None = None) -> Book:
+        """Indexes recovered from the jobs, with the delays of an earlier dump. O(n log n)."""
+        state = self.initial_state(view)
+        self.restore(view, state, dump or {})
+        for job_id, since_s in (dump or {}).get("delayed_since_s", {}).items():
+            if JobId(int(job_id)) in view.jobs:
+                state.delayed_since_s[JobId(int(job_id))] = since_s
+        for job_id in view.holding():
+            job = view.jobs[job_id]
+            assert job.placement is not None
+            state.hold(job, job.placement)
+            if job.state in (JobState.PREEMPTING, JobState.CANCELLING):
+                state.leave(job_id, job.placement)
+        for job_id, job in view.jobs.items():
+            state.ages.add((job.submitted_at_s, job_id, job.spec.gpus))
+            if job.reservation is not None:
+                state.claim(job_id, job.reservation)
+        for job in view.jobs.values():
+            if job.waiting:
+                self.on_arrival(view, job, state)
+            elif job.state in (JobState.STARTING, JobState.RUNNING):
+                self._index_running(view, job, state)
+        return state
+
+    def restore(self, view: ClusterView, state: Book, dump: dict[str, Any]) -> None:
+        """Take back a subclass's own residue before jobs are indexed."""
+
+    def decide(self, view: ClusterView, changes: Sequence[Change], state: Book) -> Decision:
+        """One decision. O((changes + actions) log n + gang classes)."""
+        plan = Plan()
+        arrived = [job for change in changes if (job := self._absorb(view, change, state)) is not None]
+        for job_id in state.due_refreshes(view.now_s):
+            self._index_running(view, view.jobs[job_id], state)
+        self.before(view, state, plan)
+        state.sync(view)
+        self._guard(view, state)
+        self._start_claimants(view, state, plan)
+        self._reserve_for_oldest(view, state, plan)
+        self._try_in_order(view, state, plan)
+        self._note_arrivals(view, state, plan, arrived)
+        state.erase()
+        if self.options.preemption is not Preemption.NEVER and state.waiting:
+            refresh_s = state.next_refresh_s()
+            if refresh_s is not None:
+                plan.wakes_s.append(refresh_s)
+        return Decision(plan.actions, plan.reasons, min(plan.wakes_s, default=None))
+
+    # 1. Changes.
+
+    def _absorb(self, view: ClusterView, change: Change, state: Book) -> JobId | None:
+        """Index one change; returns the job if it has just arrived."""
+        kind = change.kind
+        if kind is ChangeKind.SERVER_CHANGED:
+            assert change.server is not None
+            self._server_changed(view, change.server, state)
+            return None
+        assert change.job is not None
+        job = view.jobs.get(change.job)
+        if kind is ChangeKind.VACATED:
+            assert change.placement is not None
+            state.vacate(change.job, change.placement)
+        elif kind is ChangeKind.FINISHED:
+            assert job is not None
+            self.on_withdrawal(change.job, state)
+            state.forget(change.job, job.submitted_at_s, job.spec.gpus)
+        elif job is None:
+            return None
+        elif kind is ChangeKind.ARRIVED:
+            if state.tier(job.id) == 1:
+                state.ages.discard((job.submitted_at_s, job.id, job.spec.gpus))
+                state.ages.add((job.submitted_at_s, job.id, job.spec.gpus))
+            if job.waiting:
+                self.on_arrival(view, job, state)
+                return job.id
+        elif kind is ChangeKind.WITHDRAWN:
+            self.on_withdrawal(job.id, state)
+            state.dequeue(job.id)
+            state.unclaim(job.id)
+            state.reasons.pop(job.id, None)
+        else:
+            self._absorb_of_known(view, change, job, state)
+        return None
+
+    def _absorb_of_known(self, view: ClusterView, change: Change, job: JobView, state: Book) -> None:
+        kind = change.kind
+        if kind is ChangeKind.STARTED:
+            assert change.placement is not None
+            self.on_withdrawal(job.id, state)
+            state.dequeue(job.id)
+            state.unclaim(job.id)
+            state.delayed_since_s.pop(job.id, None)
+            state.reasons.pop(job.id, None)
+            state.hold(job, change.placement)
+            if job.placement is None:
+                state.vacate(job.id, change.placement)
+        elif kind is ChangeKind.PREEMPTING:
+            assert change.placement is not None
+            if job.state in (JobState.PREEMPTING, JobState.CANCELLING):
+                state.leave(job.id, change.placement)
+        elif kind is ChangeKind.RESERVED:
+            state.unclaim(job.id)
+            if job.reservation is not None:
+                state.claim(job.id, job.reservation)
+        elif kind is ChangeKind.REFUSED:
+            self._drop_claims_on(job, state)
+        if job.state in (JobState.STARTING, JobState.RUNNING):
+            self._index_running(view, job, state)
+        elif job.waiting and job.id in state.waiting_keys:
+            self.on_arrival(view, job, state)
+
+    def _drop_claims_on(self, job: JobView, state: Book) -> None:
+        """A refused action: whatever was to be built on it is not coming. Its claim is decided anew."""
+        state.unclaim(job.id)
+        if job.placement is not None:
+            servers = set(job.placement.servers)
+            for claimant, placement in list(state.claims.items()):
+                if servers.intersection(placement.servers):
+                    state.unclaim(claimant)
+
+    def _server_changed(self, view: ClusterView, server: ServerIndex, state: Book) -> None:
+        state.dirty.add(server)
+        state.gpus = max(1, view.cluster.gpus)
+        if self.options.queue is Queue.SKIP:
+            state.guard_gpus_max = self.options.guard_share * view.cluster.gpus
+        if server >= len(state.pool):
+            state.sync_server(view, server)
+        if view.usable_gpus(server) == 0:
+            for claimant, placement in list(state.claims.items()):
+                if server in placement.servers:
+                    state.unclaim(claimant)
+
+    def _index_running(self, view: ClusterView, job: JobView, state: Book) -> None:
+        if self.options.preemption is Preemption.NEVER:
+            return
+        rank = self.rank(view, job, state)
+        state.index_running(job, rank, view.now_s, self.refresh_at_s(view, job, rank))
+
+    def _guard(self, view: ClusterView, state: Book) -> None:
+        for job_id in state.fill_guard():
+            job = view.jobs[job_id]
+            if job_id in state.waiting_keys:
+                state.enqueue(job, state.waiting_keys[job_id][1].rank)
+            state.unindex_running(job_id)
+
+    # 2. Jobs that have been promised GPUs.
+
+    def _start_claimants(self, view: ClusterView, state: Book, plan: Plan) -> None:
+        """Start each job whose claimed GPUs are all free by now, in the order of their claims."""
+        pencilled: dict[ServerIndex, int] = {}
+        for job_id, placement in list(state.claims.items()):
+            job = view.jobs[job_id]
+            if not job.waiting:
+                continue
+            enough = all(
+                view.free_gpus(share.server) - pencilled.get(share.server, 0) >= share.gpus
+                for share in placement.shares
+            )
+            if not enough:
+                continue
+            for share in placement.shares:
+                pencilled[share.server] = pencilled.get(share.server, 0) + share.gpus
+            state.unclaim(job_id)
+            state.pencil_start(view, placement)
+            plan.actions.append(Start(job_id, placement))
+
+    def _reserve_for_oldest(self, view: ClusterView, state: Book, plan: Plan) -> None:
+        """After ``guard_wait_s`` the oldest waiting job gets GPUs set aside as they free up."""
+        if state.guarded_extra is None and not state.guarded:
+            return
+        oldest = next(iter(state.waiting_ages), None)
+        if oldest is None or oldest[1] in state.claims or state.tier(oldest[1]) == 1:
+            return
+        submitted_at_s, job_id = oldest
+        due_s = submitted_at_s + self.options.guard_wait_s
+        if due_s > view.now_s:
+            plan.wakes_s.append(due_s)
+            return
+        if any(action.job == job_id for action in plan.actions):
+            return
+        job = view.jobs[job_id]
+        if find(state.pool, view.cluster, job.spec) is not None:
+            return
+        placement = self._drain_target(view, state, job)
+        if placement is not None:
+            self._reserve(view, state, plan, job_id, placement, ())
+
+    def _drain_target(self, view: ClusterView, state: Book, job: JobView) -> Placement | None:
+        """Where the job could run once the present jobs there have left, besides what others have claimed. O(servers)."""
+        unclaimed = []
+        for index in range(len(view.cluster.servers)):
+            claimed = sum(state.claimed_on.get(ServerIndex(index), {}).values())
+            unclaimed.append(max(0, view.usable_gpus(ServerIndex(index)) - claimed))
+        candidate = find(FreePool(view.cluster, unclaimed), view.cluster, job.spec)
+        return None if candidate is None else candidate.placement
+
+    # 3. Jobs in order.
+
+    def _try_in_order(self, view: ClusterView, state: Book, plan: Plan) -> None:
+        done = {action.job for action in plan.actions} | set(state.claims)
+        heads: list[tuple[Key, GangClass, int]] = []
+
+        def offer(gang: GangClass, position: int) -> None:
+            entries = state.waiting[gang]
+            while position < len(entries) and entries[position].job in done:
+                position += 1
+            if position < len(entries):
+                heapq.heappush(heads, (entries[position], gang, position))
+
+        for gang in state.waiting:
+            offer(gang, 0)
+        delayed: dict[GangClass, int] = {}
+        bid = Bid(self, view, state)
+        while heads:
+            if state.pool.total == 0 and not bid.worth_trying(heads[0][0]):
+                self._note_blocked(view, state, plan, heads)
+                break
+            key, gang, position = heapq.heappop(heads)
+            outcome, reason = self._try(view, state, plan, bid, view.jobs[key.job], key)
+            if outcome is not Outcome.PLACED:
+                self._note(state, plan, key.job, reason)
+                if self.options.queue is Queue.STRICT:
+                    break
+                delayed[gang] = delayed.get(gang, 0) + 1
+                if outcome is Outcome.BLOCKED or delayed[gang] > DELAYED_PER_CLASS_MAX:
+                    continue
+            offer(gang, position + 1)
+
+    def _try(
+        self, view: ClusterView, state: Book, plan: Plan, bid: Bid, job: JobView, key: Key
+    ) -> tuple[Outcome, Reason]:
+        candidate = find(state.pool, view.cluster, job.spec)
+        if candidate is not None:
+            if (until_s := self._delay_until_s(view, state, job, candidate)) is None:
+                state.pencil_start(view, candidate.placement)
+                plan.actions.append(Start(job.id, candidate.placement))
+                return Outcome.PLACED, Reason.STARTED
+            plan.wakes_s.append(until_s)
+        found = find_victims(bid, job, key, consolidated_only=candidate is not None)
+        if found is not None:
+            placement, victims = found
+            self._reserve(view, state, plan, job.id, placement, victims)
+            return Outcome.PLACED, Reason.RESERVED
+        if candidate is not None:
+            if self.options.reserve:
+                state.pencil_start(view, candidate.placement)
+            return Outcome.DELAYED, Reason.CONSOLIDATION_DELAY
+        return Outcome.BLOCKED, self._blocked_reason(view, state, job)
+
+    def _blocked_reason(self, view: ClusterView, state: Book, job: JobView) -> Reason:
+        if not fits_empty(view.cluster, job.spec):
+            return Reason.NO_SUCH_SERVERS
+        if state.pool.free_of_type(job.spec.gpu_type) >= job.spec.gpus:
+            return Reason.FRAGMENTED
+        return Reason.RESOURCES
+
+    def _reserve(
+        self, view: ClusterView, state: Book, plan: Plan, job: JobId, placement: Placement, victims: Sequence[JobId]
+    ) -> None:
+        for victim in victims:
+            held = view.jobs[victim].placement
+            assert held is not None
+            state.pencil_leave(view, victim, held)
+            plan.actions.append(Preempt(victim, for_job=job))
+        state.pencil_claim(view, job, placement)
+        plan.actions.append(Reserve(job, placement))
+
+    def _delay_until_s(self, view: ClusterView, state: Book, job: JobView, candidate: Candidate) -> float | None:
+        """Until when the job should wait for a better placement; None: take this one.
+
+        Our construction: a communication-heavy job waits at most min(c x its remaining time at its best placement, what
+        this placement would cost it), counted from the first scan at which it could have started.
+        """
+        times = job.iteration_times
+        if times is None or candidate.iteration_s is None or self.options.delay_factor == 0.0:
+            return None
+        if times.max_s <= self.options.tau * times.min_s or consolidated(candidate, times):
+            return None
+        remaining_s = expected_remaining_s(job, view.now_s)
+        if remaining_s is None:
+            return None
+        stretch = candidate.iteration_s / times.min_s - 1.0
+        delay_s = min(self.options.delay_factor, stretch) * remaining_s
+        until_s = state.delayed_since_s.setdefault(job.id, view.now_s) + delay_s
+        return until_s if until_s > view.now_s else None
+
+    # 4. Reasons.
+
+    def _note(self, state: Book, plan: Plan, job: JobId, reason: Reason) -> None:
+        if state.reasons.get(job) is not reason:
+            state.reasons[job] = reason
+            plan.reasons.append((job, reason))
+
+    def _note_blocked(
+        self, view: ClusterView, state: Book, plan: Plan, heads: list[tuple[Key, GangClass, int]]
+    ) -> None:
+        """Nothing is free and nobody can be displaced: the head of each class waits for GPUs."""
+        for key, _, _ in heads:
+            self._note(state, plan, key.job, self._blocked_reason(view, state, view.jobs[key.job]))
+
+    def _note_arrivals(self, view: ClusterView, state: Book, plan: Plan, arrived: Sequence[JobId]) -> None:
+        placed = {action.job for action in plan.actions}
+        for job_id in arrived:
+            if job_id not in placed and job_id not in state.reasons and view.jobs[job_id].waiting:
+                self._note(state, plan, job_id, self.waiting_reason(state, job_id))
+
+    def explain(self, view: ClusterView, state: Book, job: JobId) -> Explanation:
+        """The reason with its numbers. O(gang classes x log n + servers)."""
+        record = view.jobs[job]
+        free_of_type = [
+            view.free_gpus(ServerIndex(index))
+            for index, server in enumerate(view.cluster.servers)
+            if record.spec.gpu_type in (None, server.gpu_type)
+        ]
+        ahead = state.jobs_ahead(job) if job in state.waiting_keys else None
+        reason = state.reasons.get(job, Reason.STARTED if record.placement is not None else Reason.NEW)
+        if job in state.claims:
+            reason = Reason.RESERVED
+        times = record.iteration_times
+        wanted = servers_wanted(view.cluster, record.spec) if times is not None else None
+        waiting_for = tuple(state.leaving) if reason is Reason.RESERVED else ()
+        rank = self.rank(view, record, state).value
+        return Explanation(
+            reason=reason,
+            gpus_needed=record.spec.gpus,
+            gpus_free=sum(free_of_type),
+            servers_with_free_gpus=sum(1 for free in free_of_type if free),
+            servers_wanted=wanted,
+            jobs_ahead=ahead,
+            rank=rank if math.isfinite(rank) else None,
+            waiting_for=waiting_for,
+        )

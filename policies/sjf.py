@@ -1,0 +1,21 @@
+"""Shortest predicted job first, without preemption (work-conserving; option ``queue=strict`` makes it SPJF)."""
+
+from policies.book import Book
+from policies.model.view import ClusterView, JobView
+from policies.options import Options
+from policies.rank import Rank, expected_remaining_s
+from policies.ranked import RankedPolicy
+
+DEFAULTS = Options()
+OPTIONS = frozenset({"preemption", "queue", "tau", "delay_factor", "reserve", "guard_share", "guard_wait_s"})
+
+
+class Sjf(RankedPolicy):
+    """Ordered by expected remaining seconds; jobs that nobody can predict come last, oldest first."""
+
+    name = "sjf"
+
+    def rank(self, view: ClusterView, job: JobView, state: Book) -> Rank:
+        """Expected remaining seconds at the best placement."""
+        remaining_s = expected_remaining_s(job, view.now_s)
+        return Rank(float("inf") if remaining_s is None else remaining_s, 0)

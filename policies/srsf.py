@@ -1,0 +1,32 @@
+"""Shortest remaining service first: preemptive by remaining GPU-time, at no price (Tiresias' oracle baseline)."""
+
+from policies.book import Book
+from policies.model.view import ClusterView, JobView
+from policies.options import Options, Preemption
+from policies.rank import Rank, remaining_work_rank
+from policies.ranked import RankedPolicy
+
+DEFAULTS = Options(preemption=Preemption.ALWAYS)
+OPTIONS = frozenset(
+    {
+        "preemption",
+        "over_run",
+        "eta",
+        "attempt_duration_s_min",
+        "tau",
+        "delay_factor",
+        "reserve",
+        "guard_share",
+        "guard_wait_s",
+    }
+)
+
+
+class Srsf(RankedPolicy):
+    """Ordered by remaining GPU-seconds under the estimate."""
+
+    name = "srsf"
+
+    def rank(self, view: ClusterView, job: JobView, state: Book) -> Rank:
+        """Remaining GPU-seconds / G."""
+        return remaining_work_rank(job, view.now_s, state.gpus, self.options.over_run)

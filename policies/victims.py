@@ -1,0 +1,234 @@
+"""Whom to stop for a better job: the worst-ranked running jobs that free the shape it needs, if that pays.
+
+The rule is our construction: start j by stopping the set V iff
+rank_j < eta x min over V of rank_v - sum over V of (g_v / G) (checkpoint_s + restart_s + lost_s(v)).
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from policies.book import Book, Key
+from policies.model.ids import JobId, ServerIndex
+from policies.model.placement import Placement
+from policies.model.view import ClusterView, JobView
+from policies.options import Preemption
+from policies.placement.choose import Candidate, consolidated, find
+
+if TYPE_CHECKING:
+    from policies.ranked import RankedPolicy
+
+CANDIDATES_MAX = 256
+"""Running jobs looked at, worst first, when one server's worth of GPUs is sought."""
+
+
+class Bid:
+    """The preemption side of one decision: policy, view and book, and what was found out about running jobs so far."""
+
+    def __init__(self, policy: "RankedPolicy", view: ClusterView, book: Book) -> None:
+        self.policy = policy
+        self.view = view
+        self.book = book
+        self._allowed = policy.options.preemption is not Preemption.NEVER
+        self._eta = policy.options.eta if policy.options.preemption is Preemption.GUIDED else 1.0
+        self._ranks: dict[JobId, float] = {}
+
+    def rank(self, job: JobView) -> float:
+        """A running job's rank now."""
+        found = self._ranks.get(job.id)
+        if found is None:
+            found = self._ranks[job.id] = self.policy.rank(self.view, job, self.book).value
+        return found
+
+    def price(self, job: JobView) -> float:
+        """Virtual seconds that stopping the job costs."""
+        if self.policy.options.preemption is Preemption.ALWAYS:
+            return 0.0
+        costs = self.view.costs
+        seconds = costs.checkpoint_s + costs.restart_s + job.lost_s(self.view.now_s)
+        return job.spec.gpus / self.book.gpus * seconds
+
+    def displaces(self, key: Key, victim: JobView) -> bool:
+        """Whether a job with this key may displace this one, the price apart."""
+        started_at_s = victim.attempt_started_at_s
+        if started_at_s is None or self.view.now_s - started_at_s < self.policy.options.attempt_duration_s_min:
+            return False
+        if key.tier == 0:
+            return True
+        if -key.minus_priority != victim.priority:
+            return -key.minus_priority > victim.priority
+        return key.rank < self._eta * self.rank(victim)
+
+    def pays(self, key: Key, victims: Sequence[JobView]) -> bool:
+        """Whether displacing all of them pays, the price included."""
+        if key.tier == 0 or any(-key.minus_priority > victim.priority for victim in victims):
+            return True
+        worst_of_best = min((self.rank(victim) for victim in victims), default=math.inf)
+        return key.rank < self._eta * worst_of_best - sum(self.price(victim) for victim in victims)
+
+    def candidates(self, key: Key) -> Iterator[JobView]:
+        """Running jobs that the key may displace, worst first."""
+        if not self._allowed:
+            return
+        for job_id in self.book.worst_running(self.view.now_s):
+            victim = self.view.jobs[job_id]
+            if self.displaces(key, victim):
+                yield victim
+            elif -key.minus_priority <= victim.priority and self.rank(victim) * self._eta <= key.rank:
+                return
+
+    def worth_trying(self, key: Key) -> bool:
+        """Whether there is anyone at all to displace, or GPUs being vacated that nobody has claimed."""
+        if any(self.book.surplus(server) for server in self.book.leaving_on):
+            return True
+        return next(self.candidates(key), None) is not None
+
+
+def find_victims(
+    bid: Bid, job: JobView, key: Key, *, consolidated_only: bool
+) -> tuple[Placement, tuple[JobId, ...]] | None:
+    """A placement on GPUs that are free, being vacated, or held by jobs worth displacing; and those jobs.
+
+    ``consolidated_only``: the job could start elsewhere already, so only a placement that keeps its traffic local counts.
+    GPUs that are being vacated anyway are used before anyone else is stopped. O(victims log n).
+    """
+    soon = _Soon(bid)
+    try:
+        if (candidate := soon.fit(job, consolidated_only)) is not None:
+            return (candidate.placement, ()) if soon.added else None
+        picked = _enough(bid, soon, job, key)
+        if picked is not None and (candidate := soon.fit(job, consolidated_only)) is not None:
+            victims = _needed(bid, candidate.placement, picked, soon)
+            if bid.pays(key, victims):
+                return candidate.placement, tuple(victim.id for victim in victims)
+        if picked is None or job.iteration_times is None:
+            return None
+        soon.restore()
+        return _one_server(bid, soon, job, key)
+    finally:
+        soon.restore()
+
+
+class _Soon:
+    """The pool as it will be when those who leave have left, lent for a moment: :meth:`restore` gives it back."""
+
+    def __init__(self, bid: Bid) -> None:
+        self._bid = bid
+        self._before: dict[ServerIndex, int] = {}
+        self.added = 0
+        for server in bid.book.leaving_on:
+            if bid.view.usable_gpus(server):
+                self.add(server, bid.book.surplus(server))
+
+    def add(self, server: ServerIndex, gpus: int) -> None:
+        """Pretend that these GPUs are free; claims that the GPUs would serve first are served."""
+        pool = self._bid.book.pool
+        if gpus and self._bid.view.usable_gpus(server):
+            self._before.setdefault(server, pool.free(server))
+            pool.set_free(server, pool.free(server) + gpus)
+            self.added += gpus
+
+    def add_job(self, victim: JobView) -> None:
+        """Pretend that this job has left."""
+        assert victim.placement is not None
+        for share in victim.placement.shares:
+            self.add(share.server, share.gpus)
+
+    def free(self, server: ServerIndex) -> int:
+        """GPUs free before anyone was pretended away, or leaving anyway."""
+        return self._bid.book.pool.free(server)
+
+    def fit(self, job: JobView, consolidated_only: bool) -> Candidate | None:
+        """A placement in the pool as it stands."""
+        if self._bid.book.pool.free_of_type(job.spec.gpu_type) < job.spec.gpus:
+            return None
+        candidate = find(self._bid.book.pool, self._bid.view.cluster, job.spec)
+        if candidate is None or not consolidated_only or job.iteration_times is None:
+            return candidate
+        return candidate if consolidated(candidate, job.iteration_times) else None
+
+    def restore(self) -> None:
+        """Give the pool back as it was."""
+        for server, gpus in self._before.items():
+            self._bid.book.pool.set_free(server, gpus)
+        self._before = {}
+        self.added = 0
+
+
+def _enough(bid: Bid, soon: _Soon, job: JobView, key: Key) -> list[JobView] | None:
+    """Take the worst running jobs away until the count of GPUs is enough; None if the eligible ones are too few."""
+    picked: list[JobView] = []
+    pool = bid.book.pool
+    for victim in bid.candidates(key):
+        if not _same_type(bid, job, victim):
+            continue
+        picked.append(victim)
+        soon.add_job(victim)
+        if pool.free_of_type(job.spec.gpu_type) >= job.spec.gpus and soon.fit(job, False) is not None:
+            return picked
+    return None
+
+
+def _needed(bid: Bid, placement: Placement, picked: Sequence[JobView], soon: _Soon) -> list[JobView]:
+    """Those of the picked jobs without whom the placement would lack GPUs; the best-ranked are spared first."""
+    spare: dict[ServerIndex, int] = {}
+    for share in placement.shares:
+        spare[share.server] = soon.free(share.server) - share.gpus
+    needed = []
+    for victim in reversed(picked):
+        assert victim.placement is not None
+        shares = [share for share in victim.placement.shares if share.server in spare]
+        if all(spare[share.server] >= share.gpus for share in shares):
+            for share in shares:
+                spare[share.server] -= share.gpus
+        else:
+            needed.append(victim)
+    needed.reverse()
+    return needed
+
+
+def _one_server(bid: Bid, soon: _Soon, job: JobView, key: Key) -> tuple[Placement, tuple[JobId, ...]] | None:
+    """Free one whole server's worth of GPUs for a job that communicates: the first server that the worst jobs open."""
+    by_server: dict[ServerIndex, list[JobView]] = {}
+    freed: dict[ServerIndex, int] = {}
+    for looked_at, victim in enumerate(bid.candidates(key)):
+        if looked_at >= CANDIDATES_MAX:
+            return None
+        assert victim.placement is not None
+        for share in victim.placement.shares:
+            by_server.setdefault(share.server, []).append(victim)
+            freed[share.server] = freed.get(share.server, 0) + share.gpus
+            server_free = soon.free(share.server) + bid.book.surplus(share.server) + freed[share.server]
+            if server_free < job.spec.gpus or not bid.view.usable_gpus(share.server):
+                continue
+            found = _take_server(bid, job, key, by_server[share.server])
+            if found is not None:
+                return found
+    return None
+
+
+def _take_server(
+    bid: Bid, job: JobView, key: Key, victims: Sequence[JobView]
+) -> tuple[Placement, tuple[JobId, ...]] | None:
+    soon = _Soon(bid)
+    try:
+        for victim in victims:
+            soon.add_job(victim)
+        candidate = soon.fit(job, consolidated_only=True)
+        if candidate is None:
+            return None
+        needed = _needed(bid, candidate.placement, victims, soon)
+        if not bid.pays(key, needed):
+            return None
+        return candidate.placement, tuple(victim.id for victim in needed)
+    finally:
+        soon.restore()
+
+
+def _same_type(bid: Bid, job: JobView, victim: JobView) -> bool:
+    """Whether the victim's GPUs are of a type that the job takes. An untyped job takes the type that fits it first."""
+    wanted = job.spec.gpu_type
+    if wanted is None:
+        return True
+    assert victim.placement is not None
+    return bid.view.cluster.servers[victim.placement.servers[0]].gpu_type == wanted

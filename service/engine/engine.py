@@ -1,0 +1,335 @@
+"""The loop's one pass: facts -> transitions -> decision -> checks -> one transaction -> commands.
+
+Semantics: a cycle maps (world, facts, reports) to (world', commands). Nothing is sent before the transaction that says so
+is committed, and nothing is acknowledged before it either, so a crash at any point repeats work instead of losing it:
+before the commit nothing happened; after it, commands that were not sent are sent again by :meth:`Engine.reconcile`,
+and are idempotent. The engine never reads a clock and never waits: time is what its clock port says at the pass's start.
+
+How the code deviates from "load everything, decide, store": the world is kept between passes and changed in place, and
+the store is told only what changed. That is equivalent because the engine is the only writer (a row changed by someone
+else fails its version guard and is read again), and because a failed transaction throws the world away and loads it anew.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from policies.base import Policy, PolicyState
+from policies.invariants import Violation, check
+from policies.lifecycle import AttemptState, Cause, JobState
+from policies.model.cluster import Cluster
+from policies.model.decision import Action, Change, ChangeKind, Decision
+from policies.model.estimate import EndedJob, Prediction, PredictionRequest
+from policies.model.ids import JobId, job_of
+from policies.model.reasons import Explanation, Reason
+from service.engine.actions import apply_action, launch_command
+from service.engine.commands import Command
+from service.engine.cycle import Cycle, EngineSettings
+from service.engine.events import Fact, FactKind
+from service.engine.facts import admit, apply_fact, count_dependencies, request_stop, stop_command
+from service.engine.ports import (
+    AttemptStatus,
+    Clock,
+    CycleBatch,
+    Executor,
+    JobWrite,
+    Predictor,
+    Sink,
+    Store,
+    StoreUnavailable,
+)
+from service.engine.record import JobRecord
+from service.engine.reports import apply_report, attained_walltime, fence
+from service.engine.world import Costs, World, world_of
+
+State = TypeVar("State", bound=PolicyState)
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where the engine meets the world."""
+
+    store: Store
+    executor: Executor
+    clock: Clock
+    predictor: Predictor
+    sink: Sink
+
+
+@dataclass(frozen=True, slots=True)
+class CycleOutcome:
+    """``wake_at_s``: when to call again at the latest (None: nothing is timed). ``committed``: whether anything changed."""
+
+    number: int
+    committed: bool
+    wake_at_s: float | None
+    actions: Sequence[Action] = ()
+    failed: str = ""
+
+
+class Engine(Generic[State]):
+    """One scheduler. Not thread-safe: the caller serialises :meth:`cycle`."""
+
+    def __init__(
+        self,
+        policy: Policy[State],
+        cluster: Cluster,
+        ports: Ports,
+        costs: Costs | None = None,
+        settings: EngineSettings | None = None,
+    ) -> None:
+        self.policy = policy
+        self.settings = settings or EngineSettings()
+        self.counters: Counter[str] = Counter()
+        self.violations: Sequence[Violation] = ()
+        self._ports = ports
+        self._cluster = cluster
+        self._costs = costs or Costs()
+        self._timers: list[tuple[float, JobId]] = []
+        self._feedback: list[Change] = []
+        self._wake_at_s: float | None = None
+        self.recover()
+
+    @property
+    def world(self) -> World:
+        """The live picture, for reading."""
+        return self._world
+
+    def recover(self) -> None:
+        """Load the world from the store and rebuild the policy's state: at start, and after a failed transaction."""
+        stored = self._ports.store.load()
+        self._world = world_of(stored, self._cluster, self._costs)
+        self._world.now_s = self._ports.clock.now_s()
+        self._number = stored.cycle
+        self._timers = []
+        self._feedback = []
+        unknown = {dep for job in stored.jobs for dep in job.spec.after if dep not in self._world.jobs}
+        states = {job.id: job.state for job in self._ports.store.jobs(sorted(unknown))} if unknown else {}
+        for job in self._world.jobs.values():
+            count_dependencies(job, self._world.jobs, states)
+            if job.not_before_s > 0.0:
+                self._set_timer(job.not_before_s, job.id)
+            elif job.progressing and job.spec.walltime_s is not None:
+                self._set_timer(job.anchor_s + max(0.0, job.spec.walltime_s - job.service_s), job.id)
+        self._state = self.policy.rebuild(self._world, stored.policy_dump)
+
+    def cycle(self) -> CycleOutcome:
+        """One pass. O((facts + reports + actions) log n) besides the ports' own costs."""
+        now_s = self._ports.clock.now_s()
+        self._world.now_s = now_s
+        cycle = Cycle(self._number + 1, now_s, self._world, self.settings, self._set_timer)
+        cycle.changes = self._feedback
+        self._feedback = []
+        self._drain(cycle)
+        decision = self._decide(cycle)
+        applied = self._apply(cycle, decision)
+        self._wake_at_s = decision.wake_at_s
+        if not (cycle.writes or cycle.servers or cycle.facts or applied):
+            self._after_commit(cycle, frozenset())
+            return CycleOutcome(self._number, committed=False, wake_at_s=self._wake())
+        return self._commit(cycle, decision, applied)
+
+    def reconcile(self) -> None:
+        """Compare what the store wants with what the executor sees, and repeat what got lost. O(open attempts)."""
+        observed = self._ports.executor.observed()
+        cycle = Cycle(self._number, self._world.now_s, self._world, self.settings, self._set_timer)
+        for job_id in self._world.holding():
+            job = self._world.jobs[job_id]
+            attempt = job.attempt
+            assert attempt is not None
+            if attempt.state is AttemptState.STOPPING:
+                cycle.commands.append((job_id, stop_command(cycle, job)))
+            elif attempt.state is AttemptState.LAUNCHING and attempt.id not in observed:
+                cycle.commands.append((job_id, launch_command(job)))
+        for attempt_id, status in observed.items():
+            known = self._world.jobs.get(job_of(attempt_id))
+            is_open = known is not None and known.attempt is not None and known.attempt.id == attempt_id
+            if not is_open and status is not AttemptStatus.ENDED:
+                fence(cycle, attempt_id)
+        self._send([command for _, command in cycle.commands])
+
+    def explain(self, job_id: JobId) -> Explanation:
+        """Why an unfinished job is where it is. Raises KeyError for others."""
+        job = self._world.jobs[job_id]
+        explanation = self.policy.explain(self._world, self._state, job_id)
+        if not job.waiting and job.state is JobState.QUEUED:
+            return Explanation(
+                job.reason, explanation.gpus_needed, explanation.gpus_free, explanation.servers_with_free_gpus
+            )
+        return explanation
+
+    def dump(self) -> dict[str, Any]:
+        """The policy's residue, for a snapshot of the cycle."""
+        return self._state.dump()
+
+    # 1. Facts.
+
+    def _drain(self, cycle: Cycle) -> None:
+        for report in self._ports.executor.poll():
+            apply_report(cycle, report)
+        self._fire_timers(cycle)
+        facts = self._ports.store.pending_facts(self.settings.facts_per_cycle_max)
+        if facts:
+            self._admit(cycle, [fact for fact in facts if fact.kind is FactKind.SUBMITTED])
+            for fact in facts:
+                if fact.kind is not FactKind.SUBMITTED:
+                    apply_fact(cycle, fact)
+
+    def _admit(self, cycle: Cycle, facts: Sequence[Fact]) -> None:
+        by_job = {fact.job: fact for fact in facts if fact.job is not None}
+        records = self._ports.store.jobs(sorted(by_job)) if by_job else []
+        new = [record for record in records if record.id not in self._world.jobs and not record.finished]
+        needed = {dep for record in new for dep in record.spec.after}
+        states = {job.id: job.state for job in self._ports.store.jobs(sorted(needed))} if needed else {}
+        for record, prediction in zip(new, self._predict(cycle.now_s, new), strict=True):
+            if prediction is not None:
+                record.estimate = prediction.estimate
+            admit(cycle, record, by_job[record.id], states)
+            cycle.writes[record.id].prediction = prediction
+        admitted = {record.id for record in new}
+        cycle.facts += [fact.id for fact in facts if fact.job not in admitted]
+
+    def _predict(self, now_s: float, records: Sequence[JobRecord]) -> Sequence[Prediction | None]:
+        if not records:
+            return ()
+        requests = [PredictionRequest(job.id, job.spec, job.submitted_at_s) for job in records]
+        try:
+            return self._ports.predictor.predict(now_s, requests)
+        except Exception:
+            # A broken model must not stop the cluster: without an estimate a job is ranked by attained service.
+            self.counters["prediction_failures"] += 1
+            return [None] * len(requests)
+
+    def _set_timer(self, at_s: float, job: JobId) -> None:
+        heapq.heappush(self._timers, (at_s, job))
+
+    def _fire_timers(self, cycle: Cycle) -> None:
+        while self._timers and self._timers[0][0] <= cycle.now_s:
+            _, job_id = heapq.heappop(self._timers)
+            job = self._world.jobs.get(job_id)
+            if job is None or job.finished:
+                continue
+            if job.state is JobState.QUEUED and 0.0 < job.not_before_s <= cycle.now_s:
+                cycle.touch(job)
+                job.not_before_s = 0.0
+                cycle.arrive(job)
+            elif attained_walltime(job, cycle.now_s):
+                request_stop(cycle, job, JobState.CANCELLING, Cause.WALLTIME, Reason.WALLTIME)
+            elif job.state is JobState.RUNNING and job.spec.walltime_s is not None and self.settings.enforce_walltime:
+                # Its progress was re-anchored since (a restart, a late report): look again when it is due.
+                self._set_timer(
+                    cycle.now_s + job.spec.walltime_s - job.service_s - max(0.0, cycle.now_s - job.anchor_s), job_id
+                )
+
+    # 2. Decision.
+
+    def _decide(self, cycle: Cycle) -> Decision:
+        decision = self.policy.decide(self._world, cycle.changes, self._state)
+        if self.settings.enforce_invariants and (violations := check(self._world, decision)):
+            self.violations = violations
+            self.counters["decisions_rejected"] += 1
+            for violation in violations:
+                self.counters[f"violated_{violation.invariant}"] += 1
+            self._state = self.policy.rebuild(self._world, self._state.dump())
+            return Decision(wake_at_s=decision.wake_at_s)
+        return decision
+
+    def _apply(self, cycle: Cycle, decision: Decision) -> list[Action]:
+        self._feedback = [apply_action(cycle, action) for action in decision.actions]
+        for job_id, reason in decision.reasons_changed:
+            job = self._world.jobs.get(job_id)
+            if job is not None and job.state is JobState.QUEUED and job.reason is not reason:
+                cycle.touch(job)
+                job.reason = reason
+        return list(decision.actions)
+
+    # 3. Commit.
+
+    def _commit(self, cycle: Cycle, decision: Decision, applied: list[Action]) -> CycleOutcome:
+        for job_id in cycle.ended:
+            cycle.writes[job_id].label = _label(cycle.writes[job_id], self._world)
+        with_dump = cycle.number % self.settings.dump_every_cycles == 0
+        batch = CycleBatch(
+            cycle=cycle.number,
+            at_s=cycle.now_s,
+            changes=cycle.changes,
+            actions=applied,
+            writes=cycle.writes,
+            servers=cycle.servers,
+            facts=cycle.facts,
+            wake_at_s=decision.wake_at_s,
+            dump=self._state.dump() if with_dump else None,
+        )
+        try:
+            dropped = self._ports.store.commit(batch)
+        except StoreUnavailable as error:
+            self.counters["commits_failed"] += 1
+            self.recover()
+            return CycleOutcome(self._number, committed=False, wake_at_s=self._wake(), failed=str(error))
+        self._number = cycle.number
+        self._cluster = self._world.cluster
+        if dropped:
+            self._undo(cycle, applied, dropped)
+        self._after_commit(cycle, dropped)
+        self._ports.sink.cycle(batch)
+        return CycleOutcome(self._number, committed=True, wake_at_s=self._wake(), actions=applied)
+
+    def _undo(self, cycle: Cycle, applied: Sequence[Action], dropped: frozenset[JobId]) -> None:
+        """Take the store's version of the dropped jobs, and let the policy start over from what is true."""
+        self.counters["writes_dropped"] += len(dropped)
+        fresh = {job.id: job for job in self._ports.store.jobs(sorted(dropped))}
+        for job_id in dropped:
+            if job_id in fresh:
+                self._world.replace_job(fresh[job_id])
+        self._state = self.policy.rebuild(self._world, self._state.dump())
+        refused = {action.job for action in applied if action.job in dropped}
+        self._feedback = [
+            Change(ChangeKind.REFUSED, job_id, reason=Reason.REFUSED)
+            for job_id in sorted(refused)
+            if job_id in self._world.jobs
+        ]
+        self._wake_at_s = cycle.now_s
+
+    def _after_commit(self, cycle: Cycle, dropped: frozenset[JobId]) -> None:
+        ports = self._ports
+        if cycle.handled:
+            ports.executor.acknowledge([report for job_id, report in cycle.handled if job_id not in dropped])
+        for job_id in cycle.ended:
+            if job_id not in dropped:
+                label = cycle.writes[job_id].label
+                assert label is not None
+                ports.predictor.ended(label)
+                self._world.remove_job(job_id)
+        self._send([command for job_id, command in cycle.commands if job_id is None or job_id not in dropped])
+        for job_id, write in cycle.writes.items():
+            if job_id not in dropped:
+                for event in write.events:
+                    ports.sink.transition(event, write.job)
+
+    def _send(self, commands: list[Command]) -> None:
+        if commands:
+            self._ports.executor.send(commands)
+
+    def _wake(self) -> float | None:
+        candidates = [at for at in (self._wake_at_s, self._timers[0][0] if self._timers else None) if at is not None]
+        return min(candidates, default=None)
+
+
+def _label(write: JobWrite, world: World) -> EndedJob:
+    """What a predictor learns from a job that ended in this cycle."""
+    job = write.job
+    placement = write.attempts[-1].placement if write.attempts else None
+    return EndedJob(
+        job=job.id,
+        spec=job.spec,
+        submitted_at_s=job.submitted_at_s,
+        ended_at_s=world.now_s,
+        iterations=job.iterations if job.reports_iterations else None,
+        service_s=job.service_s,
+        final_state=str(job.state),
+        seconds_per_iteration=job.measured_s_per_iteration,
+        gpu_type=world.cluster.servers[placement.servers[0]].gpu_type if placement is not None else None,
+        servers_spanned=len(placement.shares) if placement is not None else None,
+    )

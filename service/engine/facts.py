@@ -1,0 +1,144 @@
+"""How a user's or operator's request changes the world. Requests that make no sense any more are consumed and ignored."""
+
+from collections.abc import Mapping
+
+from policies.lifecycle import AttemptState, Cause, JobState
+from policies.model.decision import Change, ChangeKind
+from policies.model.ids import JobId, ServerIndex
+from policies.model.reasons import Reason
+from service.engine.commands import Stop
+from service.engine.cycle import Cycle
+from service.engine.events import Fact, FactKind
+from service.engine.record import JobRecord, ServerRecord
+
+DependencyStates = Mapping[JobId, JobState]
+
+
+def apply_fact(cycle: Cycle, fact: Fact) -> None:
+    """Apply one fact other than SUBMITTED and note its consumption with the write that it caused."""
+    if fact.job is None:
+        _apply_server_fact(cycle, fact)
+        cycle.facts.append(fact.id)
+        return
+    job = cycle.world.jobs.get(fact.job)
+    if job is None or job.finished:
+        cycle.facts.append(fact.id)
+        return
+    cycle.touch(job).facts.append(fact.id)
+    if fact.kind is FactKind.CANCEL:
+        cancel(cycle, job)
+    elif fact.kind is FactKind.HOLD:
+        _hold(cycle, job, fact.preempt)
+    elif fact.kind is FactKind.RELEASE:
+        _release(cycle, job)
+    elif fact.kind is FactKind.PRIORITY and fact.priority is not None:
+        job.priority = fact.priority
+        cycle.change(ChangeKind.REPRIORITIZED, job)
+
+
+def admit(cycle: Cycle, job: JobRecord, fact: Fact, dependency_states: DependencyStates) -> None:
+    """Take in a newly submitted job. Dependencies that are not unfinished jobs are looked up in ``dependency_states``."""
+    write = cycle.touch(job)
+    write.facts.append(fact.id)
+    cycle.world.add_job(job)
+    failed = count_dependencies(job, cycle.world.jobs, dependency_states)
+    if failed is not None:
+        detail = f"job {failed} {dependency_states.get(failed, 'unknown')}"
+        cycle.finish(job, JobState.CANCELLED, Cause.DEPENDENCY_FAILED, Reason.DEPENDENCY_FAILED, detail)
+        return
+    job.reason = Reason.HELD if job.held else Reason.DEPENDENCY if job.unmet_dependencies else Reason.NEW
+    cycle.arrive(job)
+
+
+def count_dependencies(job: JobRecord, unfinished: Mapping[JobId, JobRecord], states: DependencyStates) -> JobId | None:
+    """Set ``unmet_dependencies``; return a dependency that can never succeed, if there is one."""
+    unmet = 0
+    for needed in job.spec.after:
+        if needed in unfinished and not unfinished[needed].finished:
+            unmet += 1
+        elif states.get(needed) is not JobState.SUCCEEDED:
+            return needed
+    job.unmet_dependencies = unmet
+    return None
+
+
+def cancel(cycle: Cycle, job: JobRecord) -> None:
+    """Cancel: at once while queued, by a stop while it holds GPUs."""
+    if job.state is JobState.QUEUED:
+        was_waiting = job.waiting
+        if was_waiting:
+            cycle.change(ChangeKind.WITHDRAWN, job)
+        cycle.finish(job, JobState.CANCELLED, Cause.CANCEL_REQUESTED, Reason.CANCELLED_BY_USER)
+    elif job.state is not JobState.CANCELLING:
+        request_stop(cycle, job, JobState.CANCELLING, Cause.CANCEL_REQUESTED, Reason.CANCELLED_BY_USER)
+
+
+def request_stop(cycle: Cycle, job: JobRecord, target: JobState, cause: Cause, reason: Reason) -> None:
+    """Move a job that holds GPUs towards a stop and send the command. A cancelled job gets no checkpoint warning."""
+    attempt = job.attempt
+    assert attempt is not None
+    job.settle(cycle.now_s)
+    job.progressing = False
+    already_stopping = attempt.state is AttemptState.STOPPING
+    cycle.move(job, target, cause, reason)
+    job.stop_cause = reason
+    if not already_stopping:
+        attempt.stop_requested_at_s = cycle.now_s
+        cycle.move_attempt(job, AttemptState.STOPPING)
+        cycle.change(ChangeKind.PREEMPTING, job, attempt.placement)
+    cycle.commands.append((job.id, stop_command(cycle, job)))
+
+
+def stop_command(cycle: Cycle, job: JobRecord) -> Stop:
+    """The stop of a job's open attempt: graceful where a preempted job can checkpoint."""
+    assert job.attempt is not None
+    wish = job.spec.preemption
+    graceful = job.state is JobState.PREEMPTING and job.graceful
+    return Stop(
+        job.attempt.id,
+        graceful=graceful,
+        warning_signal=(wish.signal if wish is not None else "SIGUSR1") if graceful else None,
+        grace_s=wish.grace_s if wish is not None else cycle.settings.stop_grace_s,
+        fencing_token=cycle.settings.fencing_token,
+    )
+
+
+def _hold(cycle: Cycle, job: JobRecord, preempt: bool) -> None:
+    if not job.held:
+        was_waiting = job.waiting
+        job.held = True
+        if job.state is JobState.QUEUED:
+            job.reason = Reason.HELD
+            job.reservation = None
+        if was_waiting:
+            cycle.change(ChangeKind.WITHDRAWN, job)
+    if preempt and job.state in (JobState.STARTING, JobState.RUNNING):
+        request_stop(cycle, job, JobState.PREEMPTING, Cause.PREEMPT_DECIDED, Reason.HELD)
+
+
+def _release(cycle: Cycle, job: JobRecord) -> None:
+    if job.held:
+        job.held = False
+        if job.state is JobState.QUEUED:
+            job.reason = Reason.DEPENDENCY if job.unmet_dependencies else Reason.NEW
+        cycle.arrive(job)
+
+
+def _apply_server_fact(cycle: Cycle, fact: Fact) -> None:
+    world = cycle.world
+    if fact.kind is FactKind.SERVER_ADDED and fact.server_spec is not None:
+        index = len(world.servers)
+        world.add_server(fact.server_spec, ServerRecord())
+    elif fact.server is not None:
+        index = fact.server
+        world.servers[index].drained = fact.kind is FactKind.SERVER_DRAINED
+    else:
+        return
+    set_server(cycle, index)
+
+
+def set_server(cycle: Cycle, index: int) -> None:
+    """Note that a server's record changed."""
+    server = ServerIndex(index)
+    cycle.servers[server] = cycle.world.servers[server]
+    cycle.changes.append(Change(ChangeKind.SERVER_CHANGED, server=server))

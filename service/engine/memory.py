@@ -1,0 +1,104 @@
+"""A store without a disk: for the simulator, and (``durable=True``) for tests of rolled-back and stale transactions."""
+
+from collections.abc import Sequence
+
+from policies.model.ids import JobId
+from service.engine.events import Fact, FactKind
+from service.engine.ports import CycleBatch, dropped_with
+from service.engine.record import JobRecord, ServerRecord, StoredWorld
+
+
+class MemoryStore:
+    """Implements :class:`service.engine.ports.Store`.
+
+    ``durable`` keeps committed copies, so that :meth:`load` gives back what a database would. Without it the store hands
+    out the very records it was given, never fails and remembers nothing of ended jobs: that is what a simulation needs.
+    """
+
+    def __init__(self, *, durable: bool = False, servers: int = 0) -> None:
+        self._durable = durable
+        self._facts: dict[int, Fact] = {}
+        self._next_fact = 1
+        self._submitted: dict[JobId, JobRecord] = {}
+        self._committed: dict[JobId, JobRecord] = {}
+        self._servers = [ServerRecord() for _ in range(servers)]
+        self._cycle = 0
+        self._dump: dict[str, object] | None = None
+
+    def submit(self, job: JobRecord) -> Fact:
+        """Accept a job: its row and its SUBMITTED fact."""
+        if self._durable:
+            self._committed[job.id] = job.copy()
+        else:
+            self._submitted[job.id] = job
+        return self.add_fact(Fact(0, FactKind.SUBMITTED, job.submitted_at_s, job=job.id))
+
+    def add_fact(self, fact: Fact) -> Fact:
+        """Accept a request; its id is given here."""
+        stored = Fact(
+            self._next_fact, fact.kind, fact.at_s, fact.job, fact.server, fact.priority, fact.preempt, fact.server_spec
+        )
+        self._facts[stored.id] = stored
+        self._next_fact += 1
+        return stored
+
+    def bump(self, job_id: JobId) -> None:
+        """Change a committed row behind the engine's back, as another writer would (tests)."""
+        self._committed[job_id].version += 1
+
+    def load(self) -> StoredWorld:
+        """The committed world; empty without ``durable``."""
+        jobs = [job.copy() for job in self._committed.values() if not job.finished and not self._unseen(job.id)]
+        servers = [ServerRecord(record.drained, record.down) for record in self._servers]
+        return StoredWorld(jobs, servers, self._cycle, self._dump)
+
+    def _unseen(self, job_id: JobId) -> bool:
+        return any(fact.kind is FactKind.SUBMITTED and fact.job == job_id for fact in self._facts.values())
+
+    def jobs(self, ids: Sequence[JobId]) -> list[JobRecord]:
+        """Those jobs, in ascending id."""
+        if self._durable:
+            return [self._committed[job_id].copy() for job_id in sorted(ids) if job_id in self._committed]
+        return [self._submitted[job_id] for job_id in sorted(ids) if job_id in self._submitted]
+
+    def pending_facts(self, limit: int) -> Sequence[Fact]:
+        """Unconsumed facts, oldest first."""
+        if not self._facts:
+            return ()
+        return [fact for fact, _ in zip(self._facts.values(), range(limit), strict=False)]
+
+    def commit(self, batch: CycleBatch) -> frozenset[JobId]:
+        """Apply the batch; see the protocol."""
+        dropped: frozenset[JobId] = frozenset()
+        if self._durable:
+            stale = [
+                job_id
+                for job_id, write in batch.writes.items()
+                if self._committed[job_id].version != write.expected_version
+            ]
+            if stale:
+                dropped = dropped_with(stale, batch.actions)
+            self._keep(batch, dropped)
+        for job_id, write in batch.writes.items():
+            if job_id not in dropped:
+                for fact_id in write.facts:
+                    del self._facts[fact_id]
+        for fact_id in batch.facts:
+            del self._facts[fact_id]
+        if not self._durable:
+            for job_id, write in batch.writes.items():
+                if write.facts:
+                    self._submitted.pop(job_id, None)
+        return dropped
+
+    def _keep(self, batch: CycleBatch, dropped: frozenset[JobId]) -> None:
+        self._cycle = batch.cycle
+        if batch.dump is not None:
+            self._dump = batch.dump
+        for job_id, write in batch.writes.items():
+            if job_id not in dropped:
+                self._committed[job_id] = write.job.copy()
+        for index, record in batch.servers.items():
+            while len(self._servers) <= index:
+                self._servers.append(ServerRecord())
+            self._servers[index] = ServerRecord(record.drained, record.down)

@@ -1,0 +1,235 @@
+"""How an executor's report changes the world. Doubled, late and foreign reports change nothing, or fence a zombie."""
+
+from policies.lifecycle import AttemptState, Cause, JobState
+from policies.model.decision import ChangeKind
+from policies.model.estimate import Unit
+from policies.model.ids import AttemptId, job_of
+from policies.model.reasons import Reason
+from policies.throughput import iteration_time_s
+from service.engine.commands import Stop
+from service.engine.cycle import Cycle
+from service.engine.events import Report, ReportKind
+from service.engine.facts import set_server
+from service.engine.record import JobRecord
+
+EXIT_YIELD = 75
+"""EX_TEMPFAIL: the program has checkpointed and is ready to resume."""
+
+
+def apply_report(cycle: Cycle, report: Report) -> None:
+    """Apply one report. It is noted as handled together with the job's write, and acknowledged after the commit."""
+    if report.attempt is None:
+        _apply_server_report(cycle, report)
+        cycle.handled.append((None, report))
+        return
+    job = cycle.world.jobs.get(job_of(report.attempt))
+    if job is None or job.attempt is None or job.attempt.id != report.attempt:
+        cycle.handled.append((None, report))
+        if report.kind is ReportKind.STARTED:
+            fence(cycle, report.attempt)
+        return
+    cycle.handled.append((job.id, report))
+    if report.kind is ReportKind.STARTED:
+        _started(cycle, job, report)
+    elif report.kind is ReportKind.PROGRESS:
+        _progressed(cycle, job, report)
+    elif report.kind is ReportKind.EXITED and report.exit_code == 0:
+        _exited_zero(cycle, job, report)
+    else:
+        _ended_otherwise(cycle, job, report)
+
+
+def fence(cycle: Cycle, attempt: AttemptId) -> None:
+    """Stop an attempt that the engine does not count as open: two copies must never write one checkpoint folder."""
+    token = cycle.settings.fencing_token
+    cycle.commands.append(
+        (None, Stop(attempt, graceful=False, grace_s=cycle.settings.stop_grace_s, fencing_token=token))
+    )
+
+
+def _apply_server_report(cycle: Cycle, report: Report) -> None:
+    if report.server is None:
+        return
+    record = cycle.world.servers[report.server]
+    down = report.kind is ReportKind.SERVER_DOWN
+    if record.down != down:
+        record.down = down
+        set_server(cycle, report.server)
+
+
+def _started(cycle: Cycle, job: JobRecord, report: Report) -> None:
+    attempt = job.attempt
+    assert attempt is not None
+    if job.state is not JobState.STARTING:
+        return
+    cycle.move(job, JobState.RUNNING, Cause.STARTED, Reason.STARTED)
+    cycle.move_attempt(job, AttemptState.RUNNING)
+    attempt.started_at_s = report.at_s
+    if job.first_started_at_s is None:
+        job.first_started_at_s = report.at_s
+    restart_s = cycle.world.costs.restart_s if attempt.number > 1 else 0.0
+    job.anchor_s = report.at_s + restart_s
+    job.progressing = True
+    job.iterations_per_s = report.iterations_per_s or expected_speed(cycle, job)
+    if cycle.settings.enforce_walltime and job.spec.walltime_s is not None:
+        cycle.timer(job.anchor_s + max(0.0, job.spec.walltime_s - job.service_s), job.id)
+    cycle.change(ChangeKind.PROGRESSED, job)
+
+
+def expected_speed(cycle: Cycle, job: JobRecord) -> float:
+    """Iterations per second at the job's placement before any are seen: measured, else alpha(x), else the estimate's."""
+    best_s = job.seconds_per_iteration()
+    if best_s is None or best_s <= 0.0:
+        return 0.0
+    spec, times = job.spec, job.iteration_times
+    if times is None or spec.stage_graph is None or spec.parallelism is None or job.placement is None:
+        return 1.0 / best_s
+    here_s = iteration_time_s(spec.stage_graph, spec.parallelism, cycle.world.cluster, job.placement)
+    return times.min_s / (best_s * here_s)
+
+
+def _progressed(cycle: Cycle, job: JobRecord, report: Report) -> None:
+    attempt = job.attempt
+    assert attempt is not None
+    if job.state is JobState.STARTING:
+        _started(cycle, job, report)
+    iteration = report.iteration
+    if iteration is None or (attempt.last_iteration is not None and iteration < attempt.last_iteration):
+        return
+    cycle.touch(job)
+    if job.state is JobState.RUNNING:
+        job.settle(report.at_s)
+        if report.at_s < job.anchor_s:
+            job.anchor_s = report.at_s
+        _measure(job, report, iteration)
+    attempt.last_iteration = iteration
+    job.iterations = iteration
+    job.reports_iterations = True
+    checkpoint = report.checkpoint_iteration
+    if checkpoint is not None and checkpoint <= iteration:
+        job.reports_checkpoints = True
+        if checkpoint > job.checkpoint_iteration:
+            job.checkpoint_iteration = checkpoint
+            per_iteration_s = job.measured_s_per_iteration or 0.0
+            job.checkpoint_service_s = max(0.0, job.service_s - (iteration - checkpoint) * per_iteration_s)
+    cycle.change(ChangeKind.PROGRESSED, job)
+
+
+def _measure(job: JobRecord, report: Report, iteration: float) -> None:
+    """Speed from the first report of the attempt to this one: start-up time before the first does not count."""
+    attempt = job.attempt
+    assert attempt is not None
+    if report.iterations_per_s is not None:
+        job.iterations_per_s = report.iterations_per_s
+        return
+    if attempt.first_progress_at_s is None or attempt.first_progress_iteration is None:
+        attempt.first_progress_at_s, attempt.first_progress_iteration = report.at_s, iteration
+        return
+    elapsed_s = report.at_s - attempt.first_progress_at_s
+    gained = iteration - attempt.first_progress_iteration
+    if elapsed_s > 0.0 and gained > 0.0:
+        job.measured_s_per_iteration = elapsed_s / gained
+        job.iterations_per_s = gained / elapsed_s
+
+
+def _settle_end(job: JobRecord, report: Report, keep: bool) -> None:
+    """Fix progress at an attempt's end: all of it where ``keep``, else back to the last checkpoint."""
+    attempt = job.attempt
+    assert attempt is not None
+    job.settle(report.at_s)
+    if report.checkpoint_iteration is not None:
+        job.checkpoint_iteration = max(job.checkpoint_iteration, report.checkpoint_iteration)
+    if keep:
+        if report.iteration is not None:
+            job.iterations = max(report.iteration, attempt.resume_iteration)
+            job.reports_iterations = True
+        elif job.reports_iterations:
+            job.iterations = max(attempt.last_iteration or 0.0, attempt.resume_iteration)
+        job.checkpoint_iteration = job.iterations
+        job.checkpoint_service_s = job.service_s
+    elif report.lost_service_s is not None:
+        job.service_s = max(attempt.resume_service_s, job.service_s - report.lost_service_s)
+        job.iterations = report.iteration if report.iteration is not None else job.iterations
+        job.checkpoint_service_s = job.service_s
+        job.checkpoint_iteration = job.iterations
+    else:
+        job.iterations = job.checkpoint_iteration
+        job.service_s = job.checkpoint_service_s
+
+
+def _exited_zero(cycle: Cycle, job: JobRecord, report: Report) -> None:
+    cause = Cause.EXITED_ZERO if job.state in (JobState.STARTING, JobState.RUNNING) else Cause.FINISHED_FIRST
+    _settle_end(job, report, keep=True)
+    job.exit_code = 0
+    if job.first_started_at_s is None:
+        job.first_started_at_s = report.at_s
+    cycle.close_attempt(job, AttemptState.COMPLETED, Reason.COMPLETED, 0)
+    cycle.finish(job, JobState.SUCCEEDED, cause, Reason.COMPLETED)
+
+
+def _ended_otherwise(cycle: Cycle, job: JobRecord, report: Report) -> None:
+    yielded = report.exit_code == EXIT_YIELD
+    lost_attempt = AttemptState.LOST if report.kind is ReportKind.LOST else AttemptState.FAILED
+    reason = report.reason or (Reason.NODE_LOST if report.kind is ReportKind.LOST else Reason.CRASHED)
+    _settle_end(job, report, keep=yielded)
+    job.exit_code = report.exit_code
+    if job.state is JobState.CANCELLING:
+        _end_cancelled(cycle, job, report)
+    elif job.state is JobState.PREEMPTING and (yielded or report.stop_signalled):
+        stopped_for = job.stop_cause or Reason.PREEMPTED
+        cycle.close_attempt(job, AttemptState.PREEMPTED, stopped_for, report.exit_code)
+        job.preemptions += 1
+        _requeue(cycle, job, Cause.STOPPED, stopped_for)
+    elif yielded and job.state is not JobState.PREEMPTING:
+        _end_yielded(cycle, job)
+    else:
+        cycle.close_attempt(job, lost_attempt, reason, report.exit_code)
+        _fail_or_retry(cycle, job, reason, report.detail)
+
+
+def _end_cancelled(cycle: Cycle, job: JobRecord, report: Report) -> None:
+    walltime = job.stop_cause is Reason.WALLTIME
+    reason = Reason.WALLTIME if walltime else Reason.CANCELLED_BY_USER
+    cycle.close_attempt(job, AttemptState.CANCELLED, reason, report.exit_code)
+    if walltime:
+        cycle.finish(job, JobState.FAILED, Cause.WALLTIME, reason)
+    else:
+        cycle.finish(job, JobState.CANCELLED, Cause.STOPPED, reason)
+
+
+def _end_yielded(cycle: Cycle, job: JobRecord) -> None:
+    cycle.close_attempt(job, AttemptState.COMPLETED, Reason.YIELDED, EXIT_YIELD)
+    job.yields += 1
+    if job.yields > cycle.settings.yields_max:
+        cycle.finish(job, JobState.FAILED, Cause.YIELDED, Reason.YIELDS_EXHAUSTED)
+    else:
+        _requeue(cycle, job, Cause.YIELDED, Reason.YIELDED)
+
+
+def _fail_or_retry(cycle: Cycle, job: JobRecord, reason: Reason, detail: str) -> None:
+    job.retries += 1
+    if not reason.retryable:
+        cycle.finish(job, JobState.FAILED, Cause.FATAL_FAILURE, reason, detail)
+    elif job.retries > job.spec.max_retries:
+        final = reason if job.spec.max_retries == 0 else Reason.RETRIES_EXHAUSTED
+        cycle.finish(job, JobState.FAILED, Cause.FATAL_FAILURE, final, detail or str(reason))
+    else:
+        pause_s = cycle.settings.retry_backoff_s * job.retries
+        if pause_s > 0.0:
+            job.not_before_s = cycle.now_s + pause_s
+            cycle.timer(job.not_before_s, job.id)
+        _requeue(cycle, job, Cause.RETRYABLE_FAILURE, reason, detail)
+
+
+def _requeue(cycle: Cycle, job: JobRecord, cause: Cause, reason: Reason, detail: str = "") -> None:
+    cycle.move(job, JobState.QUEUED, cause, reason, detail)
+    job.stop_cause = None
+    if job.held:
+        job.reason = Reason.HELD
+    cycle.arrive(job)
+
+
+def attained_walltime(job: JobRecord, now_s: float) -> bool:
+    """Whether a running job has used up its walltime (productive seconds over all attempts)."""
+    limit = job.spec.walltime_s
+    return limit is not None and job.state is JobState.RUNNING and job.done(Unit.SERVICE_S, now_s) >= limit - 1e-6

@@ -1,0 +1,136 @@
+"""The engine's live picture: unfinished jobs, who holds which GPU, which servers are usable. Policies see it read-only.
+
+It is rebuilt from the store at start and after a failed transaction, and changed by ``service.engine`` alone.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from policies.model.cluster import Cluster, Server
+from policies.model.ids import JobId, ServerIndex
+from policies.model.placement import Placement
+from policies.throughput import iteration_times
+from service.engine.record import JobRecord, ServerRecord, StoredWorld
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a preemption costs: ``checkpoint_s`` the GPUs stay held, ``restart_s`` without progress at each later start."""
+
+    checkpoint_s: float = 0.0
+    restart_s: float = 60.0
+
+
+class World:
+    """Implements :class:`policies.model.view.ClusterView`. GPUs are bits of one integer a server (1 = free)."""
+
+    def __init__(self, cluster: Cluster, costs: Costs) -> None:
+        self.now_s = 0.0
+        self.cluster = cluster
+        self.costs = costs
+        self.jobs: dict[JobId, JobRecord] = {}
+        self.servers = [ServerRecord() for _ in cluster.servers]
+        self.dependents: dict[JobId, list[JobId]] = {}
+        self._free = [(1 << server.gpus) - 1 for server in cluster.servers]
+        self._holding: dict[JobId, Placement] = {}
+
+    # What a policy reads.
+
+    def usable_gpus(self, server: ServerIndex) -> int:
+        """GPUs of the server if new work may go there, else 0."""
+        return self.cluster.servers[server].gpus if self.servers[server].usable else 0
+
+    def free_gpus(self, server: ServerIndex) -> int:
+        """GPUs held by nobody on a usable server."""
+        return self._free[server].bit_count() if self.servers[server].usable else 0
+
+    def holding(self) -> Iterable[JobId]:
+        """Jobs that hold GPUs, in the order in which they got them."""
+        return tuple(self._holding)
+
+    # What the engine changes.
+
+    def add_server(self, server: Server, record: ServerRecord) -> None:
+        """Append a server to the cluster. Constants of known jobs stay those of the cluster they were submitted to."""
+        self.cluster = Cluster(
+            self.cluster.name,
+            (*self.cluster.servers, server),
+            self.cluster.rack_bytes_s,
+            self.cluster.core_bytes_s,
+            self.cluster.labels,
+        )
+        self.servers.append(record)
+        self._free.append((1 << server.gpus) - 1)
+
+    def add_job(self, job: JobRecord) -> None:
+        """Take in an unfinished job, with its GPUs if its open attempt holds any."""
+        spec = job.spec
+        if job.iteration_times is None and spec.stage_graph is not None and spec.parallelism is not None:
+            job.iteration_times = iteration_times(spec.stage_graph, spec.parallelism, self.cluster, spec.gpu_type)
+        self.jobs[job.id] = job
+        for needed in spec.after:
+            if needed in self.jobs:
+                self.dependents.setdefault(needed, []).append(job.id)
+        if job.attempt is not None:
+            self._hold(job.id, job.attempt.placement, job.attempt.gpu_ids)
+
+    def remove_job(self, job_id: JobId) -> None:
+        """Forget a finished job; it must hold nothing."""
+        assert job_id not in self._holding, f"job {job_id} still holds GPUs"
+        del self.jobs[job_id]
+
+    def replace_job(self, job: JobRecord) -> None:
+        """Put the store's version of a job in the place of ours (a stale row)."""
+        if (held := self._holding.get(job.id)) is not None:
+            old = self.jobs[job.id]
+            assert old.attempt is not None
+            self.give(job.id, held, old.attempt.gpu_ids)
+        self.jobs.pop(job.id, None)
+        if not job.finished:
+            self.add_job(job)
+
+    def bind(self, job_id: JobId, placement: Placement) -> tuple[tuple[int, ...], ...]:
+        """Take the lowest free GPUs of each share and return their indices. O(GPUs of the job)."""
+        gpu_ids = tuple(_lowest(self._free[share.server], share.gpus) for share in placement.shares)
+        self._hold(job_id, placement, gpu_ids)
+        return gpu_ids
+
+    def give(self, job_id: JobId, placement: Placement, gpu_ids: tuple[tuple[int, ...], ...]) -> None:
+        """Free what a job held."""
+        del self._holding[job_id]
+        for share, ids in zip(placement.shares, gpu_ids, strict=True):
+            self._free[share.server] |= _mask(ids)
+
+    def _hold(self, job_id: JobId, placement: Placement, gpu_ids: tuple[tuple[int, ...], ...]) -> None:
+        for share, ids in zip(placement.shares, gpu_ids, strict=True):
+            mask = _mask(ids)
+            assert self._free[share.server] & mask == mask, f"GPUs {ids} of server {share.server} are held twice"
+            self._free[share.server] &= ~mask
+        self._holding[job_id] = placement
+
+
+def world_of(stored: StoredWorld, cluster: Cluster, costs: Costs) -> World:
+    """The world as the store remembers it. ``cluster`` holds every stored server. O(jobs + servers)."""
+    world = World(cluster, costs)
+    for index, record in enumerate(stored.servers):
+        world.servers[index] = record
+    for job in sorted(stored.jobs, key=lambda job: job.id):
+        world.add_job(job)
+    return world
+
+
+def _mask(ids: tuple[int, ...]) -> int:
+    mask = 0
+    for gpu in ids:
+        mask |= 1 << gpu
+    return mask
+
+
+def _lowest(free: int, count: int) -> tuple[int, ...]:
+    ids = []
+    while len(ids) < count:
+        assert free, "more GPUs bound than are free"
+        low = free & -free
+        ids.append(low.bit_length() - 1)
+        free ^= low
+    return tuple(ids)
