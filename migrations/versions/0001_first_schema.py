@@ -114,7 +114,6 @@ def _jobs() -> None:
         sa.Column("first_started_at_s", sa.Double(), nullable=True),
         sa.Column("finished_at_s", sa.Double(), nullable=True),
         sa.Column("exit_code", sa.Integer(), nullable=True),
-        sa.Column("stop_for_hold", sa.Boolean(), nullable=False),
         sa.Column("stop_cause", sa.String(), nullable=True),
         sa.CheckConstraint(
             "state IN ('queued', 'starting', 'running', 'preempting', 'cancelling', 'succeeded', 'failed', 'cancelled')",
@@ -226,6 +225,8 @@ def _attempts() -> None:
         sa.Column("exit_code", sa.Integer(), nullable=True),
         sa.Column("reason", sa.String(), nullable=True),
         sa.Column("last_iteration", sa.Double(), nullable=True),
+        sa.Column("first_progress_at_s", sa.Double(), nullable=True),
+        sa.Column("first_progress_iteration", sa.Double(), nullable=True),
         sa.Column("fencing_token", sa.BigInteger(), nullable=False),
         sa.CheckConstraint(
             "state IN ('launching', 'running', 'stopping', 'completed', 'failed', 'preempted', 'cancelled', 'lost')",

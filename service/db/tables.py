@@ -126,7 +126,6 @@ class JobRow(Base, table=True):
     first_started_at_s: float | None = _seconds_or_null()
     finished_at_s: float | None = _seconds_or_null()
     exit_code: int | None = None
-    stop_for_hold: bool = False
     stop_cause: str | None = None
 
 
@@ -155,6 +154,8 @@ class AttemptRow(Base, table=True):
     exit_code: int | None = None
     reason: str | None = None
     last_iteration: float | None = _seconds_or_null()
+    first_progress_at_s: float | None = _seconds_or_null()
+    first_progress_iteration: float | None = _seconds_or_null()
     fencing_token: int = Field(default=0, sa_type=BigInteger)
 
 
