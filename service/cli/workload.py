@@ -1,0 +1,105 @@
+"""``sooner workload import|describe|generate``: workload tables from public traces or the seeded generator."""
+
+import json
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from service.sim.workloads.describe import describe
+from service.sim.workloads.files import WorkloadError
+from service.sim.workloads.generate import JOBS_MAX, generate, make_families
+from service.sim.workloads.importers import import_trace
+from service.sim.workloads.model import Workload
+from service.sim.workloads.table import read_workload, write_workload
+
+app = typer.Typer(help="Workload tables: import traces, describe them, generate synthetic ones.", no_args_is_help=True)
+
+_SKIPPED_LINES_MAX = 1000
+"""Skipped rows that are named one by one; the counts by reason always cover all of them."""
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on standard output.")]
+FirstOption = Annotated[int | None, typer.Option("--first", min=1, help="Take the first N rows of the file.")]
+SkipInvalidFlag = Annotated[
+    bool, typer.Option("--skip-invalid", help="Leave out and count rows that break the table instead of ending there.")
+]
+OutOption = Annotated[Path, typer.Option("--out", help="File to write: .csv, .csv.gz or .parquet.", dir_okay=False)]
+
+
+def fail(message: str) -> NoReturn:
+    """End with exit code 2: wrong usage or input."""
+    typer.echo(f"error: {message}", err=True)
+    raise typer.Exit(2)
+
+
+def report_skipped(workload: Workload) -> None:
+    """Name the skipped rows on standard error, then count them by reason."""
+    for row in workload.skipped[:_SKIPPED_LINES_MAX]:
+        typer.echo(f"{workload.name}:{row.line}: skipped: {row.reason}", err=True)
+    if len(workload.skipped) > _SKIPPED_LINES_MAX:
+        typer.echo(f"... and {len(workload.skipped) - _SKIPPED_LINES_MAX} more rows", err=True)
+    for reason, count in workload.skipped_by_reason().items():
+        typer.echo(f"skipped {count} {'row' if count == 1 else 'rows'}: {reason}", err=True)
+
+
+def _write(workload: Workload, out: Path) -> None:
+    try:
+        write_workload(workload, out)
+    except WorkloadError as error:
+        fail(str(error))
+    typer.echo(f"wrote {len(workload.jobs)} jobs to {out}", err=True)
+
+
+@app.command("import")
+def import_command(
+    path: Annotated[Path, typer.Argument(help="The trace; gzip is recognised.")],
+    out: OutOption,
+    trace_format: Annotated[str, typer.Option("--format", help="philly, swf, elasticflow or sooner.")],
+) -> None:
+    """Turn a public trace into a workload table, sorted by submission; rows that cannot be jobs are named and counted."""
+    try:
+        workload = import_trace(trace_format, path)
+    except WorkloadError as error:
+        fail(str(error))
+    report_skipped(workload)
+    if not workload.jobs:
+        fail(f"{path}: no row of it is a job")
+    _write(workload, out)
+
+
+@app.command("describe")
+def describe_command(
+    path: Annotated[Path, typer.Argument(help="A workload table.")],
+    first: FirstOption = None,
+    skip_invalid: SkipInvalidFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Sizes, durations, users and recurrence of a workload."""
+    try:
+        workload = read_workload(path, first=first, skip_invalid=skip_invalid)
+    except WorkloadError as error:
+        fail(str(error))
+    report_skipped(workload)
+    description = describe(workload)
+    if as_json:
+        typer.echo(json.dumps(description, allow_nan=False))
+        return
+    for key, value in description.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{name}: {count}" for name, count in value.items())
+        typer.echo(f"{key:<26}{f'{value:,.6g}' if isinstance(value, float) else value}")
+
+
+@app.command("generate")
+def generate_command(
+    out: OutOption,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, max=JOBS_MAX, help="How many jobs.")],
+    seed: Annotated[int, typer.Option("--seed", help="Equal seeds give equal workloads.")] = 0,
+    families: Annotated[int, typer.Option("--families", min=1, max=100_000, help="Recurring programs.")] = 40,
+    users: Annotated[int, typer.Option("--users", min=1, max=100_000, help="Users who own them.")] = 12,
+    gpus: Annotated[int, typer.Option("--gpus", min=1, help="GPUs that the load refers to.")] = 64,
+    load: Annotated[float, typer.Option("--load", min=0.01, max=10.0, help="Work offered per GPU and second.")] = 0.7,
+) -> None:
+    """Generate a synthetic workload of recurring training programs: seeded, and labelled in every job id."""
+    workload = generate(seed, jobs, make_families(seed, families, users), gpus=gpus, load=load)
+    _write(workload, out)

@@ -1,0 +1,256 @@
+"""The simulated executor: attempts finish after the job's *true* work, at the speed of their placement.
+
+The model of an attempt, all in simulated seconds:
+
+- A launch at t reports STARTED at t + ``launch_latency_s``. Attempts after the first then make no progress for
+  ``restart_s``; the engine knows that cost too and anchors its own progress at the same instant.
+- Work is counted in seconds at the best placement on an idle network. It proceeds at alpha_min / alpha(x) per second, the
+  ratio of the iteration time at the best placement to the one at this placement; at 1 for a job without a stage graph.
+- A stop at t reaches the program at t + ``stop_latency_s``; progress ends there. A graceful stop then holds the GPUs for
+  ``checkpoint_s`` and loses nothing (exit 75). One that is not graceful ends at once and loses what follows the last
+  periodic checkpoint, as a crash and a lost server do. Periodic checkpoints are free and fall every
+  ``spec.checkpoint_period_s`` of productive time.
+- A finish that falls no later than the stop's arrival wins (exit 0).
+
+Every event is a heap entry; one that was overtaken is recognised when it falls due and dropped, so there are no scans.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import floor, inf
+
+from policies.model.cluster import Cluster
+from policies.model.ids import AttemptId, JobId, ServerIndex, job_of
+from policies.model.job import IterationTimes
+from policies.throughput import iteration_time_s
+from service.engine.commands import Command, Launch, Stop
+from service.engine.events import Report, ReportKind
+from service.engine.ports import AttemptStatus
+from service.sim.clock import Priority, SimClock
+
+EXIT_CHECKPOINTED = 75
+EXIT_TERMINATED = 143
+EXIT_CRASHED = 1
+_ENDS = frozenset({ReportKind.EXITED, ReportKind.LAUNCH_FAILED, ReportKind.LOST})
+
+
+@dataclass(slots=True)
+class JobTruth:
+    """What only the executor (and the oracle) knows of a job.
+
+    ``duration_s`` is productive time at the best placement, ``iterations`` the total or None for a job that reports none,
+    ``times`` its constants on the cluster or None without a stage graph. ``done_s`` is the work that its checkpoints hold.
+    """
+
+    duration_s: float
+    iterations: float | None = None
+    times: IterationTimes | None = None
+    done_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorCosts:
+    """Delays of the simulated machines, in seconds (formats and defaults: ``sooner sim run``)."""
+
+    checkpoint_s: float = 0.0
+    restart_s: float = 60.0
+    launch_latency_s: float = 0.0
+    stop_latency_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Run:
+    """One attempt. ``progress_from_s`` is when work begins (inf until it started), ``stop_at_s`` when it must end."""
+
+    launch: Launch
+    truth: JobTruth
+    stretch: float
+    status: AttemptStatus = AttemptStatus.PENDING
+    progress_from_s: float = inf
+    finish_at_s: float = inf
+    stop_at_s: float = inf
+    graceful: bool = False
+
+    def productive_s(self, at_s: float) -> float:
+        """Seconds of progress in this attempt until ``at_s``."""
+        return max(0.0, min(at_s, self.stop_at_s) - self.progress_from_s)
+
+    def checkpointed_s(self, at_s: float) -> float:
+        """Productive seconds of this attempt that the newest periodic checkpoint holds."""
+        period_s = self.launch.spec.checkpoint_period_s
+        if period_s is None:
+            return 0.0
+        productive_s = self.productive_s(at_s)
+        return productive_s if period_s <= 0.0 else floor(productive_s / period_s) * period_s
+
+
+class SimulatedExecutor:
+    """Implements :class:`service.engine.ports.Executor` against a :class:`SimClock`.
+
+    ``truths`` holds every job that may be launched. Faults are injected with :meth:`crash`, :meth:`fail_server` and
+    :meth:`repair_server`, at the clock's present instant.
+    """
+
+    def __init__(
+        self, clock: SimClock, cluster: Cluster, truths: Mapping[JobId, JobTruth], costs: ExecutorCosts | None = None
+    ) -> None:
+        self._clock = clock
+        self._cluster = cluster
+        self._truths = truths
+        self._costs = costs or ExecutorCosts()
+        self._runs: dict[AttemptId, _Run] = {}
+        self._closed: dict[JobId, int] = {}
+        """Highest attempt number of a job that ended or was fenced: it and those before it never run again."""
+        self._outbox: dict[tuple[ReportKind, AttemptId | ServerIndex | None], Report] = {}
+        self._token = 0
+
+    # The port.
+
+    def send(self, commands: Sequence[Command]) -> None:
+        """Carry out commands; one with an outdated fencing token is refused."""
+        for command in commands:
+            if command.fencing_token < self._token:
+                continue
+            self._token = command.fencing_token
+            if isinstance(command, Launch):
+                self._launch(command)
+            else:
+                self._stop(command)
+
+    def poll(self) -> Sequence[Report]:
+        """Every report that was not acknowledged yet, oldest first."""
+        return tuple(self._outbox.values())
+
+    def acknowledge(self, reports: Sequence[Report]) -> None:
+        """Forget these reports, and the attempts whose end they tell."""
+        for report in reports:
+            self._outbox.pop(_key(report), None)
+            if report.attempt is not None and report.kind in _ENDS:
+                self._runs.pop(report.attempt, None)
+
+    def observed(self) -> Mapping[AttemptId, AttemptStatus]:
+        """Every attempt that was not forgotten. O(attempts): for reconciling, not for a cycle."""
+        return {attempt: run.status for attempt, run in self._runs.items()}
+
+    # Faults.
+
+    def crash(self, attempt: AttemptId) -> None:
+        """The program ends with an error now; nothing happens if it does not run."""
+        run = self._runs.get(attempt)
+        if run is not None and run.status in (AttemptStatus.RUNNING, AttemptStatus.STOPPING):
+            self._end_with_loss(attempt, run, ReportKind.EXITED, EXIT_CRASHED)
+
+    def fail_server(self, server: ServerIndex) -> None:
+        """The server dies now with every attempt that has a share on it. O(attempts)."""
+        self._report(Report(ReportKind.SERVER_DOWN, self._clock.now_s(), server=server))
+        for attempt, run in list(self._runs.items()):
+            if run.status is not AttemptStatus.ENDED and server in run.launch.placement.servers:
+                self._end_with_loss(attempt, run, ReportKind.LOST, None)
+
+    def repair_server(self, server: ServerIndex) -> None:
+        """The server takes work again."""
+        self._outbox.pop((ReportKind.SERVER_DOWN, server), None)
+        self._report(Report(ReportKind.SERVER_UP, self._clock.now_s(), server=server))
+
+    # Launching and stopping.
+
+    def _launch(self, launch: Launch) -> None:
+        if launch.attempt in self._runs or launch.number <= self._closed.get(launch.job, 0):
+            return
+        truth = self._truths[launch.job]
+        run = self._runs[launch.attempt] = _Run(launch, truth, self._stretch(launch, truth))
+        at_s = self._clock.now_s() + self._costs.launch_latency_s
+        self._clock.schedule(at_s, Priority.START, partial(self._begin, launch.attempt, run))
+
+    def _stretch(self, launch: Launch, truth: JobTruth) -> float:
+        """alpha(x) / alpha_min of this placement."""
+        graph, parallelism = launch.spec.stage_graph, launch.spec.parallelism
+        if truth.times is None or graph is None or parallelism is None:
+            return 1.0
+        return iteration_time_s(graph, parallelism, self._cluster, launch.placement) / truth.times.min_s
+
+    def _begin(self, attempt: AttemptId, run: _Run) -> None:
+        if run.status is not AttemptStatus.PENDING:
+            return
+        now_s, truth = self._clock.now_s(), run.truth
+        run.status = AttemptStatus.RUNNING
+        run.progress_from_s = now_s + (self._costs.restart_s if run.launch.number > 1 else 0.0)
+        run.finish_at_s = run.progress_from_s + max(0.0, truth.duration_s - truth.done_s) * run.stretch
+        per_s = None if truth.iterations is None else truth.iterations / (truth.duration_s * run.stretch)
+        self._report(Report(ReportKind.STARTED, now_s, attempt, iterations_per_s=per_s))
+        self._clock.schedule(run.finish_at_s, Priority.FINISH, partial(self._finish, attempt, run))
+
+    def _stop(self, stop: Stop) -> None:
+        run = self._runs.get(stop.attempt)
+        if run is None:
+            self._fence(stop.attempt)
+        elif run.status in (AttemptStatus.PENDING, AttemptStatus.RUNNING):
+            # A program that has not begun has nothing to checkpoint.
+            run.graceful = stop.graceful and run.status is AttemptStatus.RUNNING
+            run.status = AttemptStatus.STOPPING
+            run.stop_at_s = self._clock.now_s() + self._costs.stop_latency_s
+            at_s = run.stop_at_s + (self._costs.checkpoint_s if run.graceful else 0.0)
+            self._clock.schedule(at_s, Priority.STOP, partial(self._land, stop.attempt, run))
+
+    def _fence(self, attempt: AttemptId) -> None:
+        """Make sure that an attempt which never came here does not start later, and say that it is gone."""
+        job, number = job_of(attempt), int(attempt.partition(".")[2])
+        if number > self._closed.get(job, 0):
+            self._closed[job] = number
+            now_s = self._clock.now_s()
+            self._report(Report(ReportKind.LAUNCH_FAILED, now_s, attempt, stop_signalled=True, lost_service_s=0.0))
+
+    # Ends.
+
+    def _finish(self, attempt: AttemptId, run: _Run) -> None:
+        if run.status is AttemptStatus.ENDED or run.finish_at_s > run.stop_at_s:
+            return
+        run.truth.done_s = run.truth.duration_s
+        self._end(attempt, run, ReportKind.EXITED, 0, None)
+
+    def _land(self, attempt: AttemptId, run: _Run) -> None:
+        """The stop has reached the program, and its checkpoint is written."""
+        if run.status is AttemptStatus.ENDED:
+            return
+        if run.graceful:
+            run.truth.done_s += run.productive_s(self._clock.now_s()) / run.stretch
+            self._end(attempt, run, ReportKind.EXITED, EXIT_CHECKPOINTED, None)
+        else:
+            self._end_with_loss(attempt, run, ReportKind.EXITED, EXIT_TERMINATED)
+
+    def _end_with_loss(self, attempt: AttemptId, run: _Run, kind: ReportKind, exit_code: int | None) -> None:
+        now_s = self._clock.now_s()
+        kept_s = run.checkpointed_s(now_s)
+        run.truth.done_s += kept_s / run.stretch
+        self._end(attempt, run, kind, exit_code, run.productive_s(now_s) - kept_s)
+
+    def _end(
+        self, attempt: AttemptId, run: _Run, kind: ReportKind, exit_code: int | None, lost_service_s: float | None
+    ) -> None:
+        now_s, truth = self._clock.now_s(), run.truth
+        stopped = run.stop_at_s <= now_s
+        run.status = AttemptStatus.ENDED
+        job = run.launch.job
+        self._closed[job] = max(run.launch.number, self._closed.get(job, 0))
+        iteration = None if truth.iterations is None else truth.iterations * truth.done_s / truth.duration_s
+        self._report(
+            Report(
+                kind,
+                now_s,
+                attempt,
+                exit_code=exit_code,
+                stop_signalled=stopped and exit_code != 0,
+                iteration=iteration,
+                checkpoint_iteration=iteration,
+                total_iterations=truth.iterations,
+                lost_service_s=lost_service_s,
+            )
+        )
+
+    def _report(self, report: Report) -> None:
+        self._outbox[_key(report)] = report
+
+
+def _key(report: Report) -> tuple[ReportKind, AttemptId | ServerIndex | None]:
+    return (report.kind, report.attempt if report.attempt is not None else report.server)

@@ -1,0 +1,225 @@
+"""A simulation: the production engine with its ports swapped for a memory store, a simulated executor and simulated time.
+
+Given equal workload, cluster, policy, predictor and options, every run is the same, event by event: nothing here reads a
+real clock or draws a number that does not come from the seed.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from policies.base import Policy
+from policies.lifecycle import JobState
+from policies.model.cluster import Cluster
+from policies.model.ids import JobId
+from policies.model.placement import Placement
+from service.engine.cycle import EngineSettings
+from service.engine.engine import Engine, Ports
+from service.engine.events import JobEvent
+from service.engine.memory import MemoryStore
+from service.engine.ports import CycleBatch
+from service.engine.record import JobRecord
+from service.engine.world import Costs
+from service.sim.clock import Priority, SimClock
+from service.sim.executor import ExecutorCosts, SimulatedExecutor
+from service.sim.jobs import Catalogue, SimJob, SimJobs, bounds_of, prepare
+from service.sim.predictors import make_predictor
+from service.sim.results import JobOutcome, Simulation, summarise
+from service.sim.workloads.model import Workload
+
+CYCLES_PER_INSTANT_MAX = 10_000
+"""Cycles at one instant of simulated time; a policy that asks to be woken "now" for ever is a defect, not a simulation."""
+
+
+class SimulationStuck(RuntimeError):
+    """The policy keeps asking for another cycle at the same instant."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationOptions:
+    """Costs and choices of a run; defaults as those of ``sooner sim run``. Seconds."""
+
+    checkpoint_s: float = 0.0
+    restart_s: float = 60.0
+    checkpoint_period_s: float | None = 300.0
+    launch_latency_s: float = 0.0
+    stop_latency_s: float = 0.0
+    seed: int = 0
+    skip_invalid: bool = False
+    catalogue: Catalogue | None = None
+
+
+def run(
+    workload: Workload,
+    cluster: Cluster,
+    policy: Policy[Any],
+    predictor: str = "oracle",
+    options: SimulationOptions | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Simulation:
+    """Simulate the workload to its end.
+
+    ``on_progress(finished, jobs)`` is called after each cycle in which jobs ended. Raises
+    :class:`~service.sim.workloads.files.WorkloadError` for a job that cannot run on the cluster, PredictorNameError for an
+    unknown predictor, and :class:`SimulationStuck`.
+    """
+    options = options or SimulationOptions()
+    prepared = prepare(
+        workload,
+        cluster,
+        catalogue=options.catalogue,
+        checkpoint_period_s=options.checkpoint_period_s,
+        skip_invalid=options.skip_invalid,
+    )
+    simulator = Simulator(prepared.jobs, cluster, policy, predictor, options)
+    simulator.run(on_progress)
+    return _simulation(simulator, prepared, cluster, predictor, options.seed)
+
+
+def _simulation(simulator: "Simulator", prepared: SimJobs, cluster: Cluster, predictor: str, seed: int) -> Simulation:
+    jobs = prepared.jobs
+    outcomes = simulator.outcomes()
+    result = summarise(
+        outcomes,
+        policy=simulator.engine.policy.name,
+        predictor=predictor,
+        seed=seed,
+        jobs=len(jobs),
+        skipped=prepared.skipped,
+        first_submission_s=jobs[0].row.submit_time_s if jobs else 0.0,
+        bounds=bounds_of(jobs, cluster),
+        events=simulator.clock.events,
+    )
+    return Simulation(result, outcomes, cluster)
+
+
+class Simulator:
+    """The engine and its simulated ports, driven from event to event. Tests inject faults through ``executor``."""
+
+    def __init__(
+        self,
+        jobs: Sequence[SimJob],
+        cluster: Cluster,
+        policy: Policy[Any],
+        predictor: str,
+        options: SimulationOptions,
+    ) -> None:
+        self._jobs = jobs
+        self._next_job = 0
+        self._wake_at_s: float | None = None
+        self._cycles_now = 0
+        self._sink = _Ends()
+        self.clock = SimClock(jobs[0].row.submit_time_s if jobs else 0.0)
+        self.store = MemoryStore()
+        self.executor = SimulatedExecutor(
+            self.clock,
+            cluster,
+            {job.id: job.truth() for job in jobs},
+            ExecutorCosts(options.checkpoint_s, options.restart_s, options.launch_latency_s, options.stop_latency_s),
+        )
+        self.engine: Engine[Any] = Engine(
+            policy,
+            cluster,
+            Ports(self.store, self.executor, self.clock, make_predictor(predictor, jobs, options.seed), self._sink),
+            Costs(options.checkpoint_s, options.restart_s),
+            # A trace's walltime is a feature and what backfilling believes; the run times already show its effect.
+            EngineSettings(enforce_walltime=False, facts_per_cycle_max=len(jobs) + 1, dump_every_cycles=2**62),
+        )
+        self._schedule_arrival()
+
+    def run(self, on_progress: Callable[[int, int], None] | None = None) -> None:
+        """Go on until nothing is left to happen."""
+        while self.step():
+            if on_progress is not None and self._sink.fresh:
+                self._sink.fresh = False
+                on_progress(len(self._sink.ended), len(self._jobs))
+
+    def step(self) -> bool:
+        """Carry out all events of the next instant, then one cycle. False if nothing is left to happen."""
+        at_s = self._next_instant_s()
+        if at_s is None:
+            return False
+        self._cycles_now = self._cycles_now + 1 if at_s == self.clock.now_s() else 0
+        if self._cycles_now > CYCLES_PER_INSTANT_MAX:
+            raise SimulationStuck(f"{self.engine.policy.name} asks for cycle after cycle at {at_s} s")
+        self.clock.advance(at_s)
+        self._wake_at_s = self.engine.cycle().wake_at_s
+        return True
+
+    def _next_instant_s(self) -> float | None:
+        """The next event or the wake that the policy asked for, whichever is first.
+
+        A wake alone is followed only while jobs are unfinished: a policy may ask for it although nothing is left to do.
+        """
+        event_at_s, wake_at_s = self.clock.next_at_s, self._wake_at_s
+        if wake_at_s is None or not self.engine.world.jobs:
+            return event_at_s
+        wake_at_s = max(wake_at_s, self.clock.now_s())
+        return wake_at_s if event_at_s is None else min(event_at_s, wake_at_s)
+
+    def _schedule_arrival(self) -> None:
+        """Arrivals enter the heap one at a time: it stays as small as the number of running jobs."""
+        if self._next_job < len(self._jobs):
+            at_s = self._jobs[self._next_job].row.submit_time_s
+            self.clock.schedule(at_s, Priority.ARRIVAL, self._arrive)
+
+    def _arrive(self) -> None:
+        job = self._jobs[self._next_job]
+        self._next_job += 1
+        self.store.submit(JobRecord(job.id, job.spec, job.row.submit_time_s, iteration_times=job.times))
+        self._schedule_arrival()
+
+    def outcomes(self) -> list[JobOutcome]:
+        """The jobs that ended, in order of submission."""
+        ended = self._sink.ended
+        return [_outcome(job, *ended[job.id]) for job in self._jobs if job.id in ended]
+
+
+@dataclass(slots=True)
+class _Ends:
+    """Sink: keeps the last attempt of running jobs and the records of those that ended."""
+
+    ended: dict[JobId, tuple[JobRecord, "_LastAttempt"]] = field(default_factory=dict)
+    fresh: bool = False
+    _last: dict[JobId, "_LastAttempt"] = field(default_factory=dict)
+
+    def transition(self, event: JobEvent, job: JobRecord) -> None:
+        """Note starts and ends."""
+        if event.target is JobState.STARTING and job.attempt is not None:
+            self._last[job.id] = _LastAttempt(job.attempt.placement, job.attempt.gpu_ids)
+        elif job.finished:
+            self.ended[job.id] = (job, self._last.pop(job.id, _NEVER_STARTED))
+            self.fresh = True
+
+    def cycle(self, batch: CycleBatch) -> None:
+        """Cycles are not kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LastAttempt:
+    placement: Placement
+    gpu_ids: tuple[tuple[int, ...], ...]
+
+
+_NEVER_STARTED = _LastAttempt(Placement(()), ())
+
+
+def _outcome(job: SimJob, record: JobRecord, last: _LastAttempt) -> JobOutcome:
+    assert record.finished_at_s is not None
+    gpus = job.row.gpus
+    started_at_s = record.first_started_at_s
+    return JobOutcome(
+        job_id=job.row.job_id,
+        submit_time_s=job.row.submit_time_s,
+        start_time_s=started_at_s if started_at_s is not None else record.finished_at_s,
+        finish_time_s=record.finished_at_s,
+        duration_s=job.row.duration_s,
+        walltime_s=job.row.walltime_s,
+        succeeded=record.state is JobState.SUCCEEDED,
+        gpus=gpus,
+        preemptions=record.preemptions,
+        held_s=record.held_gpu_s / gpus,
+        wasted_s=record.wasted_gpu_s / gpus,
+        placement=last.placement,
+        gpu_ids=last.gpu_ids,
+    )

@@ -1,0 +1,128 @@
+"""From a workload's rows to jobs that the engine can run: specification, truth, and the bound's view of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from policies.bounds import BoundJob, Bounds, lower_bound
+from policies.model.cluster import Cluster
+from policies.model.graph import StageGraph
+from policies.model.ids import JobId
+from policies.model.job import IterationTimes, JobSpec, PreemptionSignal
+from policies.model.parallelism import ParallelismConfig
+from policies.throughput import NeverFits, iteration_times
+from service.sim.executor import JobTruth
+from service.sim.workloads.files import WorkloadError
+from service.sim.workloads.model import Workload, WorkloadJob
+
+Catalogue = Callable[[str, int], tuple[StageGraph, ParallelismConfig]]
+"""Model name and GPUs -> its stage graph and parallelism; raises ValueError for what it does not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimJob:
+    """One row of the workload as the engine sees it (``id``, ``spec``) and as it truly is."""
+
+    id: JobId
+    row: WorkloadJob
+    spec: JobSpec
+    times: IterationTimes | None
+    iterations: float | None
+
+    def truth(self) -> JobTruth:
+        """A fresh truth, without progress."""
+        return JobTruth(self.row.duration_s, self.iterations, self.times)
+
+    @property
+    def floor_duration_s(self) -> float:
+        """Run time at alpha_floor: what no placement can beat."""
+        return (
+            self.row.duration_s if self.times is None else self.row.duration_s * self.times.floor_s / self.times.min_s
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SimJobs:
+    """The jobs that fit the cluster, and how many rows do not or broke the table."""
+
+    jobs: Sequence[SimJob]
+    skipped: int
+
+
+def prepare(
+    workload: Workload,
+    cluster: Cluster,
+    *,
+    catalogue: Catalogue | None = None,
+    checkpoint_period_s: float | None = 300.0,
+    skip_invalid: bool = False,
+) -> SimJobs:
+    """Jobs in submission order, numbered from 1.
+
+    A row that no set of the cluster's servers can hold, or that names an unknown model, is a :class:`WorkloadError` that
+    names the job; with ``skip_invalid`` it is left out and counted.
+    """
+    jobs: list[SimJob] = []
+    skipped = len(workload.skipped)
+    for row in workload.jobs:
+        try:
+            jobs.append(_sim_job(JobId(len(jobs) + 1), row, cluster, catalogue, checkpoint_period_s))
+        except ValueError as error:
+            if not skip_invalid:
+                raise WorkloadError(f"job {row.job_id!r} {error}", file=workload.name) from error
+            skipped += 1
+    return SimJobs(jobs, skipped)
+
+
+def bounds_of(jobs: Sequence[SimJob], cluster: Cluster) -> Bounds:
+    """The lower bound on the mean JCT of these jobs on this cluster."""
+    return lower_bound(
+        [BoundJob(job.row.submit_time_s, job.row.gpus, job.floor_duration_s) for job in jobs], cluster.gpus
+    )
+
+
+def _sim_job(
+    job_id: JobId, row: WorkloadJob, cluster: Cluster, catalogue: Catalogue | None, checkpoint_period_s: float | None
+) -> SimJob:
+    _check_size(row, cluster)
+    graph: StageGraph | None = None
+    parallelism: ParallelismConfig | None = None
+    times: IterationTimes | None = None
+    if row.model:
+        if catalogue is None:
+            raise ValueError(f"names the model {row.model!r}, but there is no catalogue")
+        graph, parallelism = catalogue(row.model, row.gpus)
+        try:
+            times = iteration_times(graph, parallelism, cluster, row.gpu_type or None)
+        except NeverFits as error:
+            raise ValueError(f"can never start: {error}") from error
+    iterations = float(row.iterations) if row.iterations is not None else None
+    if iterations is None and times is not None:
+        iterations = max(1.0, float(round(row.duration_s / times.min_s)))
+    spec = JobSpec(
+        name=row.name,
+        user=row.user,
+        gpus=row.gpus,
+        project=row.project,
+        stage_graph=graph,
+        parallelism=parallelism,
+        model=row.model or None,
+        gpu_type=row.gpu_type or None,
+        declared_iterations=row.declared_iterations,
+        walltime_s=row.walltime_s,
+        checkpoint_period_s=checkpoint_period_s,
+        # Simulated programs all take the warning signal: a graceful preemption loses no work.
+        preemption=PreemptionSignal(),
+    )
+    return SimJob(job_id, row, spec, times, iterations)
+
+
+def _check_size(row: WorkloadJob, cluster: Cluster) -> None:
+    """A gang never mixes GPU types, so one type must be able to hold it."""
+    if row.gpu_type:
+        most = cluster.gpus_by_type.get(row.gpu_type, 0)
+        kind = f" {row.gpu_type}"
+    else:
+        most = max(cluster.gpus_by_type.values())
+        kind = " of one type" if len(cluster.gpus_by_type) > 1 else ""
+    if row.gpus > most:
+        raise ValueError(f"needs {row.gpus} GPUs, but cluster {cluster.name!r} has {most}{kind}")

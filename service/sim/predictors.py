@@ -1,0 +1,102 @@
+"""Predictors of a simulation: they know the truth, and say it, blur it, corrupt it or keep it to themselves."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRequest, Unit
+from policies.model.ids import JobId
+from service.engine.ports import Predictor
+from service.sim.draws import normal, uniform
+from service.sim.jobs import SimJob
+
+ADVERSARIAL_SHARE = 0.1
+ADVERSARIAL_FACTOR = 100.0
+_SIGMA_MAX = 10.0
+"""Beyond e^10 a factor says nothing; the limit keeps every estimate finite."""
+
+
+class PredictorNameError(ValueError):
+    """A predictor that does not exist, or a parameter that it does not take."""
+
+
+class TruthPredictor:
+    """Implements :class:`service.engine.ports.Predictor`: one point, the true total times ``factor(job)``.
+
+    The unit is iterations where the job has a catalogue model or a count of iterations, else seconds of service.
+    """
+
+    def __init__(self, jobs: Mapping[JobId, SimJob], factor: Callable[[str], float], source: str) -> None:
+        self._jobs = jobs
+        self._factor = factor
+        self._source = source
+
+    def predict(self, now_s: float, requests: Sequence[PredictionRequest]) -> Sequence[Prediction | None]:
+        """One point for each job."""
+        return [Prediction(self._estimate(self._jobs[request.job])) for request in requests]
+
+    def _estimate(self, job: SimJob) -> Estimate:
+        factor = self._factor(job.row.job_id)
+        if job.iterations is None:
+            return Estimate((job.row.duration_s * factor,), Unit.SERVICE_S, self._source, seconds_per_unit=1.0)
+        per_iteration_s = job.row.duration_s / job.iterations
+        return Estimate((job.iterations * factor,), Unit.ITERATIONS, self._source, seconds_per_unit=per_iteration_s)
+
+    def ended(self, label: EndedJob) -> None:
+        """There is nothing to learn."""
+
+
+class NoPredictor:
+    """Implements :class:`service.engine.ports.Predictor`: never an estimate, so jobs are ranked by attained service."""
+
+    def predict(self, now_s: float, requests: Sequence[PredictionRequest]) -> Sequence[Prediction | None]:
+        """None for each job."""
+        return [None] * len(requests)
+
+    def ended(self, label: EndedJob) -> None:
+        """There is nothing to learn."""
+
+
+def make_predictor(name: str, jobs: Sequence[SimJob], seed: int) -> Predictor:
+    """The predictor that ``oracle``, ``noisy:SIGMA``, ``adversarial`` or ``none`` stands for.
+
+    ``noisy`` = n exp(SIGMA z) with z ~ N(0, 1) drawn from (seed, job_id); ``adversarial`` = a tenth of the jobs, by seed,
+    off by a factor 100 either way. Raises :class:`PredictorNameError`.
+    """
+    by_id = {job.id: job for job in jobs}
+    kind, _, parameter = name.partition(":")
+    if kind == "noisy":
+        sigma = _sigma(parameter)
+        return TruthPredictor(by_id, lambda job_id: math.exp(sigma * normal(seed, job_id, "noisy")), name)
+    if parameter:
+        raise PredictorNameError(f"predictor {kind!r} takes no parameter, got {name!r}")
+    if kind == "oracle":
+        return TruthPredictor(by_id, lambda job_id: 1.0, name)
+    if kind == "adversarial":
+        return TruthPredictor(by_id, lambda job_id: adversarial_factor(seed, job_id), name)
+    if kind == "none":
+        return NoPredictor()
+    if kind == "trained":
+        raise PredictorNameError(
+            "predictor 'trained' is not available in this version; use oracle, noisy:SIGMA or none"
+        )
+    raise PredictorNameError(f"unknown predictor {name!r}; use oracle, noisy:SIGMA, adversarial or none")
+
+
+def adversarial_factor(seed: int, job_id: str) -> float:
+    """100 or 1/100 for a tenth of the jobs, 1 for the others."""
+    draw = uniform(seed, job_id, "adversarial")
+    if draw >= ADVERSARIAL_SHARE:
+        return 1.0
+    return ADVERSARIAL_FACTOR if draw < ADVERSARIAL_SHARE / 2 else 1.0 / ADVERSARIAL_FACTOR
+
+
+def _sigma(text: str) -> float:
+    try:
+        sigma = float(text)
+    except ValueError:
+        sigma = math.nan
+    if not 0.0 <= sigma <= _SIGMA_MAX:
+        raise PredictorNameError(
+            f"predictor 'noisy' needs a SIGMA from 0 to {_SIGMA_MAX:g}, as in noisy:0.5; got {text!r}"
+        )
+    return sigma

@@ -1,0 +1,259 @@
+"""What a simulation found: one row a job, the summary ``sooner.sim.result/1``, and the files of ``--out``."""
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from policies.bounds import Bounds
+from policies.model.cluster import Cluster
+from policies.model.placement import Placement
+
+RESULT_SCHEMA = "sooner.sim.result/1"
+BOUNDS_SCHEMA = "sooner.sim.bounds/1"
+COMPARISON_SCHEMA = "sooner.sim.comparison/1"
+SLOWDOWN_DURATION_MIN_S = 10.0
+"""A job shorter than this counts as this long in the slowdown, or a few tiny jobs would decide the mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutcome:
+    """One finished job. ``start_time_s`` is its first start; placement and GPU indices are those of its last attempt.
+
+    ``held_s`` is the time in which it held GPUs, ``wasted_s`` the part of it without progress that counts.
+    """
+
+    job_id: str
+    submit_time_s: float
+    start_time_s: float
+    finish_time_s: float
+    duration_s: float
+    walltime_s: float | None
+    succeeded: bool
+    gpus: int
+    preemptions: int
+    held_s: float
+    wasted_s: float
+    placement: Placement
+    gpu_ids: tuple[tuple[int, ...], ...]
+
+    @property
+    def jct_s(self) -> float:
+        """Job completion time: submission to finish."""
+        return self.finish_time_s - self.submit_time_s
+
+    @property
+    def queueing_delay_s(self) -> float:
+        """Time in the queue, before the first start and after each preemption."""
+        return max(0.0, self.jct_s - self.held_s)
+
+    @property
+    def slowdown(self) -> float:
+        """JCT over duration."""
+        return self.jct_s / max(self.duration_s, SLOWDOWN_DURATION_MIN_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The summary; fields as in the format. Means are over the finished jobs, and 0 where there are none.
+
+    ``ratio_to_lower_bound`` is None unless every job finished. ``wall_s`` is filled in by whoever has a real clock.
+    """
+
+    policy: str
+    predictor: str
+    seed: int
+    jobs: int
+    skipped: int
+    finished: int
+    mean_jct_s: float
+    median_jct_s: float
+    p90_jct_s: float
+    p99_jct_s: float
+    mean_queueing_delay_s: float
+    mean_slowdown: float
+    makespan_s: float
+    utilization_ratio: float
+    preemptions: int
+    wasted_gpu_s: float
+    lower_bound_mean_jct_s: float
+    ratio_to_lower_bound: float | None
+    events: int
+    wall_s: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object ``sooner.sim.result/1``."""
+        return {"schema": RESULT_SCHEMA, **asdict(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """A result with the jobs behind it, in order of submission."""
+
+    result: Result
+    outcomes: Sequence[JobOutcome]
+    cluster: Cluster
+
+
+def summarise(
+    outcomes: Sequence[JobOutcome],
+    *,
+    policy: str,
+    predictor: str,
+    seed: int,
+    jobs: int,
+    skipped: int,
+    first_submission_s: float,
+    bounds: Bounds,
+    events: int,
+) -> Result:
+    """The summary of a run. ``jobs`` were submitted; ``outcomes`` holds those that ended."""
+    done = [outcome for outcome in outcomes if outcome.succeeded]
+    jcts_s = np.array([outcome.jct_s for outcome in done] or [0.0])
+    median_s, p90_s, p99_s = (float(value) for value in np.percentile(jcts_s, (50, 90, 99)))
+    mean_s = float(jcts_s.mean())
+    makespan_s = max((outcome.finish_time_s for outcome in outcomes), default=first_submission_s) - first_submission_s
+    wasted_gpu_s = sum(outcome.gpus * outcome.wasted_s for outcome in outcomes)
+    useful_gpu_s = sum(outcome.gpus * outcome.held_s for outcome in outcomes) - wasted_gpu_s
+    bound_s = bounds.lower_bound_mean_jct_s
+    return Result(
+        policy=policy,
+        predictor=predictor,
+        seed=seed,
+        jobs=jobs,
+        skipped=skipped,
+        finished=len(done),
+        mean_jct_s=mean_s,
+        median_jct_s=median_s,
+        p90_jct_s=p90_s,
+        p99_jct_s=p99_s,
+        mean_queueing_delay_s=_mean(outcome.queueing_delay_s for outcome in done),
+        mean_slowdown=_mean(outcome.slowdown for outcome in done),
+        makespan_s=makespan_s,
+        utilization_ratio=useful_gpu_s / (bounds.gpus * makespan_s) if makespan_s > 0.0 else 0.0,
+        preemptions=sum(outcome.preemptions for outcome in outcomes),
+        wasted_gpu_s=wasted_gpu_s,
+        lower_bound_mean_jct_s=bound_s,
+        ratio_to_lower_bound=mean_s / bound_s if jobs and len(done) == jobs else None,
+        events=events,
+    )
+
+
+def _mean(values: Iterable[float]) -> float:
+    numbers = list(values)
+    return sum(numbers) / len(numbers) if numbers else 0.0
+
+
+def bounds_dict(bounds: Bounds) -> dict[str, Any]:
+    """The JSON object ``sooner.sim.bounds/1``."""
+    return {"schema": BOUNDS_SCHEMA, **asdict(bounds)}
+
+
+def comparison_dict(results: Sequence[Result]) -> dict[str, Any]:
+    """The JSON object ``sooner.sim.comparison/1``."""
+    return {"schema": COMPARISON_SCHEMA, "runs": [result.to_dict() for result in results]}
+
+
+JOB_COLUMNS = (
+    "job_id",
+    "submit_time_s",
+    "start_time_s",
+    "finish_time_s",
+    "jct_s",
+    "queueing_delay_s",
+    "preemptions",
+    "gpus",
+    "servers",
+)
+BATSIM_COLUMNS = (
+    "job_id",
+    "workload_name",
+    "submission_time",
+    "requested_number_of_resources",
+    "requested_time",
+    "success",
+    "starting_time",
+    "execution_time",
+    "finish_time",
+    "waiting_time",
+    "turnaround_time",
+    "stretch",
+    "allocated_resources",
+)
+"""What Batsim writes as ``<prefix>_jobs.csv`` and evalys reads (documentation of both)."""
+
+
+def write_simulation(simulation: Simulation, folder: Path, workload_name: str) -> None:
+    """Write ``result.json``, ``jobs.csv`` and ``batsim_jobs.csv`` into ``folder``, which is made if need be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(simulation.result.to_dict(), indent=2, allow_nan=False)
+    (folder / "result.json").write_text(text + "\n", encoding="utf-8")
+    names = [server.name for server in simulation.cluster.servers]
+    _write_csv(folder / "jobs.csv", JOB_COLUMNS, (_job_row(outcome, names) for outcome in simulation.outcomes))
+    first_gpu = np.cumsum([0, *(server.gpus for server in simulation.cluster.servers)]).tolist()
+    rows = (_batsim_row(outcome, workload_name, first_gpu) for outcome in simulation.outcomes)
+    _write_csv(folder / "batsim_jobs.csv", BATSIM_COLUMNS, rows)
+
+
+def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
+def _job_row(outcome: JobOutcome, names: Sequence[str]) -> Sequence[object]:
+    return (
+        outcome.job_id,
+        outcome.submit_time_s,
+        outcome.start_time_s,
+        outcome.finish_time_s,
+        outcome.jct_s,
+        outcome.queueing_delay_s,
+        outcome.preemptions,
+        outcome.gpus,
+        " ".join(names[server] for server in outcome.placement.servers),
+    )
+
+
+def _batsim_row(outcome: JobOutcome, workload_name: str, first_gpu: Sequence[int]) -> Sequence[object]:
+    """Batsim knows one start a job: waiting ends at the first, and pauses after it count as execution."""
+    execution_s = outcome.finish_time_s - outcome.start_time_s
+    resources = sorted(
+        first_gpu[share.server] + gpu
+        for share, gpus in zip(outcome.placement.shares, outcome.gpu_ids, strict=True)
+        for gpu in gpus
+    )
+    return (
+        outcome.job_id,
+        workload_name,
+        outcome.submit_time_s,
+        outcome.gpus,
+        "" if outcome.walltime_s is None else outcome.walltime_s,
+        int(outcome.succeeded),
+        outcome.start_time_s,
+        execution_s,
+        outcome.finish_time_s,
+        outcome.start_time_s - outcome.submit_time_s,
+        outcome.jct_s,
+        outcome.jct_s / execution_s if execution_s > 0.0 else "",
+        interval_set(resources),
+    )
+
+
+def interval_set(numbers: Sequence[int]) -> str:
+    """Ascending numbers as Batsim writes them: ``0-3 7``."""
+    parts: list[str] = []
+    position = 0
+    while position < len(numbers):
+        end = position
+        while end + 1 < len(numbers) and numbers[end + 1] == numbers[end] + 1:
+            end += 1
+        first, last = numbers[position], numbers[end]
+        parts.append(str(first) if first == last else f"{first}-{last}")
+        position = end + 1
+    return " ".join(parts)
