@@ -1,0 +1,42 @@
+"""Refusing commands of a leader that has been replaced: the highest fencing token seen is kept in a file under a lock."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from service.executors.files import PRIVATE_FILE
+
+
+class Fence:
+    """One file a data folder, shared by all executors on it. Tokens only rise."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._highest = 0
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator["Fence"]:
+        """Keep others from raising the token while commands that were admitted are carried out."""
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            text = os.pread(descriptor, 32, 0).strip()
+            on_disk = int(text) if text.isdigit() else 0
+            self._highest = max(self._highest, on_disk)
+            try:
+                yield self
+            finally:
+                if self._highest > on_disk:
+                    with contextlib.suppress(OSError):  # a full disk must not keep commands from being carried out
+                        os.pwrite(descriptor, b"%-31d\n" % self._highest, 0)
+        finally:
+            os.close(descriptor)
+
+    def admits(self, token: int) -> bool:
+        """Whether a command with this token may be carried out; a higher one raises the bar for all others."""
+        if token < self._highest:
+            return False
+        self._highest = token
+        return True

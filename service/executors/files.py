@@ -1,0 +1,76 @@
+"""Small files that survive a crash: written whole or not at all. Standard library only, the supervisor uses it too."""
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+PRIVATE_FILE = 0o600
+PRIVATE_FOLDER = 0o700
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in ``folder`` durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_json(path: Path, value: dict[str, Any], reserved: Path | None = None) -> None:
+    """Replace ``path`` atomically and durably. Raises OSError and leaves no trace when the disk is full.
+
+    ``reserved`` is a file of :func:`reserve` on the same file system: its blocks are used first, so that a record that
+    fits in it can be written on a full disk.
+    """
+    data = json.dumps(value).encode()
+    temporary = (
+        reserved if reserved is not None and reserved.exists() else path.with_name(f".{path.name}.{os.getpid()}")
+    )
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+        try:
+            _write_all(descriptor, data)
+            # Whitespace behind a document is no part of it, so a reserved file keeps its length until it is cut.
+            os.ftruncate(descriptor, len(data))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.replace(path)
+    except OSError:
+        if temporary != reserved:
+            temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def reserve(path: Path, size_bytes: int) -> None:
+    """Take blocks on the disk now, for a record that must be written later whatever happens."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+    try:
+        _write_all(descriptor, b" " * size_bytes)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in ``path``; None if there is no such file or it holds no object."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Whether the disk, or this user's share of it, is used up."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

@@ -1,0 +1,155 @@
+"""The names in an attempt's folder, and how such a folder comes into being: whole, locked, and once.
+
+``attempts/<attempt id>/`` is made by its supervisor under another name, locked and filled, and then given its name by one
+rename, which fails if the name is taken. So there is never a folder without its lock and its first record, two launches
+of one attempt cannot both succeed, and a Stop that comes first takes the name with a tombstone that nothing can run in.
+
+| file | written by | when |
+|---|---|---|
+| ``lock`` | supervisor | held (flock) as long as the supervisor lives |
+| ``supervisor.json`` | supervisor | before the folder has its name: pid, start ticks, boot id |
+| ``ranks.json`` | supervisor | before any command is executed: pid and start ticks of each rank |
+| ``started.json`` | supervisor | all commands were executed |
+| ``stop.json`` | executor | a stop is wanted; ``wake`` (a FIFO) rings the supervisor |
+| ``signalled`` | supervisor | before the first stop signal is sent |
+| ``exit.json`` | supervisor, or the executor for a dead one | nothing runs any more |
+| ``acknowledged.json`` | executor | ``exit.json``, renamed when the service has committed the report |
+| ``progress.jsonl`` | the program, and the service for progress that came over HTTP | any time |
+| ``reserved`` | supervisor | room on the disk for ``exit.json``, taken before the start |
+| ``output/`` | supervisor | standard output and error, see :mod:`service.executors.logs` |
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from service.executors.files import PRIVATE_FILE, PRIVATE_FOLDER, read_json, sync_folder, write_json
+
+LOCK = "lock"
+SUPERVISOR = "supervisor.json"
+RANKS = "ranks.json"
+STARTED = "started.json"
+STOP = "stop.json"
+SIGNALLED = "signalled"
+EXIT = "exit.json"
+ACKNOWLEDGED = "acknowledged.json"
+PROGRESS = "progress.jsonl"
+OUTPUT = "output"
+RESERVED = "reserved"
+WAKE = "wake"
+WORK = "work"
+UNNAMED = ".new-"
+_DETAIL_CHARS = 1000
+
+
+STOPPED_FIRST = "stopped before it started"
+
+
+class Taken(Exception):
+    """The attempt's folder exists already: somebody runs it, ran it, or forbade it."""
+
+
+def end_record(
+    outcome: str,
+    at_s: float,
+    *,
+    exit_code: int | None = None,
+    reason: str | None = None,
+    detail: str = "",
+    stop_signalled: bool = False,
+) -> dict[str, Any]:
+    """What ``exit.json`` holds: ``outcome`` is ``exited``, ``launch_failed`` or ``lost``, ``reason`` a word of the reasons."""
+    return {
+        "outcome": outcome,
+        "at_s": at_s,
+        "exit_code": exit_code,
+        "reason": reason,
+        "detail": detail[:_DETAIL_CHARS],
+        "stop_signalled": stop_signalled,
+    }
+
+
+def draft(attempts: Path, attempt: str) -> tuple[Path, int]:
+    """A new folder without its name yet, and the descriptor that holds its lock. Raises OSError."""
+    folder = Path(tempfile.mkdtemp(prefix=f"{UNNAMED}{attempt}-", dir=attempts))
+    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return folder, lock
+
+
+def publish(drafted: Path, attempt: str) -> Path:
+    """Give a drafted folder its name. Raises :class:`Taken`, and then the draft is gone."""
+    folder = drafted.parent / attempt
+    try:
+        # A folder that holds files is never replaced (POSIX rename), and no attempt's folder is ever empty.
+        drafted.rename(folder)
+    except OSError:
+        shutil.rmtree(drafted, ignore_errors=True)
+        if folder.exists():
+            raise Taken(attempt) from None
+        raise
+    sync_folder(folder.parent)
+    return folder
+
+
+def bury(attempts: Path, attempt: str, record: dict[str, Any]) -> None:
+    """Take an attempt's name with a folder that has ended before it began. Raises :class:`Taken` or OSError."""
+    drafted, lock = draft(attempts, attempt)
+    try:
+        write_json(drafted / EXIT, record)
+        publish(drafted, attempt)
+    finally:
+        os.close(lock)
+        shutil.rmtree(drafted, ignore_errors=True)
+
+
+def is_supervised(folder: Path) -> bool:
+    """Whether somebody holds the folder's lock. A shared try, so that two observers do not see each other."""
+    try:
+        descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def write_stop(folder: Path, warning_signal: str | None, grace_s: float) -> None:
+    """Ask the supervisor to stop its attempt. A request never softens an earlier one. Raises OSError."""
+    earlier = read_json(folder / STOP)
+    if earlier is not None and (earlier["warning_signal"] is None or warning_signal is not None):
+        return
+    write_json(folder / STOP, {"warning_signal": warning_signal, "grace_s": grace_s})
+    ring(folder)
+
+
+def ring(folder: Path) -> None:
+    """Wake the supervisor, if there is one."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder / WAKE, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, b"!")
+        finally:
+            os.close(descriptor)
+
+
+def sweep_drafts(attempts: Path, before_s: float) -> None:
+    """Remove drafts made before ``before_s`` (Unix time) whose maker died before it could name them."""
+    for path in attempts.glob(f"{UNNAMED}*"):
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime < before_s and not is_supervised(path):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def make_private(folder: Path) -> Path:
+    """The folder, made if it is not there, readable by its owner alone."""
+    folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+    return folder

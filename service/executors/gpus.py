@@ -1,0 +1,132 @@
+"""The GPUs of this machine as NVML tells them, and the cluster that they make. Without a driver GPUs are virtual."""
+
+import re
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from policies.model.cluster import Cluster, Server
+
+_GIB = 1024**3
+_BRANDS = re.compile(r"^(NVIDIA|Tesla|Quadro|GeForce|TITAN|\s)+", re.IGNORECASE)
+_MODEL = re.compile(r"(?:RTX |GTX )?[A-Za-z]*\d+[A-Za-z]*(?: Ti| SUPER)?")
+
+
+class Nvml(Protocol):
+    """The part of ``pynvml`` that is used; recorded answers stand in for it in tests."""
+
+    def nvmlInit(self) -> Any: ...
+    def nvmlShutdown(self) -> Any: ...
+    def nvmlDeviceGetCount(self) -> int: ...
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any: ...
+    def nvmlDeviceGetUUID(self, handle: Any) -> str | bytes: ...
+    def nvmlDeviceGetName(self, handle: Any) -> str | bytes: ...
+    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInfo:
+    """One physical GPU. ``uuid`` is what ``CUDA_VISIBLE_DEVICES`` takes whatever order CUDA counts in."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_bytes: int
+
+    @property
+    def gpu_type(self) -> str:
+        """The short name that jobs ask for: ``Tesla V100-SXM2-32GB`` is a ``V100``."""
+        return gpu_type_of(self.name)
+
+
+def gpu_type_of(name: str) -> str:
+    """A marketing name's model number, without brand, board and memory; the whole name where none is found."""
+    match = _MODEL.match(_BRANDS.sub("", name))
+    return match.group().replace(" ", "") if match else name
+
+
+def detect(nvml: Nvml | None = None, visible: str | None = None) -> list[GpuInfo] | None:
+    """The GPUs of this machine in NVML's order; None without a driver or without any GPU.
+
+    ``visible`` restricts them as ``CUDA_VISIBLE_DEVICES`` does (None: all): a service that was given two of the
+    machine's GPUs hands out those two.
+    """
+    if nvml is None:
+        try:
+            import pynvml  # only on machines that may have GPUs, and only when somebody asks
+        except ImportError:
+            return None
+        nvml = pynvml
+    try:
+        nvml.nvmlInit()
+    except Exception:  # pynvml raises a class per status code; each means that there is no usable driver
+        return None
+    try:
+        found = [_read(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+    except Exception:
+        return None
+    finally:
+        nvml.nvmlShutdown()
+    if visible is not None:
+        found = _restrict(found, visible)
+    return found or None
+
+
+def _read(nvml: Nvml, index: int) -> GpuInfo:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    return GpuInfo(
+        index=index,
+        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+        name=_text(nvml.nvmlDeviceGetName(handle)),
+        memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+    )
+
+
+def _text(value: str | bytes) -> str:
+    # Older bindings answer in bytes.
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _restrict(gpus: Sequence[GpuInfo], visible: str) -> list[GpuInfo]:
+    chosen: list[GpuInfo] = []
+    for entry in filter(None, (part.strip() for part in visible.split(","))):
+        match = next((gpu for gpu in gpus if str(gpu.index) == entry or gpu.uuid.startswith(entry)), None)
+        if match is None:
+            # CUDA, too, hides everything from the first unknown entry on.
+            break
+        chosen.append(match)
+    return chosen
+
+
+def local_cluster(virtual_gpus: int, gpus: Sequence[GpuInfo] | None = None, host: str | None = None) -> Cluster:
+    """This machine as a cluster: a server for each type of GPU found, else one server of ``virtual_gpus`` virtual GPUs."""
+    name = host or socket.gethostname().partition(".")[0] or "localhost"
+    if not gpus:
+        return Cluster(name, (Server(name, virtual_gpus),))
+    types = list(dict.fromkeys(gpu.gpu_type for gpu in gpus))
+    servers = []
+    for gpu_type in types:
+        members = [gpu for gpu in gpus if gpu.gpu_type == gpu_type]
+        memory_gib = round(min(gpu.memory_bytes for gpu in members) / _GIB, 1)
+        label = name if len(types) == 1 else f"{name}-{gpu_type.lower()}"
+        servers.append(Server(label, len(members), gpu_type=gpu_type, gpu_memory_gib=memory_gib))
+    return Cluster(name, tuple(servers))
+
+
+def physical_ids(cluster: Cluster, gpus: Sequence[GpuInfo] | None) -> tuple[tuple[str, ...], ...] | None:
+    """The UUID behind each GPU index of each server; None where GPUs are virtual.
+
+    Servers take physical GPUs of their type in order. If the machine has too few for the whole cluster, all are virtual.
+    """
+    if not gpus:
+        return None
+    left = list(gpus)
+    layout = []
+    for server in cluster.servers:
+        mine = [gpu for gpu in left if gpu.gpu_type == server.gpu_type][: server.gpus]
+        if len(mine) < server.gpus:
+            return None
+        left = [gpu for gpu in left if gpu not in mine]
+        layout.append(tuple(gpu.uuid for gpu in mine))
+    return tuple(layout)

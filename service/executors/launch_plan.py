@@ -1,0 +1,133 @@
+"""From a Launch to what its supervisor needs: the ranks, their environments, and where things lie. No process is touched."""
+
+import socket
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from policies.model.job import Launch as LaunchMode
+from service.engine.commands import Launch
+
+_ALLOWED = frozenset({"PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR"})
+_ALLOWED_PREFIX = "LC_"
+_PORTS = range(20000, 30000)
+"""Below the range from which Linux takes ports for outgoing connections (32768 and up)."""
+_THIS_HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What is the same for every attempt of an executor. ``gpu_uuids`` as :func:`service.executors.gpus.physical_ids`.
+
+    ``progress_url`` is a template in which ``{job}`` and ``{attempt}`` are replaced.
+    """
+
+    data_dir: Path
+    environ: Mapping[str, str]
+    lease_s: float
+    log_bytes_max: int
+    term_grace_s: float
+    progress_url: str | None
+    gpu_uuids: tuple[tuple[str, ...], ...] | None
+
+    @property
+    def attempts_dir(self) -> Path:
+        """Where the attempts' folders are."""
+        return self.data_dir / "attempts"
+
+    @property
+    def lease_file(self) -> Path:
+        """The file whose time the service renews."""
+        return self.data_dir / "lease"
+
+    def checkpoint_dir(self, job: int) -> Path:
+        """Where the attempts of a job keep their checkpoints."""
+        return self.data_dir / "checkpoints" / str(job)
+
+
+def allowed_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The part of the service's environment that programs may see: an allow-list, so that no secret slips through."""
+    return {name: value for name, value in environ.items() if name in _ALLOWED or name.startswith(_ALLOWED_PREFIX)}
+
+
+def build_plan(launch: Launch, site: Site, token: str, master_port: int) -> dict[str, Any]:
+    """The document that a supervisor reads from its standard input."""
+    spec = launch.spec
+    return {
+        "attempt": str(launch.attempt),
+        "attempts_dir": str(site.attempts_dir),
+        "lease_file": str(site.lease_file),
+        "lease_s": site.lease_s,
+        "log_bytes_max": site.log_bytes_max,
+        "checkpoint_dir": str(site.checkpoint_dir(launch.job)),
+        "working_dir": spec.working_dir,
+        "command": list(spec.command),
+        "env": _environment(launch, site, token, master_port),
+        "ranks": ranks_of(launch, site.gpu_uuids),
+        "master_port": master_port,
+        "warning_signal": spec.preemption.signal if spec.preemption is not None else None,
+        "grace_s": spec.preemption.grace_s if spec.preemption is not None else site.term_grace_s,
+        "term_grace_s": site.term_grace_s,
+    }
+
+
+def _environment(launch: Launch, site: Site, token: str, master_port: int) -> dict[str, str]:
+    """What all ranks share. The job's own entries come before ours, so it cannot pretend to be another job."""
+    folder = site.attempts_dir / launch.attempt
+    ours = {
+        "SOONER_JOB_ID": str(launch.job),
+        "SOONER_ATTEMPT": str(launch.attempt),
+        "SOONER_CHECKPOINT_DIR": str(site.checkpoint_dir(launch.job)),
+        "SOONER_RESUME_ITERATION": str(launch.resume_iteration),
+        "SOONER_PROGRESS_FILE": str(folder / "progress.jsonl"),
+        "SOONER_PROGRESS_TOKEN": token,
+        "MASTER_ADDR": _THIS_HOST,
+        "MASTER_PORT": str(master_port),
+        "NNODES": str(len(launch.placement.shares)),
+        "WORLD_SIZE": str(launch.placement.gpus),
+    }
+    if site.progress_url is not None:
+        url = site.progress_url.replace("{job}", str(launch.job)).replace("{attempt}", launch.attempt)
+        ours["SOONER_PROGRESS_URL"] = url
+    return allowed_environment(site.environ) | dict(launch.spec.env) | ours
+
+
+def ranks_of(launch: Launch, gpu_uuids: Sequence[Sequence[str]] | None) -> list[dict[str, str]]:
+    """The entries of each rank's own environment, in rank order: a rank a server, or a rank a GPU.
+
+    A rank sees all the job's GPUs on its server, as under torchrun: it chooses its own by ``LOCAL_RANK``.
+    """
+    ranks: list[dict[str, str]] = []
+    for node, (share, gpus) in enumerate(zip(launch.placement.shares, launch.gpu_ids, strict=True)):
+        real = gpu_uuids is not None and share.server < len(gpu_uuids)
+        visible = [gpu_uuids[share.server][gpu] if real and gpu_uuids is not None else str(gpu) for gpu in gpus]
+        here = {
+            "NODE_RANK": str(node),
+            "SOONER_GPUS_ON_SERVER": str(share.gpus),
+            "CUDA_VISIBLE_DEVICES": ",".join(visible),
+        }
+        if launch.spec.launch is LaunchMode.SERVER:
+            ranks.append(here)
+        else:
+            ranks += [here | {"RANK": str(len(ranks) + i), "LOCAL_RANK": str(i)} for i in range(share.gpus)]
+    return ranks
+
+
+def free_port(taken: Collection[int], first: int) -> int:
+    """A port of this host that nobody listens on and that is not in ``taken``, looked for from ``first`` on.
+
+    Raises OSError when there is none.
+    """
+    for step in range(len(_PORTS)):
+        port = _PORTS[(first + step) % len(_PORTS)]
+        if port in taken:
+            continue
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((_THIS_HOST, port))
+            except OSError:
+                continue
+            return port
+    raise OSError(f"no free port in {_PORTS.start}-{_PORTS.stop - 1}")

@@ -1,0 +1,314 @@
+"""Runs attempts as processes of this machine, each under a supervisor that outlives the service.
+
+The executor never waits for a job and keeps nothing that cannot be read from the attempts' folders again: a service that
+was killed finds its running attempts by reading them. All jobs run as the user of the service.
+"""
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import re
+import secrets
+import shutil
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from policies.model.cluster import Cluster
+from policies.model.ids import AttemptId, JobId, attempt_id
+from policies.model.reasons import Reason
+from service.engine.commands import Command, Launch, Stop
+from service.engine.events import Report
+from service.engine.ports import AttemptStatus, Clock
+from service.executors import folder as names
+from service.executors.fencing import Fence
+from service.executors.files import PRIVATE_FILE, is_disk_full, read_json
+from service.executors.gpus import GpuInfo, physical_ids
+from service.executors.launch_plan import Site, build_plan, free_port
+from service.executors.logs import LogChunk, read_log
+from service.executors.progress import LINE_BYTES_MAX, Ignored, RateLimit, check_line
+from service.executors.watched import Watched
+
+_ATTEMPT = re.compile(r"[0-9]+\.[0-9]+")
+_DRAFT_AGE_S = 60.0
+_KEY_BYTES = 32
+_KEPT_WHEN_PRUNED = frozenset({names.LOCK, names.ACKNOWLEDGED, names.EXIT})
+
+
+class LocalExecutor:
+    """The executor port on one machine; see :class:`service.engine.ports.Executor` for the contract.
+
+    ``lease_s``: seconds without :meth:`renew_leases` or :meth:`poll` after which supervisors stop their attempts.
+    ``log_bytes_max``: kept of an attempt's output. ``progress_url``: template with ``{job}`` and ``{attempt}`` of where a
+    program may POST its progress (None: by file only). ``term_grace_s``: between SIGTERM and SIGKILL where no stop says
+    otherwise. ``gpus``: what :func:`service.executors.gpus.detect` found; None = GPUs are virtual.
+    Methods may be called from several threads.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        cluster: Cluster,
+        *,
+        clock: Clock,
+        lease_s: float = 60.0,
+        log_bytes_max: int = 16 * 1024 * 1024,
+        progress_url: str | None = None,
+        term_grace_s: float = 10.0,
+        gpus: Sequence[GpuInfo] | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        if not sys.platform.startswith("linux"):
+            raise NotImplementedError("the local executor needs Linux (/proc, pidfd, child subreapers)")
+        self._clock = clock
+        self._site = Site(
+            data_dir=names.make_private(data_dir.absolute()),
+            environ=dict(os.environ if environ is None else environ),
+            lease_s=lease_s,
+            log_bytes_max=log_bytes_max,
+            term_grace_s=term_grace_s,
+            progress_url=progress_url,
+            gpu_uuids=physical_ids(cluster, gpus),
+        )
+        self._attempts = names.make_private(self._site.attempts_dir)
+        self._key = _load_key(data_dir / "executor.key")
+        self._fence = Fence(data_dir / "fence")
+        self._lock = threading.RLock()
+        self._live: dict[AttemptId, Watched] = {}
+        self._never: set[AttemptId] = set()
+        self._orphans: list[Watched] = []
+        self._url_limits: dict[AttemptId, RateLimit] = {}
+        self.refused_commands = 0
+        """Commands refused because a newer leader has spoken."""
+        self.renew_leases()
+        self._adopt()
+
+    # The port.
+
+    def send(self, commands: Sequence[Command]) -> None:
+        """Carry out commands, each once. Costs a process start (about a millisecond) a launch; never waits for one."""
+        with self._lock, self._fence.held() as fence:
+            for command in commands:
+                if not fence.admits(command.fencing_token):
+                    self.refused_commands += 1
+                elif isinstance(command, Launch):
+                    self._launch(command)
+                else:
+                    self._stop(command)
+
+    def poll(self) -> Sequence[Report]:
+        """What the attempts' folders say. O(live attempts), some ten system calls each. Renews the lease."""
+        self.renew_leases()
+        now_s = self._clock.now_s()
+        with self._lock:
+            self._orphans = [orphan for orphan in self._orphans if orphan.reap() is None and orphan.child is not None]
+            reports = [report for watched in self._live.values() for report in watched.observe(now_s)]
+        return sorted(reports, key=lambda report: report.at_s)
+
+    def acknowledge(self, reports: Sequence[Report]) -> None:
+        """Forget the attempts whose end is among ``reports``; their folders stay until they are pruned."""
+        with self._lock:
+            for report in reports:
+                watched = self._live.get(report.attempt) if report.attempt is not None else None
+                if watched is not None and watched.ends_with(report):
+                    self._forget(watched)
+
+    def observed(self) -> Mapping[AttemptId, AttemptStatus]:
+        """Every attempt whose end was not acknowledged."""
+        with self._lock:
+            return {attempt: watched.status for attempt, watched in self._live.items()}
+
+    # For the service around it.
+
+    def renew_leases(self) -> None:
+        """Tell all supervisors that the service lives. Call it at least every ``lease_s`` / 3."""
+        with contextlib.suppress(OSError):  # a full disk ends no lease: the file is there since the first start
+            self._site.lease_file.touch(mode=PRIVATE_FILE)
+
+    def read_logs(self, job: JobId, attempt: int | None = None, offset: int = 0, limit_bytes: int = 65536) -> LogChunk:
+        """What an attempt (None: the newest that has a folder) wrote. A negative offset counts from the end.
+
+        Raises KeyError if there is no such attempt.
+        """
+        number = attempt if attempt is not None else max(self._numbers(job), default=0)
+        folder = self._attempts / attempt_id(job, number)
+        if not folder.is_dir():
+            raise KeyError(attempt_id(job, number))
+        return read_log(folder / names.OUTPUT, offset, limit_bytes)
+
+    def accept_progress(self, attempt: AttemptId, token: str, line: Mapping[str, Any]) -> bool:
+        """Take one line of progress that came over HTTP; False if the token is wrong or the line breaks the rules.
+
+        It goes into the attempt's progress file, so that it survives a restart and obeys the same rules.
+        """
+        if not _ATTEMPT.fullmatch(attempt) or not hmac.compare_digest(self._token(attempt).encode(), token.encode()):
+            return False
+        if isinstance(check_line(line), Ignored):
+            return False
+        data = json.dumps(dict(line)).encode() + b"\n"
+        now_s = self._clock.now_s()
+        with self._lock:
+            watched = self._live.get(attempt)
+            if watched is None or watched.end is not None or len(data) > LINE_BYTES_MAX:
+                return False
+            if self._url_limits.setdefault(attempt, RateLimit(now_s)).admit(1, now_s) == 0:
+                return False
+            return _append(watched.folder / names.PROGRESS, data)
+
+    def stop_all(self, grace_s: float = 5.0) -> None:
+        """Ask every attempt to stop: for a service that takes its jobs with it. Poll until each has ended."""
+        with self._lock:
+            for watched in self._live.values():
+                if watched.end is None:
+                    self._stop(Stop(watched.attempt, graceful=False, grace_s=grace_s))
+
+    def prune(self, jobs: Iterable[JobId]) -> int:
+        """Delete logs, work folders and checkpoints of jobs that are over; returns the number of attempts pruned.
+
+        What stays of an attempt is a few bytes that keep it from ever running again.
+        """
+        pruned = 0
+        for job in jobs:
+            shutil.rmtree(self._site.checkpoint_dir(job), ignore_errors=True)
+            for number in self._numbers(job):
+                folder = self._attempts / attempt_id(job, number)
+                if not (folder / names.ACKNOWLEDGED).exists():
+                    continue
+                for path in folder.iterdir():
+                    if path.is_dir() and not path.is_symlink():
+                        shutil.rmtree(path, ignore_errors=True)
+                    elif path.name not in _KEPT_WHEN_PRUNED:
+                        path.unlink(missing_ok=True)
+                pruned += 1
+        return pruned
+
+    def close(self) -> None:
+        """Let go of everything. Attempts run on, and the next executor on the folder finds them."""
+        with self._lock:
+            self._live.clear()
+
+    # Inside.
+
+    def _adopt(self) -> None:
+        names.sweep_drafts(self._attempts, self._clock.now_s() - _DRAFT_AGE_S)
+        for folder in self._attempts.iterdir():
+            if _ATTEMPT.fullmatch(folder.name) and not (folder / names.ACKNOWLEDGED).exists():
+                watched = self._watch(AttemptId(folder.name))
+                watched.stopping = (folder / names.STOP).exists()
+                identity = read_json(folder / names.SUPERVISOR) or {}
+                watched.master_port = identity.get("master_port", 0)
+
+    def _watch(self, attempt: AttemptId) -> Watched:
+        marker = f"SOONER_PROGRESS_TOKEN={self._token(attempt)}".encode()
+        watched = Watched(attempt, self._attempts / attempt, marker)
+        self._live[attempt] = watched
+        return watched
+
+    def _forget(self, watched: Watched) -> None:
+        if not watched.settle():
+            self._never.add(watched.attempt)
+        del self._live[watched.attempt]
+        self._url_limits.pop(watched.attempt, None)
+        if watched.child is not None:
+            self._orphans.append(watched)
+
+    def _launch(self, launch: Launch) -> None:
+        attempt = launch.attempt
+        if attempt in self._live or attempt in self._never or self._reopened(attempt):
+            return
+        watched = self._watch(attempt)
+        token = self._token(attempt)
+        taken = {other.master_port for other in self._live.values()}
+        try:
+            watched.master_port = free_port(taken, first=int(token[:8], 16))
+            watched.child = _spawn(build_plan(launch, self._site, token, watched.master_port))
+        except OSError as error:
+            reason = Reason.DISK_FULL if is_disk_full(error) else Reason.LAUNCH_FAILED
+            watched.fail(self._clock.now_s(), reason, f"{error.strerror or error}")
+
+    def _stop(self, stop: Stop) -> None:
+        attempt = stop.attempt
+        warning = stop.warning_signal if stop.graceful else None
+        watched = self._live.get(attempt)
+        if watched is not None and watched.end is not None:
+            return
+        if watched is None:
+            if attempt in self._never or self._reopened(attempt):
+                return
+            watched = self._watch(attempt)
+        if not watched.folder.exists() and watched.end_unstarted(self._clock.now_s()):
+            return
+        watched.stop(warning, stop.grace_s)
+
+    def _reopened(self, attempt: AttemptId) -> bool:
+        """Whether the attempt is over and acknowledged. Then somebody who asks for it has forgotten: tell its end again."""
+        acknowledged = self._attempts / attempt / names.ACKNOWLEDGED
+        if not acknowledged.exists():
+            return False
+        record = read_json(acknowledged)
+        if record:
+            acknowledged.rename(acknowledged.with_name(names.EXIT))
+            self._watch(attempt).again = True
+        return True
+
+    def _token(self, attempt: AttemptId) -> str:
+        return hmac.new(self._key, attempt.encode(), hashlib.sha256).hexdigest()
+
+    def _numbers(self, job: JobId) -> list[int]:
+        prefix = f"{job}."
+        found = (path.name for path in self._attempts.iterdir() if path.name.startswith(prefix))
+        return sorted(int(name.removeprefix(prefix)) for name in found if _ATTEMPT.fullmatch(name))
+
+
+def _spawn(plan: dict[str, Any]) -> int:
+    """Start a supervisor that reads ``plan`` from memory; returns its process number at once. Raises OSError."""
+    program = str(Path(__file__).with_name("_supervise.py"))
+    plan_file = os.memfd_create("sooner-plan")
+    try:
+        with os.fdopen(os.dup(plan_file), "wb") as stream:
+            stream.write(json.dumps(plan).encode())
+        os.lseek(plan_file, 0, os.SEEK_SET)
+        # The attempt's id stands in the arguments for people who look at the process list; the plan, which may hold
+        # secrets of the job, does not, and the supervisor's own environment is empty.
+        return os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-I", "-S", program, plan["attempt"]],
+            {},
+            file_actions=[(os.POSIX_SPAWN_DUP2, plan_file, 0)],
+            setsigmask=(),
+        )
+    finally:
+        os.close(plan_file)
+
+
+def _load_key(path: Path) -> bytes:
+    """The secret that progress tokens are made with: drawn once, and the same for every executor on the folder."""
+    with contextlib.suppress(FileExistsError):
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
+        try:
+            os.write(descriptor, secrets.token_bytes(_KEY_BYTES))
+            os.fsync(descriptor)
+            path.hardlink_to(temporary)
+        finally:
+            os.close(descriptor)
+            temporary.unlink()
+    return path.read_bytes()
+
+
+def _append(path: Path, data: bytes) -> bool:
+    try:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(path, flags)
+    except OSError:
+        return False
+    try:
+        return os.write(descriptor, data) == len(data)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)

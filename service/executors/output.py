@@ -1,0 +1,62 @@
+"""What the ranks of an attempt write becomes one log: raw for a single rank, whole lines marked ``[rank]`` for a gang."""
+
+import os
+
+from service.executors.logs import LogWriter
+from service.executors.ranks import Rank
+
+_CHUNK_BYTES = 64 * 1024
+_LINE_BYTES_MAX = 8 * 1024
+_TAIL_BYTES = 4 * 1024
+_DISK_FULL = os.strerror(28).encode()
+
+
+class Output:
+    """Pumps the pipes of all ranks. ``tail`` is the newest few KiB, to find a reason in."""
+
+    def __init__(self, log: LogWriter, gang: bool) -> None:
+        self._log = log
+        self._gang = gang
+        self.tail = b""
+
+    def pump(self, rank: Rank) -> bool | None:
+        """Move what is there: True if there was something, None if there was nothing, False when the pipe has ended."""
+        try:
+            data = os.read(rank.output, _CHUNK_BYTES)
+        except BlockingIOError:
+            return None
+        if data:
+            self._write(self._lines(rank, data) if self._gang else data)
+        return bool(data)
+
+    def finish(self, ranks: list[Rank]) -> None:
+        """Take what is left in the pipes of dead ranks, and their last lines without an end."""
+        for rank in ranks:
+            if rank.output >= 0:
+                while self.pump(rank):
+                    pass
+                os.close(rank.output)
+                rank.output = -1
+            if rank.line:
+                self._write(self._marked(rank, rank.line))
+        self._log.close()
+
+    @property
+    def names_full_disk(self) -> bool:
+        """Whether the log could not be written for want of space, or the program says that it could not."""
+        return self._log.disk_full or _DISK_FULL in self.tail
+
+    def _lines(self, rank: Rank, data: bytes) -> bytes:
+        *lines, rank.line = (rank.line + data).split(b"\n")
+        if len(rank.line) > _LINE_BYTES_MAX:
+            # A line without end must not grow in memory: it is broken here.
+            lines.append(rank.line)
+            rank.line = b""
+        return b"".join(self._marked(rank, line) for line in lines)
+
+    def _marked(self, rank: Rank, line: bytes) -> bytes:
+        return b"[%d] %s\n" % (rank.index, line)
+
+    def _write(self, data: bytes) -> None:
+        self._log.write(data)
+        self.tail = (self.tail + data)[-_TAIL_BYTES:]

@@ -1,0 +1,198 @@
+"""What a program says of its progress: lines of JSON in a file that the program owns, so nothing in it is trusted.
+
+Bad lines are counted by kind and ignored, never an error: a program's mistake costs it its own progress and nothing else.
+"""
+
+import json
+import math
+import os
+import stat
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+LINE_BYTES_MAX = 64 * 1024
+LINES_PER_S_MAX = 10.0
+"""Lines beyond this are ignored, the oldest of a batch first: the newest says most."""
+_BURST_LINES = 10.0
+_READ_BYTES_MAX = 1024 * 1024
+_COUNT_MAX = 2.0**53
+"""Above this a float no longer counts by ones; no training runs for so many iterations."""
+
+
+class Ignored(StrEnum):
+    """Why a line was ignored."""
+
+    TOO_LONG = "too_long"
+    TOO_FAST = "too_fast"
+    MALFORMED = "malformed"
+    NOT_FINITE = "not_finite"
+    NEGATIVE = "negative"
+    FALLING = "falling"
+    NOT_A_FILE = "not_a_file"
+    SKIPPED = "skipped"
+    """More was written between two readings than is read at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressLine:
+    """One line's numbers, in iterations. ``checkpoint_iteration`` is complete on disk."""
+
+    iteration: float
+    total_iterations: float | None = None
+    checkpoint_iteration: float | None = None
+
+
+def parse_line(line: bytes) -> ProgressLine | Ignored:
+    """The numbers of one line by itself, or why it says nothing. Never raises."""
+    if len(line) > LINE_BYTES_MAX:
+        return Ignored.TOO_LONG
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return Ignored.MALFORMED
+    if not isinstance(value, dict):
+        return Ignored.MALFORMED
+    return check_line(value)
+
+
+def check_line(value: Mapping[str, Any]) -> ProgressLine | Ignored:
+    """The same for a line that is parsed already. Other keys (metrics) are the program's own and may hold anything."""
+    numbers: list[float | None] = []
+    for name in ("iteration", "total_iterations", "checkpoint_iteration"):
+        number = value.get(name)
+        if number is None:
+            numbers.append(None)
+            continue
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            return Ignored.MALFORMED
+        if (
+            not -_COUNT_MAX <= number <= _COUNT_MAX
+        ):  # NaN fails every comparison, and an int may be too large for a float
+            return Ignored.NOT_FINITE
+        if number < 0:
+            return Ignored.NEGATIVE
+        numbers.append(float(number))
+    iteration, total, checkpoint = numbers
+    if iteration is None or (checkpoint is not None and checkpoint > iteration):
+        return Ignored.MALFORMED
+    return ProgressLine(iteration, total, checkpoint)
+
+
+@dataclass(slots=True)
+class Progress:
+    """What an attempt has said so far."""
+
+    iteration: float | None = None
+    total_iterations: float | None = None
+    checkpoint_iteration: float | None = None
+    accepted: int = 0
+    ignored: Counter[Ignored] = field(default_factory=Counter)
+
+    def take(self, line: ProgressLine | Ignored) -> bool:
+        """Take a line over if it goes forward; True if it did."""
+        if isinstance(line, ProgressLine) and self._falls(line):
+            line = Ignored.FALLING
+        if isinstance(line, Ignored):
+            self.ignored[line] += 1
+            return False
+        self.iteration = line.iteration
+        if line.total_iterations is not None:
+            self.total_iterations = line.total_iterations
+        if line.checkpoint_iteration is not None:
+            self.checkpoint_iteration = line.checkpoint_iteration
+        self.accepted += 1
+        return True
+
+    def _falls(self, line: ProgressLine) -> bool:
+        if self.iteration is not None and line.iteration < self.iteration:
+            return True
+        earlier, checkpoint = self.checkpoint_iteration, line.checkpoint_iteration
+        return earlier is not None and checkpoint is not None and checkpoint < earlier
+
+
+class RateLimit:
+    """At most :data:`LINES_PER_S_MAX` lines a second, with room for a small burst after silence."""
+
+    def __init__(self, since_s: float) -> None:
+        self._at_s = since_s
+        self._carry = _BURST_LINES
+
+    def admit(self, lines: int, now_s: float) -> int:
+        """How many of ``lines`` new lines may pass at ``now_s``."""
+        elapsed_s = max(0.0, now_s - self._at_s)
+        allowed = self._carry + elapsed_s * LINES_PER_S_MAX
+        self._at_s = max(self._at_s, now_s)
+        passed = min(lines, math.floor(allowed))
+        self._carry = min(_BURST_LINES, allowed - passed)
+        return passed
+
+
+class ProgressFile:
+    """Follows one progress file. Each reading costs one open and reads what is new, at most 1 MiB."""
+
+    def __init__(self, path: Path, since_s: float) -> None:
+        self.progress = Progress()
+        self._path = path
+        self._limit = RateLimit(since_s)
+        self._file = -1
+        self._offset = 0
+        self._partial = b""
+        self._discarding = False
+
+    def read(self, now_s: float, final: bool = False) -> bool:
+        """Take over new lines; True if progress changed. ``final``: nobody writes any more, so the newest line counts
+        whatever the rate was."""
+        lines = self._new_lines()
+        if not lines:
+            return False
+        passed = max(self._limit.admit(len(lines), now_s), 1 if final else 0)
+        if passed < len(lines):
+            self.progress.ignored[Ignored.TOO_FAST] += len(lines) - passed
+        changed = False
+        for line in lines[len(lines) - passed :]:
+            changed = self.progress.take(parse_line(line)) or changed
+        return changed
+
+    def _new_lines(self) -> list[bytes]:
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return []
+        except OSError:
+            self.progress.ignored[Ignored.NOT_A_FILE] += 1
+            return []
+        try:
+            return self._split(self._new_bytes(descriptor))
+        finally:
+            os.close(descriptor)
+
+    def _new_bytes(self, descriptor: int) -> bytes:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            self.progress.ignored[Ignored.NOT_A_FILE] += 1
+            return b""
+        if status.st_ino != self._file or status.st_size < self._offset:
+            # Another file, or the same one cut short: read it from its beginning.
+            self._file, self._offset, self._partial, self._discarding = status.st_ino, 0, b"", False
+        if status.st_size - self._offset > _READ_BYTES_MAX:
+            self.progress.ignored[Ignored.SKIPPED] += 1
+            self._offset = status.st_size - _READ_BYTES_MAX
+            self._partial, self._discarding = b"", True
+        data = os.pread(descriptor, status.st_size - self._offset, self._offset)
+        self._offset += len(data)
+        return data
+
+    def _split(self, data: bytes) -> list[bytes]:
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        if lines and self._discarding:
+            # The end of a line whose beginning was not kept.
+            self._discarding = False
+            del lines[0]
+        if len(self._partial) > LINE_BYTES_MAX:
+            self.progress.ignored[Ignored.TOO_LONG] += not self._discarding
+            self._partial, self._discarding = b"", True
+        return [line for line in lines if line.strip()]

@@ -1,0 +1,324 @@
+"""The small process that every attempt on a machine runs under: it starts the ranks, ends them, and tells how they ended.
+
+It outlives the service that launched it. It holds the lock of the attempt's folder as long as it lives, so whoever finds
+the lock free and no ``exit.json`` knows that it died, and may end what it left. It is a child subreaper: nothing that the
+job forks gets away. It stops its attempt when nobody has renewed the service's lease for ``lease_s``. It must stay small,
+start in milliseconds and import the standard library alone.
+
+The order of writing is what makes a crash at any instant harmless: folder with lock and own identity (one rename), then
+the ranks' identities, then the commands are executed, then ``started.json``, then ``exit.json`` when nothing is left.
+"""
+
+import json
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from service.executors import folder as names
+from service.executors.files import is_disk_full, read_json, reserve, write_json
+from service.executors.logs import LogWriter
+from service.executors.output import Output
+from service.executors.processes import become_subreaper, boot_id, descendants, process_info, signal_process
+from service.executors.ranks import (
+    NOT_EXECUTABLE,
+    Program,
+    Rank,
+    attempt_exit_code,
+    fork_rank,
+    open_gate,
+    prepare_signals,
+    reap,
+    redirect_standard_streams,
+)
+
+EXIT_TAKEN = 3
+"""The supervisor's own exit code when the attempt's folder exists already."""
+EXIT_DISK_FULL = 28
+"""The same when there was no room for the folder."""
+
+_IDLE_S = 0.5
+_URGENT_S = 0.05
+_EXIT_RECORD_BYTES = 4096
+_LEFTOVER_GRACE_S = 2.0
+_RETRY_S = 1.0
+
+
+class CannotLaunch(Exception):
+    """The attempt never ran; ``reason`` is a word of ``policies.model.reasons``."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+class Supervisor:
+    """One attempt's life after its folder has been published."""
+
+    def __init__(self, plan: dict[str, Any], folder: Path) -> None:
+        self.plan = plan
+        self.folder = folder
+        self.ranks: list[Rank] = []
+        self.by_pid: dict[int, Rank] = {}
+        self.codes: list[int] = []
+        self.children = True
+        self.stop_signalled = False
+        self.lease_expired = False
+        self.phase = "running"
+        self.deadline = 0.0
+        self.grace_s = float(plan["grace_s"])
+        self.lease_file = Path(plan["lease_file"])
+        self.lease_mark = -1
+        self.lease_seen = time.monotonic()
+        self.output = Output(LogWriter(folder / names.OUTPUT, int(plan["log_bytes_max"])), len(plan["ranks"]) > 1)
+        self.poller = select.poll()
+
+    # Starting.
+
+    def launch(self) -> None:
+        """Start all ranks, or raise :class:`CannotLaunch` with none of them left running."""
+        working_dir = self._working_dir()
+        self._open_checkpoints()
+        gate = os.pipe()
+        for index, env in enumerate(self.plan["ranks"]):
+            program = Program(self.plan["command"], self.plan["env"] | env, working_dir, self.plan["umask"])
+            rank = fork_rank(index, program, gate)
+            self.ranks.append(rank)
+            self.by_pid[rank.id.pid] = rank
+        write_json(self.folder / names.RANKS, {"ranks": [list(rank.id) for rank in self.ranks]})
+        if failure := open_gate(gate, self.ranks):
+            command = self.plan["command"][0]
+            reason = "command_not_found" if failure in NOT_EXECUTABLE else "launch_failed"
+            raise CannotLaunch(reason, f"{command}: {os.strerror(failure)}")
+        write_json(self.folder / names.STARTED, {"at_s": time.time()})
+
+    def _working_dir(self) -> Path:
+        wanted = self.plan["working_dir"]
+        if wanted is None:
+            return names.make_private(self.folder / names.WORK)
+        folder = Path(wanted)
+        if not folder.is_absolute() or not folder.is_dir() or not os.access(folder, os.X_OK):
+            raise CannotLaunch(
+                "launch_failed", f"working_dir {wanted}: not an absolute path of a folder that can be entered"
+            )
+        return folder
+
+    def _open_checkpoints(self) -> None:
+        folder = Path(self.plan["checkpoint_dir"])
+        try:
+            names.make_private(folder)
+            next(folder.iterdir(), None)
+        except OSError as error:
+            if is_disk_full(error):
+                raise
+            raise CannotLaunch("checkpoint_unreadable", f"{folder}: {error.strerror}") from error
+        if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+            raise CannotLaunch("checkpoint_unreadable", f"{folder}: cannot be read and written")
+
+    # Running.
+
+    def supervise(self, wakeups: tuple[int, ...]) -> None:
+        """Until no process of the attempt is left."""
+        for descriptor in wakeups:
+            self.poller.register(descriptor, select.POLLIN)
+        for rank in self.ranks:
+            self.poller.register(rank.output, select.POLLIN)
+        while True:
+            ended, self.children = reap(self.by_pid)
+            self.codes += [rank.code for rank in ended if rank.code is not None]
+            if not self.children:
+                return
+            self._react(ended)
+            self._wait(wakeups)
+
+    def _wait(self, wakeups: tuple[int, ...]) -> None:
+        pause_s = _IDLE_S
+        if self.phase == "killing":
+            pause_s = _URGENT_S
+        elif self.phase != "running":
+            pause_s = min(pause_s, max(0.0, self.deadline - time.monotonic()))
+        by_output = {rank.output: rank for rank in self.ranks if rank.output >= 0}
+        for descriptor, _ in self.poller.poll(pause_s * 1000):
+            if descriptor in wakeups:
+                if b"%c" % signal.SIGTERM in os.read(descriptor, 4096):
+                    self._stop(self.plan["warning_signal"])
+            elif self.output.pump(by_output[descriptor]) is False:
+                self.poller.unregister(descriptor)
+                os.close(descriptor)
+                by_output[descriptor].output = -1
+
+    def _react(self, ended: list[Rank]) -> None:
+        """Look at everything that may want the attempt stopped, and go one step further where a deadline has passed."""
+        request = read_json(self.folder / names.STOP)
+        if request is not None:
+            self.grace_s = float(request["grace_s"])
+            self._stop(request["warning_signal"])
+        if self.phase == "running" and self._lease_is_over():
+            self.lease_expired = True
+            self._stop(self.plan["warning_signal"])
+        if any(rank.code not in (0, 75) for rank in ended):
+            self._terminate(float(self.plan["term_grace_s"]))
+        if ended and self.phase != "killing" and all(rank.code is not None for rank in self.ranks):
+            # The main processes are gone: whatever they left behind has no right to stay.
+            self.phase = "leftovers"
+            self._terminate(_LEFTOVER_GRACE_S)
+        if self.phase == "killing":
+            self._signal_all(signal.SIGKILL)
+        elif self.phase != "running" and time.monotonic() >= self.deadline:
+            if self.phase == "warned":
+                self._terminate(self.grace_s)
+            else:
+                self.phase = "killing"
+                self._signal_all(signal.SIGKILL)
+
+    def _lease_is_over(self) -> bool:
+        # The time of the file says only *that* it was renewed; how long ago is counted here, so that a clock that is
+        # set, or a machine that slept, ends nothing.
+        try:
+            mark = self.lease_file.stat().st_mtime_ns
+        except OSError:
+            mark = self.lease_mark
+        now = time.monotonic()
+        if mark != self.lease_mark:
+            self.lease_mark, self.lease_seen = mark, now
+        return now - self.lease_seen > float(self.plan["lease_s"])
+
+    # Stopping.
+
+    def _stop(self, warning_signal: str | None) -> None:
+        """A stop is wanted: warn first if there is a signal for that, else terminate. Never softens what is under way."""
+        if warning_signal not in signal.Signals.__members__:
+            warning_signal = None
+        if self.phase == "running" and warning_signal is not None:
+            self._mark_signalled()
+            self.phase = "warned"
+            self.deadline = time.monotonic() + self.grace_s
+            for rank in self.ranks:
+                # To what Sooner started and to nothing below it: a data loader would die of a signal it does not know.
+                if rank.code is None:
+                    signal_process(rank.id, signal.Signals[warning_signal])
+        elif self.phase == "running" or (self.phase == "warned" and warning_signal is None):
+            self._mark_signalled()
+            self._terminate(self.grace_s)
+
+    def _terminate(self, grace_s: float) -> None:
+        if self.phase not in ("terminating", "killing"):
+            self.phase = "terminating"
+            self.deadline = time.monotonic() + grace_s
+            self._signal_all(signal.SIGTERM)
+
+    def _signal_all(self, signum: int) -> None:
+        for info in descendants(os.getpid()):
+            signal_process(info.id, signum)
+
+    def _mark_signalled(self) -> None:
+        """Say durably enough (it must outlive this process, not the machine) that the signal came before the end."""
+        if not self.stop_signalled and any(rank.code is None for rank in self.ranks):
+            self.stop_signalled = True
+            try:
+                (self.folder / names.SIGNALLED).touch()
+            except OSError as error:
+                if not is_disk_full(error):
+                    raise
+
+    def kill(self) -> None:
+        """End everything at once: the launch failed, or this supervisor did."""
+        self.phase = "killing"
+        while self.children:
+            self._signal_all(signal.SIGKILL)
+            _, self.children = reap(self.by_pid)
+            time.sleep(0.001)
+
+    # Telling.
+
+    def exit_record(self) -> dict[str, Any]:
+        """How the attempt ended, after its last process did."""
+        code = attempt_exit_code(self.codes)
+        outcome, reason, detail = "exited", None, ""
+        if code not in (0, 75):
+            reason = "disk_full" if self.output.names_full_disk else None
+            detail = "; ".join(f"rank {rank.index}: exit code {rank.code}" for rank in self.ranks if rank.code)
+            if self.lease_expired:
+                outcome, detail = "lost", f"nobody renewed the service's lease for {self.plan['lease_s']} s; {detail}"
+        return names.end_record(
+            outcome, time.time(), exit_code=code, reason=reason, detail=detail, stop_signalled=self.stop_signalled
+        )
+
+    def failure_record(self, reason: str, detail: str) -> dict[str, Any]:
+        """Why there is no exit status: the attempt never ran, or this supervisor could not go on with it."""
+        outcome = "lost" if (self.folder / names.STARTED).exists() else "launch_failed"
+        return names.end_record(outcome, time.time(), reason=reason, detail=detail, stop_signalled=self.stop_signalled)
+
+
+def run(plan: dict[str, Any], folder: Path, wakeups: tuple[int, ...]) -> None:
+    """Launch, supervise, tell. Whatever happens ends with no process and one ``exit.json``."""
+    supervisor = Supervisor(plan, folder)
+    try:
+        if (folder / names.STOP).exists():
+            record = names.end_record("exited", time.time(), detail=names.STOPPED_FIRST, stop_signalled=True)
+        else:
+            supervisor.launch()
+            supervisor.supervise(wakeups)
+            supervisor.output.finish(supervisor.ranks)
+            record = supervisor.exit_record()
+    except CannotLaunch as failure:
+        supervisor.kill()
+        record = supervisor.failure_record(failure.reason, str(failure))
+    except Exception as error:
+        supervisor.kill()
+        full = isinstance(error, OSError) and is_disk_full(error)
+        record = supervisor.failure_record("disk_full" if full else "launch_failed", f"supervisor: {error!r}")
+        traceback.print_exc()
+    while True:
+        try:
+            write_json(folder / names.EXIT, record, reserved=folder / names.RESERVED)
+        except OSError as error:
+            # The lock stays held, so the attempt counts as alive until its end can be told.
+            print(f"cannot write the exit record yet: {error}", file=sys.stderr)
+            time.sleep(_RETRY_S)
+        else:
+            return
+
+
+def create_folder(plan: dict[str, Any]) -> tuple[Path, int]:
+    """The attempt's folder with everything that must be there before its name is, and its wake-up FIFO."""
+    attempts = Path(plan["attempts_dir"])
+    drafted, _ = names.draft(attempts, plan["attempt"])
+    try:
+        me = process_info(os.getpid())
+        assert me is not None
+        identity = {"pid": me.id.pid, "start_ticks": me.id.start_ticks, "boot_id": boot_id(), "at_s": time.time()}
+        (drafted / names.OUTPUT).mkdir(mode=0o700)
+        (drafted / names.PROGRESS).touch(mode=0o600)
+        os.mkfifo(drafted / names.WAKE, 0o600)
+        reserve(drafted / names.RESERVED, _EXIT_RECORD_BYTES)
+        write_json(drafted / names.SUPERVISOR, identity | {"master_port": plan["master_port"]})
+        # Both ends, so that the FIFO never reports an end when an executor lets go of it.
+        wake = os.open(drafted / names.WAKE, os.O_RDWR | os.O_NONBLOCK)
+        return names.publish(drafted, plan["attempt"]), wake
+    except BaseException:
+        shutil.rmtree(drafted, ignore_errors=True)
+        raise
+
+
+def main() -> int:
+    """Read the plan from standard input and live until the attempt has ended. Returns this process' exit code."""
+    os.setsid()
+    plan = json.load(sys.stdin)
+    plan["umask"] = os.umask(0o077)
+    try:
+        folder, wake = create_folder(plan)
+    except names.Taken:
+        return EXIT_TAKEN
+    except OSError as error:
+        return EXIT_DISK_FULL if is_disk_full(error) else 1
+    redirect_standard_streams(folder / "supervisor.log")
+    os.chdir(folder)
+    become_subreaper()
+    run(plan, folder, (prepare_signals(), wake))
+    return 0

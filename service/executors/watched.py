@@ -1,0 +1,223 @@
+"""One attempt as the local executor sees it: its folder read again and again, until its end has been acknowledged."""
+
+import os
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from policies.model.ids import AttemptId
+from policies.model.reasons import Reason
+from service.engine.events import Report, ReportKind
+from service.engine.ports import AttemptStatus
+from service.executors import folder as names
+from service.executors import processes
+from service.executors.files import read_json, write_json
+from service.executors.progress import ProgressFile
+from service.executors.supervisor import EXIT_DISK_FULL, EXIT_TAKEN
+
+_KINDS = {"exited": ReportKind.EXITED, "launch_failed": ReportKind.LAUNCH_FAILED, "lost": ReportKind.LOST}
+
+
+@dataclass(slots=True)
+class Watched:
+    """``child`` is the supervisor while it is a child of this process and was not waited for.
+
+    ``end`` is the report of the end; it is repeated until it is acknowledged. ``again``: the end was acknowledged before
+    and is told once more because somebody asked for the attempt again.
+    """
+
+    attempt: AttemptId
+    folder: Path
+    marker: bytes
+    child: int | None = None
+    started: Report | None = None
+    started_acknowledged: bool = False
+    progress: ProgressFile | None = None
+    stopping: bool = False
+    end: Report | None = None
+    again: bool = False
+    master_port: int = 0
+    _told: tuple[float | None, ...] = field(default=())
+
+    @property
+    def status(self) -> AttemptStatus:
+        """What the engine compares with."""
+        if self.end is not None:
+            return AttemptStatus.ENDED
+        if self.stopping:
+            return AttemptStatus.STOPPING
+        return AttemptStatus.RUNNING if self.started is not None else AttemptStatus.PENDING
+
+    def observe(self, now_s: float) -> list[Report]:
+        """Everything that is not acknowledged, in the order it happened. A few system calls while nothing changes."""
+        child_code = self.reap()
+        if self.end is not None:
+            return self._unacknowledged([])
+        record = read_json(self.folder / names.EXIT)
+        if record is None and not self._is_alive(child_code, now_s):
+            record = read_json(self.folder / names.EXIT)
+        self._read_start()
+        progress = self._read_progress(now_s, record)
+        if record is not None:
+            self.finish(record)
+        return self._unacknowledged(progress)
+
+    def fail(self, at_s: float, reason: Reason, detail: str) -> None:
+        """The launch could not even be tried."""
+        self.finish(names.end_record("launch_failed", at_s, reason=reason, detail=detail))
+
+    def end_unstarted(self, at_s: float) -> bool:
+        """A stop came first: leave a tombstone. False if the attempt has begun after all, so that it must be stopped."""
+        record = names.end_record("exited", at_s, detail=names.STOPPED_FIRST, stop_signalled=True)
+        try:
+            names.bury(self.folder.parent, self.attempt, record)
+        except names.Taken:
+            return False
+        except OSError:
+            # No room for a tombstone: told from memory. A supervisor on its way finds no room for its folder either.
+            self.finish(record)
+        self.stopping = True
+        return True
+
+    def stop(self, warning_signal: str | None, grace_s: float) -> None:
+        """Ask the supervisor to stop the attempt, by file or, where that cannot be written, by signal."""
+        self.stopping = True
+        try:
+            names.write_stop(self.folder, warning_signal, grace_s)
+        except OSError:
+            identity = read_json(self.folder / names.SUPERVISOR)
+            if identity is not None and identity["boot_id"] == processes.boot_id():
+                supervisor = processes.ProcessId(identity["pid"], identity["start_ticks"])
+                processes.signal_process(supervisor, signal.SIGTERM)
+
+    def ends_with(self, report: Report) -> bool:
+        """Take note that ``report`` is committed; True if it tells the end."""
+        if report.kind is ReportKind.STARTED:
+            self.started_acknowledged = True
+        return self.end is not None and report.kind is self.end.kind
+
+    def settle(self) -> bool:
+        """The end is committed: mark the folder so. False if there is none and none can be left behind.
+
+        An attempt that failed before it had a folder gets a tombstone, so that a late repetition of its launch never runs.
+        """
+        assert self.end is not None
+        exit_file = self.folder / names.EXIT
+        try:
+            if not self.folder.exists():
+                record = names.end_record(
+                    "launch_failed", self.end.at_s, reason=self.end.reason, detail=self.end.detail
+                )
+                names.bury(self.folder.parent, self.attempt, record)
+            # A rename needs no room, so this works on a full disk.
+            exit_file.rename(self.folder / names.ACKNOWLEDGED)
+        except (OSError, names.Taken):
+            return (self.folder / names.ACKNOWLEDGED).exists()
+        return True
+
+    def _unacknowledged(self, progress: list[Report]) -> list[Report]:
+        reports = []
+        if self.started is not None and not self.started_acknowledged and not self.again:
+            reports.append(self.started)
+        reports += progress
+        if self.end is not None:
+            reports.append(self.end)
+        return reports
+
+    def reap(self) -> int | None:
+        """The supervisor's exit code if it was a child of this process and has just ended."""
+        if self.child is None:
+            return None
+        try:
+            pid, status = os.waitpid(self.child, os.WNOHANG)
+        except ChildProcessError:
+            self.child = None
+            return None
+        if pid == 0:
+            return None
+        self.child = None
+        return os.waitstatus_to_exitcode(status)
+
+    def _read_start(self) -> None:
+        if self.started is not None:
+            return
+        record = read_json(self.folder / names.STARTED)
+        if record is not None:
+            at_s = float(record["at_s"])
+            self.started = Report(ReportKind.STARTED, at_s, self.attempt)
+            self.progress = ProgressFile(self.folder / names.PROGRESS, at_s)
+
+    def _read_progress(self, now_s: float, end: dict[str, Any] | None) -> list[Report]:
+        if self.progress is None or not self.progress.read(now_s, final=end is not None):
+            return []
+        said = self.progress.progress
+        told = (said.iteration, said.total_iterations, said.checkpoint_iteration)
+        if told == self._told:
+            return []
+        self._told = told
+        at_s = now_s if end is None else min(now_s, float(end["at_s"]))
+        return [
+            Report(
+                ReportKind.PROGRESS,
+                at_s,
+                self.attempt,
+                iteration=said.iteration,
+                total_iterations=said.total_iterations,
+                checkpoint_iteration=said.checkpoint_iteration,
+            )
+        ]
+
+    def finish(self, record: dict[str, Any]) -> None:
+        """Make the report of the end from what ``exit.json`` holds."""
+        said = self.progress.progress if self.progress is not None else None
+        self.end = Report(
+            _KINDS[record["outcome"]],
+            float(record["at_s"]),
+            self.attempt,
+            exit_code=record["exit_code"],
+            reason=Reason(record["reason"]) if record["reason"] is not None else None,
+            stop_signalled=record["stop_signalled"],
+            iteration=said.iteration if said is not None else None,
+            total_iterations=said.total_iterations if said is not None else None,
+            checkpoint_iteration=said.checkpoint_iteration if said is not None else None,
+            detail=record["detail"],
+        )
+
+    def _is_alive(self, child_code: int | None, now_s: float) -> bool:
+        """Whether an end is still to come from the supervisor. If not, ends what it left and writes the end for it."""
+        if not self.folder.exists():
+            self._judge_unborn(child_code, now_s)
+            return True
+        if names.is_supervised(self.folder):
+            return True
+        if (self.folder / names.EXIT).exists():
+            # Written between our look for it and our look at the lock.
+            return False
+        identity = read_json(self.folder / names.SUPERVISOR) or {}
+        rebooted = identity.get("boot_id") != processes.boot_id()
+        if not rebooted:
+            ranks = (read_json(self.folder / names.RANKS) or {}).get("ranks", [])
+            remains = processes.remains_of(self.marker, [processes.ProcessId(*rank) for rank in ranks])
+            if remains:
+                # Lost is told only when nothing is left that could write into the checkpoint folder: look again later.
+                processes.kill_all(remains)
+                return True
+        self._write_lost("the machine was restarted" if rebooted else "its supervisor was killed", now_s)
+        return False
+
+    def _judge_unborn(self, child_code: int | None, now_s: float) -> None:
+        if child_code is None or child_code == EXIT_TAKEN:
+            return
+        full = child_code == EXIT_DISK_FULL
+        reason = Reason.DISK_FULL if full else Reason.LAUNCH_FAILED
+        self.fail(now_s, reason, f"its supervisor ended with {child_code} before it began")
+
+    def _write_lost(self, detail: str, now_s: float) -> None:
+        signalled = (self.folder / names.SIGNALLED).exists()
+        record = names.end_record("lost", now_s, reason=Reason.NODE_LOST, detail=detail, stop_signalled=signalled)
+        try:
+            write_json(self.folder / names.EXIT, record, reserved=self.folder / names.RESERVED)
+        except OSError:
+            # No room: tell it from memory. It will be found again, with the same result, after a restart.
+            self.finish(record)
