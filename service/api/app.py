@@ -1,0 +1,66 @@
+"""The application's web side: routes, the door before them, one shape for every error, and the OpenAPI document."""
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from service.api import problems
+from service.api.deps import ApiDependencies
+from service.api.idempotency import Keys
+from service.api.routers import attempts, cluster, cycles, health, job_details, jobs, learning
+from service.api.routers.common import ProblemDocument
+from service.api.security import Door
+
+API_VERSION = "1"
+OPENAPI_PATH = "/v1/openapi.json"
+
+_DESCRIPTION = """Prediction-assisted scheduling of deep-learning training jobs.
+
+Times are ISO 8601 in UTC and end in `_at`; durations are seconds and end in `_s`. Unknown keys are refused in requests and
+may appear in answers. Every error is a problem document (RFC 9457)."""
+
+
+def create_app(dependencies: ApiDependencies) -> FastAPI:
+    """The ASGI application. It starts nothing and stops nothing: that is the composition root's business."""
+    # Interactive pages would load scripts from elsewhere; slash redirects would answer where nothing is.
+    app = FastAPI(title="Sooner", docs_url=None, redoc_url=None, openapi_url=OPENAPI_PATH, redirect_slashes=False)
+    app.state.dependencies = dependencies
+    app.state.idempotency_keys = Keys(
+        dependencies.database, dependencies.now_s, dependencies.settings.idempotency_kept_s
+    )
+    for module in (jobs, job_details, attempts, cluster, learning, cycles, health):
+        app.include_router(module.routes)
+    problems.install(app)
+    app.add_middleware(Door, settings=dependencies.settings, token=dependencies.token)
+    _describe(app)
+    return app
+
+
+def _describe(app: FastAPI) -> None:
+    """FastAPI's document, with our errors instead of its own and the two tokens."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = get_openapi(title="Sooner", version=API_VERSION, description=_DESCRIPTION, routes=app.routes)
+            app.openapi_schema = _ours(document)
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _ours(document: dict[str, Any]) -> dict[str, Any]:
+    components = document.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    reference = "#/components/schemas/{model}"
+    problem = ProblemDocument.model_json_schema(ref_template=reference)
+    schemas.update(problem.pop("$defs"))
+    schemas["ProblemDocument"] = problem
+    components["securitySchemes"] = {
+        "token": {"type": "http", "scheme": "bearer", "description": "The file 'token' in the data folder."},
+        "attemptToken": {"type": "http", "scheme": "bearer", "description": "SOONER_PROGRESS_TOKEN of an attempt."},
+    }
+    document["security"] = [{"token": []}]
+    return document

@@ -1,0 +1,107 @@
+"""What the API is given by whoever composes the application, and how routes get at it.
+
+The API knows the database, the store's two inserts and these callables; it never imports an executor, a scheduled task
+or the engine's instances.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple, Protocol
+
+from fastapi import Depends, Request
+from sqlmodel import Session
+
+from policies.model.cluster import Cluster
+from policies.model.ids import AttemptId, JobId
+from policies.model.job import JobSpec
+from policies.model.reasons import Explanation
+from service.api.idempotency import Keys
+from service.db.session import Database
+from service.engine.events import Fact
+from service.settings import Settings
+
+
+class Refused(Exception):
+    """The composed application will not do it in its present state; the message says why, for a person (409)."""
+
+
+class Submitter(Protocol):
+    """The inserts of the store that are not the engine's."""
+
+    def submit(self, session: Session, specs: Sequence[JobSpec], now_s: float) -> list[JobId]:
+        """New jobs and their SUBMITTED facts, in the caller's transaction."""
+
+    def add_fact(self, session: Session, fact: Fact) -> int:
+        """One accepted request, in the caller's transaction; returns its id (``fact.id`` is ignored)."""
+
+
+class ClusterNow(NamedTuple):
+    """The cluster as the loop sees it: GPUs by server index. ``usable`` is 0 where a server is down or drained."""
+
+    cluster: Cluster
+    usable_gpus: Sequence[int]
+    free_gpus: Sequence[int]
+
+
+class LoopStatus(NamedTuple):
+    """Where the scheduling loop stands: its newest cycle, when it last looked (None: never), whether that is recent."""
+
+    cycle: int
+    at_s: float | None
+    healthy: bool
+
+
+class ReadLogs(Protocol):
+    """Where logs come from."""
+
+    def __call__(self, job: JobId, attempt: int | None, offset: int, limit: int) -> bytes:
+        """At most ``limit`` bytes from ``offset`` of that attempt's log (None: the newest); b"" where there is none."""
+
+
+class ProgressSink(Protocol):
+    """Where a training program's progress goes."""
+
+    def __call__(self, job: JobId, attempt: AttemptId, token: str, line: Mapping[str, Any]) -> bool:
+        """False if the token does not open that attempt (unknown, ended, or another's)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiDependencies:
+    """Everything that :func:`service.api.app.create_app` needs.
+
+    ``now_s`` is the wall clock in seconds since the Unix epoch. ``nudge`` wakes the loop and returns at once.
+    ``explain`` is None for a job that the loop does not hold (ended, or not seen yet). ``train`` starts a retraining and
+    returns its run's id, ``promote`` makes a model the champion; both raise :class:`Refused`. ``migrated`` says whether
+    the schema is this program's.
+    """
+
+    settings: Settings
+    database: Database
+    store: Submitter
+    token: str
+    now_s: Callable[[], float]
+    nudge: Callable[[], None]
+    cluster: Callable[[], ClusterNow]
+    explain: Callable[[JobId], Explanation | None]
+    loop_status: Callable[[], LoopStatus]
+    migrated: Callable[[], bool]
+    read_logs: ReadLogs
+    train: Callable[[], int]
+    promote: Callable[[str], None]
+    progress_sink: ProgressSink
+
+
+async def _dependencies(request: Request) -> ApiDependencies:
+    found = request.app.state.dependencies
+    assert isinstance(found, ApiDependencies)
+    return found
+
+
+async def _keys(request: Request) -> Keys:
+    found = request.app.state.idempotency_keys
+    assert isinstance(found, Keys)
+    return found
+
+
+Deps = Annotated[ApiDependencies, Depends(_dependencies)]
+KeyStore = Annotated[Keys, Depends(_keys)]

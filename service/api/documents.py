@@ -1,0 +1,340 @@
+"""What the API answers: the shapes of its documents, and how rows become them.
+
+Times are ISO 8601 in UTC and end in ``_at``; durations are seconds and end in ``_s``. Keys are only ever added.
+"""
+
+import hashlib
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import BaseModel, Field
+from sqlalchemy import Row
+
+from policies.lifecycle import AttemptState, Cause, JobState
+from policies.model.cluster import Cluster
+from policies.model.estimate import Unit
+from policies.model.placement import Placement
+from policies.model.reasons import Explanation, Reason
+from service.db.codec import decode
+from service.db.reads import JobSummary
+
+ETA_REASON = "Forecasts of the start and the end are not available yet."
+
+
+def instant(at_s: float) -> datetime:
+    """Seconds since the Unix epoch as a time in UTC."""
+    return datetime.fromtimestamp(at_s, UTC)
+
+
+def instant_or_none(at_s: float | None) -> datetime | None:
+    """The same, where it may not have happened."""
+    return None if at_s is None else instant(at_s)
+
+
+class PredictionDocument(BaseModel):
+    """A prediction of a job's total: 10 %, 50 % and 90 % points, in ``unit``."""
+
+    id: int
+    job_id: int
+    p10: float
+    p50: float
+    p90: float
+    unit: Unit
+    source: str = Field(description="Where it comes from, in words.")
+    model_version: str | None = Field(description="null for a rule without a model.")
+    seconds_per_unit: float | None
+    made_at: datetime
+    actual: float | None = Field(description="The true total, once the job has ended.")
+    scored_at: datetime | None
+    log_error: float | None = Field(description="ln(p50 / actual): above 0 = predicted too long.")
+
+
+class JobLinks(BaseModel):
+    """Where the rest of a job is."""
+
+    self: str
+    explanation: str
+    attempts: str
+    events: str
+    logs: str
+    progress: str
+    prediction: str
+
+
+class JobDocument(BaseModel):
+    """A job."""
+
+    id: int
+    name: str
+    user: str | None
+    project: str | None
+    state: JobState
+    reason: Reason
+    reason_sentence: str
+    gpus: int
+    priority: int
+    held: bool
+    submitted_at: datetime
+    started_at: datetime | None = Field(description="Of its first attempt.")
+    finished_at: datetime | None
+    attempts: int
+    preemptions: int
+    iterations_done: float | None = Field(description="null until the program has reported progress.")
+    prediction: PredictionDocument | None
+    eta: datetime | None
+    eta_reason: str | None = Field(description="Why there is no ETA.")
+    servers: list[str] = Field(description="Where it holds GPUs now.")
+    exit_code: int | None
+    links: JobLinks
+
+
+class JobsDocument(BaseModel):
+    """The jobs of one submission, in its order."""
+
+    jobs: list[JobDocument]
+
+
+class ShareDocument(BaseModel):
+    """What an attempt holds on one server."""
+
+    server: str
+    gpus: int
+    gpu_ids: list[int]
+
+
+class AttemptDocument(BaseModel):
+    """One placement-to-stop life of a job."""
+
+    id: str
+    job_id: int
+    number: int
+    state: AttemptState
+    reason: Reason | None
+    reason_sentence: str | None
+    placement: list[ShareDocument]
+    opened_at: datetime
+    started_at: datetime | None
+    stop_requested_at: datetime | None
+    ended_at: datetime | None
+    exit_code: int | None
+    resume_iteration: float
+    last_iteration: float | None
+
+
+class EventDocument(BaseModel):
+    """One line of a job's story."""
+
+    id: int
+    at: datetime
+    source: JobState | None
+    target: JobState
+    cause: Cause
+    reason: Reason
+    reason_sentence: str
+    cycle: int
+    attempt_id: str | None
+    detail: str
+
+
+class ProgressDocument(BaseModel):
+    """One progress report."""
+
+    id: int
+    at: datetime
+    attempt_id: str
+    iteration: float
+    total_iterations: float | None
+    checkpoint_iteration: float | None
+    loss: float | None
+
+
+class ExplanationDocument(BaseModel):
+    """Why a job is where it is. The numbers are null for a job that the loop does not hold."""
+
+    job_id: int
+    state: JobState
+    reason: Reason
+    sentence: str
+    gpus_needed: int
+    gpus_free: int | None
+    servers_with_free_gpus: int | None
+    servers_wanted: int | None
+    jobs_ahead: int | None
+    rank: float | None
+    waiting_for: list[int]
+    numbers: dict[str, float]
+
+
+class AcceptedDocument(BaseModel):
+    """A request that the next cycle acts on."""
+
+    accepted: str
+    job_id: int | None = None
+    server: str | None = None
+
+
+def prediction_document(row: Row[Any]) -> PredictionDocument:
+    """A row of ``predictions``."""
+    return PredictionDocument(
+        id=row.id,
+        job_id=row.job_id,
+        p10=row.p10,
+        p50=row.p50,
+        p90=row.p90,
+        unit=Unit(row.unit),
+        source=row.source,
+        model_version=row.model_version or None,
+        seconds_per_unit=row.seconds_per_unit,
+        made_at=instant(row.made_at_s),
+        actual=row.actual,
+        scored_at=instant_or_none(row.scored_at_s),
+        log_error=row.log_error,
+    )
+
+
+def job_document(summary: JobSummary, cluster: Cluster) -> JobDocument:
+    """A row of ``jobs`` with its prediction and placement. Says nothing that depends on the time of asking."""
+    row = summary.job
+    here = f"/v1/jobs/{row.id}"
+    reason = Reason(row.reason)
+    return JobDocument(
+        id=row.id,
+        name=row.name,
+        user=row.user or None,
+        project=row.project or None,
+        state=JobState(row.state),
+        reason=reason,
+        reason_sentence=reason.sentence,
+        gpus=row.gpus,
+        priority=row.priority,
+        held=row.held,
+        submitted_at=instant(row.submitted_at_s),
+        started_at=instant_or_none(row.first_started_at_s),
+        finished_at=instant_or_none(row.finished_at_s),
+        attempts=row.attempts,
+        preemptions=row.preemptions,
+        iterations_done=row.iterations if row.reports_iterations else None,
+        prediction=prediction_document(summary.prediction) if summary.prediction is not None else None,
+        eta=None,
+        eta_reason=None if row.finished_at_s is not None else ETA_REASON,
+        servers=_server_names(summary.placement, cluster),
+        exit_code=row.exit_code,
+        links=JobLinks(
+            self=here,
+            explanation=f"{here}/explanation",
+            attempts=f"{here}/attempts",
+            events=f"{here}/events",
+            logs=f"{here}/logs",
+            progress=f"{here}/progress",
+            prediction=f"{here}/prediction",
+        ),
+    )
+
+
+def attempt_document(row: Row[Any], cluster: Cluster) -> AttemptDocument:
+    """A row of ``attempts``."""
+    placement = decode(Placement, row.placement)
+    reason = Reason(row.reason) if row.reason is not None else None
+    return AttemptDocument(
+        id=row.id,
+        job_id=row.job_id,
+        number=row.number,
+        state=AttemptState(row.state),
+        reason=reason,
+        reason_sentence=reason.sentence if reason is not None else None,
+        placement=[
+            ShareDocument(server=_server_name(share.server, cluster), gpus=share.gpus, gpu_ids=ids)
+            for share, ids in zip(placement.shares, row.gpu_ids, strict=True)
+        ],
+        opened_at=instant(row.opened_at_s),
+        started_at=instant_or_none(row.started_at_s),
+        stop_requested_at=instant_or_none(row.stop_requested_at_s),
+        ended_at=instant_or_none(row.ended_at_s),
+        exit_code=row.exit_code,
+        resume_iteration=row.resume_iteration,
+        last_iteration=row.last_iteration,
+    )
+
+
+def event_document(row: Row[Any]) -> EventDocument:
+    """A row of ``job_events``."""
+    reason = Reason(row.reason)
+    return EventDocument(
+        id=row.id,
+        at=instant(row.at_s),
+        source=JobState(row.source) if row.source is not None else None,
+        target=JobState(row.target),
+        cause=Cause(row.cause),
+        reason=reason,
+        reason_sentence=reason.sentence,
+        cycle=row.cycle,
+        attempt_id=row.attempt_id,
+        detail=row.detail,
+    )
+
+
+def progress_document(row: Row[Any]) -> ProgressDocument:
+    """A row of ``progress``."""
+    return ProgressDocument(
+        id=row.id,
+        at=instant(row.at_s),
+        attempt_id=row.attempt_id,
+        iteration=row.iteration,
+        total_iterations=row.total_iterations,
+        checkpoint_iteration=row.checkpoint_iteration,
+        loss=row.loss,
+    )
+
+
+def explanation_document(job: Row[Any], explanation: Explanation | None) -> ExplanationDocument:
+    """The loop's explanation; without one, what the job's row says."""
+    if explanation is None:
+        reason = Reason(job.reason)
+        return ExplanationDocument(
+            job_id=job.id,
+            state=JobState(job.state),
+            reason=reason,
+            sentence=reason.sentence,
+            gpus_needed=job.gpus,
+            gpus_free=None,
+            servers_with_free_gpus=None,
+            servers_wanted=None,
+            jobs_ahead=None,
+            rank=None,
+            waiting_for=[],
+            numbers={},
+        )
+    return ExplanationDocument(
+        job_id=job.id,
+        state=JobState(job.state),
+        reason=explanation.reason,
+        sentence=explanation.sentence,
+        gpus_needed=explanation.gpus_needed,
+        gpus_free=explanation.gpus_free,
+        servers_with_free_gpus=explanation.servers_with_free_gpus,
+        servers_wanted=explanation.servers_wanted,
+        jobs_ahead=explanation.jobs_ahead,
+        rank=explanation.rank,
+        waiting_for=[int(job_id) for job_id in explanation.waiting_for],
+        numbers=explanation.numbers,
+    )
+
+
+def etag(document: BaseModel) -> str:
+    """A strong validator: equal documents have equal tags, and no other ones (up to SHA-256)."""
+    return f'"{hashlib.sha256(document.model_dump_json().encode()).hexdigest()[:32]}"'
+
+
+def etag_matches(header: str, tag: str) -> bool:
+    """Whether a list of tags (``If-Match``, ``If-None-Match``) names this one; ``*`` names all."""
+    given = [entry.strip().removeprefix("W/") for entry in header.split(",")]
+    return tag in given or "*" in given
+
+
+def _server_names(placement: Placement | None, cluster: Cluster) -> list[str]:
+    return [] if placement is None else [_server_name(server, cluster) for server in placement.servers]
+
+
+def _server_name(position: int, cluster: Cluster) -> str:
+    # The database may be one cycle ahead of the loop's view of the cluster.
+    return cluster.servers[position].name if position < len(cluster.servers) else f"server {position}"

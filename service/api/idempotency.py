@@ -1,0 +1,164 @@
+"""``Idempotency-Key``: a POST that is repeated gives its first answer again and has its effect once.
+
+The answer is stored in the transaction of the effect, so a crash leaves both or neither, and a key is never left
+"running" by a dead process. A second request with the key while the first one runs in this process gets 409; in another
+process it waits for the database's write lock and then finds the answer. Answers that had no effect (4xx, 5xx) are not
+stored: a repaired or repeated request may use the same key.
+"""
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Depends, Header, Request, Response
+from fastapi.responses import JSONResponse
+from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy.exc import IntegrityError
+from sqlmodel import Session
+
+from service.api.problems import Problem, ProblemType
+from service.db.session import Database
+from service.db.tables import IdempotencyKeyRow, table
+
+KEY_LENGTH_MAX = 255
+REPLAYED_HEADER = "Idempotent-Replayed"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a successful POST says: kept with the key, so it is JSON and a ``Location`` and nothing else."""
+
+    status: int
+    body: Any
+    location: str | None = None
+
+
+Effect = Callable[[Session], Answer]
+"""What the request does inside the writing transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRequest:
+    """One request as a key sees it: ``route`` is method and path, ``body_sha256`` the digest of its bytes."""
+
+    key: str | None
+    route: str
+    body_sha256: str
+
+
+async def _keyed_request(
+    request: Request,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            min_length=1,
+            max_length=KEY_LENGTH_MAX,
+            pattern=r"^[\x21-\x7e]+$",
+            description="Repeat a request with its key and body, and its first answer is given again.",
+        ),
+    ] = None,
+) -> KeyedRequest:
+    digest = hashlib.sha256(await request.body()).hexdigest()
+    # The query is part of what a request asks for; the order of its parts is the client's business.
+    route = f"{request.method} {request.url.path}" + (f"?{request.url.query}" if request.url.query else "")
+    return KeyedRequest(idempotency_key, route, digest)
+
+
+Keyed = Annotated[KeyedRequest, Depends(_keyed_request)]
+
+
+class Keys:
+    """Runs effects once per key. One instance an application; safe to use from many threads."""
+
+    def __init__(self, database: Database, now_s: Callable[[], float], kept_s: float) -> None:
+        self._database = database
+        self._now_s = now_s
+        self._kept_s = kept_s
+        self._running: set[tuple[str, str]] = set()
+        self._lock = threading.Lock()
+
+    def run(self, request: KeyedRequest, prepare: Callable[[], Effect]) -> Response:
+        """The stored answer, or that of the effect that ``prepare`` returns, run in one writing transaction.
+
+        ``prepare`` does what needs no transaction (checks, computing) and is not called for a repeated request.
+        """
+        with self._alone(request):
+            if request.key is not None:
+                with self._database.reading() as session:
+                    stored = self._stored(session.connection(), request, request.key)
+                if stored is not None:
+                    return _response(stored, replayed=True)
+            answer, replayed = self._once(request, prepare())
+        return _response(answer, replayed=replayed)
+
+    def _once(self, request: KeyedRequest, effect: Effect) -> tuple[Answer, bool]:
+        with self._database.writing() as session:
+            if request.key is not None:
+                stored = self._stored(session.connection(), request, request.key)
+                if stored is not None:
+                    return stored, True
+            answer = effect(session)
+            if request.key is not None:
+                self._keep(session.connection(), request, request.key, answer)
+        return answer, False
+
+    @contextmanager
+    def _alone(self, request: KeyedRequest) -> Iterator[None]:
+        if request.key is None:
+            yield
+            return
+        mark = (request.key, request.route)
+        with self._lock:
+            if mark in self._running:
+                raise Problem(ProblemType.REQUEST_IN_PROGRESS, headers={"Retry-After": "1"})
+            self._running.add(mark)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running.discard(mark)
+
+    def _stored(self, connection: Connection, request: KeyedRequest, key: str) -> Answer | None:
+        rows = table(IdempotencyKeyRow).c
+        found = connection.execute(
+            select(rows.body_sha256, rows.status, rows.response, rows.location).where(
+                rows.key == key, rows.route == request.route, rows.expires_at_s > self._now_s()
+            )
+        ).one_or_none()
+        if found is None:
+            return None
+        if found.body_sha256 != request.body_sha256:
+            raise Problem(ProblemType.IDEMPOTENCY_KEY_REUSED, "The key came with another body before.")
+        return Answer(found.status, found.response, found.location)
+
+    def _keep(self, connection: Connection, request: KeyedRequest, key: str, answer: Answer) -> None:
+        keys = table(IdempotencyKeyRow)
+        now_s = self._now_s()
+        # An expired answer under this key may still wait to be pruned.
+        connection.execute(delete(keys).where(keys.c.key == key, keys.c.route == request.route))
+        row = {
+            "key": key,
+            "route": request.route,
+            "body_sha256": request.body_sha256,
+            "state": "done",
+            "status": answer.status,
+            "response": answer.body,
+            "location": answer.location,
+            "created_at_s": now_s,
+            "expires_at_s": now_s + self._kept_s,
+        }
+        try:
+            connection.execute(insert(keys).values(**row))
+        except IntegrityError:
+            # Databases without one write lock let two processes come this far; one of them wins.
+            raise Problem(ProblemType.REQUEST_IN_PROGRESS, headers={"Retry-After": "1"}) from None
+
+
+def _response(answer: Answer, *, replayed: bool) -> Response:
+    headers = {} if answer.location is None else {"Location": answer.location}
+    if replayed:
+        headers[REPLAYED_HEADER] = "true"
+    return JSONResponse(answer.body, answer.status, headers)

@@ -1,0 +1,228 @@
+"""Every error of the API is one shape: problem details (RFC 9457), media type ``application/problem+json``.
+
+``type`` is a relative reference to a page that this service itself serves (``/docs/problems/<slug>``), so it never names
+a host. ``errors`` holds one entry a fault: a JSON pointer (RFC 6901) for faults of the body, the parameter's name for
+faults of the query, the path or a header. Values that a client sent are never echoed: they may be secrets.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from sqlalchemy.exc import OperationalError
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+logger = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+TYPE_PREFIX = "/docs/problems/"
+
+FAULTS_MAX = 100
+"""Faults listed in one answer: enough for a person, and an answer stays small however broken the body is."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What all problems of one type share."""
+
+    slug: str
+    status: int
+    title: str
+    advice: str
+
+
+class ProblemType(Enum):
+    """Each way in which a request can go wrong; ``advice`` says what the caller can do."""
+
+    MALFORMED_JSON = _Kind("malformed-json", 400, "The body is not JSON", "Send one JSON document, encoded as UTF-8.")
+    BAD_REQUEST = _Kind("bad-request", 400, "The request cannot be understood", "See the detail.")
+    UNAUTHORIZED = _Kind(
+        "unauthorized",
+        401,
+        "A token is required",
+        "Send 'Authorization: Bearer TOKEN'; the token is in the file 'token' of the service's data folder.",
+    )
+    ORIGIN_NOT_ALLOWED = _Kind(
+        "origin-not-allowed", 403, "The page's origin may not call this service", "Add it to 'allowed_origins'."
+    )
+    NOT_FOUND = _Kind("not-found", 404, "There is no such resource", "Check the id and the path.")
+    METHOD_NOT_ALLOWED = _Kind(
+        "method-not-allowed", 405, "The resource does not take this method", "The header 'Allow' lists those it takes."
+    )
+    JOB_FINISHED = _Kind(
+        "job-finished", 409, "The job has ended", "A job never leaves a final state; submit a new one."
+    )
+    CONFLICT = _Kind("conflict", 409, "The present state does not allow this", "See the detail.")
+    REQUEST_IN_PROGRESS = _Kind(
+        "request-in-progress",
+        409,
+        "A request with this Idempotency-Key is still running",
+        "Repeat it a moment later: the answer of the first one is given again.",
+    )
+    PRECONDITION_FAILED = _Kind(
+        "precondition-failed", 412, "The resource has changed", "Read it again and repeat with its new ETag."
+    )
+    BODY_TOO_LARGE = _Kind("body-too-large", 413, "The body is too large", "Send less at once, or raise the limit.")
+    UNSUPPORTED_MEDIA_TYPE = _Kind(
+        "unsupported-media-type", 415, "The body is not application/json", "Send 'Content-Type: application/json'."
+    )
+    WRONG_HOST = _Kind(
+        "wrong-host",
+        421,
+        "The service does not answer to this host name",
+        "Add the name to 'allowed_hosts', or call the service by one that is there.",
+    )
+    INVALID_BODY = _Kind(
+        "invalid-body", 422, "The body breaks a rule", "Each entry of 'errors' points to one fault; nothing was done."
+    )
+    INVALID_PARAMETER = _Kind(
+        "invalid-parameter", 422, "A parameter breaks a rule", "Each entry of 'errors' names one; nothing was done."
+    )
+    NEVER_FITS = _Kind(
+        "never-fits",
+        422,
+        "The job can never run on this cluster",
+        "Ask for fewer GPUs or another GPU type, or add servers first.",
+    )
+    IDEMPOTENCY_KEY_REUSED = _Kind(
+        "idempotency-key-reused",
+        422,
+        "The Idempotency-Key belongs to another request",
+        "Use a new key for a new request; a key stands for one method, path and body.",
+    )
+    QUEUE_FULL = _Kind("queue-full", 429, "Too many jobs are queued", "Wait until some have ended, or raise the limit.")
+    INTERNAL = _Kind("internal", 500, "The service failed", "The service's log has the cause; please report it.")
+    UNAVAILABLE = _Kind("unavailable", 503, "The service cannot do this now", "Repeat the request a moment later.")
+
+    @property
+    def uri(self) -> str:
+        """The relative reference that stands in ``type``."""
+        return TYPE_PREFIX + self.value.slug
+
+    @property
+    def status(self) -> int:
+        """HTTP status."""
+        return self.value.status
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One broken rule: ``pointer`` into the body ("" = the whole of it), or ``parameter`` outside the body."""
+
+    detail: str
+    pointer: str | None = None
+    parameter: str | None = None
+
+    def document(self) -> dict[str, str]:
+        """The entry of ``errors``."""
+        where = {"pointer": self.pointer} if self.pointer is not None else {"parameter": self.parameter or ""}
+        return {**where, "detail": self.detail}
+
+
+class Problem(HTTPException):
+    """Raise it anywhere below a route: the handler turns it into the answer."""
+
+    def __init__(
+        self,
+        kind: ProblemType,
+        detail: str = "",
+        faults: Sequence[Fault] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(kind.status, detail or kind.value.advice, dict(headers or {}))
+        self.kind = kind
+        self.faults = faults
+
+
+def pointer_token(part: str | int) -> str:
+    """One reference token of a JSON pointer, escaped as RFC 6901 asks."""
+    return str(part).replace("~", "~0").replace("/", "~1")
+
+
+def json_pointer(parts: Iterable[str | int]) -> str:
+    """The JSON pointer of a path of keys and positions; the empty path is the whole document."""
+    return "".join(f"/{pointer_token(part)}" for part in parts)
+
+
+def document(kind: ProblemType, detail: str, instance: str, faults: Sequence[Fault] = ()) -> dict[str, Any]:
+    """The body of a problem answer."""
+    listed = [fault.document() for fault in faults[:FAULTS_MAX]]
+    if len(faults) > FAULTS_MAX:
+        detail = f"{detail} The first {FAULTS_MAX} of {len(faults)} faults are listed."
+    return {
+        "type": kind.uri,
+        "title": kind.value.title,
+        "status": kind.status,
+        "detail": detail,
+        "instance": instance,
+        "errors": listed,
+    }
+
+
+def response(
+    kind: ProblemType,
+    instance: str,
+    detail: str = "",
+    faults: Sequence[Fault] = (),
+    headers: Mapping[str, str] | None = None,
+) -> JSONResponse:
+    """A complete problem answer."""
+    body = document(kind, detail or kind.value.advice, instance, faults)
+    return JSONResponse(body, kind.status, dict(headers or {}), MEDIA_TYPE)
+
+
+_DISCRIMINATOR_TAGS = frozenset({"one", "many", "layers-graph", "catalogue-graph", "stage-count", "stage-lists"})
+"""Tags of the tagged unions in ``schemas``: pydantic puts them into a fault's path, where they are no key of the body."""
+
+
+def _fault(error: Mapping[str, Any]) -> Fault:
+    """One pydantic error as a fault."""
+    source, *path = error["loc"]
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        message = "Unknown key"
+    if source == "body":
+        return Fault(message, pointer=json_pointer(part for part in path if part not in _DISCRIMINATOR_TAGS))
+    return Fault(message, parameter=".".join(str(part) for part in path))
+
+
+def _on_validation(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    faults = [_fault(entry) for entry in error.errors()]
+    body = any(fault.pointer is not None for fault in faults)
+    kind = ProblemType.INVALID_BODY if body else ProblemType.INVALID_PARAMETER
+    return response(kind, request.url.path, faults=faults)
+
+
+_BY_STATUS = {
+    HTTPStatus.NOT_FOUND: ProblemType.NOT_FOUND,
+    HTTPStatus.METHOD_NOT_ALLOWED: ProblemType.METHOD_NOT_ALLOWED,
+}
+
+
+def _on_http(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, StarletteHTTPException)
+    if isinstance(error, Problem):
+        return response(error.kind, request.url.path, error.detail, error.faults, error.headers)
+    fallback = ProblemType.BAD_REQUEST if error.status_code < HTTPStatus.INTERNAL_SERVER_ERROR else ProblemType.INTERNAL
+    kind = _BY_STATUS.get(HTTPStatus(error.status_code), fallback)
+    return response(kind, request.url.path, headers=error.headers)
+
+
+def _on_database(request: Request, error: Exception) -> JSONResponse:
+    # Busy, full or unreachable: nothing was committed, so the caller may repeat the request as it is.
+    logger.error("database unavailable: %s", error.orig if isinstance(error, OperationalError) else error)
+    return response(ProblemType.UNAVAILABLE, request.url.path, headers={"Retry-After": "1"})
+
+
+def install(app: FastAPI) -> None:
+    """Let every error of the application leave as a problem."""
+    app.add_exception_handler(RequestValidationError, _on_validation)
+    app.add_exception_handler(StarletteHTTPException, _on_http)
+    app.add_exception_handler(OperationalError, _on_database)

@@ -1,0 +1,168 @@
+"""The cluster: what there is, what is free, and an operator's requests."""
+
+from typing import Annotated, Literal
+
+from fastapi import Path, Response
+from pydantic import BaseModel
+from sqlmodel import Session
+
+from policies.model.cluster import Server
+from policies.model.ids import ServerIndex
+from service.api.deps import ApiDependencies, ClusterNow, Deps, KeyStore
+from service.api.documents import AcceptedDocument
+from service.api.idempotency import Answer, Effect, Keyed, KeyedRequest, Keys
+from service.api.problems import Problem, ProblemType
+from service.api.routers.common import NoBody, problems, router
+from service.api.schemas import TEXT_MAX, ServerBody
+from service.db import reads
+from service.db.store import DuplicateServer
+from service.engine.events import Fact, FactKind
+
+routes = router("cluster")
+
+BYTES_PER_GIGABIT = 1e9 / 8
+
+ServerPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX)]
+
+
+class ServerDocument(BaseModel):
+    """One server."""
+
+    name: str
+    state: Literal["up", "drained", "down"]
+    gpus: int
+    usable_gpus: int
+    free_gpus: int
+    gpu_type: str
+    rack: str
+    nic_gbps: float
+    intra_gbps: float
+    gpu_speed: float
+    gpu_memory_gib: float | None
+
+
+class ClusterDocument(BaseModel):
+    """All servers, and their GPUs in all."""
+
+    name: str
+    gpus: int
+    usable_gpus: int
+    free_gpus: int
+    servers: list[ServerDocument]
+
+
+@routes.get("/cluster", summary="Show the cluster")
+def show_cluster(dependencies: Deps) -> ClusterDocument:
+    """As the loop sees it now."""
+    now = dependencies.cluster()
+    with dependencies.database.reading() as session:
+        rows = {row.name: (row.drained, row.down) for row in reads.servers(session.connection())}
+    servers = [_document(now, index, *rows.get(server.name, (False, False))) for index, server in _indexed(now)]
+    return ClusterDocument(
+        name=now.cluster.name,
+        gpus=now.cluster.gpus,
+        usable_gpus=sum(server.usable_gpus for server in servers),
+        free_gpus=sum(server.free_gpus for server in servers),
+        servers=servers,
+    )
+
+
+def _indexed(now: ClusterNow) -> list[tuple[int, Server]]:
+    return list(enumerate(now.cluster.servers))
+
+
+def _document(now: ClusterNow, index: int, drained: bool, down: bool) -> ServerDocument:
+    server = now.cluster.servers[index]
+    return ServerDocument(
+        name=server.name,
+        state="down" if down else "drained" if drained else "up",
+        gpus=server.gpus,
+        usable_gpus=now.usable_gpus[index],
+        free_gpus=now.free_gpus[index],
+        gpu_type=server.gpu_type,
+        rack=server.rack,
+        nic_gbps=server.nic_bytes_s / BYTES_PER_GIGABIT,
+        intra_gbps=server.intra_bytes_s / BYTES_PER_GIGABIT,
+        gpu_speed=server.gpu_speed,
+        gpu_memory_gib=server.gpu_memory_gib,
+    )
+
+
+@routes.post(
+    "/cluster/servers",
+    status_code=202,
+    response_model=AcceptedDocument,
+    responses=problems(400, 409, 413, 415),
+    summary="Add a server",
+)
+def add_server(dependencies: Deps, keys: KeyStore, keyed: Keyed, body: ServerBody) -> Response:
+    """Jobs may use it from the next cycle on."""
+    server = Server(
+        name=body.name,
+        gpus=body.gpus,
+        gpu_type=body.gpu_type,
+        rack=body.rack,
+        nic_bytes_s=body.nic_gbps * BYTES_PER_GIGABIT,
+        intra_bytes_s=body.intra_gbps * BYTES_PER_GIGABIT,
+        gpu_speed=body.gpu_speed,
+        gpu_memory_gib=body.gpu_memory_gib,
+    )
+
+    def effect(session: Session) -> Answer:
+        try:
+            return _accept(session, dependencies, FactKind.SERVER_ADDED, server.name, server=server)
+        except DuplicateServer:
+            raise Problem(ProblemType.CONFLICT, f"There is a server {server.name!r} already.") from None
+
+    return _run(dependencies, keys, keyed, effect)
+
+
+@routes.post(
+    "/cluster/servers/{name}/drain",
+    status_code=202,
+    response_model=AcceptedDocument,
+    responses=problems(400, 404, 409, 413, 415),
+    summary="Drain a server",
+)
+def drain(dependencies: Deps, keys: KeyStore, keyed: Keyed, name: ServerPath, body: NoBody = None) -> Response:
+    """It takes no new work; what runs there goes on."""
+    return _change(dependencies, keys, keyed, name, FactKind.SERVER_DRAINED)
+
+
+@routes.post(
+    "/cluster/servers/{name}/resume",
+    status_code=202,
+    response_model=AcceptedDocument,
+    responses=problems(400, 404, 409, 413, 415),
+    summary="Resume a drained server",
+)
+def resume(dependencies: Deps, keys: KeyStore, keyed: Keyed, name: ServerPath, body: NoBody = None) -> Response:
+    """It takes new work again."""
+    return _change(dependencies, keys, keyed, name, FactKind.SERVER_RESUMED)
+
+
+def _change(dependencies: ApiDependencies, keys: Keys, keyed: KeyedRequest, name: str, kind: FactKind) -> Response:
+    indices = {server.name: index for index, server in _indexed(dependencies.cluster())}
+    if name not in indices:
+        raise Problem(ProblemType.NOT_FOUND, f"There is no server {name!r}.")
+    index = ServerIndex(indices[name])
+    return _run(dependencies, keys, keyed, lambda session: _accept(session, dependencies, kind, name, index=index))
+
+
+def _run(dependencies: ApiDependencies, keys: Keys, keyed: KeyedRequest, effect: Effect) -> Response:
+    answer = keys.run(keyed, lambda: effect)
+    dependencies.nudge()
+    return answer
+
+
+def _accept(
+    session: Session,
+    dependencies: ApiDependencies,
+    kind: FactKind,
+    name: str,
+    *,
+    index: ServerIndex | None = None,
+    server: Server | None = None,
+) -> Answer:
+    dependencies.store.add_fact(session, Fact(0, kind, dependencies.now_s(), server=index, server_spec=server))
+    return Answer(202, AcceptedDocument(accepted=kind.value, server=name).model_dump(mode="json"))

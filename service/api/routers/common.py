@@ -1,0 +1,80 @@
+"""What the routes share: a router that reads bodies strictly, path parameters, and looking a job up."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Path
+from pydantic import BaseModel, ConfigDict
+from sqlalchemy import Connection, Row
+
+from service.api.problems import MEDIA_TYPE, Problem, ProblemType
+from service.api.schemas import ID_MAX
+from service.api.strict_json import StrictRoute
+from service.db import reads
+from service.db.reads import JobSummary
+
+JobPath = Annotated[int, Path(ge=1, le=ID_MAX, description="The job's number.")]
+
+
+class ProblemFault(BaseModel):
+    """One broken rule: ``pointer`` (RFC 6901) into the body, or the name of another ``parameter``."""
+
+    pointer: str | None = None
+    parameter: str | None = None
+    detail: str
+
+
+class ProblemDocument(BaseModel):
+    """Problem details (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    errors: list[ProblemFault]
+
+
+class NothingBody(BaseModel):
+    """A body without keys, for requests that say everything in their path."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+NoBody = Annotated[NothingBody | None, Body()]
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The error answers of a route, for the OpenAPI document."""
+    schema = {"$ref": "#/components/schemas/ProblemDocument"}
+    return {status: {"description": "Problem", "content": {MEDIA_TYPE: {"schema": schema}}} for status in statuses}
+
+
+def router(tag: str) -> APIRouter:
+    """A router below ``/v1`` whose bodies are read strictly."""
+    return APIRouter(prefix="/v1", tags=[tag], route_class=StrictRoute, responses=problems(401, 403, 421, 422, 503))
+
+
+def job_or_404(connection: Connection, job_id: int) -> JobSummary:
+    """The job, or 404."""
+    found = reads.job(connection, job_id)
+    if found is None:
+        raise no_such_job(job_id)
+    return found
+
+
+def require_job(connection: Connection, job_id: int) -> None:
+    """404 unless there is such a job; for lists that belong to one."""
+    if not reads.job_exists(connection, job_id):
+        raise no_such_job(job_id)
+
+
+def no_such_job(job_id: int) -> Problem:
+    """404 for a job."""
+    return Problem(ProblemType.NOT_FOUND, f"There is no job {job_id}.")
+
+
+def found_or_404(row: Row[Any] | None, what: str) -> Row[Any]:
+    """The row, or 404 that names what is missing."""
+    if row is None:
+        raise Problem(ProblemType.NOT_FOUND, f"There is no {what}.")
+    return row

@@ -1,0 +1,73 @@
+"""For probes: is the process alive, is it ready; and the pages that problem types name."""
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
+from fastapi.responses import PlainTextResponse
+from pydantic import BaseModel
+
+from service.api.deps import Deps
+from service.api.documents import instant_or_none
+from service.api.problems import TYPE_PREFIX, Problem, ProblemType
+from service.api.routers.common import problems
+
+routes = APIRouter(tags=["health"])
+
+
+class HealthDocument(BaseModel):
+    """The process answers."""
+
+    status: str
+
+
+class ReadinessDocument(BaseModel):
+    """Whether it does its work: the schema is this program's and the loop has looked lately."""
+
+    ready: bool
+    migrated: bool
+    loop_healthy: bool
+    cycle: int
+    cycle_at: datetime | None
+
+
+@routes.get("/healthz", openapi_extra={"security": []}, summary="Is the process alive?")
+async def healthz() -> HealthDocument:
+    """Touches nothing: it answers as long as the process can answer at all."""
+    return HealthDocument(status="ok")
+
+
+@routes.get(
+    "/readyz",
+    openapi_extra={"security": []},
+    responses={503: {"model": ReadinessDocument, "description": "Not ready; the fields say what is missing."}},
+    summary="Is the service ready?",
+)
+def readyz(dependencies: Deps, response: Response) -> ReadinessDocument:
+    """503 while the schema is another program's, or the loop has not looked for long."""
+    loop = dependencies.loop_status()
+    migrated = dependencies.migrated()
+    ready = migrated and loop.healthy
+    response.status_code = 200 if ready else 503
+    return ReadinessDocument(
+        ready=ready,
+        migrated=migrated,
+        loop_healthy=loop.healthy,
+        cycle=loop.cycle,
+        cycle_at=instant_or_none(loop.at_s),
+    )
+
+
+@routes.get(
+    TYPE_PREFIX + "{slug}",
+    response_class=PlainTextResponse,
+    openapi_extra={"security": []},
+    responses=problems(404),
+    summary="What a problem type means",
+)
+async def problem_page(slug: Annotated[str, Path(max_length=100)]) -> PlainTextResponse:
+    """The page that a problem's ``type`` names."""
+    for kind in ProblemType:
+        if kind.value.slug == slug:
+            return PlainTextResponse(f"{kind.value.title} (HTTP {kind.status})\n\n{kind.value.advice}\n")
+    raise Problem(ProblemType.NOT_FOUND, "There is no such problem type.")

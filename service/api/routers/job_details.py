@@ -1,0 +1,113 @@
+"""What belongs to one job: explanation, attempts, events, logs, progress, prediction."""
+
+from typing import Annotated
+
+from fastapi import Query, Response
+
+from policies.model.ids import JobId
+from service.api.deps import Deps
+from service.api.documents import (
+    AttemptDocument,
+    EventDocument,
+    ExplanationDocument,
+    PredictionDocument,
+    ProgressDocument,
+    attempt_document,
+    event_document,
+    explanation_document,
+    prediction_document,
+    progress_document,
+)
+from service.api.paging import Page, Paging
+from service.api.problems import Problem, ProblemType
+from service.api.routers.common import JobPath, job_or_404, problems, require_job, router
+from service.api.schemas import ID_MAX
+from service.db import reads
+
+routes = router("jobs")
+
+LOG_CHUNK_BYTES = 1 << 20
+NEXT_OFFSET_HEADER = "Sooner-Next-Offset"
+
+
+@routes.get("/jobs/{job_id}/explanation", responses=problems(404), summary="Why is the job where it is?")
+def explanation(dependencies: Deps, job_id: JobPath) -> ExplanationDocument:
+    """The reason with the numbers behind it, computed now."""
+    with dependencies.database.reading() as session:
+        summary = job_or_404(session.connection(), job_id)
+    return explanation_document(summary.job, dependencies.explain(JobId(job_id)))
+
+
+@routes.get("/jobs/{job_id}/attempts", responses=problems(404), summary="A job's attempts")
+def attempts(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[AttemptDocument]:
+    """In their order."""
+    scope = f"attempts {job_id}"
+    position = paging.position(scope, (int,))
+    with dependencies.database.reading() as session:
+        require_job(session.connection(), job_id)
+        rows = reads.attempts(session.connection(), job_id, position[0] if position else 0, paging.limit + 1)
+    cluster = dependencies.cluster().cluster
+    return paging.page(scope, rows, lambda row: (row.number,), lambda row: attempt_document(row, cluster))
+
+
+@routes.get("/jobs/{job_id}/events", responses=problems(404), summary="A job's story")
+def events(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[EventDocument]:
+    """Every change of its state, oldest first."""
+    scope = f"events {job_id}"
+    position = paging.position(scope, (int,))
+    with dependencies.database.reading() as session:
+        require_job(session.connection(), job_id)
+        rows = reads.events(session.connection(), job_id, position[0] if position else 0, paging.limit + 1)
+    return paging.page(scope, rows, lambda row: (row.id,), event_document)
+
+
+@routes.get("/jobs/{job_id}/progress", responses=problems(404), summary="A job's progress reports")
+def progress(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[ProgressDocument]:
+    """Oldest first; old ones are thinned out."""
+    scope = f"progress {job_id}"
+    position = paging.position(scope, (int,))
+    with dependencies.database.reading() as session:
+        require_job(session.connection(), job_id)
+        rows = reads.progress(session.connection(), job_id, position[0] if position else 0, paging.limit + 1)
+    return paging.page(scope, rows, lambda row: (row.id,), progress_document)
+
+
+@routes.get("/jobs/{job_id}/prediction", responses=problems(404), summary="A job's newest prediction")
+def prediction(dependencies: Deps, job_id: JobPath) -> PredictionDocument:
+    """404 until the next cycle has predicted it."""
+    with dependencies.database.reading() as session:
+        summary = job_or_404(session.connection(), job_id)
+    if summary.prediction is None:
+        raise Problem(ProblemType.NOT_FOUND, f"Job {job_id} has no prediction yet; the next cycle makes it.")
+    return prediction_document(summary.prediction)
+
+
+@routes.get(
+    "/jobs/{job_id}/logs",
+    response_class=Response,
+    responses={
+        **problems(404),
+        200: {
+            "description": "The log's bytes; the header says where to go on.",
+            "content": {"text/plain": {"schema": {"type": "string"}}},
+            "headers": {NEXT_OFFSET_HEADER: {"schema": {"type": "integer"}, "description": "Give it as 'offset'."}},
+        },
+    },
+    summary="A job's log",
+)
+def logs(
+    dependencies: Deps,
+    job_id: JobPath,
+    attempt: Annotated[int | None, Query(ge=1, le=ID_MAX, description="The newest one if left out.")] = None,
+    offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
+    limit: Annotated[int, Query(ge=1, le=LOG_CHUNK_BYTES, description="Bytes.")] = LOG_CHUNK_BYTES,
+) -> Response:
+    """A part of the output of one attempt. An answer shorter than ``limit`` is the end for now."""
+    with dependencies.database.reading() as session:
+        require_job(session.connection(), job_id)
+        if attempt is not None and not reads.attempt_exists(session.connection(), job_id, attempt):
+            raise Problem(ProblemType.NOT_FOUND, f"Job {job_id} has no attempt {attempt}.")
+    chunk = dependencies.read_logs(JobId(job_id), attempt, offset, limit)
+    return Response(
+        chunk, media_type="text/plain; charset=utf-8", headers={NEXT_OFFSET_HEADER: str(offset + len(chunk))}
+    )

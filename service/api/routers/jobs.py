@@ -1,0 +1,214 @@
+"""Jobs: submit, list, show, and the requests that the next cycle acts on."""
+
+from typing import Annotated
+
+from fastapi import Body, Header, Query, Response
+from sqlmodel import Session
+
+from policies.lifecycle import TERMINAL, JobState
+from policies.model.ids import JobId
+from policies.model.job import JobSpec
+from service.api.deps import ApiDependencies, Deps, KeyStore
+from service.api.documents import (
+    AcceptedDocument,
+    JobDocument,
+    JobsDocument,
+    etag,
+    etag_matches,
+    job_document,
+)
+from service.api.idempotency import Answer, Effect, Keyed, KeyedRequest, Keys
+from service.api.paging import Page, Paging
+from service.api.parse import parse_submission
+from service.api.problems import Fault, Problem, ProblemType, json_pointer
+from service.api.routers.common import JobPath, NoBody, job_or_404, problems, router
+from service.api.schemas import TEXT_MAX, HoldBody, JobBody, PriorityBody, Submission
+from service.db import reads
+from service.engine.events import Fact, FactKind
+
+routes = router("jobs")
+
+IfMatch = Annotated[str | None, Header(max_length=1024, description="Act only if the job still has this ETag.")]
+FilterText = Annotated[str | None, Query(max_length=TEXT_MAX)]
+
+
+@routes.post(
+    "/jobs",
+    status_code=201,
+    response_model=JobDocument | JobsDocument,
+    responses=problems(400, 409, 413, 415, 429),
+    summary="Submit one job, or many at once",
+)
+def submit(dependencies: Deps, keys: KeyStore, keyed: Keyed, body: Annotated[Submission, Body()]) -> Response:
+    """Accepts all jobs of the request or none. The prediction follows in the next cycle."""
+
+    def prepare() -> Effect:
+        specs = parse_submission(body, dependencies.settings, dependencies.cluster().cluster)
+        single = isinstance(body, JobBody)
+        return lambda session: _insert(session, dependencies, specs, single)
+
+    answer = keys.run(keyed, prepare)
+    dependencies.nudge()
+    return answer
+
+
+def _insert(session: Session, dependencies: ApiDependencies, specs: list[JobSpec], single: bool) -> Answer:
+    connection = session.connection()
+    _check_dependencies(specs, reads.existing_jobs(connection, {job for spec in specs for job in spec.after}), single)
+    limit = dependencies.settings.jobs_queued_max
+    if reads.unfinished_jobs(connection) + len(specs) > limit:
+        detail = f"At most {limit} unfinished jobs (setting jobs_queued_max)."
+        raise Problem(ProblemType.QUEUE_FULL, detail, headers={"Retry-After": "60"})
+    ids = dependencies.store.submit(session, specs, dependencies.now_s())
+    session.flush()
+    cluster = dependencies.cluster().cluster
+    documents = [job_document(summary, cluster) for summary in reads.jobs_by_id(connection, ids)]
+    if single:
+        return Answer(201, documents[0].model_dump(mode="json"), documents[0].links.self)
+    body = JobsDocument(jobs=documents).model_dump(mode="json")
+    return Answer(201, body, "/v1/jobs")
+
+
+def _check_dependencies(specs: list[JobSpec], known: set[int], single: bool) -> None:
+    faults = [
+        Fault(
+            f"There is no job {needed}",
+            pointer=json_pointer(("after", position) if single else ("jobs", index, "after", position)),
+        )
+        for index, spec in enumerate(specs)
+        for position, needed in enumerate(spec.after)
+        if needed not in known
+    ]
+    if faults:
+        raise Problem(ProblemType.INVALID_BODY, faults=faults)
+
+
+@routes.get("/jobs", summary="List jobs, newest first")
+def list_jobs(
+    dependencies: Deps,
+    paging: Paging,
+    state: Annotated[list[JobState] | None, Query(description="May be given several times.")] = None,
+    user: FilterText = None,
+    project: FilterText = None,
+    name: FilterText = None,
+) -> Page[JobDocument]:
+    """One page; filters narrow it and belong to its cursor."""
+    wanted = reads.JobFilter(tuple(dict.fromkeys(state or ())), user, project, name)
+    scope = f"jobs {sorted(wanted.states)} {user!r} {project!r} {name!r}"
+    position = paging.position(scope, (int,))
+    with dependencies.database.reading() as session:
+        before = position[0] if position is not None else None
+        rows = reads.jobs(session.connection(), wanted, before, paging.limit + 1)
+    cluster = dependencies.cluster().cluster
+    return paging.page(scope, rows, lambda row: (row.job.id,), lambda row: job_document(row, cluster))
+
+
+@routes.get(
+    "/jobs/{job_id}",
+    response_model=JobDocument,
+    responses={**problems(404), 304: {"description": "The job still has the ETag of 'If-None-Match'."}},
+    summary="Show a job",
+)
+def show_job(
+    dependencies: Deps, job_id: JobPath, if_none_match: Annotated[str | None, Header(max_length=1024)] = None
+) -> Response:
+    """With its newest prediction and the servers it holds. The ETag changes exactly when the answer does."""
+    with dependencies.database.reading() as session:
+        summary = job_or_404(session.connection(), job_id)
+    document = job_document(summary, dependencies.cluster().cluster)
+    headers = {"ETag": etag(document), "Cache-Control": "private, no-cache"}
+    if if_none_match is not None and etag_matches(if_none_match, headers["ETag"]):
+        return Response(status_code=304, headers=headers)
+    return Response(document.model_dump_json(), headers=headers, media_type="application/json")
+
+
+@routes.post(
+    "/jobs/{job_id}/cancel",
+    status_code=202,
+    response_model=AcceptedDocument,
+    responses=problems(400, 404, 409, 412, 413, 415),
+    summary="Cancel a job",
+)
+def cancel(
+    dependencies: Deps, keys: KeyStore, keyed: Keyed, job_id: JobPath, if_match: IfMatch = None, body: NoBody = None
+) -> Response:
+    """A queued job ends at once, one that holds GPUs when its processes have stopped."""
+    return _ask(dependencies, keys, keyed, if_match, Fact(0, FactKind.CANCEL, dependencies.now_s(), JobId(job_id)))
+
+
+@routes.post(
+    "/jobs/{job_id}/hold",
+    status_code=202,
+    response_model=AcceptedDocument,
+    responses=problems(400, 404, 409, 412, 413, 415),
+    summary="Hold a job",
+)
+def hold(
+    dependencies: Deps,
+    keys: KeyStore,
+    keyed: Keyed,
+    job_id: JobPath,
+    if_match: IfMatch = None,
+    body: Annotated[HoldBody | None, Body()] = None,
+) -> Response:
+    """It does not start until it is released; a running attempt goes on unless ``preempt`` is true."""
+    preempt = body is not None and body.preempt
+    fact = Fact(0, FactKind.HOLD, dependencies.now_s(), JobId(job_id), preempt=preempt)
+    return _ask(dependencies, keys, keyed, if_match, fact)
+
+
+@routes.post(
+    "/jobs/{job_id}/release",
+    status_code=202,
+    response_model=AcceptedDocument,
+    responses=problems(400, 404, 409, 412, 413, 415),
+    summary="Release a held job",
+)
+def release(
+    dependencies: Deps, keys: KeyStore, keyed: Keyed, job_id: JobPath, if_match: IfMatch = None, body: NoBody = None
+) -> Response:
+    """It competes again from the next cycle on."""
+    return _ask(dependencies, keys, keyed, if_match, Fact(0, FactKind.RELEASE, dependencies.now_s(), JobId(job_id)))
+
+
+@routes.put(
+    "/jobs/{job_id}/priority",
+    status_code=202,
+    response_model=AcceptedDocument,
+    responses=problems(400, 404, 409, 412, 413, 415),
+    summary="Change a job's priority",
+)
+@routes.post(
+    "/jobs/{job_id}/priority",
+    status_code=202,
+    response_model=AcceptedDocument,
+    responses=problems(400, 404, 409, 412, 413, 415),
+    summary="Change a job's priority",
+)
+def change_priority(
+    dependencies: Deps, keys: KeyStore, keyed: Keyed, job_id: JobPath, body: PriorityBody, if_match: IfMatch = None
+) -> Response:
+    """Larger comes first."""
+    fact = Fact(0, FactKind.PRIORITY, dependencies.now_s(), JobId(job_id), priority=body.priority)
+    return _ask(dependencies, keys, keyed, if_match, fact)
+
+
+def _ask(dependencies: ApiDependencies, keys: Keys, keyed: KeyedRequest, if_match: str | None, fact: Fact) -> Response:
+    """Make the request durable, wake the loop, and say that it was accepted."""
+    assert fact.job is not None
+    job_id = int(fact.job)
+
+    def effect(session: Session) -> Answer:
+        summary = job_or_404(session.connection(), job_id)
+        if if_match is not None:
+            tag = etag(job_document(summary, dependencies.cluster().cluster))
+            if not etag_matches(if_match, tag):
+                raise Problem(ProblemType.PRECONDITION_FAILED, headers={"ETag": tag})
+        if JobState(summary.job.state) in TERMINAL:
+            raise Problem(ProblemType.JOB_FINISHED, f"Job {job_id} has {summary.job.state}.")
+        dependencies.store.add_fact(session, fact)
+        return Answer(202, AcceptedDocument(accepted=fact.kind.value, job_id=job_id).model_dump(mode="json"))
+
+    answer = keys.run(keyed, lambda: effect)
+    dependencies.nudge()
+    return answer

@@ -1,0 +1,178 @@
+"""What was learnt: predictions, models, the throughput table, and an operator's requests to train and promote."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import Path, Query, Response
+from pydantic import BaseModel
+from sqlalchemy import Row
+
+from service.api.deps import Deps, KeyStore, Refused
+from service.api.documents import PredictionDocument, instant, prediction_document
+from service.api.idempotency import Answer, Effect, Keyed
+from service.api.paging import Page, Paging
+from service.api.problems import Problem, ProblemType
+from service.api.routers.common import NoBody, found_or_404, problems, router
+from service.api.schemas import ID_MAX, TEXT_MAX
+from service.db import reads
+
+routes = router("learning")
+
+ModelPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX)]
+
+
+class ModelDocument(BaseModel):
+    """One trained model."""
+
+    id: str
+    kind: str
+    state: str
+    trained_until: datetime
+    rows: int
+    feature_schema: str
+    libraries: dict[str, Any]
+    metrics: dict[str, Any]
+    sha256: str
+    created_at: datetime
+
+
+class ThroughputDocument(BaseModel):
+    """The learnt speed of a recurring job on a GPU type, over so many servers."""
+
+    user: str
+    project: str
+    name: str
+    gpu_type: str
+    servers_spanned: int
+    median_s_per_iteration: float
+    count: int
+    updated_at: datetime
+
+
+class TrainingDocument(BaseModel):
+    """A retraining that has been started."""
+
+    training_run: int
+
+
+class PromotionDocument(BaseModel):
+    """The model that serves from now on."""
+
+    champion: str
+
+
+@routes.get("/predictions", summary="List predictions, newest first")
+def list_predictions(
+    dependencies: Deps, paging: Paging, job: Annotated[int | None, Query(ge=1, le=ID_MAX)] = None
+) -> Page[PredictionDocument]:
+    """Of all jobs, or of one; scored once the job has ended."""
+    scope = f"predictions {job}"
+    position = paging.position(scope, (int,))
+    with dependencies.database.reading() as session:
+        before = position[0] if position else None
+        rows = reads.predictions(session.connection(), job, before, paging.limit + 1)
+    return paging.page(scope, rows, lambda row: (row.id,), prediction_document)
+
+
+@routes.get("/models", summary="List models, newest first")
+def list_models(dependencies: Deps, paging: Paging) -> Page[ModelDocument]:
+    """Candidates, the champion, and retired ones."""
+    position = paging.position("models", (float, str))
+    before = (position[0], position[1]) if position else None
+    with dependencies.database.reading() as session:
+        rows = reads.models(session.connection(), before, paging.limit + 1)
+    return paging.page("models", rows, lambda row: (row.created_at_s, row.id), _model)
+
+
+@routes.get("/models/{model_id}", responses=problems(404), summary="Show a model")
+def show_model(dependencies: Deps, model_id: ModelPath) -> ModelDocument:
+    """With its metrics."""
+    with dependencies.database.reading() as session:
+        return _model(found_or_404(reads.model(session.connection(), model_id), f"model {model_id!r}"))
+
+
+@routes.post(
+    "/models/train",
+    status_code=202,
+    response_model=TrainingDocument,
+    responses=problems(400, 409, 413, 415),
+    summary="Train the models now",
+)
+def train(dependencies: Deps, keys: KeyStore, keyed: Keyed, body: NoBody = None) -> Response:
+    """In a separate process; a model that is better becomes the champion by itself."""
+
+    def prepare() -> Effect:
+        try:
+            run = dependencies.train()
+        except Refused as refusal:
+            raise Problem(ProblemType.CONFLICT, str(refusal)) from None
+        answer = Answer(202, TrainingDocument(training_run=run).model_dump(mode="json"))
+        return lambda session: answer
+
+    return keys.run(keyed, prepare)
+
+
+@routes.post(
+    "/models/{model_id}/promote",
+    response_model=PromotionDocument,
+    responses=problems(400, 404, 409, 413, 415),
+    summary="Make a model the champion",
+)
+def promote(dependencies: Deps, keys: KeyStore, keyed: Keyed, model_id: ModelPath, body: NoBody = None) -> Response:
+    """New jobs are predicted by it from the next cycle on. Promoting the champion changes nothing."""
+
+    def prepare() -> Effect:
+        with dependencies.database.reading() as session:
+            found_or_404(reads.model(session.connection(), model_id), f"model {model_id!r}")
+        try:
+            dependencies.promote(model_id)
+        except Refused as refusal:
+            raise Problem(ProblemType.CONFLICT, str(refusal)) from None
+        answer = Answer(200, PromotionDocument(champion=model_id).model_dump(mode="json"))
+        return lambda session: answer
+
+    return keys.run(keyed, prepare)
+
+
+@routes.get("/throughput", summary="The throughput table")
+def list_throughput(dependencies: Deps, paging: Paging) -> Page[ThroughputDocument]:
+    """Learnt seconds per iteration, by user, project, name, GPU type and servers spanned."""
+    position = paging.position("throughput", (str, str, str, str, int))
+    after = (position[0], position[1], position[2], position[3], position[4]) if position else None
+    with dependencies.database.reading() as session:
+        rows = reads.throughput(session.connection(), after, paging.limit + 1)
+    return paging.page(
+        "throughput",
+        rows,
+        lambda row: (row.user, row.project, row.name, row.gpu_type, row.servers_spanned),
+        _throughput,
+    )
+
+
+def _model(row: Row[Any]) -> ModelDocument:
+    return ModelDocument(
+        id=row.id,
+        kind=row.kind,
+        state=row.state,
+        trained_until=instant(row.trained_until_s),
+        rows=row.rows,
+        feature_schema=row.feature_schema,
+        libraries=row.libraries,
+        metrics=row.metrics,
+        sha256=row.sha256,
+        created_at=instant(row.created_at_s),
+    )
+
+
+def _throughput(row: Row[Any]) -> ThroughputDocument:
+    columns = row._mapping  # 'count' is a method of a row
+    return ThroughputDocument(
+        user=row.user,
+        project=row.project,
+        name=row.name,
+        gpu_type=row.gpu_type,
+        servers_spanned=row.servers_spanned,
+        median_s_per_iteration=row.median_s_per_iteration,
+        count=columns["count"],
+        updated_at=instant(row.updated_at_s),
+    )

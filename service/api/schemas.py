@@ -1,0 +1,231 @@
+"""What clients may send. Strict: unknown keys are refused, nothing is coerced, every number is finite and bounded.
+
+Only what one value says of itself is checked here; what values say of each other is :mod:`service.api.parse`'s business.
+Limits that an operator sets (body size, layers, jobs a request) are checked where the settings are known.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from service.api import examples
+
+SECONDS_MAX = 10 * 366 * 86400.0
+"""Ten years: no time of a job is longer, and sums of such numbers stay exact enough."""
+
+BYTES_MAX = 2**53
+"""Exactly representable in every JSON reader."""
+
+ITERATIONS_MAX = 10**12
+"""A microsecond each, this many iterations take eleven days; more is a mistake."""
+
+ID_MAX = 2**31 - 1
+GPUS_MAX = 1_000_000
+PRIORITY_MAX = 1_000_000
+TEXT_MAX = 200
+ARGUMENT_MAX = 32_768
+ARGUMENTS_MAX = 4_096
+ENV_MAX = 1_024
+LABELS_MAX = 64
+AFTER_MAX = 1_000
+
+_NO_CONTROLS = r"^[^\x00-\x1f\x7f]*$"
+_NO_NUL = r"^[^\x00]*$"
+
+Text = Annotated[str, Field(max_length=TEXT_MAX, pattern=_NO_CONTROLS)]
+Name = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=_NO_CONTROLS)]
+Argument = Annotated[str, Field(max_length=ARGUMENT_MAX, pattern=_NO_NUL)]
+EnvName = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+LabelKey = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$")]
+Seconds = Annotated[float, Field(ge=0, le=SECONDS_MAX)]
+PositiveSeconds = Annotated[float, Field(gt=0, le=SECONDS_MAX)]
+Bytes = Annotated[int, Field(ge=0, le=BYTES_MAX)]
+JobNumber = Annotated[int, Field(ge=1, le=ID_MAX)]
+Gpus = Annotated[int, Field(ge=1, le=GPUS_MAX)]
+Degree = Annotated[int, Field(ge=1, le=GPUS_MAX)]
+Priority = Annotated[int, Field(ge=-PRIORITY_MAX, le=PRIORITY_MAX)]
+
+
+class Body(BaseModel):
+    """The manners of every body."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+
+
+class LayerBody(Body):
+    """One layer, for one global mini-batch on one GPU of the job's type."""
+
+    name: Name
+    forward_s: Seconds
+    backward_s: Seconds
+    parameter_bytes: Bytes
+    activation_bytes: Bytes
+    tensor_bytes: Bytes = Field(
+        default=0, description="Bytes that one replica all-reduces inside its tensor group per iteration, if split."
+    )
+
+
+class LayersGraphBody(Body):
+    """A network as a directed acyclic graph of layers."""
+
+    layers: Annotated[list[LayerBody], Field(min_length=1)]
+    edges: list[Annotated[list[Name], Field(min_length=2, max_length=2)]] = Field(
+        default_factory=list, description="Pairs of layer names: from, to."
+    )
+
+
+class CatalogueGraphBody(Body):
+    """A network of the catalogue."""
+
+    model: Name
+    batch_size: Annotated[int, Field(ge=1, le=10**9)] = Field(description="Global mini-batch: over all replicas.")
+
+
+def _graph_tag(value: Any) -> str:
+    catalogue = isinstance(value, CatalogueGraphBody) or (
+        isinstance(value, dict) and ("model" in value or "batch_size" in value)
+    )
+    return "catalogue-graph" if catalogue else "layers-graph"
+
+
+GraphBody = Annotated[
+    Annotated[LayersGraphBody, Tag("layers-graph")] | Annotated[CatalogueGraphBody, Tag("catalogue-graph")],
+    Discriminator(_graph_tag),
+]
+
+StageCount = Annotated[int, Field(ge=1, le=10_000)]
+StageLists = Annotated[list[Annotated[list[Name], Field(min_length=1)]], Field(min_length=1)]
+
+
+def _stages_tag(value: Any) -> str:
+    return "stage-lists" if isinstance(value, list) else "stage-count"
+
+
+class ParallelismBody(Body):
+    """How the job is spread: pipeline stages, data-parallel replicas and a tensor degree for each."""
+
+    stages: Annotated[
+        Annotated[StageCount, Tag("stage-count")] | Annotated[StageLists, Tag("stage-lists")],
+        Discriminator(_stages_tag),
+    ] = Field(description="A number (the service cuts the graph) or a list of layer-name lists.")
+    replicas: Annotated[list[Degree], Field(min_length=1)] = Field(description="One number a stage.")
+    tensor: list[Degree] | None = Field(default=None, description="One number a stage; left out = all 1.")
+    schedule: Literal["1f1b", "sync"] = "1f1b"
+    micro_batches: Annotated[int, Field(ge=1, le=100_000)] = 1
+
+
+class PreemptionBody(Body):
+    """The warning that the program wants before it is stopped."""
+
+    signal: Literal["SIGUSR1", "SIGUSR2", "SIGHUP", "SIGINT", "SIGTERM"] = "SIGUSR1"
+    grace_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
+
+
+class JobBody(Body):
+    """A job to submit."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [examples.JOB, examples.CATALOGUE_JOB, examples.PLAIN_JOB]}
+    )
+
+    name: Name
+    user: Text | None = Field(default=None, description="null = the authenticated user.")
+    project: Text | None = None
+    command: Annotated[list[Argument], Field(min_length=1, max_length=ARGUMENTS_MAX)] = Field(
+        description="Executed directly, without a shell."
+    )
+    env: Annotated[dict[EnvName, Argument], Field(max_length=ENV_MAX)] = Field(default_factory=dict)
+    working_dir: Annotated[str, Field(max_length=4096, pattern=r"^/[^\x00]*$")] | None = Field(
+        default=None, description="An absolute path on the server."
+    )
+    graph: GraphBody | None = Field(default=None, description="null = traffic and speed are learnt; give 'gpus' then.")
+    parallelism: ParallelismBody | None = None
+    gpus: Gpus | None = Field(default=None, description="The gang; needed where 'parallelism' does not give it.")
+    gpus_min: Gpus | None = None
+    gpus_max: Gpus | None = None
+    gpu_type: Name | None = None
+    tensor_across_servers: bool = False
+    declared_iterations: Annotated[int, Field(ge=1, le=ITERATIONS_MAX)] | None = None
+    walltime_s: PositiveSeconds | None = None
+    priority: Priority = 0
+    checkpoint_period_s: PositiveSeconds | None = Field(default=300.0, description="null = it cannot checkpoint.")
+    max_retries: Annotated[int, Field(ge=0, le=1000)] = 2
+    after: Annotated[list[JobNumber], Field(max_length=AFTER_MAX)] = Field(
+        default_factory=list, description="Jobs that must succeed first."
+    )
+    hold: bool = False
+    labels: Annotated[dict[LabelKey, Text], Field(max_length=LABELS_MAX)] = Field(default_factory=dict)
+    recurrence_key: Name | None = Field(
+        default=None, description="Replaces the name where runs of one job are matched."
+    )
+    preemption: PreemptionBody | None = None
+    launch: Literal["server", "gpu"] = "server"
+
+
+class JobsBody(Body):
+    """Several jobs, accepted together or not at all."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"jobs": [examples.PLAIN_JOB, examples.CATALOGUE_JOB]}]})
+
+    jobs: Annotated[list[JobBody], Field(min_length=1)]
+
+
+def _submission_tag(value: Any) -> str:
+    many = isinstance(value, JobsBody) or (isinstance(value, dict) and "jobs" in value)
+    return "many" if many else "one"
+
+
+Submission = Annotated[
+    Annotated[JobBody, Tag("one")] | Annotated[JobsBody, Tag("many")],
+    Discriminator(_submission_tag),
+]
+
+
+class HoldBody(Body):
+    """How to hold a job."""
+
+    preempt: bool = Field(default=False, description="Stop a running attempt too; otherwise it finishes its attempt.")
+
+
+class PriorityBody(Body):
+    """A new priority."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"priority": 10}]})
+
+    priority: Priority = Field(description="Larger comes first.")
+
+
+class ServerBody(Body):
+    """A server to add."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [examples.SERVER]})
+
+    name: Annotated[
+        str, Field(min_length=1, max_length=TEXT_MAX, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
+    ]
+    gpus: Annotated[int, Field(ge=1, le=1024)]
+    gpu_type: Name = "V100"
+    rack: Name = "r1"
+    nic_gbps: Annotated[float, Field(gt=0, le=1e6)] = Field(default=100.0, description="Whole server, one direction.")
+    intra_gbps: Annotated[float, Field(gt=0, le=1e6)] = Field(default=960.0, description="Whole server, one direction.")
+    gpu_speed: Annotated[float, Field(gt=0, le=1000)] = Field(default=1.0, description="1.0 = the reference GPU.")
+    gpu_memory_gib: Annotated[float, Field(gt=0, le=1e5)] | None = None
+
+
+class ProgressBody(BaseModel):
+    """One progress report of a training program. Other keys are taken and ignored: a metric more must not stop training."""
+
+    model_config = ConfigDict(
+        extra="ignore",
+        strict=True,
+        allow_inf_nan=False,
+        frozen=True,
+        json_schema_extra={"examples": [examples.PROGRESS]},
+    )
+
+    iteration: Annotated[float, Field(ge=0, le=ITERATIONS_MAX)]
+    total_iterations: Annotated[float, Field(ge=0, le=ITERATIONS_MAX)] | None = None
+    checkpoint_iteration: Annotated[float, Field(ge=0, le=ITERATIONS_MAX)] | None = Field(
+        default=None, description="A checkpoint of this iteration is complete on disk."
+    )
+    loss: float | None = None

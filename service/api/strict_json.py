@@ -1,0 +1,109 @@
+"""JSON as the standard means it: no duplicate keys, no lone surrogates, numbers of sane length, bounded nesting.
+
+Python's parser takes more than the standard, and what one reader takes differently from another is where mistakes (and
+attacks) hide. ``NaN`` and ``Infinity`` pass this parser as floats on purpose: the typed bodies refuse every non-finite
+number, and only they know the JSON pointer of it.
+"""
+
+import json
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+
+from service.api.problems import Fault, Problem, ProblemType, json_pointer
+
+INTEGER_DIGITS_MAX = 40
+"""Longer integers mean nothing in any field, and their conversion takes quadratic time."""
+
+
+class _Repeated(dict[str, Any]):
+    """An object in which keys came more than once; found again after parsing, when its pointer is known."""
+
+    repeated: tuple[str, ...] = ()
+
+
+class _Reader:
+    """The parser's hooks for one document."""
+
+    def __init__(self) -> None:
+        self.any_repeated = False
+
+    def pairs(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        """An object; one with repeated keys is marked."""
+        document = dict(pairs)
+        if len(document) == len(pairs):
+            return document
+        marked = _Repeated(document)
+        seen: set[str] = set()
+        marked.repeated = tuple(dict.fromkeys(key for key, _ in pairs if key in seen or seen.add(key)))  # type: ignore[func-returns-value]
+        self.any_repeated = True
+        return marked
+
+
+def _integer(text: str) -> int | float:
+    # A float of that size is refused by every integer field, with the field's pointer.
+    return int(text) if len(text) <= INTEGER_DIGITS_MAX else float(text)
+
+
+def _repeated_keys(document: Any) -> Iterator[Fault]:
+    stack: list[tuple[tuple[str | int, ...], Any]] = [((), document)]
+    while stack:
+        path, value = stack.pop()
+        if isinstance(value, dict):
+            if isinstance(value, _Repeated):
+                yield from (Fault("The key is given twice", json_pointer((*path, key))) for key in value.repeated)
+            stack.extend(((*path, key), item) for key, item in value.items())
+        elif isinstance(value, list):
+            stack.extend(((*path, index), item) for index, item in enumerate(value))
+
+
+def loads(raw: bytes) -> Any:
+    """Parse one document. Raises :class:`Problem`: 400 where it is not JSON, 422 where it is ambiguous JSON."""
+    reader = _Reader()
+    try:
+        document = json.loads(raw.decode("utf-8"), object_pairs_hook=reader.pairs, parse_int=_integer)
+    except UnicodeDecodeError as error:
+        raise Problem(ProblemType.MALFORMED_JSON, f"The body is not UTF-8 (byte {error.start}).") from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise Problem(ProblemType.MALFORMED_JSON, f"{error.msg} at {where}.") from None
+    except RecursionError:
+        raise Problem(ProblemType.MALFORMED_JSON, "The body is nested too deeply.") from None
+    if reader.any_repeated:
+        raise Problem(ProblemType.INVALID_BODY, "A key may be given once.", list(_repeated_keys(document)))
+    _refuse_lone_surrogates(raw, document)
+    return document
+
+
+def _refuse_lone_surrogates(raw: bytes, document: Any) -> None:
+    # Only an escape can make one (the bytes are valid UTF-8), so the second look is rare. Such a text can neither be
+    # stored nor sent back.
+    if b"\\ud" not in raw and b"\\uD" not in raw:
+        return
+    try:
+        json.dumps(document, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise Problem(ProblemType.MALFORMED_JSON, "A text holds half of a surrogate pair.") from None
+
+
+class StrictRequest(Request):
+    """A request whose body is read by :func:`loads`."""
+
+    async def json(self) -> Any:
+        """The parsed body."""
+        return loads(await self.body())
+
+
+class StrictRoute(APIRoute):
+    """A route that reads its body strictly."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """FastAPI's handler, given a strict request."""
+        handler = super().get_route_handler()
+
+        async def strict(request: Request) -> Response:
+            return await handler(StrictRequest(request.scope, request.receive))
+
+        return strict

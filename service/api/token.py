@@ -1,0 +1,60 @@
+"""The token that opens the API. A POST runs commands, so there is no mode without it.
+
+``serve`` writes it once; the command line and the client on the same machine read it by themselves.
+"""
+
+import os
+import secrets
+from pathlib import Path
+
+TOKEN_FILE = "token"  # noqa: S105 (a file's name)
+TOKEN_BYTES = 32
+
+
+class TokenFileError(Exception):
+    """The token file cannot be used; the message says why in one line."""
+
+
+def load_or_create(data_dir: Path) -> str:
+    """The token of this data folder, made at the first call.
+
+    The folder gets mode 0700 and the file 0600. Two processes that start at once agree on one token: the file appears
+    complete and under its name at once, and the loser reads the winner's. Raises :class:`TokenFileError`.
+    """
+    path = data_dir / TOKEN_FILE
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        data_dir.chmod(0o700)
+        if not path.exists():
+            _create(path)
+        return _read(path)
+    except OSError as error:
+        raise TokenFileError(f"cannot use the token file {path}: {error.strerror}") from error
+
+
+def _create(path: Path) -> None:
+    draft = path.with_name(f"{TOKEN_FILE}.{os.getpid()}.{secrets.token_hex(4)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(secrets.token_urlsafe(TOKEN_BYTES) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        # A hard link, unlike a rename, never replaces a token that another process has already handed out.
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            pass
+    finally:
+        draft.unlink()
+
+
+def _read(path: Path) -> str:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    with os.fdopen(descriptor, encoding="utf-8", errors="replace") as file:
+        if os.fstat(file.fileno()).st_mode & 0o077:
+            os.fchmod(file.fileno(), 0o600)
+        token = file.read(4096).strip()
+    if not token or not token.isascii() or not token.isprintable():
+        raise TokenFileError(f"the token file {path} holds no token; delete it to get a new one")
+    return token

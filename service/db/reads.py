@@ -1,0 +1,285 @@
+"""What the API shows, read in a bounded number of statements: pages by key through an index, never a query per row.
+
+A list reads only the columns it shows (a spec can be large), and what belongs to its jobs (newest prediction, held
+servers) in one statement each for the whole page.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Column, Connection, Row, Select, func, select, tuple_
+
+from policies.lifecycle import ATTEMPT_OPEN, TERMINAL, JobState
+from policies.model.placement import Placement
+from service.db.codec import decode
+from service.db.tables import (
+    AttemptRow,
+    CycleRow,
+    JobEventRow,
+    JobRow,
+    ModelVersionRow,
+    PredictionRow,
+    ProgressRow,
+    ServerRow,
+    ThroughputRow,
+    table,
+)
+
+_IDS_PER_STATEMENT = 1000
+
+_JOBS = table(JobRow)
+_ATTEMPTS = table(AttemptRow)
+_PREDICTIONS = table(PredictionRow)
+
+_JOB_COLUMNS: tuple[Column[Any], ...] = tuple(
+    _JOBS.c[name]
+    for name in (
+        "id",
+        "name",
+        "user",
+        "project",
+        "gpus",
+        "state",
+        "reason",
+        "version",
+        "priority",
+        "held",
+        "submitted_at_s",
+        "first_started_at_s",
+        "finished_at_s",
+        "attempts",
+        "preemptions",
+        "iterations",
+        "reports_iterations",
+        "exit_code",
+    )
+)
+
+_PREDICTION_COLUMNS: tuple[Column[Any], ...] = tuple(
+    _PREDICTIONS.c[name]
+    for name in (
+        "id",
+        "job_id",
+        "made_at_s",
+        "unit",
+        "p10",
+        "p50",
+        "p90",
+        "source",
+        "model_version",
+        "seconds_per_unit",
+        "actual",
+        "scored_at_s",
+        "log_error",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSummary:
+    """A job as lists and its own page show it: columns of ``jobs``, its newest prediction, the placement it holds."""
+
+    job: Row[Any]
+    prediction: Row[Any] | None
+    placement: Placement | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """What a list of jobs is narrowed to; empty = everything."""
+
+    states: tuple[JobState, ...] = ()
+    user: str | None = None
+    project: str | None = None
+    name: str | None = None
+
+
+def job(connection: Connection, job_id: int) -> JobSummary | None:
+    """One job, or None. Three statements at most."""
+    rows = connection.execute(select(*_JOB_COLUMNS).where(_JOBS.c.id == job_id)).all()
+    return next(iter(_summaries(connection, rows)), None)
+
+
+def jobs_by_id(connection: Connection, job_ids: Sequence[int]) -> list[JobSummary]:
+    """These jobs in ascending id; unknown ids are left out."""
+    found: list[JobSummary] = []
+    for part in _parts(sorted(job_ids)):
+        rows = connection.execute(select(*_JOB_COLUMNS).where(_JOBS.c.id.in_(part)).order_by(_JOBS.c.id)).all()
+        found.extend(_summaries(connection, rows))
+    return found
+
+
+def jobs(connection: Connection, wanted: JobFilter, before_id: int | None, limit: int) -> list[JobSummary]:
+    """At most ``limit`` jobs with smaller ids than ``before_id``, newest first. A handful of statements at any depth."""
+    ids = _page_ids(connection, wanted, before_id, limit)
+    rows = connection.execute(select(*_JOB_COLUMNS).where(_JOBS.c.id.in_(ids)).order_by(_JOBS.c.id.desc())).all()
+    return _summaries(connection, rows)
+
+
+def _page_ids(connection: Connection, wanted: JobFilter, before_id: int | None, limit: int) -> list[int]:
+    """The page's ids: one index walk a state, merged. One statement with ``state IN (...)`` would sort every match."""
+    found: list[int] = []
+    states: Sequence[JobState | None] = sorted(wanted.states) or [None]
+    for state in states:
+        found.extend(connection.execute(_ids_in_state(wanted, state, before_id, limit)).scalars())
+    return sorted(found, reverse=True)[:limit]
+
+
+def _ids_in_state(wanted: JobFilter, state: JobState | None, before_id: int | None, limit: int) -> Select[Any]:
+    statement = select(_JOBS.c.id).order_by(_JOBS.c.id.desc()).limit(limit)
+    if before_id is not None:
+        statement = statement.where(_JOBS.c.id < before_id)
+    equal = {"name": wanted.name, "user": wanted.user, "project": wanted.project, "state": state}
+    given = {column: value for column, value in equal.items() if value is not None}
+    # Unfinished jobs are few, however long the history; otherwise a name narrows most. Only that column may choose the
+    # index: without statistics a database guesses, and a user with a million ended jobs shows when it guesses wrong.
+    leading = "state" if state is not None and state not in TERMINAL else next(iter(given), None)
+    for column, value in given.items():
+        plain = _JOBS.c[column]
+        statement = statement.where((plain if column == leading else func.coalesce(plain, plain)) == value)
+    return statement
+
+
+def _parts(ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    """The ids in parts that fit into one statement: databases limit its parameters."""
+    for start in range(0, len(ids), _IDS_PER_STATEMENT):
+        yield ids[start : start + _IDS_PER_STATEMENT]
+
+
+def _summaries(connection: Connection, rows: Sequence[Row[Any]]) -> list[JobSummary]:
+    ids = [row.id for row in rows]
+    predictions = newest_predictions(connection, ids)
+    placements = _held(connection, ids)
+    return [JobSummary(row, predictions.get(row.id), placements.get(row.id)) for row in rows]
+
+
+def newest_predictions(connection: Connection, job_ids: Collection[int]) -> Mapping[int, Row[Any]]:
+    """The newest prediction of each of these jobs that has one."""
+    if not job_ids:
+        return {}
+    newest = (
+        select(func.max(_PREDICTIONS.c.id)).where(_PREDICTIONS.c.job_id.in_(job_ids)).group_by(_PREDICTIONS.c.job_id)
+    )
+    rows = connection.execute(select(*_PREDICTION_COLUMNS).where(_PREDICTIONS.c.id.in_(newest)))
+    return {row.job_id: row for row in rows}
+
+
+def _held(connection: Connection, job_ids: Collection[int]) -> Mapping[int, Placement]:
+    if not job_ids:
+        return {}
+    statement = select(_ATTEMPTS.c.job_id, _ATTEMPTS.c.placement).where(
+        _ATTEMPTS.c.job_id.in_(job_ids), _ATTEMPTS.c.state.in_([state.value for state in ATTEMPT_OPEN])
+    )
+    return {row.job_id: decode(Placement, row.placement) for row in connection.execute(statement)}
+
+
+def job_exists(connection: Connection, job_id: int) -> bool:
+    """Whether there is such a job."""
+    return connection.execute(select(_JOBS.c.id).where(_JOBS.c.id == job_id)).first() is not None
+
+
+def existing_jobs(connection: Connection, job_ids: Collection[int]) -> set[int]:
+    """Those of the ids that are jobs."""
+    known: set[int] = set()
+    for part in _parts(sorted(job_ids)):
+        known.update(connection.execute(select(_JOBS.c.id).where(_JOBS.c.id.in_(part))).scalars())
+    return known
+
+
+def unfinished_jobs(connection: Connection) -> int:
+    """How many jobs have not ended: a count over the index of states."""
+    unfinished = [state.value for state in JobState if state not in TERMINAL]
+    statement = select(func.count()).select_from(_JOBS).where(_JOBS.c.state.in_(unfinished))
+    return int(connection.execute(statement).scalar_one())
+
+
+def attempts(connection: Connection, job_id: int, after_number: int, limit: int) -> Sequence[Row[Any]]:
+    """A job's attempts in their order."""
+    statement = (
+        select(_ATTEMPTS)
+        .where(_ATTEMPTS.c.job_id == job_id, _ATTEMPTS.c.number > after_number)
+        .order_by(_ATTEMPTS.c.number)
+        .limit(limit)
+    )
+    return connection.execute(statement).all()
+
+
+def attempt_exists(connection: Connection, job_id: int, number: int) -> bool:
+    """Whether the job has such an attempt."""
+    statement = select(_ATTEMPTS.c.id).where(_ATTEMPTS.c.job_id == job_id, _ATTEMPTS.c.number == number)
+    return connection.execute(statement).first() is not None
+
+
+def events(connection: Connection, job_id: int, after_id: int, limit: int) -> Sequence[Row[Any]]:
+    """A job's story, oldest first."""
+    rows = table(JobEventRow)
+    statement = select(rows).where(rows.c.job_id == job_id, rows.c.id > after_id).order_by(rows.c.id).limit(limit)
+    return connection.execute(statement).all()
+
+
+def progress(connection: Connection, job_id: int, after_id: int, limit: int) -> Sequence[Row[Any]]:
+    """A job's progress lines, oldest first."""
+    rows = table(ProgressRow)
+    statement = select(rows).where(rows.c.job_id == job_id, rows.c.id > after_id).order_by(rows.c.id).limit(limit)
+    return connection.execute(statement).all()
+
+
+def predictions(connection: Connection, job_id: int | None, before_id: int | None, limit: int) -> Sequence[Row[Any]]:
+    """Predictions, newest first; of one job where ``job_id`` is given."""
+    statement = select(*_PREDICTION_COLUMNS).order_by(_PREDICTIONS.c.id.desc()).limit(limit)
+    if job_id is not None:
+        statement = statement.where(_PREDICTIONS.c.job_id == job_id)
+    if before_id is not None:
+        statement = statement.where(_PREDICTIONS.c.id < before_id)
+    return connection.execute(statement).all()
+
+
+def models(connection: Connection, before: tuple[float, str] | None, limit: int) -> Sequence[Row[Any]]:
+    """Trained models, newest first. There is one a retraining, so sorting them is nothing."""
+    rows = table(ModelVersionRow)
+    statement = select(rows).order_by(rows.c.created_at_s.desc(), rows.c.id.desc()).limit(limit)
+    if before is not None:
+        statement = statement.where(tuple_(rows.c.created_at_s, rows.c.id) < before)
+    return connection.execute(statement).all()
+
+
+def model(connection: Connection, model_id: str) -> Row[Any] | None:
+    """One trained model, or None."""
+    rows = table(ModelVersionRow)
+    return connection.execute(select(rows).where(rows.c.id == model_id)).one_or_none()
+
+
+ThroughputKey = tuple[str, str, str, str, int]
+
+
+def throughput(connection: Connection, after: ThroughputKey | None, limit: int) -> Sequence[Row[Any]]:
+    """The learnt speeds, in the order of their key (user, project, name, GPU type, servers spanned)."""
+    rows = table(ThroughputRow)
+    key = (rows.c.user, rows.c.project, rows.c.name, rows.c.gpu_type, rows.c.servers_spanned)
+    statement = select(rows).order_by(*key).limit(limit)
+    if after is not None:
+        statement = statement.where(tuple_(*key) > after)
+    return connection.execute(statement).all()
+
+
+def cycles(connection: Connection, before_number: int | None, limit: int) -> Sequence[Row[Any]]:
+    """Cycles in which something happened, newest first, without their dumps."""
+    rows = table(CycleRow)
+    statement = select(*(column for column in rows.c if column.name != "dump")).order_by(rows.c.number.desc())
+    if before_number is not None:
+        statement = statement.where(rows.c.number < before_number)
+    return connection.execute(statement.limit(limit)).all()
+
+
+def cycle(connection: Connection, number: int) -> Row[Any] | None:
+    """One cycle with its dump, or None."""
+    rows = table(CycleRow)
+    return connection.execute(select(rows).where(rows.c.number == number)).one_or_none()
+
+
+def servers(connection: Connection) -> Sequence[Row[Any]]:
+    """Every server that ever was, by position: name, drained, down."""
+    rows = table(ServerRow)
+    columns: tuple[Column[Any], ...] = (rows.c.position, rows.c.name, rows.c.drained, rows.c.down)
+    return connection.execute(select(*columns).order_by(rows.c.position)).all()

@@ -1,0 +1,115 @@
+"""The API on a real SQLite file and the real store; what the composition root would provide is played by :class:`World`."""
+
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from httpx import Client
+
+from policies.model.cluster import Cluster, Server
+from policies.model.ids import AttemptId, JobId
+from policies.model.reasons import Explanation
+from service.api.app import create_app
+from service.api.deps import ApiDependencies, ClusterNow, LoopStatus, Refused
+from service.db.migrate import upgrade
+from service.db.session import Database, open_database
+from service.db.store import SqlStore
+from service.settings import Settings
+from tests.api.client import client_of
+
+NOW_S = 1_767_225_600.0
+"""2026-01-01T00:00:00Z"""
+
+
+@dataclass
+class World:
+    """What the rest of the service would answer, and what it was asked."""
+
+    database: Database
+    store: SqlStore
+    settings: Settings
+    token: str
+    now_s: float = NOW_S
+    nudges: int = 0
+    healthy: bool = True
+    migrated: bool = True
+    servers: list[Server] = field(
+        default_factory=lambda: [Server("a", 4), Server("b", 4), Server("c", 2, gpu_type="T4", rack="r2")]
+    )
+    explanations: dict[JobId, Explanation] = field(default_factory=dict)
+    logs: dict[tuple[int, int | None], bytes] = field(default_factory=dict)
+    attempt_tokens: dict[str, str] = field(default_factory=dict)
+    progress: list[tuple[int, str, dict[str, Any]]] = field(default_factory=list)
+    trainings: int = 0
+    training_refusal: str = ""
+    promoted: list[str] = field(default_factory=list)
+
+    def dependencies(self) -> ApiDependencies:
+        return ApiDependencies(
+            settings=self.settings,
+            database=self.database,
+            store=self.store,
+            token=self.token,
+            now_s=lambda: self.now_s,
+            nudge=self._nudge,
+            cluster=self._cluster,
+            explain=self.explanations.get,
+            loop_status=lambda: LoopStatus(7, self.now_s, self.healthy),
+            migrated=lambda: self.migrated,
+            read_logs=lambda job, attempt, offset, limit: self.logs.get((job, attempt), b"")[offset : offset + limit],
+            train=self._train,
+            promote=self._promote,
+            progress_sink=self._progress,
+        )
+
+    def _nudge(self) -> None:
+        self.nudges += 1
+
+    def _cluster(self) -> ClusterNow:
+        gpus = [server.gpus for server in self.servers]
+        return ClusterNow(Cluster("test", tuple(self.servers)), gpus, gpus)
+
+    def _train(self) -> int:
+        if self.training_refusal:
+            raise Refused(self.training_refusal)
+        self.trainings += 1
+        return self.trainings
+
+    def _promote(self, model_id: str) -> None:
+        self.promoted.append(model_id)
+
+    def _progress(self, job: JobId, attempt: AttemptId, token: str, line: Mapping[str, Any]) -> bool:
+        if not secrets.compare_digest(self.attempt_tokens.get(attempt, ""), token):
+            return False
+        self.progress.append((job, attempt, dict(line)))
+        return True
+
+
+def make_world(folder: Path, **settings: Any) -> World:
+    """A migrated database in the folder and everything around it."""
+    url = f"sqlite:///{folder / 'sooner.db'}"
+    upgrade(url)
+    database = open_database(url)
+    chosen = Settings(data_dir=folder, database_url=url, **settings)
+    return World(database, SqlStore(database), chosen, secrets.token_urlsafe(32))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = make_world(tmp_path)
+    yield made
+    made.database.close()
+
+
+@pytest.fixture
+def app(world: World) -> FastAPI:
+    return create_app(world.dependencies())
+
+
+@pytest.fixture
+def client(app: FastAPI, world: World) -> Client:
+    return client_of(app, world.token)

@@ -1,0 +1,50 @@
+"""The one assertion about errors, and bodies to start from."""
+
+import copy
+from typing import Any
+
+from httpx import Response
+
+from service.api import examples
+from service.api.problems import ProblemType
+
+SECURITY_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "cache-control": "no-store",
+}
+
+_KINDS = {kind.value.slug: kind for kind in ProblemType}
+
+
+def assert_problem(response: Response, slug: str, pointers: list[str] | None = None) -> dict[str, Any]:
+    """The answer is this problem, whole and well formed; with ``pointers``, exactly these places of the body are named."""
+    assert response.headers["content-type"] == "application/problem+json", response.text
+    document: dict[str, Any] = response.json()
+    assert set(document) == {"type", "title", "status", "detail", "instance", "errors"}, document
+    assert document["type"] == f"/docs/problems/{slug}", document
+    kind = _KINDS[slug]
+    assert response.status_code == document["status"] == kind.value.status
+    assert document["title"] == kind.value.title
+    assert document["detail"]
+    assert document["instance"] == response.request.url.path
+    for fault in document["errors"]:
+        assert set(fault) in ({"pointer", "detail"}, {"parameter", "detail"}), fault
+        assert fault["detail"]
+    assert "Traceback" not in response.text
+    for name, value in SECURITY_HEADERS.items():
+        assert response.headers[name] == value, name
+    if pointers is not None:
+        assert sorted(fault["pointer"] for fault in document["errors"]) == sorted(pointers), document["errors"]
+    return document
+
+
+def plain_job(**changes: Any) -> dict[str, Any]:
+    """A job without a graph."""
+    return {**copy.deepcopy(examples.PLAIN_JOB), **changes}
+
+
+def graph_job(**changes: Any) -> dict[str, Any]:
+    """The job of the documentation: two layers, two stages."""
+    return {**copy.deepcopy(examples.JOB), **changes}
