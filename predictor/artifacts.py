@@ -1,0 +1,198 @@
+"""Models on disk: one self-contained folder per training run, verified before a byte of it reaches a library.
+
+    DIR/manifest.json        schema, version, feature schema, library versions, per head the models' files with their sha256
+    DIR/metrics.json         metrics and verdicts, for people and the service's tables
+    DIR/<unit>.<kind>.skops  scikit-learn and quantile-forest models      DIR/<unit>.<kind>.ubj  XGBoost
+    DIR/<unit>.<kind>.calibration.json
+
+Never pickle or joblib: a model file is data. What does not match exactly (hash, features, library versions) is refused with an
+:class:`ArtifactError` that says what to do; a stored model is cheap to train again.
+"""
+
+import hashlib
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from policies.model.estimate import Unit
+from predictor import features
+from predictor.boosting import Boosting
+from predictor.errors import ArtifactError
+from predictor.estimator import Estimator
+from predictor.intervals import ConformalCalibrator
+from predictor.training import ESTIMATORS, TrainedHead, TrainedModel, Verdict, library_versions
+
+SCHEMA: Final = "sooner.model/1"
+MANIFEST: Final = "manifest.json"
+METRICS: Final = "metrics.json"
+FILE_BYTES_MAX: Final = 512 * 1024 * 1024
+"""A larger file is not a model of ours."""
+
+
+def sha256_of(path: Path) -> str:
+    """Hex digest of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _file_name(unit: Unit, kind: str) -> str:
+    return f"{unit}.{kind}.{'ubj' if kind == Boosting.kind else 'skops'}"
+
+
+def _write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _save_head(folder: Path, head: TrainedHead) -> dict[str, Any]:
+    models: dict[str, Any] = {}
+    for kind, estimator in head.estimators.items():
+        model, calibration = folder / _file_name(head.unit, kind), folder / f"{head.unit}.{kind}.calibration.json"
+        estimator.save(model)
+        calibration.write_text(json.dumps(head.calibrators[kind].dump(), allow_nan=False), encoding="utf-8")
+        models[kind] = {
+            "file": model.name,
+            "sha256": sha256_of(model),
+            "calibration": calibration.name,
+            "calibration_sha256": sha256_of(calibration),
+        }
+    return {"rows": head.rows, "champion": head.champion, "models": models}
+
+
+def metrics_json(model: TrainedModel) -> dict[str, Any]:
+    """Metrics and verdicts of all heads, as ``metrics.json`` holds them."""
+    return {
+        "version": model.version,
+        "rows": model.rows,
+        "trained_until_s": model.trained_until_s,
+        "promotable": model.promotable,
+        "heads": {
+            unit.value: {
+                "rows": head.rows,
+                "champion": head.champion,
+                "verdicts": [
+                    {"kind": v.kind, "passed": v.passed, "best_baseline": v.best_baseline, "reasons": list(v.reasons)}
+                    for v in head.verdicts
+                ],
+                "models": dict(head.metrics),
+            }
+            for unit, head in model.heads.items()
+        },
+    }
+
+
+def save(model: TrainedModel, out: Path) -> str:
+    """Write the folder ``out`` in one step: it is there completely or not at all. Returns the manifest's sha256.
+
+    ``out`` must not exist, or be empty.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    try:
+        heads = {unit.value: _save_head(draft, head) for unit, head in model.heads.items()}
+        _write_json(draft / METRICS, metrics_json(model))
+        manifest = {
+            "schema": SCHEMA,
+            "version": model.version,
+            "seed": model.seed,
+            "rows": model.rows,
+            "trained_until_s": model.trained_until_s,
+            "feature_schema": model.feature_schema,
+            "libraries": dict(model.libraries),
+            "metrics_sha256": sha256_of(draft / METRICS),
+            "heads": heads,
+        }
+        _write_json(draft / MANIFEST, manifest)
+        digest = sha256_of(draft / MANIFEST)
+        draft.replace(out)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    return digest
+
+
+def _verified(folder: Path, name: object, expected: object) -> Path:
+    if not isinstance(name, str) or Path(name).name != name:
+        raise ArtifactError(f"{folder / MANIFEST}: {name!r} is not a file name in the folder")
+    path = folder / name
+    if path.is_symlink() or not path.is_file():
+        raise ArtifactError(f"{path}: missing; train again")
+    if path.stat().st_size > FILE_BYTES_MAX:
+        raise ArtifactError(f"{path}: larger than any model of ours")
+    if sha256_of(path) != expected:
+        raise ArtifactError(f"{path}: its sha256 is not the one on record; the file is damaged or foreign")
+    return path
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ArtifactError(f"{path}: not a readable model folder ({error})") from None
+    if not isinstance(value, dict):
+        raise ArtifactError(f"{path}: not a JSON object")
+    return value
+
+
+def _check_fit(path: Path, manifest: dict[str, Any]) -> None:
+    """Refuse what was made for another format, other features or other libraries."""
+    if manifest.get("schema") != SCHEMA:
+        raise ArtifactError(f"{path}: schema {manifest.get('schema')!r} is not {SCHEMA}")
+    if manifest.get("feature_schema") != features.SCHEMA:
+        raise ArtifactError(
+            f"{path}: made for features {manifest.get('feature_schema')!r}, this version builds {features.SCHEMA!r}; train again"
+        )
+    libraries = library_versions()
+    if manifest.get("libraries") != libraries:
+        raise ArtifactError(f"{path}: made with {manifest.get('libraries')}, installed are {libraries}; train again")
+
+
+def _load_head(folder: Path, unit: Unit, stored: dict[str, Any], measured: dict[str, Any]) -> TrainedHead:
+    estimators: dict[str, Estimator] = {}
+    calibrators: dict[str, ConformalCalibrator] = {}
+    for kind, entry in stored["models"].items():
+        if kind not in ESTIMATORS:
+            raise ArtifactError(f"{folder}: holds a model of unknown kind {kind!r}")
+        estimators[kind] = ESTIMATORS[kind]()
+        estimators[kind].load(_verified(folder, entry["file"], entry["sha256"]))
+        calibration = _verified(folder, entry["calibration"], entry["calibration_sha256"])
+        calibrators[kind] = ConformalCalibrator.load(json.loads(calibration.read_text(encoding="utf-8")))
+    if stored["champion"] is not None and stored["champion"] not in estimators:
+        raise ArtifactError(f"{folder}: its champion {stored['champion']!r} is not among its models")
+    verdicts = tuple(
+        Verdict(v["kind"], v["passed"], v["best_baseline"], tuple(v["reasons"])) for v in measured["verdicts"]
+    )
+    return TrainedHead(unit, stored["rows"], estimators, calibrators, stored["champion"], verdicts, measured["models"])
+
+
+def load(folder: Path, *, manifest_sha256: str | None = None) -> TrainedModel:
+    """Read and verify a folder. ``manifest_sha256`` is the registry's record of it, which pins everything else.
+
+    Raises :class:`ArtifactError` for anything that is not exactly a model of this version of Sooner.
+    """
+    path = folder / MANIFEST
+    manifest = _read_json(path)
+    if manifest_sha256 is not None and sha256_of(path) != manifest_sha256:
+        raise ArtifactError(f"{path}: its sha256 is not the one in the registry; the folder is damaged or foreign")
+    _check_fit(path, manifest)
+    measured = _read_json(_verified(folder, METRICS, manifest.get("metrics_sha256")))
+    try:
+        heads = {
+            Unit(unit): _load_head(folder, Unit(unit), stored, measured["heads"][unit])
+            for unit, stored in manifest["heads"].items()
+        }
+        return TrainedModel(
+            version=manifest["version"],
+            heads=heads,
+            seed=manifest["seed"],
+            rows=manifest["rows"],
+            trained_until_s=manifest["trained_until_s"],
+            feature_schema=manifest["feature_schema"],
+            libraries=manifest["libraries"],
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ArtifactError(f"{path}: not a complete manifest ({type(error).__name__}: {error})") from error

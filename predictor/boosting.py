@@ -1,0 +1,69 @@
+"""Gradient boosting: XGBoost on the quantile (pinball) loss, all levels in one model.
+
+xgboost is imported when a model is fitted or loaded, never before.
+"""
+
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from predictor import features as feature_schema
+from predictor.errors import ArtifactError
+from predictor.intervals import LEVELS, Array
+
+FITTED_LEVELS: Final[Array] = np.array([0.05, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95])
+"""Levels that are learnt; the 32 points lie between them (flat beyond the outermost, which calibration then corrects)."""
+ROUNDS: Final = 120
+_PARAMETERS: Final[dict[str, Any]] = {
+    "objective": "reg:quantileerror",
+    "quantile_alpha": FITTED_LEVELS,
+    "tree_method": "hist",
+    "max_depth": 5,
+    "eta": 0.06,
+    "subsample": 0.7,
+    "colsample_bytree": 0.5,
+    "min_child_weight": 8,
+    "nthread": 1,
+    "verbosity": 0,
+}
+
+
+class Boosting:
+    """XGBoost quantile regression with several outputs."""
+
+    kind = "xgboost"
+
+    def __init__(self) -> None:
+        self._model: Any = None
+
+    def fit(self, features: Array, residuals: Array, seed: int) -> None:
+        """See :class:`predictor.estimator.Estimator`."""
+        import xgboost
+
+        data = xgboost.QuantileDMatrix(features, residuals)
+        self._model = xgboost.train({**_PARAMETERS, "seed": seed}, data, num_boost_round=ROUNDS)
+
+    def predict_points(self, features: Array) -> Array:
+        """The fitted levels, sorted (they may cross), read at the 32 levels."""
+        fitted = np.sort(np.asarray(self._model.inplace_predict(features), dtype=np.float64), axis=1)
+        return np.stack([np.interp(LEVELS, FITTED_LEVELS, row) for row in fitted])
+
+    def save(self, path: Path) -> None:
+        """Write XGBoost's binary JSON (.ubj): data, no code."""
+        self._model.save_model(path)
+
+    def load(self, path: Path) -> None:
+        """Read a verified .ubj file."""
+        import xgboost
+
+        model = xgboost.Booster()
+        try:
+            model.load_model(path)
+            model.set_param({"nthread": 1})
+            shape = (model.num_features(), model.inplace_predict(np.zeros((1, len(feature_schema.NAMES)))).shape)
+        except (xgboost.core.XGBoostError, ValueError, OSError) as error:
+            raise ArtifactError(f"{path.name}: not a readable XGBoost model ({error})") from error
+        if shape != (len(feature_schema.NAMES), (1, len(FITTED_LEVELS))):
+            raise ArtifactError(f"{path.name}: an XGBoost model of another shape")
+        self._model = model

@@ -1,0 +1,106 @@
+"""From a stream of jobs to examples, prequentially: each example sees exactly what was known at its job's submission.
+
+:class:`Knowledge` is everything learnt from ended jobs. The live predictor and the trainer drive the same object, one with
+events as they happen, the other by replaying rows, so a feature means the same in both.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Final
+
+from policies.model.estimate import Unit
+from predictor import features
+from predictor.baselines import BASE, baseline_points
+from predictor.declared import Declarations
+from predictor.history import HistoryStore, OpenJobs
+from predictor.recurrence import bucket_of, keys_of
+from predictor.rows import EndedRow, Submission
+
+UNITS: Final = (Unit.ITERATIONS, Unit.SERVICE_S)
+"""The two heads: iterations, and service seconds for programs that report none."""
+_FINE: Final = frozenset({"", "succeeded"})
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One job as a model sees it. ``baselines`` are log points in the order of ``baselines.NAMES`` (NaN: nothing known).
+
+    ``label`` is the natural log of the total, known from ``ended_at_s`` on; None while serving.
+    """
+
+    submission: Submission
+    features: tuple[float, ...]
+    runs: int
+    baselines: tuple[float, ...]
+    label: float | None = None
+    ended_at_s: float = math.inf
+
+    @property
+    def base(self) -> float:
+        """The recurrence median, from which the models learn the residual."""
+        return self.baselines[BASE]
+
+    @property
+    def bucket(self) -> int:
+        """History bucket (position in ``recurrence.BUCKETS``)."""
+        return bucket_of(self.runs)
+
+
+class Knowledge:
+    """History per head, declarations and open jobs. Changes only by :meth:`submit` and :meth:`end`."""
+
+    def __init__(self) -> None:
+        self.history: dict[Unit, HistoryStore] = {unit: HistoryStore() for unit in UNITS}
+        self.declarations = Declarations()
+        self.open_jobs = OpenJobs()
+
+    def submit(self, submission: Submission) -> None:
+        """The job is open from now on. Idempotent."""
+        self.open_jobs.add(submission.job, submission.submitted_at_s, features.open_keys(submission))
+
+    def end(self, row: EndedRow) -> None:
+        """The job has ended: the only way in which history changes."""
+        self.open_jobs.remove(row.submission.job)
+        self.declarations.ended(row)
+        keys = keys_of(row.submission)
+        for unit, history in self.history.items():
+            label = row.label(unit)
+            if label is not None:
+                history.add(keys, math.log(label), row.ended_at_s, row.final_state not in _FINE)
+
+    def example(self, submission: Submission, unit: Unit) -> Example:
+        """What is known of a job in one unit, now. Reads only."""
+        history = self.history[unit]
+        declared = submission.declared_iterations if unit is Unit.ITERATIONS else None
+        points = baseline_points(history, keys_of(submission), declared)
+        evidence = self.declarations.evidence(submission)
+        vector = features.build(submission, history, self.open_jobs, evidence, points[BASE])
+        return Example(submission, vector.values, vector.runs, points)
+
+
+def replay(rows: Iterable[EndedRow], knowledge: Knowledge) -> Iterator[tuple[EndedRow, dict[Unit, Example]]]:
+    """Stream ended jobs (sorted by submission) through ``knowledge`` and give each one's labelled examples.
+
+    At every submission exactly the jobs with end <= submission are known. Memory: the jobs open at one time, not the rows.
+    The last ends are applied too, so afterwards ``knowledge`` is what a service that saw these jobs would have.
+    """
+    ends: list[tuple[float, int, EndedRow]] = []
+    for row in rows:
+        submission = row.submission
+        while ends and ends[0][0] <= submission.submitted_at_s:
+            knowledge.end(heappop(ends)[2])
+        examples: dict[Unit, Example] = {}
+        for unit in UNITS:
+            label = row.label(unit)
+            if label is not None:
+                seen = knowledge.example(submission, unit)
+                examples[unit] = Example(
+                    submission, seen.features, seen.runs, seen.baselines, math.log(label), row.ended_at_s
+                )
+        knowledge.submit(submission)
+        heappush(ends, (row.ended_at_s, submission.job, row))
+        yield row, examples
+    while ends:
+        knowledge.end(heappop(ends)[2])

@@ -1,0 +1,54 @@
+"""What a user's declarations are worth: evidence whose weight is earned, never truth.
+
+A declaration that was exceeded is worth nothing until the same user declares right again, so that nobody gains by understating.
+A job that ends early (a crash, early stopping) costs its declarations precision, not their standing.
+"""
+
+import math
+from collections import deque
+from collections.abc import Hashable, Sequence
+from typing import Final, NamedTuple
+
+from predictor.rows import EndedRow, Submission
+
+WEIGHT_MAX: Final = 0.9
+HELD_LOG_RATIO: Final = math.log(1.25)
+"""A declaration held if actual / declared lies within 25% either way; above that it was exceeded."""
+RATIOS_KEPT: Final = 20
+
+
+class Evidence(NamedTuple):
+    """``weight`` in [0, 0.9]; ``log_ratios`` = past log(actual / declared), newest last; ``exceeded``: the newest one was."""
+
+    weight: float
+    log_ratios: tuple[float, ...]
+    exceeded: bool
+
+
+class Declarations:
+    """Past log(actual / declared) per (recurrence) and per user."""
+
+    def __init__(self) -> None:
+        self._ratios: dict[Hashable, deque[float]] = {}
+
+    def ended(self, row: EndedRow) -> None:
+        """A job ended: compare what it declared with what it did."""
+        declared = row.submission.declared_iterations
+        if declared is None or row.iterations is None or row.service_s <= 0.0 or not math.isfinite(row.iterations):
+            return
+        log_ratio = math.log(max(1.0, row.iterations) / declared)
+        for key in (row.submission.recurrence, row.submission.user):
+            self._ratios.setdefault(key, deque(maxlen=RATIOS_KEPT)).append(log_ratio)
+
+    def evidence(self, submission: Submission) -> Evidence:
+        """The worth of what this job declares; weight 0.0 where it declares nothing.
+
+        The weight starts at 0.5 and follows the share of this recurrence's (else this user's) declarations that held.
+        """
+        by_user: Sequence[float] = self._ratios.get(submission.user, ())
+        ratios = tuple(self._ratios.get(submission.recurrence, by_user))
+        exceeded = bool(by_user) and by_user[-1] > HELD_LOG_RATIO
+        if submission.declared_iterations is None or exceeded:
+            return Evidence(0.0, ratios, exceeded)
+        held = sum(abs(ratio) <= HELD_LOG_RATIO for ratio in ratios)
+        return Evidence(min(WEIGHT_MAX, (1 + held) / (2 + len(ratios))), ratios, exceeded)

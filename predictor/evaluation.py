@@ -1,0 +1,111 @@
+"""How wrong a predictor was. Labels and points are natural logs of the total; errors in units are taken after ``exp``.
+
+MAE does not predict JCT: ranking (tau, concordance), the under-4x tail that ruins SRPT, and calibration are what the scheduler
+feels.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from predictor.intervals import Array, quantile_of
+from predictor.recurrence import BUCKETS
+
+PINBALL_LEVELS: Final[Array] = np.array([0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95])
+CONCORDANCE_SPAN: Final = 50
+"""Concordance looks at pairs submitted within this many jobs of each other: those that compete for the same GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """``mae`` in units (seconds or iterations); ratios and levels are plain numbers. NaN where undefined (under two jobs)."""
+
+    jobs: int
+    mae: float
+    median_ape: float
+    r2_log: float
+    within_2x: float
+    under_4x: float
+    kendall_tau: float
+    concordance: float
+    pinball_log: float
+    coverage_80: float
+
+    def to_json(self) -> dict[str, float | int | None]:
+        """A JSON object; NaN becomes null."""
+        return {key: None if value != value else value for key, value in asdict(self).items()}
+
+
+def pinball(labels: Array, points: Array) -> float:
+    """Mean pinball loss over the seven levels and the jobs, natural log. ``points`` (n, m) equal-mass, ascending."""
+    quantiles = quantile_of(points, PINBALL_LEVELS)
+    error = labels[:, None] - quantiles
+    return float(np.mean(np.maximum(PINBALL_LEVELS * error, (PINBALL_LEVELS - 1.0) * error)))
+
+
+def coverage(labels: Array, points: Array, level: float = 0.8) -> float:
+    """Share of labels inside the central interval of this level."""
+    ends = quantile_of(points, np.array([0.5 - level / 2.0, 0.5 + level / 2.0]))
+    return float(np.mean((labels >= ends[:, 0]) & (labels <= ends[:, 1])))
+
+
+def concordance(labels: Array, predicted: Array) -> float:
+    """Share of pairs within :data:`CONCORDANCE_SPAN` jobs that are predicted in the right order (a tie counts half).
+
+    Pairs with equal labels do not count. O(n * span).
+    """
+    right = pairs = 0.0
+    for lag in range(1, min(CONCORDANCE_SPAN, len(labels) - 1) + 1):
+        truth = np.sign(labels[lag:] - labels[:-lag])
+        agreed = truth * np.sign(predicted[lag:] - predicted[:-lag])
+        counted = truth != 0.0
+        pairs += float(counted.sum())
+        right += float((agreed[counted] > 0.0).sum()) + 0.5 * float((agreed[counted] == 0.0).sum())
+    return right / pairs if pairs else float("nan")
+
+
+def kendall_tau(labels: Array, predicted: Array) -> float:
+    """Kendall's tau-b; NaN where one side is constant."""
+    from scipy.stats import kendalltau
+
+    if len(labels) < 2 or np.ptp(labels) == 0.0 or np.ptp(predicted) == 0.0:
+        return float("nan")
+    return float(kendalltau(labels, predicted).statistic)
+
+
+def measure(labels: Array, points: Array) -> Metrics:
+    """All metrics. ``labels`` in submission order; the point prediction is the middle of the distribution."""
+    if len(labels) == 0:
+        nan = float("nan")
+        return Metrics(0, nan, nan, nan, nan, nan, nan, nan, nan, nan)
+    predicted = quantile_of(points, np.array([0.5]))[:, 0]
+    actual, guess = np.exp(labels), np.exp(predicted)
+    variance = float(np.sum((labels - labels.mean()) ** 2))
+    log_ratio = np.abs(labels - predicted)
+    return Metrics(
+        jobs=len(labels),
+        mae=float(np.mean(np.abs(actual - guess))),
+        median_ape=float(np.median(np.abs(actual - guess) / actual)),
+        r2_log=1.0 - float(np.sum((labels - predicted) ** 2)) / variance if variance > 0.0 else float("nan"),
+        within_2x=float(np.mean(log_ratio <= np.log(2.0))),
+        under_4x=float(np.mean(guess < actual / 4.0)),
+        kendall_tau=kendall_tau(labels, predicted),
+        concordance=concordance(labels, predicted),
+        pinball_log=pinball(labels, points),
+        coverage_80=coverage(labels, points),
+    )
+
+
+def by_history(labels: Array, points: Array, buckets: Sequence[int]) -> dict[str, Any]:
+    """Metrics of all jobs, of seen and cold ones apart, and per history bucket, as JSON."""
+    bucket = np.array(buckets, dtype=int)
+    return {
+        **measure(labels, points).to_json(),
+        "seen": measure(labels[bucket > 0], points[bucket > 0]).to_json(),
+        "cold": measure(labels[bucket == 0], points[bucket == 0]).to_json(),
+        "buckets": {
+            name: measure(labels[bucket == i], points[bucket == i]).to_json() for i, name in enumerate(BUCKETS)
+        },
+    }

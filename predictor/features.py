@@ -1,0 +1,126 @@
+"""The feature builder: one versioned function for training and serving, so the two can never drift apart.
+
+Every feature is causal: the job's own submission, the history of jobs that had ended, and the jobs that were open. Names of
+users and programs never become numbers; they only choose which history is read. The vector is stored with each prediction.
+"""
+
+import hashlib
+import math
+from typing import Final, NamedTuple
+
+from predictor.declared import Evidence
+from predictor.history import Group, HistoryStore, OpenJobs
+from predictor.recurrence import LADDER, Level, keys_of
+from predictor.rows import Submission
+
+MISSING: Final = -20.0
+"""Stands for "nothing known": far below every log of a real amount, so that one split of a tree isolates it."""
+
+_GROUP_FEATURES: Final = (
+    "log_count", "median", "last", "previous", "ewma", "low", "high", "spread", "failed_ratio", "log_age_s",
+)  # fmt: skip
+_GROUP_LEVELS: Final = tuple(level for level in Level if level is not Level.CLUSTER)
+_REQUEST_FEATURES: Final = (
+    "base",
+    "cluster_median",
+    "log_cluster_count",
+    "cold_level",
+    "log_gpus",
+    "log_walltime_s",
+    "log_declared",
+    "declared_weight",
+    "log_stages",
+    "log_parameter_bytes",
+    "log_batch_size",
+    "hour",
+    "weekday",
+    "open_recurrence",
+    "open_recurrence_log_age_s",
+    "open_user",
+    "open_user_log_age_s",
+)
+NAMES: Final = (*(f"{level}.{name}" for level in _GROUP_LEVELS for name in _GROUP_FEATURES), *_REQUEST_FEATURES)
+"""Name of each position. Labels are log units; those of a group are relative to ``base``, except medians."""
+
+SCHEMA_ID: Final = "features/1"
+SCHEMA_HASH: Final = hashlib.sha256("\n".join((SCHEMA_ID, *NAMES)).encode()).hexdigest()[:16]
+SCHEMA: Final = f"{SCHEMA_ID}:{SCHEMA_HASH}"
+"""Stored with each prediction and checked when a model is loaded. Change ``SCHEMA_ID`` when a feature's meaning changes."""
+
+
+class Vector(NamedTuple):
+    """Features in the order of :data:`NAMES`, and how many runs of the recurrence (same GPUs) were known."""
+
+    values: tuple[float, ...]
+    runs: int
+
+
+def _log(value: float | None) -> float:
+    return MISSING if value is None or value <= 0.0 else math.log(value)
+
+
+def _group_values(group: Group | None, base: float, now_s: float) -> tuple[float, ...]:
+    if group is None:
+        return (0.0,) + (MISSING,) * (len(_GROUP_FEATURES) - 1)
+    return (
+        math.log1p(group.count),
+        group.median,
+        group.last - base,
+        group.previous - base,
+        group.ewma - base,
+        group.low - base,
+        group.high - base,
+        group.spread,
+        group.failed_ratio,
+        math.log1p(max(0.0, now_s - group.ended_at_s)),
+    )
+
+
+def build(
+    submission: Submission, history: HistoryStore, open_jobs: OpenJobs, evidence: Evidence, base: float
+) -> Vector:
+    """The features of a job at its submission. ``base`` is the log point of the recurrence median (NaN: nothing ended yet).
+
+    Pure: reads the history and changes nothing. About 20 microseconds.
+    """
+    if math.isnan(base):
+        base = MISSING
+    keys = keys_of(submission)
+    groups: dict[Level, Group | None] = {level: history.group(level, keys[level]) for level in _GROUP_LEVELS}
+    values: list[float] = []
+    for group in groups.values():
+        values += _group_values(group, base, submission.submitted_at_s)
+    cold = next((depth for depth, level in enumerate(LADDER[:-1]) if groups[level] is not None), len(LADDER) - 1)
+    recurrence, user = keys[Level.RECURRENCE], keys[Level.USER]
+    open_recurrence = open_jobs.before((Level.RECURRENCE, recurrence), submission.submitted_at_s, submission.job)
+    open_user = open_jobs.before((Level.USER, user), submission.submitted_at_s, submission.job)
+    known = len(history.cluster)
+    # A declaration that lost its standing is not shown to the models either, or they would believe a known liar.
+    declared = submission.declared_iterations if evidence.weight > 0.0 else None
+    values += (
+        base,
+        history.cluster.median if known else MISSING,
+        math.log1p(known),
+        float(cold),
+        math.log(submission.gpus),
+        _log(submission.walltime_s),
+        _log(declared),
+        evidence.weight,
+        _log(submission.stages),
+        _log(submission.parameter_bytes),
+        _log(submission.batch_size),
+        submission.submitted_at_s / 3_600.0 % 24.0,
+        float(int(submission.submitted_at_s // 86_400.0) % 7),
+        float(open_recurrence[0]),
+        math.log1p(open_recurrence[1]),
+        float(open_user[0]),
+        math.log1p(open_user[1]),
+    )
+    same = groups[Level.RECURRENCE_GPUS]
+    return Vector(tuple(values), same.count if same is not None else 0)
+
+
+def open_keys(submission: Submission) -> tuple[tuple[Level, object], ...]:
+    """The groups in which a job counts as open."""
+    keys = keys_of(submission)
+    return tuple((level, keys[level]) for level in (Level.RECURRENCE, Level.USER) if keys[level] is not None)

@@ -1,0 +1,184 @@
+"""The history store: what has *ended*, per recurrence level. It changes only when a job ends, so causality holds by construction.
+
+Labels are natural logarithms of the total (iterations or seconds). Every number that a feature needs is summed up once when a
+job ends, so that a submission costs look-ups only.
+"""
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Sequence
+from typing import Final
+
+from sortedcontainers import SortedDict, SortedList
+
+from predictor.recurrence import Level
+
+LABELS_KEPT: Final = 20
+"""Recency beats depth: the newest labels of a group that are remembered."""
+CLUSTER_LABELS_KEPT: Final = 2_000
+"""Labels behind the cluster-wide median and the cold-start distribution."""
+EWMA_WEIGHT: Final = 0.3
+"""Weight of the newest label in a group's exponentially weighted mean."""
+GROUPS_MAX: Final = 200_000
+"""Groups remembered per level (the least recently ended goes first): names are chosen by users, so they are unbounded."""
+OPEN_MAX_AGE_S: Final = 14 * 86_400.0
+"""An unfinished job older than this no longer counts as "running now": its end may have been lost."""
+
+
+def median_of(ordered: Sequence[float]) -> float:
+    """The median of ascending values."""
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2.0
+
+
+class Group:
+    """The past of one group: count, newest labels, and their summary. All labels are log units."""
+
+    __slots__ = ("_total", "count", "ended_at_s", "ewma", "failed", "high", "labels", "low", "median", "spread")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.labels: deque[float] = deque(maxlen=LABELS_KEPT)
+        self.failed: deque[bool] = deque(maxlen=LABELS_KEPT)
+        self.ewma = 0.0
+        self.median = 0.0
+        self.low = 0.0
+        self.high = 0.0
+        self.spread = 0.0
+        self.ended_at_s = 0.0
+        self._total = 0.0
+
+    def add(self, label: float, ended_at_s: float, failed: bool) -> None:
+        """One more job of the group has ended. O(labels kept)."""
+        self.count += 1
+        self._total += math.exp(label)
+        self.labels.append(label)
+        self.failed.append(failed)
+        self.ewma = label if self.count == 1 else (1.0 - EWMA_WEIGHT) * self.ewma + EWMA_WEIGHT * label
+        self.ended_at_s = ended_at_s
+        ordered = sorted(self.labels)
+        self.median = median_of(ordered)
+        self.low = ordered[len(ordered) // 10]
+        self.high = ordered[len(ordered) - 1 - len(ordered) // 10]
+        mean = sum(ordered) / len(ordered)
+        self.spread = math.sqrt(sum((x - mean) ** 2 for x in ordered) / len(ordered))
+
+    @property
+    def last(self) -> float:
+        """The newest label."""
+        return self.labels[-1]
+
+    @property
+    def previous(self) -> float:
+        """The label before the newest (the newest itself where there is one)."""
+        return self.labels[-2] if len(self.labels) > 1 else self.labels[-1]
+
+    @property
+    def last2(self) -> float:
+        """Log of the mean of the last two totals: the classic two-run predictor (Tsafrir, Etsion, Feitelson, TPDS 2007)."""
+        return math.log((math.exp(self.last) + math.exp(self.previous)) / 2.0)
+
+    @property
+    def mean(self) -> float:
+        """Log of the mean of all totals of the group, not only the remembered ones."""
+        return math.log(self._total / self.count)
+
+    @property
+    def failed_ratio(self) -> float:
+        """Share of the remembered jobs that did not succeed."""
+        return sum(self.failed) / len(self.failed)
+
+
+class ClusterLabels:
+    """The newest labels of the whole cluster, in order of size: median and quantiles in O(log n)."""
+
+    def __init__(self) -> None:
+        self._newest: deque[float] = deque()
+        self._ordered: SortedList = SortedList()
+
+    def __len__(self) -> int:
+        return len(self._newest)
+
+    def add(self, label: float) -> None:
+        """One more job has ended."""
+        if len(self._newest) == CLUSTER_LABELS_KEPT:
+            self._ordered.remove(self._newest.popleft())
+        self._newest.append(label)
+        self._ordered.add(label)
+
+    @property
+    def median(self) -> float:
+        """The median label."""
+        return median_of(self._ordered)
+
+    def points(self, count: int) -> list[float]:
+        """``count`` equal-mass points of the empirical distribution, ascending."""
+        size = len(self._ordered)
+        return [float(self._ordered[min(size - 1, int((i + 0.5) * size / count))]) for i in range(count)]
+
+
+class HistoryStore:
+    """Groups at every level for one unit."""
+
+    def __init__(self) -> None:
+        self._groups: dict[Level, OrderedDict[Hashable, Group]] = {level: OrderedDict() for level in Level}
+        self.cluster = ClusterLabels()
+
+    def group(self, level: Level, key: Hashable | None) -> Group | None:
+        """The group's past, or None if nothing of it has ended."""
+        return self._groups[level].get(key) if key is not None else None
+
+    def add(self, keys: dict[Level, Hashable | None], label: float, ended_at_s: float, failed: bool) -> None:
+        """A job ended with this log label."""
+        for level, key in keys.items():
+            if key is None:
+                continue
+            groups = self._groups[level]
+            group = groups.get(key)
+            if group is None:
+                group = groups[key] = Group()
+                if len(groups) > GROUPS_MAX:
+                    groups.popitem(last=False)
+            else:
+                groups.move_to_end(key)
+            group.add(label, ended_at_s, failed)
+        self.cluster.add(label)
+
+
+class OpenJobs:
+    """Jobs that were submitted and have not ended, per recurrence and per user: the "running now in this group" features.
+
+    Answers depend only on jobs submitted before the one that asks, so asking twice, or in a batch, changes nothing.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[Hashable, SortedDict] = {}
+        self._members: OrderedDict[int, tuple[float, tuple[Hashable, ...]]] = OrderedDict()
+
+    def add(self, job: int, submitted_at_s: float, keys: Sequence[Hashable]) -> None:
+        """A job was submitted. Adding it twice changes nothing."""
+        if job in self._members:
+            return
+        while self._members and next(iter(self._members.values()))[0] < submitted_at_s - OPEN_MAX_AGE_S:
+            self.remove(next(iter(self._members)))
+        self._members[job] = (submitted_at_s, tuple(keys))
+        for key in keys:
+            self._groups.setdefault(key, SortedDict())[(submitted_at_s, job)] = None
+
+    def remove(self, job: int) -> None:
+        """It ended, or is no longer believed to be open."""
+        submitted_at_s, keys = self._members.pop(job, (0.0, ()))
+        for key in keys:
+            members = self._groups[key]
+            del members[(submitted_at_s, job)]
+            if not members:
+                del self._groups[key]
+
+    def before(self, key: Hashable, submitted_at_s: float, job: int) -> tuple[int, float]:
+        """How many open jobs of the group were submitted earlier, and the age in seconds of the oldest (0.0: none)."""
+        members = self._groups.get(key)
+        if members is None:
+            return 0, 0.0
+        first = members.bisect_left((submitted_at_s - OPEN_MAX_AGE_S, -1))
+        count = members.bisect_left((submitted_at_s, job)) - first
+        return (count, submitted_at_s - members.peekitem(first)[0][0]) if count > 0 else (0, 0.0)

@@ -1,0 +1,137 @@
+"""Distributions: 32 equal-mass points, the residuals that make a point a distribution, and rolling split-conformal calibration.
+
+Both windows are Mondrian by history bucket (a job never seen before errs differently from one seen a hundred times) and fall
+back on all buckets together while a bucket has fewer than 50 residuals. Everything is in natural log units.
+"""
+
+from collections import deque
+from statistics import NormalDist
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.recurrence import BUCKETS
+
+Array = NDArray[np.float64]
+
+POINTS: Final = 32
+LEVELS: Final[Array] = (np.arange(POINTS) + 0.5) / POINTS
+"""The level of each equal-mass point."""
+BUCKET_RESIDUALS_MIN: Final = 50
+"""Residuals that a bucket needs before it speaks for itself."""
+POINT_WINDOW: Final = 40_000
+"""Residuals kept per bucket for a point's distribution (the newest ended jobs)."""
+CONFORMAL_WINDOW: Final = 500
+"""Residuals kept per bucket for calibration: recent enough to follow the workload."""
+NORMAL_POINTS: Final[Array] = np.array([NormalDist().inv_cdf(float(level)) for level in LEVELS])
+"""Standard normal points: the shape of an error about which nothing is known yet but its scale."""
+
+
+def quantile_of(points: Array, levels: Array) -> Array:
+    """Quantiles of equal-mass points (last axis ascending) at ``levels``, linear between points, flat beyond them."""
+    position = np.clip(levels * points.shape[-1] - 0.5, 0.0, points.shape[-1] - 1.0)
+    low = np.floor(position).astype(int)
+    high = np.minimum(low + 1, points.shape[-1] - 1)
+    share = position - low
+    return np.asarray(points[..., low] * (1.0 - share) + points[..., high] * share)
+
+
+def mixture(first: Array, second: Array, weight: float) -> Array:
+    """Equal-mass points of (1 - weight) first + weight second: whole points of each, as many as its share."""
+    from_second = round(weight * POINTS)
+    take = np.concatenate(
+        [
+            quantile_of(part, (np.arange(count) + 0.5) / count)
+            for part, count in ((first, POINTS - from_second), (second, from_second))
+            if count
+        ]
+    )
+    return np.sort(take)
+
+
+class _Window:
+    """Residuals per bucket, with quantiles cached until the window has grown by 2%."""
+
+    def __init__(self, size: int) -> None:
+        self._residuals: list[deque[Any]] = [deque(maxlen=size) for _ in BUCKETS]
+        self._fresh = [0] * len(BUCKETS)
+        self._cache: dict[int, Array | None] = {}
+
+    def _push(self, bucket: int, residual: Any) -> None:
+        self._residuals[bucket].append(residual)
+        self._fresh[bucket] += 1
+        if self._fresh[bucket] * 50 >= len(self._residuals[bucket]):
+            # Also the pooled quantiles, and those of every bucket that still lives on them.
+            self._cache.clear()
+            self._fresh = [0] * len(BUCKETS)
+
+    def _pool(self, bucket: int) -> Array | None:
+        own = self._residuals[bucket]
+        values = list(own) if len(own) >= BUCKET_RESIDUALS_MIN else [x for window in self._residuals for x in window]
+        return np.array(values) if len(values) >= BUCKET_RESIDUALS_MIN else None
+
+    def __len__(self) -> int:
+        return sum(len(window) for window in self._residuals)
+
+
+class PointResiduals(_Window):
+    """Residuals (label - point) of a point predictor: its distribution is the point plus these."""
+
+    def __init__(self) -> None:
+        super().__init__(POINT_WINDOW)
+
+    def observe(self, bucket: int, residual: float) -> None:
+        """A prediction was scored."""
+        self._push(bucket, residual)
+
+    def quantiles(self, bucket: int) -> Array | None:
+        """The residuals' equal-mass points, shape (32,); None while fewer than 50 are known in all."""
+        if bucket not in self._cache:
+            pool = self._pool(bucket)
+            self._cache[bucket] = None if pool is None else np.quantile(pool, LEVELS)
+        return self._cache[bucket]
+
+
+class ConformalCalibrator(_Window):
+    """Rolling split-conformal correction of each point: shift it so that its level held on the newest residuals.
+
+    For a predictor that gives one point 32 times, the shifts *are* its residual distribution.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(CONFORMAL_WINDOW)
+
+    def observe(self, bucket: int, label: float, raw_points: Array) -> None:
+        """A prediction was scored; ``raw_points`` are the model's own, before any shift."""
+        self._push(bucket, label - raw_points)
+
+    def calibrate(self, bucket: int, raw_points: Array) -> Array:
+        """Shifted points, ascending (quantiles may cross: they are sorted). Unchanged while fewer than 50 are known."""
+        if bucket not in self._cache:
+            pool = self._pool(bucket)
+            if pool is None:
+                self._cache[bucket] = None
+            else:
+                position = np.minimum((LEVELS * (len(pool) + 1)).astype(int), len(pool) - 1)
+                self._cache[bucket] = np.sort(pool, axis=0)[position, np.arange(POINTS)]
+        shift = self._cache[bucket]
+        return np.sort(raw_points if shift is None else raw_points + shift)
+
+    def dump(self) -> list[list[list[float]]]:
+        """The window as JSON, per bucket, rounded to 4 digits (0.01% of an estimate)."""
+        return [[np.round(residual, 4).tolist() for residual in window] for window in self._residuals]
+
+    @classmethod
+    def load(cls, dumped: list[list[list[float]]]) -> "ConformalCalibrator":
+        """The inverse of :meth:`dump`. Raises ValueError where the shape is wrong."""
+        if len(dumped) != len(BUCKETS):
+            raise ValueError("calibration: wrong number of history buckets")
+        calibrator = cls()
+        for bucket, window in enumerate(dumped):
+            for residual in window:
+                values = np.array(residual, dtype=np.float64)
+                if values.shape != (POINTS,) or not np.isfinite(values).all():
+                    raise ValueError("calibration: a residual that is not 32 finite numbers")
+                calibrator._push(bucket, values)
+        return calibrator

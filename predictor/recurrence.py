@@ -1,0 +1,56 @@
+"""Recurrence levels: which past jobs count as "the same again", from the narrowest group to the whole cluster.
+
+Most training jobs recur (A-SRPT, arXiv 2501.05563): who runs which program is worth more than any model. Keys are names, never
+numbers: a name that was never seen simply has an empty history, so there is nothing to encode and nothing to mistake.
+"""
+
+from collections.abc import Hashable
+from enum import StrEnum
+from typing import Final
+
+from predictor.rows import Submission
+
+BUCKETS: Final = ("0", "1-4", "5-19", "20+")
+"""History buckets: how many past runs of the recurrence (with the same GPUs) had ended at submission."""
+
+
+class Level(StrEnum):
+    """Back-off levels, narrowest first."""
+
+    RECURRENCE_GPUS = "recurrence_gpus"
+    RECURRENCE = "recurrence"
+    PROGRAM = "program"
+    USER_GPUS = "user_gpus"
+    USER = "user"
+    PROJECT = "project"
+    MODEL = "model"
+    CLUSTER = "cluster"
+
+
+LADDER: Final = (Level.RECURRENCE_GPUS, Level.RECURRENCE, Level.USER, Level.CLUSTER)
+"""Where a recurrence baseline looks, in order."""
+
+
+def keys_of(submission: Submission) -> dict[Level, Hashable | None]:
+    """The group of a job at each level; None where the job says nothing that could group it."""
+    user, project, name = submission.recurrence
+    named = bool(name)
+    return {
+        Level.RECURRENCE_GPUS: (user, project, name, submission.gpus) if named else None,
+        Level.RECURRENCE: (user, project, name) if named else None,
+        Level.PROGRAM: (name, submission.gpus) if named else None,
+        Level.USER_GPUS: (user, submission.gpus) if user else None,
+        Level.USER: user or None,
+        Level.PROJECT: project or None,
+        Level.MODEL: (submission.model, submission.batch_size, submission.gpus) if submission.model else None,
+        Level.CLUSTER: "",
+    }
+
+
+def bucket_of(count: int) -> int:
+    """Position in :data:`BUCKETS` of a history of ``count`` past runs."""
+    if count <= 0:
+        return 0
+    if count <= 4:
+        return 1
+    return 2 if count <= 19 else 3

@@ -1,0 +1,227 @@
+"""Ended jobs as rows: the one form in which history reaches training, warm start and evaluation.
+
+A :class:`Submission` is what is known of a job when it is submitted, and nothing more; an :class:`EndedRow` adds the label.
+Keeping them apart is what makes a leak visible: features are computed from a ``Submission`` and the history alone.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from gzip import open as gzip_open
+from pathlib import Path
+from typing import IO, Any, Final, cast
+
+from policies.model.estimate import EndedJob, PredictionRequest, Unit
+from policies.model.ids import JobId
+from policies.model.job import JobSpec
+
+ROWS_SCHEMA: Final = "sooner.ended-jobs/1"
+UNITS_MIN: Final = 1.0
+"""A label below one iteration, or one second, is read as one: logarithms stay finite and nobody schedules less."""
+UNITS_MAX: Final = 1e12
+"""A declaration or label above this is not believed."""
+
+
+class RowError(ValueError):
+    """A row of ended jobs that breaks the format; names the line and the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job at its submission. ``name`` is the last part of the recurrence key; None and "" mean not said."""
+
+    job: int
+    user: str
+    project: str
+    name: str
+    gpus: int
+    submitted_at_s: float
+    declared_iterations: float | None = None
+    walltime_s: float | None = None
+    model: str = ""
+    batch_size: int | None = None
+    stages: int | None = None
+    parameter_bytes: float | None = None
+    gpu_type: str = ""
+
+    @property
+    def recurrence(self) -> tuple[str, str, str]:
+        """(user, project, name)."""
+        return (self.user, self.project, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRow:
+    """A submission with its label. ``iterations`` None = the job reported no progress; ``service_s`` = productive seconds."""
+
+    submission: Submission
+    ended_at_s: float
+    iterations: float | None
+    service_s: float
+    final_state: str = ""
+    seconds_per_iteration: float | None = None
+    ran_on_gpu_type: str = ""
+    servers_spanned: int | None = None
+
+    def label(self, unit: Unit) -> float | None:
+        """The total in ``unit``, at least 1 and finite; None where the job says nothing about it.
+
+        A job that never ran (cancelled while it waited) has no service and is no label of either unit.
+        """
+        value = self.iterations if unit is Unit.ITERATIONS else self.service_s
+        if value is None or not math.isfinite(value) or value < 0.0 or value > UNITS_MAX or self.service_s <= 0.0:
+            return None
+        return max(UNITS_MIN, value)
+
+
+def believable(value: float | None) -> float | None:
+    """``value`` where it is a finite positive number of sane size, else None (not said)."""
+    # The comparison is false for NaN, and exact for an integer too large for a float.
+    return float(value) if value is not None and 0.0 < value <= UNITS_MAX else None
+
+
+def submission_of(job: JobId, spec: JobSpec, submitted_at_s: float) -> Submission:
+    """What is known of a job at its submission. Odd numbers become None here, so nobody behind this line sees them."""
+    user, project, name = spec.recurrence
+    graph = spec.stage_graph
+    return Submission(
+        job=int(job),
+        user=user,
+        project=project,
+        name=name,
+        gpus=max(1, spec.gpus),
+        submitted_at_s=submitted_at_s if math.isfinite(submitted_at_s) else 0.0,
+        declared_iterations=believable(spec.declared_iterations),
+        walltime_s=believable(spec.walltime_s),
+        model=spec.model or "",
+        batch_size=spec.batch_size,
+        stages=len(graph.stages) if graph is not None else None,
+        parameter_bytes=float(sum(stage.parameter_bytes for stage in graph.stages)) if graph is not None else None,
+        gpu_type=spec.gpu_type or "",
+    )
+
+
+def request_submission(request: PredictionRequest) -> Submission:
+    """The submission of a prediction request."""
+    return submission_of(request.job, request.spec, request.submitted_at_s)
+
+
+def ended_row(label: EndedJob) -> EndedRow:
+    """The row of a job that the engine says has ended."""
+    return EndedRow(
+        submission=submission_of(label.job, label.spec, label.submitted_at_s),
+        ended_at_s=label.ended_at_s,
+        iterations=label.iterations,
+        service_s=label.service_s,
+        final_state=label.final_state,
+        seconds_per_iteration=label.seconds_per_iteration,
+        ran_on_gpu_type=label.gpu_type or "",
+        servers_spanned=label.servers_spanned,
+    )
+
+
+def label_row(label: EndedJob) -> dict[str, Any]:
+    """The JSON object of an ended job, as :func:`rows_to_jsonl` writes it."""
+    return row_to_dict(ended_row(label))
+
+
+def row_to_dict(row: EndedRow) -> dict[str, Any]:
+    """One flat JSON object; fields that say nothing are left out."""
+    flat = {**asdict(row.submission), **{f.name: getattr(row, f.name) for f in fields(row) if f.name != "submission"}}
+    return {key: value for key, value in flat.items() if value is not None and value != ""}
+
+
+_SUBMISSION_FIELDS: Final = frozenset(f.name for f in fields(Submission))
+_TEXT: Final = ("user", "project", "name", "model", "gpu_type", "final_state", "ran_on_gpu_type")
+_WHOLE: Final = ("job", "gpus", "batch_size", "stages", "servers_spanned")
+_REAL: Final = (
+    "submitted_at_s",
+    "ended_at_s",
+    "service_s",
+    "iterations",
+    "declared_iterations",
+    "walltime_s",
+    "parameter_bytes",
+    "seconds_per_iteration",
+)
+_REQUIRED: Final = frozenset({"job", "gpus", "submitted_at_s", "ended_at_s", "service_s"})
+
+
+def _real(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise RowError(f"{name}: {value!r} is not a finite number")
+    return float(value)
+
+
+def row_from_dict(values: Mapping[str, Any]) -> EndedRow:
+    """The row of a flat JSON object. Raises :class:`RowError` naming the field; unknown fields are refused."""
+    missing = _REQUIRED - values.keys()
+    if missing:
+        raise RowError(f"{min(missing)}: missing")
+    parsed: dict[str, Any] = {"user": "", "project": "", "name": "", "iterations": None}
+    for name, value in values.items():
+        if name in _TEXT:
+            if not isinstance(value, str):
+                raise RowError(f"{name}: {value!r} is not text")
+            parsed[name] = value
+        elif name in _WHOLE:
+            parsed[name] = int(_real(name, value))
+        elif name in _REAL:
+            parsed[name] = _real(name, value)
+        else:
+            raise RowError(f"{name}: unknown field")
+    if parsed["gpus"] < 1:
+        raise RowError(f"gpus: {parsed['gpus']} is not at least 1")
+    if parsed["ended_at_s"] < parsed["submitted_at_s"]:
+        raise RowError("ended_at_s: before submitted_at_s")
+    for name in ("declared_iterations", "walltime_s"):
+        parsed[name] = believable(parsed.get(name))
+    submission = Submission(**{key: value for key, value in parsed.items() if key in _SUBMISSION_FIELDS})
+    return EndedRow(submission, **{key: value for key, value in parsed.items() if key not in _SUBMISSION_FIELDS})
+
+
+@contextmanager
+def _text(path: Path, mode: str) -> Iterator[IO[str]]:
+    """A text file, gzipped where its name ends in .gz."""
+    if path.suffix == ".gz":
+        # gzip's stub answers a union over its modes; "rt" and "wt" are text.
+        with cast(IO[str], gzip_open(path, f"{mode}t", encoding="utf-8")) as stream:
+            yield stream
+    else:
+        with path.open(mode, encoding="utf-8") as stream:
+            yield stream
+
+
+def rows_to_jsonl(path: Path, rows: Iterable[EndedJob]) -> int:
+    """Write ended jobs as JSON lines after a header line; returns how many. Rows come sorted by submission."""
+    count = 0
+    with _text(path, "w") as stream:
+        stream.write(json.dumps({"schema": ROWS_SCHEMA}) + "\n")
+        for row in rows:
+            stream.write(json.dumps(label_row(row), allow_nan=False) + "\n")
+            count += 1
+    return count
+
+
+def read_jsonl(path: Path) -> Iterator[EndedRow]:
+    """Stream the rows of a file. Raises :class:`RowError` naming file, line and field; also where the order is broken."""
+    newest_s = -math.inf
+    with _text(path, "r") as stream:
+        for number, line in enumerate(stream, start=1):
+            try:
+                values = json.loads(line)
+                if number == 1:
+                    if not isinstance(values, dict) or values.get("schema") != ROWS_SCHEMA:
+                        raise RowError(f"the header must say schema {ROWS_SCHEMA}")
+                    continue
+                if not isinstance(values, dict):
+                    raise RowError("not an object")
+                row = row_from_dict(values)
+                if row.submission.submitted_at_s < newest_s:
+                    raise RowError("submitted_at_s: rows must be sorted by submission")
+                newest_s = row.submission.submitted_at_s
+            except (RowError, json.JSONDecodeError) as error:
+                raise RowError(f"{path}:{number}: {error}") from None
+            yield row

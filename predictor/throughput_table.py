@@ -1,0 +1,118 @@
+"""The throughput table: seconds per iteration as measured, per program, GPU type and servers spanned. Shown to users.
+
+It gives jobs without a graph a speed at all, and says how wrong a graph's formula is for jobs that have one.
+"""
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from predictor.history import median_of
+from predictor.rows import EndedRow, believable
+
+MEASUREMENTS_KEPT: Final = 20
+ENTRIES_MAX: Final = 100_000
+"""Entries remembered; the one that was measured longest ago goes first."""
+
+Recurrence = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ThroughputRow:
+    """One entry. ``measurements_s`` are the newest seconds per iteration, oldest first."""
+
+    user: str
+    project: str
+    name: str
+    gpus: int
+    gpu_type: str
+    servers: int
+    measurements_s: tuple[float, ...]
+
+    @property
+    def seconds_per_iteration(self) -> float:
+        """Robust mean: the median of the newest measurements."""
+        return median_of(sorted(self.measurements_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """An answer: seconds per iteration from ``measurements`` runs, and how close a match they are, in words."""
+
+    seconds_per_iteration: float
+    measurements: int
+    match: str
+
+
+class ThroughputTable:
+    """(recurrence, GPUs, GPU type, servers spanned) -> newest seconds per iteration."""
+
+    def __init__(self) -> None:
+        self._entries: dict[Recurrence, dict[tuple[int, str, int], deque[float]]] = {}
+        self._order: OrderedDict[tuple[Recurrence, tuple[int, str, int]], None] = OrderedDict()
+
+    def observe(
+        self, recurrence: Recurrence, gpus: int, gpu_type: str, servers: int, seconds_per_iteration: float
+    ) -> None:
+        """A run was measured. Values that are not positive and finite are ignored."""
+        if believable(seconds_per_iteration) is None:
+            return
+        where = (gpus, gpu_type, servers)
+        entries = self._entries.setdefault(recurrence, {})
+        entries.setdefault(where, deque(maxlen=MEASUREMENTS_KEPT)).append(seconds_per_iteration)
+        self._order[(recurrence, where)] = None
+        self._order.move_to_end((recurrence, where))
+        if len(self._order) > ENTRIES_MAX:
+            (oldest, place), _ = self._order.popitem(last=False)
+            del self._entries[oldest][place]
+            if not self._entries[oldest]:
+                del self._entries[oldest]
+
+    def observe_row(self, row: EndedRow) -> None:
+        """Learn from an ended job, where it was measured."""
+        if row.seconds_per_iteration is not None:
+            job = row.submission
+            gpu_type = row.ran_on_gpu_type or job.gpu_type
+            self.observe(job.recurrence, job.gpus, gpu_type, row.servers_spanned or 1, row.seconds_per_iteration)
+
+    def lookup(
+        self, recurrence: Recurrence, gpus: int, gpu_type: str = "", servers: int | None = None
+    ) -> Throughput | None:
+        """Seconds per iteration of the closest match; None if the program was never measured.
+
+        Backs off: exact place; same GPUs and type (on the servers where it was fastest); same GPUs; nearest number of GPUs.
+        ``gpu_type`` "" and ``servers`` None mean "the best that was seen".
+        """
+        entries = self._entries.get(recurrence)
+        if not entries:
+            return None
+        nearest = min((abs(math.log(where[0] / gpus)), where[0]) for where in entries)[1]
+        for match, places in (
+            ("this placement", [w for w in entries if w == (gpus, gpu_type, servers)]),
+            ("these GPUs", [w for w in entries if w[0] == gpus and (w[1] == gpu_type or not gpu_type)]),
+            ("another GPU type", [w for w in entries if w[0] == gpus]),
+            ("another number of GPUs", [w for w in entries if w[0] == nearest]),
+        ):
+            if places:
+                seconds, count = min((median_of(sorted(entries[w])), len(entries[w])) for w in places)
+                return Throughput(seconds, count, match)
+        return None
+
+    def dump(self) -> list[ThroughputRow]:
+        """All entries in a stable order."""
+        return sorted(
+            (
+                ThroughputRow(*recurrence, *where, tuple(kept))
+                for recurrence, entries in self._entries.items()
+                for where, kept in entries.items()
+            ),
+            key=lambda row: (row.user, row.project, row.name, row.gpus, row.gpu_type, row.servers),
+        )
+
+    def load(self, rows: Iterable[ThroughputRow]) -> None:
+        """Add dumped entries."""
+        for row in rows:
+            for seconds in row.measurements_s:
+                self.observe((row.user, row.project, row.name), row.gpus, row.gpu_type, row.servers, seconds)

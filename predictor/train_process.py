@@ -1,0 +1,56 @@
+"""Training as a process of its own: ``python -m predictor.train_process --input rows.jsonl[.gz] --out DIR --seed N``.
+
+Input: JSON lines sorted by ``submitted_at_s``. The first line is ``{"schema": "sooner.ended-jobs/1"}``; each further line is an
+ended job: ``job``, ``gpus``, ``submitted_at_s``, ``ended_at_s``, ``service_s`` and, where known, ``user``, ``project``, ``name``,
+``iterations``, ``final_state``, ``declared_iterations``, ``walltime_s``, ``model``, ``batch_size``, ``stages``,
+``parameter_bytes``, ``gpu_type``, ``seconds_per_iteration``, ``ran_on_gpu_type``, ``servers_spanned``.
+
+Output: the model folder of :mod:`predictor.artifacts`, there completely or not at all. Standard output gets one JSON line:
+``{"version", "sha256", "promotable", "champions"}``. Exit codes: 0 trained (whether or not a model passed the gate), 1 too little
+to learn from, 2 wrong usage or input. The caller sets the time and CPU limits; killing it at any time leaves no half folder.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from predictor import artifacts
+from predictor.errors import TrainingError
+from predictor.registry import ModelVersion, model_version
+from predictor.rows import RowError, read_jsonl
+from predictor.training import train
+
+
+def load_result(folder: Path) -> ModelVersion:
+    """The record of what a training process left in ``folder``, verified. Raises :class:`predictor.errors.ArtifactError`."""
+    return model_version(artifacts.load(folder), folder, artifacts.sha256_of(folder / artifacts.MANIFEST))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one training; see the module's text."""
+    parser = argparse.ArgumentParser(prog="python -m predictor.train_process", description="Train from ended jobs.")
+    parser.add_argument("--input", type=Path, required=True, help="JSON lines of ended jobs (.gz allowed)")
+    parser.add_argument("--out", type=Path, required=True, help="folder to create; must not exist or be empty")
+    parser.add_argument("--seed", type=int, default=0, help="seed of every random choice (default 0)")
+    options = parser.parse_args(arguments)
+    if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
+        print(f"--out {options.out}: exists and is not an empty folder", file=sys.stderr)
+        return 2
+    try:
+        model = train(read_jsonl(options.input), seed=options.seed)
+    except (RowError, OSError) as error:
+        print(f"--input: {error}", file=sys.stderr)
+        return 2
+    except TrainingError as error:
+        print(error, file=sys.stderr)
+        return 1
+    digest = artifacts.save(model, options.out)
+    champions = {unit.value: head.champion for unit, head in model.heads.items()}
+    result = {"version": model.version, "sha256": digest, "promotable": model.promotable, "champions": champions}
+    print(json.dumps(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""Training: the newest ended jobs in, a model with its calibration, its metrics and the gate's verdict out."""
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+
+import numpy as np
+
+from policies.model.estimate import Unit
+from predictor import features, prequential
+from predictor.baselines import NAMES as BASELINE_NAMES
+from predictor.boosting import Boosting
+from predictor.dataset import UNITS, Example, Knowledge, replay
+from predictor.errors import TrainingError
+from predictor.estimator import Estimator
+from predictor.evaluation import by_history
+from predictor.forest import QuantileForest, RandomForest
+from predictor.intervals import ConformalCalibrator
+from predictor.rows import EndedRow
+
+ESTIMATORS: Final[Mapping[str, Callable[[], Estimator]]] = {
+    RandomForest.kind: RandomForest,
+    Boosting.kind: Boosting,
+    QuantileForest.kind: QuantileForest,
+}
+"""Every model that is trained; the champion is the best that passes the gate."""
+HEAD_ROWS_MIN: Final = 100
+"""Labelled jobs that a head needs before it is trained."""
+TEST_RATIO: Final = 0.4
+TEST_ROWS_MAX: Final = 2_000
+"""The gate looks at the newest 40%, at most this many: what the workload is like now."""
+CHUNK_ROWS: Final = 500
+CHUNKS_MAX: Final = 4
+
+PINBALL_RATIO_MAX: Final = 0.97
+CONCORDANCE_LOSS_MAX: Final = 0.005
+UNDER_4X_GAIN_MAX: Final = 0.02
+COVERAGE_MIN: Final = 0.75
+COVERAGE_MAX: Final = 0.88
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a model may serve: it must beat the best baseline, not merely exist. ``reasons`` say what it failed."""
+
+    kind: str
+    passed: bool
+    best_baseline: str
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedHead:
+    """One unit's models. ``champion`` is None where no model passed the gate: then the baselines serve."""
+
+    unit: Unit
+    rows: int
+    estimators: Mapping[str, Estimator]
+    calibrators: Mapping[str, ConformalCalibrator]
+    champion: str | None
+    verdicts: tuple[Verdict, ...]
+    metrics: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedModel:
+    """All heads of one training run. ``version`` is a digest of the data, seed, features and library versions."""
+
+    version: str
+    heads: Mapping[Unit, TrainedHead]
+    seed: int
+    rows: int
+    trained_until_s: float
+    feature_schema: str
+    libraries: Mapping[str, str]
+
+    @property
+    def promotable(self) -> bool:
+        """Whether any head has a champion that passed the gate."""
+        return any(head.champion is not None for head in self.heads.values())
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of what a model's bytes depend on. xgboost is one of two distributions with the same import name."""
+    found = {name: version(name) for name in ("numpy", "scikit-learn", "quantile-forest", "skops")}
+    for name in ("xgboost-cpu", "xgboost"):
+        try:
+            return {**found, "xgboost": version(name)}
+        except PackageNotFoundError:
+            continue
+    raise PackageNotFoundError("xgboost")
+
+
+def judge(metrics: Mapping[str, Mapping[str, Any]], kind: str) -> Verdict:
+    """The promotion gate: a model against the baseline with the least pinball loss, on the same test jobs."""
+    best = min(BASELINE_NAMES, key=lambda name: (metrics[name]["pinball_log"], BASELINE_NAMES.index(name)))
+    model, baseline = metrics[kind], metrics[best]
+    reasons: list[str] = []
+    if not model["pinball_log"] <= PINBALL_RATIO_MAX * baseline["pinball_log"]:
+        reasons.append(
+            f"pinball {model['pinball_log']:.4f} is not at most {PINBALL_RATIO_MAX} x {baseline['pinball_log']:.4f}"
+        )
+    # Undefined (null) where all labels are equal: then nothing can be ranked and no model is needed.
+    if model["concordance"] is None or model["concordance"] < baseline["concordance"] - CONCORDANCE_LOSS_MAX:
+        reasons.append(
+            f"concordance {model['concordance']} is below {baseline['concordance']} - {CONCORDANCE_LOSS_MAX}"
+        )
+    if model["under_4x"] > baseline["under_4x"] + UNDER_4X_GAIN_MAX:
+        reasons.append(f"under-4x {model['under_4x']:.3f} is above {baseline['under_4x']:.3f} + {UNDER_4X_GAIN_MAX}")
+    if not COVERAGE_MIN <= model["coverage_80"] <= COVERAGE_MAX:
+        reasons.append(f"80% coverage {model['coverage_80']:.3f} is outside {COVERAGE_MIN}-{COVERAGE_MAX}")
+    return Verdict(kind, not reasons, best, tuple(reasons))
+
+
+def train_head(unit: Unit, examples: Sequence[Example], seed: int) -> TrainedHead:
+    """Evaluate prequentially, judge, then fit every model on all of the examples (sorted by submission)."""
+    test_rows = min(int(len(examples) * TEST_RATIO), TEST_ROWS_MAX)
+    chunks = max(1, min(CHUNKS_MAX, test_rows // CHUNK_ROWS))
+    outcome = prequential.run(examples, ESTIMATORS, test_start=len(examples) - test_rows, chunks=chunks, seed=seed)
+    metrics = {name: by_history(outcome.labels, points, outcome.buckets) for name, points in outcome.points.items()}
+    verdicts = tuple(judge(metrics, kind) for kind in ESTIMATORS)
+    passed = [verdict.kind for verdict in verdicts if verdict.passed]
+    champion = min(passed, key=lambda kind: (metrics[kind]["pinball_log"], kind)) if passed else None
+    usable = [example for example in examples if example.base == example.base]
+    estimators = prequential.fit(ESTIMATORS, usable, seed)
+    return TrainedHead(unit, len(usable), estimators, outcome.calibrators, champion, verdicts, metrics)
+
+
+def _version(heads: Mapping[Unit, Sequence[Example]], seed: int, libraries: Mapping[str, str]) -> str:
+    digest = hashlib.sha256(repr((seed, features.SCHEMA, sorted(libraries.items()))).encode())
+    for unit, examples in heads.items():
+        digest.update(unit.encode())
+        digest.update(np.array([(example.label, example.ended_at_s) for example in examples]).tobytes())
+    return f"m-{digest.hexdigest()[:12]}"
+
+
+def train(rows: Iterable[EndedRow], *, seed: int) -> TrainedModel:
+    """Train from ended jobs, sorted by submission. Streams: memory holds the newest 40,000 examples of each head.
+
+    Raises :class:`TrainingError` where no head has enough labelled jobs.
+    """
+    newest: dict[Unit, deque[Example]] = {unit: deque(maxlen=prequential.ROWS_MAX) for unit in UNITS}
+    count, until_s = 0, 0.0
+    for row, examples in replay(rows, Knowledge()):
+        count, until_s = count + 1, max(until_s, row.ended_at_s)
+        for unit, example in examples.items():
+            newest[unit].append(example)
+    enough = {unit: tuple(examples) for unit, examples in newest.items() if len(examples) >= HEAD_ROWS_MIN}
+    if not enough:
+        have = max(len(examples) for examples in newest.values())
+        raise TrainingError(f"{have} labelled jobs are too few to train on; it takes {HEAD_ROWS_MIN}")
+    libraries = library_versions()
+    return TrainedModel(
+        version=_version(enough, seed, libraries),
+        heads={unit: train_head(unit, examples, seed) for unit, examples in enough.items()},
+        seed=seed,
+        rows=count,
+        trained_until_s=until_s,
+        feature_schema=features.SCHEMA,
+        libraries=libraries,
+    )
