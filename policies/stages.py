@@ -13,8 +13,9 @@ from policies.model.graph import Layer, LayerGraph, Stage, StageGraph
 class GraphError(ValueError):
     """A graph or a list of stages that makes no pipeline.
 
-    ``pointer_suffix`` is a JSON pointer to the culprit: ``/layers/2/name``, ``/edges/3`` and ``/edges/3/1`` (its head) count
-    from the job's ``graph``; ``/stages`` and ``/stages/1/0`` from its ``parallelism``. Positions are those of the input.
+    ``pointer_suffix`` is a JSON pointer to the culprit, in positions of the input. From :func:`layer_graph` it counts from the
+    job's ``graph``: ``/layers/2/name``, ``/edges/3``, ``/edges/3/1`` (its head). From :func:`cut` it counts from the list of
+    stages: ``/1``, ``/1/0``, and "" for the stages as a whole.
     """
 
     def __init__(self, pointer_suffix: str, message: str) -> None:
@@ -109,16 +110,16 @@ def cut(graph: LayerGraph, stages: int | Sequence[Sequence[str]]) -> StageGraph:
     """
     if isinstance(stages, int):
         if not 1 <= stages <= len(graph.layers):
-            raise GraphError("/stages", f"{len(graph.layers)} layers cannot make {stages} stages")
+            raise GraphError("", f"{len(graph.layers)} layers cannot make {stages} stages")
         return _cut_automatically(graph, stages)
     groups = _named(graph, stages)
     for s, group in enumerate(groups):
         if len(_reached(group, graph.edges)) < len(group):
-            raise GraphError(f"/stages/{s}", f"the layers of stage {s} are not connected with one another")
+            raise GraphError(f"/{s}", f"the layers of stage {s} are not connected with one another")
     result = _stage_graph(graph, groups)
     apart = _apart(result)
     if apart is not None:
-        raise GraphError(f"/stages/{apart}", f"stage {apart} is not connected with the stages before it")
+        raise GraphError(f"/{apart}", f"stage {apart} is not connected with the stages before it")
     return result
 
 
@@ -130,7 +131,7 @@ def _cut_automatically(graph: LayerGraph, stages: int) -> StageGraph:
     apart = _apart(result)
     if apart is not None:
         names = f"{result.stages[apart].name!r} and {result.stages[0].name!r}"
-        raise GraphError("/stages", f"no edges connect the stages {names}: the graph is in pieces")
+        raise GraphError("", f"no edges connect the stages {names}: the graph is in pieces")
     return result
 
 
@@ -165,21 +166,21 @@ def _least_bottleneck(times_s: Sequence[float], stages: int) -> list[int]:
 def _named(graph: LayerGraph, stages: Sequence[Sequence[str]]) -> list[list[int]]:
     """The lists of names as positions, each layer exactly once."""
     if not stages:
-        raise GraphError("/stages", "a pipeline needs at least one stage")
+        raise GraphError("", "a pipeline needs at least one stage")
     position = {layer.name: i for i, layer in enumerate(graph.layers)}
     stage_of: dict[str, int] = {}
     for s, names in enumerate(stages):
         if not names:
-            raise GraphError(f"/stages/{s}", f"stage {s} has no layer")
+            raise GraphError(f"/{s}", f"stage {s} has no layer")
         for i, name in enumerate(names):
             if name not in position:
-                raise GraphError(f"/stages/{s}/{i}", f"there is no layer {name!r}")
+                raise GraphError(f"/{s}/{i}", f"there is no layer {name!r}")
             if name in stage_of:
-                raise GraphError(f"/stages/{s}/{i}", f"layer {name!r} is already in stage {stage_of[name]}")
+                raise GraphError(f"/{s}/{i}", f"layer {name!r} is already in stage {stage_of[name]}")
             stage_of[name] = s
     missing = [layer.name for layer in graph.layers if layer.name not in stage_of]
     if missing:
-        raise GraphError("/stages", f"no stage holds layer {missing[0]!r}" + _and_more(len(missing) - 1))
+        raise GraphError("", f"no stage holds layer {missing[0]!r}" + _and_more(len(missing) - 1))
     return [sorted(position[name] for name in names) for names in stages]
 
 
@@ -210,7 +211,7 @@ def _stage_graph(graph: LayerGraph, groups: Sequence[Sequence[int]]) -> StageGra
     traffic: dict[tuple[int, int], int] = {}
     for s, q, tail in sent:
         if s > q:
-            raise GraphError(f"/stages/{q}", f"stage {s} feeds stage {q}: list the stages in pipeline order")
+            raise GraphError(f"/{q}", f"stage {s} feeds stage {q}: list the stages in pipeline order")
         if s < q:
             traffic[s, q] = traffic.get((s, q), 0) + graph.layers[tail].activation_bytes
     stages = tuple(_stage([graph.layers[i] for i in group]) for group in groups)

@@ -73,15 +73,15 @@ def test_given_stages_sum_their_layers_and_send_an_activation_once_to_each_reade
 @pytest.mark.parametrize(
     ("stages", "pointer", "message"),
     [
-        (0, "/stages", "4 layers cannot make 0 stages"),
-        (5, "/stages", "4 layers cannot make 5 stages"),
-        ([], "/stages", "a pipeline needs at least one stage"),
-        ([["a", "b", "c", "d"], []], "/stages/1", "stage 1 has no layer"),
-        ([["a", "b"], ["c", "x"]], "/stages/1/1", "there is no layer 'x'"),
-        ([["a", "b"], ["c", "b", "d"]], "/stages/1/1", "layer 'b' is already in stage 0"),
-        ([["a"], ["b"]], "/stages", "no stage holds layer 'c' (nor 1 more)"),
-        ([["a", "b", "d"], ["c"]], "/stages/0", "the layers of stage 0 are not connected with one another"),
-        ([["c", "d"], ["a", "b"]], "/stages/0", "stage 1 feeds stage 0: list the stages in pipeline order"),
+        (0, "", "4 layers cannot make 0 stages"),
+        (5, "", "4 layers cannot make 5 stages"),
+        ([], "", "a pipeline needs at least one stage"),
+        ([["a", "b", "c", "d"], []], "/1", "stage 1 has no layer"),
+        ([["a", "b"], ["c", "x"]], "/1/1", "there is no layer 'x'"),
+        ([["a", "b"], ["c", "b", "d"]], "/1/1", "layer 'b' is already in stage 0"),
+        ([["a"], ["b"]], "", "no stage holds layer 'c' (nor 1 more)"),
+        ([["a", "b", "d"], ["c"]], "/0", "the layers of stage 0 are not connected with one another"),
+        ([["c", "d"], ["a", "b"]], "/0", "stage 1 feeds stage 0: list the stages in pipeline order"),
     ],
 )
 def test_wrong_stages_are_refused_with_a_pointer(stages, pointer, message) -> None:
@@ -94,10 +94,10 @@ def test_stages_without_an_edge_between_them_are_no_pipeline() -> None:
     graph = layer_graph([layer(name) for name in "abcd"], [("a", "b"), ("c", "d")])
     with pytest.raises(GraphError, match="stage 1 is not connected with the stages before it") as caught:
         cut(graph, [["a", "b"], ["c", "d"]])
-    assert caught.value.pointer_suffix == "/stages/1"
+    assert caught.value.pointer_suffix == "/1"
     with pytest.raises(GraphError, match="the graph is in pieces") as caught:
         cut(graph, 2)
-    assert caught.value.pointer_suffix == "/stages"
+    assert caught.value.pointer_suffix == ""
     assert len(cut(graph, 1).stages) == 1
 
 
