@@ -115,6 +115,7 @@ def _jobs() -> None:
         sa.Column("finished_at_s", sa.Double(), nullable=True),
         sa.Column("exit_code", sa.Integer(), nullable=True),
         sa.Column("stop_cause", sa.String(), nullable=True),
+        sa.Column("files_deleted_at_s", sa.Double(), nullable=True),
         sa.CheckConstraint(
             "state IN ('queued', 'starting', 'running', 'preempting', 'cancelling', 'succeeded', 'failed', 'cancelled')",
             name=op.f("ck_jobs_state"),
@@ -124,11 +125,18 @@ def _jobs() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_jobs")),
         sqlite_autoincrement=True,
     )
-    op.create_index("ix_jobs_finished_at_s", "jobs", ["finished_at_s"], unique=False)
     op.create_index("ix_jobs_name_id", "jobs", ["name", "id"], unique=False)
     op.create_index("ix_jobs_project_id", "jobs", ["project", "id"], unique=False)
     op.create_index("ix_jobs_state_id", "jobs", ["state", "id"], unique=False)
     op.create_index("ix_jobs_user_id", "jobs", ["user", "id"], unique=False)
+    op.create_index(
+        "ix_jobs_with_files",
+        "jobs",
+        ["finished_at_s"],
+        unique=False,
+        sqlite_where=sa.text("finished_at_s IS NOT NULL AND files_deleted_at_s IS NULL"),
+        postgresql_where=sa.text("finished_at_s IS NOT NULL AND files_deleted_at_s IS NULL"),
+    )
 
 
 def _leases() -> None:

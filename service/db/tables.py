@@ -7,20 +7,7 @@ borders speak of dates. Enumerations are stored as their words. Values that no q
 
 from typing import Any, ClassVar
 
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    CheckConstraint,
-    Column,
-    Double,
-    ForeignKey,
-    Index,
-    Integer,
-    MetaData,
-    Table,
-    UniqueConstraint,
-    text,
-)
+import sqlalchemy as sa
 from sqlmodel import Field, SQLModel
 
 from policies.lifecycle import AttemptState, JobState
@@ -35,7 +22,11 @@ NAMING = {
 """Every constraint has a name, so that a migration can change it on any database."""
 
 # SQLite counts rows by itself only in a column of exactly the type INTEGER.
-_SERIAL = BigInteger().with_variant(Integer, "sqlite")
+_SERIAL = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+
+_WITH_FILES = sa.text("finished_at_s IS NOT NULL AND files_deleted_at_s IS NULL")
+_UNCONSUMED = sa.text("consumed_cycle IS NULL")
+_DUMPED = sa.text("dump IS NOT NULL")
 
 
 def _words(column: str, values: "type[JobState | AttemptState]") -> str:
@@ -44,29 +35,29 @@ def _words(column: str, values: "type[JobState | AttemptState]") -> str:
 
 def _document(*, nullable: bool = False) -> Any:
     """A JSON column; Python's None is SQL's NULL, never the JSON word ``null``."""
-    return Field(default=None, sa_column=Column(JSON(none_as_null=True), nullable=nullable))
+    return Field(default=None, sa_column=sa.Column(sa.JSON(none_as_null=True), nullable=nullable))
 
 
 def _serial() -> Any:
-    return Field(default=None, sa_column=Column(_SERIAL, primary_key=True, autoincrement=True))
+    return Field(default=None, sa_column=sa.Column(_SERIAL, primary_key=True, autoincrement=True))
 
 
 def _job(*, nullable: bool = False) -> Any:
-    return Field(default=None, sa_column=Column(Integer, ForeignKey("jobs.id"), nullable=nullable))
+    return Field(default=None, sa_column=sa.Column(sa.Integer, sa.ForeignKey("jobs.id"), nullable=nullable))
 
 
 def _seconds() -> Any:
-    return Field(sa_type=Double)
+    return Field(sa_type=sa.Double)
 
 
 def _seconds_or_null() -> Any:
-    return Field(default=None, sa_type=Double, nullable=True)
+    return Field(default=None, sa_type=sa.Double, nullable=True)
 
 
 class Base(SQLModel):
     """Carries the one ``metadata`` of this program, apart from other users of SQLModel in the process."""
 
-    metadata: ClassVar[MetaData] = MetaData(naming_convention=NAMING)
+    metadata: ClassVar[sa.MetaData] = sa.MetaData(naming_convention=NAMING)
 
 
 class JobRow(Base, table=True):
@@ -78,15 +69,16 @@ class JobRow(Base, table=True):
 
     __tablename__ = "jobs"
     __table_args__ = (
-        CheckConstraint(_words("state", JobState), name="state"),
-        CheckConstraint("gpus >= 1", name="gpus"),
-        CheckConstraint("version >= 0", name="version"),
+        sa.CheckConstraint(_words("state", JobState), name="state"),
+        sa.CheckConstraint("gpus >= 1", name="gpus"),
+        sa.CheckConstraint("version >= 0", name="version"),
         # A page of a filtered list walks one of these backwards: no sort, whatever the number of jobs.
-        Index("ix_jobs_state_id", "state", "id"),
-        Index("ix_jobs_user_id", "user", "id"),
-        Index("ix_jobs_project_id", "project", "id"),
-        Index("ix_jobs_name_id", "name", "id"),
-        Index("ix_jobs_finished_at_s", "finished_at_s"),
+        sa.Index("ix_jobs_state_id", "state", "id"),
+        sa.Index("ix_jobs_user_id", "user", "id"),
+        sa.Index("ix_jobs_project_id", "project", "id"),
+        sa.Index("ix_jobs_name_id", "name", "id"),
+        # What pruning has still to look at: ended jobs whose logs and checkpoints may be on the disk.
+        sa.Index("ix_jobs_with_files", "finished_at_s", sqlite_where=_WITH_FILES, postgresql_where=_WITH_FILES),
         {"sqlite_autoincrement": True},
     )
 
@@ -103,7 +95,7 @@ class JobRow(Base, table=True):
     priority: int = 0
     held: bool = False
     unmet_dependencies: int = 0
-    not_before_s: float = Field(default=0.0, sa_type=Double)
+    not_before_s: float = Field(default=0.0, sa_type=sa.Double)
     retries: int = 0
     yields: int = 0
     attempts: int = 0
@@ -111,22 +103,23 @@ class JobRow(Base, table=True):
     reservation: Any = _document(nullable=True)
     estimate: Any = _document(nullable=True)
     iteration_times: Any = _document(nullable=True)
-    iterations: float = Field(default=0.0, sa_type=Double)
-    service_s: float = Field(default=0.0, sa_type=Double)
-    anchor_s: float = Field(default=0.0, sa_type=Double)
-    iterations_per_s: float = Field(default=0.0, sa_type=Double)
+    iterations: float = Field(default=0.0, sa_type=sa.Double)
+    service_s: float = Field(default=0.0, sa_type=sa.Double)
+    anchor_s: float = Field(default=0.0, sa_type=sa.Double)
+    iterations_per_s: float = Field(default=0.0, sa_type=sa.Double)
     progressing: bool = False
-    checkpoint_iteration: float = Field(default=0.0, sa_type=Double)
-    checkpoint_service_s: float = Field(default=0.0, sa_type=Double)
+    checkpoint_iteration: float = Field(default=0.0, sa_type=sa.Double)
+    checkpoint_service_s: float = Field(default=0.0, sa_type=sa.Double)
     reports_iterations: bool = False
     reports_checkpoints: bool = False
     measured_s_per_iteration: float | None = _seconds_or_null()
-    held_gpu_s: float = Field(default=0.0, sa_type=Double)
-    wasted_gpu_s: float = Field(default=0.0, sa_type=Double)
+    held_gpu_s: float = Field(default=0.0, sa_type=sa.Double)
+    wasted_gpu_s: float = Field(default=0.0, sa_type=sa.Double)
     first_started_at_s: float | None = _seconds_or_null()
     finished_at_s: float | None = _seconds_or_null()
     exit_code: int | None = None
     stop_cause: str | None = None
+    files_deleted_at_s: float | None = _seconds_or_null()
 
 
 class AttemptRow(Base, table=True):
@@ -134,9 +127,9 @@ class AttemptRow(Base, table=True):
 
     __tablename__ = "attempts"
     __table_args__ = (
-        UniqueConstraint("job_id", "number"),
-        CheckConstraint(_words("state", AttemptState), name="state"),
-        Index("ix_attempts_state", "state"),
+        sa.UniqueConstraint("job_id", "number"),
+        sa.CheckConstraint(_words("state", AttemptState), name="state"),
+        sa.Index("ix_attempts_state", "state"),
     )
 
     id: str = Field(primary_key=True)
@@ -146,8 +139,8 @@ class AttemptRow(Base, table=True):
     placement: Any = _document()
     gpu_ids: Any = _document()
     opened_at_s: float = _seconds()
-    resume_iteration: float = Field(default=0.0, sa_type=Double)
-    resume_service_s: float = Field(default=0.0, sa_type=Double)
+    resume_iteration: float = Field(default=0.0, sa_type=sa.Double)
+    resume_service_s: float = Field(default=0.0, sa_type=sa.Double)
     started_at_s: float | None = _seconds_or_null()
     stop_requested_at_s: float | None = _seconds_or_null()
     ended_at_s: float | None = _seconds_or_null()
@@ -156,14 +149,14 @@ class AttemptRow(Base, table=True):
     last_iteration: float | None = _seconds_or_null()
     first_progress_at_s: float | None = _seconds_or_null()
     first_progress_iteration: float | None = _seconds_or_null()
-    fencing_token: int = Field(default=0, sa_type=BigInteger)
+    fencing_token: int = Field(default=0, sa_type=sa.BigInteger)
 
 
 class JobEventRow(Base, table=True):
     """One change of a job's state; append-only, so ``id`` orders a job's story."""
 
     __tablename__ = "job_events"
-    __table_args__ = (Index("ix_job_events_job_id_id", "job_id", "id"), {"sqlite_autoincrement": True})
+    __table_args__ = (sa.Index("ix_job_events_job_id_id", "job_id", "id"), {"sqlite_autoincrement": True})
 
     id: int | None = _serial()
     job_id: int = _job()
@@ -182,13 +175,8 @@ class FactRow(Base, table=True):
 
     __tablename__ = "facts"
     __table_args__ = (
-        Index(
-            "ix_facts_unconsumed",
-            "id",
-            sqlite_where=text("consumed_cycle IS NULL"),
-            postgresql_where=text("consumed_cycle IS NULL"),
-        ),
-        Index("ix_facts_job_id", "job_id"),
+        sa.Index("ix_facts_unconsumed", "id", sqlite_where=_UNCONSUMED, postgresql_where=_UNCONSUMED),
+        sa.Index("ix_facts_job_id", "job_id"),
         {"sqlite_autoincrement": True},
     )
 
@@ -207,7 +195,7 @@ class ServerRow(Base, table=True):
     """
 
     __tablename__ = "servers"
-    __table_args__ = (UniqueConstraint("name"), CheckConstraint("origin IN ('file', 'request')", name="origin"))
+    __table_args__ = (sa.UniqueConstraint("name"), sa.CheckConstraint("origin IN ('file', 'request')", name="origin"))
 
     position: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})
     name: str
@@ -222,14 +210,9 @@ class CycleRow(Base, table=True):
 
     __tablename__ = "cycles"
     __table_args__ = (
-        Index("ix_cycles_at_s", "at_s"),
+        sa.Index("ix_cycles_at_s", "at_s"),
         # The start looks for the newest dump; this index holds the few cycles that have one.
-        Index(
-            "ix_cycles_dumped",
-            "number",
-            sqlite_where=text("dump IS NOT NULL"),
-            postgresql_where=text("dump IS NOT NULL"),
-        ),
+        sa.Index("ix_cycles_dumped", "number", sqlite_where=_DUMPED, postgresql_where=_DUMPED),
     )
 
     number: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})
@@ -250,8 +233,8 @@ class PredictionRow(Base, table=True):
 
     __tablename__ = "predictions"
     __table_args__ = (
-        Index("ix_predictions_job_id_id", "job_id", "id"),
-        Index("ix_predictions_scored_at_s", "scored_at_s"),
+        sa.Index("ix_predictions_job_id_id", "job_id", "id"),
+        sa.Index("ix_predictions_scored_at_s", "scored_at_s"),
         {"sqlite_autoincrement": True},
     )
 
@@ -284,10 +267,10 @@ class HistoryRow(Base, table=True):
 
     __tablename__ = "history"
     __table_args__ = (
-        UniqueConstraint("source", "source_key"),
-        CheckConstraint("(job_id IS NULL) <> (spec IS NULL)", name="job_or_spec"),
-        Index("ix_history_ended_at_s_id", "ended_at_s", "id"),
-        Index("ix_history_job_id", "job_id"),
+        sa.UniqueConstraint("source", "source_key"),
+        sa.CheckConstraint("(job_id IS NULL) <> (spec IS NULL)", name="job_or_spec"),
+        sa.Index("ix_history_ended_at_s_id", "ended_at_s", "id"),
+        sa.Index("ix_history_job_id", "job_id"),
         {"sqlite_autoincrement": True},
     )
 
@@ -326,7 +309,7 @@ class ProgressRow(Base, table=True):
     """One progress line of a training program, thinned out with age."""
 
     __tablename__ = "progress"
-    __table_args__ = (Index("ix_progress_job_id_id", "job_id", "id"), {"sqlite_autoincrement": True})
+    __table_args__ = (sa.Index("ix_progress_job_id_id", "job_id", "id"), {"sqlite_autoincrement": True})
 
     id: int | None = _serial()
     job_id: int = _job()
@@ -343,8 +326,8 @@ class IdempotencyKeyRow(Base, table=True):
 
     __tablename__ = "idempotency_keys"
     __table_args__ = (
-        CheckConstraint("state IN ('running', 'done')", name="state"),
-        Index("ix_idempotency_keys_expires_at_s", "expires_at_s"),
+        sa.CheckConstraint("state IN ('running', 'done')", name="state"),
+        sa.Index("ix_idempotency_keys_expires_at_s", "expires_at_s"),
     )
 
     key: str = Field(primary_key=True)
@@ -363,8 +346,8 @@ class ModelVersionRow(Base, table=True):
 
     __tablename__ = "model_versions"
     __table_args__ = (
-        CheckConstraint("state IN ('candidate', 'champion', 'retired')", name="state"),
-        Index("ix_model_versions_state", "state"),
+        sa.CheckConstraint("state IN ('candidate', 'champion', 'retired')", name="state"),
+        sa.Index("ix_model_versions_state", "state"),
     )
 
     id: str = Field(primary_key=True)
@@ -401,10 +384,10 @@ class LeaseRow(Base, table=True):
 
     name: str = Field(primary_key=True)
     holder: str
-    token: int = Field(sa_type=BigInteger)
+    token: int = Field(sa_type=sa.BigInteger)
     expires_at_s: float = _seconds()
 
 
-def table(row: type[Base]) -> Table:
+def table(row: type[Base]) -> sa.Table:
     """The table of a row class, for statements that touch many rows at once."""
     return Base.metadata.tables[str(row.__tablename__)]

@@ -1,0 +1,96 @@
+"""Ended jobs as labels: what ran here and what was imported, in one stream for training and for warming a predictor."""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from sqlalchemy import RowMapping, Select, insert, select
+from sqlmodel import Session
+
+from policies.model.estimate import EndedJob
+from policies.model.ids import JobId
+from policies.model.job import JobSpec
+from service.db.codec import decode, encode
+from service.db.rows import OWN_HISTORY, label_values
+from service.db.session import Database
+from service.db.tables import HistoryRow, JobRow, table
+
+_ROWS_PER_STATEMENT = 1000
+
+
+class PastJob(NamedTuple):
+    """A job that ran elsewhere: its name there, and how it went (``label.job`` means nothing here)."""
+
+    key: str
+    label: EndedJob
+
+
+def import_history(session: Session, source: str, past: Iterable[PastJob]) -> int:
+    """Add labels under the name of their source; returns how many are new. Loading the same past twice changes nothing.
+
+    Raises ValueError for the source name that belongs to the jobs that ran here.
+    """
+    if source == OWN_HISTORY:
+        raise ValueError(f"{source!r} is the history of the jobs that ran here")
+    history = table(HistoryRow)
+    connection = session.connection()
+    rows = iter(past)
+    added = 0
+    while part := {job.key: job.label for job in islice(rows, _ROWS_PER_STATEMENT)}:
+        known = select(history.c.source_key).where(history.c.source == source, history.c.source_key.in_(part))
+        for key in list(connection.execute(known).scalars()):
+            del part[key]
+        values = [
+            {"source": source, "source_key": key, "job_id": None, "spec": encode(label.spec), **label_values(label)}
+            for key, label in part.items()
+        ]
+        if values:
+            connection.execute(insert(history), values)
+        added += len(values)
+    return added
+
+
+def ended_jobs(database: Database, *, newest: int | None = None) -> Iterator[EndedJob]:
+    """Labels in the order in which the jobs ended (at most the ``newest``), streamed from one snapshot.
+
+    Jobs that never ran are left out: how long they waited says nothing about how long they would have run. An imported
+    job's number is below 0, so it is nobody's here.
+    """
+    with database.reading() as session:
+        connection = session.connection()
+        wanted = _statement()
+        if newest is not None:
+            history = table(HistoryRow)
+            order = (history.c.ended_at_s.desc(), history.c.id.desc())
+            ran = select(history.c.id).where(history.c.service_s > 0.0).order_by(*order).limit(newest)
+            wanted = wanted.where(history.c.id.in_(ran))
+        rows = connection.execution_options(yield_per=_ROWS_PER_STATEMENT).execute(wanted)
+        for row in rows.mappings():
+            yield _label(row)
+
+
+def _statement() -> Select[tuple[object, ...]]:
+    history, jobs = table(HistoryRow), table(JobRow)
+    joined = history.outerjoin(jobs, jobs.c.id == history.c.job_id)
+    return (
+        select(history, jobs.c.spec.label("own_spec"))
+        .select_from(joined)
+        .where(history.c.service_s > 0.0)
+        .order_by(history.c.ended_at_s, history.c.id)
+    )
+
+
+def _label(row: RowMapping) -> EndedJob:
+    own = row["job_id"] is not None
+    return EndedJob(
+        job=JobId(row["job_id"] if own else -row["id"]),
+        spec=decode(JobSpec, row["own_spec"] if own else row["spec"]),
+        submitted_at_s=row["submitted_at_s"],
+        ended_at_s=row["ended_at_s"],
+        iterations=row["iterations"],
+        service_s=row["service_s"],
+        final_state=row["final_state"],
+        seconds_per_iteration=row["seconds_per_iteration"],
+        gpu_type=row["gpu_type"],
+        servers_spanned=row["servers_spanned"],
+    )

@@ -1,0 +1,62 @@
+"""Leases in the database: one holder at a time, by the database's clock, with a token that grows at every change of hands."""
+
+from typing import NamedTuple
+
+from sqlalchemy import insert, select, update
+from sqlmodel import Session
+
+from service.db.session import Database
+from service.db.tables import LeaseRow, table
+
+
+class Lease(NamedTuple):
+    """A lease that was ours when it was read. ``expires_at_s`` is on the database's clock: never compare it with another."""
+
+    name: str
+    holder: str
+    token: int
+    expires_at_s: float
+
+
+def acquire(database: Database, name: str, holder: str, duration_s: float) -> Lease | None:
+    """Take a lease that is free or has run out; None while another holder has it.
+
+    The token is larger than every earlier one, also when the same holder takes it again: its earlier self may still have
+    a transaction under way.
+    """
+    leases = table(LeaseRow)
+    with database.writing() as session:
+        connection = session.connection()
+        now_s = database.now_s(session)
+        found = (
+            connection.execute(select(leases).where(leases.c.name == name).with_for_update()).mappings().one_or_none()
+        )
+        if found is not None and found["expires_at_s"] > now_s and found["holder"] != holder:
+            return None
+        lease = Lease(name, holder, 1 if found is None else found["token"] + 1, now_s + duration_s)
+        if found is None:
+            connection.execute(insert(leases), lease._asdict())
+        else:
+            connection.execute(update(leases).where(leases.c.name == name).values(**lease._asdict()))
+        return lease
+
+
+def renew(database: Database, lease: Lease, duration_s: float) -> Lease | None:
+    """Extend the lease; None if another holder has taken it. One that ran out untaken is extended too."""
+    with database.writing() as session:
+        extended = lease._replace(expires_at_s=database.now_s(session) + duration_s)
+        return extended if _store_expiry(session, extended) else None
+
+
+def release(database: Database, lease: Lease) -> None:
+    """Let the next one take it at once. Does nothing if it is not ours any more."""
+    with database.writing() as session:
+        _store_expiry(session, lease._replace(expires_at_s=0.0))
+
+
+def _store_expiry(session: Session, lease: Lease) -> bool:
+    leases = table(LeaseRow)
+    ours = (leases.c.name == lease.name) & (leases.c.holder == lease.holder) & (leases.c.token == lease.token)
+    return (
+        session.connection().execute(update(leases).where(ours).values(expires_at_s=lease.expires_at_s)).rowcount == 1
+    )

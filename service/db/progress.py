@@ -1,0 +1,60 @@
+"""The curve of a job's progress: points as they are reported, thinned out so that a long job keeps its shape."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import delete, func, insert, select
+from sqlmodel import Session
+
+from policies.model.ids import AttemptId, job_of
+from service.db.rows import chunks
+from service.db.tables import ProgressRow, table
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressPoint:
+    """One report of a training program."""
+
+    attempt: AttemptId
+    at_s: float
+    iteration: float
+    total_iterations: float | None = None
+    checkpoint_iteration: float | None = None
+    loss: float | None = None
+
+
+def record_progress(session: Session, points: Sequence[ProgressPoint]) -> None:
+    """Store points, in one statement. Each job must exist."""
+    if not points:
+        return
+    rows = [
+        {
+            "job_id": job_of(point.attempt),
+            "attempt_id": point.attempt,
+            "at_s": point.at_s,
+            "iteration": point.iteration,
+            "total_iterations": point.total_iterations,
+            "checkpoint_iteration": point.checkpoint_iteration,
+            "loss": point.loss,
+        }
+        for point in points
+    ]
+    session.connection().execute(insert(table(ProgressRow)), rows)
+
+
+def thin_progress(session: Session, rows_max: int, jobs_max: int) -> int:
+    """Halve the points of at most ``jobs_max`` jobs that have more than ``rows_max``; returns the number deleted.
+
+    Every second point goes; the first and the newest stay. Call again while it deletes something.
+    """
+    progress = table(ProgressRow)
+    connection = session.connection()
+    crowded = select(progress.c.job_id).group_by(progress.c.job_id).having(func.count() > rows_max).limit(jobs_max)
+    deleted = 0
+    for job in list(connection.execute(crowded).scalars()):
+        theirs = select(progress.c.id).where(progress.c.job_id == job).order_by(progress.c.id)
+        surplus = list(connection.execute(theirs).scalars())[1:-1:2]
+        for part in chunks(surplus):
+            connection.execute(delete(progress).where(progress.c.id.in_(part)))
+        deleted += len(surplus)
+    return deleted

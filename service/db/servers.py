@@ -1,0 +1,71 @@
+"""The stored servers and the cluster file: positions are for ever, the file's list is for today."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, bindparam, insert, select, update
+
+from policies.lifecycle import ATTEMPT_OPEN
+from policies.model.cluster import Cluster, Server
+from policies.model.placement import Placement
+from service.db.codec import decode, encode
+from service.db.rows import ServerOrigin, Values, server_values
+from service.db.session import Database
+from service.db.tables import AttemptRow, ServerRow, table
+from service.engine.record import ServerRecord
+
+
+class ServerInUse(ValueError):
+    """The cluster file changes the GPUs of a server while an attempt holds some of them; one line."""
+
+
+def enroll(database: Database, cluster: Cluster) -> Cluster:
+    """Store the file's servers and return the cluster of all stored ones, each at its position for ever.
+
+    New ones are appended. One whose description changed takes the new one. One that the file had and no longer has is
+    marked down; one that comes back is up again. Servers that were added by request stay as they are. Called before the
+    engine loads. Raises :class:`ServerInUse`.
+    """
+    servers = table(ServerRow)
+    with database.writing() as session:
+        connection = session.connection()
+        stored = {row["name"]: row for row in connection.execute(select(servers)).mappings()}
+        wanted = {server.name: server for server in cluster.servers}
+        changed: list[Values] = []
+        for name, row in stored.items():
+            new = wanted.get(name)
+            if new is not None and decode(Server, row["spec"]).gpus != new.gpus:
+                _check_unused(connection, row["position"], new)
+            if new is not None:
+                changed.append({"at_name": name, "spec": encode(new), "down": False, "origin": ServerOrigin.FILE.value})
+            elif row["origin"] == ServerOrigin.FILE.value:
+                changed.append({"at_name": name, "spec": row["spec"], "down": True, "origin": row["origin"]})
+        if changed:
+            connection.execute(update(servers).where(servers.c.name == bindparam("at_name")), changed)
+        added = [server for name, server in wanted.items() if name not in stored]
+        rows = [
+            server_values(position, server, ServerRecord(), ServerOrigin.FILE)
+            for position, server in enumerate(added, start=len(stored))
+        ]
+        if rows:
+            connection.execute(insert(servers), rows)
+        everything = _all(connection)
+    return Cluster(cluster.name, tuple(everything), cluster.rack_bytes_s, cluster.core_bytes_s, cluster.labels)
+
+
+def _all(connection: Connection) -> Sequence[Server]:
+    servers = table(ServerRow)
+    specs = connection.execute(select(servers.c.spec).order_by(servers.c.position)).scalars()
+    return [decode(Server, spec) for spec in specs]
+
+
+def _check_unused(connection: Connection, position: int, server: Server) -> None:
+    attempts = table(AttemptRow)
+    held = select(attempts.c.id, attempts.c.placement).where(
+        attempts.c.state.in_([state.value for state in ATTEMPT_OPEN])
+    )
+    for attempt, placement in connection.execute(held):
+        if position in decode(Placement, placement).servers:
+            raise ServerInUse(
+                f"server {server.name!r} now has {server.gpus} GPUs in the cluster file, but attempt {attempt} runs on it; "
+                "drain the server under its old description first"
+            )

@@ -1,0 +1,111 @@
+"""Forgetting what has had its time: old cycles, consumed requests, expired keys, crowded curves, files of ended jobs.
+
+Jobs, their stories, predictions, labels and models stay. Each step deletes a bounded number of rows in a transaction, so a
+scheduling cycle never waits for long; what one pass does not finish because it is interrupted, the next one does.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Table, delete, func, select, update
+
+from policies.model.ids import JobId
+from service.db.progress import thin_progress
+from service.db.session import Database
+from service.db.tables import CycleRow, FactRow, IdempotencyKeyRow, JobRow, ProgressRow, table
+from service.settings import Settings
+
+DeleteFiles = Callable[[Sequence[JobId]], object]
+"""Deletes logs and checkpoints of ended jobs (an executor knows where they are). May be called twice for a job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """How much one pass deleted: rows, and jobs whose files went."""
+
+    cycles: int
+    facts: int
+    idempotency_keys: int
+    progress: int
+    jobs_with_files: int
+
+
+def prune(database: Database, settings: Settings, now_s: float, delete_files: DeleteFiles | None = None) -> Pruned:
+    """One pass. Without ``delete_files`` no job's files are touched."""
+    return Pruned(
+        cycles=_prune_cycles(database, settings, now_s),
+        facts=_prune_facts(database, settings, now_s),
+        idempotency_keys=_prune_keys(database, settings, now_s),
+        progress=_prune_progress(database, settings, now_s),
+        jobs_with_files=0 if delete_files is None else _prune_files(database, settings, now_s, delete_files),
+    )
+
+
+def _prune_cycles(database: Database, settings: Settings, now_s: float) -> int:
+    cycles = table(CycleRow)
+    with database.reading() as session:
+        connection = session.connection()
+        newest = connection.execute(select(func.max(cycles.c.number))).scalar()
+        dumped = connection.execute(select(func.max(cycles.c.number)).where(cycles.c.dump.is_not(None))).scalar()
+    # A restart goes on from the newest dump and the newest number, however old they are.
+    spared = [number for number in (newest, dumped) if number is not None]
+    old = (cycles.c.at_s < now_s - settings.cycles_kept_s) & cycles.c.number.not_in(spared)
+    return _delete(database, settings, cycles, cycles.c.number, old)
+
+
+def _prune_facts(database: Database, settings: Settings, now_s: float) -> int:
+    """Requests are kept as long as the cycles that acted on them."""
+    facts = table(FactRow)
+    old = facts.c.consumed_cycle.is_not(None) & (facts.c.created_at_s < now_s - settings.cycles_kept_s)
+    return _delete(database, settings, facts, facts.c.id, old)
+
+
+def _prune_keys(database: Database, settings: Settings, now_s: float) -> int:
+    keys = table(IdempotencyKeyRow)
+    return _delete(database, settings, keys, keys.c.key, keys.c.expires_at_s < now_s)
+
+
+def _prune_progress(database: Database, settings: Settings, now_s: float) -> int:
+    deleted = 0
+    while True:
+        with database.writing() as session:
+            thinned = thin_progress(session, settings.progress_rows_max, jobs_max=10)
+        deleted += thinned
+        if not thinned:
+            return deleted
+
+
+def _prune_files(database: Database, settings: Settings, now_s: float, delete_files: DeleteFiles) -> int:
+    jobs = table(JobRow)
+    old = jobs.c.files_deleted_at_s.is_(None) & (jobs.c.finished_at_s < now_s - settings.logs_kept_s)
+    pruned = 0
+    while True:
+        with database.reading() as session:
+            found = select(jobs.c.id).where(old).order_by(jobs.c.finished_at_s).limit(settings.prune_rows_max)
+            ids = [JobId(number) for number in session.connection().execute(found).scalars()]
+        if not ids:
+            return pruned
+        # The files go first: if we die in between, the next pass finds nothing to delete and only sets the mark.
+        delete_files(ids)
+        with database.writing() as session:
+            connection = session.connection()
+            connection.execute(delete(table(ProgressRow)).where(table(ProgressRow).c.job_id.in_(ids)))
+            connection.execute(update(jobs).where(jobs.c.id.in_(ids)).values(files_deleted_at_s=now_s))
+        pruned += len(ids)
+
+
+def _delete(
+    database: Database, settings: Settings, rows: Table, key: ColumnElement[Any], condition: ColumnElement[bool]
+) -> int:
+    """Delete in portions, each in a transaction of its own."""
+    deleted = 0
+    while True:
+        with database.writing() as session:
+            connection = session.connection()
+            ids = list(connection.execute(select(key).where(condition).limit(settings.prune_rows_max)).scalars())
+            if ids:
+                connection.execute(delete(rows).where(key.in_(ids), condition))
+        deleted += len(ids)
+        if len(ids) < settings.prune_rows_max:
+            return deleted
