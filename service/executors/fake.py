@@ -1,0 +1,240 @@
+"""An executor without processes: jobs "run" for a declared time on a given clock, and its reports can be made to go wrong.
+
+For trying the service on a laptop (``--executor fake``) and for tests. Nothing survives a restart of the service: a
+restarted service launches its open attempts again, as it would after a machine was replaced.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from policies.model.ids import AttemptId
+from policies.model.job import JobSpec
+from service.engine.commands import Command, Launch, Stop
+from service.engine.events import Report, ReportKind
+from service.engine.ports import AttemptStatus, Clock
+
+DURATION_LABEL = "fake_duration_s"
+"""A job's label that says how long it runs, in seconds; without it iterations x ``iteration_s``, else ``duration_s``."""
+EXIT_CODE_LABEL = "fake_exit_code"
+"""A job's label that says how it ends when its time is over (default 0)."""
+_CHECKPOINTED = 75
+_TERMINATED = 143
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Chances in [0, 1] that a poll withholds a report, tells it twice, or tells it only after ``late_s`` seconds.
+
+    A withheld end comes with a later poll: an executor may be slow and talkative, but it must not forget an end.
+    """
+
+    lost: float = 0.0
+    doubled: float = 0.0
+    late: float = 0.0
+    late_s: float = 5.0
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """``duration_s`` is what is left of the job at its start; ``stop_at_s`` when the stop lands, if one was asked for."""
+
+    id: AttemptId
+    started_at_s: float
+    duration_s: float
+    exit_code: int = 0
+    resume_iteration: int = 0
+    total_iterations: float | None = None
+    checkpoints: bool = False
+    graceful: bool = False
+    stop_at_s: float | None = None
+    started_acknowledged: bool = False
+    told_iteration: float | None = None
+    ended: Report | None = None
+
+
+class FakeExecutor:
+    """The executor port without processes. ``launch_s`` and ``stop_s`` are the seconds a start and a stop take.
+
+    ``iteration_s`` is the time of one iteration of a job that declares iterations, ``duration_s`` that of any other job.
+    Deterministic: equal calls at equal times give equal reports.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        duration_s: float = 30.0,
+        iteration_s: float = 0.1,
+        launch_s: float = 0.0,
+        stop_s: float = 0.0,
+        faults: Faults | None = None,
+    ) -> None:
+        self._clock = clock
+        self._duration_s = duration_s
+        self._iteration_s = iteration_s
+        self._launch_s = launch_s
+        self._stop_s = stop_s
+        self._faults = faults or Faults()
+        self._attempts: dict[AttemptId, _Attempt] = {}
+        self._over: set[AttemptId] = set()
+        self._late: list[tuple[float, Report]] = []
+        self._polls = 0
+
+    def send(self, commands: Sequence[Command]) -> None:
+        """Note launches and stops."""
+        now_s = self._clock.now_s()
+        for command in commands:
+            if isinstance(command, Launch):
+                if command.attempt not in self._attempts and command.attempt not in self._over:
+                    self._attempts[command.attempt] = self._begin(command, now_s)
+            else:
+                self._stop(command, now_s)
+
+    def poll(self) -> Sequence[Report]:
+        """What happened up to now, oldest first, after the faults. O(live attempts)."""
+        now_s = self._clock.now_s()
+        self._polls += 1
+        reports: list[Report] = []
+        for attempt in self._attempts.values():
+            for report in self._observe(attempt, now_s):
+                reports += self._spoil(report, now_s)
+        due = [report for at_s, report in self._late if at_s <= now_s]
+        self._late = [(at_s, report) for at_s, report in self._late if at_s > now_s]
+        return sorted(due + reports, key=lambda report: report.at_s)
+
+    def acknowledge(self, reports: Sequence[Report]) -> None:
+        """Forget attempts whose end is among the reports."""
+        for report in reports:
+            attempt = self._attempts.get(report.attempt) if report.attempt is not None else None
+            if attempt is None:
+                continue
+            if report.kind is ReportKind.STARTED:
+                attempt.started_acknowledged = True
+            elif report.kind is ReportKind.EXITED:
+                del self._attempts[attempt.id]
+                self._over.add(attempt.id)
+
+    def observed(self) -> Mapping[AttemptId, AttemptStatus]:
+        """Every attempt whose end was not acknowledged."""
+        now_s = self._clock.now_s()
+        return {attempt.id: self._status(attempt, now_s) for attempt in self._attempts.values()}
+
+    def next_event_s(self) -> float | None:
+        """When the next attempt starts or ends if nothing is sent before: what a test moves its clock to."""
+        times = [self._end_s(attempt) for attempt in self._attempts.values() if attempt.ended is None]
+        times += [attempt.started_at_s for attempt in self._attempts.values()]
+        times += [at_s for at_s, _ in self._late]
+        return min((at_s for at_s in times if at_s > self._clock.now_s()), default=None)
+
+    def _begin(self, launch: Launch, now_s: float) -> _Attempt:
+        spec = launch.spec
+        return _Attempt(
+            id=launch.attempt,
+            started_at_s=now_s + self._launch_s,
+            duration_s=self._length_s(spec, launch.resume_iteration),
+            exit_code=int(spec.labels.get(EXIT_CODE_LABEL, "0")),
+            resume_iteration=launch.resume_iteration,
+            total_iterations=spec.declared_iterations,
+            checkpoints=spec.checkpoint_period_s is not None,
+        )
+
+    def _length_s(self, spec: JobSpec, resume_iteration: int) -> float:
+        labelled = spec.labels.get(DURATION_LABEL)
+        total = spec.declared_iterations
+        if total is None:
+            return float(labelled) if labelled is not None else self._duration_s
+        whole_s = float(labelled) if labelled is not None else total * self._iteration_s
+        return whole_s * max(0.0, 1.0 - resume_iteration / max(1, total))
+
+    def _stop(self, stop: Stop, now_s: float) -> None:
+        if stop.attempt in self._over:
+            return
+        attempt = self._attempts.get(stop.attempt)
+        if attempt is None:
+            # A tombstone: it ends at once, and never starts.
+            end = Report(ReportKind.EXITED, now_s, stop.attempt, stop_signalled=True)
+            attempt = _Attempt(stop.attempt, now_s, 0.0, started_acknowledged=True, stop_at_s=now_s, ended=end)
+            self._attempts[stop.attempt] = attempt
+        elif attempt.stop_at_s is None:
+            attempt.stop_at_s = now_s + self._stop_s
+            attempt.graceful = stop.graceful
+
+    def _end_s(self, attempt: _Attempt) -> float:
+        natural_s = attempt.started_at_s + attempt.duration_s
+        return natural_s if attempt.stop_at_s is None else min(natural_s, attempt.stop_at_s)
+
+    def _status(self, attempt: _Attempt, now_s: float) -> AttemptStatus:
+        if attempt.ended is not None:
+            return AttemptStatus.ENDED
+        if attempt.stop_at_s is not None:
+            return AttemptStatus.STOPPING
+        return AttemptStatus.PENDING if now_s < attempt.started_at_s else AttemptStatus.RUNNING
+
+    def _observe(self, attempt: _Attempt, now_s: float) -> list[Report]:
+        reports = []
+        if now_s >= attempt.started_at_s and not attempt.started_acknowledged:
+            reports.append(Report(ReportKind.STARTED, attempt.started_at_s, attempt.id))
+        if attempt.ended is None and now_s >= self._end_s(attempt):
+            attempt.ended = self._end(attempt)
+        if attempt.ended is not None:
+            reports.append(attempt.ended)
+        elif (iteration := self._iteration(attempt, now_s)) is not None and iteration != attempt.told_iteration:
+            attempt.told_iteration = iteration
+            checkpoint = iteration if attempt.checkpoints else None
+            reports.append(
+                Report(
+                    ReportKind.PROGRESS,
+                    now_s,
+                    attempt.id,
+                    iteration=iteration,
+                    checkpoint_iteration=checkpoint,
+                    total_iterations=attempt.total_iterations,
+                )
+            )
+        return reports
+
+    def _end(self, attempt: _Attempt) -> Report:
+        at_s = self._end_s(attempt)
+        iteration = self._iteration(attempt, at_s)
+        report = Report(
+            ReportKind.EXITED,
+            at_s,
+            attempt.id,
+            iteration=iteration,
+            checkpoint_iteration=iteration if attempt.checkpoints else None,
+            total_iterations=attempt.total_iterations,
+        )
+        if at_s >= attempt.started_at_s + attempt.duration_s:
+            return replace(report, exit_code=attempt.exit_code)
+        if at_s < attempt.started_at_s:
+            return replace(report, stop_signalled=True)
+        saved = attempt.graceful and attempt.checkpoints
+        return replace(report, exit_code=_CHECKPOINTED if saved else _TERMINATED, stop_signalled=True)
+
+    def _iteration(self, attempt: _Attempt, at_s: float) -> float | None:
+        total = attempt.total_iterations
+        if total is None or at_s < attempt.started_at_s:
+            return None
+        share = (at_s - attempt.started_at_s) / attempt.duration_s if attempt.duration_s > 0 else 1.0
+        return float(int(attempt.resume_iteration + (total - attempt.resume_iteration) * min(1.0, share)))
+
+    def _spoil(self, report: Report, now_s: float) -> list[Report]:
+        """The report as the faults let it through."""
+        faults = self._faults
+        luck = _uniform(faults.seed, self._polls, report)
+        if luck < faults.lost:
+            return []
+        if luck < faults.lost + faults.doubled:
+            return [report, report]
+        if luck < faults.lost + faults.doubled + faults.late:
+            self._late.append((now_s + faults.late_s, report))
+            return []
+        return [report]
+
+
+def _uniform(seed: int, poll: int, report: Report) -> float:
+    """A number in [0, 1) that depends on its arguments alone, so that a run can be repeated."""
+    digest = hashlib.sha256(f"{seed}/{poll}/{report.attempt}/{report.kind}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") / 2.0**64
