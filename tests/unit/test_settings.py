@@ -1,0 +1,192 @@
+"""Settings: every one has a limit, a reason and a source, and a wrong value is one clear line."""
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from service.settings import CONFIG_FILE_VARIABLE, Settings, SettingsError, env_name, load_settings
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in (*map(env_name, Settings.model_fields), CONFIG_FILE_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
+
+
+def test_the_defaults_are_the_documented_ones(tmp_path: Path) -> None:
+    settings = load_settings()
+    assert (settings.host, settings.port, settings.policy, settings.preemption) == (
+        "127.0.0.1",
+        8765,
+        "asrpt",
+        "guided",
+    )
+    assert settings.data_dir == tmp_path / "share" / "sooner"
+    assert settings.database_url == f"sqlite:///{tmp_path}/share/sooner/sooner.db"
+    assert settings.cluster is None
+    assert (settings.cycles_kept_s, settings.logs_kept_s, settings.idempotency_kept_s) == (2_592_000, 604_800, 86_400)
+    assert {line.source for line in settings.describe()} == {"default"}
+
+
+def test_without_a_data_home_it_is_the_usual_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("XDG_DATA_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert load_settings().data_dir == tmp_path / ".local" / "share" / "sooner"
+
+
+def test_flags_beat_the_environment_which_beats_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "sooner.yaml"
+    file.write_text("port: 1\nhost: file\npolicy: file\n")
+    monkeypatch.setenv(CONFIG_FILE_VARIABLE, str(file))
+    monkeypatch.setenv("SOONER_PORT", "2")
+    monkeypatch.setenv("SOONER_HOST", "env")
+    settings = load_settings({"port": 3, "host": None})
+    assert (settings.port, settings.host, settings.policy) == (3, "env", "file")
+    sources = {line.name: line.source for line in settings.describe()}
+    assert (sources["port"], sources["host"], sources["policy"], sources["lease_s"]) == (
+        "flag",
+        "env",
+        "file",
+        "default",
+    )
+
+
+def test_an_empty_variable_is_no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOONER_PORT", "")
+    settings = load_settings()
+    assert settings.port == 8765
+    assert next(line.source for line in settings.describe() if line.name == "port") == "default"
+
+
+def test_lists_and_options_have_a_plain_form(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SOONER_ALLOWED_HOSTS", "gpu1, gpu1.example.org ,")
+    monkeypatch.setenv("SOONER_POLICY_OPTIONS", "tau=1.5, queue = skip")
+    settings = load_settings()
+    assert settings.allowed_hosts == ("gpu1", "gpu1.example.org")
+    assert settings.policy_options == {"tau": "1.5", "queue": "skip"}
+    shown = {line.name: line.value for line in settings.describe()}
+    assert (shown["allowed_hosts"], shown["policy_options"]) == ("gpu1,gpu1.example.org", "tau=1.5,queue=skip")
+    monkeypatch.delenv("SOONER_ALLOWED_HOSTS")
+    monkeypatch.delenv("SOONER_POLICY_OPTIONS")
+    file = tmp_path / "sooner.yaml"
+    file.write_text("allowed_hosts: [a, b]\npolicy_options: {tau: 1.5}\n")
+    settings = load_settings(file=file)
+    assert (settings.allowed_hosts, settings.policy_options) == (("a", "b"), {"tau": "1.5"})
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"port": 65_536}, r"port .*less than or equal to 65535, not 65536"),
+        ({"port": -1}, r"port .*greater than or equal to 0"),
+        ({"port": "http"}, r"port .*integer"),
+        ({"over_run": "triple"}, r"over_run .*'double' or 'attained', not 'triple'"),
+        ({"preemption": "sometimes"}, r"preemption .*'never', 'guided' or 'always'"),
+        ({"executor": "kubernetes"}, r"executor .*'local' or 'fake'"),
+        ({"poll_period_s": math.nan}, r"poll_period_s .*finite"),
+        ({"lease_s": math.inf}, r"lease_s .*finite"),
+        ({"policy_options": "tau"}, r"policy_options .*name=value"),
+        ({"allowed_hosts": ""}, r"allowed_hosts .*at least 1"),
+        ({"page_size_default": 300, "page_size_max": 200}, r"page_size_default 300 is above page_size_max 200"),
+        ({"colour": "red"}, r"colour"),
+    ],
+)
+def test_a_wrong_value_is_one_line_with_name_and_limit(flags: dict[str, object], words: str) -> None:
+    with pytest.raises(SettingsError, match=words) as caught:
+        load_settings(flags)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOONER_PORT", "seventy")
+    with pytest.raises(SettingsError, match=r"^port \(SOONER_PORT\): .*'seventy'$"):
+        load_settings()
+
+
+def _numbers() -> list[tuple[str, float, float]]:
+    found = []
+    for name, field in Settings.model_fields.items():
+        bounds = {type(item).__name__: item for item in field.metadata}
+        if field.annotation in (int, float):
+            found.append((name, bounds["Ge"].ge, bounds["Le"].le))
+    return found
+
+
+@pytest.mark.parametrize(("name", "least", "most"), _numbers())
+def test_every_number_is_taken_at_its_limits_and_refused_beyond(name: str, least: float, most: float) -> None:
+    others = {"page_size_max": 10_000} if name == "page_size_default" else {"page_size_default": 1}
+    for value in (least, most):
+        flags = {**others, name: value}
+        assert getattr(load_settings(flags), name) == value
+    for value in (least - 1, most + 1):
+        with pytest.raises(SettingsError, match=name):
+            load_settings({**others, name: value})
+
+
+def test_every_setting_says_what_it_is_for() -> None:
+    for line in load_settings().describe():
+        assert line.description.endswith("."), line.name
+        assert len(line.description) > 40, line.name
+        assert line.env == f"SOONER_{line.name.upper()}"
+        if re.search(r"(?<!per)_s(_min|_max)?$", line.name):
+            assert line.unit == "seconds", line.name
+        if "_bytes" in line.name:
+            assert line.unit == "bytes", line.name
+
+
+def test_a_password_is_not_shown() -> None:
+    settings = load_settings({"database_url": "postgresql://ada:secret@db/sooner"})
+    shown = next(line.value for line in settings.describe() if line.name == "database_url")
+    assert shown == "postgresql://ada:***@db/sooner"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("port: [", "cannot read"),
+        ("- port", "expected lines of the form"),
+        ("colour: red", "'colour' is not a setting"),
+        ("port: 70000", "port .*sooner.yaml.*65535"),
+    ],
+)
+def test_a_wrong_file_is_one_line(tmp_path: Path, content: str, words: str) -> None:
+    file = tmp_path / "sooner.yaml"
+    file.write_text(content)
+    with pytest.raises(SettingsError, match=words) as caught:
+        load_settings(file=file)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_an_error_but_an_empty_one_is_not(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot read"):
+        load_settings(file=tmp_path / "none.yaml")
+    (tmp_path / "empty.yaml").write_text("# nothing yet\n")
+    assert load_settings(file=tmp_path / "empty.yaml").port == 8765
+
+
+def test_the_data_folder_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+    settings = load_settings({"data_dir": tmp_path / "deep" / "data"})
+    assert settings.prepare_data_dir().stat().st_mode & 0o777 == 0o700
+    assert settings.prepare_data_dir() == tmp_path / "deep" / "data", "again is fine"
+
+
+def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(SettingsError, match="chmod go-w"):
+        load_settings({"data_dir": folder}).prepare_data_dir()
+
+
+def test_a_file_in_the_place_of_the_folder_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("")
+    with pytest.raises(SettingsError, match=r"data_dir \(SOONER_DATA_DIR\)"):
+        load_settings({"data_dir": tmp_path / "data"}).prepare_data_dir()
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        load_settings().port = 1  # type: ignore[misc]
