@@ -105,7 +105,7 @@ def _delete(
             connection = session.connection()
             ids = list(connection.execute(select(key).where(condition).limit(settings.prune_rows_max)).scalars())
             if ids:
-                connection.execute(delete(rows).where(key.in_(ids), condition))
-        deleted += len(ids)
+                # Counted by the database: where the key is not the whole primary key, one may stand for several rows.
+                deleted += connection.execute(delete(rows).where(key.in_(ids), condition)).rowcount
         if len(ids) < settings.prune_rows_max:
             return deleted

@@ -1,0 +1,431 @@
+"""The database beside the store: transactions, leases, enrolled servers, history, progress curves and pruning."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import func, insert, select, text, update
+from sqlalchemy.exc import IntegrityError
+
+from policies.model.cluster import Cluster, Server
+from policies.model.estimate import EndedJob
+from policies.model.ids import AttemptId, JobId, ServerIndex
+from policies.model.job import JobSpec
+from service.db.history import PastJob, ended_jobs, import_history
+from service.db.leases import acquire, release, renew
+from service.db.migrate import upgrade
+from service.db.progress import ProgressPoint, record_progress
+from service.db.rows import attempt_values
+from service.db.servers import ServerInUse, enroll
+from service.db.session import Database, open_database
+from service.db.store import SqlStore
+from service.db.tables import (
+    AttemptRow,
+    CycleRow,
+    FactRow,
+    HistoryRow,
+    IdempotencyKeyRow,
+    JobEventRow,
+    JobRow,
+    LeaseRow,
+    ProgressRow,
+    ServerRow,
+    table,
+)
+from service.engine.events import Fact, FactKind
+from service.engine.record import ServerRecord
+from service.settings import Settings, load_settings
+from service.tasks.prune import prune
+from tests.conformance.store_suite import SPEC, Driver, ended, start
+
+DAY_S = 86_400.0
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A migrated, empty file: copying it is faster than migrating for every test."""
+    path = tmp_path_factory.mktemp("template") / "sooner.db"
+    upgrade(f"sqlite:///{path}")
+    return path.read_bytes()
+
+
+@pytest.fixture
+def database(template: bytes, tmp_path: Path) -> Iterator[Database]:
+    (tmp_path / "sooner.db").write_bytes(template)
+    database = open_database(f"sqlite:///{tmp_path / 'sooner.db'}")
+    yield database
+    database.close()
+
+
+def _column(database: Database, row: type, name: str) -> list[object]:
+    with database.reading() as session:
+        return list(
+            session.connection().execute(select(table(row).c[name]).order_by(*table(row).primary_key)).scalars()
+        )
+
+
+def _submit(database: Database, count: int, now_s: float = 5.0) -> list[JobId]:
+    with database.writing() as session:
+        return SqlStore(database).submit(session, [SPEC] * count, now_s)
+
+
+# Transactions.
+
+
+def test_every_connection_is_durable_and_checks_references(database: Database) -> None:
+    with database.reading() as session:
+        pragmas = [
+            session.connection().execute(text(f"PRAGMA {name}")).scalar()
+            for name in ("journal_mode", "synchronous", "foreign_keys")
+        ]
+    assert pragmas == ["wal", 2, 1]
+    with pytest.raises(IntegrityError), database.writing() as session:
+        record_progress(session, [ProgressPoint(AttemptId("99.1"), 1.0, 1.0)])
+
+
+def test_the_file_and_its_journals_are_the_owners_alone(database: Database, tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        fresh = open_database(f"sqlite:///{tmp_path / 'fresh.db'}")
+        with fresh.writing() as session:
+            session.connection().execute(text("CREATE TABLE t (x INTEGER)"))
+            modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.glob("fresh.db*")}
+        fresh.close()
+    finally:
+        os.umask(old)
+    assert modes == {"fresh.db": 0o600, "fresh.db-wal": 0o600, "fresh.db-shm": 0o600}
+
+
+def test_an_exception_rolls_back_and_a_reader_never_writes(database: Database) -> None:
+    def write_and_fail() -> None:
+        with database.writing() as session:
+            session.add(LeaseRow(name="x", holder="h", token=1, expires_at_s=0.0))
+            session.flush()
+            raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        write_and_fail()
+    with database.reading() as session:
+        session.add(LeaseRow(name="y", holder="h", token=1, expires_at_s=0.0))
+    assert _column(database, LeaseRow, "name") == []
+
+
+def test_writers_queue_instead_of_failing(database: Database) -> None:
+    """Each reads, then writes: without the lock from the start, one of two such transactions must fail or lose a count."""
+    with database.writing() as session:
+        session.add(LeaseRow(name="counter", holder="", token=0, expires_at_s=0.0))
+    rounds, failures = 25, []
+
+    def count() -> None:
+        try:
+            for _ in range(rounds):
+                with database.writing() as session:
+                    lease = session.get(LeaseRow, "counter")
+                    assert lease is not None
+                    lease.token += 1
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60.0)
+    assert failures == []
+    assert _column(database, LeaseRow, "token") == [4 * rounds]
+
+
+def test_the_databases_clock_is_the_epochs(database: Database) -> None:
+    with database.reading() as session:
+        assert database.now_s(session) == pytest.approx(time.time(), abs=2.0)
+
+
+# Leases.
+
+
+def test_one_holder_at_a_time_and_growing_tokens(database: Database) -> None:
+    first = acquire(database, "leader", "a", 3600.0)
+    assert first is not None
+    assert acquire(database, "leader", "b", 3600.0) is None
+    renewed = renew(database, first, 7200.0)
+    assert renewed is not None
+    assert renewed.expires_at_s > first.expires_at_s + 3000.0
+    release(database, renewed)
+    second = acquire(database, "leader", "b", 3600.0)
+    assert second is not None
+    assert (first.token, second.token) == (1, 2)
+    assert renew(database, first, 3600.0) is None, "taken by another"
+    release(database, first)
+    assert acquire(database, "leader", "c", 3600.0) is None, "a late release frees nothing"
+
+
+def test_a_lease_that_ran_out_is_free_and_a_restart_fences_its_earlier_self(database: Database) -> None:
+    first = acquire(database, "leader", "a", -1.0)
+    assert first is not None
+    second = acquire(database, "leader", "b", 3600.0)
+    assert second is not None
+    again = acquire(database, "leader", "b", 3600.0)
+    assert again is not None
+    assert (second.token, again.token) == (2, 3)
+    assert renew(database, second, 3600.0) is None
+
+
+def test_an_expired_lease_that_nobody_took_is_renewed(database: Database) -> None:
+    lease = acquire(database, "leader", "a", -1.0)
+    assert lease is not None
+    assert renew(database, lease, 3600.0) is not None
+    assert acquire(database, "leader", "b", 3600.0) is None
+
+
+def test_a_race_has_one_winner(database: Database) -> None:
+    barrier, won = threading.Barrier(6), []
+
+    def run(holder: str) -> None:
+        barrier.wait()
+        if acquire(database, "leader", holder, 3600.0) is not None:
+            won.append(holder)
+
+    threads = [threading.Thread(target=run, args=(str(number),)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60.0)
+    assert len(won) == 1
+
+
+# Servers.
+
+
+def test_a_servers_position_is_for_ever(database: Database) -> None:
+    enroll(database, Cluster("c", (Server("b", 4), Server("a", 4))))
+    found = enroll(
+        database, Cluster("c", (Server("a", 4, nic_bytes_s=1e9), Server("new", 8), Server("b", 4)), rack_bytes_s=5.0)
+    )
+    assert [(server.name, server.nic_bytes_s) for server in found.servers] == [
+        ("b", 12.5e9),
+        ("a", 1e9),
+        ("new", 12.5e9),
+    ]
+    assert (found.name, found.rack_bytes_s) == ("c", 5.0)
+
+
+def test_a_server_goes_with_the_file_but_one_that_was_asked_for_stays(database: Database) -> None:
+    enroll(database, Cluster("c", (Server("a", 4), Server("b", 4))))
+    with database.writing() as session:
+        fact = SqlStore(database).add_fact(session, Fact(0, FactKind.SERVER_ADDED, 1.0, server_spec=Server("c", 2)))
+    Driver(SqlStore(database)).commit(facts=[fact], servers={ServerIndex(2): ServerRecord()})
+    assert [server.name for server in enroll(database, Cluster("c", (Server("a", 4),))).servers] == ["a", "b", "c"]
+    assert _column(database, ServerRow, "down") == [False, True, False]
+    enroll(database, Cluster("c", (Server("b", 4), Server("a", 4))))
+    assert _column(database, ServerRow, "down") == [False, False, False]
+
+
+def test_draining_outlives_a_restart(database: Database) -> None:
+    cluster = Cluster("c", (Server("a", 4),))
+    enroll(database, cluster)
+    Driver(SqlStore(database)).commit(servers={ServerIndex(0): ServerRecord(drained=True)})
+    enroll(database, cluster)
+    assert SqlStore(database).load().servers == [ServerRecord(drained=True)]
+
+
+def test_gpus_in_use_are_not_redefined(database: Database) -> None:
+    enroll(database, Cluster("c", (Server("a", 4), Server("b", 4))))
+    _submit(database, 1)
+    driver = Driver(SqlStore(database))
+    (job,) = driver.admit()
+    driver.commit(start(job))
+    with pytest.raises(ServerInUse, match=r"'a' now has 2 GPUs .* attempt 1\.1"):
+        enroll(database, Cluster("c", (Server("a", 2), Server("b", 4))))
+    assert job.attempt is not None
+    with database.writing() as session:
+        values = attempt_values(job.attempt) | {"state": "completed"}
+        session.connection().execute(update(table(AttemptRow)).values(**values))
+    assert enroll(database, Cluster("c", (Server("a", 2), Server("b", 4)))).servers[0].gpus == 2
+
+
+# History.
+
+
+def _past(number: int, ended_at_s: float, service_s: float = 60.0) -> PastJob:
+    spec = JobSpec(f"family{number % 3}", "ada", 2, project="nlp")
+    return PastJob(
+        f"p{number}",
+        EndedJob(JobId(0), spec, ended_at_s - 90.0, ended_at_s, 100.0, service_s, "succeeded", 0.6, "V100", 1),
+    )
+
+
+def test_imported_and_own_labels_are_one_stream_in_the_order_of_their_end(database: Database) -> None:
+    _submit(database, 2)
+    driver = Driver(SqlStore(database))
+    one, two = driver.admit()
+    driver.commit(ended(one), ended(two, service_s=0.0))
+    with database.writing() as session:
+        assert import_history(session, "demo", [_past(1, 50.0), _past(2, 10.0), _past(3, 20.0, service_s=0.0)]) == 3
+    labels = list(ended_jobs(database))
+    assert [(label.ended_at_s, label.spec.name) for label in labels] == [
+        (10.0, "family2"),
+        (30.0, "gpt2"),
+        (50.0, "family1"),
+    ]
+    assert labels[1] == EndedJob(one.id, SPEC, 5.0, 30.0, 40.0, 80.0, "succeeded", 2.0, "V100", 2)
+    assert labels[0] == replace(_past(2, 10.0).label, job=labels[0].job)
+    assert labels[0].job < 0, "an imported job is nobody's here"
+    assert [label.ended_at_s for label in ended_jobs(database, newest=2)] == [30.0, 50.0]
+
+
+def test_loading_the_same_past_twice_changes_nothing(database: Database) -> None:
+    past = [_past(number, float(number)) for number in range(1, 2500)]
+    for expected in (2499, 0):
+        with database.writing() as session:
+            assert import_history(session, "demo", past) == expected
+    with database.writing() as session:
+        assert import_history(session, "other", past[:2]) == 2
+    assert len(_column(database, HistoryRow, "id")) == 2501
+
+
+def test_nobody_imports_under_our_own_name(database: Database) -> None:
+    with pytest.raises(ValueError, match="ran here"), database.writing() as session:
+        import_history(session, "sooner", [_past(1, 1.0)])
+
+
+# Pruning.
+
+
+@pytest.fixture
+def limits(tmp_path: Path) -> Settings:
+    return load_settings({"data_dir": tmp_path, "prune_rows_max": 3, "progress_rows_max": 10})
+
+
+def test_old_cycles_and_requests_go_but_never_the_newest_dump_and_number(database: Database, limits: Settings) -> None:
+    cycles = table(CycleRow)
+    empty = {"v": 1, "items": []}
+    rows = [
+        {
+            "number": number,
+            "at_s": number * DAY_S,
+            "changes": empty,
+            "actions": empty,
+            "refusals": empty,
+            "duration_s": {},
+        }
+        for number in range(1, 51)
+    ]
+    with database.writing() as session:
+        session.connection().execute(insert(cycles), rows)
+        session.connection().execute(update(cycles).where(cycles.c.number.in_([3, 7])).values(dump={"x": 1}))
+        store = SqlStore(database)
+        facts = [
+            store.add_fact(session, Fact(0, FactKind.SERVER_DRAINED, at * DAY_S, server=ServerIndex(0)))
+            for at in (1, 2, 49)
+        ]
+    with database.writing() as session:
+        session.connection().execute(
+            update(table(FactRow)).where(table(FactRow).c.id != facts[1]).values(consumed_cycle=1)
+        )
+    pruned = prune(database, limits, 50 * DAY_S)
+    assert _column(database, CycleRow, "number") == [7, *range(20, 51)]
+    assert _column(database, FactRow, "id") == facts[1:], "an unconsumed request is never forgotten"
+    assert (pruned.cycles, pruned.facts) == (18, 1)
+    prune(database, limits, 5000 * DAY_S)
+    assert _column(database, CycleRow, "number") == [7, 50]
+    world = SqlStore(database).load()
+    assert (world.cycle, world.policy_dump) == (50, {"x": 1})
+
+
+def test_expired_keys_go(database: Database, limits: Settings) -> None:
+    with database.writing() as session:
+        for number in range(8):
+            session.add(
+                IdempotencyKeyRow(
+                    key=f"k{number // 2}",
+                    route=f"r{number % 2}",
+                    body_sha256="",
+                    state="done",
+                    created_at_s=0.0,
+                    expires_at_s=float(number),
+                )
+            )
+    assert prune(database, limits, 6.5).idempotency_keys == 7
+    assert _column(database, IdempotencyKeyRow, "expires_at_s") == [7.0]
+
+
+def test_files_of_ended_jobs_go_once_and_the_jobs_stay(database: Database, limits: Settings) -> None:
+    _submit(database, 6)
+    driver = Driver(SqlStore(database))
+    jobs = driver.admit()
+    driver.commit(*(ended(job) for job in jobs[:5]))
+    with database.writing() as session:
+        record_progress(session, [ProgressPoint(AttemptId(f"{job.id}.1"), 1.0, 2.0) for job in jobs])
+    asked: list[int] = []
+    assert prune(database, limits, 30.0 + 7 * DAY_S, asked.extend).jobs_with_files == 0, "not a second too early"
+    pruned = prune(database, limits, 31.0 + 7 * DAY_S, asked.extend)
+    assert (asked, pruned.jobs_with_files) == ([1, 2, 3, 4, 5], 5)
+    assert prune(database, limits, 99.0 + 7 * DAY_S, asked.extend).jobs_with_files == 0
+    assert _column(database, JobRow, "id") == [1, 2, 3, 4, 5, 6]
+    assert len(_column(database, JobEventRow, "id")) == 11
+    assert _column(database, ProgressRow, "job_id") == [6]
+
+
+def test_a_crash_after_deleting_files_repeats_the_deletion(database: Database, limits: Settings) -> None:
+    _submit(database, 1)
+    driver = Driver(SqlStore(database))
+    driver.commit(ended(driver.admit()[0]))
+    asked: list[int] = []
+
+    def crash(jobs: Sequence[JobId]) -> None:
+        asked.extend(jobs)
+        raise OSError("the power went")
+
+    with pytest.raises(OSError, match="power"):
+        prune(database, limits, 100 * DAY_S, crash)
+    prune(database, limits, 100 * DAY_S, asked.extend)
+    assert asked == [1, 1]
+
+
+@settings(max_examples=8, deadline=None)
+@given(counts=st.lists(st.integers(0, 90), min_size=1, max_size=3))
+def test_a_crowded_curve_keeps_its_ends_and_its_shape(
+    template: bytes, tmp_path_factory: pytest.TempPathFactory, counts: list[int]
+) -> None:
+    path = tmp_path_factory.mktemp("curve") / "sooner.db"
+    path.write_bytes(template)
+    database = open_database(f"sqlite:///{path}")
+    jobs = _submit(database, len(counts))
+    with database.writing() as session:
+        points = [
+            ProgressPoint(AttemptId(f"{job}.1"), float(at), float(at))
+            for job, count in zip(jobs, counts, strict=True)
+            for at in range(count)
+        ]
+        record_progress(session, points)
+    prune(database, load_settings({"data_dir": path.parent, "progress_rows_max": 10}), 1e6)
+    progress = table(ProgressRow)
+    for job, count in zip(jobs, counts, strict=True):
+        with database.reading() as session:
+            rows = select(progress.c.iteration).where(progress.c.job_id == job).order_by(progress.c.id)
+            kept = list(session.connection().execute(rows).scalars())
+        assert len(kept) <= 10
+        assert len(kept) == count or len(kept) >= 5
+        if count:
+            assert (kept[0], kept[-1]) == (0.0, count - 1.0)
+            gaps = [after - before for before, after in pairwise(kept)]
+            assert max(gaps, default=1.0) <= 16.0, "no hole: 90 points are halved at most four times"
+    database.close()
+
+
+def test_a_page_of_history_is_found_by_index(database: Database) -> None:
+    """The training reads the newest rows of a table that only grows."""
+    with database.reading() as session:
+        history = table(HistoryRow)
+        plan = session.connection().execute(
+            text("EXPLAIN QUERY PLAN SELECT id FROM history ORDER BY ended_at_s DESC, id DESC LIMIT 10")
+        )
+        assert "ix_history_ended_at_s_id" in str(plan.all())
+        assert session.connection().execute(select(func.count()).select_from(history)).scalar() == 0
