@@ -102,12 +102,17 @@ def weigh_declaration(rung: Rung | None, submission: Submission, evidence: Evide
     return Rung(mixture(rung.points, points, evidence.weight), source, rung.trusted)
 
 
+def in_units(log_points: Array) -> Array:
+    """Totals of log points: at least one unit, and finite."""
+    return np.exp(np.minimum(np.maximum(log_points, 0.0), LOG_MAX))
+
+
 def finish(rung: Rung, unit: Unit, walltime_s: float | None) -> tuple[float, ...]:
     """The points in units: at least one unit, finite, ascending, and within a walltime that will be enforced."""
-    totals = np.exp(np.clip(np.sort(rung.points), 0.0, LOG_MAX))
+    totals = in_units(np.sort(rung.points))
     if unit is Unit.SERVICE_S and walltime_s is not None:
         totals = np.minimum(totals, walltime_s)
-    return tuple(float(total) for total in totals)
+    return tuple(totals.tolist())
 
 
 def unit_of(knowledge: Knowledge, submission: Submission, *, speed_known: bool) -> Unit:

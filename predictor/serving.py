@@ -23,7 +23,7 @@ from predictor.baselines import NAMES as BASELINE_NAMES
 from predictor.dataset import UNITS, Example, Knowledge, replay
 from predictor.drift import DriftMonitor
 from predictor.intervals import Array, ConformalCalibrator, quantile_of
-from predictor.ladder import Rung, climb, finish, unit_of, weigh_declaration
+from predictor.ladder import Rung, climb, finish, in_units, unit_of, weigh_declaration
 from predictor.prequential import ROWS_MAX, BaselineScores
 from predictor.rows import Submission, ended_row, request_submission
 from predictor.throughput_table import Throughput, ThroughputRow, ThroughputTable
@@ -91,6 +91,14 @@ class _Plan:
     rung: Rung | None
     seconds_per_unit: float | None
     raw: dict[tuple[str, str], Array] = field(default_factory=dict)
+
+
+def _shadows(said: Sequence[tuple[str, Array]]) -> tuple[ShadowPrediction, ...]:
+    """What every baseline and model says, thinned to :data:`SHADOW_LEVELS`, in units. One array operation for all."""
+    if not said:
+        return ()
+    totals = in_units(quantile_of(np.stack([points for _, points in said]), SHADOW_LEVELS)).tolist()
+    return tuple(ShadowPrediction(name, tuple(row)) for (name, _), row in zip(said, totals, strict=True))
 
 
 class LivePredictor:
@@ -272,10 +280,7 @@ class LivePredictor:
             estimate=estimate,
             feature_schema=features.SCHEMA,
             features=example.features,
-            shadows=tuple(
-                ShadowPrediction(name, finish(Rung(quantile_of(points, SHADOW_LEVELS), "", False), unit, None))
-                for name, points in shadows
-            ),
+            shadows=_shadows(shadows),
         )
 
     def _baseline_points(self, plan: _Plan) -> list[tuple[str, Array]]:

@@ -1,0 +1,189 @@
+"""Metrics, intervals and the gate against numbers computed by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from predictor.baselines import NAMES as BASELINE_NAMES
+from predictor.drift import DriftMonitor
+from predictor.evaluation import by_history, concordance, coverage, kendall_tau, measure, pinball
+from predictor.intervals import (
+    CONFORMAL_WINDOW,
+    LEVELS,
+    POINTS,
+    ConformalCalibrator,
+    PointResiduals,
+    mixture,
+    quantile_of,
+)
+from predictor.training import judge
+
+
+def test_quantiles_lie_between_equal_mass_points() -> None:
+    points = np.array([[1.0, 2.0, 3.0, 4.0]])
+    # Levels of the points are 1/8, 3/8, 5/8, 7/8; the middle lies half-way, beyond the ends it is flat.
+    assert quantile_of(points, np.array([0.0, 0.125, 0.5, 0.875, 1.0])).tolist() == [[1.0, 1.0, 2.5, 4.0, 4.0]]
+
+
+def test_pinball_of_one_point_by_hand() -> None:
+    # Label above the point by 1: loss = level; the seven levels' mean is 0.5. Below by 1: loss = 1 - level, mean 0.5.
+    assert pinball(np.array([1.0]), np.array([[0.0]])) == pytest.approx(0.5)
+    assert pinball(np.array([-1.0]), np.array([[0.0]])) == pytest.approx(0.5)
+    # Two points 0 and 1, label 0: quantiles at the levels are 0, 0, 0, .5, 1, 1, 1 -> losses (1 - level) q.
+    expected = (0.5 * 0.5 + 0.25 + 0.1 + 0.05) / 7
+    assert pinball(np.array([0.0]), np.array([[0.0, 1.0]])) == pytest.approx(expected)
+
+
+def test_coverage_by_hand() -> None:
+    points = np.tile(np.arange(10.0), (4, 1))
+    # The 80% interval lies between the points' levels .05 + .1 k: from 0.5 to 8.5.
+    assert coverage(np.array([0.4, 0.5, 8.5, 8.6]), points) == pytest.approx(0.5)
+
+
+def test_concordance_counts_pairs_near_in_time() -> None:
+    assert concordance(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0])) == pytest.approx(2 / 3)
+    assert concordance(np.array([1.0, 2.0]), np.array([5.0, 5.0])) == pytest.approx(0.5)
+    assert math.isnan(concordance(np.array([1.0, 1.0]), np.array([1.0, 2.0])))
+    labels = np.zeros(52)
+    labels[0], labels[51] = 1.0, 2.0
+    predicted = np.zeros(52)
+    predicted[0], predicted[51] = 3.0, 1.0
+    # The pair (0, 51) is 51 jobs apart and not counted; the 50 pairs of each end with the middle agree.
+    assert concordance(labels, predicted) == pytest.approx(1.0)
+
+
+def test_tau_is_undefined_where_nothing_can_be_ranked() -> None:
+    assert kendall_tau(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 3.0])) == pytest.approx(1.0)
+    assert math.isnan(kendall_tau(np.array([1.0, 1.0]), np.array([1.0, 2.0])))
+    assert math.isnan(kendall_tau(np.array([1.0]), np.array([1.0])))
+
+
+def test_all_metrics_of_two_jobs_by_hand() -> None:
+    labels = np.log(np.array([100.0, 1_000.0]))
+    points = np.log(np.array([[150.0], [200.0]]))
+    metrics = measure(labels, points)
+    assert metrics.mae == pytest.approx((50 + 800) / 2)
+    assert metrics.median_ape == pytest.approx((0.5 + 0.8) / 2)
+    assert metrics.within_2x == pytest.approx(0.5)
+    assert metrics.under_4x == pytest.approx(0.5)
+    assert metrics.kendall_tau == pytest.approx(1.0)
+    errors = math.log(1.5) ** 2 + math.log(5.0) ** 2
+    assert metrics.r2_log == pytest.approx(1.0 - errors / (math.log(10.0) ** 2 / 2))
+
+
+def test_metrics_of_constant_labels_and_of_nothing_are_null_not_errors() -> None:
+    constant = measure(np.zeros(5), np.zeros((5, 4))).to_json()
+    assert constant["mae"] == 0.0
+    assert constant["r2_log"] is None
+    assert constant["concordance"] is None
+    parts = by_history(np.array([1.0]), np.array([[1.0]]), [0])
+    assert parts["cold"]["jobs"] == 1
+    assert parts["seen"]["jobs"] == 0
+    assert parts["seen"]["mae"] is None
+
+
+def test_point_residuals_speak_per_bucket_and_pool_while_there_are_few() -> None:
+    residuals = PointResiduals()
+    for _ in range(49):
+        residuals.observe(0, 1.0)
+    assert residuals.quantiles(0) is None
+    residuals.observe(3, 1.0)
+    pooled = residuals.quantiles(0)
+    assert pooled is not None
+    assert pooled.tolist() == [1.0] * POINTS
+    for i in range(101):
+        residuals.observe(3, float(i))
+    own = residuals.quantiles(3)
+    assert own is not None
+    values = [1.0, *map(float, range(101))]
+    assert own == pytest.approx(np.quantile(values, LEVELS), abs=2.0)
+    assert own[0] < 5.0
+    assert own[-1] > 95.0
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10_000), shift=st.floats(-2.0, 2.0), scale=st.floats(0.2, 3.0))
+def test_calibration_makes_a_wrong_distribution_cover(seed: int, shift: float, scale: float) -> None:
+    """A model that is biased and too narrow or too wide covers 80% after calibration on exchangeable residuals."""
+    rng = np.random.default_rng(seed)
+    raw = np.sort(shift + scale * np.linspace(-1.5, 1.5, POINTS))
+    calibrator = ConformalCalibrator()
+    for label in rng.normal(size=CONFORMAL_WINDOW):
+        calibrator.observe(2, label, raw)
+    points = calibrator.calibrate(2, raw)
+    assert (np.diff(points) >= 0.0).all()
+    fresh = rng.normal(size=2_000)
+    assert 0.72 <= coverage(fresh, np.tile(points, (2_000, 1))) <= 0.88
+
+
+def test_calibration_is_silent_before_fifty_and_survives_a_dump() -> None:
+    rng = np.random.default_rng(0)
+    raw = np.linspace(0.0, 1.0, POINTS)
+    calibrator = ConformalCalibrator()
+    for _ in range(49):
+        calibrator.observe(1, 5.0, raw)
+    assert calibrator.calibrate(1, raw) == pytest.approx(raw)
+    for label in rng.normal(size=80):
+        calibrator.observe(1, label, raw)
+    again = ConformalCalibrator.load(calibrator.dump())
+    assert again.calibrate(1, raw) == pytest.approx(calibrator.calibrate(1, raw), abs=2e-2)
+    with pytest.raises(ValueError, match="buckets"):
+        ConformalCalibrator.load([[]])
+    with pytest.raises(ValueError, match="finite"):
+        ConformalCalibrator.load([[[math.nan] * POINTS], [], [], []])
+
+
+def test_a_mixture_holds_each_part_by_its_mass() -> None:
+    mixed = mixture(np.zeros(POINTS), np.ones(POINTS), 0.25)
+    assert mixed.tolist() == [0.0] * 24 + [1.0] * 8
+    assert mixture(np.zeros(POINTS), np.ones(POINTS), 0.0).tolist() == [0.0] * POINTS
+
+
+def _scores(
+    pinball_log: float, coverage_80: float = 0.8, under_4x: float = 0.1, concordance: float | None = 0.7
+) -> dict:
+    return {"pinball_log": pinball_log, "coverage_80": coverage_80, "under_4x": under_4x, "concordance": concordance}
+
+
+@pytest.mark.parametrize(
+    ("model", "failed"),
+    [
+        (_scores(0.097), None),
+        (_scores(0.098), "pinball"),
+        (_scores(0.09, concordance=0.694), "concordance"),
+        (_scores(0.09, concordance=0.696), None),
+        (_scores(0.0, concordance=None), "concordance"),
+        (_scores(0.09, under_4x=0.121), "under-4x"),
+        (_scores(0.09, coverage_80=0.89), "coverage"),
+        (_scores(0.09, coverage_80=0.74), "coverage"),
+    ],
+)
+def test_the_gate_names_what_a_model_failed(model: dict, failed: str | None) -> None:
+    metrics = {name: _scores(0.2) for name in BASELINE_NAMES}
+    metrics["recurrence_ewma"] = _scores(0.1)
+    verdict = judge({**metrics, "forest": model}, "forest")
+    assert verdict.best_baseline == "recurrence_ewma"
+    assert verdict.passed == (failed is None)
+    assert len(verdict.reasons) == (failed is not None)
+    if failed is not None:
+        assert failed in verdict.reasons[0]
+
+
+def test_drift_raises_and_clears_with_hysteresis() -> None:
+    monitor = DriftMonitor()
+    for _ in range(200):
+        monitor.observe(-0.2)
+    assert not monitor.alarm
+    assert monitor.recent_mean == pytest.approx(0.2)
+    for _ in range(99):
+        monitor.observe(1.0)
+    assert monitor.alarm
+    for _ in range(500):
+        monitor.observe(1.0)
+    assert monitor.alarm, "drifted errors must not become what is usual"
+    for _ in range(101):
+        monitor.observe(0.2)
+    assert not monitor.alarm
