@@ -51,6 +51,10 @@ class _Buckets:
         above = self.mask >> gpus
         return gpus + (above & -above).bit_length() - 1 if above else 0
 
+    def servers_with(self, gpus: int) -> int:
+        """How many servers have at least ``gpus`` free. O(levels)."""
+        return sum(len(self.levels[level]) for level in range(gpus, self.mask.bit_length()))
+
     def descending(self) -> Iterator[int]:
         """The free counts that occur, largest first."""
         mask = self.mask
@@ -269,8 +273,12 @@ class FreePool:
         if pool is None or pool.all.total < sum(sizes):
             return None
         order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
-        needed = sum(sizes)
-        racks = sorted((rack.total, name) for name, rack in pool.racks.items() if rack.total >= needed)
+        needed, least = sum(sizes), min(sizes)
+        racks = sorted(
+            (rack.total, name)
+            for name, rack in pool.racks.items()
+            if rack.total >= needed and rack.servers_with(least) >= len(sizes)
+        )
         for buckets in (*(pool.racks[name] for _, name in racks), pool.all):
             servers = _distinct(buckets, [sizes[i] for i in order])
             if servers is not None:
