@@ -287,6 +287,8 @@ def _spawn(plan: dict[str, Any]) -> int:
 
 def _load_key(path: Path) -> bytes:
     """The secret that progress tokens are made with: drawn once, and the same for every executor on the folder."""
+    if path.exists():
+        return path.read_bytes()
     with contextlib.suppress(FileExistsError):
         temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)

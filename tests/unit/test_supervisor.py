@@ -1,0 +1,363 @@
+"""Attempts as real processes: how they start, what they see, how they end, and how they are stopped."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from policies.model.ids import AttemptId, JobId
+from policies.model.job import Launch as LaunchMode
+from policies.model.job import PreemptionSignal
+from policies.model.reasons import Reason
+from service.engine.events import ReportKind
+from service.engine.ports import AttemptStatus
+from service.executors.processes import descendants
+from service.executors.ranks import attempt_exit_code
+from tests.local_executor import House, house, launch, lives, python, wait_for
+
+__all__ = ["house"]
+
+SHOW_ENVIRONMENT = python("import os, json; print(json.dumps(dict(os.environ)))")
+
+
+def environments(house: House) -> list[dict[str, str]]:
+    """The environment that each rank printed, in rank order."""
+    lines = sorted(line for line in house.output().splitlines() if "{" in line)
+    return [json.loads(line[line.index("{") :]) for line in lines]
+
+
+class TestEnvironment:
+    def test_a_rank_a_server(self, house: House) -> None:
+        end = house.run(SHOW_ENVIRONMENT, gpus=(2, 3), resume_iteration=70, job=7, number=2, env={"LR": "0.1"})
+        assert (end.kind, end.exit_code, end.stop_signalled) == (ReportKind.EXITED, 0, False)
+        house.output(7)
+        lines = sorted(house.output(7).splitlines())
+        first, second = (json.loads(line[line.index("{") :]) for line in lines)
+        port = first["MASTER_PORT"]
+        expected = {
+            "LR": "0.1",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+            "NNODES": "2",
+            "WORLD_SIZE": "5",
+            "SOONER_JOB_ID": "7",
+            "SOONER_ATTEMPT": "7.2",
+            "SOONER_RESUME_ITERATION": "70",
+            "SOONER_CHECKPOINT_DIR": str(house.data_dir / "checkpoints/7"),
+            "SOONER_PROGRESS_FILE": str(house.data_dir / "attempts/7.2/progress.jsonl"),
+        }
+        assert 20000 <= int(port) < 30000
+        for name, value in expected.items():
+            assert first[name] == second[name] == value
+        assert [(e["NODE_RANK"], e["SOONER_GPUS_ON_SERVER"], e["CUDA_VISIBLE_DEVICES"]) for e in (first, second)] == [
+            ("0", "2", "0,1"),
+            ("1", "3", "0,1,2"),
+        ]
+        assert "RANK" not in first
+        assert "LOCAL_RANK" not in first
+
+    def test_a_rank_a_gpu(self, house: House) -> None:
+        house.run(SHOW_ENVIRONMENT, gpus=(2, 1), mode=LaunchMode.GPU)
+        seen = [(e["RANK"], e["LOCAL_RANK"], e["NODE_RANK"], e["WORLD_SIZE"]) for e in environments(house)]
+        assert seen == [("0", "0", "0", "3"), ("1", "1", "0", "3"), ("2", "0", "1", "3")]
+
+    def test_only_what_is_allowed_of_the_services_own(self, house: House) -> None:
+        secret = {"SOONER_DATABASE_URL": "postgres://secret", "AWS_SECRET_ACCESS_KEY": "x", "PYTHONPATH": "/evil"}
+        house.new_executor(environ={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "HOME": "/h", **secret})
+        house.run(SHOW_ENVIRONMENT)
+        (seen,) = environments(house)
+        assert not set(secret) & set(seen)
+        assert (seen["PATH"], seen["LC_ALL"], seen["HOME"]) == ("/usr/bin:/bin", "C.UTF-8", "/h")
+
+    def test_a_job_cannot_pretend_to_be_another(self, house: House) -> None:
+        house.run(SHOW_ENVIRONMENT, env={"SOONER_JOB_ID": "99", "SOONER_PROGRESS_TOKEN": "x", "PATH": "/mine"})
+        (seen,) = environments(house)
+        assert seen["SOONER_JOB_ID"] == "1"
+        assert seen["SOONER_PROGRESS_TOKEN"] != "x"
+        assert seen["PATH"] == "/mine"
+
+    def test_progress_address_names_job_and_attempt(self, house: House) -> None:
+        house.new_executor(progress_url="http://127.0.0.1:1/v1/jobs/{job}/attempts/{attempt}/progress")
+        house.run(SHOW_ENVIRONMENT)
+        (seen,) = environments(house)
+        assert seen["SOONER_PROGRESS_URL"] == "http://127.0.0.1:1/v1/jobs/1/attempts/1.1/progress"
+
+    def test_the_supervisor_itself_holds_no_secret(self, house: House) -> None:
+        house.executor.send([launch(python("import signal; signal.pause()"), env={"SECRET": "swordfish"})])
+        house.wait_report(ReportKind.STARTED)
+        pid = json.loads((house.folder() / "supervisor.json").read_text())["pid"]
+        assert b"swordfish" not in Path(f"/proc/{pid}/environ").read_bytes()
+        assert b"swordfish" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+        for path in house.folder().rglob("*"):
+            assert path.is_fifo() or path.is_dir() or b"swordfish" not in path.read_bytes()
+
+    def test_no_shell_and_no_inherited_signals(self, house: House) -> None:
+        code = (
+            "import sys, signal as s; print(sys.argv[1:], [s.getsignal(n) == s.SIG_DFL for n in (s.SIGUSR1, s.SIGHUP)])"
+        )
+        house.run((*python(code), "$HOME", "a b", ";ls"))
+        assert house.output() == "['$HOME', 'a b', ';ls'] [True, True]\n"
+
+    def test_working_dir(self, house: House, tmp_path: Path) -> None:
+        house.run(python("import os; print(os.getcwd())"), working_dir=str(tmp_path))
+        assert house.output().strip() == str(tmp_path)
+
+
+class TestExitCodes:
+    @pytest.mark.parametrize(
+        ("codes", "expected"),
+        [([0], 0), ([0, 0], 0), ([75], 75), ([0, 75, 0], 75), ([75, 1, 2], 1), ([0, 143, 9], 143), ([137, 75], 137)],
+    )
+    def test_rule(self, codes: list[int], expected: int) -> None:
+        assert attempt_exit_code(codes) == expected
+
+    @pytest.mark.parametrize(("code", "expected"), [("raise SystemExit(0)", 0), ("raise SystemExit(75)", 75)])
+    def test_single(self, house: House, code: str, expected: int) -> None:
+        end = house.run(python(code))
+        assert (end.kind, end.exit_code, end.reason) == (ReportKind.EXITED, expected, None)
+
+    def test_a_signal_is_128_and_its_number(self, house: House) -> None:
+        end = house.run(python("import os; os.kill(os.getpid(), 9)"))
+        assert (end.kind, end.exit_code, end.stop_signalled) == (ReportKind.EXITED, 137, False)
+
+    def test_one_yields_and_the_rest_are_done(self, house: House) -> None:
+        code = "import os; raise SystemExit(75 if os.environ['RANK'] == '1' else 0)"
+        assert house.run(python(code), gpus=(2, 1), mode=LaunchMode.GPU).exit_code == 75
+
+    def test_when_one_dies_the_rest_get_sigterm(self, house: House) -> None:
+        code = (
+            "import os, signal, sys\n"
+            "if os.environ['RANK'] == '1': sys.exit(3)\n"
+            "signal.signal(15, lambda *_: (print('terminated', flush=True), os._exit(0)))\n"
+            "signal.pause()"
+        )
+        end = house.run(python(code), gpus=(2, 1), mode=LaunchMode.GPU)
+        assert (end.exit_code, end.stop_signalled) == (3, False)
+        assert "rank 1: exit code 3" in end.detail
+
+    def test_a_rank_that_is_done_does_not_end_the_others(self, house: House) -> None:
+        code = (
+            "import os, time\n"
+            "if os.environ['RANK'] != '0':\n"
+            "    while not os.path.exists(os.environ['SOONER_CHECKPOINT_DIR'] + '/go'): time.sleep(0.01)\n"
+            "    print('worked on', flush=True)"
+        )
+        house.executor.send([launch(python(code), gpus=(2,), mode=LaunchMode.GPU)])
+        house.wait_report(ReportKind.STARTED)
+        pids = [pid for pid, _ in json.loads((house.folder() / "ranks.json").read_text())["ranks"]]
+        wait_for(lambda: not lives(pids[0]), "rank 0 to be done")
+        (house.data_dir / "checkpoints/1/go").touch()
+        assert house.wait_end().exit_code == 0
+        assert house.output() == "[1] worked on\n"
+
+
+class TestCannotLaunch:
+    def test_no_such_command(self, house: House) -> None:
+        end = house.run(("no-such-program-anywhere", "x"))
+        assert (end.kind, end.reason) == (ReportKind.LAUNCH_FAILED, Reason.COMMAND_NOT_FOUND)
+        assert "no-such-program-anywhere" in end.detail
+        assert not any(report.kind is ReportKind.STARTED for report in house.reports)
+
+    def test_not_executable(self, house: House, tmp_path: Path) -> None:
+        (tmp_path / "script").write_text("#!/bin/sh\n")
+        end = house.run((str(tmp_path / "script"),))
+        assert (end.kind, end.reason) == (ReportKind.LAUNCH_FAILED, Reason.COMMAND_NOT_FOUND)
+
+    def test_relative_to_working_dir(self, house: House, tmp_path: Path) -> None:
+        script = tmp_path / "script"
+        script.write_text("#!/bin/sh\necho here\n")
+        script.chmod(0o700)
+        assert house.run(("./script",), working_dir=str(tmp_path)).exit_code == 0
+        assert house.output() == "here\n"
+
+    @pytest.mark.parametrize("folder", ["/no/such/folder", "relative", "/etc/passwd"])
+    def test_bad_working_dir(self, house: House, folder: str) -> None:
+        end = house.run(python("pass"), working_dir=folder)
+        assert (end.kind, end.reason) == (ReportKind.LAUNCH_FAILED, Reason.LAUNCH_FAILED)
+        assert "working_dir" in end.detail
+
+    def test_unreadable_checkpoints(self, house: House) -> None:
+        (house.data_dir / "checkpoints").mkdir()
+        (house.data_dir / "checkpoints/1").write_text("in the way")
+        end = house.run(python("print('ran')"))
+        assert (end.kind, end.reason) == (ReportKind.LAUNCH_FAILED, Reason.CHECKPOINT_UNREADABLE)
+        assert house.output() == ""
+
+    def test_a_program_that_finds_the_disk_full(self, house: House) -> None:
+        end = house.run(python("import os; raise OSError(28, os.strerror(28))"))
+        assert (end.kind, end.exit_code, end.reason) == (ReportKind.EXITED, 1, Reason.DISK_FULL)
+
+
+WARNED = (
+    "import signal, sys, time, os\n"
+    "signal.signal(signal.SIGUSR1, lambda *_: (print('warned', flush=True), os._exit(75)))\n"
+    "signal.signal(signal.SIGTERM, lambda *_: (print('terminated', flush=True), os._exit(9)))\n"
+    "print('ready', flush=True)\n"
+    "while True: signal.pause()"
+)
+STUBBORN = (
+    "import signal\n"
+    "for n in (signal.SIGUSR1, signal.SIGTERM): signal.signal(n, lambda n, _: print('got', n, flush=True))\n"
+    "print('ready', flush=True)\n"
+    "while True: signal.pause()"
+)
+
+
+class TestStopping:
+    def start(self, house: House, code: str, **options: object) -> None:
+        house.executor.send([launch(python(code), **options)])  # type: ignore[arg-type]
+        house.wait_output("ready")
+
+    def test_warned_first_if_it_wants_that(self, house: House) -> None:
+        self.start(house, WARNED)
+        house.stop(warning="SIGUSR1", grace_s=30.0)
+        assert house.executor.observed() == {"1.1": AttemptStatus.STOPPING}
+        end = house.wait_end()
+        assert (end.exit_code, end.stop_signalled) == (75, True)
+        assert house.output() == "ready\nwarned\n"
+
+    def test_never_warned_otherwise(self, house: House) -> None:
+        self.start(house, WARNED)
+        house.stop(warning=None)
+        assert house.wait_end().exit_code == 9
+        assert house.output() == "ready\nterminated\n"
+
+    def test_warning_then_term_then_kill(self, house: House) -> None:
+        self.start(house, STUBBORN)
+        house.stop(warning="SIGUSR1", grace_s=0.2)
+        end = house.wait_end()
+        assert (end.exit_code, end.stop_signalled) == (137, True)
+        assert house.output() == "ready\ngot 10\ngot 15\n"
+
+    def test_a_harder_stop_overtakes_a_soft_one_and_not_the_reverse(self, house: House) -> None:
+        self.start(house, STUBBORN.replace("signal.SIGTERM)", "signal.SIGWINCH)"))
+        house.stop(warning="SIGUSR1", grace_s=600.0)
+        house.wait_output("got 10")
+        house.stop(warning=None, grace_s=600.0)
+        house.stop(warning="SIGUSR1", grace_s=600.0)
+        assert house.wait_end().exit_code == 143
+        assert house.output() == "ready\ngot 10\n"
+
+    def test_the_warning_reaches_only_what_sooner_started(self, house: House) -> None:
+        code = (
+            "import os, signal, sys\n"
+            "child = os.fork()\n"
+            "name = 'child' if child == 0 else 'main'\n"
+            "signal.signal(signal.SIGUSR1, lambda *_: (print(name, 'warned', flush=True), os._exit(75)))\n"
+            "signal.signal(signal.SIGTERM, lambda *_: (print(name, 'terminated', flush=True), os._exit(0)))\n"
+            "print('ready' * (child == 0), flush=True)\n"
+            "while True: signal.pause()"
+        )
+        self.start(house, code)
+        house.stop(warning="SIGUSR1", grace_s=600.0)
+        assert house.wait_end().exit_code == 75
+        assert sorted(house.output().split("\n"))[-3:] == ["child terminated", "main warned", "ready"]
+
+    def test_a_stop_that_comes_too_late_was_not_signalled(self, house: House) -> None:
+        house.executor.send([launch(python("raise SystemExit(4)"))])
+        wait_for((house.folder() / "exit.json").exists, "the end")
+        house.stop()
+        end = house.wait_end()
+        assert (end.exit_code, end.stop_signalled) == (4, False)
+
+    def test_exit_zero_while_stopping(self, house: House) -> None:
+        self.start(house, WARNED.replace("os._exit(9)", "os._exit(0)"))
+        house.stop()
+        end = house.wait_end()
+        assert (end.exit_code, end.stop_signalled) == (0, True)
+
+    def test_sigterm_to_the_supervisor_stops_the_attempt(self, house: House) -> None:
+        self.start(house, WARNED, preemption=PreemptionSignal("SIGUSR1", 30.0))
+        os.kill(json.loads((house.folder() / "supervisor.json").read_text())["pid"], signal.SIGTERM)
+        end = house.wait_end()
+        assert (end.kind, end.exit_code, end.stop_signalled) == (ReportKind.EXITED, 75, True)
+
+
+ESCAPE = (
+    "import os, signal, sys\n"
+    "reading, writing = os.pipe()\n"
+    "if os.fork() == 0:\n"
+    "    os.setsid()\n"
+    "    if os.fork() == 0:\n"
+    "        %s\n"
+    "        print('escaped', os.getpid(), flush=True)\n"
+    "        os.write(writing, b'!')\n"
+    "        while True: signal.pause()\n"
+    "    os._exit(0)\n"
+    "os.read(reading, 1)\n"
+)
+
+
+class TestNothingEscapes:
+    @staticmethod
+    def escaped(house: House) -> int:
+        return int(house.wait_output("escaped").split()[1])
+
+    def test_a_daemon_ends_with_the_main_process(self, house: House) -> None:
+        assert house.run(python(ESCAPE % "pass" + "sys.exit(0)")).exit_code == 0
+        assert not lives(self.escaped(house))
+
+    @pytest.mark.slow
+    def test_one_that_ignores_sigterm_and_has_no_environment_is_killed(self, house: House) -> None:
+        deaf = "signal.signal(15, signal.SIG_IGN)"
+        house.executor.send([launch(python(ESCAPE % deaf + "signal.pause()"))])
+        pid = self.escaped(house)
+        assert lives(pid)
+        house.stop(grace_s=0.1)
+        assert house.wait_end().exit_code == 143
+        assert not lives(pid)
+
+    def test_everything_runs_below_the_supervisor(self, house: House) -> None:
+        house.executor.send([launch(python(ESCAPE % "pass" + "signal.pause()"))])
+        pid = self.escaped(house)
+        supervisor = json.loads((house.folder() / "supervisor.json").read_text())["pid"]
+        assert pid in {info.id.pid for info in descendants(supervisor)}
+        house.stop()
+        house.wait_end()
+
+
+class TestOutput:
+    def test_head_and_tail_are_kept(self, house: House) -> None:
+        house.new_executor(log_bytes_max=4000)
+        house.run(python("for i in range(10000): print(f'{i:09d}')"))
+        executor, job = house.executor, JobId(1)
+        head = executor.read_logs(job, 1, 0, 1 << 20)
+        assert head.size_bytes == 100_000
+        assert head.data.decode().splitlines() == [f"{i:09d}" for i in range(200)]
+        tail = executor.read_logs(job, 1, head.next_offset, 1 << 20)
+        assert tail.cut_bytes > 90_000
+        assert tail.offset == head.next_offset + tail.cut_bytes
+        rest = tail.data
+        while (chunk := executor.read_logs(job, 1, tail.next_offset, 300)).data:
+            tail, rest = chunk, rest + chunk.data
+        assert rest.decode().endswith("000009998\n000009999\n")
+        assert 1000 <= len(rest) <= 2000
+        assert sum(path.stat().st_size for path in (house.folder() / "output").iterdir()) <= 4000
+
+    def test_unknown_attempt(self, house: House) -> None:
+        with pytest.raises(KeyError):
+            house.executor.read_logs(JobId(5))
+
+    def test_a_gang_is_told_apart_line_by_line(self, house: House) -> None:
+        code = (
+            "import os, sys; r = os.environ['RANK']; print('out', r); print('err', r, file=sys.stderr);"
+            "print('no end', end='')"
+        )
+        house.run(python(code), gpus=(2,), mode=LaunchMode.GPU)
+        expected = [f"[{r}] {text}" for r in "01" for text in (f"err {r}", "no end", f"out {r}")]
+        assert sorted(house.output().splitlines()) == expected
+
+
+def test_observed_statuses(house: House) -> None:
+    house.executor.send([launch(python("import signal; signal.pause()"))])
+    assert house.executor.observed()[AttemptId("1.1")] in (AttemptStatus.PENDING, AttemptStatus.RUNNING)
+    house.wait_report(ReportKind.STARTED)
+    assert house.executor.observed() == {"1.1": AttemptStatus.RUNNING}
+    house.stop()
+    assert house.executor.observed() == {"1.1": AttemptStatus.STOPPING}
+    end = house.wait_end()
+    assert house.executor.observed() == {"1.1": AttemptStatus.ENDED}
+    house.executor.acknowledge([end])
+    assert house.executor.observed() == {}

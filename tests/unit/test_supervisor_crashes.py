@@ -1,0 +1,341 @@
+"""Kill -9 of a supervisor at every instant that matters, doubled launches, expired leases, restarted machines.
+
+What must hold: a command runs at most once, its end is told exactly as it was, and "lost" is told only of what is dead.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policies.model.job import Launch as LaunchMode
+from policies.model.job import PreemptionSignal
+from policies.model.reasons import Reason
+from service.engine.events import ReportKind
+from service.executors import folder as names
+from service.executors.launch_plan import build_plan
+from service.executors.local import LocalExecutor
+from service.executors.processes import process_info
+from tests.local_executor import CLUSTER, House, WallClock, house, launch, lives, python, wait_for
+
+__all__ = ["house"]
+
+# Each run of the command leaves a line here, so that doubled runs are seen.
+COUNT = "import os; open(os.environ['SOONER_CHECKPOINT_DIR'] + '/runs', 'a').write('run\\n');"
+WAIT = "import signal; print('ready', flush=True); signal.pause()"
+
+DRIVER = """
+import os, signal, sys, types
+from pathlib import Path
+here = Path({package!r})
+for name, folder in (("service", here.parent), ("service.executors", here)):
+    package = types.ModuleType(name)
+    package.__path__ = [str(folder)]
+    sys.modules[name] = package
+from service.executors import supervisor, folder, ranks
+point, when = {point!r}, {when!r}
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+def dying(real, matches=lambda *_: True):
+    def call(*a, **k):
+        if matches(*a) and when == "before":
+            die()
+        result = real(*a, **k)
+        if matches(*a):
+            die()
+        return result
+    return call
+if point in ("ranks.json", "started.json", "exit.json"):
+    supervisor.write_json = dying(supervisor.write_json, lambda path, *_: path.name == point)
+elif point == "name":
+    folder.publish = dying(folder.publish)
+elif point == "gate":
+    supervisor.open_gate = dying(supervisor.open_gate)
+elif point == "fork":
+    supervisor.fork_rank = dying(supervisor.fork_rank)
+sys.exit(supervisor.main())
+"""
+
+
+def plan_of(house: House, command: tuple[str, ...], **options: Any) -> dict[str, Any]:
+    """The plan that the house's executor would hand to a supervisor."""
+    executor = house.executor
+    order = launch(command, **options)
+    return build_plan(order, executor._site, executor._token(order.attempt), 20001)
+
+
+def run_dying_supervisor(house: House, plan: dict[str, Any], point: str, when: str) -> None:
+    """Run a supervisor that is killed at ``point`` and wait until it is dead."""
+    package = str(Path(names.__file__).parent)
+    code = DRIVER.format(package=package, point=point, when=when)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], input=json.dumps(plan).encode(), capture_output=True, timeout=20
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+
+
+def runs(house: House) -> int:
+    """How often the command ran."""
+    file = house.data_dir / "checkpoints/1/runs"
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+class TestKilledSupervisor:
+    @pytest.mark.parametrize(("point", "when"), [("name", "before")])
+    def test_before_the_folder_has_its_name_nothing_has_begun(self, house: House, point: str, when: str) -> None:
+        command = python(COUNT)
+        run_dying_supervisor(house, plan_of(house, command), point, when)
+        fresh = house.new_executor()
+        assert fresh.observed() == {}
+        # The engine repeats the launch, and only then it runs.
+        end = house.run(command)
+        assert (end.kind, end.exit_code, runs(house)) == (ReportKind.EXITED, 0, 1)
+
+    @pytest.mark.parametrize(
+        ("point", "when"),
+        [
+            ("name", "after"),
+            ("fork", "after"),
+            ("ranks.json", "before"),
+            ("ranks.json", "after"),
+            ("gate", "before"),
+        ],
+    )
+    def test_before_the_gate_opens_the_command_never_runs(self, house: House, point: str, when: str) -> None:
+        command = python(COUNT)
+        run_dying_supervisor(house, plan_of(house, command), point, when)
+        house.new_executor()
+        house.executor.send([launch(command)])
+        end = house.wait_end()
+        assert (end.kind, end.reason, end.stop_signalled) == (ReportKind.LOST, Reason.NODE_LOST, False)
+        assert runs(house) == 0
+        assert house.processes() == []
+
+    @pytest.mark.parametrize(
+        ("point", "when"), [("gate", "after"), ("started.json", "before"), ("started.json", "after")]
+    )
+    def test_after_the_gate_the_job_dies_and_lost_is_told_afterwards(self, house: House, point: str, when: str) -> None:
+        command = python(COUNT + WAIT)
+        run_dying_supervisor(house, plan_of(house, command), point, when)
+        house.new_executor()
+        house.executor.send([launch(command)])
+        end = house.wait_end()
+        assert end.kind is ReportKind.LOST
+        assert house.processes() == []
+        assert runs(house) <= 1
+
+    def test_between_exit_and_report_the_exit_is_lost_but_told_as_lost(self, house: House) -> None:
+        run_dying_supervisor(house, plan_of(house, python(COUNT + "raise SystemExit(3)")), "exit.json", "before")
+        house.new_executor()
+        end = house.wait_end()
+        assert (end.kind, end.exit_code, runs(house)) == (ReportKind.LOST, None, 1)
+
+    def test_after_the_report_nothing_is_lost(self, house: House) -> None:
+        run_dying_supervisor(house, plan_of(house, python(COUNT + "raise SystemExit(3)")), "exit.json", "after")
+        house.new_executor()
+        end = house.wait_end()
+        assert (end.kind, end.exit_code, runs(house)) == (ReportKind.EXITED, 3, 1)
+
+    def test_while_it_runs_all_that_it_left_is_killed_first(self, house: House) -> None:
+        code = (
+            "import os, signal\n"
+            "reading, writing = os.pipe()\n"
+            "if os.fork() == 0:\n"
+            "    os.setsid()\n"
+            "    for n in (1, 15): signal.signal(n, signal.SIG_IGN)\n"
+            "    print('ready', os.getpid(), flush=True)\n"
+            "    while True: signal.pause()\n"
+            "signal.pause()"
+        )
+        house.executor.send([launch(python(code), gpus=(2,), mode=LaunchMode.GPU)])
+        wait_for(lambda: house.poll() is not None and house.output().count("ready") == 2, "both ranks")
+        pids = [int(line.split()[2]) for line in house.output().splitlines()]
+        os.kill(json.loads((house.folder() / names.SUPERVISOR).read_text())["pid"], signal.SIGKILL)
+        end = house.wait_end()
+        assert end.kind is ReportKind.LOST
+        assert not any(lives(pid) for pid in pids)
+        assert house.processes() == []
+
+    def test_killed_while_stopping_says_that_the_signal_was_sent(self, house: House) -> None:
+        code = "import signal; signal.signal(15, lambda *_: print('got it', flush=True)); print('ready', flush=True)\n"
+        house.executor.send([launch(python(code + "while True: signal.pause()"))])
+        house.wait_output("ready")
+        house.stop(grace_s=600.0)
+        house.wait_output("got it")
+        os.kill(json.loads((house.folder() / names.SUPERVISOR).read_text())["pid"], signal.SIGKILL)
+        end = house.wait_end()
+        assert (end.kind, end.stop_signalled) == (ReportKind.LOST, True)
+
+
+class TestStrangers:
+    """A number in an old record may belong to somebody else by now."""
+
+    def attempt_of_dead_supervisor(self, house: House, **identity: Any) -> Path:
+        run_dying_supervisor(house, plan_of(house, python("pass")), "name", "after")
+        folder = house.folder()
+        known = json.loads((folder / names.SUPERVISOR).read_text())
+        (folder / names.SUPERVISOR).write_text(json.dumps(known | identity))
+        return folder
+
+    def test_a_recycled_number_is_not_killed(self, house: House) -> None:
+        folder = self.attempt_of_dead_supervisor(house)
+        stranger = subprocess.Popen(["/bin/sleep", "600"], start_new_session=True)
+        try:
+            info = process_info(stranger.pid)
+            assert info is not None
+            (folder / names.RANKS).write_text(json.dumps({"ranks": [[stranger.pid, info.id.start_ticks - 1]]}))
+            house.new_executor()
+            assert house.wait_end().kind is ReportKind.LOST
+            assert stranger.poll() is None
+        finally:
+            stranger.kill()
+            stranger.wait()
+
+    def test_after_a_restart_of_the_machine_nobody_is_killed(self, house: House) -> None:
+        folder = self.attempt_of_dead_supervisor(house, boot_id="another-boot")
+        stranger = subprocess.Popen(["/bin/sleep", "600"], start_new_session=True)
+        try:
+            info = process_info(stranger.pid)
+            assert info is not None
+            (folder / names.RANKS).write_text(json.dumps({"ranks": [list(info.id)]}))
+            house.new_executor()
+            end = house.wait_end()
+            assert (end.kind, end.reason) == (ReportKind.LOST, Reason.NODE_LOST)
+            assert "restarted" in end.detail
+            assert stranger.poll() is None
+        finally:
+            stranger.kill()
+            stranger.wait()
+
+
+class TestDoubledLaunches:
+    def test_racing_supervisors_run_the_command_once(self, house: House) -> None:
+        plan = json.dumps(plan_of(house, python(COUNT))).encode()
+        program = str(Path(names.__file__).with_name("_supervise.py"))
+        racers = [
+            subprocess.Popen([sys.executable, "-I", "-S", program, "1.1"], stdin=subprocess.PIPE) for _ in range(6)
+        ]
+        for racer in racers:
+            assert racer.stdin is not None
+            racer.stdin.write(plan)
+        for racer in racers:  # all are ready to read: the end of their input is the starting gun
+            assert racer.stdin is not None
+            racer.stdin.close()
+        assert sorted(racer.wait(timeout=20) for racer in racers) == [0, 3, 3, 3, 3, 3]
+        house.new_executor()
+        assert house.wait_end().exit_code == 0
+        assert runs(house) == 1
+        assert [path.name for path in (house.data_dir / "attempts").iterdir()] == ["1.1"]
+
+    def test_two_executors_on_one_folder(self, house: House) -> None:
+        order = launch(python(COUNT))
+        other = LocalExecutor(house.data_dir, CLUSTER, clock=WallClock(), environ={})
+        for _ in range(2):
+            house.executor.send([order, order])
+            other.send([order])
+        assert house.wait_end().exit_code == 0
+        wait_for(lambda: [r for r in other.poll() if r.kind is ReportKind.EXITED], "the other's view")
+        assert runs(house) == 1
+        other.close()
+
+    def test_cut_off_plan_begins_nothing(self, house: House) -> None:
+        plan = json.dumps(plan_of(house, python(COUNT))).encode()
+        program = str(Path(names.__file__).with_name("_supervise.py"))
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", program, "1.1"], input=plan[:-20], capture_output=True, timeout=20
+        )
+        assert done.returncode not in (0, 3)
+        assert list((house.data_dir / "attempts").iterdir()) == []
+
+
+class TestLease:
+    def test_without_a_service_an_attempt_stops_itself(self, house: House) -> None:
+        house.new_executor(lease_s=0.3)
+        house.executor.send([launch(python(WAIT))])
+        wait_for(lambda: "ready" in house.output(), "the program")
+        wait_for((house.folder() / names.EXIT).exists, "the end by lease")
+        end = house.wait_end()
+        assert (end.kind, end.stop_signalled) == (ReportKind.LOST, True)
+        assert "lease" in end.detail
+
+    def test_it_is_warned_first_if_it_asked_for_that(self, house: House) -> None:
+        house.new_executor(lease_s=0.3)
+        code = (
+            "import signal, os; signal.signal(10, lambda *_: os._exit(75)); print('ready', flush=True)\nsignal.pause()"
+        )
+        house.executor.send([launch(python(code), preemption=PreemptionSignal("SIGUSR1", 30.0))])
+        wait_for(lambda: "ready" in house.output(), "the program")
+        wait_for((house.folder() / names.EXIT).exists, "the end by lease")
+        end = house.wait_end()
+        assert (end.kind, end.exit_code) == (ReportKind.EXITED, 75)
+
+    def test_polling_renews_it(self, house: House) -> None:
+        house.new_executor(lease_s=0.6)
+        house.executor.send([launch(python(WAIT))])
+        end = time.monotonic() + 1.5
+        wait_for(lambda: house.poll() is not None and time.monotonic() > end, "two and a half leases")
+        assert not (house.folder() / names.EXIT).exists()
+
+
+@pytest.mark.skipif(shutil.which("mount") is None or os.geteuid() != 0, reason="needs to mount a small disk")
+class TestFullDisk:
+    @pytest.fixture
+    def small(self, tmp_path: Path) -> Any:
+        disk = tmp_path / "disk"
+        disk.mkdir()
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "none", str(disk)], capture_output=True)
+        if mounted.returncode != 0:
+            pytest.skip("may not mount")
+        made = House(disk / "data")
+        yield made
+        (disk / "ballast").unlink(missing_ok=True)
+        made.close()
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+    @staticmethod
+    def fill(house: House) -> None:
+        with (house.data_dir.parent / "ballast").open("ab", buffering=0) as stream:
+            try:
+                while True:
+                    stream.write(b"x" * 4096)
+            except OSError:
+                pass
+
+    def test_no_room_to_launch(self, small: House) -> None:
+        self.fill(small)
+        end = small.run(python("print('ran')"))
+        assert (end.kind, end.reason) == (ReportKind.LAUNCH_FAILED, Reason.DISK_FULL)
+        small.executor.acknowledge([end])
+        small.executor.send([launch(python("print('ran')"))])
+        assert small.poll() == []
+
+    def test_full_while_it_runs(self, small: House) -> None:
+        code = (
+            "import os, sys\nprint('ready', flush=True)\n"
+            "while not os.path.exists(os.environ['SOONER_CHECKPOINT_DIR'] + '/go'): pass\n"
+            "open(os.environ['SOONER_CHECKPOINT_DIR'] + '/big', 'w').write('x' * 1000000)"
+        )
+        small.executor.send([launch(python(code))])
+        small.wait_output("ready")
+        (small.data_dir / "checkpoints/1/go").touch()
+        end = small.wait_end()
+        assert (end.kind, end.exit_code, end.reason) == (ReportKind.EXITED, 1, Reason.DISK_FULL)
+        assert not (small.folder() / names.RESERVED).exists()
+        small.new_executor()  # a service can be started on a full disk, too
+
+    def test_a_stop_works_on_a_full_disk(self, small: House) -> None:
+        small.executor.send([launch(python(WAIT))])
+        small.wait_output("ready")
+        self.fill(small)
+        small.stop(grace_s=5.0)
+        end = small.wait_end()
+        assert (end.exit_code, end.stop_signalled) == (143, True)
+        small.executor.acknowledge([end])
+        assert small.executor.observed() == {}
