@@ -29,6 +29,15 @@ T = TypeVar("T")
 class CodecError(ValueError):
     """A value that cannot be written, or a document that cannot be read; says where."""
 
+    def __init__(self, problem: str, place: tuple[str, ...] = ()) -> None:
+        self.problem = problem
+        self.place = place
+        super().__init__(f"{'.'.join(place)}: {problem}" if place else problem)
+
+    def within(self, name: str) -> "CodecError":
+        """The same fault, seen from one level further out. Built on the way up, so that the good case costs nothing."""
+        return CodecError(self.problem, (name, *self.place))
+
 
 @dataclass(frozen=True, slots=True)
 class FactPayload:
@@ -47,22 +56,28 @@ class _Refusal:
 
 
 class _Shape(NamedTuple):
-    """Both directions of one annotation; the second argument says where in the document we are, for the error."""
+    """Both directions of one annotation. Each raises :class:`CodecError`."""
 
-    encode: Callable[[Any, str], Any]
-    decode: Callable[[Any, str], Any]
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
 
 
 def encode(value: object) -> dict[str, Any]:
     """The document of a dataclass of the vocabulary. Raises :class:`CodecError`."""
     kind: Any = type(value)
-    return {"v": VERSION, **_shape(kind).encode(value, kind.__name__)}
+    try:
+        return {"v": VERSION, **_shape(kind).encode(value)}
+    except CodecError as error:
+        raise error.within(kind.__name__) from None
 
 
 def decode(kind: type[T], document: object) -> T:
     """The value of that kind. Raises :class:`CodecError` for anything that :func:`encode` would not write."""
     hint: Any = kind
-    value: T = _shape(hint).decode(_unversioned(document, kind.__name__), kind.__name__)
+    try:
+        value: T = _shape(hint).decode(_unversioned(document))
+    except CodecError as error:
+        raise error.within(kind.__name__) from None
     return value
 
 
@@ -111,22 +126,20 @@ _ACTION_WORDS: Mapping[str, type] = {"start": Start, "preempt": Preempt, "resize
 
 
 def _encode_rows(hint: Any, values: Sequence[object]) -> dict[str, Any]:
-    shape = _shape(hint)
-    return {"v": VERSION, "items": [shape.encode(value, f"[{at}]") for at, value in enumerate(values)]}
+    return {"v": VERSION, "items": [*map(_shape(hint).encode, values)]}
 
 
 def _decode_rows(hint: Any, document: object) -> list[Any]:
-    body = _unversioned(document, "list")
+    body = _unversioned(document)
     if set(body) != {"items"} or not isinstance(body["items"], list):
-        raise CodecError("list: expected the key 'items' alone")
-    shape = _shape(hint)
-    return [shape.decode(item, f"[{at}]") for at, item in enumerate(body["items"])]
+        raise CodecError("expected the key 'items' alone, with a list")
+    return [*map(_shape(hint).decode, body["items"])]
 
 
-def _unversioned(document: object, where: str) -> dict[str, Any]:
+def _unversioned(document: object) -> dict[str, Any]:
     if not isinstance(document, dict) or document.get("v") != VERSION:
         version = document.get("v") if isinstance(document, dict) else None
-        raise CodecError(f"{where}: document version {version!r} is not {VERSION}")
+        raise CodecError(f"document version {version!r} is not {VERSION}")
     return {key: value for key, value in document.items() if key != "v"}
 
 
@@ -155,30 +168,30 @@ def _shape(hint: Any) -> _Shape:
     raise CodecError(f"no document form for {hint!r}")
 
 
-def _text(value: Any, where: str) -> str:
+def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise CodecError(f"{where}: {value!r} is not a string")
+        raise CodecError(f"{value!r} is not a string")
     return str(value)
 
 
-def _flag(value: Any, where: str) -> bool:
+def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise CodecError(f"{where}: {value!r} is not a boolean")
+        raise CodecError(f"{value!r} is not a boolean")
     return value
 
 
-def _whole(value: Any, where: str) -> int:
+def _whole(value: Any) -> int:
     try:
         if isinstance(value, bool):
             raise TypeError
         return index(value)  # also takes numpy's integers, which json does not
     except TypeError:
-        raise CodecError(f"{where}: {value!r} is not a whole number") from None
+        raise CodecError(f"{value!r} is not a whole number") from None
 
 
-def _real(value: Any, where: str) -> float:
+def _real(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise CodecError(f"{where}: {value!r} is not a finite number")
+        raise CodecError(f"{value!r} is not a finite number")
     return float(value)
 
 
@@ -191,32 +204,38 @@ _SCALARS: Mapping[type, _Shape] = {
 
 
 def _enum(kind: type[StrEnum]) -> _Shape:
-    def encode_word(value: Any, where: str) -> str:
+    def encode_word(value: Any) -> str:
         if not isinstance(value, kind):
-            raise CodecError(f"{where}: {value!r} is not a {kind.__name__}")
+            raise CodecError(f"{value!r} is not a {kind.__name__}")
         return value.value
 
-    def decode_word(value: Any, where: str) -> StrEnum:
+    def decode_word(value: Any) -> StrEnum:
         try:
-            return kind(_text(value, where))
+            return kind(_text(value))
         except ValueError:
-            raise CodecError(f"{where}: {value!r} is not a {kind.__name__}") from None
+            raise CodecError(f"{value!r} is not a {kind.__name__}") from None
 
     return _Shape(encode_word, decode_word)
 
 
 def _tuple(arguments: tuple[Any, ...]) -> _Shape:
+    if arguments == (float, Ellipsis):
+        return _Shape(lambda value: [*_reals(value, tuple)], lambda value: tuple(_reals(value, list)))
     if len(arguments) == 2 and arguments[1] is Ellipsis:
         item = _shape(arguments[0])
-
-        def encode_all(value: Any, where: str) -> list[Any]:
-            return [item.encode(entry, f"{where}[{at}]") for at, entry in enumerate(_sequence(value, tuple, where))]
-
-        def decode_all(value: Any, where: str) -> tuple[Any, ...]:
-            return tuple(item.decode(entry, f"{where}[{at}]") for at, entry in enumerate(_sequence(value, list, where)))
-
-        return _Shape(encode_all, decode_all)
+        return _Shape(
+            lambda value: [*map(item.encode, _sequence(value, tuple))],
+            lambda value: tuple(map(item.decode, _sequence(value, list))),
+        )
     return _fixed([_shape(argument) for argument in arguments], tuple)
+
+
+def _reals(value: Any, kind: type[Sequence[Any]]) -> Sequence[float]:
+    """Sample points, of which there are many: looked at one by one only if something is not plainly a finite float."""
+    entries = _sequence(value, kind)
+    if {*map(type, entries)} <= {float} and math.isfinite(sum(entries)):
+        return entries
+    return [*map(_real, entries)]
 
 
 def _row(kind: type[Any]) -> _Shape:
@@ -226,32 +245,42 @@ def _row(kind: type[Any]) -> _Shape:
 
 
 def _fixed(shapes: list[_Shape], build: Callable[[list[Any]], Any]) -> _Shape:
-    def encode_row(value: Any, where: str) -> list[Any]:
-        entries = _sequence(value, tuple, where, len(shapes))
-        return [shape.encode(entry, where) for shape, entry in zip(shapes, entries, strict=True)]
+    def encode_row(value: Any) -> list[Any]:
+        entries = _sequence(value, tuple, len(shapes))
+        return [shape.encode(entry) for shape, entry in zip(shapes, entries, strict=True)]
 
-    def decode_row(value: Any, where: str) -> Any:
-        entries = _sequence(value, list, where, len(shapes))
-        return build([shape.decode(entry, where) for shape, entry in zip(shapes, entries, strict=True)])
+    def decode_row(value: Any) -> Any:
+        entries = _sequence(value, list, len(shapes))
+        return build([shape.decode(entry) for shape, entry in zip(shapes, entries, strict=True)])
 
     return _Shape(encode_row, decode_row)
 
 
-def _sequence(value: Any, kind: type[Sequence[Any]], where: str, length: int | None = None) -> Sequence[Any]:
+def _sequence(value: Any, kind: type[Sequence[Any]], length: int | None = None) -> Sequence[Any]:
     if not isinstance(value, kind) or (length is not None and len(value) != length):
-        raise CodecError(f"{where}: expected a list" + (f" of {length}" if length is not None else ""))
+        raise CodecError("expected a list" + (f" of {length}" if length is not None else ""))
     return value
 
 
 def _mapping(key_hint: Any, value_hint: Any) -> _Shape:
     keys, values = _shape(key_hint), _shape(value_hint)
 
-    def convert(value: Any, where: str, side: int) -> dict[Any, Any]:
+    def convert(value: Any, key: Callable[[Any], Any], entry: Callable[[Any], Any]) -> dict[Any, Any]:
         if not isinstance(value, Mapping):
-            raise CodecError(f"{where}: expected an object")
-        return {keys[side](key, where): values[side](entry, f"{where}.{key}") for key, entry in value.items()}
+            raise CodecError("expected an object")
+        converted: dict[Any, Any] = {}
+        name: Any = ""
+        try:
+            for name, part in value.items():
+                converted[key(name)] = entry(part)
+        except CodecError as error:
+            raise error.within(str(name)) from None
+        return converted
 
-    return _Shape(lambda value, where: convert(value, where, 0), lambda value, where: convert(value, where, 1))
+    return _Shape(
+        lambda value: convert(value, keys.encode, values.encode),
+        lambda value: convert(value, keys.decode, values.decode),
+    )
 
 
 def _union(members: tuple[Any, ...]) -> _Shape:
@@ -260,48 +289,66 @@ def _union(members: tuple[Any, ...]) -> _Shape:
     if len(kinds) == 1:
         shape = _shape(kinds[0])
         return _Shape(
-            lambda value, where: None if value is None else shape.encode(value, where),
-            lambda value, where: None if value is None else shape.decode(value, where),
+            lambda value: None if value is None else shape.encode(value),
+            lambda value: None if value is None else shape.decode(value),
         )
     words = {kind: word for word, kind in _ACTION_WORDS.items()}
     shapes = {words[kind]: _shape(kind) for kind in kinds}
 
-    def encode_tagged(value: Any, where: str) -> dict[str, Any]:
+    def encode_tagged(value: Any) -> dict[str, Any]:
         if type(value) not in words:
-            raise CodecError(f"{where}: {value!r} is not an action")
+            raise CodecError(f"{value!r} is not an action")
         word = words[type(value)]
-        return {"action": word, **shapes[word].encode(value, where)}
+        return {"action": word, **shapes[word].encode(value)}
 
-    def decode_tagged(value: Any, where: str) -> Any:
+    def decode_tagged(value: Any) -> Any:
         if not isinstance(value, dict) or value.get("action") not in shapes:
-            raise CodecError(f"{where}: expected an action")
-        return shapes[value["action"]].decode({key: entry for key, entry in value.items() if key != "action"}, where)
+            raise CodecError("expected an action")
+        return shapes[value["action"]].decode({key: entry for key, entry in value.items() if key != "action"})
 
     return _Shape(encode_tagged, decode_tagged)
 
 
 def _dataclass(kind: type[Any]) -> _Shape:
     hints = get_type_hints(kind)
-    parts = {field.name: (field, _shape(hints[field.name])) for field in fields(kind) if field.init}
-    known = set(parts)
+    written = [field for field in fields(kind) if field.init]
+    shapes = {field.name: _shape(hints[field.name]) for field in written}
+    # None is left out where it is the default: most fields of most changes are absent.
+    optional = {field.name for field in written if field.default is None}
+    needed = {field.name for field in written if not _has_default(field)}
 
-    def encode_object(value: Any, where: str) -> dict[str, Any]:
+    # One try around each loop, not one per field: a restart decodes a hundred thousand of these.
+    encoders = [(name, shape.encode) for name, shape in shapes.items()]
+    decoders = {name: shape.decode for name, shape in shapes.items()}
+
+    def encode_object(value: Any) -> dict[str, Any]:
         if type(value) is not kind:
-            raise CodecError(f"{where}: {value!r} is not a {kind.__name__}")
-        return {
-            name: shape.encode(entry, f"{where}.{name}")
-            for name, (field, shape) in parts.items()
-            if (entry := getattr(value, name)) is not None or field.default is not None
-        }
+            raise CodecError(f"{value!r} is not a {kind.__name__}")
+        document: dict[str, Any] = {}
+        name = ""
+        try:
+            for name, write in encoders:
+                entry = getattr(value, name)
+                if entry is not None or name not in optional:
+                    document[name] = write(entry)
+        except CodecError as error:
+            raise error.within(name) from None
+        return document
 
-    def decode_object(value: Any, where: str) -> Any:
-        if not isinstance(value, dict) or not value.keys() <= known:
-            unknown = sorted(value.keys() - known) if isinstance(value, dict) else value
-            raise CodecError(f"{where}: unknown {unknown!r}, expected the fields of {kind.__name__}")
-        for name, (field, _) in parts.items():
-            if name not in value and not _has_default(field):
-                raise CodecError(f"{where}: the field {name!r} is missing")
-        return kind(**{name: parts[name][1].decode(entry, f"{where}.{name}") for name, entry in value.items()})
+    def decode_object(value: Any) -> Any:
+        if not isinstance(value, dict) or not value.keys() <= shapes.keys():
+            unknown = sorted(value.keys() - shapes.keys()) if isinstance(value, dict) else value
+            raise CodecError(f"unknown {unknown!r}, expected the fields of {kind.__name__}")
+        if not needed <= value.keys():
+            raise CodecError(f"the field {min(needed - value.keys())!r} is missing")
+        found: dict[str, Any] = {}
+        name = ""
+        try:
+            for name, entry in value.items():
+                found[name] = decoders[name](entry)
+        except CodecError as error:
+            raise error.within(name) from None
+        return kind(**found)
 
     return _Shape(encode_object, decode_object)
 
