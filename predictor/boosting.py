@@ -41,7 +41,7 @@ class Boosting:
         """See :class:`predictor.estimator.Estimator`."""
         import xgboost
 
-        data = xgboost.QuantileDMatrix(features, residuals)
+        data = xgboost.QuantileDMatrix(features, residuals, nthread=1)
         self._model = xgboost.train({**_PARAMETERS, "seed": seed}, data, num_boost_round=ROUNDS)
 
     def predict_points(self, features: Array) -> Array:

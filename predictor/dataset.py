@@ -84,11 +84,16 @@ def replay(rows: Iterable[EndedRow], knowledge: Knowledge) -> Iterator[tuple[End
     """Stream ended jobs (sorted by submission) through ``knowledge`` and give each one's labelled examples.
 
     At every submission exactly the jobs with end <= submission are known. Memory: the jobs open at one time, not the rows.
-    The last ends are applied too, so afterwards ``knowledge`` is what a service that saw these jobs would have.
+    The last ends are applied too, so afterwards ``knowledge`` is what a service that saw these jobs would have. Raises
+    ValueError for rows out of order: they would let a job see its future.
     """
     ends: list[tuple[float, int, EndedRow]] = []
+    newest_s = -math.inf
     for row in rows:
         submission = row.submission
+        if submission.submitted_at_s < newest_s:
+            raise ValueError(f"job {submission.job}: rows must be sorted by submission")
+        newest_s = submission.submitted_at_s
         while ends and ends[0][0] <= submission.submitted_at_s:
             knowledge.end(heappop(ends)[2])
         examples: dict[Unit, Example] = {}

@@ -25,7 +25,7 @@ from predictor.drift import DriftMonitor
 from predictor.intervals import Array, ConformalCalibrator, quantile_of
 from predictor.ladder import Rung, climb, finish, in_units, unit_of, weigh_declaration
 from predictor.prequential import ROWS_MAX, BaselineScores
-from predictor.rows import Submission, ended_row, request_submission
+from predictor.rows import Submission, ended_row, newest_by_submission, request_submission
 from predictor.throughput_table import Throughput, ThroughputRow, ThroughputTable
 from predictor.training import TrainedHead, TrainedModel
 
@@ -119,14 +119,13 @@ class LivePredictor:
 
     def warm(self, ended: Iterable[EndedJob], open_jobs: Iterable[PredictionRequest] = ()) -> None:
         """Load history at start: ended jobs in any order (the newest 40,000 count) and the jobs that are unfinished now."""
-        newest = sorted((ended_row(label) for label in ended), key=lambda row: (row.ended_at_s, row.submission.job))
-        rows = sorted(newest[-ROWS_MAX:], key=lambda row: (row.submission.submitted_at_s, row.submission.job))
+        rows = newest_by_submission(map(ended_row, ended), ROWS_MAX)
         with self._lock:
             seen = [(unit, example) for _, found in replay(rows, self._knowledge) for unit, example in found.items()]
             for unit, example in sorted(seen, key=lambda pair: (pair[1].ended_at_s, pair[1].submission.job)):
                 if example.label is not None:
                     self._scores[unit].observe(example.bucket, example.baselines, example.label)
-            for row in newest[-ROWS_MAX:]:
+            for row in sorted(rows, key=lambda row: (row.ended_at_s, row.submission.job)):
                 self._throughput.observe_row(row)
             for request in open_jobs:
                 self._knowledge.submit(request_submission(request))
@@ -185,11 +184,12 @@ class LivePredictor:
             plans = self._plan_all(requests)
         self._run_models(served, [plan for plan in plans if plan is not None])
         with self._lock:
-            return [None if plan is None else self._answer(served, drifting, plan) for plan in plans]
+            return [self._answer_safely(served, drifting, plan) for plan in plans]
 
     def _plan_all(self, requests: Sequence[PredictionRequest]) -> list[_Plan | None]:
         plans: list[_Plan | None] = []
         submissions = [request_submission(request) for request in requests]
+        # All are open before the first is looked at, so the order of a batch does not matter.
         for submission in submissions:
             self._knowledge.submit(submission)
         for request, submission in zip(requests, submissions, strict=True):
@@ -238,6 +238,13 @@ class LivePredictor:
             for plan, row in zip(plans, residuals, strict=True):
                 if np.isfinite(row).all():
                     plan.raw[version, kind] = plan.example.base + row
+
+    def _answer_safely(self, served: Sequence[_Served], drifting: set[Unit], plan: _Plan | None) -> Prediction | None:
+        try:
+            return None if plan is None else self._answer(served, drifting, plan)
+        except Exception:
+            _log.exception("the answer for a job failed; it is ranked by attained service")
+            return None
 
     def _answer(self, served: Sequence[_Served], drifting: set[Unit], plan: _Plan) -> Prediction | None:
         unit, example = plan.unit, plan.example

@@ -1,9 +1,10 @@
 """Training as a process of its own: ``python -m predictor.train_process --input rows.jsonl[.gz] --out DIR --seed N``.
 
-Input: JSON lines sorted by ``submitted_at_s``. The first line is ``{"schema": "sooner.ended-jobs/1"}``; each further line is an
+Input: JSON lines in any order. The first line is ``{"schema": "sooner.ended-jobs/1"}``; each further line is an
 ended job: ``job``, ``gpus``, ``submitted_at_s``, ``ended_at_s``, ``service_s`` and, where known, ``user``, ``project``, ``name``,
 ``iterations``, ``final_state``, ``declared_iterations``, ``walltime_s``, ``model``, ``batch_size``, ``stages``,
-``parameter_bytes``, ``gpu_type``, ``seconds_per_iteration``, ``ran_on_gpu_type``, ``servers_spanned``.
+``parameter_bytes``, ``gpu_type``, ``seconds_per_iteration``, ``ran_on_gpu_type``, ``servers_spanned``. Times are seconds since
+the Unix epoch, UTC. The 200,000 newest ended jobs make the history, the 40,000 newest of them are learnt from.
 
 Output: the model folder of :mod:`predictor.artifacts`, there completely or not at all. Standard output gets one JSON line:
 ``{"version", "sha256", "promotable", "champions"}``. Exit codes: 0 trained (whether or not a model passed the gate), 1 too little
@@ -14,12 +15,16 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Final
 
 from predictor import artifacts
 from predictor.errors import TrainingError
 from predictor.registry import ModelVersion, model_version
-from predictor.rows import RowError, read_jsonl
+from predictor.rows import RowError, newest_by_submission, read_jsonl
 from predictor.training import train
+
+HISTORY_ROWS_MAX: Final = 200_000
+"""Bounds the memory of a training (about 200 MB); a group's older jobs have long left its newest 20."""
 
 
 def load_result(folder: Path) -> ModelVersion:
@@ -38,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"--out {options.out}: exists and is not an empty folder", file=sys.stderr)
         return 2
     try:
-        model = train(read_jsonl(options.input), seed=options.seed)
+        model = train(newest_by_submission(read_jsonl(options.input), HISTORY_ROWS_MAX), seed=options.seed)
     except (RowError, OSError) as error:
         print(f"--input: {error}", file=sys.stderr)
         return 2

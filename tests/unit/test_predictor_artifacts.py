@@ -1,0 +1,163 @@
+"""Stored models: what is written is what is read, and nothing else is ever read."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import skops.io
+
+from policies.model.estimate import Unit
+from predictor import artifacts, features, forest
+from predictor.errors import ArtifactError
+from predictor.forest import QuantileForest
+from predictor.serving import LivePredictor
+from tests.unit.predictor_history import recurring_history, request, small_model
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("models") / "one"
+    return folder, artifacts.save(small_model(), folder)
+
+
+@pytest.fixture
+def copy(stored: tuple[Path, str], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(stored[0], tmp_path / "copy"))
+
+
+def test_a_stored_model_answers_exactly_as_the_trained_one(stored: tuple[Path, str]) -> None:
+    folder, digest = stored
+    started_s = time.perf_counter()
+    loaded = artifacts.load(folder, manifest_sha256=digest)
+    assert time.perf_counter() - started_s < 1.0
+    assert artifacts.metrics_json(loaded) == artifacts.metrics_json(small_model())
+    for kind in ("random_forest", "xgboost", "quantile_forest"):
+        answers = []
+        for model in (small_model(), loaded):
+            predictor = LivePredictor()
+            predictor.warm(recurring_history(240, reports=False))
+            predictor.use(model, kind=kind)
+            answers.append(predictor.predict(0.0, [request(1, name="program2", user="user2"), request(2)]))
+        for first, second in zip(*answers, strict=True):
+            assert first is not None
+            assert second is not None
+            assert first.estimate.points == pytest.approx(second.estimate.points, rel=1e-3)
+            assert first.estimate.model_version == second.estimate.model_version
+
+
+def test_a_folder_is_written_completely_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full_disk(self: QuantileForest, path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(QuantileForest, "save", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        artifacts.save(small_model(), tmp_path / "models" / "one")
+    assert list((tmp_path / "models").iterdir()) == []
+
+
+def _manifest(change: Callable[[dict], None]) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        path = folder / artifacts.MANIFEST
+        manifest = json.loads(path.read_text())
+        change(manifest)
+        path.write_text(json.dumps(manifest))
+
+    return spoil
+
+
+def _flip_a_byte(folder: Path) -> None:
+    path = folder / "service_s.xgboost.ubj"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def _link(folder: Path) -> None:
+    path = folder / "service_s.xgboost.ubj"
+    path.rename(folder.parent / "elsewhere.ubj")
+    path.symlink_to(folder.parent / "elsewhere.ubj")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (_flip_a_byte, "its sha256 is not the one on record"),
+        (_link, "missing; train again"),
+        (lambda folder: (folder / "service_s.random_forest.skops").unlink(), "missing; train again"),
+        (lambda folder: (folder / "metrics.json").write_text("{}"), "its sha256 is not the one on record"),
+        (lambda folder: (folder / "manifest.json").write_text("{"), "not a readable model folder"),
+        (lambda folder: (folder / "manifest.json").unlink(), "not a readable model folder"),
+        (_manifest(lambda m: m.update(schema="sooner.model/9")), "schema 'sooner.model/9' is not"),
+        (_manifest(lambda m: m.update(feature_schema="features/0:abc")), "made for features 'features/0:abc'"),
+        (_manifest(lambda m: m["libraries"].update(numpy="1.0")), "train again"),
+        (_manifest(lambda m: m.pop("seed")), "not a complete manifest"),
+        (
+            _manifest(lambda m: m["heads"]["service_s"]["models"]["xgboost"].update(file="../../etc/passwd")),
+            "not a file name in the folder",
+        ),
+        (
+            _manifest(lambda m: m["heads"]["service_s"]["models"].update(oracle={})),
+            "unknown kind 'oracle'",
+        ),
+        (_manifest(lambda m: m["heads"]["service_s"].update(champion="oracle")), "champion 'oracle' is not among"),
+    ],
+)
+def test_what_does_not_match_is_refused_in_words(copy: Path, spoil: Callable[[Path], None], message: str) -> None:
+    spoil(copy)
+    with pytest.raises(ArtifactError, match=message):
+        artifacts.load(copy)
+
+
+def test_the_registry_pins_the_manifest(copy: Path, stored: tuple[Path, str]) -> None:
+    _manifest(lambda manifest: manifest.update(rows=7))(copy)
+    assert artifacts.load(copy).rows == 7
+    with pytest.raises(ArtifactError, match="not the one in the registry"):
+        artifacts.load(copy, manifest_sha256=stored[1])
+
+
+def test_a_hostile_file_never_runs_code(tmp_path: Path) -> None:
+    """A skops file that would call ``exec`` on load: its type is not on the list, so nothing of it is constructed."""
+    from sklearn.preprocessing import FunctionTransformer
+
+    mark = tmp_path / "ran"
+    hostile = FunctionTransformer(func=exec, kw_args={"x": f"open({str(mark)!r}, 'w')"})
+    path = tmp_path / "model.skops"
+    skops.io.dump(hostile, path)
+    with pytest.raises(ArtifactError, match="types that are not on the list"):
+        QuantileForest().load(path)
+    assert not mark.exists()
+
+
+def test_foreign_and_damaged_files_are_artifact_errors(tmp_path: Path) -> None:
+    from sklearn.linear_model import LinearRegression
+
+    path = tmp_path / "model.skops"
+    skops.io.dump(LinearRegression(), path)
+    with pytest.raises(ArtifactError, match="holds a LinearRegression, not a RandomForestQuantileRegressor"):
+        QuantileForest().load(path)
+    path.write_bytes(b"not a zip file")
+    with pytest.raises(ArtifactError, match="not a readable skops file"):
+        QuantileForest().load(path)
+    other = forest.RandomForest()
+    with pytest.raises(ArtifactError, match="not a readable skops file"):
+        other.load(tmp_path / "absent.skops")
+
+
+def test_models_of_other_features_are_refused(stored: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(features, "SCHEMA", "features/2:0000")
+    with pytest.raises(ArtifactError, match="this version builds 'features/2:0000'; train again"):
+        artifacts.load(stored[0])
+
+
+def test_points_of_every_model_ascend_and_are_finite() -> None:
+    head = small_model().heads[Unit.SERVICE_S]
+    odd = np.vstack([np.full((1, len(features.NAMES)), value) for value in (-1e9, 0.0, 1e9)])
+    for estimator in head.estimators.values():
+        points = estimator.predict_points(odd)
+        assert points.shape == (3, 32)
+        assert np.isfinite(points).all()
+        assert (np.diff(points, axis=1) >= 0.0).all()
