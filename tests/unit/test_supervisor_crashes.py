@@ -293,11 +293,13 @@ class TestFullDisk:
         mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "none", str(disk)], capture_output=True)
         if mounted.returncode != 0:
             pytest.skip("may not mount")
-        made = House(disk / "data")
-        yield made
-        (disk / "ballast").unlink(missing_ok=True)
-        made.close()
-        subprocess.run(["umount", "-l", str(disk)], check=True)
+        try:
+            made = House(disk / "data")
+            yield made
+            (disk / "ballast").unlink(missing_ok=True)
+            made.close()
+        finally:
+            subprocess.run(["umount", "-l", str(disk)], check=True)
 
     @staticmethod
     def fill(house: House) -> None:
