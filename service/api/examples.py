@@ -56,6 +56,8 @@ PLAIN_JOB: dict[str, Any] = {
     "labels": {"team": "research"},
 }
 
+JOBS: dict[str, Any] = {"jobs": [PLAIN_JOB, CATALOGUE_JOB]}
+
 SERVER: dict[str, Any] = {"name": "gpu-07", "gpus": 8, "gpu_type": "V100", "rack": "r1", "nic_gbps": 100}
 
 PROGRESS: dict[str, Any] = {"iteration": 1200, "total_iterations": 5000, "checkpoint_iteration": 1000, "loss": 0.31}

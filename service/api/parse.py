@@ -4,20 +4,15 @@ Every fault of a submission is collected with its JSON pointer before anything i
 Knows no database; which jobs exist (``after``) is checked where the jobs are inserted.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
-
-from policies.catalogue import MODELS, build, default_config
-from policies.stages import GraphError, cut, layer_graph
+from collections.abc import Hashable, Sequence
 
 from policies.model.cluster import Cluster
-from policies.model.graph import Layer, LayerGraph, StageGraph
 from policies.model.ids import JobId
 from policies.model.job import JobSpec, Launch, PreemptionSignal
-from policies.model.parallelism import ParallelismConfig, Schedule
 from policies.placement.choose import fits_empty
+from service.api.graphs import Faults, shape_of
 from service.api.problems import Fault, Problem, ProblemType, json_pointer
-from service.api.schemas import CatalogueGraphBody, JobBody, JobsBody, LayersGraphBody, ParallelismBody
+from service.api.schemas import CatalogueGraphBody, JobBody, JobsBody
 from service.settings import Settings
 
 RESERVED_ENV_PREFIX = "SOONER_"
@@ -41,29 +36,6 @@ _Placed = tuple[tuple[str | int, ...], JobBody]
 """A job's body and where it stands in the request."""
 
 
-class _Faults:
-    """The faults of one job, which stands at ``base`` in the body."""
-
-    def __init__(self, base: tuple[str | int, ...]) -> None:
-        self._base = json_pointer(base)
-        self.found: list[Fault] = []
-
-    def add(self, detail: str, *path: str | int) -> None:
-        self.found.append(Fault(detail, pointer=self._base + json_pointer(path)))
-
-    def add_graph(self, error: GraphError, *path: str | int) -> None:
-        self.found.append(Fault(str(error), pointer=self._base + json_pointer(path) + error.pointer_suffix))
-
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """What a job's graph, parallelism and ``gpus`` say together."""
-
-    gpus: int
-    stage_graph: StageGraph | None = None
-    parallelism: ParallelismConfig | None = None
-
-
 def parse_submission(body: JobBody | JobsBody, settings: Settings, cluster: Cluster) -> list[JobSpec]:
     """The jobs of a submission. Raises :class:`Problem` (422) with every fault of every job."""
     if isinstance(body, JobBody):
@@ -82,8 +54,8 @@ def _parse_all(placed: Sequence[_Placed], settings: Settings, cluster: Cluster) 
     broken: list[Fault] = []
     too_large: list[Fault] = []
     for base, body in placed:
-        faults = _Faults(base)
-        spec = _parse_job(body, settings, faults)
+        faults = Faults(base)
+        spec = _parse_job(body, settings, cluster, faults)
         broken.extend(faults.found)
         if spec is None:
             continue
@@ -99,9 +71,9 @@ def _parse_all(placed: Sequence[_Placed], settings: Settings, cluster: Cluster) 
     return specs
 
 
-def _parse_job(body: JobBody, settings: Settings, faults: _Faults) -> JobSpec | None:
+def _parse_job(body: JobBody, settings: Settings, cluster: Cluster, faults: Faults) -> JobSpec | None:
     _check_command(body, faults)
-    shape = _shape(body, settings, faults)
+    shape = shape_of(body, settings.layers_max, cluster, faults)
     if shape is not None:
         _check_range(body, shape.gpus, faults)
     if faults.found or shape is None:
@@ -137,7 +109,7 @@ def _parse_job(body: JobBody, settings: Settings, faults: _Faults) -> JobSpec | 
     )
 
 
-def _check_command(body: JobBody, faults: _Faults) -> None:
+def _check_command(body: JobBody, faults: Faults) -> None:
     if not body.command[0]:
         faults.add("The program's name is empty", "command", 0)
     for name in body.env:
@@ -145,128 +117,11 @@ def _check_command(body: JobBody, faults: _Faults) -> None:
             faults.add("Sooner itself sets this variable", "env", name)
 
 
-def _check_range(body: JobBody, gpus: int, faults: _Faults) -> None:
+def _check_range(body: JobBody, gpus: int, faults: Faults) -> None:
     if body.gpus_min is not None and body.gpus_min > gpus:
         faults.add(f"Above the job's own size ({gpus} GPUs)", "gpus_min")
     if body.gpus_max is not None and body.gpus_max < gpus:
         faults.add(f"Below the job's own size ({gpus} GPUs)", "gpus_max")
-
-
-def _shape(body: JobBody, settings: Settings, faults: _Faults) -> _Shape | None:
-    if body.graph is None:
-        return _shape_without_graph(body, faults)
-    graph = (
-        _catalogue_graph(body.graph, body.gpu_type, faults)
-        if isinstance(body.graph, CatalogueGraphBody)
-        else _layers_graph(body.graph, settings, faults)
-    )
-    config = _config(body, faults)
-    if config is not None and body.gpus is not None and body.gpus != config.gpus:
-        faults.add(f"'parallelism' takes {config.gpus} GPUs, not {body.gpus}", "gpus")
-    if graph is None or config is None:
-        return None
-    stages: int | Sequence[Sequence[str]] = len(config.replicas)
-    if body.parallelism is not None and isinstance(body.parallelism.stages, list):
-        stages = body.parallelism.stages
-    try:
-        return _Shape(config.gpus, cut(graph, stages), config)
-    except GraphError as error:
-        faults.add_graph(error, "parallelism", "stages")
-        return None
-
-
-def _shape_without_graph(body: JobBody, faults: _Faults) -> _Shape | None:
-    if body.parallelism is not None:
-        faults.add("It spreads a graph, and the job has none", "parallelism")
-    if body.tensor_across_servers:
-        faults.add("It is about a graph's tensor groups, and the job has no graph", "tensor_across_servers")
-    if body.gpus is None:
-        faults.add("A job without a graph must say how many GPUs it needs", "gpus")
-        return None
-    return _Shape(body.gpus)
-
-
-def _config(body: JobBody, faults: _Faults) -> ParallelismConfig | None:
-    """The parallelism as given, else the usual one for ``gpus``."""
-    if body.parallelism is not None:
-        config = _given_config(body.parallelism, faults)
-    elif body.gpus is None:
-        faults.add("Give 'parallelism', or 'gpus' for the usual way to spread this graph", "gpus")
-        return None
-    elif isinstance(body.graph, CatalogueGraphBody):
-        # An unknown model is another fault, reported with its own pointer.
-        config = default_config(body.graph.model, body.gpus) if body.graph.model in MODELS else None
-    else:
-        config = ParallelismConfig(replicas=(body.gpus,), tensor=(1,))
-    if config is None:
-        return None
-    return replace(config, tensor_across_servers=body.tensor_across_servers or config.tensor_across_servers)
-
-
-def _given_config(body: ParallelismBody, faults: _Faults) -> ParallelismConfig | None:
-    stages = body.stages if isinstance(body.stages, int) else len(body.stages)
-    tensor = body.tensor if body.tensor is not None else [1] * stages
-    matches = True
-    for key, values in (("replicas", body.replicas), ("tensor", tensor)):
-        if len(values) != stages:
-            faults.add(f"{len(values)} numbers for {stages} stages", "parallelism", key)
-            matches = False
-    if not matches:
-        return None
-    return ParallelismConfig(tuple(body.replicas), tuple(tensor), Schedule(body.schedule), body.micro_batches)
-
-
-def _catalogue_graph(body: CatalogueGraphBody, gpu_type: str | None, faults: _Faults) -> LayerGraph | None:
-    if body.model not in MODELS:
-        faults.add(f"Not in the catalogue; it has {', '.join(sorted(MODELS))}", "graph", "model")
-        return None
-    return build(body.model, body.batch_size)
-
-
-def _layers_graph(body: LayersGraphBody, settings: Settings, faults: _Faults) -> LayerGraph | None:
-    if len(body.layers) > settings.layers_max:
-        faults.add(f"At most {settings.layers_max} layers (setting layers_max)", "graph", "layers")
-        return None
-    # All broken names are collected here, because building the graph stops at the first.
-    broken = list(_broken_names(body))
-    for detail, path in broken:
-        faults.add(detail, "graph", *path)
-    if not any(layer.forward_s + layer.backward_s > 0 for layer in body.layers):
-        faults.add("No layer takes any time", "graph", "layers")
-    if broken:
-        return None
-    layers = [
-        Layer(
-            layer.name,
-            layer.forward_s,
-            layer.backward_s,
-            layer.parameter_bytes,
-            layer.activation_bytes,
-            layer.tensor_bytes,
-        )
-        for layer in body.layers
-    ]
-    try:
-        return layer_graph(layers, [(tail, head) for tail, head in body.edges])
-    except GraphError as error:
-        faults.add_graph(error, "graph")
-        return None
-
-
-def _broken_names(body: LayersGraphBody) -> Iterator[tuple[str, tuple[str | int, ...]]]:
-    names: set[str] = set()
-    for index, layer in enumerate(body.layers):
-        if layer.name in names:
-            yield f"A layer {layer.name!r} came before", ("layers", index, "name")
-        names.add(layer.name)
-    seen: set[tuple[str, str]] = set()
-    for index, (tail, head) in enumerate(body.edges):
-        for end, name in enumerate((tail, head)):
-            if name not in names:
-                yield f"No layer is called {name!r}", ("edges", index, end)
-        if (tail, head) in seen:
-            yield "The edge came before", ("edges", index)
-        seen.add((tail, head))
 
 
 class _Fit:

@@ -177,8 +177,11 @@ def response(
     return JSONResponse(body, kind.status, dict(headers or {}), MEDIA_TYPE)
 
 
-_DISCRIMINATOR_TAGS = frozenset({"one", "many", "layers-graph", "catalogue-graph", "stage-count", "stage-lists"})
-"""Tags of the tagged unions in ``schemas``: pydantic puts them into a fault's path, where they are no key of the body."""
+_NO_KEYS = frozenset(
+    {"<one>", "<many>", "<layers-graph>", "<catalogue-graph>", "<stage-count>", "<stage-lists>", "[key]"}
+)
+"""What pydantic puts into a fault's path though it is no key of the body: the tags of the unions in ``schemas``, and the
+mark of a fault in a key itself."""
 
 
 def _fault(error: Mapping[str, Any]) -> Fault:
@@ -188,7 +191,7 @@ def _fault(error: Mapping[str, Any]) -> Fault:
     if error["type"] == "extra_forbidden":
         message = "Unknown key"
     if source == "body":
-        return Fault(message, pointer=json_pointer(part for part in path if part not in _DISCRIMINATOR_TAGS))
+        return Fault(message, pointer=json_pointer(part for part in path if part not in _NO_KEYS))
     return Fault(message, parameter=".".join(str(part) for part in path))
 
 

@@ -6,7 +6,7 @@ Limits that an operator sets (body size, layers, jobs a request) are checked whe
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, RootModel, Tag
 
 from service.api import examples
 
@@ -85,11 +85,11 @@ def _graph_tag(value: Any) -> str:
     catalogue = isinstance(value, CatalogueGraphBody) or (
         isinstance(value, dict) and ("model" in value or "batch_size" in value)
     )
-    return "catalogue-graph" if catalogue else "layers-graph"
+    return "<catalogue-graph>" if catalogue else "<layers-graph>"
 
 
 GraphBody = Annotated[
-    Annotated[LayersGraphBody, Tag("layers-graph")] | Annotated[CatalogueGraphBody, Tag("catalogue-graph")],
+    Annotated[LayersGraphBody, Tag("<layers-graph>")] | Annotated[CatalogueGraphBody, Tag("<catalogue-graph>")],
     Discriminator(_graph_tag),
 ]
 
@@ -98,14 +98,14 @@ StageLists = Annotated[list[Annotated[list[Name], Field(min_length=1)]], Field(m
 
 
 def _stages_tag(value: Any) -> str:
-    return "stage-lists" if isinstance(value, list) else "stage-count"
+    return "<stage-lists>" if isinstance(value, list) else "<stage-count>"
 
 
 class ParallelismBody(Body):
     """How the job is spread: pipeline stages, data-parallel replicas and a tensor degree for each."""
 
     stages: Annotated[
-        Annotated[StageCount, Tag("stage-count")] | Annotated[StageLists, Tag("stage-lists")],
+        Annotated[StageCount, Tag("<stage-count>")] | Annotated[StageLists, Tag("<stage-lists>")],
         Discriminator(_stages_tag),
     ] = Field(description="A number (the service cuts the graph) or a list of layer-name lists.")
     replicas: Annotated[list[Degree], Field(min_length=1)] = Field(description="One number a stage.")
@@ -165,20 +165,27 @@ class JobBody(Body):
 class JobsBody(Body):
     """Several jobs, accepted together or not at all."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"jobs": [examples.PLAIN_JOB, examples.CATALOGUE_JOB]}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [examples.JOBS]})
 
     jobs: Annotated[list[JobBody], Field(min_length=1)]
 
 
 def _submission_tag(value: Any) -> str:
     many = isinstance(value, JobsBody) or (isinstance(value, dict) and "jobs" in value)
-    return "many" if many else "one"
+    return "<many>" if many else "<one>"
 
 
-Submission = Annotated[
-    Annotated[JobBody, Tag("one")] | Annotated[JobsBody, Tag("many")],
-    Discriminator(_submission_tag),
-]
+class SubmissionBody(
+    RootModel[
+        Annotated[
+            Annotated[JobBody, Tag("<one>")] | Annotated[JobsBody, Tag("<many>")],
+            Discriminator(_submission_tag),
+        ]
+    ]
+):
+    """One job, or ``{"jobs": [...]}``."""
+
+    model_config = ConfigDict(strict=True, frozen=True, json_schema_extra={"examples": [examples.JOB, examples.JOBS]})
 
 
 class HoldBody(Body):

@@ -3,7 +3,9 @@
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -89,10 +91,20 @@ class World:
         return True
 
 
+@cache
+def _empty_database() -> bytes:
+    """A migrated database file. Migrating takes longer than most tests, and all start from the same file."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "empty.db"
+        upgrade(f"sqlite:///{path}")
+        return path.read_bytes()
+
+
 def make_world(folder: Path, **settings: Any) -> World:
     """A migrated database in the folder and everything around it."""
-    url = f"sqlite:///{folder / 'sooner.db'}"
-    upgrade(url)
+    path = folder / "sooner.db"
+    path.write_bytes(_empty_database())
+    url = f"sqlite:///{path}"
     database = open_database(url)
     chosen = Settings(data_dir=folder, database_url=url, **settings)
     return World(database, SqlStore(database), chosen, secrets.token_urlsafe(32))

@@ -22,7 +22,7 @@ from service.api.paging import Page, Paging
 from service.api.parse import parse_submission
 from service.api.problems import Fault, Problem, ProblemType, json_pointer
 from service.api.routers.common import JobPath, NoBody, job_or_404, problems, router
-from service.api.schemas import TEXT_MAX, HoldBody, JobBody, PriorityBody, Submission
+from service.api.schemas import TEXT_MAX, HoldBody, JobBody, PriorityBody, SubmissionBody
 from service.db import reads
 from service.engine.events import Fact, FactKind
 
@@ -39,12 +39,12 @@ FilterText = Annotated[str | None, Query(max_length=TEXT_MAX)]
     responses=problems(400, 409, 413, 415, 429),
     summary="Submit one job, or many at once",
 )
-def submit(dependencies: Deps, keys: KeyStore, keyed: Keyed, body: Annotated[Submission, Body()]) -> Response:
+def submit(dependencies: Deps, keys: KeyStore, keyed: Keyed, body: SubmissionBody) -> Response:
     """Accepts all jobs of the request or none. The prediction follows in the next cycle."""
 
     def prepare() -> Effect:
-        specs = parse_submission(body, dependencies.settings, dependencies.cluster().cluster)
-        single = isinstance(body, JobBody)
+        specs = parse_submission(body.root, dependencies.settings, dependencies.cluster().cluster)
+        single = isinstance(body.root, JobBody)
         return lambda session: _insert(session, dependencies, specs, single)
 
     answer = keys.run(keyed, prepare)

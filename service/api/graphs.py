@@ -1,0 +1,182 @@
+"""What a body says of a job's graph and parallelism, as a stage graph on the reference GPU.
+
+Every fault is noted with its JSON pointer; None comes back where the faults leave nothing to build.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from policies.catalogue import GPUS, MODELS, build, default_config
+from policies.model.cluster import Cluster
+from policies.model.graph import Layer, LayerGraph, StageGraph
+from policies.model.parallelism import ParallelismConfig, Schedule
+from policies.stages import GraphError, cut, layer_graph
+from service.api.problems import Fault, json_pointer
+from service.api.schemas import CatalogueGraphBody, JobBody, LayersGraphBody, ParallelismBody
+
+
+class Faults:
+    """The faults of one job, which stands at ``base`` in the body."""
+
+    def __init__(self, base: tuple[str | int, ...]) -> None:
+        self._base = json_pointer(base)
+        self.found: list[Fault] = []
+
+    def add(self, detail: str, *path: str | int) -> None:
+        """Note a fault of the value at ``path``."""
+        self.found.append(Fault(detail, pointer=self._base + json_pointer(path)))
+
+    def add_graph(self, error: GraphError, *path: str | int) -> None:
+        """Note what the graph's builder found; its pointer goes on from ``path``."""
+        self.found.append(Fault(str(error), pointer=self._base + json_pointer(path) + error.pointer_suffix))
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a job's graph, parallelism and ``gpus`` say together."""
+
+    gpus: int
+    stage_graph: StageGraph | None = None
+    parallelism: ParallelismConfig | None = None
+
+
+def shape_of(body: JobBody, layers_max: int, cluster: Cluster, faults: Faults) -> Shape | None:
+    """The job's shape; None where its faults leave none."""
+    if body.graph is None:
+        return _shape_without_graph(body, faults)
+    config = _config(body, faults)
+    if isinstance(body.graph, CatalogueGraphBody):
+        graph = _catalogue_graph(body.graph, body.gpu_type, config, cluster, faults)
+    else:
+        graph = _layers_graph(body.graph, body.gpu_type, layers_max, cluster, faults)
+    if config is not None and body.gpus is not None and body.gpus != config.gpus:
+        faults.add(f"'parallelism' takes {config.gpus} GPUs, not {body.gpus}", "gpus")
+    if graph is None or config is None:
+        return None
+    stages: int | Sequence[Sequence[str]] = len(config.replicas)
+    if body.parallelism is not None and isinstance(body.parallelism.stages, list):
+        stages = body.parallelism.stages
+    try:
+        return Shape(config.gpus, cut(graph, stages), config)
+    except GraphError as error:
+        faults.add_graph(error, "parallelism", "stages")
+        return None
+
+
+def _shape_without_graph(body: JobBody, faults: Faults) -> Shape | None:
+    if body.parallelism is not None:
+        faults.add("It spreads a graph, and the job has none", "parallelism")
+    if body.tensor_across_servers:
+        faults.add("It is about a graph's tensor groups, and the job has no graph", "tensor_across_servers")
+    if body.gpus is None:
+        faults.add("A job without a graph must say how many GPUs it needs", "gpus")
+        return None
+    return Shape(body.gpus)
+
+
+def _config(body: JobBody, faults: Faults) -> ParallelismConfig | None:
+    """The parallelism as given, else the usual one for ``gpus``."""
+    if body.parallelism is not None:
+        config = _given_config(body.parallelism, faults)
+    elif body.gpus is None:
+        faults.add("Give 'parallelism', or 'gpus' for the usual way to spread this graph", "gpus")
+        return None
+    elif isinstance(body.graph, CatalogueGraphBody):
+        # An unknown model is another fault, reported with its own pointer.
+        config = default_config(body.graph.model, body.gpus) if body.graph.model in MODELS else None
+    else:
+        config = ParallelismConfig(replicas=(body.gpus,), tensor=(1,))
+    if config is None:
+        return None
+    return replace(config, tensor_across_servers=body.tensor_across_servers or config.tensor_across_servers)
+
+
+def _given_config(body: ParallelismBody, faults: Faults) -> ParallelismConfig | None:
+    stages = body.stages if isinstance(body.stages, int) else len(body.stages)
+    tensor = body.tensor if body.tensor is not None else [1] * stages
+    matches = True
+    for key, values in (("replicas", body.replicas), ("tensor", tensor)):
+        if len(values) != stages:
+            faults.add(f"{len(values)} numbers for {stages} stages", "parallelism", key)
+            matches = False
+    if not matches:
+        return None
+    return ParallelismConfig(tuple(body.replicas), tuple(tensor), Schedule(body.schedule), body.micro_batches)
+
+
+def _catalogue_graph(
+    body: CatalogueGraphBody,
+    gpu_type: str | None,
+    config: ParallelismConfig | None,
+    cluster: Cluster,
+    faults: Faults,
+) -> LayerGraph | None:
+    if body.model not in MODELS:
+        faults.add(f"Not in the catalogue; it has {', '.join(sorted(MODELS))}", "graph", "model")
+        return None
+    # The layers are shared out to stages later: what one replica sees of the mini-batch is taken from the stage with the
+    # fewest.
+    replicas = min(config.replicas) if config is not None else 1
+    if gpu_type is None or gpu_type not in GPUS:
+        return build(body.model, body.batch_size, replicas=replicas)
+    return _on_reference(build(body.model, body.batch_size, gpu_type, replicas), gpu_type, cluster)
+
+
+def _on_reference(graph: LayerGraph, gpu_type: str, cluster: Cluster) -> LayerGraph:
+    """The graph with its times on a GPU of speed 1.0.
+
+    A job with a GPU type states its times on that type, and a server of it divides times by its ``gpu_speed`` again. Where
+    servers of one type differ in speed, the slowest is taken as what the user measured on.
+    """
+    speed = min((server.gpu_speed for server in cluster.servers if server.gpu_type == gpu_type), default=1.0)
+    if speed == 1.0:
+        return graph
+    layers = (
+        replace(layer, forward_s=layer.forward_s * speed, backward_s=layer.backward_s * speed) for layer in graph.layers
+    )
+    return replace(graph, layers=tuple(layers))
+
+
+def _layers_graph(
+    body: LayersGraphBody, gpu_type: str | None, layers_max: int, cluster: Cluster, faults: Faults
+) -> LayerGraph | None:
+    if len(body.layers) > layers_max:
+        faults.add(f"At most {layers_max} layers (setting layers_max)", "graph", "layers")
+        return None
+    # All broken names are collected here, because building the graph stops at the first.
+    broken = list(_broken_names(body))
+    for detail, path in broken:
+        faults.add(detail, "graph", *path)
+    if not any(layer.forward_s + layer.backward_s > 0 for layer in body.layers):
+        faults.add("No layer takes any time", "graph", "layers")
+    if broken:
+        return None
+    layers = [
+        Layer(
+            layer.name,
+            layer.forward_s,
+            layer.backward_s,
+            layer.parameter_bytes,
+            layer.activation_bytes,
+            layer.tensor_bytes,
+        )
+        for layer in body.layers
+    ]
+    try:
+        graph = layer_graph(layers, [(tail, head) for tail, head in body.edges])
+    except GraphError as error:
+        faults.add_graph(error, "graph")
+        return None
+    return graph if gpu_type is None else _on_reference(graph, gpu_type, cluster)
+
+
+def _broken_names(body: LayersGraphBody) -> Iterator[tuple[str, tuple[str | int, ...]]]:
+    names: set[str] = set()
+    for index, layer in enumerate(body.layers):
+        if layer.name in names:
+            yield f"A layer {layer.name!r} came before", ("layers", index, "name")
+        names.add(layer.name)
+    for index, edge in enumerate(body.edges):
+        for end, name in enumerate(edge):
+            if name not in names:
+                yield f"No layer is called {name!r}", ("edges", index, end)
