@@ -6,7 +6,7 @@ from policies.book import Book
 from policies.model.view import ClusterView, JobView
 from policies.options import Options, Preemption
 from policies.rank import Rank
-from policies.ranked import RankedPolicy
+from policies.ranked import REFRESH_S_MIN, RankedPolicy
 
 DEFAULTS = Options(preemption=Preemption.GUIDED)
 OPTIONS = frozenset(
@@ -34,7 +34,7 @@ class Las(RankedPolicy):
         """When the job reaches the next level, holding its GPUs until then."""
         attained = job.attained_service_s(view.now_s)
         missing = _threshold_gpu_s(_level(attained) + 1) - attained
-        return view.now_s + max(missing, 1e-6) / job.spec.gpus
+        return view.now_s + max(REFRESH_S_MIN, missing / job.spec.gpus)
 
 
 def _level(attained_gpu_s: float) -> int:

@@ -27,6 +27,9 @@ from policies.victims import Bid, find_victims
 DELAYED_PER_CLASS_MAX = 8
 """Jobs of one gang class that one cycle looks at while those before them wait for a better placement."""
 
+REFRESH_S_MIN = 1e-3
+"""A rank is refreshed this much later at the least: rounding must not ask for a refresh at the present instant again."""
+
 
 class Outcome(Enum):
     """What came of trying one job."""
@@ -70,7 +73,8 @@ class RankedPolicy:
         speed = job.speed(estimate.unit)
         if speed <= 0.0:
             return None
-        return view.now_s + max(0.0, rank.refresh_at_done - job.done(estimate.unit, view.now_s)) / speed
+        left_s = (rank.refresh_at_done - job.done(estimate.unit, view.now_s)) / speed
+        return view.now_s + max(REFRESH_S_MIN, left_s)
 
     def on_arrival(self, view: ClusterView, job: JobView, state: Book) -> None:
         """A job may start now."""
