@@ -3,14 +3,19 @@
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Unit
+from policies.model.ids import JobId
 from predictor import features, serving
 from predictor.baselines import NAMES as BASELINE_NAMES
+from predictor.dataset import Knowledge, replay
 from predictor.forest import QuantileForest
+from predictor.retraining import RetrainingPredictor
+from predictor.rows import ended_row
 from predictor.serving import LivePredictor
 from tests.unit.predictor_history import ended, recurring_history, request, small_model
 
@@ -181,3 +186,86 @@ def test_models_are_swapped_while_jobs_are_predicted() -> None:
     assert not thread.is_alive()
     assert not errors
     assert versions <= {"", f"{small_model().version}/xgboost"}
+
+
+def test_serving_builds_the_very_features_that_training_sees() -> None:
+    """The same events, once replayed from rows and once lived through, give the same vectors: no skew."""
+    rng = np.random.default_rng(4)
+    labels = [
+        ended(
+            job,
+            None,
+            submitted_at_s=job * 100.0,
+            service_s=float(rng.integers(10, 2_000)),
+            name=f"program{rng.integers(4)}",
+            user=f"user{rng.integers(3)}",
+            gpus=int(rng.integers(1, 3)),
+        )
+        for job in range(80)
+    ]
+    trained = {
+        row.submission.job: found[Unit.SERVICE_S].features
+        for row, found in replay([ended_row(label) for label in labels], Knowledge())
+    }
+    live = LivePredictor()
+    events = [(label.ended_at_s, 0, label.job, label) for label in labels]
+    events += [(label.submitted_at_s, 1, label.job, label) for label in labels]
+    for at_s, kind, _, label in sorted(events, key=lambda event: event[:3]):
+        if kind == 0:
+            live.ended(label)
+            continue
+        # A later job of the same cycle is known too, and must not count as one that was open before.
+        later = PredictionRequest(JobId(10_000 + label.job), label.spec, at_s + 1.0)
+        answer, _ = live.predict(at_s, [PredictionRequest(label.job, label.spec, at_s), later])
+        live.ended(replace(label, job=later.job, service_s=0.0))
+        if answer is not None:
+            assert answer.features == trained[label.job]
+
+
+def test_the_first_answer_is_the_one_that_is_scored() -> None:
+    predictor = LivePredictor()
+    predictor.warm([_run(job, 100.0) for job in range(3)])
+    (first,) = predictor.predict(0.0, [_ask(50)])
+    for job in range(3, 30):
+        predictor.ended(_run(job, 900.0))
+    (second,) = predictor.predict(0.0, [_ask(50)])
+    assert first is not None
+    assert second is not None
+    assert second.estimate.median > 5.0 * first.estimate.median
+    predictor.ended(_run(50, 800.0))
+    scored = predictor.status().recent_log_error[Unit.SERVICE_S]
+    assert scored == pytest.approx(abs(np.log(800.0 / first.estimate.median)))
+
+
+@pytest.mark.parametrize("broken", ["climb", "finish"])
+def test_one_job_that_cannot_be_answered_takes_no_other_with_it(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    predictor = _warm()
+    intact = getattr(serving, broken)
+    calls = iter(range(10))
+
+    def sometimes(*arguments: object) -> object:
+        if next(calls) == 1:
+            raise ArithmeticError("odd job")
+        return intact(*arguments)
+
+    monkeypatch.setattr(serving, broken, sometimes)
+    answers = predictor.predict(0.0, [_ask(1), _ask(2), _ask(3)])
+    assert [answer is None for answer in answers] == [False, True, False]
+
+
+@pytest.mark.slow
+def test_a_predictor_that_retrains_itself_promotes_what_passes_and_repeats_itself() -> None:
+    def live_through() -> tuple[list[Prediction | None], RetrainingPredictor]:
+        predictor = RetrainingPredictor(seed=1, first_rows=120, growth=10.0)
+        for label in recurring_history(130, reports=False):
+            predictor.predict(label.submitted_at_s, [PredictionRequest(label.job, label.spec, label.submitted_at_s)])
+            predictor.ended(label)
+        return predictor.predict(0.0, [_ask()]), predictor
+
+    answers, predictor = live_through()
+    assert predictor.trainings == 1
+    assert answers == live_through()[0]
+    champion = predictor.live.status().champions.get(Unit.SERVICE_S)
+    (answer,) = answers
+    assert answer is not None
+    assert answer.estimate.model_version.endswith(f"/{champion}" if champion else "")
