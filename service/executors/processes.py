@@ -75,6 +75,16 @@ def carries(pid: int, marker: bytes) -> bool:
         return False
 
 
+def catches(pid: int, signum: int) -> bool:
+    """Whether the process has a handler of its own for the signal (``SigCgt`` of proc(5)), so that it will not die of it."""
+    try:
+        lines = (PROC / str(pid) / "status").read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    caught = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")
+    return bool(int(caught, 16) >> (signum - 1) & 1)
+
+
 def is_running(process: ProcessId) -> bool:
     """Whether exactly this process lives (a zombie does not)."""
     info = process_info(process.pid)

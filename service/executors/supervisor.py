@@ -24,7 +24,14 @@ from service.executors import folder as names
 from service.executors.files import is_disk_full, read_json, reserve, write_json
 from service.executors.logs import LogWriter
 from service.executors.output import Output
-from service.executors.processes import become_subreaper, boot_id, descendants, process_info, signal_process
+from service.executors.processes import (
+    become_subreaper,
+    boot_id,
+    catches,
+    descendants,
+    process_info,
+    signal_process,
+)
 from service.executors.ranks import (
     NOT_EXECUTABLE,
     Program,
@@ -71,6 +78,7 @@ class Supervisor:
         self.lease_expired = False
         self.phase = "running"
         self.deadline = 0.0
+        self.warning = signal.SIGUSR1
         self.grace_s = float(plan["grace_s"])
         self.lease_file = Path(plan["lease_file"])
         self.lease_mark = -1
@@ -138,7 +146,7 @@ class Supervisor:
 
     def _wait(self, wakeups: tuple[int, ...]) -> None:
         pause_s = _IDLE_S
-        if self.phase == "killing":
+        if self.phase == "killing" or (self.phase == "warned" and not all(rank.warned for rank in self.ranks)):
             pause_s = _URGENT_S
         elif self.phase != "running":
             pause_s = min(pause_s, max(0.0, self.deadline - time.monotonic()))
@@ -167,10 +175,13 @@ class Supervisor:
             # The main processes are gone: whatever they left behind has no right to stay.
             self.phase = "leftovers"
             self._terminate(_LEFTOVER_GRACE_S)
+        if self.phase == "warned":
+            self._warn()
         if self.phase == "killing":
             self._signal_all(signal.SIGKILL)
         elif self.phase != "running" and time.monotonic() >= self.deadline:
             if self.phase == "warned":
+                self._mark_signalled()
                 self._terminate(self.grace_s)
             else:
                 self.phase = "killing"
@@ -195,16 +206,24 @@ class Supervisor:
         if warning_signal not in signal.Signals.__members__:
             warning_signal = None
         if self.phase == "running" and warning_signal is not None:
-            self._mark_signalled()
             self.phase = "warned"
             self.deadline = time.monotonic() + self.grace_s
-            for rank in self.ranks:
-                # To what Sooner started and to nothing below it: a data loader would die of a signal it does not know.
-                if rank.code is None:
-                    signal_process(rank.id, signal.Signals[warning_signal])
+            self.warning = signal.Signals[warning_signal]
         elif self.phase == "running" or (self.phase == "warned" and warning_signal is None):
             self._mark_signalled()
             self._terminate(self.grace_s)
+
+    def _warn(self) -> None:
+        """Warn the ranks that can be warned by now.
+
+        To what Sooner started and to nothing below it: a data loader would die of a signal that it does not know. A rank
+        dies of it, too, until it has set up its handler (an interpreter takes seconds for its imports): it is asked later.
+        """
+        for rank in self.ranks:
+            if rank.code is None and not rank.warned and catches(rank.id.pid, self.warning):
+                self._mark_signalled()
+                rank.warned = True
+                signal_process(rank.id, self.warning)
 
     def _terminate(self, grace_s: float) -> None:
         if self.phase not in ("terminating", "killing"):

@@ -224,6 +224,24 @@ class TestStopping:
         assert house.wait_end().exit_code == 9
         assert house.output() == "ready\nterminated\n"
 
+    def test_a_program_that_is_still_starting_is_not_killed_by_the_warning(self, house: House) -> None:
+        code = (
+            "import os, time\nprint('ready', flush=True)\n"
+            "while not os.path.exists(os.environ['SOONER_CHECKPOINT_DIR'] + '/go'): time.sleep(0.01)\n" + WARNED
+        )
+        self.start(house, code)
+        house.stop(warning="SIGUSR1", grace_s=60.0)
+        house.stop(warning="SIGUSR1", grace_s=60.0)
+        (house.data_dir / "checkpoints/1/go").touch()
+        end = house.wait_end()
+        assert (end.exit_code, end.stop_signalled) == (75, True)
+
+    def test_a_program_without_a_handler_gets_sigterm_after_the_grace(self, house: House) -> None:
+        self.start(house, "import signal; print('ready', flush=True); signal.pause()")
+        house.stop(warning="SIGUSR1", grace_s=0.1)
+        end = house.wait_end()
+        assert (end.exit_code, end.stop_signalled) == (143, True)
+
     def test_warning_then_term_then_kill(self, house: House) -> None:
         self.start(house, STUBBORN)
         house.stop(warning="SIGUSR1", grace_s=0.2)

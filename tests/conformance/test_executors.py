@@ -1,0 +1,203 @@
+"""Every executor against the contract: real processes, pretended ones, and simulated ones."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from policies.model.ids import AttemptId, JobId, ServerIndex, job_of
+from policies.model.job import JobSpec
+from policies.model.placement import ServerShare, place
+from service.engine.commands import Launch
+from service.engine.events import Report, ReportKind
+from service.executors.fake import DURATION_LABEL, EXIT_CODE_LABEL, FakeExecutor, Faults
+from service.sim.clock import SimClock
+from service.sim.executor import ExecutorCosts, JobTruth, SimulatedExecutor
+from tests.conformance.executor_suite import ENDS, ExecutorContract, Watcher
+from tests.local_executor import CLUSTER, House, launch, python, wait_for
+
+_FOR_EVER_S = 1e9
+_SOON_S = 5.0
+
+
+def fake_launch(attempt: AttemptId, duration_s: float, **labels: str) -> Launch:
+    """A launch of a job on one GPU that runs so long."""
+    labels[DURATION_LABEL] = str(duration_s)
+    spec = JobSpec("test", "tester", 1, command=("x",), labels=labels, declared_iterations=1000)
+    placement = place([ServerShare(ServerIndex(0), 1)])
+    return Launch(attempt, job_of(attempt), int(attempt.partition(".")[2]), spec, placement, ((0,),), 0)
+
+
+class LocalBench:
+    """Real processes; time is real."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.executor = house.executor
+
+    def launch(self, attempt: AttemptId, *, ends: bool) -> Launch:
+        code = "import os, signal; signal.signal(signal.SIGUSR1, lambda *_: os._exit(75))\n"
+        return launch(python(code + ("" if ends else "signal.pause()")), job=job_of(attempt))
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        wait_for(condition, "the condition")
+
+    def settle(self) -> None:
+        # Whatever a command causes goes through a supervisor; when those that still begin are done, so is the effect.
+        wait_for(
+            lambda: self.executor.poll() is not None and "pending" not in self.executor.observed().values(),
+            "all launches to have begun or failed",
+        )
+
+
+class FakeClock:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.time_s = 1000.0
+
+    def now_s(self) -> float:
+        return self.time_s
+
+
+class FakeBench:
+    """Pretended processes; time is moved."""
+
+    def __init__(self, faults: Faults | None = None) -> None:
+        self.clock = FakeClock()
+        self.executor = FakeExecutor(self.clock, launch_s=1.0, stop_s=2.0, faults=faults)
+
+    def launch(self, attempt: AttemptId, *, ends: bool) -> Launch:
+        return fake_launch(attempt, _SOON_S if ends else _FOR_EVER_S)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        for _ in range(1000):
+            if condition():
+                return
+            self.clock.time_s += 0.5
+        raise AssertionError("the condition never held")
+
+    def settle(self) -> None:
+        self.clock.time_s += 10.0
+
+
+class SimulatedBench:
+    """Simulated attempts; time is the simulation's heap."""
+
+    def __init__(self) -> None:
+        self.clock = SimClock()
+        self.truths: dict[JobId, JobTruth] = {}
+        costs = ExecutorCosts(checkpoint_s=1.0, launch_latency_s=1.0, stop_latency_s=2.0)
+        self.executor = SimulatedExecutor(self.clock, CLUSTER, self.truths, costs)
+
+    def launch(self, attempt: AttemptId, *, ends: bool) -> Launch:
+        self.truths.setdefault(job_of(attempt), JobTruth(_SOON_S if ends else _FOR_EVER_S, 1000.0))
+        return fake_launch(attempt, _SOON_S)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        for _ in range(1000):
+            if condition():
+                return
+            self.advance(0.5)
+        raise AssertionError("the condition never held")
+
+    def settle(self) -> None:
+        self.advance(10.0)
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock past every event on the way."""
+        until_s = self.clock.now_s() + seconds
+        while self.clock.next_at_s is not None and self.clock.next_at_s <= until_s:
+            self.clock.advance(self.clock.next_at_s)
+        self.clock.advance(until_s)
+
+
+class TestLocalExecutor(ExecutorContract):
+    swarm_seeds = 2
+    swarm_steps = 20
+
+    @pytest.fixture
+    def bench(self, tmp_path: Path) -> Iterator[LocalBench]:
+        house = House(tmp_path / "data")
+        yield LocalBench(house)
+        house.close()
+
+
+class TestFakeExecutor(ExecutorContract):
+    @pytest.fixture
+    def bench(self) -> FakeBench:
+        return FakeBench()
+
+
+class TestSimulatedExecutor(ExecutorContract):
+    @pytest.fixture
+    def bench(self) -> SimulatedBench:
+        return SimulatedBench()
+
+
+class TestFaultyFakeExecutor:
+    """The fake's faults spoil when and how often it speaks, never what is true in the end."""
+
+    @pytest.mark.parametrize("seed", range(10))
+    def test_every_end_is_told_some_day(self, seed: int) -> None:
+        bench = FakeBench(Faults(lost=0.4, doubled=0.3, late=0.2, late_s=3.0, seed=seed))
+        attempts = [AttemptId(f"{job}.1") for job in range(1, 6)]
+        bench.executor.send([bench.launch(attempt, ends=True) for attempt in attempts])
+        watcher = Watcher(bench)
+        for attempt in attempts:
+            assert watcher.until_ended(attempt).exit_code == 0
+
+    def test_equal_seeds_tell_the_same_and_others_do_not(self) -> None:
+        def story(seed: int) -> list[Report]:
+            bench = FakeBench(Faults(lost=0.3, doubled=0.3, late=0.3, seed=seed))
+            bench.executor.send([bench.launch(AttemptId(f"{job}.1"), ends=True) for job in range(1, 6)])
+            told: list[Report] = []
+            for _ in range(30):
+                bench.clock.time_s += 0.5
+                told += bench.executor.poll()
+            return told
+
+        assert story(1) == story(1)
+        assert story(1) != story(2)
+        kinds = [report.kind for report in story(1)]
+        assert len(kinds) > len(set(kinds)), "some were told twice"
+
+
+class TestFakeJobs:
+    """How long a pretended job runs, and what it reports."""
+
+    def run(self, order: Launch, until_s: float) -> list[Report]:
+        clock = FakeClock()
+        executor = FakeExecutor(clock, duration_s=30.0, iteration_s=0.5)
+        executor.send([order])
+        reports = list(executor.poll())
+        while (at_s := executor.next_event_s()) is not None and at_s <= 1000.0 + until_s:
+            clock.time_s = at_s
+            reports += executor.poll()
+        return [report for report in reports if report.kind in ENDS]
+
+    def test_declared_iterations_times_their_length(self) -> None:
+        spec = JobSpec("j", "u", 1, declared_iterations=100)
+        order = Launch(AttemptId("1.1"), JobId(1), 1, spec, place([ServerShare(ServerIndex(0), 1)]), ((0,),), 0)
+        assert [(end.at_s, end.exit_code, end.iteration) for end in self.run(order, 100.0)] == [(1050.0, 0, 100.0)]
+
+    def test_a_resumed_job_runs_for_what_is_left(self) -> None:
+        spec = JobSpec("j", "u", 1, declared_iterations=100)
+        order = Launch(AttemptId("1.2"), JobId(1), 2, spec, place([ServerShare(ServerIndex(0), 1)]), ((0,),), 60)
+        assert [(end.at_s, end.iteration) for end in self.run(order, 100.0)] == [(1020.0, 100.0)]
+
+    def test_a_label_says_how_long_and_how_it_ends(self) -> None:
+        spec = JobSpec("j", "u", 1, labels={DURATION_LABEL: "7.5", EXIT_CODE_LABEL: "3"})
+        order = Launch(AttemptId("1.1"), JobId(1), 1, spec, place([ServerShare(ServerIndex(0), 1)]), ((0,),), 0)
+        assert [(end.at_s, end.exit_code, end.iteration) for end in self.run(order, 100.0)] == [(1007.5, 3, None)]
+
+    def test_progress_and_checkpoints_grow_with_time(self) -> None:
+        clock = FakeClock()
+        executor = FakeExecutor(clock, iteration_s=0.5)
+        spec = JobSpec("j", "u", 1, declared_iterations=100)
+        executor.send(
+            [Launch(AttemptId("1.1"), JobId(1), 1, spec, place([ServerShare(ServerIndex(0), 1)]), ((0,),), 0)]
+        )
+        clock.time_s += 10.0
+        (progress,) = [report for report in executor.poll() if report.kind is ReportKind.PROGRESS]
+        assert (progress.iteration, progress.checkpoint_iteration, progress.total_iterations) == (20.0, 20.0, 100.0)
