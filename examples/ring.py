@@ -38,6 +38,12 @@ class Ring:
             parts[theirs] = self._exchange(parts[mine], len(parts[theirs]))
         return np.concatenate(parts)
 
+    def close(self):
+        """Let go of the neighbours."""
+        for neighbour in (self._next, self._previous):
+            if neighbour is not None:
+                neighbour.close()
+
     def gather(self, number):
         """One number of each rank, in rank order, on every rank."""
         slots = np.zeros(self.ranks)

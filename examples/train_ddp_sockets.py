@@ -10,7 +10,8 @@ import sys
 
 from training import Checkpoints, Perceptron, arguments, batch, data_set, train
 
-# isort: split  (the line above sets the number of threads, which numpy reads when it is imported)
+# The line above sets the number of threads, which numpy reads when it is imported.
+# isort: split
 import numpy as np
 from ring import Ring
 

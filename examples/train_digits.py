@@ -2,7 +2,8 @@
 
 from training import Checkpoints, arguments, batch, data_set, train
 
-# isort: split  (the line above sets the number of threads, which numpy reads when it is imported)
+# The line above sets the number of threads, which numpy reads when it is imported.
+# isort: split
 import numpy as np
 from sklearn.linear_model import SGDClassifier
 
