@@ -51,18 +51,26 @@ class LoopStatus(NamedTuple):
     healthy: bool
 
 
-class ReadLogs(Protocol):
-    """Where logs come from."""
+class LogPart(Protocol):
+    """A part of a log: ``cut_bytes`` in front of ``data`` are gone, ``size_bytes`` were written in all so far."""
 
-    def __call__(self, job: JobId, attempt: int | None, offset: int, limit: int) -> bytes:
-        """At most ``limit`` bytes from ``offset`` of that attempt's log (None: the newest); b"" where there is none."""
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def next_offset(self) -> int: ...
+    @property
+    def cut_bytes(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
 
 
-class ProgressSink(Protocol):
-    """Where a training program's progress goes."""
+ReadLogs = Callable[[JobId, int | None, int, int], LogPart]
+"""(job, attempt number or None for the newest, offset, most bytes). A negative offset counts from the end. Raises
+KeyError where there is no log (not launched yet, or deleted after a while)."""
 
-    def __call__(self, job: JobId, attempt: AttemptId, token: str, line: Mapping[str, Any]) -> bool:
-        """False if the token does not open that attempt (unknown, ended, or another's)."""
+ProgressSink = Callable[[AttemptId, str, Mapping[str, Any]], bool]
+"""(attempt, token, line). False if the line was not taken: the token does not open that attempt (unknown, ended, or
+another's), or the line breaks the rules of progress files."""
 
 
 @dataclass(frozen=True, slots=True)

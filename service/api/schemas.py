@@ -4,9 +4,9 @@ Only what one value says of itself is checked here; what values say of each othe
 Limits that an operator sets (body size, layers, jobs a request) are checked where the settings are known.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, RootModel, Tag
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, RootModel, Tag, model_validator
 
 from service.api import examples
 
@@ -236,3 +236,9 @@ class ProgressBody(BaseModel):
         default=None, description="A checkpoint of this iteration is complete on disk."
     )
     loss: float | None = None
+
+    @model_validator(mode="after")
+    def _checkpoint_is_behind(self) -> Self:
+        if self.checkpoint_iteration is not None and self.checkpoint_iteration > self.iteration:
+            raise ValueError("checkpoint_iteration is above iteration")
+        return self

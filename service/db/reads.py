@@ -4,7 +4,7 @@ A list reads only the columns it shows (a spec can be large), and what belongs t
 servers) in one statement each for the whole page.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from sqlalchemy import Column, Connection, Row, Select, func, select, tuple_
 from policies.lifecycle import ATTEMPT_OPEN, TERMINAL, JobState
 from policies.model.placement import Placement
 from service.db.codec import decode
+from service.db.rows import chunks
 from service.db.tables import (
     AttemptRow,
     CycleRow,
@@ -25,8 +26,6 @@ from service.db.tables import (
     ThroughputRow,
     table,
 )
-
-_IDS_PER_STATEMENT = 1000
 
 _JOBS = table(JobRow)
 _ATTEMPTS = table(AttemptRow)
@@ -104,7 +103,7 @@ def job(connection: Connection, job_id: int) -> JobSummary | None:
 def jobs_by_id(connection: Connection, job_ids: Sequence[int]) -> list[JobSummary]:
     """These jobs in ascending id; unknown ids are left out."""
     found: list[JobSummary] = []
-    for part in _parts(sorted(job_ids)):
+    for part in chunks(sorted(job_ids)):
         rows = connection.execute(select(*_JOB_COLUMNS).where(_JOBS.c.id.in_(part)).order_by(_JOBS.c.id)).all()
         found.extend(_summaries(connection, rows))
     return found
@@ -139,12 +138,6 @@ def _ids_in_state(wanted: JobFilter, state: JobState | None, before_id: int | No
         plain = _JOBS.c[column]
         statement = statement.where((plain if column == leading else func.coalesce(plain, plain)) == value)
     return statement
-
-
-def _parts(ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    """The ids in parts that fit into one statement: databases limit its parameters."""
-    for start in range(0, len(ids), _IDS_PER_STATEMENT):
-        yield ids[start : start + _IDS_PER_STATEMENT]
 
 
 def _summaries(connection: Connection, rows: Sequence[Row[Any]]) -> list[JobSummary]:
@@ -182,7 +175,7 @@ def job_exists(connection: Connection, job_id: int) -> bool:
 def existing_jobs(connection: Connection, job_ids: Collection[int]) -> set[int]:
     """Those of the ids that are jobs."""
     known: set[int] = set()
-    for part in _parts(sorted(job_ids)):
+    for part in chunks(sorted(job_ids)):
         known.update(connection.execute(select(_JOBS.c.id).where(_JOBS.c.id.in_(part))).scalars())
     return known
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from httpx import Client
+from sqlalchemy import insert
 
 from policies.model.cluster import Cluster, Server
 from policies.model.ids import AttemptId, JobId
@@ -18,8 +19,12 @@ from policies.model.reasons import Explanation
 from service.api.app import create_app
 from service.api.deps import ApiDependencies, ClusterNow, LoopStatus, Refused
 from service.db.migrate import upgrade
+from service.db.rows import ServerOrigin, server_values
 from service.db.session import Database, open_database
 from service.db.store import SqlStore
+from service.db.tables import ServerRow, table
+from service.engine.record import ServerRecord
+from service.executors.logs import LogChunk
 from service.settings import Settings
 from tests.api.client import client_of
 
@@ -42,10 +47,12 @@ class World:
     servers: list[Server] = field(
         default_factory=lambda: [Server("a", 4), Server("b", 4), Server("c", 2, gpu_type="T4", rack="r2")]
     )
+    usable: dict[str, int] = field(default_factory=dict)
+    free: dict[str, int] = field(default_factory=dict)
     explanations: dict[JobId, Explanation] = field(default_factory=dict)
     logs: dict[tuple[int, int | None], bytes] = field(default_factory=dict)
     attempt_tokens: dict[str, str] = field(default_factory=dict)
-    progress: list[tuple[int, str, dict[str, Any]]] = field(default_factory=list)
+    progress: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     trainings: int = 0
     training_refusal: str = ""
     promoted: list[str] = field(default_factory=list)
@@ -62,7 +69,7 @@ class World:
             explain=self.explanations.get,
             loop_status=lambda: LoopStatus(7, self.now_s, self.healthy),
             migrated=lambda: self.migrated,
-            read_logs=lambda job, attempt, offset, limit: self.logs.get((job, attempt), b"")[offset : offset + limit],
+            read_logs=self._read_logs,
             train=self._train,
             promote=self._promote,
             progress_sink=self._progress,
@@ -72,8 +79,25 @@ class World:
         self.nudges += 1
 
     def _cluster(self) -> ClusterNow:
-        gpus = [server.gpus for server in self.servers]
-        return ClusterNow(Cluster("test", tuple(self.servers)), gpus, gpus)
+        usable = [self.usable.get(server.name, server.gpus) for server in self.servers]
+        free = [self.free.get(server.name, server.gpus) for server in self.servers]
+        return ClusterNow(Cluster("test", tuple(self.servers)), usable, free)
+
+    def say_of_servers(self, said: Mapping[str, tuple[bool, bool]]) -> None:
+        """Store what the engine would: (drained, down) of servers by name."""
+        specs = {server.name: (position, server) for position, server in enumerate(self.servers)}
+        rows = [
+            server_values(*specs[name], ServerRecord(drained=drained, down=down), ServerOrigin.FILE)
+            for name, (drained, down) in said.items()
+        ]
+        with self.database.writing() as session:
+            session.connection().execute(insert(table(ServerRow)), rows)
+
+    def _read_logs(self, job: JobId, attempt: int | None, offset: int, limit: int) -> LogChunk:
+        data = self.logs[job, attempt]
+        start = max(0, len(data) + offset) if offset < 0 else min(offset, len(data))
+        part = data[start : start + limit]
+        return LogChunk(part, start, start + len(part), 0, len(data))
 
     def _train(self) -> int:
         if self.training_refusal:
@@ -84,10 +108,10 @@ class World:
     def _promote(self, model_id: str) -> None:
         self.promoted.append(model_id)
 
-    def _progress(self, job: JobId, attempt: AttemptId, token: str, line: Mapping[str, Any]) -> bool:
+    def _progress(self, attempt: AttemptId, token: str, line: Mapping[str, Any]) -> bool:
         if not secrets.compare_digest(self.attempt_tokens.get(attempt, ""), token):
             return False
-        self.progress.append((job, attempt, dict(line)))
+        self.progress.append((attempt, dict(line)))
         return True
 
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import Path, Request, Response
 
-from policies.model.ids import AttemptId, job_of
+from policies.model.ids import AttemptId
 from service.api.deps import Deps
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import problems, router
@@ -25,11 +25,13 @@ AttemptPath = Annotated[str, Path(pattern=r"^[1-9][0-9]{0,9}\.[1-9][0-9]{0,9}$",
     summary="Report progress",
 )
 def report_progress(dependencies: Deps, request: Request, attempt_id: AttemptPath, body: ProgressBody) -> Response:
-    """Takes what a line of the progress file says, under the same rules: falling iterations are counted and ignored."""
-    attempt = AttemptId(attempt_id)
+    """Takes what a line of the progress file says, under the same rules: falling iterations are counted and ignored.
+
+    401 if nothing was taken.
+    """
     token = bearer(request.headers)
     line = body.model_dump(exclude_none=True)
-    if token is None or not dependencies.progress_sink(job_of(attempt), attempt, token, line):
-        detail = "The token of this attempt is needed, while it runs."
+    if token is None or not dependencies.progress_sink(AttemptId(attempt_id), token, line):
+        detail = "Needs the token of this attempt, while it runs, and not more than ten reports a second."
         raise Problem(ProblemType.UNAUTHORIZED, detail, headers={"WWW-Authenticate": 'Bearer realm="attempt"'})
     return Response(status_code=202)

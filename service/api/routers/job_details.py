@@ -26,8 +26,13 @@ from service.db import reads
 
 routes = router("jobs")
 
-LOG_CHUNK_BYTES = 1 << 20
-NEXT_OFFSET_HEADER = "Sooner-Next-Offset"
+LOG_PART_BYTES_MAX = 1 << 20
+
+LOG_HEADERS = {
+    "Sooner-Next-Offset": "Give it as 'offset' to go on.",
+    "Sooner-Cut-Bytes": "So many bytes before these were over the log's limit and are gone.",
+    "Sooner-Log-Bytes": "What the attempt has written so far.",
+}
 
 
 @routes.get("/jobs/{job_id}/explanation", responses=problems(404), summary="Why is the job where it is?")
@@ -88,9 +93,12 @@ def prediction(dependencies: Deps, job_id: JobPath) -> PredictionDocument:
     responses={
         **problems(404),
         200: {
-            "description": "The log's bytes; the header says where to go on.",
+            "description": "The log's bytes; the headers say where they stand.",
             "content": {"text/plain": {"schema": {"type": "string"}}},
-            "headers": {NEXT_OFFSET_HEADER: {"schema": {"type": "integer"}, "description": "Give it as 'offset'."}},
+            "headers": {
+                name: {"schema": {"type": "integer"}, "required": True, "description": description}
+                for name, description in LOG_HEADERS.items()
+            },
         },
     },
     summary="A job's log",
@@ -99,15 +107,22 @@ def logs(
     dependencies: Deps,
     job_id: JobPath,
     attempt: Annotated[int | None, Query(ge=1, le=ID_MAX, description="The newest one if left out.")] = None,
-    offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
-    limit: Annotated[int, Query(ge=1, le=LOG_CHUNK_BYTES, description="Bytes.")] = LOG_CHUNK_BYTES,
+    offset: Annotated[int, Query(ge=-(2**53), le=2**53, description="Negative: from the end.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=LOG_PART_BYTES_MAX, description="Bytes.")] = LOG_PART_BYTES_MAX,
 ) -> Response:
-    """A part of the output of one attempt. An answer shorter than ``limit`` is the end for now."""
+    """A part of the output of one attempt; empty before its launch, and after its log was deleted."""
     with dependencies.database.reading() as session:
         require_job(session.connection(), job_id)
         if attempt is not None and not reads.attempt_exists(session.connection(), job_id, attempt):
             raise Problem(ProblemType.NOT_FOUND, f"Job {job_id} has no attempt {attempt}.")
-    chunk = dependencies.read_logs(JobId(job_id), attempt, offset, limit)
-    return Response(
-        chunk, media_type="text/plain; charset=utf-8", headers={NEXT_OFFSET_HEADER: str(offset + len(chunk))}
-    )
+    try:
+        part = dependencies.read_logs(JobId(job_id), attempt, offset, limit)
+    except KeyError:
+        return _log(b"", max(offset, 0), 0, 0)
+    return _log(part.data, part.next_offset, part.cut_bytes, part.size_bytes)
+
+
+def _log(data: bytes, next_offset: int, cut_bytes: int, size_bytes: int) -> Response:
+    values = (next_offset, cut_bytes, size_bytes)
+    headers = {name: str(value) for name, value in zip(LOG_HEADERS, values, strict=True)}
+    return Response(data, media_type="text/plain; charset=utf-8", headers=headers)

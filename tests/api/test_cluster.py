@@ -1,0 +1,117 @@
+"""The cluster: shown as the loop sees it, changed by requests."""
+
+import threading
+from typing import Any
+
+import pytest
+from httpx import Client, Response
+
+from policies.model.cluster import Server
+from service.api import examples
+from tests.api.conftest import World
+from tests.api.helpers import assert_problem
+
+
+def test_the_cluster_is_shown_with_its_free_gpus(client: Client, world: World) -> None:
+    world.free["b"] = 1
+    world.usable["c"] = world.free["c"] = 0
+    body = client.get("/v1/cluster").json()
+    assert {key: body[key] for key in ("name", "gpus", "usable_gpus", "free_gpus")} == {
+        "name": "test",
+        "gpus": 10,
+        "usable_gpus": 8,
+        "free_gpus": 5,
+    }
+    assert [(s["name"], s["gpus"], s["usable_gpus"], s["free_gpus"]) for s in body["servers"]] == [
+        ("a", 4, 4, 4),
+        ("b", 4, 4, 1),
+        ("c", 2, 0, 0),
+    ]
+    assert body["servers"][2] == {
+        "name": "c",
+        "state": "up",
+        "gpus": 2,
+        "usable_gpus": 0,
+        "free_gpus": 0,
+        "gpu_type": "T4",
+        "rack": "r2",
+        "nic_gbps": 100.0,
+        "intra_gbps": 960.0,
+        "gpu_speed": 1.0,
+        "gpu_memory_gib": None,
+    }
+
+
+def test_drained_and_down_are_told_apart(client: Client, world: World) -> None:
+    world.say_of_servers({"a": (True, False), "b": (True, True), "c": (False, False)})
+    states = {server["name"]: server["state"] for server in client.get("/v1/cluster").json()["servers"]}
+    assert states == {"a": "drained", "b": "down", "c": "up"}
+
+
+def test_a_server_is_added_in_our_units(client: Client, world: World) -> None:
+    answer = client.post("/v1/cluster/servers", json=examples.SERVER | {"gpu_speed": 1.5, "gpu_memory_gib": 32})
+    assert answer.status_code == 202
+    assert answer.json() == {"accepted": "server_added", "job_id": None, "server": "gpu-07"}
+    [fact] = world.store.pending_facts(10)
+    assert fact.server_spec == Server("gpu-07", 8, "V100", "r1", 12.5e9, 120e9, 1.5, 32.0)
+    assert world.nudges == 1
+
+
+def test_a_servers_name_is_taken_once(client: Client, world: World) -> None:
+    world.say_of_servers({"a": (False, False)})
+    assert_problem(client.post("/v1/cluster/servers", json=examples.SERVER | {"name": "a"}), "conflict")
+    assert client.post("/v1/cluster/servers", json=examples.SERVER).status_code == 202
+    # Not added yet, but asked for.
+    assert_problem(client.post("/v1/cluster/servers", json=examples.SERVER), "conflict")
+
+
+def test_a_race_for_a_name_has_one_winner(client: Client, world: World) -> None:
+    barrier = threading.Barrier(4)
+    answers: list[Response] = []
+
+    def add() -> None:
+        barrier.wait()
+        answers.append(client.post("/v1/cluster/servers", json=examples.SERVER))
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(answer.status_code for answer in answers) == [202, 409, 409, 409]
+    assert len(world.store.pending_facts(10)) == 1
+
+
+@pytest.mark.parametrize(("action", "kind"), [("drain", "server_drained"), ("resume", "server_resumed")])
+def test_a_server_is_drained_and_resumed_by_name(client: Client, world: World, action: str, kind: str) -> None:
+    answer = client.post(f"/v1/cluster/servers/b/{action}")
+    assert (answer.status_code, answer.json()["accepted"]) == (202, kind)
+    [fact] = world.store.pending_facts(10)
+    assert (fact.kind.value, fact.server) == (kind, 1)
+    assert_problem(client.post(f"/v1/cluster/servers/nowhere/{action}"), "not-found")
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"name": ""}, "/name"),
+        ({"name": "a b"}, "/name"),
+        ({"name": "../x"}, "/name"),
+        ({"gpus": 0}, "/gpus"),
+        ({"gpus": 1025}, "/gpus"),
+        ({"nic_gbps": 0}, "/nic_gbps"),
+        ({"nic_gbps": "100"}, "/nic_gbps"),
+        ({"gpu_speed": -1}, "/gpu_speed"),
+        ({"gpu_memory_gib": 0}, "/gpu_memory_gib"),
+        ({"count": 3}, "/count"),
+    ],
+)
+def test_rules_of_servers(client: Client, world: World, changes: dict[str, Any], pointer: str) -> None:
+    answer = client.post("/v1/cluster/servers", json=examples.SERVER | changes)
+    assert_problem(answer, "invalid-body", [pointer])
+    assert not world.store.pending_facts(10)
+
+
+def test_a_request_without_a_body_takes_an_empty_one_only(client: Client, world: World) -> None:
+    assert client.post("/v1/cluster/servers/a/drain", json={}).status_code == 202
+    assert_problem(client.post("/v1/cluster/servers/a/drain", json={"force": True}), "invalid-body", ["/force"])

@@ -1,0 +1,271 @@
+"""What belongs to a job once the loop has worked on it, written by the real store."""
+
+from typing import Any
+
+import pytest
+from httpx import Client
+from sqlalchemy import insert
+
+from policies.lifecycle import AttemptState, Cause, JobState
+from policies.model.decision import Change, ChangeKind, Preempt, Start
+from policies.model.estimate import Estimate, Prediction, Unit
+from policies.model.ids import AttemptId, JobId, ServerIndex
+from policies.model.placement import Placement, ServerShare, place
+from policies.model.reasons import Explanation, Reason
+from service.db.tables import ProgressRow, table
+from service.engine.events import JobEvent
+from service.engine.ports import CycleBatch, JobWrite
+from service.engine.record import AttemptRecord
+from tests.api.conftest import NOW_S, World
+from tests.api.helpers import assert_problem, plain_job
+
+PLACEMENT: Placement = place([ServerShare(ServerIndex(0), 2), ServerShare(ServerIndex(1), 1)])
+
+
+def started(client: Client, world: World, number_of_cycle: int = 1) -> int:
+    """A job that was submitted, predicted and started in one cycle."""
+    job_id = JobId(client.post("/v1/jobs", json=plain_job(gpus=3)).json()["id"])
+    job = world.store.jobs([job_id])[0]
+    attempt = AttemptRecord(
+        AttemptId(f"{job_id}.1"), job_id, 1, AttemptState.LAUNCHING, PLACEMENT, ((0, 1), (3,)), NOW_S + 1
+    )
+    job.attempt, job.attempts, job.state, job.reason = attempt, 1, JobState.STARTING, Reason.STARTED
+    job.version += 1
+    points = tuple(float(100 + i) for i in range(10))
+    write = JobWrite(
+        job,
+        job.version - 1,
+        events=[
+            JobEvent(
+                job_id,
+                NOW_S + 1,
+                JobState.QUEUED,
+                JobState.STARTING,
+                Cause.START_DECIDED,
+                Reason.STARTED,
+                1,
+                attempt.id,
+            )
+        ],
+        attempts=[attempt],
+        facts=[fact.id for fact in world.store.pending_facts(100) if fact.job == job_id],
+        prediction=Prediction(Estimate(points, Unit.ITERATIONS, "recurrence: 14 past runs", "m7", 0.5)),
+    )
+    batch = CycleBatch(
+        number_of_cycle,
+        NOW_S + 1,
+        changes=[Change(ChangeKind.ARRIVED, job_id)],
+        actions=[Start(job_id, PLACEMENT), Preempt(JobId(99), job_id)],
+        refusals=[(JobId(99), Reason.REFUSED)],
+        writes={job_id: write},
+        wake_at_s=NOW_S + 60,
+        dump={"timers": [1, 2]},
+        duration_s={"decide": 0.25},
+    )
+    assert world.store.commit(batch) == frozenset()
+    return job_id
+
+
+def test_a_started_job_shows_its_prediction_and_servers(client: Client, world: World) -> None:
+    job_id = started(client, world)
+    body = client.get(f"/v1/jobs/{job_id}").json()
+    assert (body["state"], body["reason"], body["attempts"], body["servers"]) == ("starting", "started", 1, ["a", "b"])
+    prediction = body["prediction"]
+    expected = {
+        "job_id": job_id,
+        "p10": 101.0,
+        "p50": 105.0,
+        "p90": 109.0,
+        "unit": "iterations",
+        "source": "recurrence: 14 past runs",
+        "model_version": "m7",
+        "seconds_per_unit": 0.5,
+        "made_at": "2026-01-01T00:00:01Z",
+        "actual": None,
+        "scored_at": None,
+        "log_error": None,
+    }
+    assert {key: prediction[key] for key in expected} == expected
+    assert client.get(f"/v1/jobs/{job_id}/prediction").json() == prediction
+    assert client.get("/v1/jobs").json()["items"] == [body]
+    assert client.get("/v1/predictions").json()["items"] == [prediction]
+    assert client.get("/v1/predictions", params={"job": job_id + 1}).json() == {"items": [], "next": None}
+
+
+def test_a_change_of_the_job_changes_its_tag(client: Client, world: World) -> None:
+    number = client.post("/v1/jobs", json=plain_job()).json()["id"]
+    before = client.get(f"/v1/jobs/{number}").headers["etag"]
+    job = world.store.jobs([JobId(number)])[0]
+    job.priority, job.version = 4, job.version + 1
+    world.store.commit(CycleBatch(1, NOW_S, [], [], writes={job.id: JobWrite(job, job.version - 1)}))
+    answer = client.get(f"/v1/jobs/{number}", headers={"If-None-Match": before})
+    assert (answer.status_code, answer.json()["priority"]) == (200, 4)
+    assert answer.headers["etag"] != before
+
+
+def test_attempts_name_servers_and_gpus(client: Client, world: World) -> None:
+    job_id = started(client, world)
+    [attempt] = client.get(f"/v1/jobs/{job_id}/attempts").json()["items"]
+    assert attempt == {
+        "id": f"{job_id}.1",
+        "job_id": job_id,
+        "number": 1,
+        "state": "launching",
+        "reason": None,
+        "reason_sentence": None,
+        "placement": [
+            {"server": "a", "gpus": 2, "gpu_ids": [0, 1]},
+            {"server": "b", "gpus": 1, "gpu_ids": [3]},
+        ],
+        "opened_at": "2026-01-01T00:00:01Z",
+        "started_at": None,
+        "stop_requested_at": None,
+        "ended_at": None,
+        "exit_code": None,
+        "resume_iteration": 0.0,
+        "last_iteration": None,
+    }
+
+
+def test_events_tell_the_story_in_order(client: Client, world: World) -> None:
+    job_id = started(client, world)
+    first = client.get(f"/v1/jobs/{job_id}/events", params={"limit": 1}).json()
+    rest = client.get(f"/v1/jobs/{job_id}/events", params={"limit": 1, "after": first["next"]}).json()
+    assert rest["next"] is None
+    story = [(e["source"], e["target"], e["cause"], e["cycle"]) for e in first["items"] + rest["items"]]
+    assert story == [(None, "queued", "submitted", 0), ("queued", "starting", "start_decided", 1)]
+    assert rest["items"][0]["attempt_id"] == f"{job_id}.1"
+
+
+def test_cycles_show_what_was_decided(client: Client, world: World) -> None:
+    job_id = started(client, world)
+    [summary] = client.get("/v1/cycles").json()["items"]
+    assert summary == {
+        "number": 1,
+        "at": "2026-01-01T00:00:01Z",
+        "changes": 1,
+        "actions": 2,
+        "refusals": 1,
+        "wake_at": "2026-01-01T00:01:00Z",
+        "duration_s": {"decide": 0.25},
+    }
+    cycle = client.get("/v1/cycles/1").json()
+    assert [action["action"] for action in cycle["actions"]] == ["start", "preempt"]
+    assert cycle["actions"][0]["job"] == job_id
+    assert cycle["changes"][0]["kind"] == "arrived"
+    assert cycle["dump"] == {"timers": [1, 2]}
+    assert_problem(client.get("/v1/cycles/2"), "not-found")
+
+
+def test_an_explanation_has_its_numbers(client: Client, world: World) -> None:
+    job_id = JobId(client.post("/v1/jobs", json=plain_job()).json()["id"])
+    without = client.get(f"/v1/jobs/{job_id}/explanation").json()
+    assert (without["reason"], without["sentence"], without["gpus_free"]) == (
+        "new",
+        "Not looked at yet; the next cycle will.",
+        None,
+    )
+    world.explanations[job_id] = Explanation(
+        Reason.FRAGMENTED, 8, 9, 5, servers_wanted=2, jobs_ahead=3, waiting_for=(JobId(1),), numbers={"alpha": 1.5}
+    )
+    answer = client.get(f"/v1/jobs/{job_id}/explanation").json()
+    assert answer["sentence"].startswith("Needs 8 GPUs on <=2 servers; 9 free on 5 servers; 3 jobs precede it.")
+    numbers = ("gpus_needed", "gpus_free", "servers_with_free_gpus", "servers_wanted", "jobs_ahead")
+    assert [answer[key] for key in numbers] == [8, 9, 5, 2, 3]
+    assert (answer["reason"], answer["state"], answer["waiting_for"], answer["numbers"]) == (
+        "fragmented",
+        "queued",
+        [1],
+        {"alpha": 1.5},
+    )
+
+
+def test_logs_come_in_parts(client: Client, world: World) -> None:
+    job_id = started(client, world)
+    empty = client.get(f"/v1/jobs/{job_id}/logs")
+    assert (empty.status_code, empty.content, empty.headers["sooner-next-offset"]) == (200, b"", "0")
+    world.logs[job_id, None] = world.logs[job_id, 1] = b"<b>one</b>\n\xff\xfetwo\n"
+    answer = client.get(f"/v1/jobs/{job_id}/logs", params={"limit": 11})
+    assert answer.content == b"<b>one</b>\n"
+    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    offset = answer.headers["sooner-next-offset"]
+    rest = client.get(f"/v1/jobs/{job_id}/logs", params={"offset": offset, "attempt": 1})
+    assert rest.content == b"\xff\xfetwo\n"
+    assert rest.headers["sooner-log-bytes"] == "17"
+    assert client.get(f"/v1/jobs/{job_id}/logs", params={"offset": -4}).content == b"two\n"
+    assert_problem(client.get(f"/v1/jobs/{job_id}/logs", params={"attempt": 2}), "not-found")
+    for query in ({"limit": 0}, {"limit": 2**21}, {"offset": "x"}, {"attempt": 0}):
+        assert_problem(client.get(f"/v1/jobs/{job_id}/logs", params=query), "invalid-parameter")
+
+
+def test_progress_is_read_back_in_order(client: Client, world: World) -> None:
+    job_id = started(client, world)
+    lines = [
+        {"job_id": job_id, "attempt_id": f"{job_id}.1", "at_s": NOW_S + i, "iteration": 10.0 * i, "loss": 1 / i}
+        for i in (1, 2, 4)
+    ]
+    with world.database.writing() as session:
+        session.connection().execute(insert(table(ProgressRow)), lines)
+    page = client.get(f"/v1/jobs/{job_id}/progress", params={"limit": 2}).json()
+    rest = client.get(f"/v1/jobs/{job_id}/progress", params={"limit": 2, "after": page["next"]}).json()
+    assert [line["iteration"] for line in page["items"] + rest["items"]] == [10.0, 20.0, 40.0]
+    assert (rest["items"][0]["loss"], rest["items"][0]["at"]) == (0.25, "2026-01-01T00:00:04Z")
+
+
+def test_a_finished_job_takes_no_requests(client: Client, world: World) -> None:
+    job_id = JobId(client.post("/v1/jobs", json=plain_job()).json()["id"])
+    job = world.store.jobs([job_id])[0]
+    job.state, job.reason, job.finished_at_s, job.version = JobState.CANCELLED, Reason.CANCELLED_BY_USER, NOW_S + 9, 1
+    world.store.commit(CycleBatch(1, NOW_S, [], [], writes={job_id: JobWrite(job, 0)}))
+    body = client.get(f"/v1/jobs/{job_id}").json()
+    assert (body["state"], body["finished_at"], body["eta_reason"]) == ("cancelled", "2026-01-01T00:00:09Z", None)
+    for action in ("cancel", "hold", "release"):
+        detail = assert_problem(client.post(f"/v1/jobs/{job_id}/{action}"), "job-finished")["detail"]
+        assert "cancelled" in detail
+
+
+def attempt_post(client: Client, attempt: str, token: str | None, line: Any) -> Any:
+    headers = {"Authorization": f"Bearer {token}"} if token is not None else {"Authorization": ""}
+    return client.post(f"/v1/attempts/{attempt}/progress", json=line, headers=headers)
+
+
+def test_an_attempts_token_opens_its_progress_and_nothing_else(client: Client, world: World) -> None:
+    world.attempt_tokens.update({"1.1": "first", "2.1": "second"})
+    line = {"iteration": 1200, "total_iterations": 5000, "checkpoint_iteration": 1000, "loss": 0.31, "accuracy": "high"}
+    answer = attempt_post(client, "1.1", "first", line)
+    assert (answer.status_code, answer.content) == (202, b"")
+    taken = {"iteration": 1200.0, "total_iterations": 5000.0, "checkpoint_iteration": 1000.0, "loss": 0.31}
+    assert world.progress == [("1.1", taken)]
+    for attempt, token in (("1.1", "second"), ("1.1", world.token), ("3.1", "first"), ("1.1", None), ("1.1", "")):
+        assert_problem(attempt_post(client, attempt, token, line), "unauthorized")
+    for method, path in (("GET", "/v1/jobs"), ("POST", "/v1/jobs"), ("GET", "/v1/cluster"), ("GET", "/v1/jobs/1/logs")):
+        answer = client.request(method, path, headers={"Authorization": "Bearer first"})
+        assert_problem(answer, "unauthorized")
+    assert len(world.progress) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "pointer"),
+    [
+        ({}, "/iteration"),
+        ({"iteration": -1}, "/iteration"),
+        ({"iteration": "7"}, "/iteration"),
+        ({"iteration": None}, "/iteration"),
+        ({"iteration": 1, "total_iterations": -1}, "/total_iterations"),
+        ({"iteration": 1, "checkpoint_iteration": 2}, ""),
+        ({"iteration": 1e13}, "/iteration"),
+        ([1], ""),
+    ],
+)
+def test_progress_that_says_nothing_is_refused(client: Client, world: World, line: Any, pointer: str) -> None:
+    world.attempt_tokens["1.1"] = "first"
+    assert_problem(attempt_post(client, "1.1", "first", line), "invalid-body", [pointer])
+    assert not world.progress
+
+
+@pytest.mark.parametrize("attempt", ["1", "x.1", "1.0", "1.1.1", "..%2f..", "01.1", "1.1%00"])
+def test_an_attempts_id_is_two_numbers(client: Client, attempt: str) -> None:
+    answer = client.post(f"/v1/attempts/{attempt}/progress", json={"iteration": 1})
+    assert answer.status_code in (401, 404, 422)
+    assert_problem(answer, {401: "unauthorized", 404: "not-found", 422: "invalid-parameter"}[answer.status_code])
