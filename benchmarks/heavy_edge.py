@@ -4,6 +4,7 @@ python -m benchmarks.heavy_edge
 """
 
 import time
+from itertools import pairwise
 
 from policies.catalogue import MODELS, pipeline
 from policies.model.cluster import Cluster, Server
@@ -55,7 +56,7 @@ def choices() -> None:
             times.append(time.perf_counter())
             iteration_times(graph, config, cluster, None)
             times.append(time.perf_counter())
-            first, again, constants = (1e3 * (b - a) for a, b in zip(times, times[1:], strict=False))
+            first, again, constants = (1e3 * (b - a) for a, b in pairwise(times))
             print(f"{model:18} {gpus:5} {first:8.2f} {again:9.2f} {constants:19.2f}")
 
 

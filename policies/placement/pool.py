@@ -272,7 +272,6 @@ class FreePool:
         pool = self._types.get(gpu_type)
         if pool is None or pool.all.total < sum(sizes):
             return None
-        order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
         needed, least = sum(sizes), min(sizes)
         racks = sorted(
             (rack.total, name)
@@ -280,10 +279,9 @@ class FreePool:
             if rack.total >= needed and rack.servers_with(least) >= len(sizes)
         )
         for buckets in (*(pool.racks[name] for _, name in racks), pool.all):
-            servers = _distinct(buckets, [sizes[i] for i in order])
+            servers = _distinct(buckets, sizes)
             if servers is not None:
-                chosen = dict(zip(order, servers, strict=True))
-                return [(chosen[i], size) for i, size in enumerate(sizes)]
+                return list(zip(servers, sizes, strict=True))
         return None
 
     def fullest(self, gpu_type: str) -> Iterator[Grant]:
@@ -325,8 +323,8 @@ class FreePool:
 
 
 def _distinct(buckets: _Buckets, sizes: Sequence[int]) -> list[ServerIndex] | None:
-    """Distinct servers for sizes given largest first, each best fit: taking the largest first never blocks a smaller one
-    that another order could serve, because every server that serves it serves the smaller ones too."""
+    """Distinct servers for the sizes, each best fit, which blocks no other size that another choice could serve: a server
+    that is large enough for both is left to the larger one if there is a smaller for the other."""
     taken_of_level: dict[int, int] = {}
     servers: list[ServerIndex] = []
     for size in sizes:

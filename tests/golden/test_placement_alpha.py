@@ -1,5 +1,7 @@
 """Iteration times worked out by hand from the formulas of the communication model."""
 
+from dataclasses import replace
+
 import pytest
 
 from policies.model.cluster import Cluster, Server
@@ -7,6 +9,7 @@ from policies.model.graph import Stage, StageGraph
 from policies.model.ids import ServerIndex
 from policies.model.parallelism import ParallelismConfig, Schedule
 from policies.model.placement import Placement, ServerShare, place
+from policies.placement.heavy_edge import heavy_edge
 from policies.placement.iteration import gang
 from policies.throughput import NeverFits, iteration_time_s, iteration_times
 
@@ -101,23 +104,83 @@ def test_the_four_constants_of_a_ring_of_nine() -> None:
     assert times.max_s == times.ceil_s
 
 
-def test_one_more_server_may_be_better_still() -> None:
-    graph, config = data_parallel(15)
+def test_an_even_split_over_the_fewest_servers_is_tried() -> None:
     three = Cluster("three", (SERVER, SERVER, SERVER))
-    # V = 2 * 14/15 * 900 = 1680; 8 + 7: 0.6 + 1680/70 = 24.6; 5 + 5 + 5: through 50, 34.2
-    assert iteration_times(graph, config, three, "V100").min_s == pytest.approx(24.6)
-    graph, config = data_parallel(17)
-    # V = 2 * 16/17 * 900; three servers 6 + 6 + 5 through 50; four 5 + 4 + 4 + 4 through 40
+    # V = 2 * 16/17 * 900 = 28800/17; 8 + 8 + 1 leaves through 10 bytes/s, 6 + 6 + 5 through 50
+    assert iteration_times(*data_parallel(17), three, None).min_s == pytest.approx(9 / 17 + 28800 / 17 / 50)
+
+
+def test_an_even_split_keeps_tensor_groups_whole() -> None:
+    graph = StageGraph((Stage("all", 0.0, 0.0, 1200),), ())
+    # V = 2 * 5/6 * 1200/2 = 1000; 8 + 4 holds 4 and 2 groups, 6 + 6 three each: through 30
+    times = iteration_times(graph, ParallelismConfig((6,), (2,)), TWO, None)
+    assert times.min_s == pytest.approx(1000 / 30)
+
+
+def test_one_server_more_may_keep_every_ring_whole() -> None:
+    # 8 stages of 5: three servers of 14 must break rings, four hold two whole stages each; five do not hold a stage a server
+    large = replace(SERVER, gpus=14, nic_bytes_s=140.0)
+    stages = tuple(Stage(f"s{s}", 0.0, 0.0, 1000) for s in range(8))
+    graph = StageGraph(stages, tuple((s, s + 1, 500 if s % 2 == 0 else 25) for s in range(7)))
+    times = iteration_times(graph, ParallelismConfig((5,) * 8, (1,) * 8), Cluster("five", (large,) * 5), None)
+    # ring 2 * 4/5 * 1000 / 100 = 16; the partner inside 2*500/5 / 100 = 2; the next pair outside 2*25/5 / 10 = 1
+    assert times.min_s == pytest.approx(19.0)
+
+
+def test_a_stage_a_server_may_keep_every_ring_whole() -> None:
+    # 7, 6, 5 and 5 replicas: no even split over three or four servers of 8 leaves all rings whole
+    stages = tuple(Stage(f"s{s}", 0.0, 0.0, 700) for s in range(4))
+    graph = StageGraph(stages, tuple((s, s + 1, 1) for s in range(3)))
     four = Cluster("four", (SERVER,) * 4)
-    assert iteration_times(graph, config, four, None).min_s == pytest.approx(9 / 17 + 28800 / 17 / 50)
+    # the ring of seven: 2 * 6/7 * 700 / 100 = 12, its one neighbour 2 * 1/7 / 10
+    assert iteration_times(graph, ParallelismConfig((7, 6, 5, 5), (1,) * 4), four, None).min_s == pytest.approx(
+        12.0 + 2 / 70
+    )
 
 
-def test_a_stage_a_server_wins_where_rings_outweigh_activations() -> None:
-    graph = StageGraph((Stage("a", 0.0, 0.0, 6000), Stage("b", 0.0, 0.0, 6000)), ((0, 1, 10),))
-    config = ParallelismConfig((6, 6), (1, 1))
-    # the fewest servers hold 8 + 4, which breaks a ring; one stage a server rings inside:
-    # 2 * 5/6 * 6000 / 100 = 100, activations 2*10/6 / 10
-    assert iteration_times(graph, config, TWO, None).min_s == pytest.approx(100.0 + 1 / 3)
+def test_servers_that_differ_in_one_respect_are_told_apart() -> None:
+    narrow, slow = replace(SERVER, nic_bytes_s=8.0), replace(SERVER, gpu_speed=0.5)
+    # floor and ceil of two replicas: 4.5 of compute, 900 bytes of ring
+    graph, config = data_parallel(2)
+    assert iteration_times(graph, config, Cluster("c", (SERVER, narrow)), None).ceil_s == pytest.approx(4.5 + 900)
+    assert iteration_times(graph, config, Cluster("c", (SERVER, slow)), None).ceil_s == pytest.approx(9 + 90)
+    assert iteration_times(graph, config, Cluster("c", (slow, SERVER)), None).floor_s == pytest.approx(4.5 + 9)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_without_a_type_the_best_time_is_that_of_the_best_type(order) -> None:
+    other = replace(SERVER, gpu_type="K80", gpu_speed=0.5)
+    cluster = Cluster("c", (SERVER, other)[::order])
+    graph, config = data_parallel(2)
+    assert iteration_times(graph, config, cluster, None).min_s == pytest.approx(4.5 + 9)
+    assert iteration_times(graph, config, cluster, "K80").min_s == pytest.approx(9 + 9)
+
+
+def test_a_broken_group_rings_through_every_server_that_it_touches() -> None:
+    narrow = Server("narrow", 8, nic_bytes_s=8.0, intra_bytes_s=100.0)
+    graph = StageGraph((Stage("all", 0.0, 0.0, 900),), ())
+    config = ParallelismConfig((2,), (2,), tensor_across_servers=True)
+    # V = 2 * 1/2 * 900/2 = 450; the second group ends on the narrow server: 1 byte/s
+    placement = on((3, (2,)), (1, (0,)))
+    assert iteration_time_s(graph, config, Cluster("c", (SERVER, narrow)), placement) == pytest.approx(450.0)
+
+
+def test_heavy_edge_by_hand() -> None:
+    graph = StageGraph(tuple(Stage(name, 1.0, 1.0, 0) for name in "abc"), ((0, 1, 10), (1, 2, 1)))
+    members = gang(graph, ParallelismConfig((1, 1, 1), (1, 1, 1)))
+    # one GPU each: the vertex of least weight first (c: 2, a: 20, b: 22)
+    assert heavy_edge(members, (1, 1, 1)) == ((0, 0, 1), (1, 0, 0), (0, 1, 0))
+    # two and one: the heaviest edge a-b goes together, whichever server is listed first
+    assert heavy_edge(members, (2, 1)) == ((1, 1, 0), (0, 0, 1))
+    assert heavy_edge(members, (1, 2)) == ((0, 0, 1), (1, 1, 0))
+
+
+def test_heavy_edge_follows_the_strongest_tie_and_closes_rings() -> None:
+    graph = StageGraph((Stage("a", 1.0, 1.0, 90), Stage("b", 1.0, 1.0, 30)), ((0, 1, 180),))
+    members = gang(graph, ParallelismConfig((3, 3), (1, 1)))
+    # ring edges 120 and 40, pipeline edges 2 * 180 / 9 = 40. Seed a-a (120). Then a closes its ring: 240 against b: 80.
+    # Of four GPUs the last is b, tied by three edges of 40.
+    assert heavy_edge(members, (4, 2)) == ((3, 1), (0, 2))
 
 
 def test_a_gang_that_no_servers_can_hold() -> None:

@@ -101,6 +101,9 @@ def test_tensor_degrees_that_differ_are_packed_largest_first() -> None:
     for share in found.placement.shares:
         assert share.gpus == 2 * share.replicas[0] + 4 * share.replicas[1]
     assert find(FreePool(FOUR, [3, 3, 3, 3]), FOUR, spec) is None
+    # 7 + 5 is what the fewest servers grant, yet only 4 + 2 on each packs
+    spec = modelled(graph, ParallelismConfig((2, 2), (2, 4)))
+    assert held(find(FreePool(FOUR, [7, 7, 0, 0]), FOUR, spec)) == [(0, 6), (1, 6)]
 
 
 def test_without_a_type_the_job_takes_the_type_on_which_it_is_fastest() -> None:
@@ -108,6 +111,8 @@ def test_without_a_type_the_job_takes_the_type_on_which_it_is_fastest() -> None:
     mixed = Cluster("mixed", (slow, slow, SERVER, SERVER))
     assert held(find(FreePool(mixed, [8] * 4), mixed, ring(4))) == [(2, 4)]
     assert held(find(FreePool(mixed, [8] * 4), mixed, ring(4, gpu_type="K80"))) == [(0, 4)]
+    turned = Cluster("turned", (SERVER, SERVER, slow, slow))
+    assert held(find(FreePool(turned, [8] * 4), turned, ring(4))) == [(0, 4)]
     assert held(find(FreePool(mixed, [8, 8, 3, 0]), mixed, ring(4))) == [(0, 4)]
     assert find(FreePool(mixed, [2, 1, 2, 1]), mixed, ring(4)) is None
 
