@@ -10,7 +10,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 demo: $(RUN_STAMP)
 	$(BIN)/sooner demo
 
-test: $(DEV_STAMP)
+test: $(DEV_STAMP) format lint types imports
 	$(BIN)/python -m pytest
 
 check: $(DEV_STAMP) format lint types imports fast

@@ -46,12 +46,12 @@ def _start(cycle: Cycle, job: JobRecord, action: Start) -> Change:
     job.progressing = False
     cycle.move(job, JobState.STARTING, Cause.START_DECIDED, Reason.STARTED)
     cycle.touch(job).attempts.append(attempt)
-    cycle.commands.append((job.id, launch_command(job)))
+    cycle.commands.append((job.id, launch_command(cycle, job)))
     return Change(ChangeKind.STARTED, job.id, action.placement)
 
 
-def launch_command(job: JobRecord) -> Launch:
-    """The launch of a job's open attempt (the same one each time it is sent)."""
+def launch_command(cycle: Cycle, job: JobRecord) -> Launch:
+    """The launch of a job's open attempt: the same each time it is sent, but under the token of whoever leads now."""
     attempt = job.attempt
     assert attempt is not None
     return Launch(
@@ -62,5 +62,5 @@ def launch_command(job: JobRecord) -> Launch:
         placement=attempt.placement,
         gpu_ids=attempt.gpu_ids,
         resume_iteration=int(attempt.resume_iteration),
-        fencing_token=attempt.fencing_token,
+        fencing_token=cycle.settings.fencing_token,
     )

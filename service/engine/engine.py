@@ -142,7 +142,7 @@ class Engine(Generic[State]):
             if attempt.state is AttemptState.STOPPING:
                 cycle.commands.append((job_id, stop_command(cycle, job)))
             elif attempt.state is AttemptState.LAUNCHING and attempt.id not in observed:
-                cycle.commands.append((job_id, launch_command(job)))
+                cycle.commands.append((job_id, launch_command(cycle, job)))
         for attempt_id, status in observed.items():
             known = self._world.jobs.get(job_of(attempt_id))
             is_open = known is not None and known.attempt is not None and known.attempt.id == attempt_id

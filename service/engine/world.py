@@ -127,7 +127,7 @@ def _mask(ids: tuple[int, ...]) -> int:
 
 
 def _lowest(free: int, count: int) -> tuple[int, ...]:
-    ids = []
+    ids: list[int] = []
     while len(ids) < count:
         assert free, "more GPUs bound than are free"
         low = free & -free

@@ -1,0 +1,373 @@
+"""The composition root: the only place where ports meet implementations.
+
+:func:`serve` builds one service from settings and runs it until it is told to stop. Whatever the user got wrong ends it
+with one clear line and exit code 2 before anything runs; a failure on the way ends it with 1.
+"""
+
+import fcntl
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from policies.base import Policy
+from policies.model.estimate import PredictionRequest
+from policies.model.ids import AttemptId, JobId, ServerIndex
+from policies.model.reasons import Explanation
+from policies.options import OptionError
+from policies.registry import BUILT_IN, make_policy
+from predictor.serving import LivePredictor
+from service.api.app import create_app
+from service.api.deps import ApiDependencies, ClusterNow, LogPart, LoopStatus, Refused
+from service.api.token import TokenFileError, load_or_create
+from service.cluster_file import ClusterFileError, load_cluster
+from service.db import leases, migrate
+from service.db.history import ended_jobs
+from service.db.progress import ProgressPoint, record_progress
+from service.db.servers import ServerInUse, enroll
+from service.db.session import Database, DatabaseUrlError, open_database
+from service.db.store import LEADER_LEASE, SqlStore
+from service.engine.cycle import EngineSettings
+from service.engine.engine import Engine, Ports
+from service.engine.events import Report
+from service.engine.ports import Executor
+from service.engine.world import Costs
+from service.executors.fake import FakeExecutor
+from service.executors.gpus import GpuInfo, detect, local_cluster
+from service.executors.local import LocalExecutor
+from service.settings import Settings, SettingsError
+from service.tasks.loop import LoopSettings, SchedulerLoop
+from service.tasks.polling import PolledExecutor
+from service.tasks.prune import prune
+from service.tasks.retrain import Trainer, TrainingUnderWay, UnknownModel
+from service.telemetry import log
+
+logger = logging.getLogger(__name__)
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+LOOP_STALE_PERIODS = 4.0
+"""A loop that has not passed for so many of its periods is not ready to serve."""
+
+TRAINING_CHECK_S = 60.0
+"""How often it is looked whether a training is due."""
+
+WARM_ROWS_MAX = 40_000
+"""Ended jobs that the predictor is warmed with: what its history keeps of a group is older than these only in small ones."""
+
+
+class StartError(Exception):
+    """The service cannot start for a reason that the user can mend; one line."""
+
+
+class WallClock:
+    """Seconds since the Unix epoch."""
+
+    def now_s(self) -> float:
+        """Now."""
+        return time.time()
+
+
+def serve(settings: Settings) -> int:
+    """Run the service until SIGINT or SIGTERM; returns the exit code. Jobs run on under their supervisors."""
+    try:
+        with ExitStack() as stack:
+            service = Service(settings, stack)
+            return service.run()
+    except (
+        StartError,
+        SettingsError,
+        OptionError,
+        ClusterFileError,
+        DatabaseUrlError,
+        ServerInUse,
+        TokenFileError,
+    ) as error:
+        print(f"sooner: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except migrate.SchemaError as error:
+        print(f"sooner: {error}", file=sys.stderr)
+        return EXIT_USAGE
+
+
+class Service:
+    """One service, built in the order in which its parts need each other; the stack takes it down in reverse."""
+
+    def __init__(self, settings: Settings, stack: ExitStack) -> None:
+        self.settings = settings
+        self.clock = WallClock()
+        stack.enter_context(_exclusive(settings.prepare_data_dir()))
+        policy = configured_policy(settings)
+        gpus = detect() if settings.executor == "local" else None
+        wanted = load_cluster(settings.cluster) if settings.cluster else local_cluster(settings.virtual_gpus, gpus)
+        self.database = _open(settings.database_url)
+        stack.callback(self.database.close)
+        self.cluster = enroll(self.database, wanted)
+        self.lease = self._lead(stack)
+        self.token = load_or_create(settings.data_dir)
+        self.socket = stack.enter_context(_listen(settings.host, settings.port))
+        self.local: LocalExecutor | None = None
+        self.executor = PolledExecutor(self._executor(stack, gpus), self._keep_progress)
+        self.store = SqlStore(self.database, fencing_token=self.lease.token)
+        self.predictor = LivePredictor()
+        self.engine = self._engine(policy)
+        self._warm()
+        self.trainer = Trainer(self.database, settings, self.predictor, self.clock.now_s)
+        self.trainer.recover()
+        stack.callback(self.trainer.close)
+        self.scheduler = BackgroundScheduler(timezone="UTC")
+        self.loop = SchedulerLoop(
+            self.engine,
+            self.executor,
+            self.clock,
+            self.scheduler,
+            LoopSettings(settings.reschedule_period_s, settings.poll_period_s),
+        )
+        self.server = uvicorn.Server(
+            uvicorn.Config(
+                create_app(self._dependencies()), log_config=None, access_log=False, timeout_graceful_shutdown=5
+            )
+        )
+
+    def run(self) -> int:
+        """Serve until stopped."""
+        log.configure()
+        self._schedule()
+        self.scheduler.start()
+        host, port = self.socket.getsockname()[:2]
+        print(
+            f"Sooner is listening on http://{host}:{port} (token in {self.settings.data_dir})",
+            file=sys.stderr,
+            flush=True,
+        )
+        try:
+            self.server.run(sockets=[self.socket])
+        except KeyboardInterrupt:
+            pass
+        finally:
+            self.scheduler.shutdown(wait=True)
+        return EXIT_FAILED if self.lease_lost else 0
+
+    # Building.
+
+    def _lead(self, stack: ExitStack) -> leases.Lease:
+        """Take the lead of the database. The same data folder takes it back at once after a crash: its lock is ours."""
+        holder = f"{socket.gethostname()}:{self.settings.data_dir}"
+        lease = leases.acquire(self.database, LEADER_LEASE, holder, self.settings.leader_lease_s)
+        if lease is None:
+            raise StartError("another service leads on this database; stop it, or wait until its lease has run out")
+        self.lease_lost = False
+        stack.callback(lambda: leases.release(self.database, self.lease))
+        return lease
+
+    def _executor(self, stack: ExitStack, gpus: Sequence[GpuInfo] | None) -> Executor:
+        if self.settings.executor == "fake":
+            return FakeExecutor(self.clock)
+        host, port = self.socket.getsockname()[:2]
+        self.local = LocalExecutor(
+            self.settings.data_dir,
+            self.cluster,
+            clock=self.clock,
+            lease_s=self.settings.lease_s,
+            log_bytes_max=self.settings.log_bytes_max,
+            progress_url=f"http://{host}:{port}/v1/attempts/{{attempt}}/progress",
+            gpus=gpus,
+        )
+        stack.callback(self.local.close)
+        return self.local
+
+    def _engine(self, policy: Policy[Any]) -> Engine[Any]:
+        settings = self.settings
+        return Engine(
+            policy,
+            self.cluster,
+            Ports(self.store, self.executor, self.clock, self.predictor, log.LogSink()),
+            Costs(settings.checkpoint_s, settings.restart_s),
+            EngineSettings(
+                retry_backoff_s=settings.retry_backoff_s,
+                yields_max=settings.yields_max,
+                facts_per_cycle_max=settings.facts_per_cycle_max,
+                dump_every_cycles=settings.dump_every_cycles,
+                stop_grace_s=settings.stop_grace_s,
+                fencing_token=self.lease.token,
+            ),
+        )
+
+    def _warm(self) -> None:
+        unfinished = [
+            PredictionRequest(job.id, job.spec, job.submitted_at_s) for job in self.engine.world.jobs.values()
+        ]
+        self.predictor.warm(ended_jobs(self.database, newest=WARM_ROWS_MAX), unfinished)
+
+    def _schedule(self) -> None:
+        settings = self.settings
+        once = {"max_instances": 1, "coalesce": True, "misfire_grace_time": None}
+        add = self.scheduler.add_job
+        add(self._renew, "interval", seconds=settings.leader_lease_s / 3, id="renew", **once)
+        add(self.trainer.run_if_due, "interval", seconds=TRAINING_CHECK_S, id="retrain", **once)
+        add(self._prune, "interval", seconds=settings.prune_period_s, id="prune", **once)
+        self.loop.start()
+
+    # Scheduled work.
+
+    def _renew(self) -> None:
+        """Keep the lead, and keep the attempts' leases alive. Whoever lost the lead stops: another one schedules."""
+        if self.local is not None:
+            self.local.renew_leases()
+        renewed = leases.renew(self.database, self.lease, self.settings.leader_lease_s)
+        if renewed is None:
+            logger.error("another service has taken the lead; this one stops")
+            self.lease_lost = True
+            self.server.should_exit = True
+        else:
+            self.lease = renewed
+
+    def _prune(self) -> None:
+        files = self.local.prune if self.local is not None else None
+        prune(self.database, self.settings, self.clock.now_s(), files)
+
+    def _keep_progress(self, reports: Sequence[Report]) -> None:
+        points = [
+            ProgressPoint(
+                report.attempt,
+                report.at_s,
+                report.iteration,
+                report.total_iterations,
+                report.checkpoint_iteration,
+            )
+            for report in reports
+            if report.attempt is not None and report.iteration is not None
+        ]
+        try:
+            with self.database.writing() as session:
+                record_progress(session, points)
+        except Exception:
+            # A curve with a gap is not worth a cycle.
+            logger.exception("progress points were not stored")
+
+    # What the API is given.
+
+    def _dependencies(self) -> ApiDependencies:
+        return ApiDependencies(
+            settings=self.settings,
+            database=self.database,
+            store=self.store,
+            token=self.token,
+            now_s=self.clock.now_s,
+            nudge=self.loop.nudge,
+            cluster=lambda: self.loop.read(_cluster_now),
+            explain=self._explain,
+            loop_status=self._loop_status,
+            migrated=lambda: migrate.state(self.settings.database_url) is migrate.SchemaState.CURRENT,
+            read_logs=self._read_logs,
+            train=self._train,
+            promote=self._promote,
+            progress_sink=self._accept_progress,
+        )
+
+    def _explain(self, job: JobId) -> Explanation | None:
+        return self.loop.read(lambda engine: engine.explain(job) if job in engine.world.jobs else None)
+
+    def _loop_status(self) -> LoopStatus:
+        at_s = self.loop.last_pass_at_s
+        limit_s = LOOP_STALE_PERIODS * self.settings.reschedule_period_s
+        healthy = at_s is not None and self.clock.now_s() - at_s < limit_s
+        return LoopStatus(self.loop.cycle_number, at_s, healthy)
+
+    def _read_logs(self, job: JobId, attempt: int | None, offset: int, limit: int) -> LogPart:
+        if self.local is None:
+            raise KeyError(job)
+        return self.local.read_logs(job, attempt, offset, limit)
+
+    def _train(self) -> int:
+        try:
+            return self.trainer.start()
+        except TrainingUnderWay as error:
+            raise Refused(str(error)) from error
+
+    def _promote(self, model: str) -> None:
+        try:
+            self.trainer.promote(model)
+        except UnknownModel as error:
+            raise Refused(str(error)) from error
+
+    def _accept_progress(self, attempt: AttemptId, token: str, line: Mapping[str, Any]) -> bool:
+        return self.local is not None and self.local.accept_progress(attempt, token, line)
+
+
+def configured_policy(settings: Settings) -> Policy[Any]:
+    """The policy with those settings that it takes. Raises OptionError, also for a ``preemption`` that it cannot do."""
+    options = dict(settings.policy_options)
+    factory = BUILT_IN.get(settings.policy)
+    wished: dict[str, str] = {
+        "preemption": settings.preemption,
+        "over_run": settings.over_run,
+        "attempt_duration_s_min": str(settings.attempt_duration_s_min),
+    }
+    given = {line.name for line in settings.describe() if line.source != "default"}
+    for name, value in wished.items():
+        takes = factory is not None and name in factory.options and (name != "preemption" or factory.preemptive)
+        if takes or name in given:
+            options.setdefault(name, value)
+    return make_policy(settings.policy, options)
+
+
+def _cluster_now(engine: Engine[Any]) -> ClusterNow:
+    world = engine.world
+    servers = [ServerIndex(index) for index in range(len(world.cluster.servers))]
+    usable = [world.usable_gpus(server) for server in servers]
+    return ClusterNow(world.cluster, usable, [world.free_gpus(server) for server in servers])
+
+
+def _open(url: str) -> Database:
+    """The database, brought to this program's schema if it is empty."""
+    database = open_database(url)
+    try:
+        state = migrate.state(url)
+        if state is migrate.SchemaState.EMPTY:
+            migrate.upgrade(url)
+        elif state is not migrate.SchemaState.CURRENT:
+            raise StartError(state.sentence)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+@contextmanager
+def _exclusive(data_dir: Path) -> Iterator[None]:
+    """One service a data folder: its attempts and its token have one master. The lock dies with the process."""
+    descriptor = os.open(data_dir / "serve.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StartError(f"a service is running on {data_dir} already") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _listen(host: str, port: int) -> Iterator[socket.socket]:
+    """A listening socket, bound before anything starts so that a port in use is told at once."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            raise StartError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        yield listener
+    finally:
+        listener.close()

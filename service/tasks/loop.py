@@ -1,0 +1,144 @@
+"""When the engine runs: on a period, at the instant a decision asked for, when a report or a request comes in.
+
+APScheduler keeps the timers; the lock here makes cycles follow each other. Nothing is decided in this module.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from service.engine.engine import Engine
+from service.engine.ports import Clock
+from service.tasks.polling import PolledExecutor
+
+logger = logging.getLogger(__name__)
+
+RECONCILE_EVERY = 3
+"""Periodic passes between two comparisons of what is desired with what the executor sees."""
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSettings:
+    """Seconds between periodic passes, and between looks at the attempts."""
+
+    reschedule_period_s: float
+    poll_period_s: float
+
+
+class SchedulerLoop:
+    """Drives one engine. Methods may be called from any thread."""
+
+    def __init__(
+        self,
+        engine: Engine[Any],
+        executor: PolledExecutor,
+        clock: Clock,
+        scheduler: BackgroundScheduler,
+        settings: LoopSettings,
+    ) -> None:
+        self._engine = engine
+        self._executor = executor
+        self._clock = clock
+        self._scheduler = scheduler
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._passes = 0
+        self._nudged = False
+        self._wake_at_s: float | None = None
+        self.cycle_number = 0
+        self.last_pass_at_s: float | None = None
+        self.failures = 0
+
+    def start(self) -> None:
+        """Reconcile once, then run on timers until the scheduler is shut down."""
+        with self._lock:
+            self._engine.reconcile()
+        period = {"max_instances": 1, "coalesce": True, "misfire_grace_time": None}
+        self._scheduler.add_job(
+            self.tick,
+            "interval",
+            seconds=self._settings.reschedule_period_s,
+            id="reschedule",
+            next_run_time=_utc(self._clock.now_s()),
+            **period,
+        )
+        self._scheduler.add_job(self._poll, "interval", seconds=self._settings.poll_period_s, id="poll", **period)
+
+    def tick(self) -> None:
+        """The periodic pass: the safety net, and now and then the comparison with what the executor sees."""
+        self._passes += 1
+        self._pass(reconcile=self._passes % RECONCILE_EVERY == 0)
+
+    def nudge(self) -> None:
+        """Ask for a pass soon and return at once; many nudges make one pass."""
+        if self._nudged:
+            return
+        self._nudged = True
+        self._schedule("nudge", self._clock.now_s())
+
+    def read(self, look: Callable[[Engine[Any]], Answer]) -> Answer:
+        """Look at the engine between two passes."""
+        with self._lock:
+            return look(self._engine)
+
+    def _poll(self) -> None:
+        if self._executor.collect():
+            self._pass()
+
+    def _wake(self) -> None:
+        self._nudged = False
+        self._pass()
+
+    def _pass(self, *, reconcile: bool = False) -> None:
+        with self._lock:
+            try:
+                outcome = self._engine.cycle()
+                if reconcile:
+                    self._engine.reconcile()
+            except Exception:
+                # The next pass starts from the store: whatever broke here was not committed.
+                self.failures += 1
+                logger.exception("a scheduling pass failed; the world is loaded anew")
+                self._recover()
+                return
+            self.cycle_number = outcome.number
+            self.last_pass_at_s = self._clock.now_s()
+            if outcome.failed:
+                logger.error("%s", outcome.failed)
+            self._arm(outcome.wake_at_s)
+
+    def _recover(self) -> None:
+        try:
+            self._engine.recover()
+        except Exception:
+            logger.exception("the world could not be loaded; the next pass tries again")
+
+    def _arm(self, wake_at_s: float | None) -> None:
+        """Set the one-shot timer, unless the periodic pass comes first anyway."""
+        soon = self._clock.now_s() + self._settings.reschedule_period_s
+        if wake_at_s is not None and wake_at_s < soon and wake_at_s != self._wake_at_s:
+            self._wake_at_s = wake_at_s
+            self._schedule("wake", wake_at_s)
+
+    def _schedule(self, name: str, at_s: float) -> None:
+        self._scheduler.add_job(
+            self._wake,
+            "date",
+            run_date=_utc(at_s),
+            id=name,
+            replace_existing=True,
+            max_instances=1,
+            coalesce=True,
+            misfire_grace_time=None,
+        )
+
+
+def _utc(at_s: float) -> datetime:
+    return datetime.fromtimestamp(at_s, UTC)
