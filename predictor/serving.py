@@ -169,6 +169,8 @@ class LivePredictor:
         served += [_Served(candidate, None, champion=False) for candidate in candidates]
         with self._lock:
             self._served = tuple(served)
+            # Errors of the model that served before say nothing about this one.
+            self._drift = {unit: DriftMonitor() for unit in UNITS}
 
     # Predicting
 
@@ -248,30 +250,18 @@ class LivePredictor:
 
     def _answer(self, served: Sequence[_Served], drifting: set[Unit], plan: _Plan) -> Prediction | None:
         unit, example = plan.unit, plan.example
-        calibrated = {
-            (each.version(kind), kind, kind == each.champions.get(unit)): calibrator.calibrate(
-                example.bucket, plan.raw[each.model.version, kind]
-            )
+        said = {
+            each.version(kind): calibrator.calibrate(example.bucket, plan.raw[each.model.version, kind])
             for each in served
             for kind, calibrator in each.calibrators.get(unit, {}).items()
             if (each.model.version, kind) in plan.raw
         }
-        rung, version = plan.rung, ""
-        for (name, kind, champion), points in calibrated.items():
-            if champion and rung is not None:
-                if unit in drifting:
-                    rung = rung._replace(source=f"{rung.source}; the model is set aside: its errors have grown")
-                else:
-                    version = name
-                    rung = Rung(points, f"{rung.source}; distribution by {kind.replace('_', ' ')}", True)
+        rung, version = self._refine(served, drifting, plan, said)
         if unit is Unit.ITERATIONS:
             evidence = self._knowledge.declarations.evidence(plan.submission)
             rung = weigh_declaration(rung, plan.submission, evidence)
         if rung is None:
             return None
-        shadows = [(f"baseline/{name}", points) for name, points in self._baseline_points(plan)]
-        shadows += [(name, points) for (name, _, _), points in calibrated.items()]
-        asked = self._asked.get(JobId(plan.submission.job))
         estimate = Estimate(
             points=finish(rung, unit, plan.submission.walltime_s),
             unit=unit,
@@ -280,6 +270,7 @@ class LivePredictor:
             seconds_per_unit=plan.seconds_per_unit,
             trusted=rung.trusted,
         )
+        asked = self._asked.get(JobId(plan.submission.job))
         if asked is not None and asked.served_log is None:
             asked.served_log = math.log(estimate.median)
             asked.raw = plan.raw
@@ -287,15 +278,32 @@ class LivePredictor:
             estimate=estimate,
             feature_schema=features.SCHEMA,
             features=example.features,
-            shadows=_shadows(shadows),
+            shadows=_shadows([*self._baseline_points(plan), *said.items()]),
         )
+
+    @staticmethod
+    def _refine(
+        served: Sequence[_Served], drifting: set[Unit], plan: _Plan, said: Mapping[str, Array]
+    ) -> tuple[Rung | None, str]:
+        """The champion's distribution and version; the ladder's where no champion may or can serve."""
+        for each in served:
+            kind = each.champions.get(plan.unit, "")
+            points = said.get(each.version(kind))
+            if points is None or plan.rung is None:
+                continue
+            if plan.unit in drifting:
+                reason = "the model is set aside: its errors have grown"
+                return plan.rung._replace(source=f"{plan.rung.source}; {reason}"), ""
+            source = f"{plan.rung.source}; distribution by {kind.replace('_', ' ')}"
+            return Rung(points, source, True), each.version(kind)
+        return plan.rung, ""
 
     def _baseline_points(self, plan: _Plan) -> list[tuple[str, Array]]:
         if math.isnan(plan.example.base):
             return []
         scores, bucket = self._scores[plan.unit], plan.example.bucket
         return [
-            (name, scores.points(index, bucket, plan.example.baselines[index]))
+            (f"baseline/{name}", scores.points(index, bucket, plan.example.baselines[index]))
             for index, name in enumerate(BASELINE_NAMES)
         ]
 

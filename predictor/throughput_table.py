@@ -71,11 +71,15 @@ class ThroughputTable:
                 del self._entries[oldest]
 
     def observe_row(self, row: EndedRow) -> None:
-        """Learn from an ended job, where it was measured."""
-        if row.seconds_per_iteration is not None:
+        """Learn from an ended job: what was measured, else its mean over all of its productive seconds."""
+        seconds = row.seconds_per_iteration
+        if seconds is None and row.iterations:
+            seconds = row.service_s / row.iterations
+        if seconds is not None:
             job = row.submission
-            gpu_type = row.ran_on_gpu_type or job.gpu_type
-            self.observe(job.recurrence, job.gpus, gpu_type, row.servers_spanned or 1, row.seconds_per_iteration)
+            self.observe(
+                job.recurrence, job.gpus, row.ran_on_gpu_type or job.gpu_type, row.servers_spanned or 1, seconds
+            )
 
     def lookup(
         self, recurrence: Recurrence, gpus: int, gpu_type: str = "", servers: int | None = None

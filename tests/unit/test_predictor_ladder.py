@@ -222,3 +222,11 @@ def test_the_predictor_shows_its_throughput_table() -> None:
     known = predictor.throughput_of(spec())
     assert known is not None
     assert known.seconds_per_iteration == pytest.approx(0.6)
+
+
+def test_a_speed_that_was_not_measured_is_the_mean_over_the_run() -> None:
+    predictor = LivePredictor()
+    predictor.warm([ended(1, 100.0, service_s=250.0, seconds_per_iteration=None)])
+    assert _estimate(predictor).seconds_per_unit == pytest.approx(2.5)
+    predictor.ended(ended(2, 0.0, service_s=250.0, seconds_per_iteration=None))
+    assert [row.measurements_s for row in predictor.throughput_rows()] == [(2.5,)]

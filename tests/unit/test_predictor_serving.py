@@ -122,6 +122,8 @@ def test_drift_sets_the_model_aside_and_says_so() -> None:
     assert answer is not None
     assert answer.estimate.model_version == ""
     assert answer.estimate.source.endswith("; the model is set aside: its errors have grown")
+    predictor.use(small_model(), kind="xgboost")
+    assert not predictor.status().drifting[Unit.SERVICE_S], "a new champion is not blamed for the old one's errors"
 
 
 def test_calibration_follows_the_jobs_that_end() -> None:
@@ -158,7 +160,7 @@ def test_warm_counts_open_jobs_and_labels() -> None:
     assert predictor.status().known_jobs == {Unit.ITERATIONS: 50, Unit.SERVICE_S: 50}
     (answer,) = predictor.predict(0.0, [request(901, submitted_at_s=2e5)])
     assert answer is not None
-    assert answer.features[features.NAMES.index("open_recurrence")] == 1.0
+    assert [answer.features[features.NAMES.index(name)] for name in ("open_recurrence", "open_user")] == [1.0, 1.0]
 
 
 def test_models_are_swapped_while_jobs_are_predicted() -> None:
