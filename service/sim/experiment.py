@@ -22,7 +22,7 @@ from service.engine.record import JobRecord
 from service.engine.world import Costs
 from service.sim.clock import Priority, SimClock
 from service.sim.executor import ExecutorCosts, SimulatedExecutor
-from service.sim.jobs import Catalogue, SimJob, SimJobs, bounds_of, prepare
+from service.sim.jobs import SimJob, SimJobs, bounds_of, prepare
 from service.sim.predictors import make_predictor
 from service.sim.results import JobOutcome, Simulation, summarise
 from service.sim.workloads.model import Workload
@@ -46,7 +46,6 @@ class SimulationOptions:
     stop_latency_s: float = 0.0
     seed: int = 0
     skip_invalid: bool = False
-    catalogue: Catalogue | None = None
 
 
 def run(
@@ -67,7 +66,6 @@ def run(
     prepared = prepare(
         workload,
         cluster,
-        catalogue=options.catalogue,
         checkpoint_period_s=options.checkpoint_period_s,
         skip_invalid=options.skip_invalid,
     )

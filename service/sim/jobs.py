@@ -1,9 +1,11 @@
 """From a workload's rows to jobs that the engine can run: specification, truth, and the bound's view of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from policies.bounds import BoundJob, Bounds, lower_bound
+from policies.catalogue import UnknownModel, pipeline
 from policies.model.cluster import Cluster
 from policies.model.graph import StageGraph
 from policies.model.ids import JobId
@@ -13,9 +15,6 @@ from policies.throughput import NeverFits, iteration_times
 from service.sim.executor import JobTruth
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.model import Workload, WorkloadJob
-
-Catalogue = Callable[[str, int], tuple[StageGraph, ParallelismConfig]]
-"""Model name and GPUs -> its stage graph and parallelism; raises ValueError for what it does not hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,6 @@ def prepare(
     workload: Workload,
     cluster: Cluster,
     *,
-    catalogue: Catalogue | None = None,
     checkpoint_period_s: float | None = 300.0,
     skip_invalid: bool = False,
 ) -> SimJobs:
@@ -65,7 +63,7 @@ def prepare(
     skipped = len(workload.skipped)
     for row in workload.jobs:
         try:
-            jobs.append(_sim_job(JobId(len(jobs) + 1), row, cluster, catalogue, checkpoint_period_s))
+            jobs.append(_sim_job(JobId(len(jobs) + 1), row, cluster, checkpoint_period_s))
         except ValueError as error:
             if not skip_invalid:
                 raise WorkloadError(f"job {row.job_id!r} {error}", file=workload.name) from error
@@ -80,19 +78,17 @@ def bounds_of(jobs: Sequence[SimJob], cluster: Cluster) -> Bounds:
     )
 
 
-def _sim_job(
-    job_id: JobId, row: WorkloadJob, cluster: Cluster, catalogue: Catalogue | None, checkpoint_period_s: float | None
-) -> SimJob:
+def _sim_job(job_id: JobId, row: WorkloadJob, cluster: Cluster, checkpoint_period_s: float | None) -> SimJob:
     _check_size(row, cluster)
     graph: StageGraph | None = None
     parallelism: ParallelismConfig | None = None
     times: IterationTimes | None = None
     if row.model:
-        if catalogue is None:
-            raise ValueError(f"names the model {row.model!r}, but there is no catalogue")
-        graph, parallelism = catalogue(row.model, row.gpus)
         try:
+            graph, parallelism = _pipeline(row.model, row.gpus)
             times = iteration_times(graph, parallelism, cluster, row.gpu_type or None)
+        except UnknownModel as error:
+            raise ValueError(f"names an unknown model: {error}") from error
         except NeverFits as error:
             raise ValueError(f"can never start: {error}") from error
     iterations = float(row.iterations) if row.iterations is not None else None
@@ -114,6 +110,12 @@ def _sim_job(
         preemption=PreemptionSignal(),
     )
     return SimJob(job_id, row, spec, times, iterations)
+
+
+@lru_cache(maxsize=1024)
+def _pipeline(model: str, gpus: int) -> tuple[StageGraph, ParallelismConfig]:
+    """A trace repeats few models and sizes many times, and cutting a network into stages is not for free."""
+    return pipeline(model, gpus)
 
 
 def _check_size(row: WorkloadJob, cluster: Cluster) -> None:
