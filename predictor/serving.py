@@ -59,7 +59,8 @@ class _Served:
         }
         self.champions: dict[Unit, str] = {}
         for unit, head in model.heads.items():
-            chosen = kind if kind is not None else head.champion
+            # A model of which no head passed the gate serves only because a person promoted it: then with the best it has.
+            chosen = kind or head.champion or (None if model.promotable else head.best)
             if champion and chosen is not None:
                 if chosen not in head.estimators:
                     raise ValueError(
@@ -162,7 +163,8 @@ class LivePredictor:
     ) -> None:
         """Serve with this model from now on (None: with history alone); ``candidates`` score every job as shadows.
 
-        Each head is served by its champion, or by ``kind`` where a person insists. A batch under way ends with the old model.
+        Each head is served by its champion, or by ``kind`` where a person insists; a model without any champion (which only a
+        person would promote) by its least bad. A batch under way ends with the old model.
         Raises ValueError where the model has no such kind.
         """
         served = [] if model is None else [_Served(model, kind, champion=True)]

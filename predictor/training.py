@@ -64,6 +64,11 @@ class TrainedHead:
     verdicts: tuple[Verdict, ...]
     metrics: Mapping[str, Any]
 
+    @property
+    def best(self) -> str:
+        """The model with the least pinball loss, whether or not it passed the gate."""
+        return min(self.estimators, key=lambda kind: (self.metrics[kind]["pinball_log"], kind))
+
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:

@@ -81,6 +81,19 @@ def test_a_kind_that_a_model_lacks_is_refused_by_name() -> None:
         LivePredictor().use(small_model(), kind="oracle")
 
 
+def test_a_model_that_passed_no_gate_serves_with_its_best_where_a_person_promotes_it() -> None:
+    model = small_model()
+    (head,) = model.heads.values()
+    failed = replace(model, heads={head.unit: replace(head, champion=None)})
+    predictor = _warm()
+    predictor.use(failed)
+    assert predictor.status().champions == {head.unit: head.best}
+    assert head.metrics[head.best]["pinball_log"] == min(head.metrics[kind]["pinball_log"] for kind in head.estimators)
+    passed = replace(model, heads={head.unit: replace(head, champion="random_forest")})
+    predictor.use(passed)
+    assert predictor.status().champions == {head.unit: "random_forest"}
+
+
 def test_a_batch_answers_as_single_questions_do() -> None:
     jobs = [request(6_000 + i, name=f"program{i % 12}", user=f"user{i % 6}", gpus=1 + i % 3) for i in range(40)]
     together, alone = _warm(), _warm()
