@@ -140,8 +140,7 @@ def _write_servers(connection: Connection, batch: CycleBatch) -> None:
 def _consume(connection: Connection, ids: Sequence[int], cycle: int) -> None:
     facts = table(FactRow)
     for part in chunks(ids):
-        mark = update(facts).where(facts.c.id.in_(part), facts.c.consumed_cycle.is_(None)).values(consumed_cycle=cycle)
-        connection.execute(mark)
+        connection.execute(update(facts).where(facts.c.id.in_(part)).values(consumed_cycle=cycle))
 
 
 def _write_predictions(connection: Connection, writes: Sequence[JobWrite], batch: CycleBatch) -> None:

@@ -6,8 +6,10 @@ the write lock *first*, so a transaction never reads, waits and then fails becau
 
 import json
 import os
+import sqlite3
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -110,11 +112,28 @@ def sqlite_path(url: URL) -> Path | None:
 
 
 def _create_file(path: Path) -> None:
-    """Create the file with mode 0600 before SQLite does with the umask's; its journals inherit the mode."""
+    """Let the file appear whole: for its owner alone (its journals inherit the mode) and in WAL mode already.
+
+    Two processes that both found a plain file would collide when each switches it to WAL. An existing file is not opened
+    here: closing a descriptor of it would drop the locks that SQLite holds on it elsewhere in this process.
+    """
+    if path.exists():
+        return
+    drafted = ""
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    except OSError as error:
-        raise DatabaseUrlError(f"cannot open the database file {path}: {error.strerror}") from error
+        descriptor, drafted = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        os.close(descriptor)
+        with closing(sqlite3.connect(drafted)) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+        os.link(drafted, path)
+    except FileExistsError:
+        pass  # another process was faster, with the same result
+    except (OSError, sqlite3.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DatabaseUrlError(f"cannot create the database file {path}: {reason}") from error
+    finally:
+        if drafted:
+            Path(drafted).unlink(missing_ok=True)
 
 
 def _engine(url: URL) -> Engine:
