@@ -24,7 +24,8 @@ class Fleet:
     def empty(self, gpus: int) -> tuple[Cluster, FreePool]:
         """A small cluster with all GPUs free on which a gang of ``gpus`` finds what it would find on the whole one.
 
-        A gang uses at most one server a GPU, so more of a class are of no use to it.
+        A gang uses at most one server a GPU, so more of a class are of no use to it. Equally large servers of several classes
+        come class by class here, whatever their order in the cluster.
         """
         servers = tuple(server for server, count in self.classes for _ in range(min(count, gpus)))
         cluster = Cluster("empty", servers)

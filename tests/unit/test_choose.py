@@ -14,6 +14,7 @@ from policies.model.job import JobSpec
 from policies.model.parallelism import ParallelismConfig
 from policies.placement.choose import Candidate, consolidated, find, fits_empty, servers_wanted
 from policies.placement.pool import FreePool
+from policies.placement.splits import balanced, levelled
 from policies.throughput import NeverFits, iteration_time_s, iteration_times
 
 SERVER = Server("s", 8, nic_bytes_s=80.0, intra_bytes_s=100.0)
@@ -133,6 +134,30 @@ def test_servers_wanted_counts_servers_of_the_empty_cluster() -> None:
     assert [servers_wanted(FOUR, plain(gpus)) for gpus in (1, 8, 9, 32, 33)] == [1, 1, 2, 4, 0]
     assert [servers_wanted(FOUR, ring(replicas)) for replicas in (1, 8, 9, 32, 33)] == [1, 1, 2, 4, 0]
     assert servers_wanted(FOUR, ring(1, tensor=9, across=True)) == 2
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=4), st.integers(1, 12), st.integers(1, 2))
+@settings(max_examples=300, deadline=None)
+def test_the_levelled_split_is_the_most_even_that_the_rooms_allow(rooms, parts, quantum) -> None:
+    gpus = parts * quantum
+    choices = itertools.product(*(range(0, room + 1, quantum) for room in rooms))
+    best = max((sorted(sizes) for sizes in choices if sum(sizes) == gpus), default=None)
+    found = levelled(gpus, rooms, quantum)
+    assert (found is None) == (best is None)
+    if found is not None:
+        assert sorted(found) == best
+        assert all(size <= room for size, room in zip(found, rooms, strict=True))
+    if parts >= len(rooms):
+        assert balanced(gpus, len(rooms), quantum) == sorted(
+            levelled(gpus, [gpus] * len(rooms), quantum) or (), reverse=True
+        )
+    else:
+        assert balanced(gpus, len(rooms), quantum) is None
+
+
+def test_what_is_no_multiple_of_the_quantum_is_not_split() -> None:
+    assert balanced(5, 2, 2) is None
+    assert levelled(5, [8, 8], 2) is None
 
 
 machines = st.builds(

@@ -147,6 +147,12 @@ def test_where_no_rack_suffices_the_choice_stays_in_racks_already_used() -> None
     assert FreePool(cluster, [8, 7, 7, 7, 7]).fewest_servers(29, None) == [(0, 8), (4, 7), (2, 7), (3, 7)]
 
 
+def test_an_even_split_stays_in_one_rack_if_one_has_the_servers() -> None:
+    cluster = cluster_of(*((8, "V100", rack) for rack in ("r1", "r2", "r2", "r1")))
+    assert FreePool(cluster, [5, 5, 6, 1]).fit([5, 4], "V100") == [(1, 5), (2, 4)]
+    assert FreePool(cluster, [5, 5, 3, 1]).fit([5, 4], "V100") == [(0, 5), (1, 4)]
+
+
 def test_a_gang_never_mixes_gpu_types() -> None:
     pool = FreePool(cluster_of((8, "V100", "r1"), (8, "A100", "r1"), (8, "A100", "r1")), [6, 8, 4])
     assert pool.fewest_servers(14, None) is None
