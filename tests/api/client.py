@@ -20,8 +20,8 @@ class AppTransport(httpx.BaseTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         async def call() -> httpx.Response:
             answer = await self._transport.handle_async_request(request)
-            content = await answer.aread()
-            return httpx.Response(answer.status_code, headers=answer.headers, content=content, request=request)
+            content = httpx.ByteStream(await answer.aread())
+            return httpx.Response(answer.status_code, headers=answer.headers, stream=content, request=request)
 
         return asyncio.run(call())
 

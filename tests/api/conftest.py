@@ -54,7 +54,7 @@ class World:
     attempt_tokens: dict[str, str] = field(default_factory=dict)
     progress: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     trainings: int = 0
-    training_refusal: str = ""
+    refusal: str = ""
     promoted: list[str] = field(default_factory=list)
 
     def dependencies(self) -> ApiDependencies:
@@ -100,12 +100,14 @@ class World:
         return LogChunk(part, start, start + len(part), 0, len(data))
 
     def _train(self) -> int:
-        if self.training_refusal:
-            raise Refused(self.training_refusal)
+        if self.refusal:
+            raise Refused(self.refusal)
         self.trainings += 1
         return self.trainings
 
     def _promote(self, model_id: str) -> None:
+        if self.refusal:
+            raise Refused(self.refusal)
         self.promoted.append(model_id)
 
     def _progress(self, attempt: AttemptId, token: str, line: Mapping[str, Any]) -> bool:

@@ -1,0 +1,101 @@
+"""Models, throughput and the requests to train and promote."""
+
+from typing import Any
+
+from httpx import Client
+from sqlalchemy import insert
+
+from service.db.tables import ModelVersionRow, ThroughputRow, table
+from tests.api.conftest import NOW_S, World
+from tests.api.helpers import assert_problem
+
+
+def model_row(name: str, created_at_s: float, state: str = "candidate") -> dict[str, Any]:
+    return {
+        "id": name,
+        "kind": "forest",
+        "state": state,
+        "trained_until_s": NOW_S,
+        "rows": 412,
+        "feature_schema": "f1",
+        "libraries": {"scikit-learn": "1.7"},
+        "metrics": {"mae_s": 12.5},
+        "sha256": "0" * 64,
+        "path": "/secret/place",
+        "created_at_s": created_at_s,
+    }
+
+
+def add_rows(world: World, kind: Any, rows: list[dict[str, Any]]) -> None:
+    with world.database.writing() as session:
+        session.connection().execute(insert(table(kind)), rows)
+
+
+def test_models_are_listed_newest_first_and_shown(client: Client, world: World) -> None:
+    add_rows(world, ModelVersionRow, [model_row("m1", 5.0, "champion"), model_row("m3", 7.0), model_row("m2", 7.0)])
+    page = client.get("/v1/models", params={"limit": 2}).json()
+    rest = client.get("/v1/models", params={"limit": 2, "after": page["next"]}).json()
+    assert [model["id"] for model in page["items"] + rest["items"]] == ["m3", "m2", "m1"]
+    assert rest["next"] is None
+    shown = client.get("/v1/models/m1").json()
+    assert shown == rest["items"][0]
+    assert (shown["state"], shown["metrics"], shown["created_at"]) == (
+        "champion",
+        {"mae_s": 12.5},
+        "1970-01-01T00:00:05Z",
+    )
+    assert "/secret/place" not in client.get("/v1/models").text
+    assert_problem(client.get("/v1/models/m4"), "not-found")
+
+
+def test_a_model_is_promoted_by_its_id(client: Client, world: World) -> None:
+    add_rows(world, ModelVersionRow, [model_row("m1", 5.0)])
+    answer = client.post("/v1/models/m1/promote")
+    assert (answer.status_code, answer.json()) == (200, {"champion": "m1"})
+    assert_problem(client.post("/v1/models/m2/promote"), "not-found")
+    assert world.promoted == ["m1"]
+
+
+def test_a_retraining_starts_or_says_why_not(client: Client, world: World) -> None:
+    answer = client.post("/v1/models/train")
+    assert (answer.status_code, answer.json()) == (202, {"training_run": 1})
+    world.refusal = "A training is at work already."
+    assert assert_problem(client.post("/v1/models/train"), "conflict")["detail"] == world.refusal
+    add_rows(world, ModelVersionRow, [model_row("m1", 5.0)])
+    assert assert_problem(client.post("/v1/models/m1/promote"), "conflict")["detail"] == world.refusal
+    assert world.trainings == 1
+
+
+def test_the_throughput_table_is_paged_by_its_whole_key(client: Client, world: World) -> None:
+    keys = [("ann", "nlp", "gpt", gpu, spanned) for gpu in ("A100", "V100") for spanned in (1, 2, 10)]
+    keys += [("", "", "x", "T4", 1), ("zoë", "", "x", "T4", 1)]
+    add_rows(
+        world,
+        ThroughputRow,
+        [
+            {
+                "user": user,
+                "project": project,
+                "name": name,
+                "gpu_type": gpu_type,
+                "servers_spanned": spanned,
+                "samples": [0.5, 0.25],
+                "median_s_per_iteration": 0.375,
+                "count": 2,
+                "updated_at_s": NOW_S,
+            }
+            for user, project, name, gpu_type, spanned in reversed(keys)
+        ],
+    )
+    found: list[tuple[Any, ...]] = []
+    after: str | None = None
+    while True:
+        page = client.get("/v1/throughput", params={"limit": 3} | ({"after": after} if after else {})).json()
+        found += [
+            tuple(row[k] for k in ("user", "project", "name", "gpu_type", "servers_spanned")) for row in page["items"]
+        ]
+        after = page["next"]
+        if after is None:
+            break
+    assert found == sorted(keys)
+    assert (page["items"][0]["count"], page["items"][0]["median_s_per_iteration"]) == (2, 0.375)

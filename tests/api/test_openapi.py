@@ -1,0 +1,151 @@
+"""The OpenAPI document: complete, true to what is answered, and with examples that work."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from fastapi import FastAPI
+from httpx import Client
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from service.api import examples
+from service.api.app import OPENAPI_PATH, create_app
+from service.api.problems import MEDIA_TYPE, TYPE_PREFIX, ProblemType
+from tests.api.client import BASE_URL, client_of
+from tests.api.conftest import World, make_world
+from tests.api.helpers import assert_problem
+
+EXISTING = {"job_id": 1, "name": "a", "slug": "internal"}
+
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+
+
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            yield method, path, operation
+
+
+def references(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        if isinstance(node.get("$ref"), str):
+            yield node["$ref"]
+        for value in node.values():
+            yield from references(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from references(value)
+
+
+def test_the_document_is_behind_the_token_and_whole(client: Client) -> None:
+    document = client.get(OPENAPI_PATH).json()
+    assert document["security"] == [{"token": []}]
+    known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    assert set(references(document)) <= known
+    for method, path, operation in operations(document):
+        assert operation["summary"], path
+        assert operation["description"], path
+        assert "HTTPValidationError" not in str(operation), (method, path)
+
+
+def test_every_error_answer_is_a_problem(client: Client) -> None:
+    for method, path, operation in operations(client.get(OPENAPI_PATH).json()):
+        for status, answer in operation["responses"].items():
+            if int(status) >= 400 and path != "/readyz":
+                schema = answer["content"][MEDIA_TYPE]["schema"]
+                assert schema == {"$ref": "#/components/schemas/ProblemDocument"}, (method, path, status)
+        if path.startswith("/v1") and method in ("post", "put"):
+            assert {"400", "401", "413", "415", "422"} <= set(operation["responses"]), path
+
+
+def test_examples_of_bodies_are_answered_with_success(client: Client, world: World) -> None:
+    world.attempt_tokens["1.1"] = world.token
+    document = client.get(OPENAPI_PATH).json()
+    client.post("/v1/jobs", json=examples.PLAIN_JOB)
+    tried = 0
+    for method, path, operation in operations(document):
+        schema = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+        name = schema.get("$ref", "").rpartition("/")[2]
+        for body in document["components"]["schemas"].get(name, {}).get("examples", []):
+            answer = client.request(method, re.sub(r"\{attempt_id\}", "1.1", path.replace("{job_id}", "1")), json=body)
+            if path.startswith("/v1/attempts"):
+                # The example client sends the service's token; this world lets it open the attempt.
+                assert answer.status_code == 202, answer.text
+            else:
+                assert answer.status_code in (201, 202), (path, answer.text)
+            tried += 1
+    assert tried >= 6
+
+
+def test_every_problem_type_has_its_page(client: Client) -> None:
+    for kind in ProblemType:
+        page = client.get(kind.uri)
+        assert page.status_code == 200
+        assert page.headers["content-type"].startswith("text/plain")
+        assert kind.value.title in page.text
+        assert str(kind.status) in page.text
+    assert_problem(client.get(TYPE_PREFIX + "nothing"), "not-found")
+    assert len({kind.value.slug for kind in ProblemType}) == len(ProblemType)
+
+
+def test_probes_need_no_token_and_tell_what_is_missing(app: FastAPI, world: World) -> None:
+    with client_of(app, None) as probe:
+        assert probe.get("/healthz").json() == {"status": "ok"}
+        ready = {"ready": True, "migrated": True, "loop_healthy": True, "cycle": 7, "cycle_at": "2026-01-01T00:00:00Z"}
+        assert probe.get("/readyz").json() == ready
+        world.healthy = False
+        answer = probe.get("/readyz")
+        assert (answer.status_code, answer.json()) == (503, ready | {"ready": False, "loop_healthy": False})
+        world.healthy, world.migrated = True, False
+        answer = probe.get("/readyz")
+        assert (answer.status_code, answer.json()) == (503, ready | {"ready": False, "migrated": False})
+        assert probe.get("/healthz").status_code == 200
+
+
+@pytest.mark.slow
+def test_generated_requests_are_answered_as_documented(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Valid and broken requests of every operation: no 5xx but a documented one, answers that fit their schema."""
+    world = make_world(tmp_path_factory.mktemp("generated"))
+    app = create_app(world.dependencies())
+    with client_of(app, world.token) as client:
+        document = client.get(OPENAPI_PATH).json()
+        client.post("/v1/jobs", json=examples.JOB)
+        for result in schemathesis.openapi.from_dict(document).get_all_operations():
+            _try_operation(result.ok(), client)
+    world.database.close()
+
+
+def _try_operation(operation: Any, client: Client) -> None:
+    for mode in (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE):
+        if mode is schemathesis.GenerationMode.NEGATIVE and not (operation.body or operation.query):
+            continue  # nothing that could be broken
+
+        @settings(
+            max_examples=6,
+            deadline=None,
+            database=None,
+            derandomize=True,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def trial(case: schemathesis.Case) -> None:
+            if mode is schemathesis.GenerationMode.POSITIVE:
+                # A number made up would hardly ever be that of something that exists.
+                known = {name: EXISTING[name] for name in case.path_parameters if name in EXISTING}
+                case.path_parameters.update(known)
+            arguments = case.as_transport_kwargs(base_url=BASE_URL)
+            arguments.pop("cookies", None)
+            arguments["content"] = arguments.pop("data", None)
+            arguments["headers"] = {**arguments["headers"], "Authorization": client.headers["Authorization"]}
+            case.validate_response(client.request(**arguments), checks=CHECKS)
+
+        trial()
