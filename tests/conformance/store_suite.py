@@ -181,7 +181,7 @@ class StoreContract:
         write.attempts.append(attempt)
         job.attempt, job.state = None, JobState.QUEUED
         driver.commit(write)
-        assert harness.store.load().jobs == [job]
+        assert harness.store.load().jobs == harness.store.jobs([job.id]) == [job]
         driver.commit(start(job))
         (again,) = harness.store.load().jobs
         assert again.attempt is not None
