@@ -1,0 +1,162 @@
+"""Commands of the machine that the service runs on: ``serve``, ``config show``, ``db upgrade``, ``history import``, ``demo``.
+
+What a command needs is imported when it runs: looking at the queue must not wait for the database's and the web's libraries.
+"""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from service.cli.connect import settings_or_fail
+from service.cli.fail import EXIT_FAILED, fail
+from service.cli.output import (
+    Answer,
+    Column,
+    ColumnsOption,
+    JsonFlag,
+    Table,
+    print_json,
+    show,
+    style,
+)
+from service.settings import SettingLine, Settings
+
+config_app = typer.Typer(help="The settings in force.", no_args_is_help=True)
+database_app = typer.Typer(help="The database.", no_args_is_help=True)
+history_app = typer.Typer(help="Ended jobs from elsewhere, to learn from.", no_args_is_help=True)
+
+DatabaseOption = Annotated[str | None, typer.Option("--database-url", help="Setting database_url.")]
+DataDirOption = Annotated[Path | None, typer.Option("--data-dir", file_okay=False, help="Setting data_dir.")]
+
+
+def serve_command(
+    host: Annotated[str | None, typer.Option("--host", help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="TCP port; 0 takes any free one.")] = None,
+    database_url: DatabaseOption = None,
+    cluster: Annotated[Path | None, typer.Option("--cluster", help="Cluster file (sooner.cluster/1).")] = None,
+    executor: Annotated[
+        str | None, typer.Option("--executor", help="local (processes) or fake (a timed imitation).")
+    ] = None,
+    policy: Annotated[str | None, typer.Option("--policy", help="Scheduling policy by name.")] = None,
+    data_dir: DataDirOption = None,
+) -> None:
+    """Run the service until Ctrl-C or SIGTERM. Every other setting is an environment variable: see `sooner config show`."""
+    settings = settings_or_fail(
+        {
+            "host": host,
+            "port": port,
+            "database_url": database_url,
+            "cluster": cluster,
+            "executor": executor,
+            "policy": policy,
+            "data_dir": data_dir,
+        }
+    )
+    from service.app import serve
+
+    raise typer.Exit(serve(settings))
+
+
+def demo_command() -> None:
+    """Real jobs through the whole service in about a minute and a half, on pretended GPUs; then a summary."""
+    from service.demo.run import run_demo
+
+    raise typer.Exit(run_demo())
+
+
+_SETTINGS = Table[SettingLine](
+    columns=(
+        Column("SETTING", lambda line: line.name),
+        Column("VALUE", lambda line: f"{line.value} {line.unit}".strip()),
+        Column("SOURCE", lambda line: line.source),
+        Column("ENVIRONMENT", lambda line: line.env),
+    ),
+    key=lambda line: line.name,
+    hidden=(Column("DESCRIPTION", lambda line: line.description),),
+)
+
+
+@config_app.command("show")
+def config_show_command(as_json: JsonFlag = False, columns: ColumnsOption = None) -> None:
+    """Each setting with its value, where that came from, and its environment variable."""
+    lines = settings_or_fail().describe()
+    document = {"schema": "sooner.config/1", "settings": [line._asdict() for line in lines]}
+    show(_SETTINGS, lambda: Answer(lines, document), style(as_json, columns=columns))
+
+
+@database_app.command("upgrade")
+def upgrade_command(
+    database_url: DatabaseOption = None, data_dir: DataDirOption = None, as_json: JsonFlag = False
+) -> None:
+    """Bring the database to this program's schema. Back it up first: there is no way back."""
+    from service.db.migrate import SchemaError, SchemaState, upgrade
+    from service.db.session import DatabaseUrlError
+
+    settings = _prepared(database_url, data_dir)
+    try:
+        before = upgrade(settings.database_url)
+    except DatabaseUrlError as error:
+        fail(str(error))
+    except SchemaError as error:
+        fail(str(error), EXIT_FAILED)
+    if as_json:
+        print_json({"schema": "sooner.database/1", "before": before.value, "after": SchemaState.CURRENT.value})
+    elif before is SchemaState.CURRENT:
+        typer.echo("the database already has this program's schema")
+    else:
+        typer.echo(f"the database was {before.value} and now has this program's schema")
+
+
+@history_app.command("import")
+def history_import_command(
+    file: Annotated[Path, typer.Argument(help="A workload table (sooner.workload/1) of jobs that ran elsewhere.")],
+    source: Annotated[
+        str | None, typer.Option("--source", help="Name of this past; the same job of a source is loaded once.")
+    ] = None,
+    start: Annotated[
+        datetime | None,
+        typer.Option("--start", help="When second 0 of the table was, UTC; left out: so that its last job ends now."),
+    ] = None,
+    database_url: DatabaseOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Load ended jobs for the predictor to learn from. A running service knows them from its next training or start on."""
+    from service.cli.history import HistoryError, load_history
+    from service.db.session import DatabaseUrlError
+
+    settings = _prepared(database_url, data_dir)
+    try:
+        loaded = load_history(
+            file,
+            settings.database_url,
+            source or file.name,
+            start_s=_epoch_s(start),
+            now_s=datetime.now(UTC).timestamp(),
+        )
+    except (HistoryError, DatabaseUrlError) as error:
+        fail(str(error))
+    if as_json:
+        print_json({"schema": "sooner.history.import/1", **loaded._asdict()})
+    else:
+        typer.echo(f"{loaded.new} of {loaded.jobs} jobs are new in the history {loaded.source!r}")
+
+
+def _prepared(database_url: str | None, data_dir: Path | None) -> Settings:
+    """The settings of a command that opens the database; the folder of the default one is made if need be."""
+    from service.settings import SettingsError
+
+    settings = settings_or_fail({"database_url": database_url, "data_dir": data_dir})
+    try:
+        settings.prepare_data_dir()
+    except SettingsError as error:
+        fail(str(error))
+    return settings
+
+
+def _epoch_s(start: datetime | None) -> float | None:
+    if start is None:
+        return None
+    return (start if start.tzinfo is not None else start.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,114 @@
+"""``sooner cluster ...`` and ``sooner info``: the servers."""
+
+from typing import Annotated
+
+import typer
+
+from service.cli.connect import connect
+from service.cli.output import (
+    Answer,
+    Column,
+    ColumnsOption,
+    JsonFlag,
+    QuietFlag,
+    Table,
+    WatchFlag,
+    print_json,
+    printable,
+    show,
+    style,
+)
+from service.client import Accepted, Client, Server
+
+app = typer.Typer(help="Look at and change the servers.", no_args_is_help=True)
+
+ServersArgument = Annotated[list[str], typer.Argument(metavar="SERVERS", help="Names of servers.")]
+
+SERVERS = Table[Server](
+    columns=(
+        Column("SERVER", lambda server: server["name"]),
+        Column("STATE", lambda server: server["state"]),
+        Column("GPUS", lambda server: str(server["gpus"]), right=True),
+        Column("FREE", lambda server: str(server["free_gpus"]), right=True),
+        Column("TYPE", lambda server: server["gpu_type"]),
+        Column("RACK", lambda server: server["rack"]),
+        Column("NIC_GBPS", lambda server: f"{server['nic_gbps']:g}", right=True),
+    ),
+    key=lambda server: server["name"],
+    hidden=(
+        Column("USABLE", lambda server: str(server["usable_gpus"]), right=True),
+        Column("INTRA_GBPS", lambda server: f"{server['intra_gbps']:g}", right=True),
+        Column("SPEED", lambda server: f"{server['gpu_speed']:g}", right=True),
+        Column("MEMORY_GIB", lambda server: f"{server['gpu_memory_gib'] or ''}", right=True),
+    ),
+)
+
+
+def _answer(client: Client) -> Answer[Server]:
+    cluster = client.cluster()
+    note = f"{cluster['name']}: {cluster['free_gpus']} of {cluster['usable_gpus']} usable GPUs are free"
+    if cluster["gpus"] != cluster["usable_gpus"]:
+        note += f" ({cluster['gpus']} in all)"
+    return Answer(cluster["servers"], {"schema": "sooner.cluster.status/1", "cluster": cluster}, printable(note))
+
+
+def info(
+    as_json: JsonFlag = False, quiet: QuietFlag = False, columns: ColumnsOption = None, watch: WatchFlag = False
+) -> None:
+    """The servers: state, GPUs, and how many of them are free."""
+    with connect() as client:
+        show(SERVERS, lambda: _answer(client), style(as_json, quiet, columns, watch))
+
+
+app.command("show")(info)
+
+
+@app.command("add")
+def add_command(
+    name: Annotated[str, typer.Argument(help="Name of the new server.")],
+    gpus: Annotated[int, typer.Option("--gpus", min=1)],
+    gpu_type: Annotated[str | None, typer.Option("--gpu-type")] = None,
+    rack: Annotated[str | None, typer.Option("--rack")] = None,
+    nic_gbps: Annotated[float | None, typer.Option("--nic-gbps", min=0.0, help="Whole server, one direction.")] = None,
+    intra_gbps: Annotated[
+        float | None, typer.Option("--intra-gbps", min=0.0, help="Inside the server, one direction.")
+    ] = None,
+    gpu_speed: Annotated[float | None, typer.Option("--gpu-speed", min=0.0, help="1.0 = the reference GPU.")] = None,
+    gpu_memory_gib: Annotated[float | None, typer.Option("--gpu-memory-gib", min=0.0)] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Add a server; jobs may use it from the next cycle on."""
+    given = {
+        "name": name,
+        "gpus": gpus,
+        "gpu_type": gpu_type,
+        "rack": rack,
+        "nic_gbps": nic_gbps,
+        "intra_gbps": intra_gbps,
+        "gpu_speed": gpu_speed,
+        "gpu_memory_gib": gpu_memory_gib,
+    }
+    with connect() as client:
+        _tell([client.add_server({key: value for key, value in given.items() if value is not None})], as_json)
+
+
+@app.command("drain")
+def drain_command(servers: ServersArgument, as_json: JsonFlag = False) -> None:
+    """Give servers no new work; what runs there goes on."""
+    with connect() as client:
+        _tell([client.drain(name) for name in servers], as_json)
+
+
+@app.command("resume")
+def resume_command(servers: ServersArgument, as_json: JsonFlag = False) -> None:
+    """Give drained servers work again."""
+    with connect() as client:
+        _tell([client.resume(name) for name in servers], as_json)
+
+
+def _tell(accepted: list[Accepted], as_json: bool) -> None:
+    if as_json:
+        print_json({"schema": "sooner.accepted/1", "accepted": accepted})
+        return
+    for each in accepted:
+        typer.echo(printable(f"server {each['server']}: {each['accepted']} accepted"))

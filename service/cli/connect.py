@@ -1,0 +1,72 @@
+"""Finding the service: its address and its token, without any ceremony on the machine that it runs on.
+
+Address: ``SOONER_URL``, else host and port of the settings. Token: ``SOONER_TOKEN``, else the file that the service wrote into
+its data folder. An address elsewhere never gets the file's token: what opens this machine is nobody else's business.
+"""
+
+import os
+from ipaddress import ip_address
+
+import httpx
+
+from service.api.token import TOKEN_FILE
+from service.cli.fail import fail
+from service.client import Client
+from service.settings import Settings, SettingsError, load_settings
+
+URL_VARIABLE = "SOONER_URL"
+TOKEN_VARIABLE = "SOONER_TOKEN"  # noqa: S105 (a variable's name)
+
+
+def settings_or_fail(flags: dict[str, object] | None = None) -> Settings:
+    """The settings in force; a fault among them ends the command with one line and exit code 2."""
+    try:
+        return load_settings(flags)
+    except SettingsError as error:
+        fail(str(error))
+
+
+def connect() -> Client:
+    """A client of the service that this user means."""
+    settings = settings_or_fail()
+    given = os.environ.get(URL_VARIABLE) or None
+    ours = given is None or _is_here(_parsed(given).host)
+    token = os.environ.get(TOKEN_VARIABLE) or (_token_file(settings) if ours else None)
+    return Client(given or service_url(settings.host, settings.port), token)
+
+
+def service_url(host: str, port: int) -> str:
+    """Where a service that listens on ``host`` and ``port`` is reached from this machine."""
+    try:
+        address = ip_address(host.strip("[]"))
+    except ValueError:
+        return f"http://{host}:{port}"
+    if address.is_unspecified:
+        return f"http://127.0.0.1:{port}"
+    return f"http://[{address}]:{port}" if address.version == 6 else f"http://{address}:{port}"
+
+
+def _parsed(url: str) -> httpx.URL:
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        parsed = httpx.URL()
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        fail(f"{URL_VARIABLE}: {url!r} is not an address like http://127.0.0.1:8765")
+    return parsed
+
+
+def _is_here(host: str) -> bool:
+    """Whether a host that was named is this machine."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _token_file(settings: Settings) -> str | None:
+    """The token in the data folder; None where none can be read (the service then says that one is required)."""
+    try:
+        return (settings.data_dir / TOKEN_FILE).read_text(encoding="ascii").strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None

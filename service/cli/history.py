@@ -1,0 +1,99 @@
+"""Loading a workload table of ended jobs into the history of the database."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from policies.model.estimate import EndedJob
+from policies.model.ids import JobId
+from policies.model.job import JobSpec
+from service.db.history import PastJob, import_history
+from service.db.migrate import SchemaError, SchemaState, state, upgrade
+from service.db.session import open_database
+from service.sim.workloads.files import WorkloadError
+from service.sim.workloads.model import Workload, WorkloadJob
+from service.sim.workloads.table import read_workload
+
+
+class HistoryError(ValueError):
+    """A history that cannot be loaded; one line that says why."""
+
+
+class LoadedHistory(NamedTuple):
+    """What a load did: rows of the table, and how many of them the database did not have."""
+
+    source: str
+    jobs: int
+    new: int
+
+
+def load_history(file: Path, database_url: str, source: str, *, start_s: float | None, now_s: float) -> LoadedHistory:
+    """Read the table and add its jobs. Times are seconds since the Unix epoch.
+
+    Without ``start_s`` (when second 0 of the table was) the last job ends at ``now_s``. An empty database gets its schema.
+    Raises :class:`HistoryError`, and DatabaseUrlError for a URL that names nothing.
+    """
+    try:
+        workload = read_workload(file)
+    except WorkloadError as error:
+        raise HistoryError(str(error)) from error
+    return add_history(workload, database_url, source, start_s=start_s, now_s=now_s)
+
+
+def add_history(
+    workload: Workload, database_url: str, source: str, *, start_s: float | None, now_s: float
+) -> LoadedHistory:
+    """The same for a workload that is in memory."""
+    if start_s is None:
+        start_s = now_s - max((_end_s(row) for row in workload.jobs), default=0.0)
+    where = state(database_url)
+    if where not in (SchemaState.EMPTY, SchemaState.CURRENT):
+        raise HistoryError(where.sentence)
+    try:
+        upgrade(database_url)
+    except SchemaError as error:
+        raise HistoryError(str(error)) from error
+    database = open_database(database_url)
+    try:
+        with database.writing() as session:
+            new = import_history(session, source, _past(workload, start_s))
+    except ValueError as error:
+        raise HistoryError(str(error)) from error
+    finally:
+        database.close()
+    return LoadedHistory(source, len(workload.jobs), new)
+
+
+def _past(workload: Workload, start_s: float) -> Iterator[PastJob]:
+    for row in workload.jobs:
+        yield PastJob(row.job_id, _label(row, start_s))
+
+
+def _label(row: WorkloadJob, start_s: float) -> EndedJob:
+    iterations = float(row.iterations) if row.iterations is not None else None
+    return EndedJob(
+        job=JobId(0),
+        spec=JobSpec(
+            name=row.name,
+            user=row.user,
+            gpus=row.gpus,
+            project=row.project,
+            model=row.model or None,
+            gpu_type=row.gpu_type or None,
+            declared_iterations=row.declared_iterations,
+            walltime_s=row.walltime_s,
+        ),
+        submitted_at_s=start_s + row.submit_time_s,
+        ended_at_s=start_s + _end_s(row),
+        iterations=iterations,
+        service_s=row.duration_s,
+        final_state=row.final_state or "succeeded",
+        seconds_per_iteration=row.duration_s / iterations if iterations else None,
+        gpu_type=row.gpu_type or None,
+        servers_spanned=None,
+    )
+
+
+def _end_s(row: WorkloadJob) -> float:
+    """When the job ended, seconds from the table's start; without a log, as if it had never waited."""
+    return row.end_time_s if row.end_time_s is not None else row.submit_time_s + row.duration_s

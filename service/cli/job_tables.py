@@ -1,0 +1,144 @@
+"""The columns of jobs, attempts and events."""
+
+from datetime import UTC, datetime
+
+from service.cli.output import Column, Table
+from service.client import Attempt, Event, Job
+
+
+def amount(value: float) -> str:
+    """A count for people: ``1,200``."""
+    return f"{value:,.0f}"
+
+
+def when(text: str | None) -> str:
+    """A time of the API in this machine's time zone; empty where it has not happened."""
+    return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S") if text else ""
+
+
+def elapsed_s(start: str | None, end: str | None) -> float | None:
+    """Seconds between two times of the API (up to now where there is no end)."""
+    if start is None:
+        return None
+    last = datetime.fromisoformat(end) if end is not None else datetime.now(UTC)
+    return max(0.0, (last - datetime.fromisoformat(start)).total_seconds())
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds for people: ``8 s``, ``3:20``, ``2:05:00``, ``3d 04:00``; empty for None."""
+    if seconds is None:
+        return ""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    days, rest = divmod(whole, 86_400)
+    hours, rest = divmod(rest, 3600)
+    minutes, seconds = divmod(rest, 60)
+    if days:
+        return f"{days}d {hours:02d}:{minutes:02d}"
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+
+
+def iterations(job: Job) -> str:
+    """Done / predicted, each only if it is known; a prediction in seconds is shown as such."""
+    done = "-" if job["iterations_done"] is None else amount(job["iterations_done"])
+    prediction = job["prediction"]
+    if prediction is None:
+        return f"{done}/-"
+    unit = "" if prediction["unit"] == "iterations" else " s"
+    return f"{done}/{amount(prediction['p50'])}{unit}"
+
+
+def interval(job: Job) -> str:
+    """10 % to 90 % of the predicted total."""
+    prediction = job["prediction"]
+    if prediction is None:
+        return ""
+    unit = "" if prediction["unit"] == "iterations" else " s"
+    return f"{amount(prediction['p10'])}-{amount(prediction['p90'])}{unit}"
+
+
+def eta(job: Job) -> str:
+    """When it will end: what the service says, which may be nothing. Never a guess of ours."""
+    return when(job["eta"])
+
+
+def eta_note(jobs: list[Job]) -> str:
+    """Why ETAs are missing, each reason once."""
+    reasons = dict.fromkeys(job["eta_reason"] for job in jobs if job["eta"] is None and job["eta_reason"])
+    return "\n".join(f"ETA: {reason}" for reason in reasons)
+
+
+def source(job: Job) -> str:
+    """Where the prediction comes from."""
+    prediction = job["prediction"]
+    return prediction["source"] if prediction is not None else ""
+
+
+JOBS = Table[Job](
+    columns=(
+        Column("JOB", lambda job: str(job["id"]), right=True),
+        Column("NAME", lambda job: job["name"]),
+        Column("USER", lambda job: job["user"] or ""),
+        Column("STATE", lambda job: job["state"]),
+        Column("REASON", lambda job: job["reason"]),
+        Column("GPUS", lambda job: str(job["gpus"]), right=True),
+        Column("ITER", iterations, right=True),
+        Column("ETA", eta),
+        Column("SERVERS", lambda job: ",".join(job["servers"])),
+    ),
+    key=lambda job: str(job["id"]),
+    hidden=(
+        Column("PROJECT", lambda job: job["project"] or ""),
+        Column("PRIORITY", lambda job: str(job["priority"]), right=True),
+        Column("INTERVAL", interval, right=True),
+        Column("SOURCE", source),
+        Column("ATTEMPTS", lambda job: str(job["attempts"]), right=True),
+        Column("PREEMPTIONS", lambda job: str(job["preemptions"]), right=True),
+        Column("SUBMITTED", lambda job: when(job["submitted_at"])),
+        Column("STARTED", lambda job: when(job["started_at"])),
+        Column("FINISHED", lambda job: when(job["finished_at"])),
+        Column("JCT", lambda job: duration(elapsed_s(job["submitted_at"], job["finished_at"])), right=True),
+        Column("EXIT", lambda job: "" if job["exit_code"] is None else str(job["exit_code"]), right=True),
+        Column("WHY", lambda job: job["reason_sentence"]),
+    ),
+)
+
+ATTEMPTS = Table[Attempt](
+    columns=(
+        Column("ATTEMPT", lambda attempt: attempt["id"], right=True),
+        Column("STATE", lambda attempt: attempt["state"]),
+        Column("REASON", lambda attempt: attempt["reason"] or ""),
+        Column("STARTED", lambda attempt: when(attempt["started_at"])),
+        Column("RAN", lambda attempt: duration(elapsed_s(attempt["started_at"], attempt["ended_at"])), right=True),
+        Column("FROM", lambda attempt: amount(attempt["resume_iteration"]), right=True),
+        Column(
+            "TO",
+            lambda attempt: "" if attempt["last_iteration"] is None else amount(attempt["last_iteration"]),
+            right=True,
+        ),
+        Column("EXIT", lambda attempt: "" if attempt["exit_code"] is None else str(attempt["exit_code"]), right=True),
+        Column("GPUS", lambda attempt: gpus(attempt)),
+    ),
+    key=lambda attempt: attempt["id"],
+)
+
+
+def gpus(attempt: Attempt) -> str:
+    """Which GPUs an attempt holds: ``s0001:0,1 s0002:3``."""
+    return " ".join(f"{share['server']}:{','.join(map(str, share['gpu_ids']))}" for share in attempt["placement"])
+
+
+EVENTS = Table[Event](
+    columns=(
+        Column("AT", lambda event: when(event["at"])),
+        Column("FROM", lambda event: event["source"] or ""),
+        Column("TO", lambda event: event["target"]),
+        Column("CAUSE", lambda event: event["cause"]),
+        Column("REASON", lambda event: event["reason"]),
+        Column("ATTEMPT", lambda event: event["attempt_id"] or ""),
+        Column("CYCLE", lambda event: str(event["cycle"]), right=True),
+        Column("DETAIL", lambda event: event["detail"]),
+    ),
+    key=lambda event: str(event["id"]),
+)

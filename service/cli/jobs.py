@@ -1,0 +1,273 @@
+"""``sooner job ...`` and ``sooner q``: looking at jobs and acting on them. Submission is :mod:`service.cli.submit`'s."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import typer
+
+from service.cli.connect import connect
+from service.cli.fail import fail
+from service.cli.job_tables import ATTEMPTS, EVENTS, JOBS, eta_note
+from service.cli.output import (
+    Answer,
+    Column,
+    ColumnsOption,
+    JsonFlag,
+    QuietFlag,
+    Table,
+    WatchFlag,
+    pause,
+    print_json,
+    printable,
+    show,
+    style,
+)
+from service.cli.selectors import JobArgument, SelectorArgument, select, select_one
+from service.client import TERMINAL_STATES, UNFINISHED_STATES, Accepted, Attempt, Client, Event, Explanation, Job
+
+app = typer.Typer(help="Submit, look at and steer jobs.", no_args_is_help=True)
+
+LIST_LIMIT = 50
+LOG_POLL_S = 0.5
+
+UserOption = Annotated[str | None, typer.Option("--user", help="Only jobs of this user.")]
+ProjectOption = Annotated[str | None, typer.Option("--project", help="Only jobs of this project.")]
+NameOption = Annotated[str | None, typer.Option("--name", help="Only jobs of this name.")]
+StateOption = Annotated[
+    list[str] | None, typer.Option("--state", metavar="STATE", help="Only jobs in this state; repeatable.")
+]
+
+
+def jobs_answer(jobs: Sequence[Job]) -> Answer[Job]:
+    """Jobs as every command shows them."""
+    return Answer(jobs, {"schema": "sooner.jobs/1", "jobs": list(jobs)}, eta_note(list(jobs)))
+
+
+def queue(
+    user: UserOption = None,
+    project: ProjectOption = None,
+    name: NameOption = None,
+    as_json: JsonFlag = False,
+    quiet: QuietFlag = False,
+    columns: ColumnsOption = None,
+    watch: WatchFlag = False,
+) -> None:
+    """The queue: every job that has not ended, in order of submission."""
+    with connect() as client:
+        show(
+            JOBS,
+            lambda: jobs_answer(client.jobs(states=UNFINISHED_STATES, user=user, project=project, name=name)[::-1]),
+            style(as_json, quiet, columns, watch),
+        )
+
+
+@app.command("list")
+def list_command(
+    user: UserOption = None,
+    project: ProjectOption = None,
+    name: NameOption = None,
+    state: StateOption = None,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many jobs; 0 = all.")] = LIST_LIMIT,
+    as_json: JsonFlag = False,
+    quiet: QuietFlag = False,
+    columns: ColumnsOption = None,
+    watch: WatchFlag = False,
+) -> None:
+    """Jobs in any state, newest first."""
+    for word in state or ():
+        if word not in UNFINISHED_STATES + TERMINAL_STATES:
+            fail(f"--state: {word!r} is none of {', '.join(UNFINISHED_STATES + TERMINAL_STATES)}")
+    with connect() as client:
+        show(
+            JOBS,
+            lambda: jobs_answer(
+                client.jobs(states=state or (), user=user, project=project, name=name, limit=limit or None)
+            ),
+            style(as_json, quiet, columns, watch),
+        )
+
+
+@app.command("show")
+def show_command(
+    jobs: SelectorArgument,
+    as_json: JsonFlag = False,
+    quiet: QuietFlag = False,
+    columns: ColumnsOption = None,
+    watch: WatchFlag = False,
+) -> None:
+    """Everything about jobs; several of them as a table."""
+    how = style(as_json, quiet, columns, watch)
+    with connect() as client:
+        ids = select(client, jobs)
+        if len(ids) == 1 and not how.columns:
+            show(_CARD, lambda: _card(client.job(ids[0])), how)
+        else:
+            show(JOBS, lambda: jobs_answer([client.job(job_id) for job_id in ids]), how)
+
+
+_CARD = Table[tuple[str, str]](
+    columns=(Column("", lambda line: line[0]), Column("", lambda line: line[1])),
+    key=lambda line: line[1],
+)
+
+
+def _card(job: Job) -> Answer[tuple[str, str]]:
+    """One job, a line a property."""
+    lines = [(column.header.lower(), column.text(job)) for column in (*JOBS.columns, *JOBS.hidden)]
+    shown = [line for line in lines if line[1]]
+    return Answer(shown, jobs_answer([job]).document, eta_note([job]))
+
+
+@app.command("explain")
+def explain_command(jobs: SelectorArgument, as_json: JsonFlag = False, watch: WatchFlag = False) -> None:
+    """Why jobs are where they are, with the numbers behind it."""
+    with connect() as client:
+        ids = select(client, jobs, unfinished=True)
+        show(_EXPLANATIONS, lambda: _explain(client, ids), style(as_json, watch=watch))
+
+
+def _explain(client: Client, ids: Sequence[int]) -> Answer[Explanation]:
+    found = [client.explanation(job_id) for job_id in ids]
+    return Answer(found, {"schema": "sooner.explanations/1", "explanations": found})
+
+
+_EXPLANATIONS = Table[Explanation](
+    columns=(
+        Column("JOB", lambda each: str(each["job_id"]), right=True),
+        Column("STATE", lambda each: each["state"]),
+        Column("REASON", lambda each: each["reason"]),
+        Column("EXPLANATION", lambda each: each["sentence"]),
+    ),
+    key=lambda each: str(each["job_id"]),
+)
+
+
+@app.command("attempts")
+def attempts_command(
+    job: JobArgument, as_json: JsonFlag = False, quiet: QuietFlag = False, columns: ColumnsOption = None
+) -> None:
+    """The attempts of a job: where each ran, from which iteration to which, and how it ended."""
+
+    def ask() -> Answer[Attempt]:
+        found = client.attempts(job_id)
+        return Answer(found, {"schema": "sooner.attempts/1", "job_id": job_id, "attempts": found})
+
+    with connect() as client:
+        job_id = select_one(client, job)
+        show(ATTEMPTS, ask, style(as_json, quiet, columns))
+
+
+@app.command("events")
+def events_command(
+    job: JobArgument,
+    as_json: JsonFlag = False,
+    quiet: QuietFlag = False,
+    columns: ColumnsOption = None,
+    watch: WatchFlag = False,
+) -> None:
+    """The story of a job: every change of its state and what caused it."""
+
+    def ask() -> Answer[Event]:
+        found = client.events(job_id)
+        return Answer(found, {"schema": "sooner.events/1", "job_id": job_id, "events": found})
+
+    with connect() as client:
+        job_id = select_one(client, job)
+        show(EVENTS, ask, style(as_json, quiet, columns, watch))
+
+
+@app.command("logs")
+def logs_command(
+    job: JobArgument,
+    attempt: Annotated[
+        int | None, typer.Option("--attempt", min=1, help="The output of this attempt; left out: the newest.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+) -> None:
+    """What a job printed."""
+    with connect() as client:
+        job_id = select_one(client, job)
+        try:
+            if follow and attempt is None:
+                _follow(client, job_id)
+            else:
+                _copy(client, job_id, attempt, 0)
+        except KeyboardInterrupt:
+            return
+
+
+def _copy(client: Client, job_id: int, attempt: int | None, offset: int) -> int:
+    """Print what there is from ``offset`` on; where it ended."""
+    while True:
+        chunk = client.logs(job_id, attempt, offset)
+        if not chunk.data:
+            return offset
+        typer.echo(chunk.data, nl=False)
+        sys.stdout.flush()
+        offset = chunk.next_offset
+
+
+def _follow(client: Client, job_id: int) -> None:
+    """Every attempt from the newest on, until the job has ended."""
+    attempt, offset = 0, 0
+    while True:
+        # Asked before the log is read: what it printed before it ended is then read in this pass.
+        job = client.job(job_id)
+        if attempt == 0:
+            attempt = job["attempts"]
+        if attempt:
+            offset = _copy(client, job_id, attempt, offset)
+            if job["attempts"] > attempt:
+                attempt, offset = attempt + 1, 0
+                continue
+        if job["state"] in TERMINAL_STATES:
+            return
+        pause(LOG_POLL_S)
+
+
+@app.command("cancel")
+def cancel_command(jobs: SelectorArgument, as_json: JsonFlag = False) -> None:
+    """End jobs; all means all unfinished ones."""
+    _act(jobs, as_json, lambda client, job_id: client.cancel(job_id))
+
+
+@app.command("hold")
+def hold_command(
+    jobs: SelectorArgument,
+    preempt: Annotated[bool, typer.Option("--preempt", help="Stop a running attempt too.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Keep jobs from starting until they are released."""
+    _act(jobs, as_json, lambda client, job_id: client.hold(job_id, preempt=preempt))
+
+
+@app.command("release")
+def release_command(jobs: SelectorArgument, as_json: JsonFlag = False) -> None:
+    """Let held jobs compete again."""
+    _act(jobs, as_json, lambda client, job_id: client.release(job_id))
+
+
+@app.command("priority")
+def priority_command(
+    jobs: SelectorArgument,
+    value: Annotated[int, typer.Option("--set", help="The new priority; larger comes first.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Change the priority of jobs."""
+    _act(jobs, as_json, lambda client, job_id: client.set_priority(job_id, value))
+
+
+def _act(texts: Sequence[str], as_json: bool, action: Callable[[Client, int], Accepted]) -> None:
+    """One request a job, in order; the first refusal ends it, and what was accepted before is said."""
+    done: list[Accepted] = []
+    with connect() as client:
+        ids = select(client, texts, unfinished=True)
+        try:
+            for job_id in ids:
+                done.append(action(client, job_id))
+                if not as_json:
+                    typer.echo(printable(f"job {job_id}: {done[-1]['accepted']} accepted"))
+        finally:
+            if as_json:
+                print_json({"schema": "sooner.accepted/1", "accepted": done})

@@ -1,0 +1,127 @@
+"""``sooner model ...``: what was trained, and an operator's wish to train or promote."""
+
+import json
+import time
+from typing import Annotated, Any
+
+import typer
+
+from service.cli.connect import connect
+from service.cli.fail import EXIT_FAILED, fail
+from service.cli.job_tables import amount, when
+from service.cli.output import (
+    Answer,
+    Column,
+    ColumnsOption,
+    JsonFlag,
+    QuietFlag,
+    Table,
+    WatchFlag,
+    pause,
+    print_json,
+    printable,
+    show,
+    style,
+)
+from service.client import Client, Model
+
+app = typer.Typer(help="Trained models: list, show, train, promote.", no_args_is_help=True)
+
+TRAIN_POLL_S = 0.5
+
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A model's id.")]
+
+MODELS = Table[Model](
+    columns=(
+        Column("MODEL", lambda model: model["id"]),
+        Column("STATE", lambda model: model["state"]),
+        Column("CHAMPIONS", lambda model: model["kind"]),
+        Column("JOBS", lambda model: amount(model["rows"]), right=True),
+        Column("TRAINED_UNTIL", lambda model: when(model["trained_until"])),
+        Column("CREATED", lambda model: when(model["created_at"])),
+    ),
+    key=lambda model: model["id"],
+    hidden=(
+        Column("FEATURES", lambda model: model["feature_schema"]),
+        Column("SHA256", lambda model: model["sha256"]),
+        Column("LIBRARIES", lambda model: " ".join(f"{name} {value}" for name, value in model["libraries"].items())),
+    ),
+)
+
+
+def models_answer(models: list[Model]) -> Answer[Model]:
+    """Models as every command shows them."""
+    return Answer(models, {"schema": "sooner.models/1", "models": models})
+
+
+@app.command("list")
+def list_command(
+    as_json: JsonFlag = False, quiet: QuietFlag = False, columns: ColumnsOption = None, watch: WatchFlag = False
+) -> None:
+    """All models, newest first."""
+    with connect() as client:
+        show(MODELS, lambda: models_answer(client.models()), style(as_json, quiet, columns, watch))
+
+
+@app.command("show")
+def show_command(model: ModelArgument, as_json: JsonFlag = False) -> None:
+    """One model with its metrics."""
+    with connect() as client:
+        found = client.model(model)
+    if as_json:
+        print_json(models_answer([found]).document)
+        return
+    for column in (*MODELS.columns, *MODELS.hidden):
+        typer.echo(printable(f"{column.header.lower():<14} {column.text(found)}"))
+    typer.echo("metrics")
+    typer.echo(_indented(found["metrics"]))
+
+
+def _indented(metrics: dict[str, Any]) -> str:
+    return json.dumps(metrics, indent=2, ensure_ascii=True)
+
+
+@app.command("train")
+def train_command(
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the new model and show it.")] = False,
+    timeout_s: Annotated[float, typer.Option("--timeout-s", min=0.0, help="Wait at most so long.")] = 900.0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Train the models now, from all jobs that have ended. A better one becomes the champion by itself."""
+    with connect() as client:
+        before = {model["id"] for model in client.models()}
+        run = client.train()
+        if not wait:
+            if as_json:
+                print_json({"schema": "sooner.training/1", "training_run": run})
+            else:
+                typer.echo(f"training run {run} started")
+            return
+        typer.echo(f"training run {run} started", err=True)
+        found = wait_for_model(client, before, timeout_s)
+        if found is None:
+            fail(f"no new model after {timeout_s:g} s; the service's log says why", EXIT_FAILED)
+        show(MODELS, lambda: models_answer([found]), style(as_json))
+
+
+def wait_for_model(client: Client, before: set[str], timeout_s: float) -> Model | None:
+    """The first model that is not in ``before``; None if there is none in time."""
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        for model in client.models():
+            if model["id"] not in before:
+                return model
+        if time.monotonic() >= deadline_s:
+            return None
+        pause(TRAIN_POLL_S)
+
+
+@app.command("promote")
+def promote_command(model: ModelArgument, as_json: JsonFlag = False) -> None:
+    """Let this model predict new jobs from the next cycle on."""
+    with connect() as client:
+        champion = client.promote(model)
+    if as_json:
+        print_json({"schema": "sooner.promotion/1", "champion": champion})
+    else:
+        typer.echo(printable(f"{champion} is the champion"))

@@ -1,0 +1,163 @@
+"""How commands speak: a table for people, one versioned JSON document for programs, ids alone for pipes; once or watching.
+
+Standard output holds the answer and nothing else; notes, progress and errors go to standard error.
+"""
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Generic, TypeVar
+
+import typer
+
+from service.cli.fail import fail
+
+WATCH_PERIOD_S = 2.0
+CLEAR_SCREEN = "\x1b[2J\x1b[H"
+_WIDTH_UNLIMITED = 10_000
+"""Columns of a table that goes into a file or a pipe: nothing is cut off there."""
+
+Row = TypeVar("Row")
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else on standard output.")]
+QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", help="Print ids alone, one a line.")]
+ColumnsOption = Annotated[
+    str | None, typer.Option("--output", "-o", metavar="COL,COL", help="Only these columns, in this order.")
+]
+WatchFlag = Annotated[
+    bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C; with --json, one document a line (NDJSON).")
+]
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """A column: its header (also its name for ``-o``, in any case) and the text of a row."""
+
+    header: str
+    text: Callable[[Row], str]
+    right: bool = False
+
+
+@dataclass(frozen=True)
+class Table(Generic[Row]):
+    """Columns and what identifies a row; ``hidden`` columns are shown only when asked for."""
+
+    columns: Sequence[Column[Row]]
+    key: Callable[[Row], str]
+    hidden: Sequence[Column[Row]] = ()
+
+
+@dataclass(frozen=True)
+class Answer(Generic[Row]):
+    """What a command found: rows for the table, the document for programs, and a note under the table."""
+
+    rows: Sequence[Row]
+    document: Mapping[str, Any]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How the user wants to see it. Build with :func:`style`."""
+
+    as_json: bool = False
+    quiet: bool = False
+    columns: tuple[str, ...] = field(default=())
+    watch: bool = False
+
+
+def style(as_json: bool = False, quiet: bool = False, columns: str | None = None, watch: bool = False) -> Style:
+    """The style of these options; exit code 2 for options that exclude each other."""
+    if sum((as_json, quiet, columns is not None)) > 1:
+        fail("--json, --quiet and --output exclude each other")
+    names = tuple(name.strip().upper() for name in columns.split(",")) if columns is not None else ()
+    return Style(as_json, quiet, names, watch)
+
+
+def show(table: Table[Row], ask: Callable[[], Answer[Row]], how: Style) -> None:
+    """Ask once and print, or again and again until Ctrl-C (which is then a normal end)."""
+    columns = _chosen(table, how.columns)
+    if not how.watch:
+        _print(table, columns, ask(), how)
+        return
+    try:
+        while True:
+            answer = ask()
+            if sys.stdout.isatty() and not how.as_json and not how.quiet:
+                typer.echo(CLEAR_SCREEN, nl=False)
+            _print(table, columns, answer, how)
+            sys.stdout.flush()
+            pause(WATCH_PERIOD_S)
+    except KeyboardInterrupt:
+        return
+
+
+def pause(seconds: float) -> None:
+    """Wait; Ctrl-C ends it."""
+    threading.Event().wait(seconds)
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """One document on one line of standard output."""
+    typer.echo(json.dumps(document, allow_nan=False))
+
+
+def _print(table: Table[Row], columns: Sequence[Column[Row]], answer: Answer[Row], how: Style) -> None:
+    if how.as_json:
+        print_json(answer.document)
+    elif how.quiet:
+        for row in answer.rows:
+            typer.echo(table.key(row))
+    else:
+        print_table(columns, answer.rows)
+        if answer.note:
+            typer.echo(answer.note, err=True)
+
+
+def print_table(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> None:
+    """A plain aligned table; on a terminal it is cut to the window, elsewhere nothing is cut."""
+    from rich.console import Console
+
+    terminal = sys.stdout.isatty()
+    console = Console(markup=False, highlight=False, width=None if terminal else _WIDTH_UNLIMITED)
+    with console.capture() as captured:
+        console.print(rich_table(columns, rows))
+    for line in captured.get().splitlines():
+        typer.echo(line.rstrip())
+
+
+def rich_table(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> Any:
+    """The table as a rich renderable."""
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    table = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        # Only the last column may wrap or be cut on a narrow terminal: ids and states stay whole.
+        last = column is columns[-1]
+        table.add_column(
+            column.header,
+            justify="right" if column.right else "left",
+            no_wrap=True,
+            overflow="ellipsis" if last else "ignore",
+        )
+    for row in rows:
+        table.add_row(*(Text(printable(column.text(row))) for column in columns))
+    return table
+
+
+def printable(text: str) -> str:
+    """The text without anything that could steer a terminal."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _chosen(table: Table[Row], names: Sequence[str]) -> Sequence[Column[Row]]:
+    if not names:
+        return table.columns
+    known = {column.header.upper(): column for column in (*table.columns, *table.hidden)}
+    for name in names:
+        if name not in known:
+            fail(f"--output: there is no column {name!r}; the columns are {', '.join(known)}")
+    return [known[name] for name in names]

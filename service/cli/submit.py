@@ -1,0 +1,263 @@
+"""``sooner job submit`` and ``sooner job wait``."""
+
+import getpass
+import json
+import shlex
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from service.cli.connect import connect
+from service.cli.fail import EXIT_FAILED, fail
+from service.cli.job_tables import JOBS
+from service.cli.jobs import jobs_answer
+from service.cli.output import ColumnsOption, JsonFlag, QuietFlag, Style, pause, printable, show, style
+from service.cli.selectors import SelectorArgument, select
+from service.client import TERMINAL_STATES, Client, Job
+
+WAIT_POLL_S = 0.5
+FILE_BYTES_MAX = 64 << 20
+"""A job file above this is not a job file; what the service takes is its own setting (body_bytes_max)."""
+
+WaitTimeoutOption = Annotated[
+    float | None, typer.Option("--timeout-s", min=0.0, help="Give up waiting after so many seconds (exit code 1).")
+]
+
+
+def submit_command(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FILE | -- COMMAND...", help="A YAML or JSON file (- = standard input), or the command to run."
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name; runs of one name are predicted from each other.")
+    ] = None,
+    gpus: Annotated[int | None, typer.Option("--gpus", "-g", min=1, help="GPUs of the gang.")] = None,
+    command: Annotated[str | None, typer.Option("--command", help="The command as one text, split into words.")] = None,
+    project: Annotated[str | None, typer.Option("--project")] = None,
+    user: Annotated[str | None, typer.Option("--user", help="Left out: the login name.")] = None,
+    env: Annotated[list[str] | None, typer.Option("--env", "-e", metavar="NAME=VALUE", help="Repeatable.")] = None,
+    working_dir: Annotated[Path | None, typer.Option("--working-dir", help="Left out for a command: here.")] = None,
+    gpu_type: Annotated[str | None, typer.Option("--gpu-type")] = None,
+    iterations: Annotated[
+        int | None,
+        typer.Option("--declared-iterations", min=1, help="What you expect; trusted as far as it held before."),
+    ] = None,
+    walltime_s: Annotated[float | None, typer.Option("--walltime-s", min=0.0, help="Stop it after so long.")] = None,
+    priority: Annotated[int | None, typer.Option("--priority", help="Larger comes first.")] = None,
+    checkpoint_period_s: Annotated[float | None, typer.Option("--checkpoint-period-s", min=0.0)] = None,
+    signal: Annotated[
+        str | None, typer.Option("--preemption-signal", help="Warn the program so before a stop.")
+    ] = None,
+    grace_s: Annotated[
+        float | None, typer.Option("--grace-s", min=0.0, help="Between that warning and SIGTERM.")
+    ] = None,
+    max_retries: Annotated[int | None, typer.Option("--max-retries", min=0)] = None,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="JOBS", help="Start when these have succeeded.")
+    ] = None,
+    label: Annotated[list[str] | None, typer.Option("--label", metavar="NAME=VALUE", help="Repeatable.")] = None,
+    launch: Annotated[str | None, typer.Option("--launch", help="server (once a server) or gpu (once a GPU).")] = None,
+    hold: Annotated[bool, typer.Option("--hold", help="Do not start it before it is released.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end and say meanwhile why it waits.")] = False,
+    timeout_s: WaitTimeoutOption = None,
+    as_json: JsonFlag = False,
+    quiet: QuietFlag = False,
+    columns: ColumnsOption = None,
+) -> None:
+    """Submit a job from a file (one job or a list) or from a command; options win over the file's keys."""
+    how = style(as_json, quiet, columns)
+    given: dict[str, Any] = {
+        "name": name,
+        "gpus": gpus,
+        "project": project,
+        "user": user,
+        "gpu_type": gpu_type,
+        "declared_iterations": iterations,
+        "walltime_s": walltime_s,
+        "priority": priority,
+        "checkpoint_period_s": checkpoint_period_s,
+        "max_retries": max_retries,
+        "launch": launch,
+        "working_dir": str(working_dir.absolute()) if working_dir is not None else None,
+        "env": _pairs("--env", env),
+        "labels": _pairs("--label", label),
+        "preemption": _preemption(signal, grace_s),
+        "hold": True if hold else None,
+    }
+    options = {key: value for key, value in given.items() if value is not None}
+    body = _body(arguments or [], command, options)
+    with connect() as client:
+        if after is not None:
+            options["after"] = select(client, [after])
+        jobs = client.submit(_complete(body, options), idempotency_key=str(uuid.uuid4()))
+        if wait:
+            _tell_submitted(jobs)
+            jobs = _wait(client, [job["id"] for job in jobs], timeout_s)
+        _show(jobs, how)
+    if wait:
+        _end(jobs)
+
+
+def wait_command(
+    jobs: SelectorArgument,
+    timeout_s: WaitTimeoutOption = None,
+    as_json: JsonFlag = False,
+    quiet: QuietFlag = False,
+    columns: ColumnsOption = None,
+) -> None:
+    """Wait until jobs have ended: exit code 0 if all succeeded, 1 otherwise."""
+    how = style(as_json, quiet, columns)
+    with connect() as client:
+        ended = _wait(client, select(client, jobs, unfinished=True), timeout_s)
+        _show(ended, how)
+    _end(ended)
+
+
+def _show(jobs: Sequence[Job], how: Style) -> None:
+    show(JOBS, lambda: jobs_answer(jobs), how)
+
+
+def _tell_submitted(jobs: Sequence[Job]) -> None:
+    for job in jobs:
+        typer.echo(f"submitted job {job['id']}", err=True)
+
+
+def _end(jobs: Sequence[Job]) -> None:
+    """Exit code 1 unless all succeeded."""
+    bad = [job for job in jobs if job["state"] != "succeeded"]
+    for job in bad:
+        code = "" if job["exit_code"] is None else f" with exit code {job['exit_code']}"
+        typer.echo(printable(f"job {job['id']} {job['state']}{code}: {job['reason_sentence']}"), err=True)
+    if bad:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _wait(client: Client, ids: Sequence[int], timeout_s: float | None) -> list[Job]:
+    """The jobs once all have ended. What they wait for is said on standard error whenever it changes."""
+    deadline_s = time.monotonic() + timeout_s if timeout_s is not None else None
+    ended: dict[int, Job] = {}
+    told: dict[int, tuple[str, str]] = {}
+    while True:
+        for job_id in ids:
+            if job_id in ended:
+                continue
+            job = client.job(job_id)
+            if (job["state"], job["reason"]) != told.get(job_id):
+                told[job_id] = job["state"], job["reason"]
+                where = f" on {', '.join(job['servers'])}" if job["servers"] else ""
+                typer.echo(printable(f"job {job_id}: {job['state']}{where}: {job['reason_sentence']}"), err=True)
+            if job["state"] in TERMINAL_STATES:
+                ended[job_id] = job
+        if len(ended) == len(set(ids)):
+            return [ended[job_id] for job_id in ids]
+        if deadline_s is not None and time.monotonic() >= deadline_s:
+            missing = ", ".join(str(job_id) for job_id in ids if job_id not in ended)
+            fail(f"not ended after {timeout_s:g} s: {missing}", EXIT_FAILED)
+        pause(WAIT_POLL_S)
+
+
+def _body(arguments: Sequence[str], command: str | None, options: dict[str, Any]) -> dict[str, Any]:
+    """What was asked, before the options: a file's content, or a command (which then runs here unless said otherwise)."""
+    if command is not None:
+        if arguments:
+            fail("give the command either as --command or after --, not both")
+        try:
+            words = shlex.split(command)
+        except ValueError as error:
+            fail(f"--command: {error}")
+    elif "name" in options and arguments:
+        # With a name on the command line the words are the command; a file brings its own name.
+        words = list(arguments)
+    elif len(arguments) == 1:
+        return _read(arguments[0])
+    else:
+        fail("give a job file, or --name NAME -- COMMAND...")
+    if "name" not in options:
+        fail("a command needs a name: --name NAME")
+    options.setdefault("gpus", 1)
+    options.setdefault("working_dir", str(Path.cwd()))
+    return {"command": words}
+
+
+def _complete(body: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The body with the options in place, and the login name where no user is named."""
+    many = body.get("jobs")
+    if isinstance(many, list):
+        jobs = [_complete(job, options) if isinstance(job, dict) else job for job in many]
+        return {**body, "jobs": jobs}
+    merged = {**body, **options}
+    for key in ("env", "labels"):
+        if isinstance(body.get(key), dict) and key in options:
+            merged[key] = {**body[key], **options[key]}
+    if merged.get("user") is None:
+        merged["user"] = _login()
+    return merged
+
+
+def _login() -> str | None:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return None  # A container's user may have no name; the service then takes the one it knows.
+
+
+def _read(path: str) -> dict[str, Any]:
+    """A job file, as a body that can be sent."""
+    import yaml
+
+    try:
+        raw = sys.stdin.buffer.read(FILE_BYTES_MAX + 1) if path == "-" else _bytes_of(Path(path))
+        if len(raw) > FILE_BYTES_MAX:
+            fail(f"{path}: larger than {FILE_BYTES_MAX} bytes")
+        content = _parse(raw.decode("utf-8"))
+        # YAML has dates and not-a-numbers, JSON has neither: say it here, where the file's name is known.
+        json.dumps(content, allow_nan=False)
+    except OSError as error:
+        fail(f"{path}: {error.strerror or error}")
+    except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
+        fail(f"{path}: cannot be read as a job: {' '.join(str(error).split())}")
+    if isinstance(content, list):
+        content = {"jobs": content}
+    if not isinstance(content, dict):
+        fail(f"{path}: expected a job (name: ..., command: [...]) or a list of them")
+    return content
+
+
+def _parse(text: str) -> Any:
+    """JSON if it is JSON, else YAML, which reads numbers such as 1e3 as words."""
+    import yaml
+
+    try:
+        return json.loads(text)
+    except ValueError:
+        return yaml.safe_load(text)
+
+
+def _bytes_of(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        return stream.read(FILE_BYTES_MAX + 1)
+
+
+def _pairs(option: str, texts: Sequence[str] | None) -> dict[str, str] | None:
+    if not texts:
+        return None
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            fail(f"{option} {text!r} is not NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def _preemption(signal: str | None, grace_s: float | None) -> dict[str, Any] | None:
+    given = {"signal": signal, "grace_s": grace_s}
+    return {key: value for key, value in given.items() if value is not None} or None
