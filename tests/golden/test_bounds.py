@@ -41,6 +41,14 @@ def test_gangs_share_the_machine_by_gpu_seconds() -> None:
     assert bounds.lower_bound_mean_jct_s == pytest.approx(25.0)
 
 
+def test_by_hand_where_the_third_term_is_the_tight_one() -> None:
+    # Eight single-GPU jobs of 10 s on 4 GPUs: four end at 10 s, four at 20 s, and that is the optimum.
+    bounds = lower_bound([BoundJob(0.0, 1, 10.0)] * 8, 4)
+    assert bounds.srpt_mean_jct_s == pytest.approx(11.25)
+    assert bounds.duration_mean_s == 10.0
+    assert bounds.lower_bound_mean_jct_s == bounds.mean_busy_mean_jct_s == pytest.approx(15.0)
+
+
 def test_idle_time_between_releases_is_not_work() -> None:
     bounds = lower_bound([BoundJob(0.0, 1, 1.0), BoundJob(100.0, 1, 1.0)], 1)
     assert bounds.lower_bound_mean_jct_s == pytest.approx(1.0)

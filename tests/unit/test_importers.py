@@ -1,6 +1,8 @@
 """Importers, on a few rows that hold each rule of their format."""
 
 import gzip
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -95,10 +97,18 @@ def test_swf_without_executables_takes_the_request_as_the_name(tmp_path: Path) -
     assert len(set(names)) == len(variants) - 1
 
 
-def test_philly_is_sorted_and_shifted_and_its_naive_times_are_utc(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TZ", "America/New_York")  # a clock change lies between the two rows
+@pytest.fixture
+def new_york_time() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "America/New_York")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("new_york_time")
+def test_philly_is_sorted_and_shifted_and_its_naive_times_are_utc(tmp_path: Path) -> None:
+    # In New York a clock change lies between the first row and the others.
     text = (
         "timestamp,duration,num_gpus,gpu_time,cluster\n"
         "2017-11-06 00:00:00,66.0,1,66.0,11cb48\n"

@@ -263,3 +263,11 @@ def test_a_worse_placement_stretches_the_work_of_a_job_with_a_stage_graph() -> N
     bench.launch(2, spec=spec, placement=local)
     bench.until(5000.0)
     assert bench.reports[-1].at_s == pytest.approx(600.0 + 60.0 + 1000.0 - 500.0 / stretch)
+    # A crash keeps what its checkpoints hold of the slower work: 300 of 500 s.
+    crashed = Bench(times=times)
+    crashed.launch(spec=spec, placement=spread)
+    crashed.until(500.0)
+    crashed.executor.crash(attempt_id(JOB, 1))
+    crashed.until(500.0)
+    assert crashed.reports[1].iteration == pytest.approx(300.0 / stretch / 2.0)
+    assert crashed.reports[1].lost_service_s == pytest.approx(200.0)
