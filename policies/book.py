@@ -296,10 +296,13 @@ class Book:
         if self.guarded_extra == job:
             self.guarded_extra = None
 
-    def fill_guard(self) -> list[JobId]:
+    def fill_guard(self, overdue_since_s: float) -> list[JobId]:
         """Guard the oldest unfinished jobs while they fit the share, and the oldest waiting one; returns the new ones.
 
-        Membership lasts until the job ends, so each job enters at most once: O(log n) amortised.
+        The oldest waiting job is guarded at once if its gang alone would fit the share, and whatever its size when it is
+        overdue (submitted before ``overdue_since_s``). On a small cluster, where one gang is most of the GPUs, the head of
+        the queue would else displace everyone, one after another, and the order would be FIFO.
+        Membership lasts until the job ends, so each job enters at most twice: O(log n) amortised.
         """
         entered = []
         while self.ages and self.guarded_gpus + self.ages[0][2] <= self.guard_gpus_max:
@@ -310,11 +313,14 @@ class Book:
                 self.guarded_extra = None
             entered.append(job)
         if self.guarded_extra is None and self.guard_gpus_max > 0.0:
-            oldest = next((job for _, job in self.waiting_ages if job not in self.guarded), None)
-            if oldest is not None:
-                self.guarded_extra = oldest
-                entered.append(oldest)
+            oldest = next((entry for entry in self.waiting_ages if entry[1] not in self.guarded), None)
+            if oldest is not None and (oldest[0] <= overdue_since_s or self._gang(oldest[1]) <= self.guard_gpus_max):
+                self.guarded_extra = oldest[1]
+                entered.append(oldest[1])
         return entered
+
+    def _gang(self, job: JobId) -> int:
+        return self.waiting_keys[job][0][0]
 
 
 def _total(by_server: dict[ServerIndex, dict[JobId, int]], server: ServerIndex) -> int:

@@ -237,7 +237,7 @@ class RankedPolicy:
         state.index_running(job, rank, view.now_s, self.refresh_at_s(view, job, rank))
 
     def _guard(self, view: ClusterView, state: Book) -> None:
-        for job_id in state.fill_guard():
+        for job_id in state.fill_guard(view.now_s - self.options.guard_wait_s):
             job = view.jobs[job_id]
             if job_id in state.waiting_keys:
                 state.enqueue(job, state.waiting_keys[job_id][1].rank)
@@ -266,10 +266,8 @@ class RankedPolicy:
 
     def _reserve_for_oldest(self, view: ClusterView, state: Book, plan: Plan) -> None:
         """After ``guard_wait_s`` the oldest waiting job gets GPUs set aside as they free up."""
-        if state.guarded_extra is None and not state.guarded:
-            return
         oldest = next(iter(state.waiting_ages), None)
-        if oldest is None or oldest[1] in state.claims or state.tier(oldest[1]) == 1:
+        if oldest is None or oldest[1] in state.claims or state.guard_gpus_max <= 0.0:
             return
         submitted_at_s, job_id = oldest
         due_s = submitted_at_s + self.options.guard_wait_s

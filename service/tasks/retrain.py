@@ -122,8 +122,8 @@ class Trainer:
             model = load_version(version)
         except ArtifactError as error:
             raise UnknownModel(f"model {model_id!r} cannot be used: {error}") from error
-        self._crown(version.id)
         self._predictor.use(model)
+        self._crown(version.id)
 
     def close(self) -> None:
         """End a training that is under way; its run is closed as stopped."""
@@ -190,8 +190,9 @@ class Trainer:
         self._insert(version)
         if not version.promotable:
             return _Outcome("not_promoted", f"{version.id}: no model passed the gate; the old champion stays")
-        self._crown(version.id)
+        # Serving comes first: whoever sees the champion's row may count on its predictions.
         self._predictor.use(load_version(version))
+        self._crown(version.id)
         return _Outcome("promoted", f"{version.id} ({version.kind}) from {version.rows} ended jobs")
 
     # Rows.

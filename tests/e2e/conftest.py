@@ -1,0 +1,27 @@
+"""Live services that leave nothing behind."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.harness import LiveService
+
+MakeService = Callable[..., LiveService]
+
+
+@pytest.fixture
+def make_service(tmp_path: Path) -> Iterator[MakeService]:
+    """Makes services that are ended with the test, and everything that they started with them."""
+    made: list[LiveService] = []
+
+    def make(servers: int = 1, gpus: int = 4, **settings: str) -> LiveService:
+        folder = tmp_path / f"service{len(made)}"
+        folder.mkdir()
+        service = LiveService(folder, [{"count": servers, "gpus": gpus, "gpu_type": "V100", "rack": "r1"}], **settings)
+        made.append(service)
+        return service
+
+    yield make
+    for service in made:
+        service.close()

@@ -1,0 +1,70 @@
+"""A training program of the tests: counts iterations, checkpoints, obeys signals, and writes its story down.
+
+Arguments: iterations, seconds per iteration, iterations between checkpoints. The story (one JSON line an event) lies in the
+checkpoint folder, so a test can see who ran when, and from where.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+ITERATIONS, STEP_S, CHECKPOINT_EVERY = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+FOLDER = Path(os.environ["SOONER_CHECKPOINT_DIR"])
+RANK = int(os.environ.get("RANK", os.environ["NODE_RANK"]))
+asked = {"checkpoint": False}
+
+
+def tell(event: str, iteration: int) -> None:
+    line = {
+        "event": event,
+        "iteration": iteration,
+        "attempt": os.environ["SOONER_ATTEMPT"],
+        "rank": RANK,
+        "at_s": time.time(),
+    }
+    with (FOLDER / "story.jsonl").open("a") as story:
+        story.write(json.dumps(line) + "\n")
+
+
+def checkpoint(iteration: int) -> None:
+    draft = FOLDER / f"draft-{RANK}"
+    draft.write_text(str(iteration))
+    draft.rename(FOLDER / f"checkpoint-{RANK}")
+
+
+def report(iteration: int, checkpoint_iteration: int) -> None:
+    if RANK == 0:
+        line = {"iteration": iteration, "total_iterations": ITERATIONS, "checkpoint_iteration": checkpoint_iteration}
+        with open(os.environ["SOONER_PROGRESS_FILE"], "a") as progress:
+            progress.write(json.dumps(line) + "\n")
+
+
+def main() -> int:
+    signal.signal(signal.SIGUSR1, lambda *_: asked.update(checkpoint=True))
+    signal.signal(signal.SIGTERM, lambda *_: asked.update(checkpoint=True))
+    saved = FOLDER / f"checkpoint-{RANK}"
+    iteration = int(saved.read_text()) if saved.exists() else 0
+    tell("start", iteration)
+    kept = iteration
+    report(iteration, kept)
+    said_s = time.monotonic()
+    while iteration < ITERATIONS:
+        time.sleep(STEP_S)
+        iteration += 1
+        if iteration % CHECKPOINT_EVERY == 0 or asked["checkpoint"]:
+            checkpoint(iteration)
+            kept = iteration
+        if time.monotonic() - said_s > 0.15 or iteration == ITERATIONS or asked["checkpoint"]:
+            report(iteration, kept)
+            said_s = time.monotonic()
+        if asked["checkpoint"] and iteration < ITERATIONS:
+            tell("yield", iteration)
+            return 75
+    tell("end", iteration)
+    return 0
+
+
+sys.exit(main())

@@ -1,0 +1,133 @@
+"""The main job on real processes, through HTTP: predicted, ordered, placed, preempted, resumed, finished, learnt from."""
+
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import MakeService
+from tests.e2e.harness import LiveService, write_history
+
+pytestmark = pytest.mark.slow
+
+FAMILIES = {("long", 4): (400, 0.02), ("short", 2): (40, 0.02)}
+
+
+@pytest.fixture
+def service(make_service: MakeService) -> LiveService:
+    service = make_service()
+    write_history(f"sqlite:///{service.data_dir / 'sooner.db'}", FAMILIES, runs=120)
+    service.start()
+    return service
+
+
+def test_a_job_goes_in_over_http_and_comes_out_finished(service: LiveService) -> None:
+    job = service.submit(name="hello", gpus=1, command=["sh", "-c", "echo out; echo err >&2"])
+    done = service.until_state(job, "succeeded")
+    assert done["exit_code"] == 0 and done["attempts"] == 1
+    log = service.request("GET", f"/v1/jobs/{job}/logs").text
+    assert "out" in log and "err" in log
+
+
+def test_a_shorter_gang_preempts_and_the_longer_one_resumes_from_its_checkpoint(service: LiveService) -> None:
+    long = service.train(400, 0.02, name="long", gpus=4)
+    service.until(
+        lambda: len(service.story(long)) >= 1 and _checkpointed(service, long), 20, "the long job checkpoints"
+    )
+    predicted = service.job(long)["prediction"]
+    assert predicted["unit"] == "iterations" and 350 <= predicted["p50"] <= 450
+    assert "120 past runs" in predicted["source"]
+    short = service.train(40, 0.02, name="short", gpus=2)
+    service.until_state(short, "succeeded")
+    service.until_state(long, "succeeded", timeout_s=60)
+
+    first, second = service.attempts(long)
+    assert (first["state"], first["reason"], first["exit_code"]) == ("preempted", "preempted", 75)
+    assert second["state"] == "completed"
+    assert service.job(long)["preemptions"] == 1
+    story = service.story(long)
+    assert [line["event"] for line in story] == ["start", "yield", "start", "end"]
+    # It resumes exactly where it stopped, and never behind its last complete checkpoint.
+    assert story[2]["iteration"] == story[1]["iteration"] > 0
+    assert service.job(long)["iterations_done"] == 400
+    events = service.get(f"/v1/jobs/{long}/events")["items"]
+    assert [event["target"] for event in events] == [
+        "queued",
+        "starting",
+        "running",
+        "preempting",
+        "queued",
+        "starting",
+        "running",
+        "succeeded",
+    ]
+
+
+def test_predictions_are_scored_and_a_retrained_model_predicts(service: LiveService) -> None:
+    first = service.train(40, 0.01, name="short", gpus=2)
+    service.until_state(first, "succeeded")
+    (scored,) = [row for row in service.get("/v1/predictions")["items"] if row["job_id"] == first]
+    assert scored["actual"] == 40
+    assert service.request("POST", "/v1/models/train").status_code == 202
+    champion = service.until(lambda: _champion(service), 90, "a trained model is the champion")
+    second = service.train(40, 0.01, name="short", gpus=2)
+    prediction = service.until(lambda: service.job(second)["prediction"], 10, "the new job is predicted")
+    assert prediction["model_version"].startswith(champion)
+    assert prediction["p10"] <= prediction["p50"] <= prediction["p90"]
+    service.until_state(second, "succeeded")
+
+
+def test_a_program_that_reports_nothing_loses_its_work_when_preempted_but_runs(service: LiveService) -> None:
+    """Cancel, hold and release reach real processes; nothing stays behind."""
+    job = service.submit(name="sleeper", gpus=4, command=["sleep", "60"])
+    service.until_state(job, "running")
+    assert service.request("POST", f"/v1/jobs/{job}/hold", {"preempt": True}).status_code == 202
+    held = service.until(lambda: service.job(job) if service.job(job)["reason"] == "held" else None, 20, "it is held")
+    assert held["state"] in ("preempting", "queued")
+    service.until_state(job, "queued")
+    assert service.request("POST", f"/v1/jobs/{job}/release").status_code == 202
+    service.until_state(job, "running")
+    assert service.request("POST", f"/v1/jobs/{job}/cancel").status_code == 202
+    service.until_state(job, "cancelled")
+    assert [attempt["state"] for attempt in service.attempts(job)] == ["preempted", "cancelled"]
+    service.until(lambda: not service.processes(), 10, "no process is left")
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"command": ["/no/such/program"]}, "command_not_found"),
+        ({"command": ["sh", "-c", "exit 3"], "max_retries": 0}, "crashed"),
+        ({"command": ["sh", "-c", "exit 3"], "max_retries": 2}, "retries_exhausted"),
+    ],
+)
+def test_a_failing_program_fails_its_job_with_the_reason(
+    service: LiveService, body: dict[str, Any], reason: str
+) -> None:
+    job = service.submit(name="broken", gpus=1, **body)
+    failed = service.until_state(job, "failed")
+    assert failed["reason"] == reason
+    retries = body.get("max_retries", 0)
+    assert len(service.attempts(job)) == 1 + retries
+
+
+def test_a_job_that_outlives_its_walltime_is_stopped(service: LiveService) -> None:
+    job = service.submit(name="sleeper", gpus=1, command=["sleep", "60"], walltime_s=1.0)
+    assert service.until_state(job, "failed")["reason"] == "walltime"
+
+
+def test_a_gang_runs_once_a_gpu_and_the_first_failure_ends_it(service: LiveService) -> None:
+    script = 'echo rank $RANK of $WORLD_SIZE gpu $CUDA_VISIBLE_DEVICES; [ "$RANK" = 2 ] && exit 9; sleep 30'
+    job = service.submit(name="gang", gpus=4, launch="gpu", command=["sh", "-c", script], max_retries=0)
+    failed = service.until_state(job, "failed")
+    assert failed["exit_code"] == 9
+    log = service.request("GET", f"/v1/jobs/{job}/logs").text
+    assert all(f"rank {rank} of 4" in log for rank in range(4))
+
+
+def _checkpointed(service: LiveService, job: int) -> bool:
+    points = service.get(f"/v1/jobs/{job}/progress")["items"]
+    return any((point["checkpoint_iteration"] or 0) > 0 for point in points)
+
+
+def _champion(service: LiveService) -> str | None:
+    return next((model["id"] for model in service.get("/v1/models")["items"] if model["state"] == "champion"), None)
