@@ -14,7 +14,7 @@ from policies.model.ids import JobId
 from policies.model.job import IterationTimes, JobSpec
 from policies.model.placement import Placement
 from policies.model.reasons import Reason
-from service.db.codec import FactPayload, decode, encode, encode_shadows
+from service.db.codec import CodecError, FactPayload, decode, encode, encode_shadows
 from service.engine.events import Fact, FactKind, JobEvent
 from service.engine.record import AttemptRecord, JobRecord, ServerRecord
 
@@ -66,18 +66,21 @@ def new_job_values(spec: JobSpec, submitted_at_s: float, job: JobRecord) -> Valu
 
 
 def job_record(row: RowMapping, attempt: AttemptRecord | None) -> JobRecord:
-    """The record of a job's row, with its open attempt."""
-    return JobRecord(
-        id=JobId(row["id"]),
-        spec=decode(JobSpec, row["spec"]),
-        submitted_at_s=row["submitted_at_s"],
-        state=JobState(row["state"]),
-        reason=Reason(row["reason"]),
-        stop_cause=None if row["stop_cause"] is None else Reason(row["stop_cause"]),
-        attempt=attempt,
-        **{name: row[name] for name in _JOB_PLAIN},
-        **{name: _decode_or_none(kind, row[name]) for name, kind in _JOB_DOCUMENTS.items()},
-    )
+    """The record of a job's row, with its open attempt. Raises CodecError that names the job."""
+    try:
+        return JobRecord(
+            id=JobId(row["id"]),
+            spec=decode(JobSpec, row["spec"]),
+            submitted_at_s=row["submitted_at_s"],
+            state=JobState(row["state"]),
+            reason=Reason(row["reason"]),
+            stop_cause=None if row["stop_cause"] is None else Reason(row["stop_cause"]),
+            attempt=attempt,
+            **{name: row[name] for name in _JOB_PLAIN},
+            **{name: _decode_or_none(kind, row[name]) for name, kind in _JOB_DOCUMENTS.items()},
+        )
+    except CodecError as error:
+        raise error.within(f"job {row['id']}") from None
 
 
 def attempt_values(attempt: AttemptRecord) -> Values:

@@ -8,10 +8,12 @@ import json
 import os
 import sqlite3
 import tempfile
+from collections import deque
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
@@ -29,11 +31,50 @@ class DatabaseUrlError(ValueError):
     """The database URL names nothing that can be opened; the message is one line, without the password."""
 
 
+class _Turns:
+    """A lock that serves those who wait in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._mutex = Lock()
+        self._waiting: deque[Lock] = deque()
+        self._taken = False
+
+    @contextmanager
+    def turn(self, timeout_s: float) -> Iterator[None]:
+        """Hold the lock. Raises TimeoutError."""
+        mine: Lock | None = None
+        with self._mutex:
+            if self._taken:
+                mine = Lock()
+                mine.acquire()
+                self._waiting.append(mine)
+            self._taken = True
+        if mine is not None and not mine.acquire(timeout=timeout_s):
+            with self._mutex:
+                # Not waiting any more means that the turn came in this very moment.
+                if mine in self._waiting:
+                    self._waiting.remove(mine)
+                    raise TimeoutError(f"another transaction has been writing for {timeout_s:g} s")
+        try:
+            yield
+        finally:
+            with self._mutex:
+                if self._waiting:
+                    self._waiting.popleft().release()
+                else:
+                    self._taken = False
+
+
 class Database:
-    """An engine and its transactions. Safe to share between threads; every transaction gets its own connection."""
+    """An engine and its transactions. Safe to share between threads; every transaction gets its own connection.
+
+    The writers of one process take turns before they ask the database: SQLite lets those who find it locked try again at
+    random, and under a flood of submissions a scheduling cycle would then wait for ever.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self._writers = _Turns()
 
     @property
     def url(self) -> str:
@@ -49,8 +90,17 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Session]:
-        """A transaction that holds the write lock from its start: committed at the end, rolled back by an exception."""
-        with Session(self.engine, expire_on_commit=False) as session:
+        """A transaction that holds the write lock from its start: committed at the end, rolled back by an exception.
+
+        Raises OperationalError if another one holds the lock for longer than :data:`BUSY_TIMEOUT_S`, as it would if this
+        were called inside another ``writing``.
+        """
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self._writers.turn(BUSY_TIMEOUT_S))
+            except TimeoutError as error:
+                raise OperationalError("BEGIN", None, error) from error
+            session = stack.enter_context(Session(self.engine, expire_on_commit=False))
             session.connection(execution_options={_WRITES: True})
             yield session
             session.commit()

@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, insert, select, text, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, OperationalError
 
 from policies.model.cluster import Cluster, Server
 from policies.model.estimate import EndedJob
 from policies.model.ids import AttemptId, JobId, ServerIndex
 from policies.model.job import JobSpec
+from service.db import session as session_module
+from service.db.codec import CodecError
 from service.db.history import PastJob, ended_jobs, import_history
 from service.db.leases import acquire, release, renew
 from service.db.migrate import upgrade
@@ -40,6 +42,7 @@ from service.db.tables import (
     table,
 )
 from service.engine.events import Fact, FactKind
+from service.engine.ports import StoreUnavailable
 from service.engine.record import ServerRecord
 from service.settings import Settings, load_settings
 from service.tasks.prune import prune
@@ -142,6 +145,41 @@ def test_writers_queue_instead_of_failing(database: Database) -> None:
     assert _column(database, LeaseRow, "token") == [4 * rounds]
 
 
+def test_writers_are_served_in_the_order_in_which_they_came(database: Database) -> None:
+    """Otherwise a flood of submissions keeps the scheduling cycle waiting for ever."""
+    served: list[int] = []
+
+    def write(number: int) -> None:
+        with database.writing():
+            served.append(number)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(12)]
+    waiting = database._writers._waiting
+    with database.writing():
+        for number, thread in enumerate(threads, start=1):
+            thread.start()
+            deadline_s = time.monotonic() + 30.0
+            while len(waiting) < number and time.monotonic() < deadline_s:
+                thread.join(0.001)
+    for thread in threads:
+        thread.join(30.0)
+    assert served == list(range(12))
+
+
+def test_a_writer_that_waits_too_long_gives_up_and_leaves_no_trace(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "BUSY_TIMEOUT_S", 0.01)
+    with database.writing():
+        with pytest.raises(OperationalError, match="writing for"), database.writing():
+            pytest.fail("two writers at once")
+        with pytest.raises(StoreUnavailable):
+            Driver(SqlStore(database)).commit()
+    with database.writing() as session:
+        session.add(LeaseRow(name="x", holder="h", token=1, expires_at_s=0.0))
+    assert _column(database, LeaseRow, "name") == ["x"]
+
+
 def test_the_databases_clock_is_the_epochs(database: Database) -> None:
     with database.reading() as session:
         assert database.now_s(session) == pytest.approx(time.time(), abs=2.0)
@@ -233,6 +271,14 @@ def test_draining_outlives_a_restart(database: Database) -> None:
     Driver(SqlStore(database)).commit(servers={ServerIndex(0): ServerRecord(drained=True)})
     enroll(database, cluster)
     assert SqlStore(database).load().servers == [ServerRecord(drained=True)]
+
+
+def test_a_row_that_cannot_be_read_is_named(database: Database) -> None:
+    (job,) = _submit(database, 1)
+    with database.writing() as session:
+        session.connection().execute(update(table(JobRow)).values(spec={"v": 1, "name": "a", "user": "u"}))
+    with pytest.raises(CodecError, match=r"job 1\.JobSpec: the field 'gpus' is missing"):
+        SqlStore(database).jobs([job])
 
 
 def test_gpus_in_use_are_not_redefined(database: Database) -> None:
