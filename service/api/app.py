@@ -34,6 +34,8 @@ def create_app(dependencies: ApiDependencies) -> FastAPI:
     problems.install(app)
     app.add_middleware(Door, settings=dependencies.settings, token=dependencies.token)
     _describe(app)
+    # FastAPI works out included routes at their first use: now, at the start, and not while a client waits.
+    app.openapi()
     return app
 
 

@@ -18,6 +18,7 @@ from policies.model.ids import AttemptId, JobId
 from policies.model.reasons import Explanation
 from service.api.app import create_app
 from service.api.deps import ApiDependencies, ClusterNow, LoopStatus, Refused
+from service.api.idempotency import Keys
 from service.db.migrate import upgrade
 from service.db.rows import ServerOrigin, server_values
 from service.db.session import Database, open_database
@@ -28,6 +29,7 @@ from service.executors.logs import LogChunk
 from service.settings import Settings
 from tests.api.client import client_of
 
+TOKEN = secrets.token_urlsafe(32)
 NOW_S = 1_767_225_600.0
 """2026-01-01T00:00:00Z"""
 
@@ -133,7 +135,7 @@ def make_world(folder: Path, **settings: Any) -> World:
     url = f"sqlite:///{path}"
     database = open_database(url)
     chosen = Settings(data_dir=folder, database_url=url, **settings)
-    return World(database, SqlStore(database), chosen, secrets.token_urlsafe(32))
+    return World(database, SqlStore(database), chosen, TOKEN)
 
 
 @pytest.fixture
@@ -143,9 +145,22 @@ def world(tmp_path: Path) -> Iterator[World]:
     made.database.close()
 
 
+@cache
+def _shared_app() -> FastAPI:
+    """One application for all tests: building its routes takes longer than most of them."""
+    with TemporaryDirectory() as folder:
+        world = make_world(Path(folder))
+        world.database.close()
+        return create_app(world.dependencies())
+
+
 @pytest.fixture
 def app(world: World) -> FastAPI:
-    return create_app(world.dependencies())
+    """The shared application, bound to this test's world (which has its token and its limits of the door)."""
+    shared = _shared_app()
+    shared.state.dependencies = world.dependencies()
+    shared.state.idempotency_keys = Keys(world.database, lambda: world.now_s, world.settings.idempotency_kept_s)
+    return shared
 
 
 @pytest.fixture
