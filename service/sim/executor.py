@@ -40,13 +40,20 @@ class JobTruth:
     """What only the executor (and the oracle) knows of a job.
 
     ``duration_s`` is productive time at the best placement, ``iterations`` the total or None for a job that reports none,
-    ``times`` its constants on the cluster or None without a stage graph. ``done_s`` is the work that its checkpoints hold.
+    ``times`` its constants on the cluster or None without a stage graph. ``done_s`` is the work that its checkpoints hold,
+    ``productive_s`` the time on GPUs that it took to do that work.
     """
 
     duration_s: float
     iterations: float | None = None
     times: IterationTimes | None = None
     done_s: float = 0.0
+    productive_s: float = 0.0
+
+    def advance(self, productive_s: float, stretch: float) -> None:
+        """Add time that counts: it did 1 / ``stretch`` of the work that the best placement would have done in it."""
+        self.productive_s += productive_s
+        self.done_s = min(self.duration_s, self.done_s + productive_s / stretch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +213,8 @@ class SimulatedExecutor:
     def _finish(self, attempt: AttemptId, run: _Run) -> None:
         if run.status is AttemptStatus.ENDED or run.finish_at_s > run.stop_at_s:
             return
-        run.truth.done_s = run.truth.duration_s
+        run.truth.advance(run.productive_s(run.finish_at_s), run.stretch)
+        run.truth.done_s = run.truth.duration_s  # exactly: the sum above may be off by a rounding error
         self._end(attempt, run, ReportKind.EXITED, 0, None)
 
     def _land(self, attempt: AttemptId, run: _Run) -> None:
@@ -214,7 +222,7 @@ class SimulatedExecutor:
         if run.status is AttemptStatus.ENDED:
             return
         if run.graceful:
-            run.truth.done_s += run.productive_s(self._clock.now_s()) / run.stretch
+            run.truth.advance(run.productive_s(self._clock.now_s()), run.stretch)
             self._end(attempt, run, ReportKind.EXITED, EXIT_CHECKPOINTED, None)
         else:
             self._end_with_loss(attempt, run, ReportKind.EXITED, EXIT_TERMINATED)
@@ -222,7 +230,7 @@ class SimulatedExecutor:
     def _end_with_loss(self, attempt: AttemptId, run: _Run, kind: ReportKind, exit_code: int | None) -> None:
         now_s = self._clock.now_s()
         kept_s = run.checkpointed_s(now_s)
-        run.truth.done_s += kept_s / run.stretch
+        run.truth.advance(kept_s, run.stretch)
         self._end(attempt, run, kind, exit_code, run.productive_s(now_s) - kept_s)
 
     def _end(

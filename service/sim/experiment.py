@@ -21,7 +21,7 @@ from service.engine.ports import CycleBatch
 from service.engine.record import JobRecord
 from service.engine.world import Costs
 from service.sim.clock import Priority, SimClock
-from service.sim.executor import ExecutorCosts, SimulatedExecutor
+from service.sim.executor import ExecutorCosts, JobTruth, SimulatedExecutor
 from service.sim.jobs import SimJob, SimJobs, bounds_of, prepare
 from service.sim.predictors import make_predictor
 from service.sim.results import JobOutcome, Simulation, summarise
@@ -109,10 +109,11 @@ class Simulator:
         self._sink = _Ends()
         self.clock = SimClock(jobs[0].row.submit_time_s if jobs else 0.0)
         self.store = MemoryStore()
+        self._truths = {job.id: job.truth() for job in jobs}
         self.executor = SimulatedExecutor(
             self.clock,
             cluster,
-            {job.id: job.truth() for job in jobs},
+            self._truths,
             ExecutorCosts(options.checkpoint_s, options.restart_s, options.launch_latency_s, options.stop_latency_s),
         )
         self.engine: Engine[Any] = Engine(
@@ -170,7 +171,7 @@ class Simulator:
     def outcomes(self) -> list[JobOutcome]:
         """The jobs that ended, in order of submission."""
         ended = self._sink.ended
-        return [_outcome(job, *ended[job.id]) for job in self._jobs if job.id in ended]
+        return [_outcome(job, *ended[job.id], self._truths[job.id]) for job in self._jobs if job.id in ended]
 
 
 @dataclass(slots=True)
@@ -202,9 +203,11 @@ class _LastAttempt:
 _NEVER_STARTED = _LastAttempt(Placement(()), ())
 
 
-def _outcome(job: SimJob, record: JobRecord, last: _LastAttempt) -> JobOutcome:
+def _outcome(job: SimJob, record: JobRecord, last: _LastAttempt, truth: JobTruth) -> JobOutcome:
+    """Times as the engine tells them, progress as it truly was (the engine sees it only through reports)."""
     assert record.finished_at_s is not None
     gpus = job.row.gpus
+    held_s = record.held_gpu_s / gpus
     started_at_s = record.first_started_at_s
     return JobOutcome(
         job_id=job.row.job_id,
@@ -216,8 +219,8 @@ def _outcome(job: SimJob, record: JobRecord, last: _LastAttempt) -> JobOutcome:
         succeeded=record.state is JobState.SUCCEEDED,
         gpus=gpus,
         preemptions=record.preemptions,
-        held_s=record.held_gpu_s / gpus,
-        wasted_s=record.wasted_gpu_s / gpus,
+        held_s=held_s,
+        wasted_s=max(0.0, held_s - truth.productive_s),
         placement=last.placement,
         gpu_ids=last.gpu_ids,
     )
