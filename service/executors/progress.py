@@ -142,16 +142,21 @@ class ProgressFile:
         self._offset = 0
         self._partial = b""
         self._discarding = False
+        self._waiting: list[bytes] = []
 
     def read(self, now_s: float, final: bool = False) -> bool:
         """Take over new lines; True if progress changed. ``final``: nobody writes any more, so the newest line counts
-        whatever the rate was."""
-        lines = self._new_lines()
+        whatever the rate was.
+
+        The newest of the lines that came too fast waits until there is room for it, unless a newer one comes.
+        """
+        lines = self._waiting + self._new_lines()
         if not lines:
             return False
         passed = max(self._limit.admit(len(lines), now_s), 1 if final else 0)
-        if passed < len(lines):
-            self.progress.ignored[Ignored.TOO_FAST] += len(lines) - passed
+        self._waiting = [] if passed else lines[-1:]
+        if dropped := len(lines) - passed - len(self._waiting):
+            self.progress.ignored[Ignored.TOO_FAST] += dropped
         changed = False
         for line in lines[len(lines) - passed :]:
             changed = self.progress.take(parse_line(line)) or changed

@@ -149,11 +149,22 @@ class TestFile:
         tail.file.read(tail.now_s)
         assert tail.file.progress.iteration == 149.0, "no time has passed"
 
+    def test_the_newest_line_is_only_late(self, tmp_path: Path) -> None:
+        tail = Tail(tmp_path)
+        tail.write(b"".join(line(i) for i in range(100)))
+        tail.read()
+        tail.write(line(200) + line(201))
+        assert not tail.file.read(tail.now_s), "no time has passed"
+        assert tail.file.progress.ignored == {Ignored.TOO_FAST: 81}
+        assert tail.read() == 201.0
+        assert tail.file.progress.ignored == {Ignored.TOO_FAST: 81}
+
     def test_the_last_line_counts_however_fast_it_came(self, tmp_path: Path) -> None:
         tail = Tail(tmp_path)
         tail.write(b"".join(line(i) for i in range(100)))
         tail.read()
         tail.write(line(200) + line(201))
+        tail.file.read(tail.now_s)
         tail.file.read(tail.now_s, final=True)
         assert tail.file.progress.iteration == 201.0
 

@@ -130,7 +130,7 @@ class TestExitCodes:
         code = (
             "import os, signal, sys\n"
             "if os.environ['RANK'] == '1': sys.exit(3)\n"
-            "signal.signal(15, lambda *_: (print('terminated', flush=True), os._exit(0)))\n"
+            "signal.signal(15, lambda *_: (os.write(1, b'terminated\\n'), os._exit(0)))\n"
             "signal.pause()"
         )
         end = house.run(python(code), gpus=(2, 1), mode=LaunchMode.GPU)
@@ -192,14 +192,14 @@ class TestCannotLaunch:
 
 WARNED = (
     "import signal, sys, time, os\n"
-    "signal.signal(signal.SIGUSR1, lambda *_: (print('warned', flush=True), os._exit(75)))\n"
-    "signal.signal(signal.SIGTERM, lambda *_: (print('terminated', flush=True), os._exit(9)))\n"
+    "signal.signal(signal.SIGUSR1, lambda *_: (os.write(1, b'warned\\n'), os._exit(75)))\n"
+    "signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b'terminated\\n'), os._exit(9)))\n"
     "print('ready', flush=True)\n"
     "while True: signal.pause()"
 )
 STUBBORN = (
-    "import signal\n"
-    "for n in (signal.SIGUSR1, signal.SIGTERM): signal.signal(n, lambda n, _: print('got', n, flush=True))\n"
+    "import os, signal\n"
+    "for n in (signal.SIGUSR1, signal.SIGTERM): signal.signal(n, lambda n, _: os.write(1, b'got %d\\n' % n))\n"
     "print('ready', flush=True)\n"
     "while True: signal.pause()"
 )
@@ -262,9 +262,9 @@ class TestStopping:
         code = (
             "import os, signal, sys\n"
             "child = os.fork()\n"
-            "name = 'child' if child == 0 else 'main'\n"
-            "signal.signal(signal.SIGUSR1, lambda *_: (print(name, 'warned', flush=True), os._exit(75)))\n"
-            "signal.signal(signal.SIGTERM, lambda *_: (print(name, 'terminated', flush=True), os._exit(0)))\n"
+            "name = b'child' if child == 0 else b'main'\n"
+            "signal.signal(signal.SIGUSR1, lambda *_: (os.write(1, name + b' warned\\n'), os._exit(75)))\n"
+            "signal.signal(signal.SIGTERM, lambda *_: (os.write(1, name + b' terminated\\n'), os._exit(0)))\n"
             "print('ready' * (child == 0), flush=True)\n"
             "while True: signal.pause()"
         )

@@ -164,7 +164,9 @@ class TestKilledSupervisor:
         assert house.processes() == []
 
     def test_killed_while_stopping_says_that_the_signal_was_sent(self, house: House) -> None:
-        code = "import signal; signal.signal(15, lambda *_: print('got it', flush=True)); print('ready', flush=True)\n"
+        code = (
+            "import os, signal; signal.signal(15, lambda *_: os.write(1, b'got it\\n')); print('ready', flush=True)\n"
+        )
         house.executor.send([launch(python(code + "while True: signal.pause()"))])
         house.wait_output("ready")
         house.stop(grace_s=600.0)
