@@ -63,7 +63,7 @@ def check_fence(connection: Connection, lease: str, token: int) -> None:
 
 def apply_batch(connection: Connection, batch: CycleBatch) -> frozenset[JobId]:
     """Write the batch, except for the jobs that fall with stale rows; returns those."""
-    dropped = dropped_with(_stale(connection, batch), batch.actions)
+    dropped = dropped_with(_stale(connection, batch), batch)
     writes = [write for job, write in batch.writes.items() if job not in dropped]
     facts = [*batch.facts, *(fact for write in writes for fact in write.facts)]
     _write_jobs(connection, writes)

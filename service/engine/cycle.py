@@ -1,5 +1,6 @@
 """What one cycle gathers before it is committed: writes, changes for the policy, commands, labels."""
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -50,6 +51,7 @@ class Cycle:
     commands: list[tuple[JobId | None, Command]] = field(default_factory=list)
     handled: list[tuple[JobId | None, Report]] = field(default_factory=list)
     ended: list[JobId] = field(default_factory=list)
+    admitted: set[JobId] = field(default_factory=set)
 
     def touch(self, job: JobRecord) -> JobWrite:
         """The write of this job, opened (and its version raised) at the first touch."""
@@ -108,28 +110,33 @@ class Cycle:
         self.change(ChangeKind.VACATED, job, attempt.placement)
 
     def finish(self, job: JobRecord, target: JobState, cause: Cause, reason: Reason, detail: str = "") -> None:
-        """Move to a terminal state and settle the jobs that waited for it."""
+        """Move to a terminal state and settle the jobs that waited for it, and those that waited for them."""
+        self._end(job, target, cause, reason, detail)
+        settled = deque([job])
+        while settled:
+            ended = settled.popleft()
+            for other_id in self.world.dependents.pop(ended.id, ()):
+                other = self.world.jobs.get(other_id)
+                if other is None or other.state is not JobState.QUEUED:
+                    continue
+                if ended.state is JobState.SUCCEEDED:
+                    self._meet(other)
+                else:
+                    story = f"job {ended.id} {ended.state}"
+                    self._end(other, JobState.CANCELLED, Cause.DEPENDENCY_FAILED, Reason.DEPENDENCY_FAILED, story)
+                    settled.append(other)
+
+    def _end(self, job: JobRecord, target: JobState, cause: Cause, reason: Reason, detail: str) -> None:
         self.move(job, target, cause, reason, detail)
         job.finished_at_s = self.now_s
         job.reservation = None
         self.change(ChangeKind.FINISHED, job)
         self.ended.append(job.id)
-        self._settle_dependents(job)
 
-    def _settle_dependents(self, job: JobRecord) -> None:
-        for other_id in self.world.dependents.pop(job.id, ()):
-            other = self.world.jobs.get(other_id)
-            if other is None or other.finished:
-                continue
-            if job.state is JobState.SUCCEEDED:
-                self.touch(other)
-                other.unmet_dependencies -= 1
-                self.arrive(other)
-            else:
-                self.finish(
-                    other,
-                    JobState.CANCELLED,
-                    Cause.DEPENDENCY_FAILED,
-                    Reason.DEPENDENCY_FAILED,
-                    f"job {job.id} {job.state}",
-                )
+    def _meet(self, job: JobRecord) -> None:
+        """One of the jobs that this one waits for has succeeded."""
+        self.touch(job)
+        job.unmet_dependencies -= 1
+        if job.unmet_dependencies == 0 and not job.held:
+            job.reason = Reason.NEW
+        self.arrive(job)

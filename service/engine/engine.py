@@ -28,7 +28,7 @@ from service.engine.actions import apply_action, launch_command
 from service.engine.commands import Command
 from service.engine.cycle import Cycle, EngineSettings
 from service.engine.events import Fact, FactKind
-from service.engine.facts import admit, apply_fact, count_dependencies, request_stop, stop_command
+from service.engine.facts import admit, apply_fact, cancel_dependent, count_dependencies, request_stop, stop_command
 from service.engine.ports import (
     AttemptStatus,
     Clock,
@@ -90,6 +90,7 @@ class Engine(Generic[State]):
         self._timers: list[tuple[float, JobId]] = []
         self._feedback: list[Change] = []
         self._wake_at_s: float | None = None
+        self._adrift = False
         self.recover()
 
     @property
@@ -97,26 +98,41 @@ class Engine(Generic[State]):
         """The live picture, for reading."""
         return self._world
 
-    def recover(self) -> None:
-        """Load the world from the store and rebuild the policy's state: at start, and after a failed transaction."""
+    def recover(self, residue: dict[str, Any] | None = None) -> None:
+        """Load the world from the store and rebuild the policy's state: at start, and after a failed transaction.
+
+        ``residue`` is the policy's newest dump, where one is at hand; else the store's last one serves.
+        """
+        self._adrift = True
         stored = self._ports.store.load()
         self._world = world_of(stored, self._cluster, self._costs)
         self._world.now_s = self._ports.clock.now_s()
         self._number = stored.cycle
         self._timers = []
         self._feedback = []
-        unknown = {dep for job in stored.jobs for dep in job.spec.after if dep not in self._world.jobs}
-        states = {job.id: job.state for job in self._ports.store.jobs(sorted(unknown))} if unknown else {}
-        for job in self._world.jobs.values():
-            count_dependencies(job, self._world.jobs, states)
-            if job.not_before_s > 0.0:
-                self._set_timer(job.not_before_s, job.id)
-            elif job.progressing and job.spec.walltime_s is not None:
-                self._set_timer(job.anchor_s + max(0.0, job.spec.walltime_s - job.service_s), job.id)
-        self._state = self.policy.rebuild(self._world, stored.policy_dump)
+        self._orphans: list[tuple[JobId, JobId]] = []
+        self._join(list(self._world.jobs.values()))
+        self._state = self.policy.rebuild(self._world, stored.policy_dump if residue is None else residue)
+        self._wake_at_s = None
+        self._adrift = False
 
     def cycle(self) -> CycleOutcome:
-        """One pass. O((facts + reports + actions) log n) besides the ports' own costs."""
+        """One pass. O((facts + reports + actions) log n) besides the ports' own costs.
+
+        Raises nothing for a store that does not answer: the outcome says so, and nothing happened. After any other
+        exception the next pass starts from the store.
+        """
+        try:
+            if self._adrift:
+                self.recover()
+            return self._pass()
+        except StoreUnavailable as error:
+            return self._roll_back(error)
+        except Exception:
+            self._adrift = True
+            raise
+
+    def _pass(self) -> CycleOutcome:
         now_s = self._ports.clock.now_s()
         self._world.now_s = now_s
         cycle = Cycle(self._number + 1, now_s, self._world, self.settings, self._set_timer)
@@ -170,6 +186,10 @@ class Engine(Generic[State]):
         for report in self._ports.executor.poll():
             apply_report(cycle, report)
         self._fire_timers(cycle)
+        for job_id, failed in self._orphans:
+            if (job := self._world.jobs.get(job_id)) is not None and job.state is JobState.QUEUED:
+                cancel_dependent(cycle, job, failed)
+        self._orphans = []
         facts = self._ports.store.pending_facts(self.settings.facts_per_cycle_max)
         if facts:
             self._admit(cycle, [fact for fact in facts if fact.kind is FactKind.SUBMITTED])
@@ -181,8 +201,7 @@ class Engine(Generic[State]):
         by_job = {fact.job: fact for fact in facts if fact.job is not None}
         records = self._ports.store.jobs(sorted(by_job)) if by_job else []
         new = [record for record in records if record.id not in self._world.jobs and not record.finished]
-        needed = {dep for record in new for dep in record.spec.after}
-        states = {job.id: job.state for job in self._ports.store.jobs(sorted(needed))} if needed else {}
+        states = self._states_of_dependencies(new)
         for record, prediction in zip(new, self._predict(cycle.now_s, new), strict=True):
             if prediction is not None:
                 record.estimate = prediction.estimate
@@ -190,6 +209,24 @@ class Engine(Generic[State]):
             cycle.writes[record.id].prediction = prediction
         admitted = {record.id for record in new}
         cycle.facts += [fact.id for fact in facts if fact.job not in admitted]
+
+    def _states_of_dependencies(self, jobs: Sequence[JobRecord]) -> dict[JobId, JobState]:
+        """The committed states of what these jobs wait for, as far as the world does not hold it."""
+        unknown = {needed for job in jobs for needed in job.spec.after if needed not in self._world.jobs}
+        return {job.id: job.state for job in self._ports.store.jobs(sorted(unknown))} if unknown else {}
+
+    def _join(self, jobs: Sequence[JobRecord]) -> None:
+        """Find out what jobs that came from the store wait for: other jobs, the end of a pause, a walltime."""
+        states = self._states_of_dependencies(jobs)
+        for job in jobs:
+            if job.state is JobState.QUEUED:
+                failed = count_dependencies(job, self._world, states)
+                if failed is not None:
+                    self._orphans.append((job.id, failed))
+            if job.not_before_s > 0.0:
+                self._set_timer(job.not_before_s, job.id)
+            elif job.progressing and job.spec.walltime_s is not None and self.settings.enforce_walltime:
+                self._set_timer(job.anchor_s + max(0.0, job.spec.walltime_s - job.service_s), job.id)
 
     def _predict(self, now_s: float, records: Sequence[JobRecord]) -> Sequence[Prediction | None]:
         if not records:
@@ -214,10 +251,12 @@ class Engine(Generic[State]):
             if job.state is JobState.QUEUED and 0.0 < job.not_before_s <= cycle.now_s:
                 cycle.touch(job)
                 job.not_before_s = 0.0
+                if not job.held:
+                    job.reason = Reason.NEW
                 cycle.arrive(job)
-            elif attained_walltime(job, cycle.now_s):
+            elif self.settings.enforce_walltime and attained_walltime(job, cycle.now_s):
                 request_stop(cycle, job, JobState.CANCELLING, Cause.WALLTIME, Reason.WALLTIME)
-            elif job.state is JobState.RUNNING and job.spec.walltime_s is not None and self.settings.enforce_walltime:
+            elif self.settings.enforce_walltime and job.progressing and job.spec.walltime_s is not None:
                 # Its progress was re-anchored since (a restart, a late report): look again when it is due.
                 self._set_timer(
                     cycle.now_s + job.spec.walltime_s - job.service_s - max(0.0, cycle.now_s - job.anchor_s), job_id
@@ -262,27 +301,26 @@ class Engine(Generic[State]):
             wake_at_s=decision.wake_at_s,
             dump=self._state.dump() if with_dump else None,
         )
-        try:
-            dropped = self._ports.store.commit(batch)
-        except StoreUnavailable as error:
-            self.counters["commits_failed"] += 1
-            self.recover()
-            return CycleOutcome(self._number, committed=False, wake_at_s=self._wake(), failed=str(error))
+        dropped = self._ports.store.commit(batch)
         self._number = cycle.number
         self._cluster = self._world.cluster
-        if dropped:
-            self._undo(cycle, applied, dropped)
         self._after_commit(cycle, dropped)
         self._ports.sink.cycle(batch)
+        if dropped:
+            self._undo(cycle, applied, dropped)
         return CycleOutcome(self._number, committed=True, wake_at_s=self._wake(), actions=applied)
 
     def _undo(self, cycle: Cycle, applied: Sequence[Action], dropped: frozenset[JobId]) -> None:
         """Take the store's version of the dropped jobs, and let the policy start over from what is true."""
         self.counters["writes_dropped"] += len(dropped)
-        fresh = {job.id: job for job in self._ports.store.jobs(sorted(dropped))}
+        # A submission that was dropped is still pending, and will be admitted as if it were new.
+        fresh = self._ports.store.jobs(sorted(dropped - cycle.admitted))
         for job_id in dropped:
-            if job_id in fresh:
-                self._world.replace_job(fresh[job_id])
+            self._world.drop_job(job_id)
+        unfinished = [job for job in fresh if not job.finished]
+        for job in unfinished:
+            self._world.add_job(job)
+        self._join(unfinished)
         self._state = self.policy.rebuild(self._world, self._state.dump())
         refused = {action.job for action in applied if action.job in dropped}
         self._feedback = [
@@ -292,21 +330,37 @@ class Engine(Generic[State]):
         ]
         self._wake_at_s = cycle.now_s
 
+    def _roll_back(self, error: StoreUnavailable) -> CycleOutcome:
+        """Nothing of the pass is true: forget it, now or, if the store does not even load, in the next pass."""
+        self.counters["commits_failed"] += 1
+        if not self._adrift:
+            try:
+                self.recover(self._state.dump())
+            except StoreUnavailable:
+                self.counters["recoveries_failed"] += 1
+        return CycleOutcome(self._number, committed=False, wake_at_s=self._wake(), failed=str(error))
+
     def _after_commit(self, cycle: Cycle, dropped: frozenset[JobId]) -> None:
         ports = self._ports
         if cycle.handled:
             ports.executor.acknowledge([report for job_id, report in cycle.handled if job_id not in dropped])
         for job_id in cycle.ended:
             if job_id not in dropped:
-                label = cycle.writes[job_id].label
-                assert label is not None
-                ports.predictor.ended(label)
                 self._world.remove_job(job_id)
         self._send([command for job_id, command in cycle.commands if job_id is None or job_id not in dropped])
         for job_id, write in cycle.writes.items():
             if job_id not in dropped:
                 for event in write.events:
                     ports.sink.transition(event, write.job)
+                if write.label is not None:
+                    self._teach(write.label)
+
+    def _teach(self, label: EndedJob) -> None:
+        try:
+            self._ports.predictor.ended(label)
+        except Exception:
+            # As in _predict: learning is optional, and everything else about the end is committed.
+            self.counters["prediction_failures"] += 1
 
     def _send(self, commands: list[Command]) -> None:
         if commands:

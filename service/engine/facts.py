@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from policies.lifecycle import AttemptState, Cause, JobState
+from policies.lifecycle import TERMINAL, AttemptState, Cause, JobState
 from policies.model.decision import Change, ChangeKind
 from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Reason
@@ -10,6 +10,7 @@ from service.engine.commands import Stop
 from service.engine.cycle import Cycle
 from service.engine.events import Fact, FactKind
 from service.engine.record import JobRecord, ServerRecord
+from service.engine.world import World
 
 DependencyStates = Mapping[JobId, JobState]
 
@@ -41,25 +42,47 @@ def admit(cycle: Cycle, job: JobRecord, fact: Fact, dependency_states: Dependenc
     write = cycle.touch(job)
     write.facts.append(fact.id)
     cycle.world.add_job(job)
-    failed = count_dependencies(job, cycle.world.jobs, dependency_states)
+    cycle.admitted.add(job.id)
+    failed = count_dependencies(job, cycle.world, dependency_states)
     if failed is not None:
-        detail = f"job {failed} {dependency_states.get(failed, 'unknown')}"
-        cycle.finish(job, JobState.CANCELLED, Cause.DEPENDENCY_FAILED, Reason.DEPENDENCY_FAILED, detail)
+        cancel_dependent(cycle, job, failed)
         return
-    job.reason = Reason.HELD if job.held else Reason.DEPENDENCY if job.unmet_dependencies else Reason.NEW
+    job.reason = _first_reason(job)
     cycle.arrive(job)
 
 
-def count_dependencies(job: JobRecord, unfinished: Mapping[JobId, JobRecord], states: DependencyStates) -> JobId | None:
-    """Set ``unmet_dependencies``; return a dependency that can never succeed, if there is one."""
-    unmet = 0
-    for needed in job.spec.after:
-        if needed in unfinished and not unfinished[needed].finished:
-            unmet += 1
-        elif states.get(needed) is not JobState.SUCCEEDED:
+def _first_reason(job: JobRecord) -> Reason:
+    """Why a queued job may not start, as far as the engine knows; NEW leaves it to the policy."""
+    if job.held:
+        return Reason.HELD
+    if job.unmet_dependencies:
+        return Reason.DEPENDENCY
+    return Reason.RETRY_BACKOFF if job.not_before_s > 0.0 else Reason.NEW
+
+
+def count_dependencies(job: JobRecord, world: World, states: DependencyStates) -> JobId | None:
+    """Set ``unmet_dependencies`` and wait for those jobs; return a dependency that can never succeed, if there is one.
+
+    What the world says of a job goes before ``states``: it may have ended in this very cycle.
+    """
+    unmet: list[JobId] = []
+    for needed in dict.fromkeys(job.spec.after):
+        state = world.jobs[needed].state if needed in world.jobs else states.get(needed)
+        if state is None or (state in TERMINAL and state is not JobState.SUCCEEDED):
             return needed
-    job.unmet_dependencies = unmet
+        if state is not JobState.SUCCEEDED:
+            unmet.append(needed)
+    job.unmet_dependencies = len(unmet)
+    for needed in unmet:
+        world.dependents.setdefault(needed, {})[job.id] = None
     return None
+
+
+def cancel_dependent(cycle: Cycle, job: JobRecord, failed: JobId) -> None:
+    """Cancel a job that waits for one that did not succeed."""
+    cycle.finish(
+        job, JobState.CANCELLED, Cause.DEPENDENCY_FAILED, Reason.DEPENDENCY_FAILED, f"job {failed} did not succeed"
+    )
 
 
 def cancel(cycle: Cycle, job: JobRecord) -> None:
@@ -120,7 +143,7 @@ def _release(cycle: Cycle, job: JobRecord) -> None:
     if job.held:
         job.held = False
         if job.state is JobState.QUEUED:
-            job.reason = Reason.DEPENDENCY if job.unmet_dependencies else Reason.NEW
+            job.reason = _first_reason(job)
         cycle.arrive(job)
 
 
@@ -129,7 +152,7 @@ def _apply_server_fact(cycle: Cycle, fact: Fact) -> None:
     if fact.kind is FactKind.SERVER_ADDED and fact.server_spec is not None:
         index = len(world.servers)
         world.add_server(fact.server_spec, ServerRecord())
-    elif fact.server is not None:
+    elif fact.server is not None and 0 <= fact.server < len(world.servers):
         index = fact.server
         world.servers[index].drained = fact.kind is FactKind.SERVER_DRAINED
     else:

@@ -77,7 +77,7 @@ class MemoryStore:
                 if self._committed[job_id].version != write.expected_version
             ]
             if stale:
-                dropped = dropped_with(stale, batch.actions)
+                dropped = dropped_with(stale, batch)
             self._keep(batch, dropped)
         for job_id, write in batch.writes.items():
             if job_id not in dropped:

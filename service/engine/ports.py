@@ -1,11 +1,11 @@
 """The engine's ports. Each implementation subclasses the conformance suite of its port in ``tests/conformance``."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from policies.model.decision import Action, Change, Preempt, Reserve, Start
+from policies.model.decision import Action, Change, Preempt
 from policies.model.estimate import EndedJob, Prediction, PredictionRequest
 from policies.model.ids import AttemptId, JobId, ServerIndex
 from policies.model.reasons import Reason
@@ -68,23 +68,46 @@ class CycleBatch:
     duration_s: Mapping[str, float] = field(default_factory=dict)
 
 
-def dropped_with(stale: Iterable[JobId], actions: Sequence[Action]) -> frozenset[JobId]:
+def dropped_with(stale: Iterable[JobId], batch: CycleBatch) -> frozenset[JobId]:
     """The jobs whose writes fall together with stale rows.
 
-    A stale row drops its own write. A Preempt serves the Reserve of ``for_job``: when either is stale, the reservation and
-    all preemptions made for it fall, since none of them is needed by another start.
+    A stale row drops its own write, and with it what was built on it: the preemptions made for the same reservation (none
+    of them is needed by another start), the start of a job on GPUs whose release is not committed, and what the end of the
+    job did to those that wait for it. O(writes) unless nothing is stale.
     """
     dropped = set(stale)
+    if not dropped:
+        return frozenset()
     groups: dict[JobId, set[JobId]] = {}
-    for action in actions:
+    for action in batch.actions:
         if isinstance(action, Preempt) and action.for_job is not None:
             groups.setdefault(action.for_job, {action.for_job}).add(action.job)
-        elif isinstance(action, Start | Reserve):
-            groups.setdefault(action.job, {action.job})
-    for members in groups.values():
-        if not dropped.isdisjoint(members):
-            dropped |= members
+    before = -1
+    while before != len(dropped):
+        before = len(dropped)
+        for members in groups.values():
+            if not dropped.isdisjoint(members):
+                dropped |= members
+        dropped |= _built_on(dropped, batch)
     return frozenset(dropped)
+
+
+def _built_on(dropped: set[JobId], batch: CycleBatch) -> set[JobId]:
+    fallen = [batch.writes[job] for job in dropped if job in batch.writes]
+    ended = {write.job.id for write in fallen if write.job.finished}
+    kept = {gpu for write in fallen for attempt in write.attempts if not attempt.open for gpu in _gpus(attempt)}
+    return {
+        job
+        for job, write in batch.writes.items()
+        if not ended.isdisjoint(write.job.spec.after)
+        or (kept and any(attempt.open and not kept.isdisjoint(_gpus(attempt)) for attempt in write.attempts))
+    }
+
+
+def _gpus(attempt: AttemptRecord) -> Iterator[tuple[ServerIndex, int]]:
+    for share, ids in zip(attempt.placement.shares, attempt.gpu_ids, strict=True):
+        for gpu in ids:
+            yield share.server, gpu
 
 
 class StoreUnavailable(Exception):

@@ -15,6 +15,13 @@ from service.engine.record import JobRecord
 EXIT_YIELD = 75
 """EX_TEMPFAIL: the program has checkpointed and is ready to resume."""
 
+_REASON_OF_END = {
+    ReportKind.EXITED: Reason.CRASHED,
+    ReportKind.LAUNCH_FAILED: Reason.LAUNCH_FAILED,
+    ReportKind.LOST: Reason.NODE_LOST,
+}
+"""Where the executor gives none."""
+
 
 def apply_report(cycle: Cycle, report: Report) -> None:
     """Apply one report. It is noted as handled together with the job's write, and acknowledged after the commit."""
@@ -99,7 +106,8 @@ def _progressed(cycle: Cycle, job: JobRecord, report: Report) -> None:
     cycle.touch(job)
     if job.state is JobState.RUNNING:
         job.settle(report.at_s)
-        if report.at_s < job.anchor_s:
+        if attempt.last_iteration is None and report.at_s < job.anchor_s:
+            # It came back faster than expected; a late report of a later moment must not count time twice.
             job.anchor_s = report.at_s
         _measure(job, report, iteration)
     attempt.last_iteration = iteration
@@ -170,7 +178,7 @@ def _exited_zero(cycle: Cycle, job: JobRecord, report: Report) -> None:
 def _ended_otherwise(cycle: Cycle, job: JobRecord, report: Report) -> None:
     yielded = report.exit_code == EXIT_YIELD
     lost_attempt = AttemptState.LOST if report.kind is ReportKind.LOST else AttemptState.FAILED
-    reason = report.reason or (Reason.NODE_LOST if report.kind is ReportKind.LOST else Reason.CRASHED)
+    reason = report.reason or _REASON_OF_END[report.kind]
     _settle_end(job, report, keep=yielded)
     job.exit_code = report.exit_code
     if job.state is JobState.CANCELLING:
@@ -226,6 +234,8 @@ def _requeue(cycle: Cycle, job: JobRecord, cause: Cause, reason: Reason, detail:
     job.stop_cause = None
     if job.held:
         job.reason = Reason.HELD
+    elif job.not_before_s > 0.0:
+        job.reason = Reason.RETRY_BACKOFF
     cycle.arrive(job)
 
 

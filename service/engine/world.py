@@ -4,12 +4,13 @@ It is rebuilt from the store at start and after a failed transaction, and change
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from policies.model.cluster import Cluster, Server
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
-from policies.throughput import iteration_times
+from policies.throughput import NeverFits, iteration_times
 from service.engine.record import JobRecord, ServerRecord, StoredWorld
 
 
@@ -30,7 +31,8 @@ class World:
         self.costs = costs
         self.jobs: dict[JobId, JobRecord] = {}
         self.servers = [ServerRecord() for _ in cluster.servers]
-        self.dependents: dict[JobId, list[JobId]] = {}
+        self.dependents: dict[JobId, dict[JobId, None]] = {}
+        """Who waits for an unfinished job, in the order in which they asked."""
         self._free = [(1 << server.gpus) - 1 for server in cluster.servers]
         self._holding: dict[JobId, Placement] = {}
 
@@ -66,11 +68,10 @@ class World:
         """Take in an unfinished job, with its GPUs if its open attempt holds any."""
         spec = job.spec
         if job.iteration_times is None and spec.stage_graph is not None and spec.parallelism is not None:
-            job.iteration_times = iteration_times(spec.stage_graph, spec.parallelism, self.cluster, spec.gpu_type)
+            # A job of a larger cluster may fit nowhere today; it waits, and says so, until servers come back.
+            with suppress(NeverFits):
+                job.iteration_times = iteration_times(spec.stage_graph, spec.parallelism, self.cluster, spec.gpu_type)
         self.jobs[job.id] = job
-        for needed in spec.after:
-            if needed in self.jobs:
-                self.dependents.setdefault(needed, []).append(job.id)
         if job.attempt is not None:
             self._hold(job.id, job.attempt.placement, job.attempt.gpu_ids)
 
@@ -79,15 +80,13 @@ class World:
         assert job_id not in self._holding, f"job {job_id} still holds GPUs"
         del self.jobs[job_id]
 
-    def replace_job(self, job: JobRecord) -> None:
-        """Put the store's version of a job in the place of ours (a stale row)."""
-        if (held := self._holding.get(job.id)) is not None:
-            old = self.jobs[job.id]
-            assert old.attempt is not None
-            self.give(job.id, held, old.attempt.gpu_ids)
-        self.jobs.pop(job.id, None)
-        if not job.finished:
-            self.add_job(job)
+    def drop_job(self, job_id: JobId) -> None:
+        """Take a job out with whatever it holds: our version of it was not committed."""
+        if (held := self._holding.get(job_id)) is not None:
+            attempt = self.jobs[job_id].attempt
+            assert attempt is not None
+            self.give(job_id, held, attempt.gpu_ids)
+        self.jobs.pop(job_id, None)
 
     def bind(self, job_id: JobId, placement: Placement) -> tuple[tuple[int, ...], ...]:
         """Take the lowest free GPUs of each share and return their indices. O(GPUs of the job)."""
