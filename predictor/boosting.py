@@ -14,16 +14,16 @@ from predictor.intervals import LEVELS, Array
 
 FITTED_LEVELS: Final[Array] = np.array([0.05, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95])
 """Levels that are learnt; the 32 points lie between them (flat beyond the outermost, which calibration then corrects)."""
-ROUNDS: Final = 120
+ROUNDS: Final = 100
 _PARAMETERS: Final[dict[str, Any]] = {
     "objective": "reg:quantileerror",
     "quantile_alpha": FITTED_LEVELS,
     "tree_method": "hist",
-    "max_depth": 5,
+    "max_depth": 4,
     "eta": 0.06,
     "subsample": 0.7,
     "colsample_bytree": 0.5,
-    "min_child_weight": 8,
+    "min_child_weight": 20,
     "nthread": 1,
     "verbosity": 0,
 }

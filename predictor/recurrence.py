@@ -32,13 +32,16 @@ LADDER: Final = (Level.RECURRENCE_GPUS, Level.RECURRENCE, Level.USER, Level.CLUS
 
 
 def keys_of(submission: Submission) -> dict[Level, Hashable | None]:
-    """The group of a job at each level; None where the job says nothing that could group it."""
+    """The group of a job at each level; None where the job says nothing that could group it.
+
+    A user's unnamed jobs are one recurrence: who and how large still says much. Jobs of nobody in particular are none.
+    """
     user, project, name = submission.recurrence
-    named = bool(name)
+    known = bool(name or user)
     return {
-        Level.RECURRENCE_GPUS: (user, project, name, submission.gpus) if named else None,
-        Level.RECURRENCE: (user, project, name) if named else None,
-        Level.PROGRAM: (name, submission.gpus) if named else None,
+        Level.RECURRENCE_GPUS: (user, project, name, submission.gpus) if known else None,
+        Level.RECURRENCE: (user, project, name) if known else None,
+        Level.PROGRAM: (name, submission.gpus) if name else None,
         Level.USER_GPUS: (user, submission.gpus) if user else None,
         Level.USER: user or None,
         Level.PROJECT: project or None,

@@ -111,6 +111,19 @@ def test_recurrence_baselines_back_off_level_by_level() -> None:
     assert len(found[4].baselines) == len(BASELINES)
 
 
+def test_unnamed_jobs_recur_by_user_and_nobodys_jobs_do_not() -> None:
+    rows = [
+        _row(1, 0.0, 100.0, name=""),
+        _row(2, 0.0, 700.0, name="", user=""),
+        _row(3, 0.0, 900.0, name="", user=""),
+        _row(4, 5_000.0, 1.0, name=""),
+        _row(5, 5_000.0, 1.0, name="", user=""),
+    ]
+    found = _examples(rows)
+    assert (found[4].runs, round(math.exp(found[4].base))) == (1, 100)
+    assert (found[5].runs, round(math.exp(found[5].base))) == (0, 700)
+
+
 def test_a_label_counts_from_the_end_and_not_before() -> None:
     rows = [_row(1, 0.0, 100.0), _row(2, 99.0, 50.0), _row(3, 100.0, 50.0)]
     found = _examples(rows)
