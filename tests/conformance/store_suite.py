@@ -284,6 +284,7 @@ class StoreContract:
         assert driver.commit(write) == frozenset()
         assert driver.commit(ended(job)) == frozenset()
 
+    @pytest.mark.slow
     def test_many_jobs_at_once(self, harness: StoreHarness, driver: Driver) -> None:
         """More rows than any database takes parameters in one statement of the naive kind."""
         ids = harness.submit([replace(SPEC, stage_graph=None, parallelism=None)] * 6000, 5.0)

@@ -1,19 +1,23 @@
 """Every store against the contract, and what only the database's store promises."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sqlalchemy import event, select, text
 
+from policies.model.cluster import Server
+from policies.model.decision import Preempt, Reserve, Start
 from policies.model.estimate import EndedJob, Estimate, Prediction, Unit
 from policies.model.ids import JobId, ServerIndex
 from policies.model.job import JobSpec
 from policies.model.reasons import Reason
 from service.db.codec import decode_actions, decode_changes, decode_refusals
 from service.db.commit import FencedOff
-from service.db.migrate import upgrade
 from service.db.session import Database, open_database
 from service.db.store import DuplicateServer, SqlStore
 from service.db.tables import (
@@ -32,7 +36,7 @@ from service.engine.events import Fact, FactKind
 from service.engine.memory import MemoryStore
 from service.engine.ports import Store, StoreUnavailable
 from service.engine.record import AttemptRecord, JobRecord, ServerRecord
-from tests.conformance.store_suite import PLACEMENT, SPEC, Driver, Server, Start, StoreContract, ended, start, touched
+from tests.conformance.store_suite import PLACEMENT, SPEC, Driver, StoreContract, StoreHarness, ended, start, touched
 
 
 class MemoryHarness:
@@ -88,15 +92,6 @@ class TestMemoryStore(StoreContract):
     @pytest.fixture
     def harness(self) -> MemoryHarness:
         return MemoryHarness()
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    url = f"sqlite:///{tmp_path / 'sooner.db'}"
-    upgrade(url)
-    database = open_database(url)
-    yield database
-    database.close()
 
 
 class TestSqliteStore(StoreContract):
@@ -319,3 +314,51 @@ def test_two_writers_take_turns(sql: SqlHarness) -> None:
         sql.sql.submit(session, [SPEC], 5.0)
         assert sql.store.pending_facts(10) == []
     assert len(sql.store.pending_facts(10)) == 1
+
+
+_STEP = st.tuples(
+    st.sampled_from(["submit", "admit", "touch", "start", "end", "bump", "reserve"]), st.integers(0, 5), st.booleans()
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(steps=st.lists(_STEP, max_size=14))
+def test_all_stores_tell_the_same_story(steps: list[tuple[str, int, bool]], migrated_file: bytes) -> None:
+    """The same submissions, cycles and interferences leave every store with the same jobs, facts and positions."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "sooner.db"
+        path.write_bytes(migrated_file)
+        database = open_database(f"sqlite:///{path}")
+        told = [_tell(harness, steps) for harness in (MemoryHarness(), SqlHarness(database))]
+        database.close()
+    assert told[0] == told[1]
+
+
+def _tell(harness: StoreHarness, steps: list[tuple[str, int, bool]]) -> list[object]:
+    driver = Driver(harness.store)
+    story: list[object] = []
+    for what, number, stale in steps:
+        # Like the engine after a dropped write: what is true is what the store says.
+        jobs = harness.store.load().jobs
+        if what == "submit":
+            story.append(harness.submit([replace(SPEC, priority=number)], float(number)))
+        elif what == "admit":
+            story.append([job.id for job in driver.admit()])
+        elif jobs:
+            job, other = jobs[number % len(jobs)], jobs[(number + 1) % len(jobs)]
+            if stale or what == "bump":
+                harness.bump(job.id)
+            if what == "touch":
+                story.append(
+                    driver.commit(touched(job, facts=[harness.add_fact(Fact(0, FactKind.CANCEL, 1.0, job.id))]))
+                )
+            elif what == "start" and job.attempt is None:
+                story.append(driver.commit(start(job), actions=[Start(job.id, PLACEMENT)]))
+            elif what == "end":
+                story.append(driver.commit(ended(job)))
+            elif what == "reserve" and job is not other:
+                actions = [Preempt(job.id, other.id), Reserve(other.id, PLACEMENT)]
+                story.append(driver.commit(touched(job), touched(other), actions=actions))
+        story.append([(fact.id, fact.kind, fact.job) for fact in harness.store.pending_facts(100)])
+        story.append([replace(job, anchor_s=0.0) for job in harness.store.load().jobs])
+    return story

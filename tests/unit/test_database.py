@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +22,6 @@ from service.db import session as session_module
 from service.db.codec import CodecError
 from service.db.history import PastJob, ended_jobs, import_history
 from service.db.leases import acquire, release, renew
-from service.db.migrate import upgrade
 from service.db.progress import ProgressPoint, record_progress
 from service.db.rows import attempt_values
 from service.db.servers import ServerInUse, enroll
@@ -49,22 +48,6 @@ from service.tasks.prune import prune
 from tests.conformance.store_suite import SPEC, Driver, ended, start
 
 DAY_S = 86_400.0
-
-
-@pytest.fixture(scope="session")
-def template(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A migrated, empty file: copying it is faster than migrating for every test."""
-    path = tmp_path_factory.mktemp("template") / "sooner.db"
-    upgrade(f"sqlite:///{path}")
-    return path.read_bytes()
-
-
-@pytest.fixture
-def database(template: bytes, tmp_path: Path) -> Iterator[Database]:
-    (tmp_path / "sooner.db").write_bytes(template)
-    database = open_database(f"sqlite:///{tmp_path / 'sooner.db'}")
-    yield database
-    database.close()
 
 
 def _column(database: Database, row: type, name: str) -> list[object]:
@@ -438,10 +421,10 @@ def test_a_crash_after_deleting_files_repeats_the_deletion(database: Database, l
 @settings(max_examples=8, deadline=None)
 @given(counts=st.lists(st.integers(0, 90), min_size=1, max_size=3))
 def test_a_crowded_curve_keeps_its_ends_and_its_shape(
-    template: bytes, tmp_path_factory: pytest.TempPathFactory, counts: list[int]
+    migrated_file: bytes, tmp_path_factory: pytest.TempPathFactory, counts: list[int]
 ) -> None:
     path = tmp_path_factory.mktemp("curve") / "sooner.db"
-    path.write_bytes(template)
+    path.write_bytes(migrated_file)
     database = open_database(f"sqlite:///{path}")
     jobs = _submit(database, len(counts))
     with database.writing() as session:
