@@ -38,7 +38,7 @@ def checkpoint(iteration: int) -> None:
 def report(iteration: int, checkpoint_iteration: int) -> None:
     if RANK == 0:
         line = {"iteration": iteration, "total_iterations": ITERATIONS, "checkpoint_iteration": checkpoint_iteration}
-        with open(os.environ["SOONER_PROGRESS_FILE"], "a") as progress:
+        with Path(os.environ["SOONER_PROGRESS_FILE"]).open("a") as progress:
             progress.write(json.dumps(line) + "\n")
 
 
