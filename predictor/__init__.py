@@ -1,1 +1,7 @@
-"""Learning: how many iterations a job will train, from the history that a cluster already has."""
+"""Learning: how much work a job will be, from the history that a cluster already has.
+
+``rows`` and ``recurrence`` say what a past job is and which jobs are "the same again"; ``history``, ``declared`` and
+``throughput_table`` remember; ``features`` and ``dataset`` turn that into examples, causally; ``baselines``, ``forest`` and
+``boosting`` predict; ``intervals`` makes distributions of points and calibrates them; ``evaluation``, ``prequential`` and
+``training`` measure and judge; ``artifacts`` and ``registry`` keep models; ``ladder``, ``drift`` and ``serving`` answer.
+"""

@@ -29,8 +29,8 @@ from predictor.rows import Submission, ended_row, newest_by_submission, request_
 from predictor.throughput_table import Throughput, ThroughputRow, ThroughputTable
 from predictor.training import TrainedHead, TrainedModel
 
-PENDING_MAX: Final = 200_000
-"""Predictions remembered until their job ends; beyond that the oldest are not scored any more."""
+PENDING_MAX: Final = 100_000
+"""Predictions remembered until their job ends (about 2 kB each); beyond that the oldest are not scored any more."""
 SHADOW_LEVELS: Final[Array] = (np.arange(8) + 0.5) / 8
 """Shadows keep 8 equal-mass points: enough to score them, a quarter of the space."""
 
@@ -74,9 +74,12 @@ class _Served:
 
 @dataclass(slots=True)
 class _Asked:
-    """A job that was predicted and has not ended: what to score when it does. ``raw`` are uncalibrated log points."""
+    """A job that was predicted and has not ended: what to score when it does. ``raw`` are uncalibrated log points.
 
-    examples: dict[Unit, Example]
+    ``baselines`` holds the history bucket and the baselines' log points of each unit: every head learns, whichever answered.
+    """
+
+    baselines: dict[Unit, tuple[int, tuple[float, ...]]]
     unit: Unit
     served_log: float | None = None
     raw: dict[tuple[str, str], Array] = field(default_factory=dict)
@@ -137,15 +140,16 @@ class LivePredictor:
         with self._lock:
             asked = self._asked.pop(label.job, None)
             if asked is not None:
-                for unit, example in asked.examples.items():
+                for unit in UNITS:
                     total = row.label(unit)
                     if total is not None:
-                        self._score(asked, unit, example, math.log(total))
+                        self._score(asked, unit, math.log(total))
             self._knowledge.end(row)
             self._throughput.observe_row(row)
 
-    def _score(self, asked: _Asked, unit: Unit, example: Example, label: float) -> None:
-        self._scores[unit].observe(example.bucket, example.baselines, label)
+    def _score(self, asked: _Asked, unit: Unit, label: float) -> None:
+        bucket, baselines = asked.baselines[unit]
+        self._scores[unit].observe(bucket, baselines, label)
         if unit is not asked.unit:
             return
         if asked.served_log is not None:
@@ -154,7 +158,7 @@ class LivePredictor:
             for kind, calibrator in served.calibrators.get(unit, {}).items():
                 raw = asked.raw.get((served.model.version, kind))
                 if raw is not None:
-                    calibrator.observe(example.bucket, label, raw)
+                    calibrator.observe(bucket, label, raw)
 
     # Models
 
@@ -212,7 +216,8 @@ class LivePredictor:
         examples = {each: self._knowledge.example(submission, each) for each in UNITS}
         if request.job not in self._asked:
             # The first answer is the one that is scored.
-            self._asked[request.job] = _Asked(examples, unit)
+            said = {each: (example.bucket, example.baselines) for each, example in examples.items()}
+            self._asked[request.job] = _Asked(said, unit)
             if len(self._asked) > PENDING_MAX:
                 self._asked.popitem(last=False)
         rung = climb(self._knowledge, self._scores[unit], examples[unit], unit)
