@@ -167,7 +167,6 @@ def _model_versions() -> None:
         sa.CheckConstraint("state IN ('candidate', 'champion', 'retired')", name=op.f("ck_model_versions_state")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_model_versions")),
     )
-    op.create_index("ix_model_versions_state", "model_versions", ["state"], unique=False)
 
 
 def _servers() -> None:
@@ -260,7 +259,6 @@ def _facts() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_facts")),
         sqlite_autoincrement=True,
     )
-    op.create_index("ix_facts_job_id", "facts", ["job_id"], unique=False)
     op.create_index(
         "ix_facts_unconsumed",
         "facts",
@@ -294,7 +292,6 @@ def _history() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("ix_history_ended_at_s_id", "history", ["ended_at_s", "id"], unique=False)
-    op.create_index("ix_history_job_id", "history", ["job_id"], unique=False)
 
 
 def _job_events() -> None:
@@ -344,7 +341,6 @@ def _predictions() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("ix_predictions_job_id_id", "predictions", ["job_id", "id"], unique=False)
-    op.create_index("ix_predictions_scored_at_s", "predictions", ["scored_at_s"], unique=False)
 
 
 def _progress() -> None:

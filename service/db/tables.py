@@ -176,7 +176,6 @@ class FactRow(Base, table=True):
     __tablename__ = "facts"
     __table_args__ = (
         sa.Index("ix_facts_unconsumed", "id", sqlite_where=_UNCONSUMED, postgresql_where=_UNCONSUMED),
-        sa.Index("ix_facts_job_id", "job_id"),
         {"sqlite_autoincrement": True},
     )
 
@@ -234,7 +233,6 @@ class PredictionRow(Base, table=True):
     __tablename__ = "predictions"
     __table_args__ = (
         sa.Index("ix_predictions_job_id_id", "job_id", "id"),
-        sa.Index("ix_predictions_scored_at_s", "scored_at_s"),
         {"sqlite_autoincrement": True},
     )
 
@@ -270,7 +268,6 @@ class HistoryRow(Base, table=True):
         sa.UniqueConstraint("source", "source_key"),
         sa.CheckConstraint("(job_id IS NULL) <> (spec IS NULL)", name="job_or_spec"),
         sa.Index("ix_history_ended_at_s_id", "ended_at_s", "id"),
-        sa.Index("ix_history_job_id", "job_id"),
         {"sqlite_autoincrement": True},
     )
 
@@ -345,10 +342,7 @@ class ModelVersionRow(Base, table=True):
     """One trained model and where its artifact is; at most one champion of a kind, kept by whoever promotes."""
 
     __tablename__ = "model_versions"
-    __table_args__ = (
-        sa.CheckConstraint("state IN ('candidate', 'champion', 'retired')", name="state"),
-        sa.Index("ix_model_versions_state", "state"),
-    )
+    __table_args__ = (sa.CheckConstraint("state IN ('candidate', 'champion', 'retired')", name="state"),)
 
     id: str = Field(primary_key=True)
     kind: str
