@@ -1,0 +1,1 @@
+"""The documentation, and the programs that write its reference pages (``python -m docs.generate``)."""
