@@ -133,7 +133,8 @@ def rich_table(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> Any:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    table = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    headed = any(column.header for column in columns)
+    table = RichTable(box=None, pad_edge=False, show_header=headed, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
         # Only the last column may wrap or be cut on a narrow terminal: ids and states stay whole.
         last = column is columns[-1]

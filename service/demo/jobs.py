@@ -1,0 +1,125 @@
+"""What the demo runs: four recurring families of real training programs, their synthetic past, and the burst of today.
+
+The past comes from the seeded generator and is labelled synthetic. Today's jobs draw their lengths from the same generator, so
+the predictor can be right about them for the same reason as on a real cluster: most jobs are like their predecessors.
+"""
+
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import service
+from service.sim.workloads.generate import Family, generate
+from service.sim.workloads.model import Workload
+
+GPUS = 8
+HISTORY_JOBS = 500
+HISTORY_SEED = 12
+TODAY_SEED = 7
+HISTORY_SOURCE = "demo-synthetic"
+HISTORY_LOAD = 0.6
+ITERATION_S = 0.1
+"""Pace of every program: a step takes at least so long, so eight pretended GPUs fit on two cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A kind of run and the example that is its training program. ``launch``: the command runs once a server or once a GPU.
+
+    Trial and full runs of one family share their name and differ in the walltime that their user asks for: what a median
+    of past runs cannot tell apart and a model can.
+    """
+
+    family: Family
+    script: str
+    launch: str = "server"
+
+
+def _program(
+    user: str,
+    name: str,
+    gpus: int,
+    iterations: float,
+    sigma: float,
+    walltime_s: float,
+    script: str,
+    launch: str = "server",
+) -> Program:
+    return Program(Family(user, "demo", name, gpus, iterations, ITERATION_S, sigma, walltime_s), script, launch)
+
+
+SGD = _program("ada", "digits-sgd", 1, 45.0, 0.1, 40.0, "train_digits.py")
+MLP_TRIAL = _program("ben", "tumour-mlp", 1, 25.0, 0.2, 20.0, "train_mlp_numpy.py")
+MLP = _program("ben", "tumour-mlp", 1, 90.0, 0.3, 90.0, "train_mlp_numpy.py")
+PAIR_TRIAL = _program("ada", "digits-pair", 2, 25.0, 0.1, 20.0, "train_ddp_sockets.py", "gpu")
+PAIR = _program("ada", "digits-pair", 2, 80.0, 0.15, 80.0, "train_ddp_sockets.py", "gpu")
+QUAD = _program("cleo", "digits-quad", 4, 110.0, 0.05, 120.0, "train_ddp_sockets.py", "gpu")
+PROGRAMS = (MLP_TRIAL, PAIR, SGD, MLP, PAIR_TRIAL, QUAD)
+
+FIRST_WAVE = (QUAD, QUAD)
+"""They fill all eight GPUs; what follows is shorter, so it pays to stop one of them."""
+SECOND_WAVE = (
+    *(MLP, PAIR, SGD, MLP_TRIAL, PAIR_TRIAL, QUAD),
+    *(SGD, MLP_TRIAL, PAIR, MLP, PAIR_TRIAL, SGD),
+    *(MLP_TRIAL, SGD, PAIR_TRIAL, MLP, SGD, MLP_TRIAL),
+)
+
+
+def synthetic_history() -> Workload:
+    """The past that the demo brings along: runs of the four families, labelled synthetic."""
+    # Forwards and backwards: the generator runs earlier families more often, and here all are to have a past.
+    families = [program.family for program in (*PROGRAMS, *reversed(PROGRAMS))]
+    return generate(HISTORY_SEED, HISTORY_JOBS, families, gpus=GPUS, load=HISTORY_LOAD)
+
+
+def bodies(programs: Sequence[Program], seed: int = TODAY_SEED) -> list[dict[str, Any]]:
+    """Job bodies for a wave; equal arguments give equal jobs."""
+    drawn = {program: _lengths(program, seed + index, len(programs)) for index, program in enumerate(PROGRAMS)}
+    return [body(program, next(drawn[program]), seed=number) for number, program in enumerate(programs)]
+
+
+def _lengths(program: Program, seed: int, count: int) -> Iterator[int]:
+    """Iterations of runs that end well and well within their walltime: a demo should not end with killed jobs."""
+    limit_s = (program.family.walltime_s or math.inf) / 2.0
+    for run in generate(seed, 2 * count + 10, [program.family]).jobs:
+        if run.final_state == "succeeded" and run.duration_s < limit_s and run.iterations is not None:
+            yield run.iterations
+
+
+def body(program: Program, iterations: int, *, seed: int = 0, hold: bool = False) -> dict[str, Any]:
+    """One job of a program. The iterations are in its command, where no predictor looks."""
+    family = program.family
+    return {
+        "name": family.name,
+        "project": family.project,
+        "user": family.user,
+        "gpus": family.gpus,
+        "launch": program.launch,
+        "walltime_s": family.walltime_s,
+        "command": [
+            sys.executable,
+            str(examples() / program.script),
+            f"--iterations={iterations}",
+            f"--step-seconds-min={ITERATION_S}",
+            "--checkpoint-every=20",
+            f"--seed={seed}",
+        ],
+        "env": dict(ONE_THREAD),
+        "checkpoint_period_s": 20 * ITERATION_S,
+        "preemption": {"signal": "SIGUSR1", "grace_s": 5.0},
+        "labels": {"demo": "true"},
+        "hold": hold,
+    }
+
+
+ONE_THREAD: Mapping[str, str] = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+def examples() -> Path:
+    """The example programs: inside the package in an installed wheel, at the project's top in a checkout."""
+    package = Path(service.__file__).resolve().parent
+    installed = package / "_examples"
+    return installed if installed.is_dir() else package.parent / "examples"

@@ -1,0 +1,234 @@
+"""The story of ``sooner demo``, from an empty folder to a summary, and the checks that decide its exit code."""
+
+import math
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from types import FrameType
+
+import typer
+
+from service.cli.history import add_history
+from service.cli.job_tables import interval
+from service.cli.models import wait_for_model
+from service.client import TERMINAL_STATES, Client, ClientError, Job, Model
+from service.demo import jobs as today
+from service.demo.live import Watch, predicted
+from service.demo.server import Place, ServerError, running_service, temporary_place
+from service.demo.summary import measured, prediction_errors, replay, resumptions
+
+EXIT_FAILED = 1
+JOBS_DEADLINE_S = 120.0
+TRAINING_DEADLINE_S = 90.0
+_PREDICTED_DEADLINE_S = 20.0
+_PROMOTED_DEADLINE_S = 5.0
+FIRST_WAVE_ITERATIONS = 20.0
+"""The second wave comes when both jobs of the first have done so much: long enough to be worth resuming."""
+_FIRST_WAVE_DEADLINE_S = 30.0
+
+
+class DemoFailed(Exception):
+    """Something that the demo is there to show did not happen; one line."""
+
+
+def run_demo() -> int:
+    """Run it; 0 if everything that it shows really happened. Leaves no process and no folder behind, also at Ctrl-C."""
+    started_s = time.monotonic()
+    try:
+        with _signals_as_interrupts(), temporary_place() as place:
+            Demo(place, started_s).run()
+    except KeyboardInterrupt:
+        typer.echo("interrupted; everything is cleaned up", err=True)
+        return EXIT_FAILED
+    except (DemoFailed, ServerError, ClientError) as error:
+        typer.echo(f"error: the demo failed: {error}", err=True)
+        return EXIT_FAILED
+    typer.echo(f"\nDone in {time.monotonic() - started_s:.0f} s; the service is stopped and its folder is gone.")
+    return 0
+
+
+@contextmanager
+def _signals_as_interrupts() -> Iterator[None]:
+    """SIGTERM and a closed terminal end the demo as Ctrl-C does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    # Ctrl-C itself too: a shell starts background jobs with SIGINT ignored.
+    former = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+class Demo:
+    """One run in its place. ``started_s`` is the monotonic time of second 0."""
+
+    def __init__(self, place: Place, started_s: float) -> None:
+        self.place = place
+        self.started_s = started_s
+        self.jobs_started_s = started_s
+
+    def run(self) -> None:
+        """All of it, or :class:`DemoFailed`."""
+        self.say("Sooner's demo: real training programs on 2 servers x 4 pretended GPUs of this machine.")
+        self.load_history()
+        with running_service(self.place) as client:
+            self.say("The service runs. First training, from the synthetic history:")
+            first = self.train(client)
+            jobs = self.run_jobs(client)
+            self.say("\nRetraining on the history and the jobs that just ran:")
+            second = self.train(client)
+            self.say(_what_changed(first, second))
+            self.compare_predictions(client, jobs)
+            self.summarise(client, jobs)
+            self.check(client, jobs)
+
+    def say(self, text: str) -> None:
+        """One line (or more) for the reader, at once."""
+        typer.echo(text)
+        sys.stdout.flush()
+
+    def load_history(self) -> None:
+        """The bundled past, through the door that `sooner history import` uses."""
+        now_s = datetime.now(UTC).timestamp()
+        loaded = add_history(
+            today.synthetic_history(), self.place.database_url, today.HISTORY_SOURCE, start_s=None, now_s=now_s
+        )
+        self.say(f"{loaded.new} ended jobs of a SYNTHETIC history (seeded generator) are loaded as the past.")
+
+    # Training.
+
+    def train(self, client: Client) -> Model:
+        """Train now and wait for the outcome."""
+        before = {model["id"] for model in client.models()}
+        began_s = time.monotonic()
+        client.train()
+        model = wait_for_model(client, before, TRAINING_DEADLINE_S)
+        if model is None:
+            raise DemoFailed(f"no model after {TRAINING_DEADLINE_S:g} s of training")
+        model = _settled(client, model["id"])
+        serves = "it serves" if model["state"] == "champion" else "past runs serve on: no model passed the gate"
+        took_s = time.monotonic() - began_s
+        self.say(f"  model {model['id']} from {model['rows']} jobs in {took_s:.0f} s: {model['kind']} ({serves})")
+        return model
+
+    def compare_predictions(self, client: Client, jobs: Sequence[Job]) -> None:
+        """What each family was told before and what it would be told now: asked with held jobs that never start."""
+        probes = [today.body(program, 1, hold=True) for program in today.PROGRAMS]
+        held = client.submit({"jobs": probes})
+        watch = Watch(client, self.jobs_started_s, lambda line: None)
+        ids = {job["id"] for job in held}
+        asked = watch.until(
+            lambda now: all(job["prediction"] is not None for job in now if job["id"] in ids),
+            time.monotonic() + _PREDICTED_DEADLINE_S,
+        )
+        self.say("  the next run of each kind would now be predicted:")
+        for job, program in zip([job for job in asked if job["id"] in ids], today.PROGRAMS, strict=True):
+            limit = f"walltime {program.family.walltime_s:g} s"
+            by = (job["prediction"]["model_version"] if job["prediction"] is not None else None) or "past runs"
+            self.say(f"    {job['name']:<12} {limit:<14} {predicted(job):>4} [{interval(job)}] iterations, by {by}")
+        for job_id in ids:
+            client.cancel(job_id)
+
+    # Jobs.
+
+    def run_jobs(self, client: Client) -> list[Job]:
+        """The burst: two long gangs that fill the cluster, then everybody else at once."""
+        bodies = today.bodies((*today.FIRST_WAVE, *today.SECOND_WAVE))
+        split = len(today.FIRST_WAVE)
+        self.say(
+            f"\n{len(bodies)} real training jobs of four recurring families: {split} long gangs, then the rest at once."
+        )
+        self.jobs_started_s = time.monotonic()
+        watch = Watch(client, self.jobs_started_s, self.say)
+        client.submit({"jobs": bodies[:split]})
+        watch.until(
+            lambda now: all((job["iterations_done"] or 0.0) >= FIRST_WAVE_ITERATIONS for job in now),
+            time.monotonic() + _FIRST_WAVE_DEADLINE_S,
+        )
+        client.submit({"jobs": bodies[split:]})
+        deadline_s = time.monotonic() + JOBS_DEADLINE_S
+        jobs = watch.until(lambda now: all(job["state"] in TERMINAL_STATES for job in now), deadline_s)
+        if any(job["state"] not in TERMINAL_STATES for job in jobs):
+            raise DemoFailed(f"the jobs have not ended after {JOBS_DEADLINE_S:g} s")
+        return jobs
+
+    # The end.
+
+    def summarise(self, client: Client, jobs: Sequence[Job]) -> None:
+        """Completion times, predictions, preemptions."""
+        ran = measured(self.place.database_url, [job["id"] for job in jobs])
+        cluster = self.place.folder / "cluster.yaml"
+        fifo = replay(ran, cluster, "fifo")
+        srsf = replay(ran, cluster, "srsf")
+        mean_s = sum(job.jct_s for job in ran) / len(ran)
+        self.say("\nSummary")
+        self.say(f"  mean job completion time, these {len(ran)} jobs")
+        self.say(f"    {'measured: A-SRPT, guided preemption':<52}{mean_s:7.1f} s")
+        self.say(f"    {'simulated: first in, first out':<52}{fifo.mean_jct_s:7.1f} s")
+        self.say(f"    {'simulated: shortest remaining service, sizes known':<52}{srsf.mean_jct_s:7.1f} s")
+        self.say(f"    {'no schedule can be below':<52}{fifo.lower_bound_mean_jct_s:7.1f} s")
+        self.say("    (the simulated ones pay for no start of a process: they are replays, not races)")
+        self.say("  prediction error: the median job was off by; actual totals inside the 10-90% interval")
+        for error in prediction_errors(client, jobs):
+            self.say(f"    {error.name:<12} {error.factor:5.2f}x   {error.inside} of {error.jobs}")
+        resumed = [each for job in jobs for each in resumptions(client.attempts(job["id"]))]
+        lost = sum(each.lost_iterations for each in resumed)
+        held_gpu_s = sum(job.held_gpu_s for job in ran)
+        wasted_gpu_s = sum(job.wasted_gpu_s for job in ran)
+        self.say(f"  preemptions: {sum(job['preemptions'] for job in jobs)}; iterations done twice: {lost:g}")
+        self.say(
+            f"  GPU-seconds held without progress that counts: {wasted_gpu_s:.1f} of {held_gpu_s:.1f} "
+            f"({wasted_gpu_s / max(held_gpu_s, math.ulp(1.0)):.1%})"
+        )
+
+    def check(self, client: Client, jobs: Sequence[Job]) -> None:
+        """What must have happened."""
+        failed = [job for job in jobs if job["state"] != "succeeded"]
+        if failed:
+            what = "; ".join(f"job {job['id']} {job['state']}: {job['reason_sentence']}" for job in failed)
+            raise DemoFailed(f"{len(failed)} of {len(jobs)} jobs did not succeed: {what}")
+        resumed = [each for job in jobs for each in resumptions(client.attempts(job["id"]))]
+        if not any(each.resumed_at > 0 for each in resumed):
+            raise DemoFailed("no job was preempted and resumed from its checkpoint")
+
+
+def _settled(client: Client, model_id: str) -> Model:
+    """The model once it is champion. A model that may not serve stays a candidate: its kind says that baselines do."""
+    deadline_s = time.monotonic() + _PROMOTED_DEADLINE_S
+    while True:
+        model = client.model(model_id)
+        passed = any(not head.endswith(": baselines") for head in model["kind"].split(", "))
+        if model["state"] == "champion" or not passed or time.monotonic() > deadline_s:
+            return model
+        time.sleep(0.1)
+
+
+def _what_changed(first: Model, second: Model) -> str:
+    """The two models side by side, on the measures that the gate looks at."""
+    lines = [f"  {second['rows'] - first['rows']} more jobs to learn from"]
+    for unit in sorted(second["metrics"]):
+        now, before = _served_metrics(second, unit), _served_metrics(first, unit)
+        if now is None or before is None:
+            continue
+        lines.append(
+            f"  {unit}: off by at most 2x for {before['within_2x']:.0%} -> {now['within_2x']:.0%} of its test jobs, "
+            f"pinball loss {before['pinball_log']:.3f} -> {now['pinball_log']:.3f}, "
+            f"80% intervals hold {before['coverage_80']:.0%} -> {now['coverage_80']:.0%}"
+        )
+    return "\n".join(lines)
+
+
+def _served_metrics(model: Model, unit: str) -> dict[str, float] | None:
+    """The measures of what serves a unit: its champion, or past runs where no model passed the gate."""
+    head = model["metrics"].get(unit)
+    if head is None:
+        return None
+    found: dict[str, float] = head["models"][head["champion"] or "recurrence_median20"]
+    return found

@@ -1,0 +1,208 @@
+"""A service of the demo's own: a process with a temporary folder, and nothing left of either afterwards."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.api.token import load_or_create
+from service.client import Client
+from service.executors.folder import is_supervised, write_stop
+from service.settings import ENV_PREFIX
+
+RESTART_S = 1.0
+"""What a restart costs here: Python and numpy start in about a second."""
+
+CLUSTER = """schema: sooner.cluster/1
+name: demo (pretended GPUs)
+servers:
+  - {count: 2, gpus: 4, gpu_type: virtual}
+"""
+
+SETTINGS = {
+    "HOST": "127.0.0.1",
+    "PORT": "0",
+    "EXECUTOR": "local",
+    "POLICY": "asrpt",
+    "PREEMPTION": "guided",
+    "RESCHEDULE_PERIOD_S": "1",
+    "POLL_PERIOD_S": "0.1",
+    "ATTEMPT_DURATION_S_MIN": "2",
+    "RESTART_S": str(RESTART_S),
+    "STOP_GRACE_S": "5",
+    # Should the demo itself be killed, its jobs end by themselves soon after.
+    "LEASE_S": "30",
+    # The demo says when to train: a training that comes by itself would only take the processor away.
+    "RETRAIN_JOBS_MIN": "1000000",
+}
+"""Days and minutes become seconds; everything else is as it is installed."""
+
+_START_S = 60.0
+_STOP_S = 15.0
+_POLL_S = 0.05
+_LISTENING = re.compile(r"listening on (http://\S+)")
+_LOG_LINES = 15
+
+
+class ServerError(RuntimeError):
+    """The service did not start, or ended; the message holds the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the demo's service keeps its things."""
+
+    folder: Path
+
+    @property
+    def data_dir(self) -> Path:
+        """Setting data_dir."""
+        return self.folder / "data"
+
+    @property
+    def database_url(self) -> str:
+        """Setting database_url."""
+        return f"sqlite:///{self.data_dir / 'sooner.db'}"
+
+    @property
+    def log(self) -> Path:
+        """Everything that the service prints."""
+        return self.folder / "service.log"
+
+
+@contextmanager
+def temporary_place() -> Iterator[Place]:
+    """A folder that is gone afterwards, with every process that still worked in it."""
+    place = Place(Path(tempfile.mkdtemp(prefix="sooner-demo-")))
+    try:
+        place.data_dir.mkdir(mode=0o700)
+        (place.folder / "cluster.yaml").write_text(CLUSTER, encoding="utf-8")
+        yield place
+    finally:
+        with _undisturbed():
+            _end_attempts(place.data_dir / "attempts")
+            _remove(place.folder)
+
+
+@contextmanager
+def running_service(place: Place) -> Iterator[Client]:
+    """The service, and a client of it. Raises :class:`ServerError` if it does not come up."""
+    with place.log.open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "service.cli.main", "serve"],
+            cwd=place.folder,
+            env=_environment(place),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            # Ctrl-C is for the demo, which then ends the service in order.
+            start_new_session=True,
+        )
+    try:
+        url = _await_url(process, place)
+        with Client(url, load_or_create(place.data_dir)) as client:
+            _await_ready(process, client, place)
+            yield client
+    finally:
+        with _undisturbed():
+            _end(process)
+
+
+def _environment(place: Place) -> dict[str, str]:
+    """This process's environment without its own settings of Sooner, and the demo's."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+    ours = {
+        **SETTINGS,
+        "DATA_DIR": str(place.data_dir),
+        "DATABASE_URL": place.database_url,
+        "CLUSTER": str(place.folder / "cluster.yaml"),
+    }
+    return inherited | {ENV_PREFIX + name: value for name, value in ours.items()}
+
+
+def _await_url(process: "subprocess.Popen[bytes]", place: Place) -> str:
+    deadline_s = time.monotonic() + _START_S
+    while time.monotonic() < deadline_s:
+        found = _LISTENING.search(place.log.read_text(encoding="utf-8", errors="replace"))
+        if found is not None:
+            return found.group(1)
+        _check_alive(process, place)
+        time.sleep(_POLL_S)
+    raise ServerError(f"the service does not listen after {_START_S:g} s:\n{_tail(place)}")
+
+
+def _await_ready(process: "subprocess.Popen[bytes]", client: Client, place: Place) -> None:
+    deadline_s = time.monotonic() + _START_S
+    while not client.ready():
+        _check_alive(process, place)
+        if time.monotonic() > deadline_s:
+            raise ServerError(f"the service is not ready after {_START_S:g} s:\n{_tail(place)}")
+        time.sleep(_POLL_S)
+
+
+def _check_alive(process: "subprocess.Popen[bytes]", place: Place) -> None:
+    if process.poll() is not None:
+        raise ServerError(f"the service ended with exit code {process.returncode}:\n{_tail(place)}")
+
+
+def _tail(place: Place) -> str:
+    lines = place.log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n".join(lines[-_LOG_LINES:])
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """SIGTERM, and SIGKILL for one that does not listen."""
+    if process.poll() is None:
+        process.terminate()
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _end_attempts(attempts: Path) -> None:
+    """Stop what still runs under supervisors, which outlive the service by design; wait until all have ended."""
+    if not attempts.is_dir():
+        return
+    asked: set[Path] = set()
+    deadline_s = time.monotonic() + _STOP_S
+    while time.monotonic() < deadline_s:
+        alive = [folder for folder in attempts.iterdir() if folder.is_dir() and is_supervised(folder)]
+        if not alive:
+            return
+        for folder in alive:
+            if folder not in asked:
+                asked.add(folder)
+                write_stop(folder, None, 1.0)
+        time.sleep(_POLL_S)
+
+
+def _remove(folder: Path) -> None:
+    """Remove the folder; a dying process may still write a last file into it."""
+    for _ in range(5):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(_POLL_S)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A second Ctrl-C must not stop the cleaning up half-way; its waits are bounded."""
+    former = {
+        number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
