@@ -267,12 +267,16 @@ class Service:
             cluster=lambda: self.loop.read(_cluster_now),
             explain=self._explain,
             loop_status=self._loop_status,
-            migrated=lambda: migrate.state(self.settings.database_url) is migrate.SchemaState.CURRENT,
+            migrated=self._migrated,
             read_logs=self._read_logs,
             train=self._train,
             promote=self._promote,
             progress_sink=self._accept_progress,
         )
+
+    def _migrated(self) -> bool:
+        with self.database.reading() as session:
+            return migrate.state_of(session.connection()) is migrate.SchemaState.CURRENT
 
     def _explain(self, job: JobId) -> Explanation | None:
         return self.loop.read(lambda engine: engine.explain(job) if job in engine.world.jobs else None)

@@ -190,13 +190,16 @@ def _throughput() -> None:
         sa.Column("user", sa.String(), nullable=False),
         sa.Column("project", sa.String(), nullable=False),
         sa.Column("name", sa.String(), nullable=False),
+        sa.Column("gpus", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("gpu_type", sa.String(), nullable=False),
         sa.Column("servers_spanned", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("samples", sa.JSON(), nullable=False),
         sa.Column("median_s_per_iteration", sa.Double(), nullable=False),
         sa.Column("count", sa.Integer(), nullable=False),
         sa.Column("updated_at_s", sa.Double(), nullable=False),
-        sa.PrimaryKeyConstraint("user", "project", "name", "gpu_type", "servers_spanned", name=op.f("pk_throughput")),
+        sa.PrimaryKeyConstraint(
+            "user", "project", "name", "gpus", "gpu_type", "servers_spanned", name=op.f("pk_throughput")
+        ),
     )
 
 

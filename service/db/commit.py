@@ -178,19 +178,19 @@ def _score(connection: Connection, labels: dict[JobId, EndedJob], at_s: float) -
 
 
 def _learn_throughput(connection: Connection, labels: Sequence[EndedJob], at_s: float) -> None:
-    """Add the measured speeds to the table of recurrence x GPU type x servers spanned."""
+    """Add the measured speeds to the table of recurrence x GPUs x GPU type x servers spanned."""
     speeds: dict[tuple[Any, ...], list[float]] = {}
     for label in labels:
         if label.seconds_per_iteration is None or label.gpu_type is None or label.servers_spanned is None:
             continue
-        key = (*label.spec.recurrence, label.gpu_type, label.servers_spanned)
+        key = (*label.spec.recurrence, label.spec.gpus, label.gpu_type, label.servers_spanned)
         speeds.setdefault(key, []).append(label.seconds_per_iteration)
     if not speeds:
         return
     rows = table(ThroughputRow)
-    keys = (rows.c.user, rows.c.project, rows.c.name, rows.c.gpu_type, rows.c.servers_spanned)
+    keys = (rows.c.user, rows.c.project, rows.c.name, rows.c.gpus, rows.c.gpu_type, rows.c.servers_spanned)
     stored = connection.execute(select(*keys, rows.c.samples, rows.c.count).where(tuple_(*keys).in_(list(speeds))))
-    before = {tuple(row[:5]): (list(row[5]), int(row[6])) for row in stored}
+    before = {tuple(row[:6]): (list(row[6]), int(row[7])) for row in stored}
     changed: list[Values] = []
     new: list[Values] = []
     for key, measured in speeds.items():

@@ -243,13 +243,13 @@ def model(connection: Connection, model_id: str) -> Row[Any] | None:
     return connection.execute(select(rows).where(rows.c.id == model_id)).one_or_none()
 
 
-ThroughputKey = tuple[str, str, str, str, int]
+ThroughputKey = tuple[str, str, str, int, str, int]
 
 
 def throughput(connection: Connection, after: ThroughputKey | None, limit: int) -> Sequence[Row[Any]]:
-    """The learnt speeds, in the order of their key (user, project, name, GPU type, servers spanned)."""
+    """The learnt speeds, in the order of their key (user, project, name, GPUs, GPU type, servers spanned)."""
     rows = table(ThroughputRow)
-    key = (rows.c.user, rows.c.project, rows.c.name, rows.c.gpu_type, rows.c.servers_spanned)
+    key = (rows.c.user, rows.c.project, rows.c.name, rows.c.gpus, rows.c.gpu_type, rows.c.servers_spanned)
     statement = select(rows).order_by(*key).limit(limit)
     if after is not None:
         statement = statement.where(tuple_(*key) > after)

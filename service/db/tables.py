@@ -287,13 +287,14 @@ class HistoryRow(Base, table=True):
 
 
 class ThroughputRow(Base, table=True):
-    """The learnt speed of a recurring job on a GPU type over so many servers. ``samples`` are its newest values."""
+    """The learnt speed of a recurring gang on a GPU type over so many servers. ``samples`` are its newest values."""
 
     __tablename__ = "throughput"
 
     user: str = Field(primary_key=True)
     project: str = Field(primary_key=True)
     name: str = Field(primary_key=True)
+    gpus: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})
     gpu_type: str = Field(primary_key=True)
     servers_spanned: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})
     samples: Any = _document()

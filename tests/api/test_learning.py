@@ -67,8 +67,8 @@ def test_a_retraining_starts_or_says_why_not(client: Client, world: World) -> No
 
 
 def test_the_throughput_table_is_paged_by_its_whole_key(client: Client, world: World) -> None:
-    keys = [("ann", "nlp", "gpt", gpu, spanned) for gpu in ("A100", "V100") for spanned in (1, 2, 10)]
-    keys += [("", "", "x", "T4", 1), ("zoë", "", "x", "T4", 1)]
+    keys = [("ann", "nlp", "gpt", gpus, "A100", spanned) for gpus in (2, 16) for spanned in (1, 2, 10)]
+    keys += [("", "", "x", 1, "T4", 1), ("zoë", "", "x", 1, "T4", 1)]
     add_rows(
         world,
         ThroughputRow,
@@ -77,6 +77,7 @@ def test_the_throughput_table_is_paged_by_its_whole_key(client: Client, world: W
                 "user": user,
                 "project": project,
                 "name": name,
+                "gpus": gpus,
                 "gpu_type": gpu_type,
                 "servers_spanned": spanned,
                 "samples": [0.5, 0.25],
@@ -84,7 +85,7 @@ def test_the_throughput_table_is_paged_by_its_whole_key(client: Client, world: W
                 "count": 2,
                 "updated_at_s": NOW_S,
             }
-            for user, project, name, gpu_type, spanned in reversed(keys)
+            for user, project, name, gpus, gpu_type, spanned in reversed(keys)
         ],
     )
     found: list[tuple[Any, ...]] = []
@@ -92,7 +93,8 @@ def test_the_throughput_table_is_paged_by_its_whole_key(client: Client, world: W
     while True:
         page = client.get("/v1/throughput", params={"limit": 3} | ({"after": after} if after else {})).json()
         found += [
-            tuple(row[k] for k in ("user", "project", "name", "gpu_type", "servers_spanned")) for row in page["items"]
+            tuple(row[k] for k in ("user", "project", "name", "gpus", "gpu_type", "servers_spanned"))
+            for row in page["items"]
         ]
         after = page["next"]
         if after is None:

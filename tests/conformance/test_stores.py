@@ -203,10 +203,10 @@ def test_throughput_keeps_the_newest_samples_and_counts_all(sql: SqlHarness, dri
         driver.commit(_with_speed(ended(job), float(number)))
     driver.commit(*(_with_speed(ended(job), float(number)) for number, job in enumerate(jobs[5:25], start=6)))
     driver.commit(_with_speed(ended(jobs[25]), 100.0, gpu_type="A100"))
-    columns = ("user", "project", "name", "gpu_type", "servers_spanned", "median_s_per_iteration", "count")
+    columns = ("user", "project", "name", "gpus", "gpu_type", "servers_spanned", "median_s_per_iteration", "count")
     assert sorted(_rows(sql.database, ThroughputRow, *columns)) == [
-        ("ada", "nlp", "gpt2", "A100", 2, 100.0, 1),
-        ("ada", "nlp", "gpt2", "V100", 2, 15.5, 25),
+        ("ada", "nlp", "gpt2", SPEC.gpus, "A100", 2, 100.0, 1),
+        ("ada", "nlp", "gpt2", SPEC.gpus, "V100", 2, 15.5, 25),
     ]
 
 

@@ -37,11 +37,12 @@ class ModelDocument(BaseModel):
 
 
 class ThroughputDocument(BaseModel):
-    """The learnt speed of a recurring job on a GPU type, over so many servers."""
+    """The learnt speed of a recurring gang on a GPU type, over so many servers."""
 
     user: str
     project: str
     name: str
+    gpus: int
     gpu_type: str
     servers_spanned: int
     median_s_per_iteration: float
@@ -136,15 +137,15 @@ def promote(dependencies: Deps, keys: KeyStore, keyed: Keyed, model_id: ModelPat
 
 @routes.get("/throughput", summary="The throughput table")
 def list_throughput(dependencies: Deps, paging: Paging) -> Page[ThroughputDocument]:
-    """Learnt seconds per iteration, by user, project, name, GPU type and servers spanned."""
-    position = paging.position("throughput", (str, str, str, str, int))
-    after = (position[0], position[1], position[2], position[3], position[4]) if position else None
+    """Learnt seconds per iteration, by user, project, name, GPUs, GPU type and servers spanned."""
+    position = paging.position("throughput", (str, str, str, int, str, int))
+    after = (position[0], position[1], position[2], position[3], position[4], position[5]) if position else None
     with dependencies.database.reading() as session:
         rows = reads.throughput(session.connection(), after, paging.limit + 1)
     return paging.page(
         "throughput",
         rows,
-        lambda row: (row.user, row.project, row.name, row.gpu_type, row.servers_spanned),
+        lambda row: (row.user, row.project, row.name, row.gpus, row.gpu_type, row.servers_spanned),
         _throughput,
     )
 
@@ -170,6 +171,7 @@ def _throughput(row: Row[Any]) -> ThroughputDocument:
         user=row.user,
         project=row.project,
         name=row.name,
+        gpus=row.gpus,
         gpu_type=row.gpu_type,
         servers_spanned=row.servers_spanned,
         median_s_per_iteration=row.median_s_per_iteration,
