@@ -17,7 +17,9 @@ from policies.base import Policy
 from policies.model.cluster import Cluster
 from policies.options import OptionError
 from policies.registry import make_policy
-from service.cli.workload import FirstOption, JsonFlag, SkipInvalidFlag, fail, report_skipped
+from service.cli.fail import EXIT_FAILED, fail
+from service.cli.output import JsonFlag
+from service.cli.workload import FirstOption, SkipInvalidFlag, report_skipped
 from service.cluster_file import ClusterFileError, load_cluster
 from service.sim.experiment import SimulationOptions, run
 from service.sim.jobs import bounds_of, prepare
@@ -243,8 +245,7 @@ def _save(simulation: Simulation, folder: Path, workload_name: str) -> None:
     try:
         write_simulation(simulation, folder, workload_name)
     except OSError as error:
-        typer.echo(f"error: {folder}: {error.strerror or error}", err=True)
-        raise typer.Exit(1) from error
+        fail(f"{folder}: {error.strerror or error}", EXIT_FAILED)
 
 
 def _print_columns(results: list[Result]) -> None:
@@ -263,8 +264,8 @@ def _cell(value: object) -> str:
 
 def _end(results: list[Result]) -> None:
     """Exit code 1 if a run left jobs behind."""
-    for result in results:
-        if result.finished < result.jobs:
-            typer.echo(f"error: {result.policy}: {result.jobs - result.finished} jobs did not finish", err=True)
-    if any(result.finished < result.jobs for result in results):
-        raise typer.Exit(1)
+    behind = [
+        f"{result.policy}: {result.jobs - result.finished}" for result in results if result.finished < result.jobs
+    ]
+    if behind:
+        fail(f"jobs that did not finish: {', '.join(behind)}", EXIT_FAILED)

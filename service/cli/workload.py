@@ -2,10 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
+from service.cli.fail import fail
+from service.cli.output import JsonFlag
 from service.sim.workloads.describe import describe
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.generate import JOBS_MAX, generate, make_families
@@ -18,18 +20,11 @@ app = typer.Typer(help="Workload tables: import traces, describe them, generate 
 _SKIPPED_LINES_MAX = 1000
 """Skipped rows that are named one by one; the counts by reason always cover all of them."""
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on standard output.")]
 FirstOption = Annotated[int | None, typer.Option("--first", min=1, help="Take the first N rows of the file.")]
 SkipInvalidFlag = Annotated[
     bool, typer.Option("--skip-invalid", help="Leave out and count rows that break the table instead of ending there.")
 ]
 OutOption = Annotated[Path, typer.Option("--out", help="File to write: .csv, .csv.gz or .parquet.", dir_okay=False)]
-
-
-def fail(message: str) -> NoReturn:
-    """End with exit code 2: wrong usage or input."""
-    typer.echo(f"error: {message}", err=True)
-    raise typer.Exit(2)
 
 
 def report_skipped(workload: Workload) -> None:

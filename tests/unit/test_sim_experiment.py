@@ -85,7 +85,7 @@ def test_a_preemption_by_hand() -> None:
 @pytest.mark.parametrize("policy", sorted(BUILT_IN))
 @pytest.mark.parametrize("predictor", ["oracle", "noisy:1.5", "adversarial", "none"])
 def test_every_policy_finishes_every_job_and_repeats_itself(policy: str, predictor: str) -> None:
-    workload = generate(11, 120, gpus=8, load=1.2)
+    workload = generate(11, 60, gpus=8, load=1.2)
     workload = Workload("w", tuple(job for job in workload.jobs if job.gpus <= 8))
     # Without estimates and at no price, every instant is a reason to swap jobs of equal service, and none advances.
     policy_options = {"preemption": "guided"} if policy == "srsf" else {}
