@@ -24,6 +24,7 @@ from service.cluster_file import ClusterFileError, load_cluster
 from service.sim.experiment import SimulationOptions, run
 from service.sim.jobs import bounds_of, prepare
 from service.sim.predictors import PredictorNameError
+from service.sim.report import comparison_html
 from service.sim.results import Result, Simulation, bounds_dict, comparison_dict, write_simulation
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.model import Workload
@@ -65,6 +66,11 @@ NetworkOption = Annotated[str, typer.Option("--network", help="reserved: each GP
 SeedOption = Annotated[int, typer.Option("--seed", help="Equal seeds give equal results.")]
 OutOption = Annotated[
     Path | None, typer.Option("--out", file_okay=False, help="Folder for result.json, jobs.csv and batsim_jobs.csv.")
+]
+
+
+HtmlOption = Annotated[
+    Path | None, typer.Option("--html", dir_okay=False, help="Write the comparison as one self-contained page.")
 ]
 
 
@@ -118,6 +124,7 @@ def compare_command(
     first: FirstOption = None,
     skip_invalid: SkipInvalidFlag = False,
     out: OutOption = None,
+    html: HtmlOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Simulate a workload under several policies, everything else being equal."""
@@ -135,6 +142,8 @@ def compare_command(
         results.append(simulation.result)
         if out is not None:
             _save(simulation, out / each.name, jobs.name)
+    if html is not None:
+        _write_page(html, comparison_html(results, jobs.name, machines.name))
     if as_json:
         typer.echo(json.dumps(comparison_dict(results), allow_nan=False))
     else:
@@ -246,6 +255,13 @@ def _save(simulation: Simulation, folder: Path, workload_name: str) -> None:
         write_simulation(simulation, folder, workload_name)
     except OSError as error:
         fail(f"{folder}: {error.strerror or error}", EXIT_FAILED)
+
+
+def _write_page(path: Path, page: str) -> None:
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        fail(f"--html {path}: {error.strerror or error}", EXIT_FAILED)
 
 
 def _print_columns(results: list[Result]) -> None:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from typer.testing import CliRunner
@@ -79,6 +80,28 @@ def test_compare(files: list[str], tmp_path: Path) -> None:
     assert list(document["runs"][1]) == RESULT_KEYS
     assert (tmp_path / "out" / "fifo" / "jobs.csv").exists()
     assert RUNNER.invoke(app, arguments).exit_code == 0
+
+
+def test_compare_as_a_page(files: list[str], tmp_path: Path) -> None:
+    named = tmp_path / "<b>&.csv"
+    Path(files[1]).rename(named)
+    page = tmp_path / "report.html"
+    arguments = ["compare", "--workload", str(named), *files[2:], "--skip-invalid", "--policies", "asrpt,fifo"]
+    result = RUNNER.invoke(app, [*arguments, "--html", str(page), "--json"])
+    assert result.exit_code == 0, result.output
+    text = page.read_text()
+    runs = json.loads(result.stdout)["runs"]
+    for run in runs:
+        assert f"<td>{run['ratio_to_lower_bound']:.3f}</td>" in text
+        assert f"<td>{run['mean_jct_s']:,.1f}</td>" in text
+    # Well-formed, nothing from elsewhere, and a file name is text, never markup.
+    tree = ElementTree.fromstring(text.replace("<!doctype html>", "").replace('<meta charset="utf-8">', ""))
+    assert [cell.text for cell in tree.iter("th")].count("fifo") == 2
+    assert "http" not in text
+    assert "&lt;b&gt;&amp;.csv" in text
+    refused = RUNNER.invoke(app, [*arguments, "--html", str(tmp_path / "none" / "report.html")])
+    assert refused.exit_code == 1
+    assert "--html" in refused.stderr
 
 
 def test_bounds(files: list[str]) -> None:
