@@ -17,8 +17,9 @@ from policies.model.ids import JobId
 from policies.model.reasons import Reason
 from policies.model.view import ClusterView, JobView
 from policies.options import Options, Order, Preemption, Release
+from policies.plan import Plan
 from policies.rank import Rank, attained_rank, expected_remaining_s, remaining_work_rank
-from policies.ranked import Plan, RankedPolicy
+from policies.ranked import RankedPolicy
 from policies.relaxation import VirtualMachine
 
 OPTIONS = frozenset(
@@ -71,7 +72,7 @@ class Asrpt(RankedPolicy):
     def initial_state(self, view: ClusterView) -> Book:
         """Indexes of an empty cluster and an idle virtual machine."""
         base = RankedPolicy.initial_state(self, view)
-        state = AsrptBook(base.pool, base.gpus, base.guard_gpus_max)
+        state = AsrptBook(base.pool, base.gpus, base.guard_gpus_max, base.unusable)
         state.machine = VirtualMachine(view.now_s)
         state.released_at_s = {}
         return state
@@ -84,11 +85,12 @@ class Asrpt(RankedPolicy):
             return
         state.machine = VirtualMachine(machine["now_s"])
         for job_id, at_s in dump.get("released_at_s", {}).items():
-            if JobId(int(job_id)) in view.jobs:
-                state.released_at_s[JobId(int(job_id))] = at_s
+            job = view.jobs.get(JobId(int(job_id)))
+            if job is not None and job.waiting:
+                state.released_at_s[job.id] = at_s
         for job_id, remaining_s in machine["remaining_s"].items():
             job = view.jobs.get(JobId(int(job_id)))
-            if job is not None:
+            if job is not None and job.waiting:
                 state.machine.add(job.id, remaining_s, job.submitted_at_s)
 
     def on_arrival(self, view: ClusterView, job: JobView, state: Book) -> None:
@@ -123,15 +125,25 @@ class Asrpt(RankedPolicy):
         if (next_s := state.machine.next_completion_s()) is not None:
             plan.wakes_s.append(next_s)
 
+    def on_resize(self, view: ClusterView, state: Book, gpus_before: int) -> None:
+        """Virtual seconds are seconds of the whole cluster: what is left on the machine is that much less now."""
+        assert isinstance(state, AsrptBook)
+        self._release(view, state)
+        state.machine.rescale(gpus_before / state.gpus)
+        RankedPolicy.on_resize(self, view, state, gpus_before)
+
     def waiting_reason(self, state: Book, job: JobId) -> Reason:
         """Behind the gate, or behind better jobs."""
-        return Reason.PRIORITY if job in state.waiting_keys else Reason.VIRTUAL_GATE
+        if job in state.waiting_keys:
+            return RankedPolicy.waiting_reason(self, state, job)
+        return Reason.VIRTUAL_GATE
 
     def _release(self, view: ClusterView, state: AsrptBook) -> None:
         for completion in state.machine.advance(view.now_s):
             job = view.jobs.get(completion.job)
             state.released_at_s[completion.job] = completion.at_s
             state.reasons.pop(completion.job, None)
+            state.unnoted.append(completion.job)
             if job is not None and job.waiting:
                 state.enqueue(job, self.rank(view, job, state).value)
 

@@ -49,11 +49,11 @@ class Book:
     pool: FreePool
     gpus: int
     guard_gpus_max: float
+    unusable: set[ServerIndex] = field(default_factory=set)
     waiting: dict[GangClass, SortedList] = field(default_factory=dict)
     waiting_keys: dict[JobId, tuple[GangClass, Key]] = field(default_factory=dict)
     running: dict[Line, SortedList] = field(default_factory=dict)
     running_keys: dict[JobId, tuple[Line, Key]] = field(default_factory=dict)
-    on_server: dict[ServerIndex, dict[JobId, int]] = field(default_factory=dict)
     refreshes: list[tuple[float, JobId]] = field(default_factory=list)
     refresh_at_s: dict[JobId, float] = field(default_factory=dict)
     claims: dict[JobId, Placement] = field(default_factory=dict)
@@ -68,14 +68,18 @@ class Book:
     delayed_since_s: dict[JobId, float] = field(default_factory=dict)
     reasons: dict[JobId, Reason] = field(default_factory=dict)
     dirty: set[ServerIndex] = field(default_factory=set)
-    residue: dict[str, Any] = field(default_factory=dict)
+    unnoted: list[JobId] = field(default_factory=list)
     _pencilled_claims: list[JobId] = field(default_factory=list)
     _pencilled_leaving: list[JobId] = field(default_factory=list)
     _taken: dict[ServerIndex, int] = field(default_factory=dict)
 
     def dump(self) -> dict[str, Any]:
-        """When delays began: the jobs alone do not tell."""
-        return {"delayed_since_s": {str(job): at for job, at in sorted(self.delayed_since_s.items())}, **self.residue}
+        """When delays began and who is guarded: the jobs alone do not tell."""
+        return {
+            "delayed_since_s": {str(job): at for job, at in sorted(self.delayed_since_s.items())},
+            "guarded": sorted(self.guarded),
+            "guarded_extra": self.guarded_extra,
+        }
 
     # Waiting jobs.
 
@@ -113,11 +117,9 @@ class Book:
 
     # Running jobs.
 
-    def hold(self, job: JobView, placement: Placement) -> None:
-        """The job holds these GPUs."""
-        for share in placement.shares:
-            self.on_server.setdefault(share.server, {})[job.id] = share.gpus
-            self.dirty.add(share.server)
+    def hold(self, placement: Placement) -> None:
+        """Somebody holds these GPUs now."""
+        self.dirty.update(placement.servers)
 
     def index_running(self, job: JobView, rank: Rank, now_s: float, refresh_at_s: float | None) -> None:
         """Index (again) a job that could be preempted. Guarded jobs stay out: nobody may displace them."""
@@ -151,11 +153,7 @@ class Book:
         """The job holds these GPUs no more."""
         self.unindex_running(job)
         self.unleave(job)
-        for share in placement.shares:
-            holders = self.on_server.get(share.server)
-            if holders is not None:
-                holders.pop(job, None)
-            self.dirty.add(share.server)
+        self.dirty.update(placement.servers)
 
     def due_refreshes(self, now_s: float) -> Iterator[JobId]:
         """Running jobs whose rank must be computed anew."""
@@ -230,6 +228,11 @@ class Book:
         """GPUs being vacated on the server that nobody has claimed yet."""
         return max(0, _total(self.leaving_on, server) - _total(self.claimed_on, server))
 
+    def balance(self, view: ClusterView, server: ServerIndex) -> int:
+        """GPUs for anyone once those who leave have left; below zero where claims wait for jobs that do not leave yet."""
+        free = view.free_gpus(server) - self._taken.get(server, 0)
+        return free + _total(self.leaving_on, server) - _total(self.claimed_on, server)
+
     def sync(self, view: ClusterView) -> None:
         """Bring the pool in line with the view on every server that was touched. O(touched x log servers)."""
         for server in self.dirty:
@@ -267,15 +270,17 @@ class Book:
         for share in placement.shares:
             self.sync_server(view, share.server)
 
-    def erase(self) -> list[JobId]:
-        """Rub out what the decision pencilled in; returns the jobs that must be indexed as running again."""
+    def erase(self) -> None:
+        """Rub out what the decision pencilled in.
+
+        Jobs that it stops stay out of the index of running jobs: the change that tells what came of it, PREEMPTING or
+        REFUSED, puts them where they belong.
+        """
         for job in self._pencilled_claims:
             self.unclaim(job)
-        left = self._pencilled_leaving
-        for job in left:
+        for job in self._pencilled_leaving:
             self.unleave(job)
         self._pencilled_claims, self._pencilled_leaving, self._taken = [], [], {}
-        return left
 
     # The starvation guard.
 
@@ -289,12 +294,29 @@ class Book:
         self.unclaim(job)
         self.delayed_since_s.pop(job, None)
         self.reasons.pop(job, None)
+        self.leave_guard(job, submitted_at_s, gpus)
+
+    def may_guard(self, job: JobView) -> None:
+        """The job competes for GPUs or holds some: it may be guarded when it is old enough."""
+        if job.id not in self.guarded:
+            entry = (job.submitted_at_s, job.id, job.spec.gpus)
+            self.ages.discard(entry)
+            self.ages.add(entry)
+
+    def leave_guard(self, job: JobId, submitted_at_s: float, gpus: int) -> None:
+        """The job does not compete for GPUs: nobody is to wait for its sake."""
         if self.guarded.pop(job, None) is None:
             self.ages.discard((submitted_at_s, job, gpus))
         else:
             self.guarded_gpus -= gpus
         if self.guarded_extra == job:
             self.guarded_extra = None
+
+    def guard(self, job: JobView) -> None:
+        """Take a job back among the guarded ones, after an earlier dump."""
+        self.ages.discard((job.submitted_at_s, job.id, job.spec.gpus))
+        self.guarded[job.id] = job.spec.gpus
+        self.guarded_gpus += job.spec.gpus
 
     def fill_guard(self, overdue_since_s: float) -> list[JobId]:
         """Guard the oldest unfinished jobs while they fit the share, and the oldest waiting one; returns the new ones.

@@ -27,8 +27,11 @@ def check(view: ClusterView, decision: Decision) -> Sequence[Violation]:
     preempted: set[JobId] = set()
     for action in decision.actions:
         job = view.jobs.get(action.job)
+        placement = None if isinstance(action, Preempt) else action.placement
         if job is None:
             violations.append(Violation("known_job", action.job, "the job is not an unfinished one"))
+        elif placement is not None and not _well_formed(view, placement):
+            violations.append(Violation("well_formed", action.job, f"shares {placement.shares}"))
         elif isinstance(action, Start):
             violations += _check_start(view, job, action, taken, repeated=action.job in started)
             started.add(action.job)
@@ -45,6 +48,15 @@ def check(view: ClusterView, decision: Decision) -> Sequence[Violation]:
             if job.spec.gpus_min is None or job.spec.gpus_max is None:
                 violations.append(Violation("resizes_elastic", action.job, "the job is rigid"))
     return violations
+
+
+def _well_formed(view: ClusterView, placement: Placement) -> bool:
+    """Known servers, at least one GPU on each, and as many stages in each share."""
+    servers = len(view.cluster.servers)
+    return (
+        all(0 <= share.server < servers and share.gpus >= 1 for share in placement.shares)
+        and len({len(share.replicas) for share in placement.shares}) == 1
+    )
 
 
 def _check_start(

@@ -5,6 +5,7 @@ are ours (docs/explanation/estimates-and-ranks.md); the Gittins index of a job o
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
@@ -52,7 +53,8 @@ def remaining_units(points: Sequence[float], done: float, over_run: OverRun) -> 
         return max(last - done, 0.0), last * _TOLERANCE
     if over_run is OverRun.ATTAINED:
         return done, None
-    doubled = last * 2.0 ** (math.floor(math.log2(done / last)) + 1)
+    # frexp is exact where a logarithm rounds: done / last = m 2^k with m in [0.5, 1).
+    doubled = math.ldexp(last, math.frexp(done / last)[1])
     while doubled <= done:
         doubled *= 2.0
     return max(doubled - done, 1.0), doubled
@@ -84,25 +86,27 @@ def _checkpoint(points: Sequence[float], done: float) -> tuple[float, float]:
     return first * CHECKPOINT_RATIO**steps, first * CHECKPOINT_RATIO ** (steps + 1)
 
 
-def distribution_units(points: Sequence[float], done: float, over_run: OverRun) -> tuple[float, float | None]:
-    """Units that the rank of a distribution stands for, and the progress at which to compute it anew.
+def distribution_units(points: Sequence[float], done: float, over_run: OverRun) -> tuple[float, int, float | None]:
+    """Units that the rank of a distribution stands for, its slope, and the progress at which to compute it anew.
 
     A step function of ``done``: the Gittins index at the last geometric checkpoint. Where ``done`` has just passed a
-    point and the next one is far (or there is none), the index from before that point is kept.
+    point and the next one is far (or there is none), the index from before that point is kept. Past the whole
+    distribution the over-run rule holds.
     """
     at, following = _checkpoint(points, done)
-    passed = [point for point in points if point <= at]
+    passed = bisect_right(points, done)
     if passed:
-        newest = passed[-1]
-        ahead = next((point for point in points if point > at), math.inf)
-        if at < newest * GRACE_RATIO and ahead > newest * GRACE_RATIO:
+        newest = points[passed - 1]
+        ahead = points[passed] if passed < len(points) else math.inf
+        if done < newest * GRACE_RATIO < ahead:
             at = _checkpoint(points, math.nextafter(newest, 0.0))[0]
             if at >= newest:
                 at /= CHECKPOINT_RATIO
-            return gittins_units(points, at), newest * GRACE_RATIO
+            return gittins_units(points, at), 0, newest * GRACE_RATIO
     if at >= points[-1]:
-        return remaining_units(points, done, over_run)
-    return gittins_units(points, at), following
+        units, refresh = remaining_units(points, done, over_run)
+        return units, -1 if refresh is not None else +1, refresh
+    return gittins_units(points, at), 0, following
 
 
 def seconds_per_unit(job: JobView, estimate: Estimate) -> float | None:
@@ -133,10 +137,9 @@ def remaining_work_rank(job: JobView, now_s: float, gpus: int, over_run: OverRun
     points = estimate.points
     if len(points) == 1:
         units, refresh = remaining_units(points, done, over_run)
-        over_attained = refresh is None
-        return Rank(units * scale, +1 if over_attained else -1, refresh)
-    units, refresh = distribution_units(points, done, over_run)
-    return Rank(units * scale, 0, refresh)
+        return Rank(units * scale, -1 if refresh is not None else +1, refresh)
+    units, slope, refresh = distribution_units(points, done, over_run)
+    return Rank(units * scale, slope, refresh)
 
 
 def expected_remaining_s(job: JobView, now_s: float) -> float | None:

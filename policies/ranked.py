@@ -7,20 +7,20 @@ gang class and at the worst running jobs, through ordered indexes; it never scan
 import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
 from policies.book import Book, GangClass, Key
 from policies.lifecycle import JobState
-from policies.model.decision import Action, Change, ChangeKind, Decision, Preempt, Reserve, Start
+from policies.model.decision import Change, ChangeKind, Decision, Reserve
 from policies.model.ids import JobId, ServerIndex
-from policies.model.placement import Placement
 from policies.model.reasons import Explanation, Reason
 from policies.model.view import ClusterView, JobView
 from policies.options import Options, Preemption, Queue
 from policies.placement.choose import Candidate, consolidated, find, fits_empty, servers_wanted
 from policies.placement.pool import FreePool
+from policies.plan import Plan
+from policies.promises import fits_usable, give_up_claims, reserve_for_oldest, start_claimants
 from policies.rank import Rank, expected_remaining_s
 from policies.victims import Bid, find_victims
 
@@ -40,15 +40,6 @@ class Outcome(Enum):
     """It could start but waits for a better placement."""
     BLOCKED = auto()
     """Nothing can be done for it now, nor for anyone behind it in its class."""
-
-
-@dataclass(slots=True)
-class Plan:
-    """The decision in the making."""
-
-    actions: list[Action] = field(default_factory=list)
-    reasons: list[tuple[JobId, Reason]] = field(default_factory=list)
-    wakes_s: list[float] = field(default_factory=list)
 
 
 class RankedPolicy:
@@ -88,7 +79,7 @@ class RankedPolicy:
 
     def waiting_reason(self, state: Book, job: JobId) -> Reason:
         """Why a job waits that was not tried."""
-        return Reason.PRIORITY
+        return Reason.QUEUE_HEAD_BLOCKED if self.options.queue is Queue.STRICT else Reason.PRIORITY
 
     # The protocol.
 
@@ -97,31 +88,40 @@ class RankedPolicy:
         servers = range(len(view.cluster.servers))
         pool = FreePool(view.cluster, [view.free_gpus(ServerIndex(server)) for server in servers])
         guarded = self.options.guard_share * view.cluster.gpus if self.options.queue is Queue.SKIP else 0.0
-        return Book(pool, max(1, view.cluster.gpus), guarded)
+        unusable = {ServerIndex(server) for server in servers if view.usable_gpus(ServerIndex(server)) == 0}
+        return Book(pool, max(1, view.cluster.gpus), guarded, unusable)
 
     def rebuild(self, view: ClusterView, dump: dict[str, Any] | None = None) -> Book:
         """Indexes recovered from the jobs, with the delays of an earlier dump. O(n log n)."""
         state = self.initial_state(view)
         self.restore(view, state, dump or {})
-        for job_id, since_s in (dump or {}).get("delayed_since_s", {}).items():
-            if JobId(int(job_id)) in view.jobs:
-                state.delayed_since_s[JobId(int(job_id))] = since_s
-        for job_id in view.holding():
-            job = view.jobs[job_id]
-            assert job.placement is not None
-            state.hold(job, job.placement)
-            if job.state in (JobState.PREEMPTING, JobState.CANCELLING):
-                state.leave(job_id, job.placement)
-        for job_id, job in view.jobs.items():
-            state.ages.add((job.submitted_at_s, job_id, job.spec.gpus))
+        for job in view.jobs.values():
+            if job.waiting or job.placement is not None:
+                state.may_guard(job)
             if job.reservation is not None:
-                state.claim(job_id, job.reservation)
+                state.claim(job.id, job.reservation)
+            if job.state in (JobState.PREEMPTING, JobState.CANCELLING):
+                assert job.placement is not None
+                state.leave(job.id, job.placement)
+        self._restore_notes(view, state, dump or {})
         for job in view.jobs.values():
             if job.waiting:
                 self.on_arrival(view, job, state)
+                state.unnoted.append(job.id)
             elif job.state in (JobState.STARTING, JobState.RUNNING):
                 self._index_running(view, job, state)
         return state
+
+    def _restore_notes(self, view: ClusterView, state: Book, dump: dict[str, Any]) -> None:
+        for job_id, since_s in dump.get("delayed_since_s", {}).items():
+            if JobId(int(job_id)) in view.jobs:
+                state.delayed_since_s[JobId(int(job_id))] = since_s
+        competing = {job_id for _, job_id, _ in state.ages}
+        for job_id in dump.get("guarded", ()):
+            if job_id in competing and state.guard_gpus_max > 0.0:
+                state.guard(view.jobs[job_id])
+        if dump.get("guarded_extra") in competing and state.guard_gpus_max > 0.0:
+            state.guarded_extra = dump["guarded_extra"]
 
     def restore(self, view: ClusterView, state: Book, dump: dict[str, Any]) -> None:
         """Take back a subclass's own residue before jobs are indexed."""
@@ -129,17 +129,19 @@ class RankedPolicy:
     def decide(self, view: ClusterView, changes: Sequence[Change], state: Book) -> Decision:
         """One decision. O((changes + actions) log n + gang classes)."""
         plan = Plan()
-        arrived = [job for change in changes if (job := self._absorb(view, change, state)) is not None]
+        state.unnoted += [job for change in changes if (job := self._absorb(view, change, state)) is not None]
         for job_id in state.due_refreshes(view.now_s):
             self._index_running(view, view.jobs[job_id], state)
         self.before(view, state, plan)
         state.sync(view)
         self._guard(view, state)
-        self._start_claimants(view, state, plan)
-        self._reserve_for_oldest(view, state, plan)
+        given_up = give_up_claims(view, state)
+        start_claimants(view, state, plan)
+        reserve_for_oldest(view, state, plan, self.options.guard_wait_s)
         self._try_in_order(view, state, plan)
-        self._note_arrivals(view, state, plan, arrived)
+        self._note_the_rest(view, state, plan)
         state.erase()
+        plan.actions += [Reserve(job_id, None) for job_id in given_up if job_id not in plan.placed]
         if self.options.preemption is not Preemption.NEVER and state.waiting:
             refresh_s = state.next_refresh_s()
             if refresh_s is not None:
@@ -160,6 +162,8 @@ class RankedPolicy:
         if kind is ChangeKind.VACATED:
             assert change.placement is not None
             state.vacate(change.job, change.placement)
+            if job is not None and not job.waiting:
+                state.leave_guard(job.id, job.submitted_at_s, job.spec.gpus)
         elif kind is ChangeKind.FINISHED:
             assert job is not None
             self.on_withdrawal(change.job, state)
@@ -167,10 +171,8 @@ class RankedPolicy:
         elif job is None:
             return None
         elif kind is ChangeKind.ARRIVED:
-            if state.tier(job.id) == 1:
-                state.ages.discard((job.submitted_at_s, job.id, job.spec.gpus))
-                state.ages.add((job.submitted_at_s, job.id, job.spec.gpus))
             if job.waiting:
+                state.may_guard(job)
                 self.on_arrival(view, job, state)
                 return job.id
         elif kind is ChangeKind.WITHDRAWN:
@@ -178,6 +180,8 @@ class RankedPolicy:
             state.dequeue(job.id)
             state.unclaim(job.id)
             state.reasons.pop(job.id, None)
+            if not job.waiting:
+                state.leave_guard(job.id, job.submitted_at_s, job.spec.gpus)
         else:
             self._absorb_of_known(view, change, job, state)
         return None
@@ -191,44 +195,43 @@ class RankedPolicy:
             state.unclaim(job.id)
             state.delayed_since_s.pop(job.id, None)
             state.reasons.pop(job.id, None)
-            state.hold(job, change.placement)
+            state.hold(change.placement)
             if job.placement is None:
                 state.vacate(job.id, change.placement)
         elif kind is ChangeKind.PREEMPTING:
             assert change.placement is not None
             if job.state in (JobState.PREEMPTING, JobState.CANCELLING):
                 state.leave(job.id, change.placement)
-        elif kind is ChangeKind.RESERVED:
+        elif kind in (ChangeKind.RESERVED, ChangeKind.REFUSED):
+            # Its claim is what is reserved for it, whatever became of the action.
             state.unclaim(job.id)
             if job.reservation is not None:
                 state.claim(job.id, job.reservation)
-        elif kind is ChangeKind.REFUSED:
-            self._drop_claims_on(job, state)
         if job.state in (JobState.STARTING, JobState.RUNNING):
             self._index_running(view, job, state)
         elif job.waiting and job.id in state.waiting_keys:
             self.on_arrival(view, job, state)
 
-    def _drop_claims_on(self, job: JobView, state: Book) -> None:
-        """A refused action: whatever was to be built on it is not coming. Its claim is decided anew."""
-        state.unclaim(job.id)
-        if job.placement is not None:
-            servers = set(job.placement.servers)
-            for claimant, placement in list(state.claims.items()):
-                if servers.intersection(placement.servers):
-                    state.unclaim(claimant)
-
     def _server_changed(self, view: ClusterView, server: ServerIndex, state: Book) -> None:
         state.dirty.add(server)
-        state.gpus = max(1, view.cluster.gpus)
-        if self.options.queue is Queue.SKIP:
-            state.guard_gpus_max = self.options.guard_share * view.cluster.gpus
         if server >= len(state.pool):
             state.sync_server(view, server)
+        state.unusable.discard(server)
         if view.usable_gpus(server) == 0:
-            for claimant, placement in list(state.claims.items()):
-                if server in placement.servers:
-                    state.unclaim(claimant)
+            state.unusable.add(server)
+        gpus = max(1, view.cluster.gpus)
+        if gpus != state.gpus:
+            before, state.gpus = state.gpus, gpus
+            if self.options.queue is Queue.SKIP:
+                state.guard_gpus_max = self.options.guard_share * gpus
+            self.on_resize(view, state, before)
+
+    def on_resize(self, view: ClusterView, state: Book, gpus_before: int) -> None:
+        """G has changed, and with it every rank. O(n log n): servers are rarely added."""
+        for job_id in list(state.waiting_keys):
+            self.on_arrival(view, view.jobs[job_id], state)
+        for job_id in list(state.running_keys):
+            self._index_running(view, view.jobs[job_id], state)
 
     def _index_running(self, view: ClusterView, job: JobView, state: Book) -> None:
         if self.options.preemption is Preemption.NEVER:
@@ -243,59 +246,10 @@ class RankedPolicy:
                 state.enqueue(job, state.waiting_keys[job_id][1].rank)
             state.unindex_running(job_id)
 
-    # 2. Jobs that have been promised GPUs.
-
-    def _start_claimants(self, view: ClusterView, state: Book, plan: Plan) -> None:
-        """Start each job whose claimed GPUs are all free by now, in the order of their claims."""
-        pencilled: dict[ServerIndex, int] = {}
-        for job_id, placement in list(state.claims.items()):
-            job = view.jobs[job_id]
-            if not job.waiting:
-                continue
-            enough = all(
-                view.free_gpus(share.server) - pencilled.get(share.server, 0) >= share.gpus
-                for share in placement.shares
-            )
-            if not enough:
-                continue
-            for share in placement.shares:
-                pencilled[share.server] = pencilled.get(share.server, 0) + share.gpus
-            state.unclaim(job_id)
-            state.pencil_start(view, placement)
-            plan.actions.append(Start(job_id, placement))
-
-    def _reserve_for_oldest(self, view: ClusterView, state: Book, plan: Plan) -> None:
-        """After ``guard_wait_s`` the oldest waiting job gets GPUs set aside as they free up."""
-        oldest = next(iter(state.waiting_ages), None)
-        if oldest is None or oldest[1] in state.claims or state.guard_gpus_max <= 0.0:
-            return
-        submitted_at_s, job_id = oldest
-        due_s = submitted_at_s + self.options.guard_wait_s
-        if due_s > view.now_s:
-            plan.wakes_s.append(due_s)
-            return
-        if any(action.job == job_id for action in plan.actions):
-            return
-        job = view.jobs[job_id]
-        if find(state.pool, view.cluster, job.spec) is not None:
-            return
-        placement = self._drain_target(view, state, job)
-        if placement is not None:
-            self._reserve(view, state, plan, job_id, placement, ())
-
-    def _drain_target(self, view: ClusterView, state: Book, job: JobView) -> Placement | None:
-        """Where the job could run once the present jobs there have left, besides what others have claimed. O(servers)."""
-        unclaimed = []
-        for index in range(len(view.cluster.servers)):
-            claimed = sum(state.claimed_on.get(ServerIndex(index), {}).values())
-            unclaimed.append(max(0, view.usable_gpus(ServerIndex(index)) - claimed))
-        candidate = find(FreePool(view.cluster, unclaimed), view.cluster, job.spec)
-        return None if candidate is None else candidate.placement
-
-    # 3. Jobs in order.
+    # 2. Jobs in order.
 
     def _try_in_order(self, view: ClusterView, state: Book, plan: Plan) -> None:
-        done = {action.job for action in plan.actions} | set(state.claims)
+        done = plan.placed.union(state.claims)
         heads: list[tuple[Key, GangClass, int]] = []
 
         def offer(gang: GangClass, position: int) -> None:
@@ -316,13 +270,15 @@ class RankedPolicy:
             key, gang, position = heapq.heappop(heads)
             outcome, reason = self._try(view, state, plan, bid, view.jobs[key.job], key)
             if outcome is not Outcome.PLACED:
-                self._note(state, plan, key.job, reason)
+                plan.note(state, key.job, reason)
                 if self.options.queue is Queue.STRICT:
                     break
                 delayed[gang] = delayed.get(gang, 0) + 1
                 if outcome is Outcome.BLOCKED or delayed[gang] > DELAYED_PER_CLASS_MAX:
                     continue
             offer(gang, position + 1)
+        if bid.ripe_at_s is not None:
+            plan.wakes_s.append(bid.ripe_at_s)
 
     def _try(
         self, view: ClusterView, state: Book, plan: Plan, bid: Bid, job: JobView, key: Key
@@ -330,14 +286,13 @@ class RankedPolicy:
         candidate = find(state.pool, view.cluster, job.spec)
         if candidate is not None:
             if (until_s := self._delay_until_s(view, state, job, candidate)) is None:
-                state.pencil_start(view, candidate.placement)
-                plan.actions.append(Start(job.id, candidate.placement))
+                plan.start(view, state, job.id, candidate.placement)
                 return Outcome.PLACED, Reason.STARTED
             plan.wakes_s.append(until_s)
         found = find_victims(bid, job, key, consolidated_only=candidate is not None)
         if found is not None:
             placement, victims = found
-            self._reserve(view, state, plan, job.id, placement, victims)
+            plan.reserve(view, state, job.id, placement, victims)
             return Outcome.PLACED, Reason.RESERVED
         if candidate is not None:
             if self.options.reserve:
@@ -346,22 +301,11 @@ class RankedPolicy:
         return Outcome.BLOCKED, self._blocked_reason(view, state, job)
 
     def _blocked_reason(self, view: ClusterView, state: Book, job: JobView) -> Reason:
-        if not fits_empty(view.cluster, job.spec):
+        if not fits_empty(view.cluster, job.spec) or (state.unusable and not fits_usable(view, job.spec)):
             return Reason.NO_SUCH_SERVERS
         if state.pool.free_of_type(job.spec.gpu_type) >= job.spec.gpus:
             return Reason.FRAGMENTED
         return Reason.RESOURCES
-
-    def _reserve(
-        self, view: ClusterView, state: Book, plan: Plan, job: JobId, placement: Placement, victims: Sequence[JobId]
-    ) -> None:
-        for victim in victims:
-            held = view.jobs[victim].placement
-            assert held is not None
-            state.pencil_leave(view, victim, held)
-            plan.actions.append(Preempt(victim, for_job=job))
-        state.pencil_claim(view, job, placement)
-        plan.actions.append(Reserve(job, placement))
 
     def _delay_until_s(self, view: ClusterView, state: Book, job: JobView, candidate: Candidate) -> float | None:
         """Until when the job should wait for a better placement; None: take this one.
@@ -382,25 +326,24 @@ class RankedPolicy:
         until_s = state.delayed_since_s.setdefault(job.id, view.now_s) + delay_s
         return until_s if until_s > view.now_s else None
 
-    # 4. Reasons.
-
-    def _note(self, state: Book, plan: Plan, job: JobId, reason: Reason) -> None:
-        if state.reasons.get(job) is not reason:
-            state.reasons[job] = reason
-            plan.reasons.append((job, reason))
+    # 3. Reasons.
 
     def _note_blocked(
         self, view: ClusterView, state: Book, plan: Plan, heads: list[tuple[Key, GangClass, int]]
     ) -> None:
         """Nothing is free and nobody can be displaced: the head of each class waits for GPUs."""
-        for key, _, _ in heads:
-            self._note(state, plan, key.job, self._blocked_reason(view, state, view.jobs[key.job]))
+        blocked = [min(heads)] if self.options.queue is Queue.STRICT else heads
+        for key, _, _ in blocked:
+            plan.note(state, key.job, self._blocked_reason(view, state, view.jobs[key.job]))
 
-    def _note_arrivals(self, view: ClusterView, state: Book, plan: Plan, arrived: Sequence[JobId]) -> None:
-        placed = {action.job for action in plan.actions}
-        for job_id in arrived:
-            if job_id not in placed and job_id not in state.reasons and view.jobs[job_id].waiting:
-                self._note(state, plan, job_id, self.waiting_reason(state, job_id))
+    def _note_the_rest(self, view: ClusterView, state: Book, plan: Plan) -> None:
+        """Jobs that have come, and were not tried."""
+        placed = plan.placed
+        for job_id in state.unnoted:
+            job = view.jobs.get(job_id)
+            if job is not None and job.waiting and job_id not in placed and job_id not in state.reasons:
+                plan.note(state, job_id, self.waiting_reason(state, job_id))
+        state.unnoted = []
 
     def explain(self, view: ClusterView, state: Book, job: JobId) -> Explanation:
         """The reason with its numbers. O(gang classes x log n + servers)."""
@@ -411,12 +354,14 @@ class RankedPolicy:
             if record.spec.gpu_type in (None, server.gpu_type)
         ]
         ahead = state.jobs_ahead(job) if job in state.waiting_keys else None
-        reason = state.reasons.get(job, Reason.STARTED if record.placement is not None else Reason.NEW)
+        reason = state.reasons.get(job)
+        if reason is None:
+            reason = self.waiting_reason(state, job) if record.waiting else Reason.STARTED
         if job in state.claims:
             reason = Reason.RESERVED
         times = record.iteration_times
         wanted = servers_wanted(view.cluster, record.spec) if times is not None else None
-        waiting_for = tuple(state.leaving) if reason is Reason.RESERVED else ()
+        waiting_for = tuple(sorted(state.leaving)) if reason is Reason.RESERVED else ()
         rank = self.rank(view, record, state).value
         return Explanation(
             reason=reason,

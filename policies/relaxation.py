@@ -60,6 +60,13 @@ class VirtualMachine:
         if (task := self._tasks.get(job)) is not None:
             self._push(job, max(0.0, work_s), task.submitted_at_s)
 
+    def rescale(self, factor: float) -> None:
+        """Multiply all remaining work: the machine has become faster or slower. O(n)."""
+        for task in self._tasks.values():
+            task.remaining_s *= factor
+        self._heap = [(task.remaining_s, task.submitted_at_s, job, task.entry) for job, task in self._tasks.items()]
+        heapq.heapify(self._heap)
+
     def remaining_s(self, job: JobId) -> float:
         """Virtual work that is left. KeyError for unknown jobs."""
         return self._tasks[job].remaining_s

@@ -32,6 +32,8 @@ class Bid:
         self._allowed = policy.options.preemption is not Preemption.NEVER
         self._eta = policy.options.eta if policy.options.preemption is Preemption.GUIDED else 1.0
         self._ranks: dict[JobId, float] = {}
+        self.ripe_at_s: float | None = None
+        """When the first of the jobs that have not run for ``attempt_duration_s_min`` yet will have."""
 
     def rank(self, job: JobView) -> float:
         """A running job's rank now."""
@@ -51,7 +53,11 @@ class Bid:
     def displaces(self, key: Key, victim: JobView) -> bool:
         """Whether a job with this key may displace this one, the price apart."""
         started_at_s = victim.attempt_started_at_s
-        if started_at_s is None or self.view.now_s - started_at_s < self.policy.options.attempt_duration_s_min:
+        if started_at_s is None:
+            return False
+        ripe_at_s = started_at_s + self.policy.options.attempt_duration_s_min
+        if ripe_at_s > self.view.now_s:
+            self.ripe_at_s = ripe_at_s if self.ripe_at_s is None else min(self.ripe_at_s, ripe_at_s)
             return False
         if key.tier == 0:
             return True
@@ -60,11 +66,12 @@ class Bid:
         return key.rank < self._eta * self.rank(victim)
 
     def pays(self, key: Key, victims: Sequence[JobView]) -> bool:
-        """Whether displacing all of them pays, the price included."""
-        if key.tier == 0 or any(-key.minus_priority > victim.priority for victim in victims):
+        """Whether displacing all of them pays, the price included; jobs of smaller priority cost nothing."""
+        if key.tier == 0:
             return True
-        worst_of_best = min((self.rank(victim) for victim in victims), default=math.inf)
-        return key.rank < self._eta * worst_of_best - sum(self.price(victim) for victim in victims)
+        equals = [victim for victim in victims if victim.priority >= -key.minus_priority]
+        worst_of_best = min((self.rank(victim) for victim in equals), default=math.inf)
+        return key.rank < self._eta * worst_of_best - sum(self.price(victim) for victim in equals)
 
     def candidates(self, key: Key) -> Iterator[JobView]:
         """Running jobs that the key may displace, worst first."""
@@ -74,7 +81,7 @@ class Bid:
             victim = self.view.jobs[job_id]
             if self.displaces(key, victim):
                 yield victim
-            elif -key.minus_priority <= victim.priority and self.rank(victim) * self._eta <= key.rank:
+            elif key.tier and -key.minus_priority <= victim.priority and self.rank(victim) * self._eta <= key.rank:
                 return
 
     def worth_trying(self, key: Key) -> bool:
@@ -115,18 +122,23 @@ class _Soon:
     def __init__(self, bid: Bid) -> None:
         self._bid = bid
         self._before: dict[ServerIndex, int] = {}
+        self._balance: dict[ServerIndex, int] = {}
         self.added = 0
         for server in bid.book.leaving_on:
-            if bid.view.usable_gpus(server):
-                self.add(server, bid.book.surplus(server))
+            self.add(server, 0)
 
     def add(self, server: ServerIndex, gpus: int) -> None:
-        """Pretend that these GPUs are free; claims that the GPUs would serve first are served."""
-        pool = self._bid.book.pool
-        if gpus and self._bid.view.usable_gpus(server):
-            self._before.setdefault(server, pool.free(server))
-            pool.set_free(server, pool.free(server) + gpus)
-            self.added += gpus
+        """Pretend that these GPUs are free, and those that are leaving; claims on the server are served first."""
+        book, view = self._bid.book, self._bid.view
+        if view.usable_gpus(server) == 0:
+            return
+        if server not in self._before:
+            self._before[server] = book.pool.free(server)
+            self._balance[server] = book.balance(view, server)
+        self._balance[server] += gpus
+        free = max(0, self._balance[server])
+        self.added += free - book.pool.free(server)
+        book.pool.set_free(server, free)
 
     def add_job(self, victim: JobView) -> None:
         """Pretend that this job has left."""
@@ -152,6 +164,7 @@ class _Soon:
         for server, gpus in self._before.items():
             self._bid.book.pool.set_free(server, gpus)
         self._before = {}
+        self._balance = {}
         self.added = 0
 
 
@@ -198,7 +211,7 @@ def _one_server(bid: Bid, soon: _Soon, job: JobView, key: Key) -> tuple[Placemen
         for share in victim.placement.shares:
             by_server.setdefault(share.server, []).append(victim)
             freed[share.server] = freed.get(share.server, 0) + share.gpus
-            server_free = soon.free(share.server) + bid.book.surplus(share.server) + freed[share.server]
+            server_free = bid.book.balance(bid.view, share.server) + freed[share.server]
             if server_free < job.spec.gpus or not bid.view.usable_gpus(share.server):
                 continue
             found = _take_server(bid, job, key, by_server[share.server])

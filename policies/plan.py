@@ -1,0 +1,48 @@
+"""A decision in the making: what goes into it is pencilled into the book at the same time, so that both agree."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from policies.book import Book
+from policies.model.decision import Action, Preempt, Reserve, Start
+from policies.model.ids import JobId
+from policies.model.placement import Placement
+from policies.model.reasons import Reason
+from policies.model.view import ClusterView
+
+
+@dataclass(slots=True)
+class Plan:
+    """Actions in their order, changed reasons, and instants at which to ask again."""
+
+    actions: list[Action] = field(default_factory=list)
+    reasons: list[tuple[JobId, Reason]] = field(default_factory=list)
+    wakes_s: list[float] = field(default_factory=list)
+
+    @property
+    def placed(self) -> set[JobId]:
+        """The jobs that the actions are about. O(actions)."""
+        return {action.job for action in self.actions}
+
+    def start(self, view: ClusterView, state: Book, job: JobId, placement: Placement) -> None:
+        """Start a job on free GPUs."""
+        state.pencil_start(view, placement)
+        self.actions.append(Start(job, placement))
+
+    def reserve(
+        self, view: ClusterView, state: Book, job: JobId, placement: Placement, victims: Sequence[JobId] = ()
+    ) -> None:
+        """Set GPUs aside for a job, and stop the jobs that hold them."""
+        for victim in victims:
+            held = view.jobs[victim].placement
+            assert held is not None
+            state.pencil_leave(view, victim, held)
+            self.actions.append(Preempt(victim, for_job=job))
+        state.pencil_claim(view, job, placement)
+        self.actions.append(Reserve(job, placement))
+
+    def note(self, state: Book, job: JobId, reason: Reason) -> None:
+        """Say why a job waits, unless that was said before."""
+        if state.reasons.get(job) is not reason:
+            state.reasons[job] = reason
+            self.reasons.append((job, reason))

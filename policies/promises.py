@@ -1,0 +1,72 @@
+"""GPUs that are set aside: claims given up, claims that have come true, and what the oldest waiting job is promised."""
+
+from policies.book import Book
+from policies.model.ids import JobId, ServerIndex
+from policies.model.job import JobSpec
+from policies.model.placement import Placement
+from policies.model.view import ClusterView
+from policies.placement.choose import find
+from policies.placement.pool import FreePool
+from policies.plan import Plan
+
+
+def give_up_claims(view: ClusterView, state: Book) -> list[JobId]:
+    """Drop the claims on servers that take no work and return their owners, who compete again. O(claims)."""
+    if not state.unusable:
+        return []
+    lost = [job for job, placement in state.claims.items() if not state.unusable.isdisjoint(placement.servers)]
+    for job in lost:
+        state.unclaim(job)
+    state.sync(view)
+    return sorted(lost)
+
+
+def start_claimants(view: ClusterView, state: Book, plan: Plan) -> None:
+    """Start each job whose claimed GPUs are all free by now, the oldest first. O(claims)."""
+    taken: dict[ServerIndex, int] = {}
+    for job, placement in sorted(state.claims.items()):
+        enough = all(
+            view.free_gpus(share.server) - taken.get(share.server, 0) >= share.gpus for share in placement.shares
+        )
+        if enough and view.jobs[job].waiting:
+            for share in placement.shares:
+                taken[share.server] = taken.get(share.server, 0) + share.gpus
+            state.unclaim(job)
+            plan.start(view, state, job, placement)
+
+
+def reserve_for_oldest(view: ClusterView, state: Book, plan: Plan, guard_wait_s: float) -> None:
+    """After ``guard_wait_s`` the oldest waiting job gets GPUs set aside as they free up."""
+    oldest = next(iter(state.waiting_ages), None)
+    if oldest is None or state.guard_gpus_max <= 0.0:
+        return
+    submitted_at_s, job_id = oldest
+    if job_id in state.claims or job_id in plan.placed:
+        return
+    due_s = submitted_at_s + guard_wait_s
+    if due_s > view.now_s:
+        plan.wakes_s.append(due_s)
+        return
+    job = view.jobs[job_id]
+    if find(state.pool, view.cluster, job.spec) is not None:
+        return
+    placement = _drain_target(view, state, job.spec)
+    if placement is not None:
+        plan.reserve(view, state, job_id, placement)
+
+
+def fits_usable(view: ClusterView, spec: JobSpec) -> bool:
+    """Whether the servers that take work could hold the gang if nothing else ran. O(servers)."""
+    servers = range(len(view.cluster.servers))
+    pool = FreePool(view.cluster, [view.usable_gpus(ServerIndex(server)) for server in servers])
+    return find(pool, view.cluster, spec) is not None
+
+
+def _drain_target(view: ClusterView, state: Book, spec: JobSpec) -> Placement | None:
+    """Where the job could run once the present jobs there have left, besides what others have claimed. O(servers)."""
+    unclaimed = []
+    for index in range(len(view.cluster.servers)):
+        claimed = sum(state.claimed_on.get(ServerIndex(index), {}).values())
+        unclaimed.append(max(0, view.usable_gpus(ServerIndex(index)) - claimed))
+    candidate = find(FreePool(view.cluster, unclaimed), view.cluster, spec)
+    return None if candidate is None else candidate.placement
