@@ -9,9 +9,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from service.api.token import load_or_create
 from service.client import Client
@@ -89,6 +91,7 @@ def temporary_place() -> Iterator[Place]:
     finally:
         with _undisturbed():
             _end_attempts(place.data_dir / "attempts")
+            _end_processes(place.folder)
             _remove(place.folder)
 
 
@@ -184,6 +187,23 @@ def _end_attempts(attempts: Path) -> None:
                 asked.add(folder)
                 write_stop(folder, None, 1.0)
         time.sleep(_POLL_S)
+
+
+def _end_processes(folder: Path) -> None:
+    """End whatever still names this folder, whose name nobody else knows: a training, or ranks of a killed supervisor."""
+    left = [process for process in psutil.process_iter() if process.pid != os.getpid() and _names(process, folder)]
+    for process in left:
+        with suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(left, _STOP_S)
+
+
+def _names(process: psutil.Process, folder: Path) -> bool:
+    """Whether a process of this user has the folder in its command or works in it."""
+    with suppress(psutil.Error):
+        if process.uids().real == os.getuid():
+            return any(str(folder) in word for word in process.cmdline()) or process.cwd().startswith(str(folder))
+    return False
 
 
 def _remove(folder: Path) -> None:
