@@ -7,6 +7,7 @@ with one clear line and exit code 2 before anything runs; a failure on the way e
 import fcntl
 import logging
 import os
+import signal
 import socket
 import sys
 import time
@@ -149,10 +150,11 @@ class Service:
             file=sys.stderr,
             flush=True,
         )
+        # The server ends in good order at either signal, then raises it again for whoever started it: nobody here minds.
+        for caught in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(caught, lambda *_: None)
         try:
             self.server.run(sockets=[self.socket])
-        except KeyboardInterrupt:
-            pass
         finally:
             self.scheduler.shutdown(wait=True)
         return EXIT_FAILED if self.lease_lost else 0

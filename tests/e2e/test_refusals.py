@@ -1,5 +1,7 @@
 """A service that cannot start says why in one line and ends with exit code 2, having changed nothing."""
 
+import contextlib
+import io
 import os
 import sqlite3
 import subprocess
@@ -8,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from service import app
 from service.db import migrate
+from service.settings import load_settings
 from tests.e2e.conftest import MakeService
 
 pytestmark = pytest.mark.slow
@@ -68,13 +72,24 @@ def test_a_policy_without_preemption_refuses_it_if_asked_for(tmp_path: Path) -> 
     assert_refused(serve(tmp_path, POLICY="fifo", PREEMPTION="guided"), "preemption", "fifo")
 
 
-def test_an_older_schema_is_refused_with_the_command_to_run(tmp_path: Path) -> None:
-    path = tmp_path / "old.db"
+def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "new.db"
     migrate.upgrade(f"sqlite:///{path}")
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE alembic_version SET version_num = '0000'")
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
     connection.close()
-    assert_refused(serve(tmp_path, DATABASE_URL=f"sqlite:///{path}"), "sooner db upgrade")
+    assert_refused(serve(tmp_path, DATABASE_URL=f"sqlite:///{path}"), "newer")
+
+
+def test_an_older_schema_is_refused_with_the_command_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is one revision so far, so an older database is pretended."""
+    monkeypatch.setattr(migrate, "state", lambda url: migrate.SchemaState.OLDER)
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        code = app.serve(load_settings({"data_dir": tmp_path / "data", "port": 0}))
+    assert code == 2
+    assert "sooner db upgrade" in said.getvalue()
+    assert len(said.getvalue().splitlines()) == 1
 
 
 def test_a_second_service_on_the_same_folder_is_refused(tmp_path: Path, make_service: MakeService) -> None:
