@@ -24,6 +24,8 @@ _REQUEST_FEATURES: Final = (
     "base",
     "cluster_median",
     "log_cluster_count",
+    "cluster_first_median",
+    "user_first_median",
     "cold_level",
     "log_gpus",
     "log_walltime_s",
@@ -94,13 +96,15 @@ def build(
     recurrence, user = keys[Level.RECURRENCE], keys[Level.USER]
     open_recurrence = open_jobs.before((Level.RECURRENCE, recurrence), submission.submitted_at_s, submission.job)
     open_user = open_jobs.before((Level.USER, user), submission.submitted_at_s, submission.job)
-    known = len(history.cluster)
+    known, first = len(history.cluster), history.first_runs_of(user)
     # A declaration that lost its standing is not shown to the models either, or they would believe a known liar.
     declared = submission.declared_iterations if evidence.weight > 0.0 else None
     values += (
         base,
         history.cluster.median if known else MISSING,
         math.log1p(known),
+        history.first_runs.median if len(history.first_runs) else MISSING,
+        first.median if first is not None else MISSING,
         float(cold),
         math.log(submission.gpus),
         _log(submission.walltime_s),

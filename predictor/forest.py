@@ -15,7 +15,7 @@ from predictor.intervals import LEVELS, POINTS, Array
 TREES: Final = 60
 LEAF_MIN: Final = 8
 """Jobs a leaf must hold: below this a leaf repeats single runs."""
-FEATURES_RATIO: Final = 0.35
+FEATURES_RATIO: Final = 0.2
 ROWS_PER_TREE_MAX: Final = 8_000
 """Bootstrap size: keeps a fit on 40,000 rows within seconds on one core and the trees small enough to load at once."""
 

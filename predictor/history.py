@@ -117,31 +117,57 @@ class ClusterLabels:
         return [float(self._ordered[min(size - 1, int((i + 0.5) * size / count))]) for i in range(count)]
 
 
-class HistoryStore:
-    """Groups at every level for one unit."""
+class _Groups:
+    """Groups by key, the least recently ended forgotten beyond :data:`GROUPS_MAX`."""
 
     def __init__(self) -> None:
-        self._groups: dict[Level, OrderedDict[Hashable, Group]] = {level: OrderedDict() for level in Level}
+        self._by_key: OrderedDict[Hashable, Group] = OrderedDict()
+
+    def get(self, key: Hashable | None) -> Group | None:
+        return self._by_key.get(key) if key is not None else None
+
+    def add(self, key: Hashable | None, label: float, ended_at_s: float, failed: bool) -> None:
+        if key is None:
+            return
+        group = self._by_key.get(key)
+        if group is None:
+            group = self._by_key[key] = Group()
+            if len(self._by_key) > GROUPS_MAX:
+                self._by_key.popitem(last=False)
+        else:
+            self._by_key.move_to_end(key)
+        group.add(label, ended_at_s, failed)
+
+
+class HistoryStore:
+    """Groups at every level for one unit, all labels of the cluster, and those of programs' first runs.
+
+    A program that was never seen is one more *program*, not one more job: most jobs are runs of the few popular programs,
+    and taking their median for a stranger's was measured to be wrong by far more than the median of first runs.
+    """
+
+    def __init__(self) -> None:
+        self._groups = {level: _Groups() for level in Level}
+        self._first_runs_by_user = _Groups()
         self.cluster = ClusterLabels()
+        self.first_runs = ClusterLabels()
 
     def group(self, level: Level, key: Hashable | None) -> Group | None:
         """The group's past, or None if nothing of it has ended."""
-        return self._groups[level].get(key) if key is not None else None
+        return self._groups[level].get(key)
+
+    def first_runs_of(self, user: Hashable | None) -> Group | None:
+        """The first runs of a user's programs, or None."""
+        return self._first_runs_by_user.get(user)
 
     def add(self, keys: dict[Level, Hashable | None], label: float, ended_at_s: float, failed: bool) -> None:
         """A job ended with this log label."""
+        recurrence = keys[Level.RECURRENCE]
+        if recurrence is not None and self.group(Level.RECURRENCE, recurrence) is None:
+            self._first_runs_by_user.add(keys[Level.USER], label, ended_at_s, failed)
+            self.first_runs.add(label)
         for level, key in keys.items():
-            if key is None:
-                continue
-            groups = self._groups[level]
-            group = groups.get(key)
-            if group is None:
-                group = groups[key] = Group()
-                if len(groups) > GROUPS_MAX:
-                    groups.popitem(last=False)
-            else:
-                groups.move_to_end(key)
-            group.add(label, ended_at_s, failed)
+            self._groups[level].add(key, label, ended_at_s, failed)
         self.cluster.add(label)
 
 

@@ -5,6 +5,7 @@ but not trusted, so the policy ranks the job by attained service instead.
 """
 
 import math
+from collections.abc import Hashable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from policies.model.estimate import Unit
 from predictor.baselines import BASE
 from predictor.dataset import Example, Knowledge
 from predictor.declared import Evidence
+from predictor.history import HistoryStore
 from predictor.intervals import LEVELS, NORMAL_POINTS, POINTS, Array, mixture, quantile_of
 from predictor.prequential import BaselineScores
 from predictor.recurrence import Level, keys_of
@@ -20,10 +22,10 @@ from predictor.rows import UNITS_MAX, Submission
 
 RECURRENCE_SPREAD: Final = 0.5
 """Standard deviation of log error assumed for a recurrence until 50 errors are known: most recurrences are within 2x."""
-USER_JOBS_MIN: Final = 5
-"""Jobs of a user that make a distribution; with fewer the cluster's is wider and more honest."""
+USER_PROGRAMS_MIN: Final = 5
+"""Programs of a user whose first runs make a distribution; with fewer the cluster's is wider and more honest."""
 CLUSTER_JOBS_TRUSTED: Final = 20
-"""Ended jobs from which the cluster's distribution may rank jobs."""
+"""Ended jobs (first runs, where so many are known) from which the cluster's distribution may rank jobs."""
 DECLARED_SPREAD: Final = 0.1
 """Standard deviation of log error of a declaration that holds, until the user's own ratios are known."""
 DECLARED_RATIOS_MIN: Final = 5
@@ -50,8 +52,7 @@ def _runs(count: int, noun: str) -> str:
 def climb(knowledge: Knowledge, scores: BaselineScores, example: Example, unit: Unit) -> Rung | None:
     """The highest rung that holds; None while nothing has ended in this unit."""
     history = knowledge.history[unit]
-    known = len(history.cluster)
-    if not known:
+    if not len(history.cluster):
         return None
     keys = keys_of(example.submission)
     for level, where in ((Level.RECURRENCE_GPUS, "recurrence"), (Level.RECURRENCE, "recurrence on other GPU counts")):
@@ -60,16 +61,24 @@ def climb(knowledge: Knowledge, scores: BaselineScores, example: Example, unit: 
             median = amount(math.exp(group.median), unit)
             points = scores.points(BASE, example.bucket, example.base, RECURRENCE_SPREAD)
             return Rung(points, f"{where}: {_runs(group.count, 'past run')}, median {median}", True)
-    user = history.group(Level.USER, keys[Level.USER])
-    if user is not None and user.count >= USER_JOBS_MIN:
-        points = quantile_of(np.array(sorted(user.labels)), LEVELS)
-        median = amount(math.exp(user.median), unit)
-        return Rung(points, f"cold start: user's last {_runs(len(user.labels), 'job')}, median {median}", True)
-    source = f"cold start: cluster median of {_runs(known, 'job')}, {amount(math.exp(history.cluster.median), unit)}"
-    trusted = known >= CLUSTER_JOBS_TRUSTED
+    return _cold(history, keys[Level.USER], unit)
+
+
+def _cold(history: HistoryStore, user: Hashable | None, unit: Unit) -> Rung:
+    """A program that was never run: how the first runs of other programs went, this user's or everybody's."""
+    own = history.first_runs_of(user)
+    if own is not None and own.count >= USER_PROGRAMS_MIN:
+        points = quantile_of(np.array(sorted(own.labels)), LEVELS)
+        of = _runs(len(own.labels), "program")
+        return Rung(points, f"cold start: median of the user's last {of}, {amount(math.exp(own.median), unit)}", True)
+    enough = len(history.first_runs) >= CLUSTER_JOBS_TRUSTED
+    labels = history.first_runs if enough else history.cluster
+    of = f"{_runs(len(labels), 'program')} at their first run" if enough else _runs(len(labels), "job")
+    source = f"cold start: cluster median of {of}, {amount(math.exp(labels.median), unit)}"
+    trusted = len(labels) >= CLUSTER_JOBS_TRUSTED
     if not trusted:
         source += f" (too few to rank by; it takes {CLUSTER_JOBS_TRUSTED})"
-    return Rung(np.array(history.cluster.points(POINTS)), source, trusted)
+    return Rung(np.array(labels.points(POINTS)), source, trusted)
 
 
 def declared_points(declared: float, evidence: Evidence) -> Array:

@@ -59,25 +59,31 @@ def test_a_program_that_reports_no_iterations_is_answered_in_seconds() -> None:
     assert estimate.source == "recurrence: 3 past runs, median 730 s"
 
 
-def test_cold_start_climbs_down_from_user_to_cluster() -> None:
+def test_cold_start_climbs_down_from_the_users_programs_to_the_clusters() -> None:
     predictor = LivePredictor()
     predictor.warm(
         [ended(job, submitted_at_s=job * 1e4, service_s=60.0, name=f"p{job}") for job in range(6)]
         + [ended(job, submitted_at_s=job * 1e4, service_s=600.0, name=f"p{job}", user="bob") for job in range(6, 19)]
     )
     user = _estimate(predictor, name="new")
-    assert user.source == "cold start: user's last 6 jobs, median 60 s"
+    assert user.source == "cold start: median of the user's last 6 programs, 60 s"
     assert user.unit is Unit.SERVICE_S
     assert user.quantile(0.99) == pytest.approx(60.0)
     stranger = _estimate(predictor, name="new", user="eve")
     assert stranger.source == "cold start: cluster median of 19 jobs, 600 s (too few to rank by; it takes 20)"
     assert not stranger.trusted
-    predictor.ended(ended(50, service_s=60.0, name="p50", user="zoe"))
+    predictor.ended(ended(50, service_s=60.0, name="p18", user="bob"))
     stranger = _estimate(predictor, name="new", user="eve")
     assert stranger.source == "cold start: cluster median of 20 jobs, 600 s"
     assert stranger.trusted
     assert stranger.quantile(0.1) == pytest.approx(60.0)
     assert stranger.median == pytest.approx(600.0)
+    for job in range(51, 200):
+        predictor.ended(ended(job, service_s=60.0, name="p18", user="bob"))
+    predictor.ended(ended(200, service_s=700.0, name="p200", user="zoe"))
+    stranger = _estimate(predictor, name="new", user="eve")
+    assert stranger.source == "cold start: cluster median of 20 programs at their first run, 600 s"
+    assert stranger.median == pytest.approx(600.0), "150 runs of one program are still one program"
 
 
 def test_constant_labels_give_an_interval_that_narrows_to_them() -> None:
