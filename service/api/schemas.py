@@ -22,6 +22,9 @@ ITERATIONS_MAX = 10**12
 ID_MAX = 2**31 - 1
 GPUS_MAX = 1_000_000
 PRIORITY_MAX = 1_000_000
+STAGES_MAX = 256
+"""The deepest pipelines in public use have 64 stages; mapping replicas to servers takes the square of their number."""
+
 TEXT_MAX = 200
 ARGUMENT_MAX = 32_768
 ARGUMENTS_MAX = 4_096
@@ -93,8 +96,9 @@ GraphBody = Annotated[
     Discriminator(_graph_tag),
 ]
 
-StageCount = Annotated[int, Field(ge=1, le=10_000)]
-StageLists = Annotated[list[Annotated[list[Name], Field(min_length=1)]], Field(min_length=1)]
+StageCount = Annotated[int, Field(ge=1, le=STAGES_MAX)]
+StageLists = Annotated[list[Annotated[list[Name], Field(min_length=1)]], Field(min_length=1, max_length=STAGES_MAX)]
+Degrees = Annotated[list[Degree], Field(max_length=STAGES_MAX)]
 
 
 def _stages_tag(value: Any) -> str:
@@ -108,8 +112,8 @@ class ParallelismBody(Body):
         Annotated[StageCount, Tag("<stage-count>")] | Annotated[StageLists, Tag("<stage-lists>")],
         Discriminator(_stages_tag),
     ] = Field(description="A number (the service cuts the graph) or a list of layer-name lists.")
-    replicas: Annotated[list[Degree], Field(min_length=1)] = Field(description="One number a stage.")
-    tensor: list[Degree] | None = Field(default=None, description="One number a stage; left out = all 1.")
+    replicas: Annotated[Degrees, Field(min_length=1)] = Field(description="One number a stage.")
+    tensor: Degrees | None = Field(default=None, description="One number a stage; left out = all 1.")
     schedule: Literal["1f1b", "sync"] = "1f1b"
     micro_batches: Annotated[int, Field(ge=1, le=100_000)] = 1
 

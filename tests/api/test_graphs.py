@@ -8,6 +8,7 @@ from policies.model.cluster import Server
 from policies.model.graph import StageGraph
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
+from service.api.schemas import STAGES_MAX
 from tests.api.conftest import World
 from tests.api.helpers import assert_problem, graph_job, plain_job
 
@@ -100,3 +101,10 @@ def test_a_graph_in_pieces_cannot_be_cut(client: Client) -> None:
     graph = chain(1, 1) | {"edges": []}
     answer = client.post("/v1/jobs", json=graph_job(graph=graph, parallelism={"stages": 2, "replicas": [1, 1]}))
     assert_problem(answer, "invalid-body", ["/parallelism/stages"])
+
+
+def test_the_deepest_pipeline_is_taken(client: Client, world: World) -> None:
+    world.servers.append(Server("large", STAGES_MAX))
+    parallelism = {"stages": STAGES_MAX, "replicas": [1] * STAGES_MAX}
+    spec = submitted(client, world, graph_job(graph=chain(*[0.1] * STAGES_MAX), parallelism=parallelism))
+    assert len(stages(spec).stages) == spec.gpus == STAGES_MAX
