@@ -103,6 +103,19 @@ def test_a_change_of_the_job_changes_its_tag(client: Client, world: World) -> No
     assert answer.headers["etag"] != before
 
 
+def test_the_newest_prediction_counts(client: Client, world: World) -> None:
+    job_id = started(client, world)
+    job = world.store.jobs([JobId(job_id)])[0]
+    job.version += 1
+    later = Prediction(Estimate((7.0,), Unit.SERVICE_S, "cold start: cluster median"))
+    write = JobWrite(job, job.version - 1, prediction=later)
+    world.store.commit(CycleBatch(2, NOW_S + 5, [], [], writes={job.id: write}))
+    shown = client.get(f"/v1/jobs/{job_id}").json()["prediction"]
+    assert (shown["p50"], shown["unit"], shown["model_version"]) == (7.0, "service_s", None)
+    sources = [item["source"] for item in client.get("/v1/predictions", params={"job": job_id}).json()["items"]]
+    assert sources == ["cold start: cluster median", "recurrence: 14 past runs"]
+
+
 def test_attempts_name_servers_and_gpus(client: Client, world: World) -> None:
     job_id = started(client, world)
     [attempt] = client.get(f"/v1/jobs/{job_id}/attempts").json()["items"]
