@@ -58,9 +58,10 @@ class _Served:
             unit: {name: deepcopy(c) for name, c in head.calibrators.items()} for unit, head in model.heads.items()
         }
         self.champions: dict[Unit, str] = {}
+        self.insisted = kind is not None or not model.promotable
         for unit, head in model.heads.items():
             # A model of which no head passed the gate serves only because a person promoted it: then with the best it has.
-            chosen = kind or head.champion or (None if model.promotable else head.best)
+            chosen = kind or head.champion or (head.best if self.insisted else None)
             if champion and chosen is not None:
                 if chosen not in head.estimators:
                     raise ValueError(
@@ -70,6 +71,13 @@ class _Served:
 
     def version(self, kind: str) -> str:
         return f"{self.model.version}/{kind}"
+
+    def champion(self, unit: Unit, bucket: int) -> str | None:
+        """The kind that answers for jobs of this unit and history bucket; None where the ladder does."""
+        kind = self.champions.get(unit)
+        if kind is None or self.insisted or self.model.heads[unit].beats_baselines(kind, bucket):
+            return kind
+        return None
 
 
 @dataclass(slots=True)
@@ -167,8 +175,9 @@ class LivePredictor:
     ) -> None:
         """Serve with this model from now on (None: with history alone); ``candidates`` score every job as shadows.
 
-        Each head is served by its champion, or by ``kind`` where a person insists; a model without any champion (which only a
-        person would promote) by its least bad. A batch under way ends with the old model.
+        Each head is served by its champion, in the history buckets where no baseline beats it; or by ``kind`` where a person
+        insists; or, in a model without any champion (which only a person would promote), by its least bad. A batch under way
+        ends with the old model.
         Raises ValueError where the model has no such kind.
         """
         served = [] if model is None else [_Served(model, kind, champion=True)]
@@ -294,9 +303,9 @@ class LivePredictor:
     ) -> tuple[Rung | None, str]:
         """The champion's distribution and version; the ladder's where no champion may or can serve."""
         for each in served:
-            kind = each.champions.get(plan.unit, "")
-            points = said.get(each.version(kind))
-            if points is None or plan.rung is None:
+            kind = each.champion(plan.unit, plan.example.bucket)
+            points = said.get(each.version(kind)) if kind is not None else None
+            if kind is None or points is None or plan.rung is None:
                 continue
             if plan.unit in drifting:
                 reason = "the model is set aside: its errors have grown"

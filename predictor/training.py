@@ -18,7 +18,8 @@ from predictor.errors import TrainingError
 from predictor.estimator import Estimator
 from predictor.evaluation import by_history
 from predictor.forest import QuantileForest, RandomForest
-from predictor.intervals import ConformalCalibrator
+from predictor.intervals import BUCKET_RESIDUALS_MIN, ConformalCalibrator
+from predictor.recurrence import BUCKETS
 from predictor.rows import EndedRow
 
 ESTIMATORS: Final[Mapping[str, Callable[[], Estimator]]] = {
@@ -68,6 +69,19 @@ class TrainedHead:
     def best(self) -> str:
         """The model with the least pinball loss, whether or not it passed the gate."""
         return min(self.estimators, key=lambda kind: (self.metrics[kind]["pinball_log"], kind))
+
+    def beats_baselines(self, kind: str, bucket: int) -> bool:
+        """Whether the model earned this history bucket: no baseline had a lower pinball loss there.
+
+        A bucket with too few test jobs follows the whole test, but jobs never seen before do not: they are another
+        population, in which a model that is good at recurring jobs may know nothing.
+        """
+        name = BUCKETS[bucket]
+        tested = self.metrics[kind]["buckets"][name]
+        if tested["jobs"] < BUCKET_RESIDUALS_MIN:
+            return bucket > 0
+        best = min(self.metrics[baseline]["buckets"][name]["pinball_log"] for baseline in BASELINE_NAMES)
+        return bool(tested["pinball_log"] <= best)
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,35 @@ def test_a_model_that_passed_no_gate_serves_with_its_best_where_a_person_promote
     assert predictor.status().champions == {head.unit: "random_forest"}
 
 
+@pytest.mark.parametrize(
+    ("bucket", "jobs", "pinball", "serves"),
+    [
+        ("5-19", 50, 0.10, True),
+        ("5-19", 50, 0.12, False),
+        ("5-19", 49, 0.12, True),  # too few test jobs there: the whole test decides
+        ("0", 49, 0.01, False),  # but never for jobs that nobody has seen before
+        ("0", 50, 0.10, True),
+        ("0", 50, 0.12, False),
+    ],
+)
+def test_a_champion_serves_the_history_buckets_that_it_won(
+    bucket: str, jobs: int, pinball: float, serves: bool
+) -> None:
+    def scored(pinball_log: float) -> dict[str, object]:
+        return {"pinball_log": pinball_log, "buckets": {bucket: {"jobs": jobs, "pinball_log": pinball_log}}}
+
+    (head,) = small_model().heads.values()
+    metrics = {**{name: scored(0.11) for name in BASELINE_NAMES}, "xgboost": scored(pinball)}
+    model = replace(small_model(), heads={head.unit: replace(head, champion="xgboost", metrics=metrics)})
+    predictor = _warm()
+    predictor.use(model)
+    ask = _ask() if bucket == "5-19" else request(5_000, name="never", user="user3")
+    (answer,) = predictor.predict(0.0, [ask])
+    assert answer is not None
+    assert answer.estimate.model_version == (f"{model.version}/xgboost" if serves else "")
+    assert ("distribution by xgboost" in answer.estimate.source) == serves
+
+
 def test_a_batch_answers_as_single_questions_do() -> None:
     jobs = [request(6_000 + i, name=f"program{i % 12}", user=f"user{i % 6}", gpus=1 + i % 3) for i in range(40)]
     together, alone = _warm(), _warm()
