@@ -31,9 +31,9 @@ def copy(stored: tuple[Path, str], tmp_path: Path) -> Path:
 
 def test_a_stored_model_answers_exactly_as_the_trained_one(stored: tuple[Path, str]) -> None:
     folder, digest = stored
-    started_s = time.perf_counter()
+    started_s = time.process_time()
     loaded = artifacts.load(folder, manifest_sha256=digest)
-    assert time.perf_counter() - started_s < 1.0
+    assert time.process_time() - started_s < 1.0, "loading a champion costs less than a second of this thread"
     assert artifacts.metrics_json(loaded) == artifacts.metrics_json(small_model())
     for kind in ("random_forest", "xgboost", "quantile_forest"):
         answers = []
