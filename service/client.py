@@ -17,6 +17,7 @@ PAGE_SIZE = 500
 TIMEOUT_S = 30.0
 """Longer than any request takes whose transaction gets the write lock within its own limit of ten seconds."""
 NEXT_OFFSET_HEADER = "Sooner-Next-Offset"
+CUT_BYTES_HEADER = "Sooner-Cut-Bytes"
 
 TERMINAL_STATES = ("succeeded", "failed", "cancelled")
 UNFINISHED_STATES = ("queued", "starting", "running", "preempting", "cancelling")
@@ -176,10 +177,11 @@ class Accepted(TypedDict):
 
 
 class LogChunk(NamedTuple):
-    """Bytes of a log, and the offset to go on from."""
+    """Bytes of a log, the offset to go on from, and how many bytes in front of them are gone (over the log's limit)."""
 
     data: bytes
     next_offset: int
+    cut_bytes: int
 
 
 class ClientError(Exception):
@@ -281,7 +283,8 @@ class Client(AbstractContextManager["Client"]):
         """Bytes of an attempt's log (None: the newest) from ``offset``; an empty chunk is the end for now."""
         parameters = {"offset": offset} if attempt is None else {"offset": offset, "attempt": attempt}
         answer = self._request("GET", f"/v1/jobs/{job_id}/logs", parameters=parameters)
-        return LogChunk(answer.content, int(answer.headers.get(NEXT_OFFSET_HEADER, offset + len(answer.content))))
+        following = int(answer.headers.get(NEXT_OFFSET_HEADER, offset + len(answer.content)))
+        return LogChunk(answer.content, following, int(answer.headers.get(CUT_BYTES_HEADER, 0)))
 
     def cancel(self, job_id: int) -> Accepted:
         """Ask for a job's end."""

@@ -203,6 +203,8 @@ def _copy(client: Client, job_id: int, attempt: int | None, offset: int) -> int:
         chunk = client.logs(job_id, attempt, offset)
         if not chunk.data:
             return offset
+        if chunk.cut_bytes:
+            typer.echo(f"[{chunk.cut_bytes} bytes over the log's limit are gone]", err=True)
         typer.echo(chunk.data, nl=False)
         sys.stdout.flush()
         offset = chunk.next_offset

@@ -1,0 +1,378 @@
+"""Commands about jobs, against the real API."""
+
+import getpass
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policies.model.ids import JobId
+from policies.model.reasons import Explanation, Reason
+from service.api.documents import AcceptedDocument, ExplanationDocument, JobDocument
+from service.cli import jobs, output
+from service.client import Client, Job, LogChunk
+from service.db.tables import JobRow, table
+from tests.unit.cli_world import CliWorld, cli_world
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliWorld]:
+    with cli_world(tmp_path, monkeypatch) as made:
+        yield made
+
+
+def set_job(cli: CliWorld, job_id: int, **values: Any) -> None:
+    """Let a job have got somewhere, as the engine would write it."""
+    jobs_table = table(JobRow)
+    with cli.world.database.writing() as session:
+        session.connection().execute(jobs_table.update().where(jobs_table.c.id == job_id).values(**values))
+
+
+def jobs_of(text: str) -> list[Mapping[str, Any]]:
+    """The jobs of a ``sooner.jobs/1`` document, each checked against the API's own shape."""
+    document = json.loads(text)
+    assert set(document) == {"schema", "jobs"}
+    assert document["schema"] == "sooner.jobs/1"
+    for job in document["jobs"]:
+        JobDocument.model_validate(job)
+        assert set(job) == set(JobDocument.model_fields)
+    found: list[Mapping[str, Any]] = document["jobs"]
+    return found
+
+
+def test_q_shows_unfinished_jobs_in_order_and_says_why_there_is_no_eta(cli: CliWorld) -> None:
+    first, second, third = cli.submit(), cli.submit(name="other", user="ben", gpus=1), cli.submit()
+    set_job(cli, first, state="succeeded", finished_at_s=1.0)
+    result = cli.run("q")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0].split() == ["JOB", "NAME", "USER", "STATE", "REASON", "GPUS", "ITER", "ETA", "SERVERS"]
+    assert [line.split() for line in lines[1:]] == [
+        [str(second), "other", "ben", "queued", "new", "1", "-/-"],
+        [str(third), "digits", "ada", "queued", "new", "2", "-/-"],
+    ]
+    assert result.stderr == "ETA: Forecasts of the start and the end are not available yet.\n"
+
+
+def test_q_narrows_by_user_and_prints_ids_or_columns(cli: CliWorld) -> None:
+    cli.submit()
+    ben = cli.submit(user="ben")
+    assert cli.run("q", "--user", "ben", "--quiet").stdout == f"{ben}\n"
+    assert cli.run("q", "-o", "user,job").stdout.split() == ["USER", "JOB", "ada", "1", "ben", "2"]
+    wrong = cli.run("q", "-o", "user,colour")
+    assert wrong.exit_code == 2
+    assert "no column 'COLOUR'" in wrong.stderr
+    assert "SERVERS" in wrong.stderr
+
+
+def test_json_is_one_document_and_alone_on_standard_output(cli: CliWorld) -> None:
+    job_id = cli.submit()
+    result = cli.run("q", "--json")
+    assert [job["id"] for job in jobs_of(result.stdout)] == [job_id]
+    assert result.stderr == ""
+    both = cli.run("q", "--json", "--quiet")
+    assert both.exit_code == 2
+    assert "exclude each other" in both.stderr
+
+
+def test_watch_with_json_is_a_document_a_line_until_interrupted(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds: list[float] = []
+
+    def pause(seconds: float) -> None:
+        rounds.append(seconds)
+        if len(rounds) == 2:
+            raise KeyboardInterrupt
+        cli.submit()
+
+    monkeypatch.setattr(output, "pause", pause)
+    cli.submit()
+    result = cli.run("q", "--watch", "--json")
+    assert result.exit_code == 0
+    assert [len(jobs_of(line)) for line in result.stdout.splitlines()] == [1, 2]
+
+
+def test_list_shows_all_states_newest_first(cli: CliWorld) -> None:
+    ids = [cli.submit() for _ in range(3)]
+    set_job(cli, ids[0], state="failed", finished_at_s=1.0)
+    assert cli.run("job", "list", "--quiet").stdout.split() == ["3", "2", "1"]
+    assert cli.run("job", "list", "--quiet", "--state", "failed").stdout.split() == ["1"]
+    assert cli.run("job", "list", "--quiet", "--limit", "2").stdout.split() == ["3", "2"]
+    wrong = cli.run("job", "list", "--state", "sleeping")
+    assert wrong.exit_code == 2
+    assert "'sleeping' is none of" in wrong.stderr
+
+
+def test_show_is_a_card_for_one_job_and_a_table_for_several(cli: CliWorld) -> None:
+    cli.submit()
+    cli.submit(name="other")
+    card = cli.run("job", "show", "last").stdout
+    assert "name" in card.splitlines()[1]
+    assert "other" in card
+    assert "New" not in card
+    assert cli.run("job", "show", "1-2").stdout.splitlines()[0].startswith("JOB")
+    assert [job["id"] for job in jobs_of(cli.run("job", "show", "2,1", "--json").stdout)] == [2, 1]
+    missing = cli.run("job", "show", "9")
+    assert missing.exit_code == 1
+    assert "There is no job 9." in missing.stderr
+
+
+def test_explain_prints_the_numbers_that_the_loop_gives(cli: CliWorld) -> None:
+    job_id = cli.submit(gpus=4)
+    cli.world.explanations[JobId(job_id)] = Explanation(
+        Reason.FRAGMENTED, 4, 5, 3, servers_wanted=1, jobs_ahead=2, numbers={"rank_s": 1.5}
+    )
+    result = cli.run("job", "explain", str(job_id))
+    assert "Needs 4 GPUs on <=1 server; 5 free on 3 servers; 2 jobs precede it." in result.stdout
+    document = json.loads(cli.run("job", "explain", "all", "--json").stdout)
+    assert document["schema"] == "sooner.explanations/1"
+    assert set(document["explanations"][0]) == set(ExplanationDocument.model_fields)
+    assert document["explanations"][0]["numbers"] == {"rank_s": 1.5}
+
+
+def test_attempts_and_events_are_versioned_documents(cli: CliWorld) -> None:
+    job_id = cli.submit()
+    assert json.loads(cli.run("job", "attempts", "last", "--json").stdout) == {
+        "schema": "sooner.attempts/1",
+        "job_id": job_id,
+        "attempts": [],
+    }
+    events = json.loads(cli.run("job", "events", str(job_id), "--json").stdout)
+    assert events["schema"] == "sooner.events/1"
+    assert [event["target"] for event in events["events"]] == ["queued"]
+    several = cli.run("job", "events", "1,2")
+    assert several.exit_code == 2
+    assert "takes one" in several.stderr
+
+
+def test_logs_are_printed_byte_by_byte(cli: CliWorld) -> None:
+    job_id = cli.submit()
+    cli.world.logs[job_id, None] = "Müsli\n".encode() + b"\xff\n"
+    result = cli.run("job", "logs", "last")
+    assert result.stdout_bytes == "Müsli\n".encode() + b"\xff\n"
+
+
+def test_following_goes_from_attempt_to_attempt_until_the_job_ends(
+    cli: CliWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = cli.submit()
+    texts = {1: b"", 2: b""}
+
+    def first() -> None:
+        texts[1] += b"one "
+        set_job(cli, job_id, attempts=1)
+
+    def second() -> None:
+        texts[1] += b"more "
+        texts[2] += b"two"
+        set_job(cli, job_id, attempts=2)
+
+    def end() -> None:
+        texts[2] += b"!"
+        set_job(cli, job_id, state="succeeded", finished_at_s=5.0)
+
+    def logs(client: Client, job: int, attempt: int | None, offset: int) -> LogChunk:
+        assert attempt is not None
+        return LogChunk(texts[attempt][offset:], len(texts[attempt]), 0)
+
+    steps = iter([first, second, end])
+    monkeypatch.setattr(jobs, "pause", lambda seconds: next(steps)())
+    monkeypatch.setattr(Client, "logs", logs)
+    result = cli.run("job", "logs", str(job_id), "--follow")
+    assert (result.exit_code, result.stdout) == (0, "one more two!")
+
+
+def test_acting_on_jobs_says_what_was_accepted(cli: CliWorld) -> None:
+    done, one, two = cli.submit(), cli.submit(), cli.submit()
+    set_job(cli, done, state="succeeded", finished_at_s=1.0)
+    result = cli.run("job", "cancel", "all")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [f"job {one}: cancel accepted", f"job {two}: cancel accepted"]
+    document = json.loads(cli.run("job", "hold", "2-3", "--preempt", "--json").stdout)
+    assert document["schema"] == "sooner.accepted/1"
+    for each in document["accepted"]:
+        assert set(each) == set(AcceptedDocument.model_fields)
+    assert [each["job_id"] for each in document["accepted"]] == [one, two]
+    assert "release accepted" in cli.run("job", "release", "last").stdout
+    assert "priority accepted" in cli.run("job", "priority", "2", "--set", "-5").stdout
+
+
+def test_a_refused_action_ends_the_command_and_says_what_came_before(cli: CliWorld) -> None:
+    cli.submit()
+    done = cli.submit()
+    set_job(cli, done, state="failed", finished_at_s=1.0)
+    result = cli.run("job", "cancel", "1-2")
+    assert result.exit_code == 1
+    assert result.stdout == "job 1: cancel accepted\n"
+    assert "The job has ended: Job 2 has failed." in result.stderr
+    assert json.loads(cli.run("job", "cancel", "1-2", "--json").stdout)["accepted"][0]["job_id"] == 1
+
+
+def test_last_without_any_job_is_one_line(cli: CliWorld) -> None:
+    result = cli.run("job", "show", "last")
+    assert (result.exit_code, result.stderr) == (1, "error: there are no jobs yet\n")
+
+
+# Submitting
+
+
+def submitted(cli: CliWorld) -> dict[str, Any]:
+    """The newest job's specification as the database holds it."""
+    with cli.world.database.reading() as session:
+        row = session.connection().execute(table(JobRow).select().order_by(table(JobRow).c.id.desc())).first()
+    assert row is not None
+    return dict(row.spec)
+
+
+def test_a_command_is_submitted_with_the_login_name_and_runs_here(
+    cli: CliWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(getpass, "getuser", lambda: "grace")
+    result = cli.run(
+        "job",
+        "submit",
+        "--name",
+        "train",
+        "--gpus",
+        "2",
+        "--env",
+        "LR=0.1",
+        "--quiet",
+        "--",
+        "python",
+        "t.py",
+        "--fast",
+    )
+    assert (result.exit_code, result.stdout) == (0, "1\n")
+    spec = submitted(cli)
+    assert (spec["user"], spec["command"], spec["gpus"], spec["env"]) == (
+        "grace",
+        ["python", "t.py", "--fast"],
+        2,
+        {"LR": "0.1"},
+    )
+    assert spec["working_dir"] == str(Path.cwd())
+
+
+def test_a_command_may_be_one_text(cli: CliWorld) -> None:
+    result = cli.run("job", "submit", "--name", "train", "--command", "python -c 'print(1)'", "--user", "ada")
+    assert result.exit_code == 0
+    assert submitted(cli)["command"] == ["python", "-c", "print(1)"]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text"),
+    [
+        ("yaml", "name: a\ncommand: [python, t.py]\ngpus: 2\nenv: {A: '1', B: '2'}\nuser: ada\n"),
+        ("json", '{"name": "a", "command": ["python", "t.py"], "gpus": 2, "env": {"A": "1", "B": "2"}, "user": "ada"}'),
+    ],
+)
+def test_a_file_is_yaml_or_json_and_options_win(cli: CliWorld, tmp_path: Path, suffix: str, text: str) -> None:
+    file = tmp_path / f"job.{suffix}"
+    file.write_text(text)
+    result = cli.run(
+        "job", "submit", str(file), "--gpus", "1", "--env", "B=3", "--hold", "--preemption-signal", "SIGUSR2"
+    )
+    assert result.exit_code == 0, result.stderr
+    spec = submitted(cli)
+    assert (spec["gpus"], spec["env"], spec["user"], spec["hold"]) == (1, {"A": "1", "B": "3"}, "ada", True)
+    assert spec["preemption"]["signal"] == "SIGUSR2"
+    assert "working_dir" not in spec
+
+
+def test_standard_input_may_hold_many_jobs(cli: CliWorld) -> None:
+    text = json.dumps([{"name": name, "command": ["true"], "gpus": 1} for name in "abc"])
+    result = cli.run("job", "submit", "-", "--quiet", text=text)
+    assert result.stdout.split() == ["1", "2", "3"]
+    assert submitted(cli)["user"] == getpass.getuser()
+
+
+def test_after_takes_selectors(cli: CliWorld) -> None:
+    cli.submit()
+    cli.submit()
+    assert cli.run("job", "submit", "--name", "x", "--after", "1,last", "--", "true").exit_code == 0
+    assert submitted(cli)["after"] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give a job file"),
+        (["--command", "true"], "needs a name"),
+        (["--name", "x", "--command", "a 'b"], "--command: No closing quotation"),
+        (["--name", "x", "--command", "a", "--", "b"], "not both"),
+        (["--name", "x", "--env", "LR", "--", "b"], "--env 'LR' is not NAME=VALUE"),
+        (["/nowhere/job.yaml"], "No such file"),
+        (["job.yaml", "other.yaml"], "give a job file"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_code_2(cli: CliWorld, arguments: list[str], message: str) -> None:
+    result = cli.run("job", "submit", *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{a: [", "cannot be read as a job"),
+        ("5", "expected a job"),
+        ("name: .nan", "cannot be read"),
+        ("name: 2020-01-01", "not JSON serializable"),
+        ("\x00", "cannot be read"),
+    ],
+)
+def test_a_file_that_is_no_job_is_one_line(cli: CliWorld, tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(text)
+    result = cli.run("job", "submit", str(file))
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_every_fault_of_a_job_is_named_with_its_pointer(cli: CliWorld, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("name: a\ncommand: [true]\ngpus: 1000\ncolour: red\n")
+    result = cli.run("job", "submit", str(file))
+    assert result.exit_code == 2
+    assert "  /command/0: " in result.stderr
+    assert "  /colour: Unknown key" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("error: The body breaks a rule")
+    assert cli.run("job", "list", "--quiet").stdout == ""
+
+
+def test_waiting_reflects_the_outcome_and_says_why_it_waits(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, bad = cli.submit(), cli.submit()
+    steps = iter(
+        [
+            lambda: set_job(cli, good, state="running", reason="started"),
+            lambda: set_job(cli, good, state="succeeded", reason="completed", finished_at_s=5.0, exit_code=0),
+            lambda: set_job(cli, bad, state="failed", reason="crashed", finished_at_s=5.0, exit_code=3),
+        ]
+    )
+    monkeypatch.setattr("service.cli.submit.pause", lambda seconds: next(steps)())
+    result = cli.run("job", "wait", "1-2", "--json")
+    assert result.exit_code == 1
+    assert [job["state"] for job in jobs_of(result.stdout)] == ["succeeded", "failed"]
+    told = [line for line in result.stderr.splitlines() if line.startswith("job 1: ")]
+    assert [line.split(": ")[1] for line in told] == ["queued", "running", "succeeded"]
+    assert "job 2 failed with exit code 3: The program ended with an error." in result.stderr
+    assert cli.run("job", "wait", "1", "--quiet").exit_code == 0
+
+
+def test_waiting_gives_up_after_its_timeout(cli: CliWorld) -> None:
+    cli.submit()
+    result = cli.run("job", "wait", "all", "--timeout-s", "0")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == "error: not ended after 0 s: 1"
+
+
+def test_names_cannot_steer_the_terminal(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.submit()
+    shown: Job = cli.client.job(1)
+    shown["name"] = "a\x1b[31mb\nc"
+    monkeypatch.setattr(Client, "jobs", lambda self, **filters: [shown])
+    assert "a?[31mb?c" in cli.run("q").stdout
