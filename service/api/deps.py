@@ -77,7 +77,8 @@ another's), or the line breaks the rules of progress files."""
 class ApiDependencies:
     """Everything that :func:`service.api.app.create_app` needs.
 
-    ``now_s`` is the wall clock in seconds since the Unix epoch. ``nudge`` wakes the loop and returns at once.
+    The callables may wait for the loop, which in turn writes to the database: the API never calls one inside a writing
+    transaction. ``now_s`` is the wall clock in seconds since the Unix epoch. ``nudge`` wakes the loop and returns at once.
     ``explain`` is None for a job that the loop does not hold (ended, or not seen yet). ``train`` starts a retraining and
     returns its run's id, ``promote`` makes a model the champion; both raise :class:`Refused`. ``migrated`` says whether
     the schema is this program's.

@@ -4,6 +4,7 @@ Times are ISO 8601 in UTC and end in ``_at``; durations are seconds and end in `
 """
 
 import hashlib
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,11 +12,9 @@ from pydantic import BaseModel, Field
 from sqlalchemy import Row
 
 from policies.lifecycle import AttemptState, Cause, JobState
-from policies.model.cluster import Cluster
 from policies.model.estimate import Unit
 from policies.model.placement import Placement
 from policies.model.reasons import Explanation, Reason
-from service.db.codec import decode
 from service.db.reads import JobSummary
 
 ETA_REASON = "Forecasts of the start and the end are not available yet."
@@ -192,8 +191,8 @@ def prediction_document(row: Row[Any]) -> PredictionDocument:
     )
 
 
-def job_document(summary: JobSummary, cluster: Cluster) -> JobDocument:
-    """A row of ``jobs`` with its prediction and placement. Says nothing that depends on the time of asking."""
+def job_document(summary: JobSummary) -> JobDocument:
+    """A row of ``jobs`` with its prediction and servers. Says nothing that depends on the time of asking."""
     row = summary.job
     here = f"/v1/jobs/{row.id}"
     reason = Reason(row.reason)
@@ -217,7 +216,7 @@ def job_document(summary: JobSummary, cluster: Cluster) -> JobDocument:
         prediction=prediction_document(summary.prediction) if summary.prediction is not None else None,
         eta=None,
         eta_reason=None if row.finished_at_s is not None else ETA_REASON,
-        servers=_server_names(summary.placement, cluster),
+        servers=list(summary.servers),
         exit_code=row.exit_code,
         links=JobLinks(
             self=here,
@@ -231,9 +230,8 @@ def job_document(summary: JobSummary, cluster: Cluster) -> JobDocument:
     )
 
 
-def attempt_document(row: Row[Any], cluster: Cluster) -> AttemptDocument:
-    """A row of ``attempts``."""
-    placement = decode(Placement, row.placement)
+def attempt_document(row: Row[Any], placement: Placement, server_names: Mapping[int, str]) -> AttemptDocument:
+    """A row of ``attempts``, with the names of its servers by position."""
     reason = Reason(row.reason) if row.reason is not None else None
     return AttemptDocument(
         id=row.id,
@@ -243,7 +241,7 @@ def attempt_document(row: Row[Any], cluster: Cluster) -> AttemptDocument:
         reason=reason,
         reason_sentence=reason.sentence if reason is not None else None,
         placement=[
-            ShareDocument(server=_server_name(share.server, cluster), gpus=share.gpus, gpu_ids=ids)
+            ShareDocument(server=server_names[share.server], gpus=share.gpus, gpu_ids=ids)
             for share, ids in zip(placement.shares, row.gpu_ids, strict=True)
         ],
         opened_at=instant(row.opened_at_s),
@@ -329,12 +327,3 @@ def etag_matches(header: str, tag: str) -> bool:
     """Whether a list of tags (``If-Match``, ``If-None-Match``) names this one; ``*`` names all."""
     given = [entry.strip().removeprefix("W/") for entry in header.split(",")]
     return tag in given or "*" in given
-
-
-def _server_names(placement: Placement | None, cluster: Cluster) -> list[str]:
-    return [] if placement is None else [_server_name(server, cluster) for server in placement.servers]
-
-
-def _server_name(position: int, cluster: Cluster) -> str:
-    # The database may be one cycle ahead of the loop's view of the cluster.
-    return cluster.servers[position].name if position < len(cluster.servers) else f"server {position}"

@@ -4,7 +4,7 @@ A list reads only the columns it shows (a spec can be large), and what belongs t
 servers) in one statement each for the whole page.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,11 +77,11 @@ _PREDICTION_COLUMNS: tuple[Column[Any], ...] = tuple(
 
 @dataclass(frozen=True, slots=True)
 class JobSummary:
-    """A job as lists and its own page show it: columns of ``jobs``, its newest prediction, the placement it holds."""
+    """A job as lists and its own page show it: columns of ``jobs``, its newest prediction, the servers it holds."""
 
     job: Row[Any]
     prediction: Row[Any] | None
-    placement: Placement | None
+    servers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class JobFilter:
 
 
 def job(connection: Connection, job_id: int) -> JobSummary | None:
-    """One job, or None. Three statements at most."""
+    """One job, or None. Four statements at most."""
     rows = connection.execute(select(*_JOB_COLUMNS).where(_JOBS.c.id == job_id)).all()
     return next(iter(_summaries(connection, rows)), None)
 
@@ -143,8 +143,8 @@ def _ids_in_state(wanted: JobFilter, state: JobState | None, before_id: int | No
 def _summaries(connection: Connection, rows: Sequence[Row[Any]]) -> list[JobSummary]:
     ids = [row.id for row in rows]
     predictions = newest_predictions(connection, ids)
-    placements = _held(connection, ids)
-    return [JobSummary(row, predictions.get(row.id), placements.get(row.id)) for row in rows]
+    servers = _held(connection, ids)
+    return [JobSummary(row, predictions.get(row.id), servers.get(row.id, ())) for row in rows]
 
 
 def newest_predictions(connection: Connection, job_ids: Collection[int]) -> Mapping[int, Row[Any]]:
@@ -158,13 +158,27 @@ def newest_predictions(connection: Connection, job_ids: Collection[int]) -> Mapp
     return {row.job_id: row for row in rows}
 
 
-def _held(connection: Connection, job_ids: Collection[int]) -> Mapping[int, Placement]:
+def _held(connection: Connection, job_ids: Collection[int]) -> Mapping[int, tuple[str, ...]]:
+    """The names of the servers on which these jobs hold GPUs, for those that do."""
     if not job_ids:
         return {}
     statement = select(_ATTEMPTS.c.job_id, _ATTEMPTS.c.placement).where(
         _ATTEMPTS.c.job_id.in_(job_ids), _ATTEMPTS.c.state.in_([state.value for state in ATTEMPT_OPEN])
     )
-    return {row.job_id: decode(Placement, row.placement) for row in connection.execute(statement)}
+    placements = {row.job_id: decode(Placement, row.placement) for row in connection.execute(statement)}
+    names = server_names(connection, placements.values())
+    return {number: tuple(names[server] for server in held.servers) for number, held in placements.items()}
+
+
+def server_names(connection: Connection, placements: Iterable[Placement]) -> Mapping[int, str]:
+    """The names of the servers of these placements, by position."""
+    positions = sorted({int(server) for placement in placements for server in placement.servers})
+    rows = table(ServerRow)
+    names: dict[int, str] = {}
+    for part in chunks(positions):
+        found = connection.execute(select(rows.c.position, rows.c.name).where(rows.c.position.in_(part)))
+        names.update((position, name) for position, name in found)
+    return names
 
 
 def job_exists(connection: Connection, job_id: int) -> bool:
@@ -187,15 +201,15 @@ def unfinished_jobs(connection: Connection) -> int:
     return int(connection.execute(statement).scalar_one())
 
 
-def attempts(connection: Connection, job_id: int, after_number: int, limit: int) -> Sequence[Row[Any]]:
-    """A job's attempts in their order."""
+def attempts(connection: Connection, job_id: int, after_number: int, limit: int) -> list[tuple[Row[Any], Placement]]:
+    """A job's attempts in their order, each with its placement."""
     statement = (
         select(_ATTEMPTS)
         .where(_ATTEMPTS.c.job_id == job_id, _ATTEMPTS.c.number > after_number)
         .order_by(_ATTEMPTS.c.number)
         .limit(limit)
     )
-    return connection.execute(statement).all()
+    return [(row, decode(Placement, row.placement)) for row in connection.execute(statement)]
 
 
 def attempt_exists(connection: Connection, job_id: int, number: int) -> bool:

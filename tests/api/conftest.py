@@ -1,7 +1,9 @@
 """The API on a real SQLite file and the real store; what the composition root would provide is played by :class:`World`."""
 
 import secrets
+import sqlite3
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from httpx import Client
-from sqlalchemy import insert
+from sqlalchemy import update
 
 from policies.model.cluster import Cluster, Server
 from policies.model.ids import AttemptId, JobId
@@ -20,11 +22,10 @@ from service.api.app import create_app
 from service.api.deps import ApiDependencies, ClusterNow, LoopStatus, Refused
 from service.api.idempotency import Keys
 from service.db.migrate import upgrade
-from service.db.rows import ServerOrigin, server_values
+from service.db.servers import enroll
 from service.db.session import Database, open_database
 from service.db.store import SqlStore
 from service.db.tables import ServerRow, table
-from service.engine.record import ServerRecord
 from service.executors.logs import LogChunk
 from service.settings import Settings
 from tests.api.client import client_of
@@ -44,6 +45,8 @@ class World:
     token: str
     now_s: float = NOW_S
     nudges: int = 0
+    asked: int = 0
+    refuses_writers: bool = False
     healthy: bool = True
     migrated: bool = True
     servers: list[Server] = field(
@@ -68,7 +71,7 @@ class World:
             now_s=lambda: self.now_s,
             nudge=self._nudge,
             cluster=self._cluster,
-            explain=self.explanations.get,
+            explain=self._explain,
             loop_status=lambda: LoopStatus(7, self.now_s, self.healthy),
             migrated=lambda: self.migrated,
             read_logs=self._read_logs,
@@ -77,23 +80,34 @@ class World:
             progress_sink=self._progress,
         )
 
+    def _waits_for_the_loop(self) -> None:
+        """The loop writes while it holds what these answers need: nobody may ask holding the write lock."""
+        self.asked += 1
+        if self.refuses_writers:
+            with closing(sqlite3.connect(self.settings.data_dir / "sooner.db", timeout=0)) as connection:
+                connection.execute("BEGIN IMMEDIATE")
+
     def _nudge(self) -> None:
+        self._waits_for_the_loop()
         self.nudges += 1
 
+    def _explain(self, job: JobId) -> Explanation | None:
+        self._waits_for_the_loop()
+        return self.explanations.get(job)
+
     def _cluster(self) -> ClusterNow:
+        self._waits_for_the_loop()
         usable = [self.usable.get(server.name, server.gpus) for server in self.servers]
         free = [self.free.get(server.name, server.gpus) for server in self.servers]
         return ClusterNow(Cluster("test", tuple(self.servers)), usable, free)
 
     def say_of_servers(self, said: Mapping[str, tuple[bool, bool]]) -> None:
         """Store what the engine would: (drained, down) of servers by name."""
-        specs = {server.name: (position, server) for position, server in enumerate(self.servers)}
-        rows = [
-            server_values(*specs[name], ServerRecord(drained=drained, down=down), ServerOrigin.FILE)
-            for name, (drained, down) in said.items()
-        ]
+        servers = table(ServerRow)
         with self.database.writing() as session:
-            session.connection().execute(insert(table(ServerRow)), rows)
+            for name, (drained, down) in said.items():
+                statement = update(servers).where(servers.c.name == name).values(drained=drained, down=down)
+                session.connection().execute(statement)
 
     def _read_logs(self, job: JobId, attempt: int | None, offset: int, limit: int) -> LogChunk:
         data = self.logs[job, attempt]
@@ -102,12 +116,14 @@ class World:
         return LogChunk(part, start, start + len(part), 0, len(data))
 
     def _train(self) -> int:
+        self._waits_for_the_loop()
         if self.refusal:
             raise Refused(self.refusal)
         self.trainings += 1
         return self.trainings
 
     def _promote(self, model_id: str) -> None:
+        self._waits_for_the_loop()
         if self.refusal:
             raise Refused(self.refusal)
         self.promoted.append(model_id)
@@ -135,7 +151,9 @@ def make_world(folder: Path, **settings: Any) -> World:
     url = f"sqlite:///{path}"
     database = open_database(url)
     chosen = Settings(data_dir=folder, database_url=url, **settings)
-    return World(database, SqlStore(database), chosen, TOKEN)
+    world = World(database, SqlStore(database), chosen, TOKEN)
+    enroll(database, Cluster("test", tuple(world.servers)))
+    return world
 
 
 @pytest.fixture

@@ -51,8 +51,8 @@ def attempts(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[Attemp
     with dependencies.database.reading() as session:
         require_job(session.connection(), job_id)
         rows = reads.attempts(session.connection(), job_id, position[0] if position else 0, paging.limit + 1)
-    cluster = dependencies.cluster().cluster
-    return paging.page(scope, rows, lambda row: (row.number,), lambda row: attempt_document(row, cluster))
+        names = reads.server_names(session.connection(), (placement for _, placement in rows))
+    return paging.page(scope, rows, lambda pair: (pair[0].number,), lambda pair: attempt_document(*pair, names))
 
 
 @routes.get("/jobs/{job_id}/events", responses=problems(404), summary="A job's story")

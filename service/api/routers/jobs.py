@@ -60,9 +60,7 @@ def _insert(session: Session, dependencies: ApiDependencies, specs: list[JobSpec
         detail = f"At most {limit} unfinished jobs (setting jobs_queued_max)."
         raise Problem(ProblemType.QUEUE_FULL, detail, headers={"Retry-After": "60"})
     ids = dependencies.store.submit(session, specs, dependencies.now_s())
-    session.flush()
-    cluster = dependencies.cluster().cluster
-    documents = [job_document(summary, cluster) for summary in reads.jobs_by_id(connection, ids)]
+    documents = [job_document(summary) for summary in reads.jobs_by_id(connection, ids)]
     if single:
         return Answer(201, documents[0].model_dump(mode="json"), documents[0].links.self)
     body = JobsDocument(jobs=documents).model_dump(mode="json")
@@ -99,8 +97,7 @@ def list_jobs(
     with dependencies.database.reading() as session:
         before = position[0] if position is not None else None
         rows = reads.jobs(session.connection(), wanted, before, paging.limit + 1)
-    cluster = dependencies.cluster().cluster
-    return paging.page(scope, rows, lambda row: (row.job.id,), lambda row: job_document(row, cluster))
+    return paging.page(scope, rows, lambda row: (row.job.id,), job_document)
 
 
 @routes.get(
@@ -115,7 +112,7 @@ def show_job(
     """With its newest prediction and the servers it holds. The ETag changes exactly when the answer does."""
     with dependencies.database.reading() as session:
         summary = job_or_404(session.connection(), job_id)
-    document = job_document(summary, dependencies.cluster().cluster)
+    document = job_document(summary)
     headers = {"ETag": etag(document), "Cache-Control": "private, no-cache"}
     if if_none_match is not None and etag_matches(if_none_match, headers["ETag"]):
         return Response(status_code=304, headers=headers)
@@ -201,7 +198,7 @@ def _ask(dependencies: ApiDependencies, keys: Keys, keyed: KeyedRequest, if_matc
     def effect(session: Session) -> Answer:
         summary = job_or_404(session.connection(), job_id)
         if if_match is not None:
-            tag = etag(job_document(summary, dependencies.cluster().cluster))
+            tag = etag(job_document(summary))
             if not etag_matches(if_match, tag):
                 raise Problem(ProblemType.PRECONDITION_FAILED, headers={"ETag": tag})
         if JobState(summary.job.state) in TERMINAL:
