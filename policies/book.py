@@ -91,7 +91,9 @@ class Book:
         if spec.parallelism is not None and not spec.parallelism.tensor_across_servers:
             tensor = max(spec.parallelism.tensor)
         gang = (spec.gpus, spec.gpu_type or "", tensor if tensor > 1 else 0)
-        key = Key(self.tier(job.id), -job.priority, rank, job.submitted_at_s, job.id)
+        tier = self.tier(job.id)
+        # Among guarded jobs age alone decides: else a stream of better-ranked ones would starve the oldest all the same.
+        key = Key(tier, -job.priority, rank if tier else 0.0, job.submitted_at_s, job.id)
         entries = self.waiting.get(gang)
         if entries is None:
             entries = self.waiting[gang] = SortedList()

@@ -1,0 +1,32 @@
+"""What must hold of an engine's world after every pass, whatever happened before."""
+
+from policies.lifecycle import ATTEMPT_OPEN, HOLDS_GPUS, TERMINAL, JobState
+from policies.model.ids import ServerIndex
+from service.engine.world import World
+
+
+def assert_sane(world: World) -> None:
+    """GPUs are held exactly in the four states, by one job each; nothing else is lost or invented."""
+    free = [set(range(server.gpus)) for server in world.cluster.servers]
+    held = set()
+    for job in world.jobs.values():
+        assert job.state not in TERMINAL, f"job {job.id} ended and is still in the world"
+        assert (job.attempt is not None) == (job.state in HOLDS_GPUS), f"job {job.id}: {job.state}, {job.attempt}"
+        assert job.unmet_dependencies >= 0
+        assert job.iterations >= 0.0
+        assert job.service_s >= 0.0
+        if job.attempt is not None:
+            held.add(job.id)
+            assert job.attempt.state in ATTEMPT_OPEN
+            assert job.attempt.number == job.attempts
+            assert job.attempt.placement.gpus == job.spec.gpus, f"job {job.id} is not a whole gang"
+            for share, gpus in zip(job.attempt.placement.shares, job.attempt.gpu_ids, strict=True):
+                assert len(gpus) == share.gpus
+                assert free[share.server].issuperset(gpus), f"job {job.id} holds GPUs of another"
+                free[share.server].difference_update(gpus)
+        if job.reservation is not None:
+            assert job.state is JobState.QUEUED
+    assert set(world.holding()) == held
+    for index, gpus in enumerate(free):
+        usable = world.servers[index].usable
+        assert world.free_gpus(ServerIndex(index)) == (len(gpus) if usable else 0)

@@ -1,0 +1,350 @@
+"""Scenarios that read like a specification: a cluster, jobs, a policy, and what starts, stops and waits, and why.
+
+Everything runs on the real engine with the memory store, the simulated executor and simulated time::
+
+    story = cluster("1x4", policy("fifo"))
+    story.job("first", gpus=4, runs_s=100)
+    story.job("second", gpus=1, runs_s=10)
+    story.until(0).starts("first").waits("second", Reason.RESOURCES)
+    story.until(100).finishes("first").starts("second")
+
+A check looks at what happened since the last ``until`` and must name all of it, in order.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from policies.base import Policy
+from policies.lifecycle import Cause, JobState
+from policies.model.cluster import Cluster, Server
+from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRequest, Unit
+from policies.model.ids import AttemptId, JobId, ServerIndex, attempt_id
+from policies.model.job import IterationTimes, JobSpec, PreemptionSignal
+from policies.model.reasons import Reason
+from policies.registry import make_policy
+from service.engine.commands import Command, Launch, Stop
+from service.engine.cycle import EngineSettings
+from service.engine.engine import CycleOutcome, Engine, Ports
+from service.engine.events import Fact, FactKind, JobEvent, Report
+from service.engine.memory import MemoryStore
+from service.engine.ports import AttemptStatus, CycleBatch, Store
+from service.engine.record import JobRecord
+from service.engine.world import Costs
+from service.sim.clock import Priority, SimClock
+from service.sim.executor import ExecutorCosts, JobTruth, SimulatedExecutor
+from tests.scenarios.checks import assert_sane
+
+
+def policy(name: str, **options: object) -> Policy[Any]:
+    """A policy by name with options as on the command line."""
+    return make_policy(name, {key: str(value).lower() for key, value in options.items()})
+
+
+def servers(shape: str) -> tuple[Server, ...]:
+    """``"2x4"``: two servers of four GPUs; ``"1x4:A100 2x8"``: one of A100 and two of the default type."""
+    made: list[Server] = []
+    for part in shape.split():
+        size, _, gpu_type = part.partition(":")
+        count, gpus = (int(number) for number in size.split("x"))
+        made += [Server(f"s{len(made) + n}", gpus, gpu_type or "V100") for n in range(count)]
+    return tuple(made)
+
+
+class Told:
+    """A predictor that says what the scenario told it: points in seconds of service, or nothing."""
+
+    def __init__(self) -> None:
+        self.points: dict[JobId, tuple[float, ...] | None] = {}
+        self.learnt: list[EndedJob] = []
+
+    def predict(self, now_s: float, requests: Sequence[PredictionRequest]) -> Sequence[Prediction | None]:
+        answers: list[Prediction | None] = []
+        for request in requests:
+            points = self.points[request.job]
+            estimate = None if points is None else Estimate(points, Unit.SERVICE_S, "told", seconds_per_unit=1.0)
+            answers.append(None if estimate is None else Prediction(estimate))
+        return answers
+
+    def ended(self, label: EndedJob) -> None:
+        self.learnt.append(label)
+
+
+class Wire:
+    """Between the engine and the executor: keeps the commands, and lets a scenario say things of its own."""
+
+    def __init__(self, inner: SimulatedExecutor) -> None:
+        self.inner = inner
+        self.sent: list[Command] = []
+        self.said: list[Report] = []
+        self.zombies: dict[AttemptId, AttemptStatus] = {}
+        """Attempts that run although nobody wants them to."""
+        self.cut = False
+        """While cut, commands get lost on the way."""
+
+    def send(self, commands: Sequence[Command]) -> None:
+        self.sent += commands
+        if not self.cut:
+            self.inner.send(commands)
+
+    def poll(self) -> Sequence[Report]:
+        return [*self.inner.poll(), *self.said]
+
+    def acknowledge(self, reports: Sequence[Report]) -> None:
+        self.said = [report for report in self.said if report not in reports]
+        self.inner.acknowledge(reports)
+
+    def observed(self) -> Mapping[AttemptId, AttemptStatus]:
+        return {**self.inner.observed(), **self.zombies}
+
+
+@dataclass
+class Log:
+    """Sink: every transition, and which of them a scenario has not looked at yet."""
+
+    events: list[JobEvent] = field(default_factory=list)
+    seen: int = 0
+
+    def transition(self, event: JobEvent, job: JobRecord) -> None:
+        self.events.append(event)
+
+    def cycle(self, batch: CycleBatch) -> None:
+        pass
+
+
+class Story:
+    """See the module. Times are seconds; jobs are known by name."""
+
+    def __init__(
+        self,
+        shape: str,
+        chosen: Policy[Any],
+        *,
+        costs: ExecutorCosts | None = None,
+        settings: EngineSettings | None = None,
+        store: Store | None = None,
+        names: Sequence[Server] | None = None,
+    ) -> None:
+        self.cluster = Cluster("scenario", tuple(names) if names is not None else servers(shape))
+        self.clock = SimClock()
+        self.memory = MemoryStore(durable=True)
+        self.store = store or self.memory
+        self.truths: dict[JobId, JobTruth] = {}
+        self.costs = costs or ExecutorCosts(restart_s=0.0)
+        self.executor = SimulatedExecutor(self.clock, self.cluster, self.truths, self.costs)
+        self.wire = Wire(self.executor)
+        self.told = Told()
+        self.log = Log()
+        self.settings = settings or EngineSettings()
+        self.policy = chosen
+        self.ids: dict[str, JobId] = {}
+        self.records: dict[str, JobRecord] = {}
+        self._wake_at_s: float | None = None
+        self.engine = self._engine()
+
+    def _engine(self) -> Engine[Any]:
+        ports = Ports(self.store, self.wire, self.clock, self.told, self.log)
+        costs = Costs(self.costs.checkpoint_s, self.costs.restart_s)
+        return Engine(self.policy, self.cluster, ports, costs, self.settings)
+
+    # What happens.
+
+    def job(
+        self,
+        name: str,
+        *,
+        gpus: int = 1,
+        runs_s: float = 10.0,
+        at_s: float = 0.0,
+        predicted: float | tuple[float, ...] | str | None = "truth",
+        times: IterationTimes | None = None,
+        **spec: Any,
+    ) -> Self:
+        """Submit a job at ``at_s``. ``predicted``: seconds, points, None for no estimate; by default the truth."""
+        job_id = self.ids[name] = JobId(len(self.ids) + 1)
+        if predicted == "truth":
+            predicted = runs_s
+        self.told.points[job_id] = (
+            (float(predicted),) if isinstance(predicted, int | float) else predicted  # type: ignore[assignment]
+        )
+        spec["after"] = tuple(self.ids[other] for other in spec.get("after", ()))
+        spec.setdefault("preemption", PreemptionSignal())
+        full = JobSpec(name=name, user="u", gpus=gpus, **spec)
+        self.truths[job_id] = JobTruth(runs_s, None, times)
+        at_s = max(at_s, self.clock.now_s())
+
+        def arrive() -> None:
+            record = JobRecord(
+                job_id, full, at_s, priority=full.priority, held=full.hold, anchor_s=at_s, iteration_times=times
+            )
+            self.memory.submit(record)
+
+        self.clock.schedule(at_s, Priority.ARRIVAL, arrive)
+        return self
+
+    def _fact(self, kind: FactKind, name: str | None = None, **more: Any) -> Self:
+        job = self.ids[name] if name is not None else None
+        self.memory.add_fact(Fact(0, kind, self.clock.now_s(), job, **more))
+        return self
+
+    def cancel(self, name: str) -> Self:
+        return self._fact(FactKind.CANCEL, name)
+
+    def hold(self, name: str, *, preempt: bool = False) -> Self:
+        return self._fact(FactKind.HOLD, name, preempt=preempt)
+
+    def release(self, name: str) -> Self:
+        return self._fact(FactKind.RELEASE, name)
+
+    def prioritise(self, name: str, priority: int) -> Self:
+        return self._fact(FactKind.PRIORITY, name, priority=priority)
+
+    def drain(self, server: int) -> Self:
+        return self._fact(FactKind.SERVER_DRAINED, server=ServerIndex(server))
+
+    def resume(self, server: int) -> Self:
+        return self._fact(FactKind.SERVER_RESUMED, server=ServerIndex(server))
+
+    def add_server(self, gpus: int, gpu_type: str = "V100") -> Self:
+        return self._fact(
+            FactKind.SERVER_ADDED, server_spec=Server(f"n{len(self.engine.world.servers)}", gpus, gpu_type)
+        )
+
+    def crash(self, name: str) -> Self:
+        self.executor.crash(self.attempt(name))
+        return self
+
+    def says(self, report: Report) -> Self:
+        """The executor makes this report as well, until it is acknowledged."""
+        self.wire.said.append(report)
+        return self
+
+    def restart(self) -> Self:
+        """The service dies and starts again: a new engine on what the store has kept."""
+        self.engine = self._engine()
+        self.engine.reconcile()
+        return self
+
+    def until(self, at_s: float) -> Self:
+        """Let time pass up to and including ``at_s``, one pass at every instant at which something happens."""
+        self.log.seen = len(self.log.events)
+        while (instant_s := self._next_instant_s()) is not None and instant_s <= at_s:
+            self.clock.advance(instant_s)
+            self.cycle()
+        self.clock.advance(at_s)
+        self.cycle()
+        for _ in range(100):  # what a decision caused may cause another one at the same instant
+            if (wake_s := self._next_instant_s()) is None or wake_s > at_s:
+                return self
+            self.clock.advance(at_s)
+            self.cycle()
+        raise AssertionError(f"no rest at {at_s} s")
+
+    def to_the_end(self) -> Self:
+        """Until nothing is left to happen."""
+        self.log.seen = len(self.log.events)
+        self.cycle()
+        for _ in itertools.count():
+            instant_s = self._next_instant_s()
+            if instant_s is None:
+                return self
+            self.clock.advance(instant_s)
+            self.cycle()
+        return self
+
+    def cycle(self) -> CycleOutcome:
+        """One pass, after which the world must be sane."""
+        outcome = self.engine.cycle()
+        self._wake_at_s = outcome.wake_at_s
+        assert not self.engine.violations, self.engine.violations
+        assert_sane(self.engine.world)
+        for name, job in self.ids.items():
+            if job in self.engine.world.jobs:
+                self.records[name] = self.engine.world.jobs[job]
+        return outcome
+
+    def _next_instant_s(self) -> float | None:
+        times = [self.clock.next_at_s]
+        if self._wake_at_s is not None and self.engine.world.jobs:
+            times.append(max(self._wake_at_s, self.clock.now_s()))
+        return min((at_s for at_s in times if at_s is not None), default=None)
+
+    # What is expected.
+
+    def attempt(self, name: str) -> AttemptId:
+        return attempt_id(self.ids[name], self.records[name].attempts)
+
+    def state(self, name: str) -> JobState:
+        """The committed state."""
+        return self.memory.jobs([self.ids[name]])[0].state
+
+    def record(self, name: str) -> JobRecord:
+        """The job as committed."""
+        return self.memory.jobs([self.ids[name]])[0]
+
+    def _entered(self, target: JobState, cause: Cause | None = None) -> list[str]:
+        names = {job: name for name, job in self.ids.items()}
+        return [
+            names[event.job]
+            for event in self.log.events[self.log.seen :]
+            if event.target is target and cause in (None, event.cause)
+        ]
+
+    def starts(self, *names: str) -> Self:
+        started = self._entered(JobState.STARTING)
+        assert started == list(names), started
+        return self
+
+    def preempts(self, *names: str) -> Self:
+        preempted = self._entered(JobState.PREEMPTING)
+        assert preempted == list(names), preempted
+        return self
+
+    def finishes(self, *names: str) -> Self:
+        finished = self._entered(JobState.SUCCEEDED)
+        assert finished == list(names), finished
+        return self
+
+    def fails(self, name: str, reason: Reason) -> Self:
+        assert self._entered(JobState.FAILED) == [name]
+        assert self.record(name).reason is reason
+        return self
+
+    def cancels(self, *names: str) -> Self:
+        assert self._entered(JobState.CANCELLED) == list(names)
+        return self
+
+    def requeues(self, name: str, cause: Cause) -> Self:
+        assert self._entered(JobState.QUEUED, cause) == [name]
+        return self
+
+    def waits(self, name: str, reason: Reason) -> Self:
+        job = self.record(name)
+        assert (job.state, job.reason) == (JobState.QUEUED, reason)
+        explained = self.engine.explain(job.id)
+        assert explained.reason is reason
+        assert explained.sentence
+        return self
+
+    def runs(self, *names: str) -> Self:
+        """Exactly these run."""
+        running = [name for name in self.ids if self.state(name) is JobState.RUNNING]
+        assert running == sorted(names, key=lambda name: self.ids[name])
+        return self
+
+    def on(self, name: str, *where: int) -> Self:
+        """The servers that the job holds GPUs on."""
+        placement = self.record(name).placement
+        assert placement is not None
+        assert placement.servers == where
+        return self
+
+    def commands(self, kind: type[Launch] | type[Stop]) -> list[str]:
+        """The attempts that commands of this kind were sent for."""
+        return [str(command.attempt) for command in self.wire.sent if isinstance(command, kind)]
+
+
+def cluster(shape: str, chosen: Policy[Any], **more: Any) -> Story:
+    """A scenario on a cluster of this shape under this policy."""
+    return Story(shape, chosen, **more)

@@ -1,0 +1,263 @@
+"""Failures, retries, yields, walltimes, dependencies, and reports that are late, doubled or foreign."""
+
+import pytest
+
+from policies.lifecycle import AttemptState, Cause, JobState
+from policies.model.ids import AttemptId, ServerIndex
+from policies.model.reasons import Reason
+from service.engine.commands import Launch, Stop
+from service.engine.cycle import EngineSettings
+from service.engine.events import Report, ReportKind
+from service.engine.ports import AttemptStatus
+from service.sim.executor import ExecutorCosts
+from tests.scenarios.dsl import Story, cluster, policy
+
+
+def one(**settings: float) -> Story:
+    return cluster("1x1", policy("fifo"), settings=EngineSettings(**settings))  # type: ignore[arg-type]
+
+
+def test_a_crash_goes_back_to_the_last_checkpoint_and_is_tried_again() -> None:
+    story = one().job("a", runs_s=1000, checkpoint_period_s=300).until(700)
+    story.crash("a").until(700).requeues("a", Cause.RETRYABLE_FAILURE).starts("a")
+    assert story.record("a").service_s == 600.0
+    story.until(1100).finishes("a")
+
+
+def test_retries_run_out() -> None:
+    story = one().job("a", runs_s=1000, max_retries=1).until(1)
+    story.crash("a").until(2).starts("a")
+    story.crash("a").until(3).fails("a", Reason.RETRIES_EXHAUSTED)
+
+
+def test_a_job_that_allows_no_retry_fails_with_the_reason_itself() -> None:
+    story = one().job("a", max_retries=0).until(1)
+    story.crash("a").until(2).fails("a", Reason.CRASHED)
+
+
+def test_a_pause_before_each_retry_grows_and_is_explained() -> None:
+    story = one(retry_backoff_s=10.0).job("a", runs_s=1000).until(1)
+    story.crash("a").until(5).starts().waits("a", Reason.RETRY_BACKOFF)
+    story.until(14).starts()
+    story.until(15).starts("a")
+    story.crash("a").until(16).waits("a", Reason.RETRY_BACKOFF)
+    story.until(35.9).starts()
+    story.until(36).starts("a")
+
+
+def test_a_pause_outlives_a_restart_of_the_service() -> None:
+    story = one(retry_backoff_s=10.0).job("a", runs_s=1000).until(1)
+    story.crash("a").until(1).restart().until(10.9).waits("a", Reason.RETRY_BACKOFF)
+    story.until(11).starts("a")
+
+
+def test_a_hold_during_the_pause_and_its_release() -> None:
+    story = one(retry_backoff_s=10.0).job("a", runs_s=1000).until(1)
+    story.crash("a").until(1).hold("a").until(2).waits("a", Reason.HELD)
+    story.release("a").until(3).waits("a", Reason.RETRY_BACKOFF)
+    story.hold("a").until(20).starts().waits("a", Reason.HELD)
+    story.release("a").until(21).starts("a")
+
+
+@pytest.mark.parametrize("reason", [Reason.COMMAND_NOT_FOUND, Reason.CHECKPOINT_UNREADABLE])
+def test_what_a_retry_cannot_mend_is_not_retried(reason: Reason) -> None:
+    story = one().job("a").until(1)
+    story.says(Report(ReportKind.EXITED, 1.0, story.attempt("a"), exit_code=127, reason=reason))
+    story.until(2).fails("a", reason)
+
+
+def test_a_launch_that_failed_says_so() -> None:
+    story = cluster("1x1", policy("fifo"), costs=ExecutorCosts(launch_latency_s=5.0)).job("a", max_retries=0).until(1)
+    story.says(Report(ReportKind.LAUNCH_FAILED, 1.0, story.attempt("a"))).until(2).fails("a", Reason.LAUNCH_FAILED)
+
+
+def test_yields_use_no_retry_but_are_not_endless() -> None:
+    story = one(yields_max=2).job("a", runs_s=1000, max_retries=0).until(1)
+    for at_s in (2.0, 3.0):
+        story.says(Report(ReportKind.EXITED, at_s, story.attempt("a"), exit_code=75))
+        story.until(at_s).requeues("a", Cause.YIELDED).starts("a")
+    assert story.record("a").retries == 0
+    story.says(Report(ReportKind.EXITED, 4.0, story.attempt("a"), exit_code=75))
+    story.until(4).fails("a", Reason.YIELDS_EXHAUSTED)
+
+
+def test_a_walltime_ends_a_job_and_counts_all_its_attempts() -> None:
+    story = cluster("1x1", policy("asrpt", guard_share=0))
+    story.job("a", runs_s=1000, walltime_s=100.0).until(60)
+    story.job("short", runs_s=10).until(60).preempts("a")
+    story.until(109.9)
+    assert story.state("a") is JobState.RUNNING
+    story.until(110).fails("a", Reason.WALLTIME)
+
+
+def test_a_walltime_is_kept_after_a_restart_of_the_service() -> None:
+    story = one().job("a", runs_s=1000, walltime_s=100.0).until(60).restart()
+    story.until(99).runs("a").until(100).fails("a", Reason.WALLTIME)
+
+
+def test_a_job_starts_when_all_it_waits_for_have_succeeded() -> None:
+    story = cluster("1x4", policy("fifo_backfill"))
+    story.job("a", runs_s=10).job("b", runs_s=20).job("c", after=["a", "b"]).until(10).waits("c", Reason.DEPENDENCY)
+    story.restart().until(20).finishes("b").starts("c")
+
+
+def test_a_dependency_named_twice_counts_once() -> None:
+    story = cluster("1x4", policy("fifo_backfill"))
+    story.job("a", runs_s=10).job("c", after=["a", "a"]).until(10).starts("a", "c")
+
+
+def test_a_failed_dependency_cancels_all_that_hang_on_it() -> None:
+    """A chain longer than Python's recursion limit."""
+    story = cluster("1x4", policy("fifo_backfill"))
+    story.job("0", runs_s=100, max_retries=0).job("free", runs_s=200)
+    for number in range(1, 1200):
+        story.job(str(number), after=[str(number - 1)])
+    story.until(1)
+    story.crash("0").until(2).fails("0", Reason.CRASHED)
+    assert story.record("1199").reason is Reason.DEPENDENCY_FAILED
+    assert story.state("1199") is JobState.CANCELLED
+    story.runs("free")
+
+
+def test_a_job_that_is_submitted_after_its_dependency_has_failed() -> None:
+    story = one().job("a", max_retries=0).until(1)
+    story.crash("a").until(2).fails("a", Reason.CRASHED)
+    story.job("b", after=["a"]).until(3).cancels("b")
+
+
+def test_a_job_that_is_submitted_in_the_very_pass_in_which_its_dependency_succeeds() -> None:
+    story = one().job("a", runs_s=10).until(9).job("b", after=["a"], at_s=10).until(10).finishes("a").starts("b")
+
+
+def test_a_doubled_report_changes_nothing() -> None:
+    story = one().job("a", runs_s=100).job("b", runs_s=100).until(50)
+    attempt = story.attempt("a")
+    story.crash("a").until(50)
+    before = story.record("a").copy()
+    story.says(Report(ReportKind.EXITED, 50.0, attempt, exit_code=1)).until(51)
+    assert story.record("a") == before
+    assert not story.wire.said, "it is acknowledged all the same"
+
+
+def test_a_late_start_of_a_closed_attempt_is_fenced() -> None:
+    story = one().job("a", runs_s=100).until(5)
+    old = story.attempt("a")
+    story.crash("a").until(6).starts("a")
+    story.says(Report(ReportKind.STARTED, 6.0, old)).until(7).runs("a")
+    assert story.commands(Stop) == [str(old)]
+
+
+def test_reports_of_jobs_that_nobody_knows() -> None:
+    story = one().job("a", runs_s=100).until(5)
+    for kind in ReportKind:
+        if kind not in (ReportKind.SERVER_DOWN, ReportKind.SERVER_UP):
+            story.says(Report(kind, 5.0, AttemptId("77.1"), exit_code=0))
+    story.until(6).runs("a")
+    assert story.commands(Stop) == ["77.1"]
+
+
+def test_the_end_may_come_before_the_start() -> None:
+    story = cluster("1x1", policy("fifo"), costs=ExecutorCosts(launch_latency_s=50.0)).job("a").until(1)
+    attempt = story.attempt("a")
+    story.says(Report(ReportKind.EXITED, 1.0, attempt, exit_code=0)).until(2).finishes("a")
+    story.to_the_end()
+    assert str(attempt) in story.commands(Stop), "the start that came late is fenced"
+
+
+def test_progress_is_measured_between_reports_and_survives_what_is_checkpointed() -> None:
+    story = one().job("a", runs_s=1000).until(10)
+    for at_s, iteration, checkpoint in ((20.0, 10.0, 0.0), (40.0, 30.0, 20.0)):
+        report = Report(
+            ReportKind.PROGRESS, at_s, story.attempt("a"), iteration=iteration, checkpoint_iteration=checkpoint
+        )
+        story.until(at_s).says(report).until(at_s)
+    job = story.record("a")
+    assert job.measured_s_per_iteration == 1.0
+    assert (job.iterations, job.checkpoint_iteration) == (30.0, 20.0)
+    story.says(Report(ReportKind.PROGRESS, 41.0, story.attempt("a"), iteration=5.0)).until(41)
+    assert story.record("a").iterations == 30.0, "progress never falls"
+    story.says(Report(ReportKind.EXITED, 42.0, story.attempt("a"), exit_code=9)).until(42)
+    assert story.record("a").iterations == 20.0
+
+
+def test_a_late_progress_report_counts_no_time_twice() -> None:
+    story = one().job("a", runs_s=1000).until(10)
+    story.says(Report(ReportKind.PROGRESS, 10.0, story.attempt("a"), iteration=5.0)).until(10)
+    story.until(20).says(Report(ReportKind.PROGRESS, 4.0, story.attempt("a"), iteration=5.0)).until(20)
+    assert story.engine.world.jobs[story.ids["a"]].service_s == 10.0
+
+
+def test_a_lost_server_loses_its_jobs_and_takes_no_more_until_it_is_back() -> None:
+    story = cluster("2x1", policy("fifo_backfill")).job("a", runs_s=1000).job("b", runs_s=1000).until(10)
+    story.executor.fail_server(ServerIndex(0))
+    story.until(10).requeues("a", Cause.RETRYABLE_FAILURE).starts()
+    assert story.record("a").reason is Reason.RESOURCES
+    story.executor.repair_server(ServerIndex(0))
+    story.until(20).starts("a").on("a", 0)
+
+
+def test_a_command_that_got_lost_is_sent_again() -> None:
+    story = one()
+    story.wire.cut = True
+    story.job("a", runs_s=10).until(0).starts("a")
+    story.wire.cut = False
+    story.until(5).finishes()
+    story.engine.reconcile()
+    story.until(15).finishes("a")
+    assert story.commands(Launch) == ["1.1", "1.1"]
+
+
+def test_a_stop_that_got_lost_is_sent_again_after_a_restart() -> None:
+    story = one().job("a", runs_s=1000).until(5)
+    story.wire.cut = True
+    story.cancel("a").until(6)
+    story.wire.cut = False
+    story.restart().until(7).cancels("a")
+
+
+def test_a_zombie_is_stopped_when_the_service_comes_back() -> None:
+    """The executor runs an attempt that the store does not know as open."""
+    story = one().job("a", runs_s=1000).until(5)
+    story.crash("a").until(5).requeues("a", Cause.RETRYABLE_FAILURE)
+    story.wire.zombies = {AttemptId("1.1"): AttemptStatus.RUNNING, AttemptId("9.1"): AttemptStatus.PENDING}
+    story.restart()
+    assert story.commands(Stop) == ["1.1", "9.1"]
+
+
+def test_after_a_change_of_leader_a_launch_is_repeated_under_the_new_token() -> None:
+    story = cluster("1x1", policy("fifo"), settings=EngineSettings(fencing_token=3))
+    story.wire.cut = True
+    story.job("a", runs_s=10).until(0)
+    story.wire.cut = False
+    story.settings = EngineSettings(fencing_token=4)
+    story.job("b", runs_s=5).restart().until(30)
+    assert [command.fencing_token for command in story.wire.sent if isinstance(command, Launch)][:2] == [3, 4]
+    assert story.state("a") is JobState.SUCCEEDED
+
+
+def test_every_attempt_is_closed_with_its_story() -> None:
+    story = cluster("1x1", policy("asrpt", guard_share=0)).job("long", runs_s=1000).until(0)
+    story.job("short", runs_s=10).until(5).to_the_end()
+    told = [(str(event.attempt), event.cause) for event in story.log.events if event.job == story.ids["long"]]
+    assert told == [
+        ("1.1", Cause.START_DECIDED),
+        ("1.1", Cause.STARTED),
+        ("1.1", Cause.PREEMPT_DECIDED),
+        ("None", Cause.STOPPED),
+        ("1.2", Cause.START_DECIDED),
+        ("1.2", Cause.STARTED),
+        ("None", Cause.EXITED_ZERO),
+    ]
+    assert AttemptState.PREEMPTED in AttemptState
+
+
+def test_a_broken_predictor_stops_nothing() -> None:
+    story = one()
+
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("the model is broken")
+
+    story.told.predict = fail  # type: ignore[assignment]
+    story.told.ended = fail  # type: ignore[assignment]
+    story.job("a", runs_s=5).job("b", runs_s=5).to_the_end().finishes("a", "b")
+    assert story.engine.counters["prediction_failures"] == 3  # one batch, two labels
