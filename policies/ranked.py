@@ -27,7 +27,7 @@ from policies.victims import Bid, find_victims
 DELAYED_PER_CLASS_MAX = 8
 """Jobs of one gang class that one cycle looks at while those before them wait for a better placement."""
 
-REFRESH_S_MIN = 1e-3
+REFRESH_S_MIN = 1.0
 """A rank is refreshed this much later at the least: rounding must not ask for a refresh at the present instant again."""
 
 

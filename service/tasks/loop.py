@@ -94,6 +94,7 @@ class SchedulerLoop:
 
     def _wake(self) -> None:
         self._nudged = False
+        self._wake_at_s = None
         self._pass()
 
     def _pass(self, *, reconcile: bool = False) -> None:
@@ -141,4 +142,5 @@ class SchedulerLoop:
 
 
 def _utc(at_s: float) -> datetime:
-    return datetime.fromtimestamp(at_s, UTC)
+    """A timer has microseconds, and one that fires early finds nothing to do: so the next microsecond."""
+    return datetime.fromtimestamp(at_s + 1e-6, UTC)
