@@ -57,10 +57,10 @@ class NoPredictor:
 
 
 def make_predictor(name: str, jobs: Sequence[SimJob], seed: int) -> Predictor:
-    """The predictor that ``oracle``, ``noisy:SIGMA``, ``adversarial`` or ``none`` stands for.
+    """The predictor that ``oracle``, ``noisy:SIGMA``, ``adversarial``, ``trained`` or ``none`` stands for.
 
     ``noisy`` = n exp(SIGMA z) with z ~ N(0, 1) drawn from (seed, job_id); ``adversarial`` = a tenth of the jobs, by seed,
-    off by a factor 100 either way. Raises :class:`PredictorNameError`.
+    off by a factor 100 either way; ``trained`` learns from the jobs that have ended in the simulation. Raises :class:`PredictorNameError`.
     """
     by_id = {job.id: job for job in jobs}
     kind, _, parameter = name.partition(":")
@@ -76,10 +76,11 @@ def make_predictor(name: str, jobs: Sequence[SimJob], seed: int) -> Predictor:
     if kind == "none":
         return NoPredictor()
     if kind == "trained":
-        raise PredictorNameError(
-            "predictor 'trained' is not available in this version; use oracle, noisy:SIGMA or none"
-        )
-    raise PredictorNameError(f"unknown predictor {name!r}; use oracle, noisy:SIGMA, adversarial or none")
+        # Only this one needs the learning libraries, and they take a second to load.
+        from predictor.retraining import RetrainingPredictor
+
+        return RetrainingPredictor(seed)
+    raise PredictorNameError(f"unknown predictor {name!r}; use oracle, noisy:SIGMA, adversarial, trained or none")
 
 
 def adversarial_factor(seed: int, job_id: str) -> float:

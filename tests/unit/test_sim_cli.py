@@ -129,7 +129,6 @@ def test_bounds(files: list[str]) -> None:
         (["--preemption", "sometimes"], "option preemption"),
         (["--policy", "fifo", "--preemption", "guided"], "fifo does not preempt"),
         (["--predictor", "noisy:x"], "--predictor"),
-        (["--predictor", "trained"], "--predictor"),
         (["--network", "contended"], "--network contended"),
         (["--network", "wifi"], "--network 'wifi'"),
         (["--checkpoint-s", "-1"], "--checkpoint-s"),

@@ -6,7 +6,7 @@ import statistics
 import pytest
 
 from policies.model.cluster import Cluster, Server
-from policies.model.estimate import Estimate, PredictionRequest, Unit
+from policies.model.estimate import EndedJob, Estimate, PredictionRequest, Unit
 from policies.model.ids import JobId
 from service.sim.draws import normal, uniform
 from service.sim.jobs import SimJob, prepare
@@ -80,7 +80,6 @@ def test_the_adversary_corrupts_a_tenth_either_way() -> None:
         "noisy:11",
         "noisy:x",
         "oracle:1",
-        "trained",
     ],
 )
 def test_other_names_are_refused(name: str) -> None:
@@ -90,3 +89,14 @@ def test_other_names_are_refused(name: str) -> None:
 
 def test_job_numbers_follow_submission() -> None:
     assert [job.id for job in JOBS] == [JobId(1), JobId(2)]
+
+
+def test_trained_learns_only_from_jobs_that_have_ended() -> None:
+    trained = make_predictor("trained", JOBS, 0)
+    request = PredictionRequest(JOBS[0].id, JOBS[0].spec, 0.0)
+    assert trained.predict(0.0, [request]) == [None]
+    for number in range(3):
+        trained.ended(EndedJob(JobId(100 + number), JOBS[0].spec, 0.0, 10.0 + number, None, 50.0, "succeeded"))
+    (prediction,) = trained.predict(20.0, [request])
+    assert prediction is not None
+    assert prediction.estimate.median == pytest.approx(50.0, rel=0.05)
