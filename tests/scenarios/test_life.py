@@ -126,7 +126,8 @@ def test_a_job_that_is_submitted_after_its_dependency_has_failed() -> None:
 
 
 def test_a_job_that_is_submitted_in_the_very_pass_in_which_its_dependency_succeeds() -> None:
-    story = one().job("a", runs_s=10).until(9).job("b", after=["a"], at_s=10).until(10).finishes("a").starts("b")
+    story = one().job("a", runs_s=10).until(9)
+    story.job("b", after=["a"], at_s=10).until(10).finishes("a").starts("b")
 
 
 def test_a_doubled_report_changes_nothing() -> None:
