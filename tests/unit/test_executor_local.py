@@ -87,6 +87,13 @@ class TestRestart:
             executor.acknowledge([end])
         assert (house.data_dir / "checkpoints/1/runs").read_text() == "x"
 
+    def test_a_stop_of_what_is_over_changes_nothing(self, house: House) -> None:
+        end = house.run(python("raise SystemExit(4)"))
+        house.executor.acknowledge([end])
+        house.stop()
+        assert house.poll() == [end]
+        assert not (house.folder() / names.STOP).exists()
+
     def test_drafts_of_dead_makers_are_swept(self, house: House) -> None:
         drafted, lock = names.draft(house.data_dir / "attempts", "5.1")
         os.utime(drafted, (0, 0))

@@ -13,8 +13,9 @@ from policies.model.job import PreemptionSignal
 from policies.model.reasons import Reason
 from service.engine.events import ReportKind
 from service.engine.ports import AttemptStatus
+from service.executors import folder as names
 from service.executors.processes import descendants
-from service.executors.ranks import attempt_exit_code
+from service.executors.ranks import Program, attempt_exit_code, fork_rank
 from tests.local_executor import House, house, launch, lives, python, wait_for
 
 __all__ = ["house"]
@@ -100,9 +101,27 @@ class TestEnvironment:
         house.run((*python(code), "$HOME", "a b", ";ls"))
         assert house.output() == "['$HOME', 'a b', ';ls'] [True, True]\n"
 
+    def test_each_rank_leads_a_session_of_its_own(self, house: House) -> None:
+        house.run(
+            python("import os; print(os.getsid(0) == os.getpgid(0) == os.getpid())"), gpus=(2,), mode=LaunchMode.GPU
+        )
+        assert sorted(house.output().splitlines()) == ["[0] True", "[1] True"]
+
     def test_working_dir(self, house: House, tmp_path: Path) -> None:
         house.run(python("import os; print(os.getcwd())"), working_dir=str(tmp_path))
         assert house.output().strip() == str(tmp_path)
+
+
+def test_a_rank_whose_gate_closes_never_executes(tmp_path: Path) -> None:
+    gate = os.pipe()
+    program = Program(["/bin/sh", "-c", "echo ran > ran"], {}, tmp_path, 0o022)
+    rank = fork_rank(0, program, gate)
+    for descriptor in gate:
+        os.close(descriptor)
+    _, status = os.waitpid(rank.id.pid, 0)
+    assert (os.waitstatus_to_exitcode(status), list(tmp_path.iterdir())) == (1, [])
+    os.close(rank.output)
+    os.close(rank.failure)
 
 
 class TestExitCodes:
@@ -203,6 +222,29 @@ STUBBORN = (
     "print('ready', flush=True)\n"
     "while True: signal.pause()"
 )
+
+
+class TestStopRequest:
+    """The file that carries a stop, and the bell that goes with it."""
+
+    @staticmethod
+    def wanted(folder: Path) -> object:
+        return json.loads((folder / names.STOP).read_text())["warning_signal"]
+
+    def test_a_soft_stop_never_replaces_a_hard_one(self, tmp_path: Path) -> None:
+        names.write_stop(tmp_path, "SIGUSR1", 5.0)
+        assert self.wanted(tmp_path) == "SIGUSR1"
+        names.write_stop(tmp_path, None, 5.0)
+        assert self.wanted(tmp_path) is None
+        names.write_stop(tmp_path, "SIGUSR1", 5.0)
+        assert self.wanted(tmp_path) is None
+
+    def test_it_rings(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / names.WAKE)
+        bell = os.open(tmp_path / names.WAKE, os.O_RDWR | os.O_NONBLOCK)
+        names.write_stop(tmp_path, None, 5.0)
+        assert os.read(bell, 10)
+        os.close(bell)
 
 
 class TestStopping:
@@ -366,6 +408,12 @@ class TestOutput:
         house.run(python(code), gpus=(2,), mode=LaunchMode.GPU)
         expected = [f"[{r}] {text}" for r in "01" for text in (f"err {r}", "no end", f"out {r}")]
         assert sorted(house.output().splitlines()) == expected
+
+    def test_a_line_without_end_is_broken(self, house: House) -> None:
+        house.run(python("print('x' * 200000, end='', flush=True)"), gpus=(2,), mode=LaunchMode.GPU)
+        lines = house.output().splitlines()
+        assert len(lines) > 2
+        assert sum(line.count("x") for line in lines) == 400000
 
 
 def test_observed_statuses(house: House) -> None:

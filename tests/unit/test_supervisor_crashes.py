@@ -56,6 +56,13 @@ if point in ("ranks.json", "started.json", "exit.json"):
     supervisor.write_json = dying(supervisor.write_json, lambda path, *_: path.name == point)
 elif point == "name":
     folder.publish = dying(folder.publish)
+elif point == "stop":
+    publish = folder.publish
+    def publish_and_stop(*a):
+        published = publish(*a)
+        folder.write_stop(published, None, 5.0)
+        return published
+    folder.publish = publish_and_stop
 elif point == "gate":
     supervisor.open_gate = dying(supervisor.open_gate)
 elif point == "fork":
@@ -71,14 +78,19 @@ def plan_of(house: House, command: tuple[str, ...], **options: Any) -> dict[str,
     return build_plan(order, executor._site, executor._token(order.attempt), 20001)
 
 
-def run_dying_supervisor(house: House, plan: dict[str, Any], point: str, when: str) -> None:
-    """Run a supervisor that is killed at ``point`` and wait until it is dead."""
+def run_supervisor(plan: dict[str, Any], point: str, when: str = "") -> int:
+    """Run a supervisor in which something happens at ``point`` until it ends; returns how."""
     package = str(Path(names.__file__).parent)
     code = DRIVER.format(package=package, point=point, when=when)
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code], input=json.dumps(plan).encode(), capture_output=True, timeout=20
     )
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    return done.returncode
+
+
+def run_dying_supervisor(plan: dict[str, Any], point: str, when: str) -> None:
+    """Run a supervisor that is killed at ``point``."""
+    assert run_supervisor(plan, point, when) == -signal.SIGKILL
 
 
 def runs(house: House) -> int:
@@ -91,7 +103,7 @@ class TestKilledSupervisor:
     @pytest.mark.parametrize(("point", "when"), [("name", "before")])
     def test_before_the_folder_has_its_name_nothing_has_begun(self, house: House, point: str, when: str) -> None:
         command = python(COUNT)
-        run_dying_supervisor(house, plan_of(house, command), point, when)
+        run_dying_supervisor(plan_of(house, command), point, when)
         fresh = house.new_executor()
         assert fresh.observed() == {}
         # The engine repeats the launch, and only then it runs.
@@ -110,7 +122,7 @@ class TestKilledSupervisor:
     )
     def test_before_the_gate_opens_the_command_never_runs(self, house: House, point: str, when: str) -> None:
         command = python(COUNT)
-        run_dying_supervisor(house, plan_of(house, command), point, when)
+        run_dying_supervisor(plan_of(house, command), point, when)
         house.new_executor()
         house.executor.send([launch(command)])
         end = house.wait_end()
@@ -123,7 +135,7 @@ class TestKilledSupervisor:
     )
     def test_after_the_gate_the_job_dies_and_lost_is_told_afterwards(self, house: House, point: str, when: str) -> None:
         command = python(COUNT + WAIT)
-        run_dying_supervisor(house, plan_of(house, command), point, when)
+        run_dying_supervisor(plan_of(house, command), point, when)
         house.new_executor()
         house.executor.send([launch(command)])
         end = house.wait_end()
@@ -132,13 +144,13 @@ class TestKilledSupervisor:
         assert runs(house) <= 1
 
     def test_between_exit_and_report_the_exit_is_lost_but_told_as_lost(self, house: House) -> None:
-        run_dying_supervisor(house, plan_of(house, python(COUNT + "raise SystemExit(3)")), "exit.json", "before")
+        run_dying_supervisor(plan_of(house, python(COUNT + "raise SystemExit(3)")), "exit.json", "before")
         house.new_executor()
         end = house.wait_end()
         assert (end.kind, end.exit_code, runs(house)) == (ReportKind.LOST, None, 1)
 
     def test_after_the_report_nothing_is_lost(self, house: House) -> None:
-        run_dying_supervisor(house, plan_of(house, python(COUNT + "raise SystemExit(3)")), "exit.json", "after")
+        run_dying_supervisor(plan_of(house, python(COUNT + "raise SystemExit(3)")), "exit.json", "after")
         house.new_executor()
         end = house.wait_end()
         assert (end.kind, end.exit_code, runs(house)) == (ReportKind.EXITED, 3, 1)
@@ -163,6 +175,13 @@ class TestKilledSupervisor:
         assert not any(lives(pid) for pid in pids)
         assert house.processes() == []
 
+    def test_its_ranks_die_with_it_even_if_no_service_looks(self, house: House) -> None:
+        house.executor.send([launch(python(WAIT))])
+        house.wait_output("ready")
+        ranks = json.loads((house.folder() / names.RANKS).read_text())["ranks"]
+        os.kill(json.loads((house.folder() / names.SUPERVISOR).read_text())["pid"], signal.SIGKILL)
+        wait_for(lambda: not lives(ranks[0][0]), "its end")
+
     def test_killed_while_stopping_says_that_the_signal_was_sent(self, house: House) -> None:
         code = (
             "import os, signal; signal.signal(15, lambda *_: os.write(1, b'got it\\n')); print('ready', flush=True)\n"
@@ -176,11 +195,19 @@ class TestKilledSupervisor:
         assert (end.kind, end.stop_signalled) == (ReportKind.LOST, True)
 
 
+def test_a_stop_between_the_folder_and_the_start_wins(house: House) -> None:
+    assert run_supervisor(plan_of(house, python(COUNT)), "stop") == 0
+    house.new_executor()
+    end = house.wait_end()
+    assert (end.kind, end.exit_code, end.stop_signalled) == (ReportKind.EXITED, None, True)
+    assert runs(house) == 0
+
+
 class TestStrangers:
     """A number in an old record may belong to somebody else by now."""
 
     def attempt_of_dead_supervisor(self, house: House, **identity: Any) -> Path:
-        run_dying_supervisor(house, plan_of(house, python("pass")), "name", "after")
+        run_dying_supervisor(plan_of(house, python("pass")), "name", "after")
         folder = house.folder()
         known = json.loads((folder / names.SUPERVISOR).read_text())
         (folder / names.SUPERVISOR).write_text(json.dumps(known | identity))

@@ -1,0 +1,108 @@
+"""Processes named so that a recycled number is never taken for an old friend."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from service.executors.processes import (
+    ProcessId,
+    carries,
+    catches,
+    descendants,
+    is_running,
+    process_info,
+    remains_of,
+    signal_process,
+)
+from tests.local_executor import wait_for
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of ours with a marker, in a session of its own."""
+    process = subprocess.Popen(["/bin/sleep", "600"], env={"MARK": "yes"}, start_new_session=True)
+    wait_for(lambda: carries(process.pid, b"MARK=yes"), "its environment")
+    yield process
+    process.kill()
+    process.wait()
+
+
+def identity(process: subprocess.Popen[bytes]) -> ProcessId:
+    info = process_info(process.pid)
+    assert info is not None
+    return info.id
+
+
+def test_a_signal_reaches_exactly_the_process_that_is_meant(sleeper: subprocess.Popen[bytes]) -> None:
+    me = identity(sleeper)
+    assert not signal_process(ProcessId(me.pid, me.start_ticks - 1), signal.SIGKILL)
+    assert is_running(me)
+    assert not is_running(ProcessId(me.pid, me.start_ticks + 1))
+    assert signal_process(me, signal.SIGKILL)
+    assert sleeper.wait(timeout=10) == -signal.SIGKILL
+    assert not signal_process(me, signal.SIGKILL)
+    assert process_info(sleeper.pid) is None
+
+
+def test_a_zombie_is_not_running(sleeper: subprocess.Popen[bytes]) -> None:
+    me = identity(sleeper)
+    os.kill(sleeper.pid, signal.SIGKILL)
+    wait_for(lambda: not is_running(me), "its death")
+    info = process_info(sleeper.pid)
+    assert info is not None
+    assert info.zombie
+    assert me not in {found.id for found in descendants(os.getpid())}
+
+
+def test_a_name_may_hold_anything() -> None:
+    code = "import sys; open('/proc/self/comm', 'w').write(') S 1 (x'); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        info = process_info(process.pid)
+        assert info is not None
+        assert (info.parent, info.session) == (os.getpid(), os.getsid(0))
+        process.communicate(timeout=10)
+
+
+def test_remains_are_found_by_marker_by_identity_and_by_nothing_else(sleeper: subprocess.Popen[bytes]) -> None:
+    me = identity(sleeper)
+    recycled = ProcessId(me.pid, me.start_ticks - 1)
+    assert remains_of(b"MARK=yes", []) == [me]
+    assert remains_of(b"MARK=no", [me]) == [me]
+    assert remains_of(b"MARK=no", [recycled]) == []
+    assert remains_of(b"MARK=ye", []) == []
+
+
+def test_the_session_of_a_living_rank_belongs_to_it() -> None:
+    # The child clears its environment and is given to another parent; only the session is left to tell.
+    code = (
+        "import os, signal\nif os.fork() == 0:\n"
+        "    if os.fork() == 0: os.execve('/bin/sleep', ['sleep', '600'], {})\n"
+        "    os._exit(0)\nos.wait()\nprint(flush=True)\nsignal.pause()"
+    )
+    leader = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert leader.stdout is not None
+        leader.stdout.readline()
+        found = remains_of(b"NO=marker", [identity(leader)])
+        assert len(found) == 2
+        assert identity(leader) in found
+    finally:
+        os.killpg(leader.pid, signal.SIGKILL)
+        leader.communicate(timeout=10)
+
+
+def test_who_catches_a_signal() -> None:
+    code = "import signal; signal.signal(signal.SIGUSR1, lambda *_: None); print(flush=True); signal.pause()"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert catches(process.pid, signal.SIGUSR1)
+        assert not catches(process.pid, signal.SIGUSR2)
+        process.kill()
+    assert not catches(process.pid, signal.SIGUSR1)
