@@ -35,8 +35,19 @@ def create_app(dependencies: ApiDependencies) -> FastAPI:
     app.add_middleware(Door, settings=dependencies.settings, token=dependencies.token)
     _describe(app)
     # FastAPI works out included routes at their first use: now, at the start, and not while a client waits.
-    app.openapi()
+    app.state.query_parameters = _query_parameters(app.openapi())
     return app
+
+
+def _query_parameters(document: dict[str, Any]) -> dict[tuple[str, str], frozenset[str]]:
+    """The names that each method of each path takes in its query."""
+    return {
+        (method.upper(), path): frozenset(
+            parameter["name"] for parameter in operation.get("parameters", ()) if parameter["in"] == "query"
+        )
+        for path, item in document["paths"].items()
+        for method, operation in item.items()
+    }
 
 
 def _describe(app: FastAPI) -> None:

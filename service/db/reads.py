@@ -290,3 +290,9 @@ def servers(connection: Connection) -> Sequence[Row[Any]]:
     rows = table(ServerRow)
     columns: tuple[Column[Any], ...] = (rows.c.position, rows.c.name, rows.c.drained, rows.c.down)
     return connection.execute(select(*columns).order_by(rows.c.position)).all()
+
+
+def server_position(connection: Connection, name: str) -> int | None:
+    """The position of the server of that name, or None."""
+    rows = table(ServerRow)
+    return connection.execute(select(rows.c.position).where(rows.c.name == name)).scalar_one_or_none()

@@ -108,6 +108,12 @@ def test_limits_of_a_page(client: Client, world: World) -> None:
     assert_problem(client.get("/v1/jobs", params={"state": "asleep"}), "invalid-parameter")
 
 
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/cluster", "/v1/cycles", "/v1/throughput", "/v1/jobs/1"])
+def test_a_mistyped_parameter_is_refused(client: Client, path: str) -> None:
+    document = assert_problem(client.get(path, params={"stat": "queued", "Limit": 1}), "invalid-parameter")
+    assert [fault["parameter"] for fault in document["errors"]] == ["stat", "Limit"]
+
+
 def forged(*parts: Any) -> str:
     return base64.b64encode(json.dumps(parts).encode(), altchars=b"-_").decode()
 

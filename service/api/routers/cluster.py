@@ -57,7 +57,10 @@ def show_cluster(dependencies: Deps) -> ClusterDocument:
     now = dependencies.cluster()
     with dependencies.database.reading() as session:
         rows = {row.name: (row.drained, row.down) for row in reads.servers(session.connection())}
-    servers = [_document(now, index, *rows.get(server.name, (False, False))) for index, server in _indexed(now)]
+    servers = [
+        _document(now, index, *rows.get(server.name, (False, False)))
+        for index, server in enumerate(now.cluster.servers)
+    ]
     return ClusterDocument(
         name=now.cluster.name,
         gpus=now.cluster.gpus,
@@ -65,10 +68,6 @@ def show_cluster(dependencies: Deps) -> ClusterDocument:
         free_gpus=sum(server.free_gpus for server in servers),
         servers=servers,
     )
-
-
-def _indexed(now: ClusterNow) -> list[tuple[int, Server]]:
-    return list(enumerate(now.cluster.servers))
 
 
 def _document(now: ClusterNow, index: int, drained: bool, down: bool) -> ServerDocument:
@@ -142,11 +141,13 @@ def resume(dependencies: Deps, keys: KeyStore, keyed: Keyed, name: ServerPath, b
 
 
 def _change(dependencies: ApiDependencies, keys: Keys, keyed: KeyedRequest, name: str, kind: FactKind) -> Response:
-    indices = {server.name: index for index, server in _indexed(dependencies.cluster())}
-    if name not in indices:
-        raise Problem(ProblemType.NOT_FOUND, f"There is no server {name!r}.")
-    index = ServerIndex(indices[name])
-    return _run(dependencies, keys, keyed, lambda session: _accept(session, dependencies, kind, name, index=index))
+    def effect(session: Session) -> Answer:
+        position = reads.server_position(session.connection(), name)
+        if position is None:
+            raise Problem(ProblemType.NOT_FOUND, f"There is no server {name!r}.")
+        return _accept(session, dependencies, kind, name, index=ServerIndex(position))
+
+    return _run(dependencies, keys, keyed, effect)
 
 
 def _run(dependencies: ApiDependencies, keys: Keys, keyed: KeyedRequest, effect: Effect) -> Response:

@@ -2,11 +2,11 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Path
+from fastapi import APIRouter, Body, Depends, Path, Request
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection, Row
 
-from service.api.problems import MEDIA_TYPE, Problem, ProblemType
+from service.api.problems import MEDIA_TYPE, Fault, Problem, ProblemType
 from service.api.schemas import ID_MAX
 from service.api.strict_json import StrictRoute
 from service.db import reads
@@ -49,9 +49,23 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"description": "Problem", "content": {MEDIA_TYPE: {"schema": schema}}} for status in statuses}
 
 
+async def _known_parameters(request: Request) -> None:
+    """Refuse parameters that the route does not have: a mistyped filter would silently list everything."""
+    known = request.app.state.query_parameters[request.method, request.scope["route"].path]
+    faults = [Fault("Unknown parameter", parameter=name) for name in request.query_params if name not in known]
+    if faults:
+        raise Problem(ProblemType.INVALID_PARAMETER, faults=faults)
+
+
 def router(tag: str) -> APIRouter:
-    """A router below ``/v1`` whose bodies are read strictly."""
-    return APIRouter(prefix="/v1", tags=[tag], route_class=StrictRoute, responses=problems(401, 403, 421, 422, 503))
+    """A router below ``/v1`` whose bodies and parameters are read strictly."""
+    return APIRouter(
+        prefix="/v1",
+        tags=[tag],
+        route_class=StrictRoute,
+        responses=problems(401, 403, 421, 422, 503),
+        dependencies=[Depends(_known_parameters)],
+    )
 
 
 def job_or_404(connection: Connection, job_id: int) -> JobSummary:
