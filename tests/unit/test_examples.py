@@ -173,6 +173,7 @@ class TestGang:
         one, three = self.saved(house, 1), self.saved(house, 2)
         np.testing.assert_allclose(one["weights"], three["weights"], rtol=1e-9, atol=1e-12)
 
+    @pytest.mark.slow
     def test_stopped_together_and_resumed_equals_unbroken(self, house: House) -> None:
         house.executor.send([self.order(1, (2, 1), "--iterations", "30")])
         assert house.wait_end("1.1").exit_code == 0, house.output()

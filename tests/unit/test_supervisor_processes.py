@@ -1,6 +1,7 @@
 """Processes named so that a recycled number is never taken for an old friend."""
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -21,11 +22,16 @@ from service.executors.processes import (
 from tests.local_executor import wait_for
 
 
+MARK = f"MARK={secrets.token_hex(8)}".encode()
+
+
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     """A process of ours with a marker, in a session of its own."""
-    process = subprocess.Popen(["/bin/sleep", "600"], env={"MARK": "yes"}, start_new_session=True)
-    wait_for(lambda: carries(process.pid, b"MARK=yes"), "its environment")
+    process = subprocess.Popen(
+        ["/bin/sleep", "600"], env={"MARK": MARK.decode().partition("=")[2]}, start_new_session=True
+    )
+    wait_for(lambda: carries(process.pid, MARK), "its environment")
     yield process
     process.kill()
     process.wait()
@@ -72,10 +78,10 @@ def test_a_name_may_hold_anything() -> None:
 def test_remains_are_found_by_marker_by_identity_and_by_nothing_else(sleeper: subprocess.Popen[bytes]) -> None:
     me = identity(sleeper)
     recycled = ProcessId(me.pid, me.start_ticks - 1)
-    assert remains_of(b"MARK=yes", []) == [me]
+    assert remains_of(MARK, []) == [me]
     assert remains_of(b"MARK=no", [me]) == [me]
     assert remains_of(b"MARK=no", [recycled]) == []
-    assert remains_of(b"MARK=ye", []) == []
+    assert remains_of(MARK[:-1], []) == []
 
 
 def test_the_session_of_a_living_rank_belongs_to_it() -> None:
