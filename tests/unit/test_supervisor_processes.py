@@ -21,7 +21,6 @@ from service.executors.processes import (
 )
 from tests.local_executor import wait_for
 
-
 MARK = f"MARK={secrets.token_hex(8)}".encode()
 
 
