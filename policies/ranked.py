@@ -301,7 +301,10 @@ class RankedPolicy:
         return Outcome.BLOCKED, self._blocked_reason(view, state, job)
 
     def _blocked_reason(self, view: ClusterView, state: Book, job: JobView) -> Reason:
-        if not fits_empty(view.cluster, job.spec) or (state.unusable and not fits_usable(view, job.spec)):
+        seen = state.reasons.get(job.id) in (Reason.RESOURCES, Reason.FRAGMENTED) and not state.unusable
+        if not seen and (
+            not fits_empty(view.cluster, job.spec) or (state.unusable and not fits_usable(view, job.spec))
+        ):
             return Reason.NO_SUCH_SERVERS
         if state.pool.free_of_type(job.spec.gpu_type) >= job.spec.gpus:
             return Reason.FRAGMENTED

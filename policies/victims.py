@@ -32,6 +32,8 @@ class Bid:
         self._allowed = policy.options.preemption is not Preemption.NEVER
         self._eta = policy.options.eta if policy.options.preemption is Preemption.GUIDED else 1.0
         self._ranks: dict[JobId, float] = {}
+        self._worst = book.worst_running(view.now_s)
+        self._looked_at: list[JobView] = []
         self.ripe_at_s: float | None = None
         """When the first of the jobs that have not run for ``attempt_duration_s_min`` yet will have."""
 
@@ -77,12 +79,28 @@ class Bid:
         """Running jobs that the key may displace, worst first."""
         if not self._allowed:
             return
-        for job_id in self.book.worst_running(self.view.now_s):
-            victim = self.view.jobs[job_id]
+        for victim in self._worst_first():
             if self.displaces(key, victim):
                 yield victim
             elif key.tier and -key.minus_priority <= victim.priority and self.rank(victim) * self._eta <= key.rank:
                 return
+
+    def _worst_first(self) -> Iterator[JobView]:
+        """Running jobs that the decision does not stop yet. Each is fetched from the book once, however many jobs bid.
+
+        Only jobs that were fetched are stopped, and those stand behind the ones still to come: the book's order holds.
+        """
+        position = 0
+        while True:
+            if position == len(self._looked_at):
+                job_id = next(self._worst, None)
+                if job_id is None:
+                    return
+                self._looked_at.append(self.view.jobs[job_id])
+            victim = self._looked_at[position]
+            position += 1
+            if victim.id not in self.book.leaving:
+                yield victim
 
     def worth_trying(self, key: Key) -> bool:
         """Whether there is anyone at all to displace, or GPUs being vacated that nobody has claimed."""
@@ -124,6 +142,7 @@ class _Soon:
         self._before: dict[ServerIndex, int] = {}
         self._balance: dict[ServerIndex, int] = {}
         self.added = 0
+        self.added_jobs = 0
         for server in bid.book.leaving_on:
             self.add(server, 0)
 
@@ -143,6 +162,7 @@ class _Soon:
     def add_job(self, victim: JobView) -> None:
         """Pretend that this job has left."""
         assert victim.placement is not None
+        self.added_jobs += 1
         for share in victim.placement.shares:
             self.add(share.server, share.gpus)
 
@@ -166,18 +186,24 @@ class _Soon:
         self._before = {}
         self._balance = {}
         self.added = 0
+        self.added_jobs = 0
 
 
 def _enough(bid: Bid, soon: _Soon, job: JobView, key: Key) -> list[JobView] | None:
     """Take the worst running jobs away until the count of GPUs is enough; None if the eligible ones are too few."""
     picked: list[JobView] = []
-    pool = bid.book.pool
+    missing = job.spec.gpus - bid.book.pool.free_of_type(job.spec.gpu_type)
     for victim in bid.candidates(key):
         if not _same_type(bid, job, victim):
             continue
         picked.append(victim)
-        soon.add_job(victim)
-        if pool.free_of_type(job.spec.gpu_type) >= job.spec.gpus and soon.fit(job, False) is not None:
+        missing -= victim.spec.gpus
+        if missing > 0:
+            # Counting is cheap, and most of the time it says that there is no point in trying.
+            continue
+        for one in picked if soon.added_jobs == 0 else picked[-1:]:
+            soon.add_job(one)
+        if soon.fit(job, False) is not None:
             return picked
     return None
 

@@ -266,6 +266,8 @@ class Service:
             token=self.token,
             now_s=self.clock.now_s,
             nudge=self.loop.nudge,
+            # The cluster is a frozen value: a submission need not wait for a cycle to see it.
+            layout=lambda: self.engine.world.cluster,
             cluster=lambda: self.loop.read(_cluster_now),
             explain=self._explain,
             loop_status=self._loop_status,

@@ -90,6 +90,7 @@ class ApiDependencies:
     token: str
     now_s: Callable[[], float]
     nudge: Callable[[], None]
+    layout: Callable[[], Cluster]
     cluster: Callable[[], ClusterNow]
     explain: Callable[[JobId], Explanation | None]
     loop_status: Callable[[], LoopStatus]

@@ -70,6 +70,7 @@ class World:
             token=self.token,
             now_s=lambda: self.now_s,
             nudge=self._nudge,
+            layout=lambda: self._cluster().cluster,
             cluster=self._cluster,
             explain=self._explain,
             loop_status=lambda: LoopStatus(7, self.now_s, self.healthy),

@@ -43,7 +43,7 @@ def submit(dependencies: Deps, keys: KeyStore, keyed: Keyed, body: SubmissionBod
     """Accepts all jobs of the request or none. The prediction follows in the next cycle."""
 
     def prepare() -> Effect:
-        specs = parse_submission(body.root, dependencies.settings, dependencies.cluster().cluster)
+        specs = parse_submission(body.root, dependencies.settings, dependencies.layout())
         single = isinstance(body.root, JobBody)
         return lambda session: _insert(session, dependencies, specs, single)
 
