@@ -256,8 +256,10 @@ class Story:
     def cycle(self) -> CycleOutcome:
         """One pass, after which the world must be sane."""
         outcome = self.engine.cycle()
-        self._wake_at_s = outcome.wake_at_s
+        self._wake_at_s = self.clock.now_s() if outcome.failed else outcome.wake_at_s
         assert not self.engine.violations, self.engine.violations
+        if outcome.failed:
+            return outcome  # the world may be what was not committed, until the store answers again
         assert_sane(self.engine.world)
         for name, job in self.ids.items():
             if job in self.engine.world.jobs:

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
+
 from policies.lifecycle import ATTEMPT_OPEN, HOLDS_GPUS, TERMINAL, JobState
 from policies.model.cluster import Cluster, Server
 from policies.model.decision import Action, Change, Decision, Preempt, Start
@@ -251,6 +253,7 @@ def explore() -> tuple[dict[tuple[object, ...], Node], dict[tuple[object, ...], 
     return seen, leads_to
 
 
+@pytest.mark.slow
 def test_every_reachable_state_keeps_the_promises() -> None:
     seen, leads_to = explore()
     assert {node.job.state for node in seen.values()} == set(JobState)

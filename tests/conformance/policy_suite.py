@@ -1,0 +1,179 @@
+"""What every policy must do. Subclass :class:`PolicyContract` and give it a ``make`` fixture."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from policies import las, ranked
+from policies.base import Policy
+from policies.lifecycle import JobState
+from policies.model.cluster import Cluster
+from policies.model.decision import Change, ChangeKind, Preempt
+from policies.model.ids import JobId, ServerIndex
+from policies.model.job import JobSpec
+from policies.model.reasons import Reason
+from service.engine.record import JobRecord
+from service.engine.world import Costs, World
+from tests.scenarios.chance import WAITING_REASONS, Flaky, Watched, crowd
+from tests.scenarios.dsl import Story, servers
+
+Make = Callable[..., Policy[Any]]
+"""A fresh policy with these options."""
+
+SEEDS = st.integers(min_value=0, max_value=10**9)
+FEW = settings(
+    max_examples=12,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
+)
+
+
+def history(story: Story) -> list[tuple[object, ...]]:
+    """All transitions of a story."""
+    return [(event.at_s, event.job, event.target, event.reason, event.attempt) for event in story.log.events]
+
+
+class PolicyContract:
+    """Each test makes its own policies through ``make(**options)``."""
+
+    @pytest.fixture
+    def make(self) -> Make:
+        raise NotImplementedError
+
+    @FEW
+    @given(SEEDS)
+    def test_equal_input_gives_equal_decisions(self, make: Make, seed: int) -> None:
+        one, two = Watched(make()), Watched(make())
+        assert history(crowd(seed, one).to_the_end()) == history(crowd(seed, two).to_the_end())
+        assert one.decisions == two.decisions
+
+    @FEW
+    @given(SEEDS)
+    def test_the_order_in_which_equal_arrivals_are_told_does_not_matter(self, make: Make, seed: int) -> None:
+        plain = crowd(seed, make()).to_the_end()
+        shuffled = crowd(seed, Watched(make(), shuffled=seed)).to_the_end()
+        assert history(plain) == history(shuffled)
+
+    @FEW
+    @given(SEEDS)
+    def test_nobody_starves_and_every_gang_is_whole(self, make: Make, seed: int) -> None:
+        """The story itself sees to it that no GPU is given twice and every gang is whole, after every pass."""
+        story = crowd(seed, make()).to_the_end()
+        assert {story.state(name) for name in story.ids} == {JobState.SUCCEEDED}
+        assert story.engine.counters["decisions_rejected"] == 0
+
+    @FEW
+    @given(SEEDS)
+    def test_every_waiting_job_has_a_reason_and_no_running_one_keeps_it(self, make: Make, seed: int) -> None:
+        story = crowd(seed, Watched(make()))
+        for at_s in range(0, 600, 20):
+            story.until(float(at_s))
+            for job in story.engine.world.jobs.values():
+                explanation = story.engine.explain(job.id)
+                assert job.reason is story.memory.jobs([job.id])[0].reason, "what is shown is what is stored"
+                if job.waiting:
+                    assert job.reason in WAITING_REASONS, job.reason
+                    assert explanation.reason in WAITING_REASONS
+                elif job.state in (JobState.STARTING, JobState.RUNNING):
+                    assert job.reason is Reason.STARTED
+                    assert explanation.reason is Reason.STARTED
+
+    @FEW
+    @given(SEEDS)
+    def test_it_decides_as_if_it_had_just_been_rebuilt(
+        self, make: Make, monkeypatch: pytest.MonkeyPatch, seed: int
+    ) -> None:
+        """Transactions fail, rows go stale, attempts crash, users interfere: no memory may go astray."""
+        no_pause_between_refreshes(monkeypatch)
+        flaky = Flaky(seed, failing=0.03, stale=0.15)
+        flaky.failing = 0.0  # a service that cannot load at its start ends
+        story = crowd(seed, Watched(make(), rebuilt=True), store=flaky)
+        flaky.failing = 0.03
+        disturb(story, seed)
+        flaky.failing = flaky.stale = 0.0
+        story.to_the_end()
+        assert flaky.failed + flaky.bumped > 0
+        assert {story.state(name) for name in story.ids} == {JobState.SUCCEEDED}
+
+    @FEW
+    @given(SEEDS)
+    def test_without_preemption_nobody_is_stopped(self, make: Make, seed: int) -> None:
+        watched = Watched(make(preemption="never"), rebuilt=True)
+        story = crowd(seed, watched).to_the_end()
+        assert not [a for decision in watched.decisions for a in decision.actions if isinstance(a, Preempt)]
+        assert {story.state(name) for name in story.ids} == {JobState.SUCCEEDED}
+
+    def test_a_decision_does_not_scan_the_queue(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+        few, many = _accesses(make(), 1_000), _accesses(make(), 20_000)
+        assert many <= 2 * few + 10, f"{few} looks at jobs with 1,000 waiting, {many} with 20,000"
+
+
+def no_pause_between_refreshes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grown index may lag behind a rebuilt one by the least time between two refreshes of a rank: make that nothing."""
+    for module in (ranked, las):
+        monkeypatch.setattr(module, "REFRESH_S_MIN", 1e-6)
+
+
+def disturb(story: Story, seed: int) -> None:
+    """Ten minutes of crashes, holds and releases; every job is released in the end."""
+    dice = story.store.dice  # type: ignore[attr-defined]
+    held: list[str] = []
+    for at_s in range(5, 605, 10):
+        story.until(float(at_s))
+        running = [name for name in story.records if story.state(name) is JobState.RUNNING]
+        if running and dice.random() < 0.15:
+            story.crash(dice.choice(running))
+        if story.records and dice.random() < 0.1:
+            held.append(dice.choice(sorted(story.records)))
+            story.hold(held[-1], preempt=dice.random() < 0.5)
+        elif held and dice.random() < 0.3:
+            story.release(held.pop(0))
+    for number, name in enumerate(held):
+        story.release(name).until(620.0 + number)
+
+
+class _Counting(dict[JobId, JobRecord]):
+    """Counts how often a job is looked at, and forbids looking at all of them."""
+
+    looks = 0
+
+    def __getitem__(self, key: JobId) -> JobRecord:
+        self.looks += 1
+        return super().__getitem__(key)
+
+    def get(self, key: JobId, default: Any = None) -> Any:
+        self.looks += 1
+        return super().get(key, default)
+
+    def values(self) -> Any:
+        raise AssertionError("a decision looked at all jobs")
+
+    items = __iter__ = values
+
+
+def _accesses(policy: Policy[Any], waiting: int) -> int:
+    """Looks at jobs in one decision after one arrival, with a full cluster and a long queue of many gang sizes."""
+    world = World(Cluster("c", servers("8x8")), Costs())
+    world.now_s = 10_000.0
+    for number in range(waiting):
+        spec = JobSpec("j", "u", gpus=2 ** (number % 6), priority=0)
+        world.add_job(JobRecord(JobId(number + 1), spec, float(number % 977)))
+    state = policy.rebuild(world)
+    policy.decide(world, (), state)  # reasons are said once for all after a rebuild
+    newcomer = JobRecord(JobId(waiting + 1), JobSpec("new", "u", gpus=1), world.now_s)
+    world.add_job(newcomer)
+    for server in range(8):
+        world.servers[server].down = True
+    changes = [Change(ChangeKind.SERVER_CHANGED, server=ServerIndex(server)) for server in range(8)]
+    policy.decide(world, changes, state)
+    counting = _Counting(world.jobs)
+    world.jobs = counting
+    policy.decide(world, [Change(ChangeKind.ARRIVED, newcomer.id)], state)
+    for server in range(8):
+        world.servers[server].down = False
+    policy.decide(world, changes, state)  # 64 GPUs are free: it starts a few
+    return counting.looks

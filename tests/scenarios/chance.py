@@ -1,0 +1,155 @@
+"""Seeded chance: workloads, stores that fail, policies that are watched while they decide."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from policies.base import Policy
+from policies.model.decision import Action, Change, ChangeKind, Decision
+from policies.model.ids import JobId
+from policies.model.reasons import Explanation, Reason
+from policies.model.view import ClusterView
+from service.engine.events import Fact
+from service.engine.memory import MemoryStore
+from service.engine.ports import CycleBatch, StoreUnavailable
+from service.engine.record import JobRecord, StoredWorld
+from service.sim.executor import ExecutorCosts
+from tests.scenarios.dsl import Story
+
+SHAPES = ("4x4", "2x8", "8x2", "1x16")
+"""16 GPUs: with whole seconds and a power of two, ranks are exact and a rebuilt index equals a grown one."""
+
+WAITING_REASONS = frozenset(
+    {
+        Reason.PRIORITY,
+        Reason.RESOURCES,
+        Reason.FRAGMENTED,
+        Reason.CONSOLIDATION_DELAY,
+        Reason.VIRTUAL_GATE,
+        Reason.QUEUE_HEAD_BLOCKED,
+        Reason.RESERVED,
+        Reason.NO_SUCH_SERVERS,
+    }
+)
+
+
+def crowd(seed: int, chosen: Policy[Any], *, jobs: int = 25, store: "Flaky | None" = None) -> Story:
+    """A cluster of 16 GPUs and jobs that arrive within five minutes, many at the same instant."""
+    dice = random.Random(seed)
+    costs = ExecutorCosts(checkpoint_s=dice.choice((0.0, 8.0)), restart_s=0.0)
+    story = Story(dice.choice(SHAPES), chosen, costs=costs, store=store)
+    if store is not None:
+        story.memory = store.inner
+    for number in range(jobs):
+        runs_s = float(dice.choice((1, 5, 20, 60, 150, 400)) + dice.randrange(8))
+        predicted = dice.choice(("truth", "truth", None, runs_s * 4, runs_s / 4, (runs_s / 2, runs_s, runs_s * 4)))
+        story.job(
+            f"j{number}",
+            gpus=dice.choice((1, 1, 2, 4, 8, 16)),
+            runs_s=runs_s,
+            at_s=float(dice.randrange(30) * 10),
+            predicted=predicted,
+            priority=dice.choice((0, 0, 0, 0, 1)),
+            max_retries=1000,
+            checkpoint_period_s=dice.choice((None, 30.0)),
+        )
+    return story
+
+
+class Flaky:
+    """A store in which transactions fail and rows are changed by others, at random."""
+
+    def __init__(self, seed: int, *, failing: float, stale: float) -> None:
+        self.inner = MemoryStore(durable=True)
+        self.dice = random.Random(seed)
+        self.failing, self.stale = failing, stale
+        self.failed = self.bumped = 0
+
+    def load(self) -> StoredWorld:
+        self._may_fail()
+        return self.inner.load()
+
+    def jobs(self, ids: Sequence[JobId]) -> list[JobRecord]:
+        self._may_fail()
+        return self.inner.jobs(ids)
+
+    def pending_facts(self, limit: int) -> Sequence[Fact]:
+        self._may_fail()
+        return self.inner.pending_facts(limit)
+
+    def commit(self, batch: CycleBatch) -> frozenset[JobId]:
+        self._may_fail()
+        if self.dice.random() < self.stale and batch.writes:
+            self.inner.bump(self.dice.choice(sorted(batch.writes)))
+            self.bumped += 1
+        return self.inner.commit(batch)
+
+    def _may_fail(self) -> None:
+        if self.dice.random() < self.failing:
+            self.failed += 1
+            raise StoreUnavailable("by chance")
+
+
+class Watched:
+    """A policy that is watched: it may change nothing it is lent, and must decide as if it had just been rebuilt."""
+
+    def __init__(self, inner: Policy[Any], *, rebuilt: bool = False, shuffled: int | None = None) -> None:
+        self.inner = inner
+        self.name = inner.name
+        self.decisions: list[Decision] = []
+        self._rebuilt = rebuilt
+        self._dice = random.Random(shuffled) if shuffled is not None else None
+
+    def initial_state(self, view: ClusterView) -> Any:
+        return self.inner.initial_state(view)
+
+    def rebuild(self, view: ClusterView, dump: dict[str, Any] | None = None) -> Any:
+        before = lent(view)
+        state = self.inner.rebuild(view, dump)
+        assert lent(view) == before, "rebuild changed the view"
+        return state
+
+    def decide(self, view: ClusterView, changes: Sequence[Change], state: Any) -> Decision:
+        before, told = lent(view), list(changes)
+        twin = self.inner.rebuild(view, state.dump()) if self._rebuilt else None
+        decision = self.inner.decide(view, self._shuffle(changes), state)
+        assert lent(view) == before, "decide changed the view"
+        assert list(changes) == told
+        if twin is not None:
+            self._compare(view, decision, self.inner.decide(view, (), twin))
+        self.decisions.append(decision)
+        return decision
+
+    def explain(self, view: ClusterView, state: Any, job: JobId) -> Explanation:
+        before, dump = lent(view), state.dump()
+        explanation = self.inner.explain(view, state, job)
+        assert (lent(view), state.dump()) == (before, dump), "explain changed something"
+        return explanation
+
+    def _compare(self, view: ClusterView, ours: Decision, rebuilt: Decision) -> None:
+        story = f"at {view.now_s} s"
+        assert actions(ours) == actions(rebuilt), story
+        if rebuilt.wake_at_s is not None:
+            # A grown index may ask a little early: for a refresh that will change nothing.
+            assert ours.wake_at_s is not None, story
+            assert ours.wake_at_s < rebuilt.wake_at_s + 1e-3, f"{story}: {ours.wake_at_s} {rebuilt.wake_at_s}"
+
+    def _shuffle(self, changes: Sequence[Change]) -> Sequence[Change]:
+        """Permute the jobs that arrive in one pass among themselves."""
+        if self._dice is None:
+            return changes
+        arrivals = [change for change in changes if change.kind is ChangeKind.ARRIVED]
+        self._dice.shuffle(arrivals)
+        return [arrivals.pop() if change.kind is ChangeKind.ARRIVED else change for change in changes]
+
+
+def actions(decision: Decision) -> list[Action]:
+    """The actions in their order."""
+    return list(decision.actions)
+
+
+def lent(view: ClusterView) -> tuple[object, ...]:
+    """Everything that a policy is lent, copied."""
+    jobs = [job.copy() for job in view.jobs.values() if isinstance(job, JobRecord)]
+    servers = range(len(view.cluster.servers))
+    return jobs, [view.free_gpus(server) for server in servers], view.cluster, tuple(view.holding())  # type: ignore[arg-type]
