@@ -1,6 +1,7 @@
 """The entry point ``sooner``: the tree of commands, and the one place that turns errors into lines and exit codes.
 
-Exit codes: 0 done, 1 the operation failed, 2 wrong usage or input.
+Exit codes: 0 done, 1 the operation failed, 2 wrong usage or input; 130 after Ctrl-C, as shells expect, except where Ctrl-C is the
+ordinary end (``--watch``, ``--follow``, ``serve``).
 """
 
 import sys

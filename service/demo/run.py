@@ -21,6 +21,8 @@ from service.demo.server import Place, ServerError, running_service, temporary_p
 from service.demo.summary import measured, prediction_errors, replay, resumptions
 
 EXIT_FAILED = 1
+EXIT_INTERRUPTED = 128 + signal.SIGINT
+"""What a shell expects of a command that Ctrl-C has ended."""
 JOBS_DEADLINE_S = 120.0
 TRAINING_DEADLINE_S = 90.0
 _PREDICTED_DEADLINE_S = 20.0
@@ -42,7 +44,7 @@ def run_demo() -> int:
             Demo(place, started_s).run()
     except KeyboardInterrupt:
         typer.echo("interrupted; everything is cleaned up", err=True)
-        return EXIT_FAILED
+        return EXIT_INTERRUPTED
     except (DemoFailed, ServerError, ClientError) as error:
         typer.echo(f"error: the demo failed: {error}", err=True)
         return EXIT_FAILED
@@ -122,19 +124,14 @@ class Demo:
         """What each family was told before and what it would be told now: asked with held jobs that never start."""
         probes = [today.body(program, 1, hold=True) for program in today.PROGRAMS]
         held = client.submit({"jobs": probes})
-        watch = Watch(client, self.jobs_started_s, lambda line: None)
-        ids = {job["id"] for job in held}
-        asked = watch.until(
-            lambda now: all(job["prediction"] is not None for job in now if job["id"] in ids),
-            time.monotonic() + _PREDICTED_DEADLINE_S,
-        )
+        asked = _predictions_of(client, [job["id"] for job in held])
         self.say("  the next run of each kind would now be predicted:")
-        for job, program in zip([job for job in asked if job["id"] in ids], today.PROGRAMS, strict=True):
+        for job, program in zip(asked, today.PROGRAMS, strict=True):
             limit = f"walltime {program.family.walltime_s:g} s"
             by = (job["prediction"]["model_version"] if job["prediction"] is not None else None) or "past runs"
             self.say(f"    {job['name']:<12} {limit:<14} {predicted(job):>4} [{interval(job)}] iterations, by {by}")
-        for job_id in ids:
-            client.cancel(job_id)
+        for job in held:
+            client.cancel(job["id"])
 
     # Jobs.
 
@@ -207,6 +204,16 @@ def _settled(client: Client, model_id: str) -> Model:
         passed = any(not head.endswith(": baselines") for head in model["kind"].split(", "))
         if model["state"] == "champion" or not passed or time.monotonic() > deadline_s:
             return model
+        time.sleep(0.1)
+
+
+def _predictions_of(client: Client, ids: Sequence[int]) -> list[Job]:
+    """The jobs, once all are predicted (or the deadline has passed)."""
+    deadline_s = time.monotonic() + _PREDICTED_DEADLINE_S
+    while True:
+        jobs = [client.job(job_id) for job_id in ids]
+        if all(job["prediction"] is not None for job in jobs) or time.monotonic() > deadline_s:
+            return jobs
         time.sleep(0.1)
 
 
