@@ -3,10 +3,11 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any
 
 from docs.generate.markdown import code, join, opening, table
 from service.api.app import OPENAPI_PATH, create_app
@@ -44,24 +45,9 @@ def openapi() -> dict[str, Any]:
         settings = load_settings({"data_dir": Path(folder)})
         database = open_database(settings.database_url)
         try:
-            unused = cast(Any, None)
-            dependencies = ApiDependencies(
-                settings=settings,
-                database=database,
-                store=unused,
-                token="",
-                now_s=lambda: 0.0,
-                nudge=unused,
-                cluster=unused,
-                explain=unused,
-                loop_status=unused,
-                migrated=unused,
-                read_logs=unused,
-                train=unused,
-                promote=unused,
-                progress_sink=unused,
-            )
-            return create_app(dependencies).openapi()
+            given = {"settings": settings, "database": database, "token": "", "now_s": lambda: 0.0}
+            parts: dict[str, Any] = {field.name: given.get(field.name) for field in fields(ApiDependencies)}
+            return create_app(ApiDependencies(**parts)).openapi()
         finally:
             database.close()
 

@@ -3,7 +3,6 @@
 from dataclasses import fields
 from enum import Enum
 
-from annotated_types import Ge, Le
 from pydantic.fields import FieldInfo
 
 from docs.generate.markdown import code, join, opening, table
@@ -97,8 +96,7 @@ def settings_page() -> str:
     lines = opening("Settings", "`service.settings`", SETTINGS_INTRODUCTION)
     for name, field in Settings.model_fields.items():
         facts = [f"Environment `{env_name(name)}`", f"default {_default(name, field)}"]
-        low = next((each.ge for each in field.metadata if isinstance(each, Ge)), None)
-        high = next((each.le for each in field.metadata if isinstance(each, Le)), None)
+        low, high = _bound(field, "ge"), _bound(field, "le")
         if low is not None and high is not None:
             facts.append(f"from {_number(low)} to {_number(high)}")
         choices = getattr(field.annotation, "__args__", ())
@@ -106,6 +104,11 @@ def settings_page() -> str:
             facts.append("one of " + ", ".join(map(code, choices)))
         lines += [f"## {name}", "", field.description or "", "", "; ".join(facts) + ".", ""]
     return join(lines)
+
+
+def _bound(field: FieldInfo, kind: str) -> float | None:
+    """The least (``ge``) or largest (``le``) value; None where there is none."""
+    return next((bound for each in field.metadata if (bound := getattr(each, kind, None)) is not None), None)
 
 
 def _default(name: str, field: FieldInfo) -> str:

@@ -1,0 +1,82 @@
+"""The repository as a whole: small modules, nothing left for later, nothing about one machine."""
+
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LINES_MAX = 450
+TEST_LINES_MAX = 600
+"""Tests may list more cases than a module may hold ideas."""
+
+TEXT = {".py", ".md", ".toml", ".yaml", ".yml", ".lock", ".mako", ""}
+
+
+@cache
+def tracked() -> tuple[Path, ...]:
+    """The files under version control that are there now; without a checkout, none."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
+    names = [name for name in listed.stdout.decode().split("\0") if name]
+    if listed.returncode != 0 or not names:
+        pytest.skip("not a git checkout")
+    return tuple(path for name in names if (path := ROOT / name).is_file())
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_modules_are_small() -> None:
+    lengths = {_name(path): len(_text(path).splitlines()) for path in tracked() if path.suffix == ".py"}
+    limits = {name: TEST_LINES_MAX if name.startswith("tests/") else LINES_MAX for name in lengths}
+    generated = {name for name in lengths if name.startswith("migrations/versions/")}
+    assert {name: count for name, count in lengths.items() if count > limits[name] and name not in generated} == {}
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    for path in tracked():
+        if path.suffix == ".py" and path.name != "__init__.py" and _name(path) != "tests/test_tidy.py":
+            assert _text(path).lstrip().startswith(('"""', 'r"""')), _name(path)
+
+
+def test_nothing_is_left_for_later() -> None:
+    words = re.compile(r"\b(?:" + "|".join(("TO" + "DO", "FIX" + "ME", "X" * 3)) + r")\b")
+    found = [_name(path) for path in tracked() if path.suffix in TEXT and words.search(_text(path))]
+    assert found == []
+
+
+def test_nothing_names_a_machines_own_path() -> None:
+    paths = re.compile(r"(?<![\w.])/(?:work|root|Users)/\w|(?<![\w.])/home/(?!user\b)\w")
+    found = [
+        (_name(path), line)
+        for path in tracked()
+        if path.suffix in TEXT and path.name != "test_tidy.py"
+        for line in _text(path).splitlines()
+        if paths.search(line)
+    ]
+    assert found == []
+
+
+def test_nothing_names_a_package_index() -> None:
+    index = re.compile(
+        r"--(?:extra-)?index-url|--find-links|--trusted-host|https?://\S*(?:pypi|/simple\b)", re.IGNORECASE
+    )
+    found = [
+        (_name(path), line)
+        for path in tracked()
+        if path.suffix in TEXT and path.name not in ("test_tidy.py", "Makefile", "test_pages.py", "test_project.py")
+        for line in _text(path).splitlines()
+        if index.search(line)
+    ]
+    assert found == []
+
+
+def test_nothing_large_is_kept() -> None:
+    assert {_name(path): path.stat().st_size for path in tracked() if path.stat().st_size > 300_000} == {}
