@@ -85,13 +85,16 @@ class Asrpt(RankedPolicy):
             return
         state.machine = VirtualMachine(machine["now_s"])
         for job_id, at_s in dump.get("released_at_s", {}).items():
-            job = view.jobs.get(JobId(int(job_id)))
-            if job is not None and job.waiting:
-                state.released_at_s[job.id] = at_s
+            if JobId(int(job_id)) in view.jobs:
+                state.released_at_s[JobId(int(job_id))] = at_s
         for job_id, remaining_s in machine["remaining_s"].items():
-            job = view.jobs.get(JobId(int(job_id)))
-            if job is not None and job.waiting:
+            if (job := view.jobs.get(JobId(int(job_id)))) is not None:
                 state.machine.add(job.id, remaining_s, job.submitted_at_s)
+        # Until now the machine worked on those too that have left it since.
+        self._release(view, state)
+        for job in view.jobs.values():
+            if not job.waiting:
+                self.on_withdrawal(job.id, state)
 
     def on_arrival(self, view: ClusterView, job: JobView, state: Book) -> None:
         """With the gate, new jobs go to the virtual machine first; requeued ones have passed it already."""

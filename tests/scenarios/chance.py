@@ -111,7 +111,10 @@ class Watched:
 
     def decide(self, view: ClusterView, changes: Sequence[Change], state: Any) -> Decision:
         before, told = lent(view), list(changes)
-        twin = self.inner.rebuild(view, state.dump()) if self._rebuilt else None
+        withdrawn = {change.job for change in changes if change.kind is ChangeKind.WITHDRAWN}
+        # A job that went and came back in one pass starts anew on the virtual machine, which no view can tell.
+        back = any(change.kind is ChangeKind.ARRIVED and change.job in withdrawn for change in changes)
+        twin = self.inner.rebuild(view, state.dump()) if self._rebuilt and not back else None
         decision = self.inner.decide(view, self._shuffle(changes), state)
         assert lent(view) == before, "decide changed the view"
         assert list(changes) == told
