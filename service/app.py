@@ -32,6 +32,7 @@ from service.api.token import TokenFileError, load_or_create
 from service.cluster_file import ClusterFileError, load_cluster
 from service.db import leases, migrate
 from service.db.history import ended_jobs
+from service.db.identity import database_id
 from service.db.progress import ProgressPoint, record_progress
 from service.db.servers import ServerInUse, enroll
 from service.db.session import Database, DatabaseUrlError, open_database
@@ -58,6 +59,9 @@ EXIT_USAGE = 2
 
 LOOP_STALE_PERIODS = 4.0
 """A loop that has not passed for so many of its periods is not ready to serve."""
+
+DATABASE_ID_FILE = "database_id"
+"""In the data folder: the id of the database that its attempts belong to."""
 
 TRAINING_CHECK_S = 60.0
 """How often it is looked whether a training is due."""
@@ -108,10 +112,11 @@ class Service:
         self.clock = WallClock()
         stack.enter_context(_exclusive(settings.prepare_data_dir()))
         policy = configured_policy(settings)
-        gpus = detect() if settings.executor == "local" else None
+        gpus = detect(visible=os.environ.get("CUDA_VISIBLE_DEVICES")) if settings.executor == "local" else None
         wanted = load_cluster(settings.cluster) if settings.cluster else local_cluster(settings.virtual_gpus, gpus)
         self.database = _open(settings.database_url)
         stack.callback(self.database.close)
+        _bind(settings.data_dir, database_id(self.database))
         self.cluster = enroll(self.database, wanted)
         self.lease = self._lead(stack)
         self.token = load_or_create(settings.data_dir)
@@ -245,6 +250,7 @@ class Service:
                 report.iteration,
                 report.total_iterations,
                 report.checkpoint_iteration,
+                report.loss,
             )
             for report in reports
             if report.attempt is not None and report.iteration is not None
@@ -309,7 +315,9 @@ class Service:
             raise Refused(str(error)) from error
 
     def _accept_progress(self, attempt: AttemptId, token: str, line: Mapping[str, Any]) -> bool:
-        return self.local is not None and self.local.accept_progress(attempt, token, line)
+        if self.local is None:
+            raise PermissionError(attempt)
+        return self.local.accept_progress(attempt, token, line)
 
 
 def configured_policy(settings: Settings) -> Policy[Any]:
@@ -349,6 +357,22 @@ def _open(url: str) -> Database:
         database.close()
         raise
     return database
+
+
+def _bind(data_dir: Path, identity: str) -> None:
+    """Tie the data folder to its database: attempt 1.1 of another database must not answer for this one's."""
+    file = data_dir / DATABASE_ID_FILE
+    if file.exists():
+        used = file.read_text(encoding="ascii").strip()
+        if used != identity:
+            raise StartError(
+                f"{data_dir} holds the attempts of another database ({used}, this one is {identity}); "
+                "choose another data_dir, or delete the folder if that database is gone"
+            )
+    elif (data_dir / "attempts").exists():
+        raise StartError(f"{data_dir} holds attempts but does not say of which database; choose another data_dir")
+    else:
+        file.write_text(identity + "\n", encoding="ascii")
 
 
 @contextmanager

@@ -22,6 +22,7 @@ def upgrade() -> None:
     _jobs()
     _leases()
     _model_versions()
+    _properties()
     _servers()
     _throughput()
     _training_runs()
@@ -147,6 +148,15 @@ def _leases() -> None:
         sa.Column("token", sa.BigInteger(), nullable=False),
         sa.Column("expires_at_s", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_leases")),
+    )
+
+
+def _properties() -> None:
+    op.create_table(
+        "properties",
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("value", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_properties")),
     )
 
 

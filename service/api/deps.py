@@ -69,8 +69,8 @@ ReadLogs = Callable[[JobId, int | None, int, int], LogPart]
 KeyError where there is no log (not launched yet, or deleted after a while)."""
 
 ProgressSink = Callable[[AttemptId, str, Mapping[str, Any]], bool]
-"""(attempt, token, line). False if the line was not taken: the token does not open that attempt (unknown, ended, or
-another's), or the line breaks the rules of progress files."""
+"""(attempt, token, line). False if the line was ignored because it breaks a rule of progress files (too many a second, for
+instance). Raises PermissionError where the token does not open that attempt (unknown, ended, or another's)."""
 
 
 @dataclass(frozen=True, slots=True)

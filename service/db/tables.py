@@ -383,6 +383,15 @@ class LeaseRow(Base, table=True):
     expires_at_s: float = _seconds()
 
 
+class PropertyRow(Base, table=True):
+    """A fact about the database itself: its identity."""
+
+    __tablename__ = "properties"
+
+    name: str = Field(primary_key=True)
+    value: str
+
+
 def table(row: type[Base]) -> sa.Table:
     """The table of a row class, for statements that touch many rows at once."""
     return Base.metadata.tables[str(row.__tablename__)]

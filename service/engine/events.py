@@ -60,7 +60,8 @@ class Report:
 
     ``checkpoint_iteration`` is the newest iteration that is complete on disk. ``stop_signalled`` says whether the stop
     signal had been sent before the end. ``iterations_per_s`` is given where the executor knows the speed (simulation).
-    ``lost_service_s`` is the work since the last checkpoint where the executor knows it (simulation).
+    ``lost_service_s`` is the work since the last checkpoint where the executor knows it (simulation). ``loss`` is what the
+    program says of its training; nothing is decided by it.
     """
 
     kind: ReportKind
@@ -75,6 +76,7 @@ class Report:
     total_iterations: float | None = None
     iterations_per_s: float | None = None
     lost_service_s: float | None = None
+    loss: float | None = None
     detail: str = ""
 
 

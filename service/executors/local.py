@@ -141,19 +141,22 @@ class LocalExecutor:
         return read_log(folder / names.OUTPUT, offset, limit_bytes)
 
     def accept_progress(self, attempt: AttemptId, token: str, line: Mapping[str, Any]) -> bool:
-        """Take one line of progress that came over HTTP; False if the token is wrong or the line breaks the rules.
+        """Take one line of progress that came over HTTP; False if it was ignored, because it breaks a rule.
 
-        It goes into the attempt's progress file, so that it survives a restart and obeys the same rules.
+        It goes into the attempt's progress file, so that it survives a restart and obeys the same rules. Raises
+        PermissionError if the token is not this attempt's, or the attempt does not run.
         """
         if not _ATTEMPT.fullmatch(attempt) or not hmac.compare_digest(self._token(attempt).encode(), token.encode()):
-            return False
+            raise PermissionError(attempt)
         if isinstance(check_line(line), Ignored):
             return False
         data = json.dumps(dict(line)).encode() + b"\n"
         now_s = self._clock.now_s()
         with self._lock:
             watched = self._live.get(attempt)
-            if watched is None or watched.end is not None or len(data) > LINE_BYTES_MAX:
+            if watched is None or watched.end is not None:
+                raise PermissionError(attempt)
+            if len(data) > LINE_BYTES_MAX:
                 return False
             if self._url_limits.setdefault(attempt, RateLimit(now_s)).admit(1, now_s) == 0:
                 return False

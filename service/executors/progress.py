@@ -44,6 +44,7 @@ class ProgressLine:
     iteration: float
     total_iterations: float | None = None
     checkpoint_iteration: float | None = None
+    loss: float | None = None
 
 
 def parse_line(line: bytes) -> ProgressLine | Ignored:
@@ -79,7 +80,18 @@ def check_line(value: Mapping[str, Any]) -> ProgressLine | Ignored:
     iteration, total, checkpoint = numbers
     if iteration is None or (checkpoint is not None and checkpoint > iteration):
         return Ignored.MALFORMED
-    return ProgressLine(iteration, total, checkpoint)
+    return ProgressLine(iteration, total, checkpoint, _loss(value.get("loss")))
+
+
+def _loss(value: object) -> float | None:
+    """A loss is shown, never counted on: one that is no finite number is left out, and the line counts all the same."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 @dataclass(slots=True)
@@ -89,6 +101,7 @@ class Progress:
     iteration: float | None = None
     total_iterations: float | None = None
     checkpoint_iteration: float | None = None
+    loss: float | None = None
     accepted: int = 0
     ignored: Counter[Ignored] = field(default_factory=Counter)
 
@@ -104,6 +117,8 @@ class Progress:
             self.total_iterations = line.total_iterations
         if line.checkpoint_iteration is not None:
             self.checkpoint_iteration = line.checkpoint_iteration
+        if line.loss is not None:
+            self.loss = line.loss
         self.accepted += 1
         return True
 

@@ -165,6 +165,7 @@ class Watched:
                 iteration=said.iteration,
                 total_iterations=said.total_iterations,
                 checkpoint_iteration=said.checkpoint_iteration,
+                loss=said.loss,
             )
         ]
 

@@ -60,7 +60,8 @@ def make_predictor(name: str, jobs: Sequence[SimJob], seed: int) -> Predictor:
     """The predictor that ``oracle``, ``noisy:SIGMA``, ``adversarial``, ``trained`` or ``none`` stands for.
 
     ``noisy`` = n exp(SIGMA z) with z ~ N(0, 1) drawn from (seed, job_id); ``adversarial`` = a tenth of the jobs, by seed,
-    off by a factor 100 either way; ``trained`` learns from the jobs that have ended in the simulation. Raises :class:`PredictorNameError`.
+    off by a factor 100 either way; ``trained`` learns from the jobs that have ended in the simulation. Raises
+    :class:`PredictorNameError`.
     """
     by_id = {job.id: job for job in jobs}
     kind, _, parameter = name.partition(":")

@@ -131,7 +131,7 @@ class World:
 
     def _progress(self, attempt: AttemptId, token: str, line: Mapping[str, Any]) -> bool:
         if not secrets.compare_digest(self.attempt_tokens.get(attempt, ""), token):
-            return False
+            raise PermissionError(attempt)
         self.progress.append((attempt, dict(line)))
         return True
 

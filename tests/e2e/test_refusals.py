@@ -99,6 +99,14 @@ def test_a_second_service_on_the_same_folder_is_refused(tmp_path: Path, make_ser
     assert_refused(done, "running", str(service.data_dir))
 
 
+def test_the_attempts_of_another_database_are_not_taken_for_our_own(tmp_path: Path, make_service: MakeService) -> None:
+    service = make_service()
+    service.start()
+    service.stop()
+    other = f"sqlite:///{tmp_path / 'other.db'}"
+    assert_refused(serve(tmp_path, DATA_DIR=str(service.data_dir), DATABASE_URL=other), "another database")
+
+
 def test_a_port_in_use_is_named(tmp_path: Path, make_service: MakeService) -> None:
     service = make_service()
     service.start()

@@ -182,16 +182,18 @@ class TestProgress:
         accept, attempt = house.executor.accept_progress, AttemptId("1.1")
         house.poll()
         assert accept(attempt, token, {"iteration": 3, "loss": 0.5})
-        assert not accept(attempt, "wrong", {"iteration": 4})
-        assert not accept(AttemptId("2.1"), token, {"iteration": 4})
-        assert not accept(AttemptId("../x"), token, {"iteration": 4})
+        for other, key in ((attempt, "wrong"), (AttemptId("2.1"), token), (AttemptId("../x"), token)):
+            with pytest.raises(PermissionError):
+                accept(other, key, {"iteration": 4})
         assert not accept(attempt, token, {"iteration": -1})
         assert not accept(attempt, token, {"iteration": 4, "note": "x" * 70000})
-        assert house.wait_report(ReportKind.PROGRESS).iteration == 3.0
+        report = house.wait_report(ReportKind.PROGRESS)
+        assert (report.iteration, report.loss) == (3.0, 0.5)
         house.new_executor()
         let_go(house)
         assert house.wait_end().iteration == 3.0, "it survives a restart"
-        assert not house.executor.accept_progress(attempt, token, {"iteration": 5}), "the attempt is over"
+        with pytest.raises(PermissionError):
+            house.executor.accept_progress(attempt, token, {"iteration": 5})
 
     def test_no_more_than_the_file_may_take_in_a_second(self, house: House) -> None:
         house.executor.send([launch(python("import os, signal; print('ready', flush=True); signal.pause()"))])

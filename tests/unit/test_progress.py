@@ -18,9 +18,11 @@ from service.executors.progress import Ignored, Progress, ProgressFile, Progress
         (b'{"iteration": 3}', ProgressLine(3.0)),
         (
             b'{"iteration": 1200, "total_iterations": 5000, "checkpoint_iteration": 1000, "loss": 0.31}',
-            ProgressLine(1200.0, 5000.0, 1000.0),
+            ProgressLine(1200.0, 5000.0, 1000.0, 0.31),
         ),
         (b'{"iteration": 3, "loss": NaN}', ProgressLine(3.0)),
+        (b'{"iteration": 3, "loss": "low"}', ProgressLine(3.0)),
+        (b'{"iteration": 3, "loss": 1' + b"0" * 400 + b"}", ProgressLine(3.0)),
         (b'{"iteration": 3, "total_iterations": null}', ProgressLine(3.0)),
         (b'{"iteration": NaN}', Ignored.NOT_FINITE),
         (b'{"iteration": 3, "total_iterations": Infinity}', Ignored.NOT_FINITE),

@@ -20,18 +20,21 @@ AttemptPath = Annotated[str, Path(pattern=r"^[1-9][0-9]{0,9}\.[1-9][0-9]{0,9}$",
     "/attempts/{attempt_id}/progress",
     status_code=202,
     response_class=Response,
-    responses={202: {"description": "Taken; the next poll of the loop sees it."}, **problems(400, 413, 415)},
+    responses={202: {"description": "Taken, or ignored under the rules of progress files."}, **problems(400, 413, 415)},
     openapi_extra={"security": [{"attemptToken": []}]},
     summary="Report progress",
 )
 def report_progress(dependencies: Deps, request: Request, attempt_id: AttemptPath, body: ProgressBody) -> Response:
-    """Takes what a line of the progress file says, under the same rules: falling iterations are counted and ignored.
-
-    401 if nothing was taken.
-    """
+    """Takes what a line of the progress file says, under the same rules: falling iterations, and more than ten lines a
+    second, are counted and ignored."""
     token = bearer(request.headers)
     line = body.model_dump(exclude_none=True)
-    if token is None or not dependencies.progress_sink(AttemptId(attempt_id), token, line):
-        detail = "Needs the token of this attempt, while it runs, and not more than ten reports a second."
-        raise Problem(ProblemType.UNAUTHORIZED, detail, headers={"WWW-Authenticate": 'Bearer realm="attempt"'})
+    try:
+        if token is None:
+            raise PermissionError(attempt_id)
+        dependencies.progress_sink(AttemptId(attempt_id), token, line)
+    except PermissionError:
+        detail = "Needs the token of this attempt, while it runs."
+        headers = {"WWW-Authenticate": 'Bearer realm="attempt"'}
+        raise Problem(ProblemType.UNAUTHORIZED, detail, headers=headers) from None
     return Response(status_code=202)
