@@ -1,16 +1,18 @@
 """A small client of the HTTP API: what the command line and the demo call, and what a script may call.
 
-Documents come back as the plain JSON objects that the API describes (typed here by their keys); units are in the names. The
-only dependency is httpx. Not safe to share between threads.
+Documents come back as the plain JSON objects that the API describes (:mod:`service.client_documents`); units are in the names.
+The only dependency is httpx. Not safe to share between threads.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypedDict
+from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 import httpx
+
+from service.client_documents import Accepted, Attempt, ClusterStatus, Event, Explanation, Job, Model, Prediction
 
 PAGE_SIZE = 500
 """Entries asked for at once: the most that a service with default settings gives."""
@@ -21,159 +23,6 @@ CUT_BYTES_HEADER = "Sooner-Cut-Bytes"
 
 TERMINAL_STATES = ("succeeded", "failed", "cancelled")
 UNFINISHED_STATES = ("queued", "starting", "running", "preempting", "cancelling")
-
-
-class Prediction(TypedDict):
-    """A prediction of a job's total in ``unit`` (``iterations`` or ``service_s``)."""
-
-    id: int
-    job_id: int
-    p10: float
-    p50: float
-    p90: float
-    unit: str
-    source: str
-    model_version: str | None
-    seconds_per_unit: float | None
-    made_at: str
-    actual: float | None
-    scored_at: str | None
-    log_error: float | None
-
-
-class Job(TypedDict):
-    """A job."""
-
-    id: int
-    name: str
-    user: str | None
-    project: str | None
-    state: str
-    reason: str
-    reason_sentence: str
-    gpus: int
-    priority: int
-    held: bool
-    submitted_at: str
-    started_at: str | None
-    finished_at: str | None
-    attempts: int
-    preemptions: int
-    iterations_done: float | None
-    prediction: Prediction | None
-    eta: str | None
-    eta_reason: str | None
-    servers: list[str]
-    exit_code: int | None
-    links: dict[str, str]
-
-
-class Share(TypedDict):
-    """What an attempt holds on one server."""
-
-    server: str
-    gpus: int
-    gpu_ids: list[int]
-
-
-class Attempt(TypedDict):
-    """One placement-to-stop life of a job."""
-
-    id: str
-    job_id: int
-    number: int
-    state: str
-    reason: str | None
-    reason_sentence: str | None
-    placement: list[Share]
-    opened_at: str
-    started_at: str | None
-    stop_requested_at: str | None
-    ended_at: str | None
-    exit_code: int | None
-    resume_iteration: float
-    last_iteration: float | None
-
-
-class Event(TypedDict):
-    """One line of a job's story."""
-
-    id: int
-    at: str
-    source: str | None
-    target: str
-    cause: str
-    reason: str
-    reason_sentence: str
-    cycle: int
-    attempt_id: str | None
-    detail: str
-
-
-class Explanation(TypedDict):
-    """Why a job is where it is."""
-
-    job_id: int
-    state: str
-    reason: str
-    sentence: str
-    gpus_needed: int
-    gpus_free: int | None
-    servers_with_free_gpus: int | None
-    servers_wanted: int | None
-    jobs_ahead: int | None
-    rank: float | None
-    waiting_for: list[int]
-    numbers: dict[str, float]
-
-
-class Server(TypedDict):
-    """One server."""
-
-    name: str
-    state: str
-    gpus: int
-    usable_gpus: int
-    free_gpus: int
-    gpu_type: str
-    rack: str
-    nic_gbps: float
-    intra_gbps: float
-    gpu_speed: float
-    gpu_memory_gib: float | None
-
-
-class ClusterStatus(TypedDict):
-    """All servers, and their GPUs in all."""
-
-    name: str
-    gpus: int
-    usable_gpus: int
-    free_gpus: int
-    servers: list[Server]
-
-
-class Model(TypedDict):
-    """One trained model."""
-
-    id: str
-    kind: str
-    state: str
-    trained_until: str
-    rows: int
-    feature_schema: str
-    libraries: dict[str, Any]
-    metrics: dict[str, Any]
-    sha256: str
-    created_at: str
-
-
-class Accepted(TypedDict):
-    """A request that the next cycle acts on."""
-
-    accepted: str
-    job_id: int | None
-    server: str | None
 
 
 class LogChunk(NamedTuple):

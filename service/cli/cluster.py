@@ -18,7 +18,8 @@ from service.cli.output import (
     show,
     style,
 )
-from service.client import Accepted, Client, Server
+from service.client import Client
+from service.client_documents import Accepted, Server
 
 app = typer.Typer(help="Look at and change the servers.", no_args_is_help=True)
 

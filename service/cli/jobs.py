@@ -24,7 +24,8 @@ from service.cli.output import (
     style,
 )
 from service.cli.selectors import JobArgument, SelectorArgument, select, select_one
-from service.client import TERMINAL_STATES, UNFINISHED_STATES, Accepted, Attempt, Client, Event, Explanation, Job
+from service.client import TERMINAL_STATES, UNFINISHED_STATES, Client
+from service.client_documents import Accepted, Attempt, Event, Explanation, Job
 
 app = typer.Typer(help="Submit, look at and steer jobs.", no_args_is_help=True)
 
@@ -100,7 +101,7 @@ def show_command(
     how = style(as_json, quiet, columns, watch)
     with connect() as client:
         ids = select(client, jobs)
-        if len(ids) == 1 and not how.columns:
+        if len(ids) == 1 and not how.columns and not how.quiet:
             show(_CARD, lambda: _card(client.job(ids[0])), how)
         else:
             show(JOBS, lambda: jobs_answer([client.job(job_id) for job_id in ids]), how)

@@ -23,7 +23,8 @@ from service.cli.output import (
     show,
     style,
 )
-from service.client import Client, Model
+from service.client import Client
+from service.client_documents import Model
 
 app = typer.Typer(help="Trained models: list, show, train, promote.", no_args_is_help=True)
 

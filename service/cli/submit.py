@@ -18,7 +18,8 @@ from service.cli.job_tables import JOBS
 from service.cli.jobs import jobs_answer
 from service.cli.output import ColumnsOption, JsonFlag, QuietFlag, Style, pause, printable, show, style
 from service.cli.selectors import SelectorArgument, select
-from service.client import TERMINAL_STATES, Client, Job
+from service.client import TERMINAL_STATES, Client
+from service.client_documents import Job
 
 WAIT_POLL_S = 0.5
 FILE_BYTES_MAX = 64 << 20

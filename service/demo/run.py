@@ -14,7 +14,8 @@ import typer
 from service.cli.history import add_history
 from service.cli.job_tables import interval
 from service.cli.models import wait_for_model
-from service.client import TERMINAL_STATES, Client, ClientError, Job, Model
+from service.client import TERMINAL_STATES, Client, ClientError
+from service.client_documents import Job, Model
 from service.demo import jobs as today
 from service.demo.live import Watch, predicted
 from service.demo.server import Place, ServerError, running_service, temporary_place

@@ -11,7 +11,8 @@ from typing import Any
 from sqlalchemy import select
 
 from policies.registry import make_policy
-from service.client import Attempt, Client, Job, Prediction
+from service.client import Client
+from service.client_documents import Attempt, Job, Prediction
 from service.cluster_file import load_cluster
 from service.db.session import open_database
 from service.db.tables import JobRow, table

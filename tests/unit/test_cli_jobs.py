@@ -12,7 +12,8 @@ from policies.model.ids import JobId
 from policies.model.reasons import Explanation, Reason
 from service.api.documents import AcceptedDocument, ExplanationDocument, JobDocument
 from service.cli import jobs, output
-from service.client import Client, Job, LogChunk
+from service.client import Client, LogChunk
+from service.client_documents import Job
 from service.db.tables import JobRow, table
 from tests.unit.cli_world import CliWorld, cli_world
 
@@ -110,7 +111,7 @@ def test_show_is_a_card_for_one_job_and_a_table_for_several(cli: CliWorld) -> No
     card = cli.run("job", "show", "last").stdout
     assert "name" in card.splitlines()[1]
     assert "other" in card
-    assert "New" not in card
+    assert cli.run("job", "show", "last", "--quiet").stdout == "2\n"
     assert cli.run("job", "show", "1-2").stdout.splitlines()[0].startswith("JOB")
     assert [job["id"] for job in jobs_of(cli.run("job", "show", "2,1", "--json").stdout)] == [2, 1]
     missing = cli.run("job", "show", "9")

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 import service.client as module
+from service import client_documents
 from service.api import documents
 from service.api.app import create_app
 from service.api.routers import cluster as cluster_routes
@@ -39,16 +40,16 @@ def answering(handler: Any) -> Client:
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
-        (module.Prediction, documents.PredictionDocument),
-        (module.Job, documents.JobDocument),
-        (module.Share, documents.ShareDocument),
-        (module.Attempt, documents.AttemptDocument),
-        (module.Event, documents.EventDocument),
-        (module.Explanation, documents.ExplanationDocument),
-        (module.Accepted, documents.AcceptedDocument),
-        (module.Server, cluster_routes.ServerDocument),
-        (module.ClusterStatus, cluster_routes.ClusterDocument),
-        (module.Model, learning.ModelDocument),
+        (client_documents.Prediction, documents.PredictionDocument),
+        (client_documents.Job, documents.JobDocument),
+        (client_documents.Share, documents.ShareDocument),
+        (client_documents.Attempt, documents.AttemptDocument),
+        (client_documents.Event, documents.EventDocument),
+        (client_documents.Explanation, documents.ExplanationDocument),
+        (client_documents.Accepted, documents.AcceptedDocument),
+        (client_documents.Server, cluster_routes.ServerDocument),
+        (client_documents.ClusterStatus, cluster_routes.ClusterDocument),
+        (client_documents.Model, learning.ModelDocument),
     ],
 )
 def test_the_typed_documents_have_the_keys_of_the_api(ours: type, theirs: Any) -> None:

@@ -1,0 +1,159 @@
+"""The JSON documents of the HTTP API as a client sees them: keys and types. Times are ISO 8601 in UTC (``*_at``).
+
+A test compares each with what the API declares. They are plain dictionaries: a newer service may add keys.
+"""
+
+from typing import Any, TypedDict
+
+
+class Prediction(TypedDict):
+    """A prediction of a job's total in ``unit`` (``iterations`` or ``service_s``)."""
+
+    id: int
+    job_id: int
+    p10: float
+    p50: float
+    p90: float
+    unit: str
+    source: str
+    model_version: str | None
+    seconds_per_unit: float | None
+    made_at: str
+    actual: float | None
+    scored_at: str | None
+    log_error: float | None
+
+
+class Job(TypedDict):
+    """A job."""
+
+    id: int
+    name: str
+    user: str | None
+    project: str | None
+    state: str
+    reason: str
+    reason_sentence: str
+    gpus: int
+    priority: int
+    held: bool
+    submitted_at: str
+    started_at: str | None
+    finished_at: str | None
+    attempts: int
+    preemptions: int
+    iterations_done: float | None
+    prediction: Prediction | None
+    eta: str | None
+    eta_reason: str | None
+    servers: list[str]
+    exit_code: int | None
+    links: dict[str, str]
+
+
+class Share(TypedDict):
+    """What an attempt holds on one server."""
+
+    server: str
+    gpus: int
+    gpu_ids: list[int]
+
+
+class Attempt(TypedDict):
+    """One placement-to-stop life of a job."""
+
+    id: str
+    job_id: int
+    number: int
+    state: str
+    reason: str | None
+    reason_sentence: str | None
+    placement: list[Share]
+    opened_at: str
+    started_at: str | None
+    stop_requested_at: str | None
+    ended_at: str | None
+    exit_code: int | None
+    resume_iteration: float
+    last_iteration: float | None
+
+
+class Event(TypedDict):
+    """One line of a job's story."""
+
+    id: int
+    at: str
+    source: str | None
+    target: str
+    cause: str
+    reason: str
+    reason_sentence: str
+    cycle: int
+    attempt_id: str | None
+    detail: str
+
+
+class Explanation(TypedDict):
+    """Why a job is where it is."""
+
+    job_id: int
+    state: str
+    reason: str
+    sentence: str
+    gpus_needed: int
+    gpus_free: int | None
+    servers_with_free_gpus: int | None
+    servers_wanted: int | None
+    jobs_ahead: int | None
+    rank: float | None
+    waiting_for: list[int]
+    numbers: dict[str, float]
+
+
+class Server(TypedDict):
+    """One server."""
+
+    name: str
+    state: str
+    gpus: int
+    usable_gpus: int
+    free_gpus: int
+    gpu_type: str
+    rack: str
+    nic_gbps: float
+    intra_gbps: float
+    gpu_speed: float
+    gpu_memory_gib: float | None
+
+
+class ClusterStatus(TypedDict):
+    """All servers, and their GPUs in all."""
+
+    name: str
+    gpus: int
+    usable_gpus: int
+    free_gpus: int
+    servers: list[Server]
+
+
+class Model(TypedDict):
+    """One trained model."""
+
+    id: str
+    kind: str
+    state: str
+    trained_until: str
+    rows: int
+    feature_schema: str
+    libraries: dict[str, Any]
+    metrics: dict[str, Any]
+    sha256: str
+    created_at: str
+
+
+class Accepted(TypedDict):
+    """A request that the next cycle acts on."""
+
+    accepted: str
+    job_id: int | None
+    server: str | None
