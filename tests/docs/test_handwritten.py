@@ -1,0 +1,116 @@
+"""Pages written by hand name everything that the code has: columns, keys, variables, files, models, formats."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from policies.catalogue import GPUS, MODELS
+from policies.model.cluster import Server
+from policies.model.ids import JobId, ServerIndex, attempt_id
+from policies.model.job import JobSpec
+from policies.model.job import Launch as LaunchMode
+from policies.model.placement import ServerShare, place
+from predictor import training
+from predictor.ladder import CLUSTER_JOBS_TRUSTED, USER_PROGRAMS_MIN
+from service.api.schemas import JobBody
+from service.cluster_file import _GROUP_KEYS
+from service.engine.commands import Launch
+from service.executors import folder as attempt_files
+from service.executors.launch_plan import Site, allowed_environment, build_plan
+from service.settings import Settings
+from service.sim.predictors import PredictorNameError, make_predictor
+from service.sim.results import JOB_COLUMNS, Result
+from service.sim.workloads.importers import IMPORTERS
+from service.sim.workloads.model import FINAL_STATES, WorkloadJob
+from tests.docs.markdown import ROOT
+
+
+def _page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def _coded(page: str) -> set[str]:
+    """Everything that a page writes as inline code, also each part of a list in one."""
+    return set(re.findall(r"`([^`\n]+)`", page))
+
+
+def test_workload_columns_formats_and_models() -> None:
+    page = _coded(_page("reference/workloads.md"))
+    assert {field.name for field in fields(WorkloadJob)} <= page
+    assert page >= FINAL_STATES
+    assert set(IMPORTERS) <= page
+    assert set(MODELS) <= page
+    assert all(gpu in _page("reference/workloads.md") for gpu in GPUS)
+
+
+def test_cluster_keys() -> None:
+    page = _coded(_page("reference/cluster.md"))
+    assert {f"servers[].{key}" for key in _GROUP_KEYS} <= page
+    assert {"schema", "name", "servers", "tiers.rack_gbps", "tiers.core_gbps"} <= page
+
+
+def test_job_keys() -> None:
+    assert set(JobBody.model_fields) <= _coded(_page("reference/job.md"))
+
+
+def test_result_keys_and_columns() -> None:
+    page = _coded(_page("reference/results.md"))
+    assert {field.name for field in fields(Result)} <= page
+    assert set(JOB_COLUMNS) <= page
+
+
+@pytest.mark.parametrize("mode", LaunchMode)
+def test_variables_of_a_training_program(mode: LaunchMode, tmp_path: Path) -> None:
+    site = Site(tmp_path, {"PATH": "/bin", "SECRET": "no"}, 1.0, 1, 1.0, "http://127.0.0.1/{attempt}", None)
+    spec = JobSpec("a", "u", 2, command=("true",), launch=mode)
+    placement = place([ServerShare(ServerIndex(0), 2)])
+    launch = Launch(attempt_id(JobId(1), 1), JobId(1), 1, spec, placement, ((0, 1),), 0)
+    plan = build_plan(launch, site, "token", 29500)
+    given = {*plan["env"], *(name for rank in plan["ranks"] for name in rank)} - set(allowed_environment(site.environ))
+    page = _coded(_page("how-to/training-program.md"))
+    assert given - page == set()
+    written = {
+        name for name in page if re.fullmatch(r"SOONER_[A-Z_]+|[A-Z]+_RANK|RANK|NNODES|WORLD_SIZE|MASTER_[A-Z]+", name)
+    }
+    if mode is LaunchMode.GPU:
+        assert written - given == set(), "the page promises a variable that nobody sets"
+
+
+def test_files_of_the_data_folder() -> None:
+    page = _page("reference/data-folder.md")
+    constants = {value for name, value in vars(attempt_files).items() if name.isupper() and isinstance(value, str)}
+    named = {value for value in constants if re.fullmatch(r"[a-z]+(?:\.jsonl?)?", value)}
+    assert {"lock", "exit.json", "progress.jsonl"} <= named
+    assert {name for name in named if name not in page} == set()
+
+
+def test_predictors_of_a_simulation() -> None:
+    page = _page("explanation/estimates-and-ranks.md")
+    for name in ("oracle", "noisy:0.5", "adversarial", "none", "trained"):
+        try:
+            make_predictor(name, [], 0)
+        except PredictorNameError:
+            assert f"`{name}`" not in page, f"{name} is documented and does not exist"
+        else:
+            assert f"`{name.partition(':')[0]}" in page, f"{name} exists and is not documented"
+
+
+def test_numbers_that_pages_repeat() -> None:
+    prediction, models = _page("explanation/prediction.md"), _page("how-to/models.md")
+    assert f"from {USER_PROGRAMS_MIN} programs on" in prediction
+    assert f"from {CLUSTER_JOBS_TRUSTED} on" in prediction
+    assert f"most {training.PINBALL_RATIO_MAX} of" in prediction
+    assert f"{training.COVERAGE_MIN:.0%}"[:-1] in prediction
+    assert f"{training.COVERAGE_MAX:.0%}" in prediction
+    assert f"when {Settings.model_fields['retrain_jobs_min'].default} jobs have ended" in models
+
+
+def test_defaults_of_a_server() -> None:
+    page = _page("reference/cluster.md")
+    server = Server("a", 1)
+    assert f"| `servers[].nic_gbps` | {server.nic_bytes_s * 8 / 1e9:g} |" in page
+    assert f"| `servers[].intra_gbps` | {server.intra_bytes_s * 8 / 1e9:g} |" in page
+    assert f"| `servers[].gpu_type` | `{server.gpu_type}` |" in page
+    assert f"| `servers[].rack` | `{server.rack}` |" in page
