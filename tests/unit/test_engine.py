@@ -1,0 +1,315 @@
+"""What one pass promises when its transaction fails, rows go stale, or a port misbehaves."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from policies.lifecycle import JobState
+from policies.model.decision import Change, ChangeKind, Decision, Preempt, Reserve, Start
+from policies.model.ids import JobId, ServerIndex
+from policies.model.placement import ServerShare, place
+from policies.model.reasons import Reason
+from policies.model.view import ClusterView
+from service.engine.commands import Launch
+from service.engine.cycle import EngineSettings
+from service.engine.engine import Engine
+from service.engine.events import Fact, FactKind, Report, ReportKind
+from service.engine.memory import MemoryStore
+from service.engine.ports import CycleBatch, StoreUnavailable
+from service.engine.record import JobRecord, StoredWorld
+from service.sim.executor import ExecutorCosts
+from tests.scenarios.dsl import Story, cluster, policy
+
+
+class Tampered:
+    """A memory store on which a test lays its hands just before a commit, or which does not answer."""
+
+    def __init__(self) -> None:
+        self.inner = MemoryStore(durable=True)
+        self.before_commit: Callable[[CycleBatch], None] | None = None
+        self.down: set[str] = set()
+
+    def load(self) -> StoredWorld:
+        self._answer("load")
+        return self.inner.load()
+
+    def jobs(self, ids: Sequence[JobId]) -> list[JobRecord]:
+        self._answer("jobs")
+        return self.inner.jobs(ids)
+
+    def pending_facts(self, limit: int) -> Sequence[Fact]:
+        self._answer("pending_facts")
+        return self.inner.pending_facts(limit)
+
+    def commit(self, batch: CycleBatch) -> frozenset[JobId]:
+        self._answer("commit")
+        if self.before_commit is not None:
+            act, self.before_commit = self.before_commit, None
+            act(batch)
+        return self.inner.commit(batch)
+
+    def bump_next(self, *jobs: int) -> None:
+        """Somebody else changes these rows right before the next commit."""
+
+        def act(batch: CycleBatch) -> None:
+            for job in jobs:
+                self.inner.bump(JobId(job))
+
+        self.before_commit = act
+
+    def _answer(self, call: str) -> None:
+        if call in self.down:
+            raise StoreUnavailable(f"{call} does not answer")
+
+
+def story(shape: str, name: str = "fifo_backfill", **more: Any) -> tuple[Story, Tampered]:
+    store = Tampered()
+    made = cluster(shape, policy(name, **more.pop("options", {})), store=store, **more)
+    made.memory = store.inner
+    return made, store
+
+
+def test_gpus_of_a_stale_end_are_not_given_to_the_next_job() -> None:
+    """The end of ``a`` and the start of ``b`` on its GPUs are one pass; the end falls, so must the start."""
+    made, store = story("1x1")
+    made.job("a", runs_s=10).job("b", runs_s=10).until(9)
+    store.bump_next(1)
+    made.until(10)
+    assert made.engine.counters["writes_dropped"] == 2
+    assert made.state("a") is JobState.SUCCEEDED, "the report was not acknowledged, so the next pass saw it again"
+    assert made.state("b") is JobState.RUNNING
+    assert made.commands(Launch) == ["1.1", "2.1"]
+
+
+def test_a_stale_submission_is_admitted_again_with_its_prediction_and_its_dependencies() -> None:
+    made, store = story("1x4")
+    made.job("a", runs_s=100).until(0)
+    made.job("b", runs_s=10, after=["a"])
+    store.bump_next(2)
+    made.until(1).waits("b", Reason.DEPENDENCY)
+    assert made.record("b").estimate is not None
+    made.until(100).finishes("a").starts("b")
+
+
+def test_a_stale_success_does_not_release_those_that_wait_for_it() -> None:
+    made, store = story("1x1:A100 1x1:V100")
+    made.job("a", runs_s=10, gpu_type="A100").job("b", after=["a"], gpu_type="V100").until(9)
+    store.bump_next(1)
+    made.until(10).finishes("a").starts("b")
+    assert made.engine.counters["writes_dropped"] == 2
+    assert made.record("b").unmet_dependencies == 0
+
+
+def test_a_job_that_missed_the_end_of_its_dependency_does_not_wait_for_ever() -> None:
+    made, store = story("1x4")
+    made.job("a", runs_s=10).job("b", after=["a"]).until(9)
+    store.bump_next(2)
+    made.until(10).starts("b")
+    made.job("c", max_retries=0, runs_s=100).job("d", after=["c"]).until(20)
+    made.crash("c")
+    store.bump_next(4)
+    made.until(21).cancels("d")
+
+
+def test_a_stale_requeue_keeps_its_pause() -> None:
+    """The end of the pause is in a pass whose row is stale: it must come again."""
+    made, store = story("1x1", settings=EngineSettings(retry_backoff_s=10.0))
+    made.job("a", runs_s=1000).until(1)
+    made.crash("a").until(1)
+    store.bump_next(1)
+    made.until(11).starts("a")
+
+
+def test_a_walltime_that_fell_with_a_stale_row_is_enforced_in_the_next_pass() -> None:
+    made, store = story("1x1")
+    made.job("a", runs_s=1000, walltime_s=100.0).until(1)
+    store.bump_next(1)
+    made.until(100).fails("a", Reason.WALLTIME)
+
+
+def test_a_start_that_fell_is_decided_again_and_told_as_refused() -> None:
+    made, store = story("1x2")
+    heard: list[Change] = []
+    decide = made.policy.decide
+    made.policy.decide = lambda view, changes, state: (heard.extend(changes), decide(view, changes, state))[1]  # type: ignore[method-assign]
+    made.job("a", hold=True).job("b", hold=True).until(0)
+    made.release("a").release("b")
+    store.bump_next(2)
+    made.until(1).starts("a", "b")
+    refused = [change.job for change in heard if change.kind is ChangeKind.REFUSED]
+    assert refused == [2]
+    assert made.commands(Launch) == ["1.1", "2.1"]
+
+
+@pytest.mark.parametrize("stale", [1, 2])
+def test_preemption_and_reservation_fall_together(stale: int) -> None:
+    made, store = story("1x1", "asrpt", options={"guard_share": 0}, costs=ExecutorCosts(checkpoint_s=5.0, restart_s=0))
+    made.job("long", runs_s=1000).until(0)
+    made.job("short", runs_s=10, at_s=10).until(9)
+    # The pass that admits is the pass that preempts: its victim or its successor has gone stale.
+    store.bump_next(stale)
+    made.until(10).preempts("long")
+    assert made.engine.counters["writes_dropped"] == 2
+    made.until(15).starts("short")
+
+
+@pytest.mark.parametrize("call", ["commit", "pending_facts", "jobs"])
+def test_a_store_that_does_not_answer_changes_nothing(call: str) -> None:
+    made, store = story("1x2")
+    made.job("a", runs_s=100).until(0)
+    made.job("b", runs_s=100)
+    store.down = {call}
+    made.clock.advance(0.0)
+    outcome = made.engine.cycle()
+    assert call in outcome.failed
+    assert not outcome.committed
+    assert made.commands(Launch) == ["1.1"]
+    store.down = set()
+    made.until(1).starts("b")
+
+
+def test_a_store_that_does_not_even_load_is_asked_again_in_the_next_pass() -> None:
+    made, store = story("1x2")
+    made.job("a", runs_s=100).until(0)
+    made.job("b", runs_s=100)
+    made.clock.advance(0.0)
+    store.down = {"commit", "load"}
+    for _ in range(3):
+        assert made.engine.cycle().failed
+    assert made.engine.counters["recoveries_failed"] == 1
+    assert made.commands(Launch) == ["1.1"]
+    store.down = set()
+    made.until(1).starts("b")
+    assert made.commands(Launch) == ["1.1", "2.1"]
+
+
+def test_a_failed_pass_keeps_what_the_policy_had_learnt() -> None:
+    """The virtual machine goes on where it was, though its last stored dump is long ago."""
+    made, store = story("1x4", "asrpt", options={"preemption": "never"})
+    made.job("a", gpus=4, runs_s=100).until(60)
+    store.down = {"commit"}
+    made.drain(0)
+    assert made.engine.cycle().failed
+    store.down = set()
+    made.resume(0).until(61)
+    made.until(99).starts()
+    made.until(100).starts("a")
+
+
+def test_a_pass_that_raises_is_not_half_believed() -> None:
+    made, _ = story("1x2")
+    made.job("a", runs_s=100).until(0)
+    made.job("b", runs_s=100)
+    made.clock.advance(0.0)
+    decide = made.policy.decide
+
+    def broken(view: ClusterView, changes: Sequence[Change], state: Any) -> Decision:
+        decide(view, changes, state)
+        raise ZeroDivisionError
+
+    made.policy.decide = broken  # type: ignore[method-assign]
+    with pytest.raises(ZeroDivisionError):
+        made.engine.cycle()
+    made.policy.decide = decide  # type: ignore[method-assign]
+    made.until(1).starts("b")
+
+
+@pytest.mark.parametrize(
+    ("action", "invariant"),
+    [
+        (Start(JobId(1), place([ServerShare(ServerIndex(0), 1)])), "starts_waiting"),
+        (Start(JobId(2), place([ServerShare(ServerIndex(0), 2)])), "no_oversubscription"),
+        (Start(JobId(2), place([ServerShare(ServerIndex(0), 1)])), "whole_gang"),
+        (Start(JobId(9), place([ServerShare(ServerIndex(0), 1)])), "known_job"),
+        (Preempt(JobId(2)), "preempts_running"),
+        (Reserve(JobId(1), None), "reserves_for_waiting"),
+        (Start(JobId(2), place([ServerShare(ServerIndex(7), 2)])), "well_formed"),
+    ],
+)
+def test_a_decision_that_breaks_an_invariant_is_not_applied(action: Any, invariant: str) -> None:
+    made, _ = story("1x2")
+    made.job("a", runs_s=100).job("b", gpus=2, runs_s=10).until(0)
+    decide = made.policy.decide
+    made.policy.decide = lambda view, changes, state: Decision([action])  # type: ignore[method-assign]
+    made.engine.cycle()
+    made.policy.decide = decide  # type: ignore[method-assign]
+    assert [violation.invariant for violation in made.engine.violations] == [invariant]
+    assert made.engine.counters[f"violated_{invariant}"] == 1
+    made.runs("a")
+    made.engine.violations = ()
+    made.until(100).starts("b")
+
+
+def test_a_request_for_an_unknown_server_or_job_is_consumed() -> None:
+    made, store = story("1x1")
+    store.inner.add_fact(Fact(0, FactKind.SERVER_DRAINED, 0.0, server=ServerIndex(99)))
+    store.inner.add_fact(Fact(0, FactKind.CANCEL, 0.0, JobId(99)))
+    made.until(0)
+    assert not store.inner.pending_facts(10)
+
+
+def test_facts_beyond_the_limit_wait_for_the_next_pass() -> None:
+    made, _ = story("1x8", settings=EngineSettings(facts_per_cycle_max=3))
+    for number in range(5):
+        made.job(str(number), runs_s=10)
+    made.clock.advance(0.0)
+    made.cycle()
+    assert len(made.engine.world.jobs) == 3
+    made.cycle()
+    assert len(made.engine.world.jobs) == 5
+
+
+def test_the_residue_is_stored_now_and_then_and_used_at_the_start() -> None:
+    made, _ = story("1x4", "asrpt", options={"preemption": "never"}, settings=EngineSettings(dump_every_cycles=1))
+    made.job("a", gpus=4, runs_s=100).until(60)
+    made.drain(0).until(60)
+    made.resume(0).restart().until(99).starts()
+    made.until(100).starts("a")
+
+
+def test_nothing_to_do_is_not_written() -> None:
+    made, _ = story("1x1")
+    made.job("a", runs_s=100).until(0)
+    number = made.engine.cycle().number
+    outcome = made.engine.cycle()
+    assert (outcome.committed, outcome.number) == (False, number)
+
+
+def test_reports_are_acknowledged_only_after_the_commit() -> None:
+    made, store = story("1x1")
+    made.job("a", runs_s=10).until(9)
+    store.down = {"commit"}
+    made.clock.advance(10.0)
+    assert made.engine.cycle().failed
+    assert [report.kind for report in made.executor.poll()] == [ReportKind.EXITED]
+    store.down = set()
+    made.until(10).finishes("a")
+    assert not made.executor.poll()
+
+
+def test_what_a_predictor_learns_of_a_job() -> None:
+    made, _ = story("2x1")
+    made.job("a", gpus=2, runs_s=100).until(50)
+    made.says(
+        Report(ReportKind.PROGRESS, 50.0, made.attempt("a"), iteration=10.0),
+    ).until(50)
+    made.says(Report(ReportKind.PROGRESS, 70.0, made.attempt("a"), iteration=20.0)).until(70)
+    made.until(100)
+    (label,) = made.told.learnt
+    assert (label.final_state, label.service_s, label.servers_spanned, label.gpu_type) == (
+        "succeeded",
+        100.0,
+        2,
+        "V100",
+    )
+    assert label.seconds_per_iteration == 2.0
+    assert label.iterations == 20.0
+
+
+def test_explain_raises_for_jobs_that_ended() -> None:
+    made, _ = story("1x1")
+    made.job("a", runs_s=1).until(5)
+    engine: Engine[Any] = made.engine
+    with pytest.raises(KeyError):
+        engine.explain(JobId(1))
