@@ -69,12 +69,12 @@ def demo_command() -> None:
 _SETTINGS = Table[SettingLine](
     columns=(
         Column("SETTING", lambda line: line.name),
-        Column("VALUE", lambda line: f"{line.value} {line.unit}".strip()),
+        Column("VALUE", lambda line: f"{line.value} {line.unit}".strip(), long=True),
         Column("SOURCE", lambda line: line.source),
         Column("ENVIRONMENT", lambda line: line.env),
     ),
     key=lambda line: line.name,
-    hidden=(Column("DESCRIPTION", lambda line: line.description),),
+    hidden=(Column("DESCRIPTION", lambda line: line.description, long=True),),
 )
 
 

@@ -78,21 +78,21 @@ def source(job: Job) -> str:
 JOBS = Table[Job](
     columns=(
         Column("JOB", lambda job: str(job["id"]), right=True),
-        Column("NAME", lambda job: job["name"]),
-        Column("USER", lambda job: job["user"] or ""),
+        Column("NAME", lambda job: job["name"], long=True),
+        Column("USER", lambda job: job["user"] or "", long=True),
         Column("STATE", lambda job: job["state"]),
-        Column("REASON", lambda job: job["reason"]),
+        Column("REASON", lambda job: job["reason"], long=True),
         Column("GPUS", lambda job: str(job["gpus"]), right=True),
         Column("ITER", iterations, right=True),
         Column("ETA", eta),
-        Column("SERVERS", lambda job: ",".join(job["servers"])),
+        Column("SERVERS", lambda job: ",".join(job["servers"]), long=True),
     ),
     key=lambda job: str(job["id"]),
     hidden=(
-        Column("PROJECT", lambda job: job["project"] or ""),
+        Column("PROJECT", lambda job: job["project"] or "", long=True),
         Column("PRIORITY", lambda job: str(job["priority"]), right=True),
         Column("INTERVAL", interval, right=True),
-        Column("SOURCE", source),
+        Column("SOURCE", source, long=True),
         Column("ATTEMPTS", lambda job: str(job["attempts"]), right=True),
         Column("PREEMPTIONS", lambda job: str(job["preemptions"]), right=True),
         Column("SUBMITTED", lambda job: when(job["submitted_at"])),
@@ -100,7 +100,7 @@ JOBS = Table[Job](
         Column("FINISHED", lambda job: when(job["finished_at"])),
         Column("JCT", lambda job: duration(elapsed_s(job["submitted_at"], job["finished_at"])), right=True),
         Column("EXIT", lambda job: "" if job["exit_code"] is None else str(job["exit_code"]), right=True),
-        Column("WHY", lambda job: job["reason_sentence"]),
+        Column("WHY", lambda job: job["reason_sentence"], long=True),
     ),
 )
 
@@ -108,7 +108,7 @@ ATTEMPTS = Table[Attempt](
     columns=(
         Column("ATTEMPT", lambda attempt: attempt["id"], right=True),
         Column("STATE", lambda attempt: attempt["state"]),
-        Column("REASON", lambda attempt: attempt["reason"] or ""),
+        Column("REASON", lambda attempt: attempt["reason"] or "", long=True),
         Column("STARTED", lambda attempt: when(attempt["started_at"])),
         Column("RAN", lambda attempt: duration(elapsed_s(attempt["started_at"], attempt["ended_at"])), right=True),
         Column("FROM", lambda attempt: amount(attempt["resume_iteration"]), right=True),
@@ -118,7 +118,7 @@ ATTEMPTS = Table[Attempt](
             right=True,
         ),
         Column("EXIT", lambda attempt: "" if attempt["exit_code"] is None else str(attempt["exit_code"]), right=True),
-        Column("GPUS", lambda attempt: gpus(attempt)),
+        Column("GPUS", lambda attempt: gpus(attempt), long=True),
     ),
     key=lambda attempt: attempt["id"],
 )
@@ -135,10 +135,10 @@ EVENTS = Table[Event](
         Column("FROM", lambda event: event["source"] or ""),
         Column("TO", lambda event: event["target"]),
         Column("CAUSE", lambda event: event["cause"]),
-        Column("REASON", lambda event: event["reason"]),
+        Column("REASON", lambda event: event["reason"], long=True),
         Column("ATTEMPT", lambda event: event["attempt_id"] or ""),
         Column("CYCLE", lambda event: str(event["cycle"]), right=True),
-        Column("DETAIL", lambda event: event["detail"]),
+        Column("DETAIL", lambda event: event["detail"], long=True),
     ),
     key=lambda event: str(event["id"]),
 )

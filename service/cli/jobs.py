@@ -108,7 +108,7 @@ def show_command(
 
 
 _CARD = Table[tuple[str, str]](
-    columns=(Column("", lambda line: line[0]), Column("", lambda line: line[1])),
+    columns=(Column("", lambda line: line[0]), Column("", lambda line: line[1], long=True)),
     key=lambda line: line[1],
 )
 
@@ -138,7 +138,7 @@ _EXPLANATIONS = Table[Explanation](
         Column("JOB", lambda each: str(each["job_id"]), right=True),
         Column("STATE", lambda each: each["state"]),
         Column("REASON", lambda each: each["reason"]),
-        Column("EXPLANATION", lambda each: each["sentence"]),
+        Column("EXPLANATION", lambda each: each["sentence"], long=True),
     ),
     key=lambda each: str(each["job_id"]),
 )

@@ -36,7 +36,7 @@ MODELS = Table[Model](
     columns=(
         Column("MODEL", lambda model: model["id"]),
         Column("STATE", lambda model: model["state"]),
-        Column("CHAMPIONS", lambda model: model["kind"]),
+        Column("CHAMPIONS", lambda model: model["kind"], long=True),
         Column("JOBS", lambda model: amount(model["rows"]), right=True),
         Column("TRAINED_UNTIL", lambda model: when(model["trained_until"])),
         Column("CREATED", lambda model: when(model["created_at"])),
@@ -45,7 +45,11 @@ MODELS = Table[Model](
     hidden=(
         Column("FEATURES", lambda model: model["feature_schema"]),
         Column("SHA256", lambda model: model["sha256"]),
-        Column("LIBRARIES", lambda model: " ".join(f"{name} {value}" for name, value in model["libraries"].items())),
+        Column(
+            "LIBRARIES",
+            lambda model: " ".join(f"{name} {value}" for name, value in model["libraries"].items()),
+            long=True,
+        ),
     ),
 )
 

@@ -33,11 +33,15 @@ WatchFlag = Annotated[
 
 @dataclass(frozen=True)
 class Column(Generic[Row]):
-    """A column: its header (also its name for ``-o``, in any case) and the text of a row."""
+    """A column: its header (also its name for ``-o``, in any case) and the text of a row.
+
+    ``long`` columns are cut on a narrow terminal; the others (ids, states, numbers) stay whole as long as there is room at all.
+    """
 
     header: str
     text: Callable[[Row], str]
     right: bool = False
+    long: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,17 +139,17 @@ def rich_table(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> Any:
 
     headed = any(column.header for column in columns)
     table = RichTable(box=None, pad_edge=False, show_header=headed, header_style="bold", padding=(0, 2, 0, 0))
+    texts = [[printable(column.text(row)) for row in rows] for column in columns]
     for column in columns:
-        # Only the last column may wrap or be cut on a narrow terminal: ids and states stay whole.
-        last = column is columns[-1]
         table.add_column(
             column.header,
             justify="right" if column.right else "left",
-            no_wrap=True,
-            overflow="ellipsis" if last else "ignore",
+            # The columns that may wrap are those that rich makes narrower first; their cells are cut instead.
+            no_wrap=not column.long,
+            overflow="ellipsis",
         )
-    for row in rows:
-        table.add_row(*(Text(printable(column.text(row))) for column in columns))
+    for row in zip(*texts, strict=True):
+        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
     return table
 
 

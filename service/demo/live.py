@@ -16,15 +16,15 @@ POLL_S = 0.4
 
 _COLUMNS = (
     Column[Job]("JOB", lambda job: str(job["id"]), right=True),
-    Column[Job]("NAME", lambda job: job["name"]),
+    Column[Job]("NAME", lambda job: job["name"], long=True),
     Column[Job]("GPUS", lambda job: str(job["gpus"]), right=True),
     Column[Job]("STATE", lambda job: job["state"]),
     Column[Job]("DONE", lambda job: amount(job["iterations_done"] or 0.0), right=True),
     Column[Job]("PREDICTED", lambda job: predicted(job), right=True),
     Column[Job]("[10-90%]", interval, right=True),
     Column[Job]("PREEMPTED", lambda job: str(job["preemptions"] or ""), right=True),
-    Column[Job]("SERVERS", lambda job: ",".join(job["servers"])),
-    Column[Job]("REASON", lambda job: job["reason"]),
+    Column[Job]("SERVERS", lambda job: ",".join(job["servers"]), long=True),
+    Column[Job]("REASON", lambda job: job["reason"], long=True),
 )
 
 

@@ -18,7 +18,7 @@ from service.client import TERMINAL_STATES, Client, ClientError
 from service.client_documents import Job, Model
 from service.demo import jobs as today
 from service.demo.live import Watch, predicted
-from service.demo.server import Place, ServerError, running_service, temporary_place
+from service.demo.server import Place, ServerError, log_tail, running_service, temporary_place
 from service.demo.summary import measured, prediction_errors, replay, resumptions
 
 EXIT_FAILED = 1
@@ -42,7 +42,11 @@ def run_demo() -> int:
     started_s = time.monotonic()
     try:
         with _signals_as_interrupts(), temporary_place() as place:
-            Demo(place, started_s).run()
+            try:
+                Demo(place, started_s).run()
+            except DemoFailed:
+                typer.echo(f"the end of the service's log:\n{log_tail(place)}", err=True)
+                raise
     except KeyboardInterrupt:
         typer.echo("interrupted; everything is cleaned up", err=True)
         return EXIT_INTERRUPTED

@@ -139,7 +139,7 @@ def _await_url(process: "subprocess.Popen[bytes]", place: Place) -> str:
             return found.group(1)
         _check_alive(process, place)
         time.sleep(_POLL_S)
-    raise ServerError(f"the service does not listen after {_START_S:g} s:\n{_tail(place)}")
+    raise ServerError(f"the service does not listen after {_START_S:g} s:\n{log_tail(place)}")
 
 
 def _await_ready(process: "subprocess.Popen[bytes]", client: Client, place: Place) -> None:
@@ -147,16 +147,17 @@ def _await_ready(process: "subprocess.Popen[bytes]", client: Client, place: Plac
     while not client.ready():
         _check_alive(process, place)
         if time.monotonic() > deadline_s:
-            raise ServerError(f"the service is not ready after {_START_S:g} s:\n{_tail(place)}")
+            raise ServerError(f"the service is not ready after {_START_S:g} s:\n{log_tail(place)}")
         time.sleep(_POLL_S)
 
 
 def _check_alive(process: "subprocess.Popen[bytes]", place: Place) -> None:
     if process.poll() is not None:
-        raise ServerError(f"the service ended with exit code {process.returncode}:\n{_tail(place)}")
+        raise ServerError(f"the service ended with exit code {process.returncode}:\n{log_tail(place)}")
 
 
-def _tail(place: Place) -> str:
+def log_tail(place: Place) -> str:
+    """The last lines that the service wrote."""
     lines = place.log.read_text(encoding="utf-8", errors="replace").splitlines()
     return "\n".join(lines[-_LOG_LINES:])
 

@@ -7,11 +7,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 
 from service.demo import jobs as today
+from service.demo.live import Watch
+from service.demo.run import Demo, DemoFailed, run_demo
+from service.demo.server import Place
 from service.demo.summary import Measured, Resumption, replay, resumptions
 
 DEMO_DEADLINE_S = 240.0
@@ -135,3 +140,80 @@ def test_resumptions_pair_a_preempted_attempt_with_the_next() -> None:
     found = resumptions(story)  # type: ignore[arg-type]
     assert found == [Resumption(7, 30.0, 20.0), Resumption(7, 20.0, 20.0)]
     assert [each.lost_iterations for each in found] == [10.0, 0.0]
+
+
+class Story:
+    """A client that only knows the attempts of jobs."""
+
+    def __init__(self, attempts: dict[int, list[dict[str, object]]]) -> None:
+        self._attempts = attempts
+
+    def attempts(self, job_id: int) -> list[dict[str, object]]:
+        return self._attempts[job_id]
+
+
+def attempts(resumed_at: float) -> list[dict[str, object]]:
+    return [
+        {"job_id": 1, "state": "preempted", "resume_iteration": 0.0, "last_iteration": 30.0},
+        {"job_id": 1, "state": "completed", "resume_iteration": resumed_at, "last_iteration": 50.0},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "resumed_at", "message"),
+    [
+        ("succeeded", 30.0, None),
+        ("succeeded", 0.0, "no job was preempted and resumed"),
+        ("failed", 30.0, "1 of 1 jobs did not succeed: job 1 failed: It crashed."),
+    ],
+)
+def test_the_demo_fails_if_what_it_shows_did_not_happen(state: str, resumed_at: float, message: str | None) -> None:
+    demo = Demo(Place(Path("/nowhere")), 0.0)
+    jobs: Any = [{"id": 1, "state": state, "reason_sentence": "It crashed."}]
+    client: Any = Story({1: attempts(resumed_at)})
+    if message is None:
+        demo.check(client, jobs)
+    else:
+        with pytest.raises(DemoFailed, match=message):
+            demo.check(client, jobs)
+
+
+def test_a_failed_demo_says_so_and_ends_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(demo: Demo) -> None:
+        demo.place.log.write_text("the cause\n")
+        raise DemoFailed("nothing happened")
+
+    monkeypatch.setattr(Demo, "run", fail)
+    assert run_demo() == 1
+    errors = capsys.readouterr().err
+    assert "the cause" in errors
+    assert errors.splitlines()[-1] == "error: the demo failed: nothing happened"
+
+
+def test_the_live_lines_tell_predictions_reasons_preemptions_and_resumption() -> None:
+    told: list[str] = []
+    prediction = {"p10": 40.0, "p50": 50.0, "p90": 60.0, "unit": "iterations", "source": "recurrence: 9 past runs"}
+    base: dict[str, Any] = {
+        "id": 3, "name": "mlp", "gpus": 1, "state": "queued", "reason": "resources", "reason_sentence": "Too few.",
+        "attempts": 0, "preemptions": 0, "iterations_done": None, "prediction": prediction, "servers": [],
+    }
+    rounds = [
+        base,
+        base | {"state": "running", "attempts": 1, "servers": ["s0001"]},
+        base | {"attempts": 1, "preemptions": 1, "iterations_done": 20.0},
+        base | {"state": "running", "attempts": 2, "preemptions": 1, "iterations_done": 20.0, "servers": ["s0002"]},
+        base | {"state": "succeeded", "attempts": 2, "preemptions": 1, "reason_sentence": "It ended."},
+    ]
+    client: Any = SimpleNamespace(jobs=lambda: [rounds.pop(0)])
+    Watch(client, time.monotonic(), told.append).until(lambda jobs: not rounds, time.monotonic() + STEP_DEADLINE_S)
+    assert [line.partition("(1 GPU): ")[2] for line in told] == [
+        "predicted 50 [40-60]: recurrence: 9 past runs",
+        "waits: resources: Too few.",
+        "starts on s0001",
+        "preempted at iteration 20: a job with less work left comes first",
+        "waits: resources: Too few.",
+        "starts on s0002, resumes at iteration 20",
+        "succeeded: It ended.",
+    ]

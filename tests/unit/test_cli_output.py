@@ -1,0 +1,126 @@
+"""Tables and words for people."""
+
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from service.cli.job_tables import JOBS, duration, eta_note, interval, iterations
+from service.cli.output import Column, rich_table
+from service.client_documents import Job, Prediction
+
+PREDICTION = Prediction(
+    id=1,
+    job_id=1,
+    p10=800.4,
+    p50=1234.6,
+    p90=2000.0,
+    unit="iterations",
+    source="recurrence: 14 past runs",
+    model_version=None,
+    seconds_per_unit=0.1,
+    made_at="2026-01-01T00:00:00Z",
+    actual=None,
+    scored_at=None,
+    log_error=None,
+)
+
+
+def job(**changes: Any) -> Job:
+    found: dict[str, Any] = {
+        "id": 12345,
+        "name": "gpt2-medium-pretrain",
+        "user": "ada",
+        "project": None,
+        "state": "preempting",
+        "reason": "queue_head_blocked",
+        "reason_sentence": "Because.",
+        "gpus": 64,
+        "priority": 0,
+        "held": False,
+        "submitted_at": "2026-01-01T00:00:00Z",
+        "started_at": None,
+        "finished_at": None,
+        "attempts": 0,
+        "preemptions": 0,
+        "iterations_done": 600.0,
+        "prediction": PREDICTION,
+        "eta": None,
+        "eta_reason": "There are no forecasts.",
+        "servers": ["s0001", "s0002"],
+        "exit_code": None,
+        "links": {},
+    }
+    return found | changes  # type: ignore[return-value]
+
+
+def rendered(columns: list[Column[Job]] | Any, rows: list[Job], width: int) -> list[str]:
+    console = Console(width=width, markup=False, highlight=False, color_system=None)
+    with console.capture() as captured:
+        console.print(rich_table(columns, rows))
+    return captured.get().splitlines()
+
+
+@pytest.mark.parametrize("width", [45, 60, 90, 200])
+def test_ids_states_and_numbers_stay_whole_however_narrow_the_terminal(width: int) -> None:
+    lines = rendered(JOBS.columns, [job(), job(id=7)], width)
+    assert len(lines) == 3
+    assert all(len(line) <= width for line in lines)
+    assert lines[1].startswith("12345  ")
+    assert lines[2].startswith("    7  ")
+    for whole in ("preempting", " 64 ", " 600/1,235 "):
+        assert whole in lines[1]
+
+
+def test_wide_terminals_cut_nothing() -> None:
+    assert rendered(JOBS.columns, [job()], 200)[1].split() == [
+        *("12345", "gpt2-medium-pretrain", "ada", "preempting", "queue_head_blocked", "64", "600/1,235", "s0001,s0002")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "600/1,235"),
+        ({"iterations_done": None}, "-/1,235"),
+        ({"prediction": None}, "600/-"),
+        ({"prediction": None, "iterations_done": None}, "-/-"),
+        ({"prediction": PREDICTION | {"unit": "service_s"}}, "600/1,235 s"),
+    ],
+)
+def test_iterations_show_only_what_is_known(changes: dict[str, Any], expected: str) -> None:
+    assert iterations(job(**changes)) == expected
+
+
+def test_the_interval_is_never_a_lone_number() -> None:
+    assert interval(job()) == "800-2,000"
+    assert interval(job(prediction=PREDICTION | {"unit": "service_s"})) == "800-2,000 s"
+    assert interval(job(prediction=None)) == ""
+
+
+def test_each_reason_for_a_missing_eta_is_told_once() -> None:
+    jobs = [
+        job(),
+        job(),
+        job(eta_reason="Held."),
+        job(eta_reason=None),
+        job(eta="2026-01-01T00:00:00Z", eta_reason="x"),
+    ]
+    assert eta_note(jobs) == "ETA: There are no forecasts.\nETA: Held."
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (None, ""),
+        (0.4, "0 s"),
+        (59.9, "59 s"),
+        (60, "1:00"),
+        (3599, "59:59"),
+        (3600, "1:00:00"),
+        (86_399, "23:59:59"),
+        (90_000, "1d 01:00"),
+    ],
+)
+def test_durations(seconds: float | None, expected: str) -> None:
+    assert duration(seconds) == expected
