@@ -1,0 +1,93 @@
+"""Each rule that no decision may break, broken once."""
+
+import pytest
+
+from policies.invariants import check
+from policies.lifecycle import JobState
+from policies.model.cluster import Cluster, Server
+from policies.model.decision import Action, Decision, Preempt, Reserve, Resize, Start
+from policies.model.graph import Stage, StageGraph
+from policies.model.ids import JobId, ServerIndex
+from policies.model.job import JobSpec
+from policies.model.parallelism import ParallelismConfig
+from policies.model.placement import Placement, ServerShare, place
+from service.engine.record import JobRecord
+from service.engine.world import Costs, World
+
+STAGES = StageGraph((Stage("a", 1, 1, 1), Stage("b", 1, 1, 1)), ((0, 1, 1),))
+
+
+def on(*shares: tuple[int, int] | tuple[int, int, tuple[int, ...]]) -> Placement:
+    return place([ServerShare(ServerIndex(share[0]), *share[1:]) for share in shares])
+
+
+@pytest.fixture
+def world() -> World:
+    """Servers of 4 + 4 V100 and 4 A100; job 1 runs, 2 (two GPUs), 3 (two stages of one) and 4 (A100) wait."""
+    made = World(Cluster("c", (Server("a", 4), Server("b", 4), Server("x", 4, "A100"))), Costs())
+    made.add_job(JobRecord(JobId(1), JobSpec("j", "u", 2), 0.0, state=JobState.RUNNING))
+    made.add_job(JobRecord(JobId(2), JobSpec("j", "u", 2), 0.0))
+    config = ParallelismConfig((1, 1), (1, 1))
+    made.add_job(JobRecord(JobId(3), JobSpec("j", "u", 2, stage_graph=STAGES, parallelism=config), 0.0))
+    made.add_job(JobRecord(JobId(4), JobSpec("j", "u", 4, gpu_type="A100"), 0.0))
+    return made
+
+
+def broken(world: World, *actions: Action) -> list[str]:
+    return [violation.invariant for violation in check(world, Decision(actions))]
+
+
+def test_a_good_decision_breaks_nothing(world: World) -> None:
+    actions = (
+        Preempt(JobId(1)),
+        Start(JobId(2), on((0, 1), (1, 1))),
+        Start(JobId(3), on((0, 1, (1, 0)), (1, 1, (0, 1)))),
+        Reserve(JobId(4), on((2, 4))),
+    )
+    assert broken(world, *actions) == []
+    assert broken(world, Reserve(JobId(4), None), Start(JobId(4), on((2, 4)))) == []
+
+
+@pytest.mark.parametrize(
+    ("actions", "expected"),
+    [
+        ([Start(JobId(9), on((0, 2)))], ["known_job"]),
+        ([Start(JobId(1), on((0, 2)))], ["starts_waiting"]),
+        ([Start(JobId(2), on((0, 2))), Start(JobId(2), on((1, 2)))], ["starts_waiting"]),
+        ([Start(JobId(2), on((0, 1)))], ["whole_gang"]),
+        ([Start(JobId(2), on((0, 3)))], ["whole_gang"]),
+        ([Start(JobId(2), Placement(()))], ["well_formed"]),
+        ([Start(JobId(2), on((5, 2)))], ["well_formed"]),
+        (
+            [Start(JobId(2), Placement((ServerShare(ServerIndex(0), 3), ServerShare(ServerIndex(1), -1))))],
+            ["well_formed"],
+        ),
+        ([Start(JobId(2), on((0, 1, (1, 0)), (1, 1)))], ["well_formed"]),
+        ([Start(JobId(2), Placement((ServerShare(ServerIndex(0), 1),) * 2))], ["one_share_a_server"]),
+        ([Start(JobId(2), on((0, 1), (2, 1)))], ["one_gpu_type"]),
+        ([Start(JobId(4), on((0, 4)))], ["one_gpu_type"]),
+        ([Start(JobId(3), on((0, 2, (2, 0))))], ["every_replica_placed"]),
+        ([Start(JobId(3), on((0, 2)))], ["every_replica_placed"]),
+        ([Preempt(JobId(2))], ["preempts_running"]),
+        ([Preempt(JobId(1)), Preempt(JobId(1))], ["preempts_running"]),
+        ([Reserve(JobId(1), on((0, 2)))], ["reserves_for_waiting"]),
+        ([Start(JobId(2), on((0, 2))), Reserve(JobId(2), None)], ["reserves_for_waiting"]),
+        ([Reserve(JobId(2), on((0, 1)))], ["whole_gang"]),
+        ([Resize(JobId(1), on((0, 2)))], ["resizes_elastic"]),
+    ],
+)
+def test_each_rule(world: World, actions: list[Action], expected: list[str]) -> None:
+    assert broken(world, *actions) == expected
+
+
+def test_two_starts_together_may_not_take_more_than_is_free(world: World) -> None:
+    world.bind(JobId(1), on((0, 3)))
+    assert broken(world, Start(JobId(2), on((0, 2)))) == ["no_oversubscription"]
+    assert broken(world, Start(JobId(2), on((1, 2))), Start(JobId(3), on((1, 2, (1, 1))))) == []
+    world.bind(JobId(2), on((1, 1)))
+    assert broken(world, Start(JobId(2), on((1, 2))), Start(JobId(3), on((1, 2, (1, 1))))) == ["no_oversubscription"]
+
+
+def test_a_server_that_is_down_has_nothing_free(world: World) -> None:
+    world.servers[0].down = True
+    assert broken(world, Start(JobId(2), on((0, 2)))) == ["no_oversubscription"]

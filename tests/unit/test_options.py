@@ -1,0 +1,67 @@
+"""Options of policies: parsed, bounded, and refused by name."""
+
+import pytest
+
+from policies.options import OptionError, Options, Order, Preemption, Queue, Release, parse_options
+from policies.rank import OverRun
+
+ALL = frozenset(Options.__dataclass_fields__)
+
+
+def test_every_option_is_parsed_to_its_type() -> None:
+    values = {
+        "preemption": "always",
+        "queue": "strict",
+        "order": "virtual",
+        "release": "early",
+        "reserve": "TRUE",
+        "over_run": "attained",
+        "eta": "0.5",
+        "attempt_duration_s_min": "60",
+        "tau": "2",
+        "delay_factor": "0",
+        "guard_share": "0.1",
+        "guard_wait_s": "3600",
+    }
+    assert set(values) == ALL, "a new option needs a line here"
+    assert parse_options(Options(), values, ALL) == Options(
+        Preemption.ALWAYS,
+        Queue.STRICT,
+        Order.VIRTUAL,
+        Release.EARLY,
+        True,
+        OverRun.ATTAINED,
+        0.5,
+        60.0,
+        2.0,
+        0.0,
+        0.1,
+        3600.0,
+    )
+
+
+def test_without_values_the_defaults_stay() -> None:
+    assert parse_options(Options(eta=0.3), {}, ALL) == Options(eta=0.3)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"speed": "1"}, "unknown option 'speed'; known: attempt"),
+        ({"eta": "1.1"}, "option eta: 1.1 is outside 0 to 1"),
+        ({"eta": "nan"}, "option eta: nan is outside"),
+        ({"eta": "much"}, "option eta: 'much' is not a number"),
+        ({"guard_wait_s": "-1"}, "outside 0 to"),
+        ({"tau": "0.9"}, "option tau: 0.9 is outside 1 to"),
+        ({"queue": "fair"}, "option queue: 'fair' is none of strict, skip"),
+        ({"reserve": "yes"}, "option reserve: 'yes' is neither"),
+    ],
+)
+def test_bad_values_are_named(values: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        parse_options(Options(), values, ALL)
+
+
+def test_an_option_that_the_policy_does_not_take_is_unknown_to_it() -> None:
+    with pytest.raises(OptionError, match="unknown option 'eta'; known: tau"):
+        parse_options(Options(), {"eta": "0.5"}, frozenset({"tau"}))
