@@ -67,6 +67,13 @@ def test_tests_and_modules_that_pages_name_exist() -> None:
                 assert (ROOT / name).exists(), f"{_name(page)}: {name}"
 
 
+def test_single_tests_that_pages_name_exist() -> None:
+    written = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    for page in pages():
+        for name in re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8")):
+            assert f"def {name}(" in written, f"{_name(page)}: {name}"
+
+
 def test_generated_pages_say_so_and_others_do_not() -> None:
     for page in (ROOT / "docs").rglob("*.md"):
         generated = page.relative_to(ROOT / "docs").as_posix() in PAGES
