@@ -4,16 +4,14 @@
 with one clear line and exit code 2 before anything runs; a failure on the way ends it with 1.
 """
 
-import fcntl
 import logging
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import uvicorn
@@ -24,7 +22,6 @@ from policies.model.estimate import PredictionRequest
 from policies.model.ids import AttemptId, JobId, ServerIndex
 from policies.model.reasons import Explanation
 from policies.options import OptionError
-from policies.registry import BUILT_IN, make_policy
 from predictor.serving import LivePredictor
 from service.api.app import create_app
 from service.api.deps import ApiDependencies, ClusterNow, LogPart, LoopStatus, Refused
@@ -35,7 +32,7 @@ from service.db.history import ended_jobs
 from service.db.identity import database_id
 from service.db.progress import ProgressPoint, record_progress
 from service.db.servers import ServerInUse, enroll
-from service.db.session import Database, DatabaseUrlError, open_database
+from service.db.session import DatabaseUrlError
 from service.db.store import LEADER_LEASE, SqlStore
 from service.engine.cycle import EngineSettings
 from service.engine.engine import Engine, Ports
@@ -46,6 +43,7 @@ from service.executors.fake import FakeExecutor
 from service.executors.gpus import GpuInfo, detect, local_cluster
 from service.executors.local import LocalExecutor
 from service.settings import Settings, SettingsError
+from service.startup import StartError, bind, configured_policy, exclusive, listen, open_current
 from service.tasks.loop import LoopSettings, SchedulerLoop
 from service.tasks.polling import PolledExecutor
 from service.tasks.prune import prune
@@ -60,18 +58,11 @@ EXIT_USAGE = 2
 LOOP_STALE_PERIODS = 4.0
 """A loop that has not passed for so many of its periods is not ready to serve."""
 
-DATABASE_ID_FILE = "database_id"
-"""In the data folder: the id of the database that its attempts belong to."""
-
 TRAINING_CHECK_S = 60.0
 """How often it is looked whether a training is due."""
 
 WARM_ROWS_MAX = 40_000
 """Ended jobs that the predictor is warmed with: what its history keeps of a group is older than these only in small ones."""
-
-
-class StartError(Exception):
-    """The service cannot start for a reason that the user can mend; one line."""
 
 
 class WallClock:
@@ -110,17 +101,17 @@ class Service:
     def __init__(self, settings: Settings, stack: ExitStack) -> None:
         self.settings = settings
         self.clock = WallClock()
-        stack.enter_context(_exclusive(settings.prepare_data_dir()))
+        stack.enter_context(exclusive(settings.prepare_data_dir()))
         policy = configured_policy(settings)
         gpus = detect(visible=os.environ.get("CUDA_VISIBLE_DEVICES")) if settings.executor == "local" else None
         wanted = load_cluster(settings.cluster) if settings.cluster else local_cluster(settings.virtual_gpus, gpus)
-        self.database = _open(settings.database_url)
+        self.database = open_current(settings.database_url)
         stack.callback(self.database.close)
-        _bind(settings.data_dir, database_id(self.database))
+        bind(settings.data_dir, database_id(self.database))
         self.cluster = enroll(self.database, wanted)
         self.lease = self._lead(stack)
         self.token = load_or_create(settings.data_dir)
-        self.socket = stack.enter_context(_listen(settings.host, settings.port))
+        self.socket = stack.enter_context(listen(settings.host, settings.port))
         self.local: LocalExecutor | None = None
         self.executor = PolledExecutor(self._executor(stack, gpus), self._keep_progress)
         self.store = SqlStore(self.database, fencing_token=self.lease.token)
@@ -320,86 +311,8 @@ class Service:
         return self.local.accept_progress(attempt, token, line)
 
 
-def configured_policy(settings: Settings) -> Policy[Any]:
-    """The policy with those settings that it takes. Raises OptionError, also for a ``preemption`` that it cannot do."""
-    options = dict(settings.policy_options)
-    factory = BUILT_IN.get(settings.policy)
-    wished: dict[str, str] = {
-        "preemption": settings.preemption,
-        "over_run": settings.over_run,
-        "attempt_duration_s_min": str(settings.attempt_duration_s_min),
-    }
-    given = {line.name for line in settings.describe() if line.source != "default"}
-    for name, value in wished.items():
-        takes = factory is not None and name in factory.options and (name != "preemption" or factory.preemptive)
-        if takes or name in given:
-            options.setdefault(name, value)
-    return make_policy(settings.policy, options)
-
-
 def _cluster_now(engine: Engine[Any]) -> ClusterNow:
     world = engine.world
     servers = [ServerIndex(index) for index in range(len(world.cluster.servers))]
     usable = [world.usable_gpus(server) for server in servers]
     return ClusterNow(world.cluster, usable, [world.free_gpus(server) for server in servers])
-
-
-def _open(url: str) -> Database:
-    """The database, brought to this program's schema if it is empty."""
-    database = open_database(url)
-    try:
-        state = migrate.state(url)
-        if state is migrate.SchemaState.EMPTY:
-            migrate.upgrade(url)
-        elif state is not migrate.SchemaState.CURRENT:
-            raise StartError(state.sentence)
-    except BaseException:
-        database.close()
-        raise
-    return database
-
-
-def _bind(data_dir: Path, identity: str) -> None:
-    """Tie the data folder to its database: attempt 1.1 of another database must not answer for this one's."""
-    file = data_dir / DATABASE_ID_FILE
-    if file.exists():
-        used = file.read_text(encoding="ascii").strip()
-        if used != identity:
-            raise StartError(
-                f"{data_dir} holds the attempts of another database ({used}, this one is {identity}); "
-                "choose another data_dir, or delete the folder if that database is gone"
-            )
-    elif (data_dir / "attempts").exists():
-        raise StartError(f"{data_dir} holds attempts but does not say of which database; choose another data_dir")
-    else:
-        file.write_text(identity + "\n", encoding="ascii")
-
-
-@contextmanager
-def _exclusive(data_dir: Path) -> Iterator[None]:
-    """One service a data folder: its attempts and its token have one master. The lock dies with the process."""
-    descriptor = os.open(data_dir / "serve.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise StartError(f"a service is running on {data_dir} already") from None
-        yield
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _listen(host: str, port: int) -> Iterator[socket.socket]:
-    """A listening socket, bound before anything starts so that a port in use is told at once."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-        except OSError as error:
-            raise StartError(f"cannot listen on {host}:{port}: {error.strerror}") from error
-        yield listener
-    finally:
-        listener.close()

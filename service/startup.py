@@ -1,0 +1,106 @@
+"""What must hold before a service may run: each check ends with one clear line, before anything has started.
+
+The checks are told apart from :mod:`service.app` because they compose nothing: they look, lock and refuse.
+"""
+
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from policies.base import Policy
+from policies.registry import BUILT_IN, make_policy
+from service.db import migrate
+from service.db.session import Database, open_database
+from service.settings import Settings
+
+DATABASE_ID_FILE = "database_id"
+"""In the data folder: the id of the database that its attempts belong to."""
+
+
+class StartError(Exception):
+    """The service cannot start for a reason that the user can mend; one line."""
+
+
+def configured_policy(settings: Settings) -> Policy[Any]:
+    """The policy with those settings that it takes. Raises OptionError, also for a ``preemption`` that it cannot do."""
+    options = dict(settings.policy_options)
+    factory = BUILT_IN.get(settings.policy)
+    wished: dict[str, str] = {
+        "preemption": settings.preemption,
+        "over_run": settings.over_run,
+        "attempt_duration_s_min": str(settings.attempt_duration_s_min),
+    }
+    given = {line.name for line in settings.describe() if line.source != "default"}
+    for name, value in wished.items():
+        takes = factory is not None and name in factory.options and (name != "preemption" or factory.preemptive)
+        if takes or name in given:
+            options.setdefault(name, value)
+    return make_policy(settings.policy, options)
+
+
+def open_current(url: str) -> Database:
+    """The database, brought to this program's schema if it is empty."""
+    database = open_database(url)
+    try:
+        state = migrate.state(url)
+        if state is migrate.SchemaState.EMPTY:
+            migrate.upgrade(url)
+        elif state is not migrate.SchemaState.CURRENT:
+            raise StartError(state.sentence)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def bind(data_dir: Path, identity: str) -> None:
+    """Tie the data folder to its database: attempt 1.1 of another database must not answer for this one's."""
+    file = data_dir / DATABASE_ID_FILE
+    if file.exists():
+        used = file.read_text(encoding="ascii").strip()
+        if used != identity:
+            raise StartError(
+                f"{data_dir} holds the attempts of another database ({used}, this one is {identity}); "
+                "choose another data_dir, or delete the folder if that database is gone"
+            )
+    elif (data_dir / "attempts").exists():
+        raise StartError(f"{data_dir} holds attempts but does not say of which database; choose another data_dir")
+    else:
+        # At once or not at all: half an id would lock the folder's owner out.
+        draft = file.with_suffix(".draft")
+        draft.write_text(identity + "\n", encoding="ascii")
+        draft.replace(file)
+
+
+@contextmanager
+def exclusive(data_dir: Path) -> Iterator[None]:
+    """One service a data folder: its attempts and its token have one master. The lock dies with the process."""
+    descriptor = os.open(data_dir / "serve.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StartError(f"a service is running on {data_dir} already") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def listen(host: str, port: int) -> Iterator[socket.socket]:
+    """A listening socket, bound before anything starts so that a port in use is told at once."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            raise StartError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        yield listener
+    finally:
+        listener.close()
