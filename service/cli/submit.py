@@ -18,10 +18,12 @@ from service.cli.job_tables import JOBS
 from service.cli.jobs import jobs_answer
 from service.cli.output import ColumnsOption, JsonFlag, QuietFlag, Style, pause, printable, show, style
 from service.cli.selectors import SelectorArgument, select
-from service.client import TERMINAL_STATES, Client
+from service.client import TERMINAL_STATES, UNFINISHED_STATES, Client
 from service.client_documents import Job
 
 WAIT_POLL_S = 0.5
+LOOK_SINGLY_MAX = 20
+"""Jobs that are waited for by a request each; above it a page of the list costs less."""
 FILE_BYTES_MAX = 64 << 20
 """A job file above this is not a job file; what the service takes is its own setting (body_bytes_max)."""
 
@@ -147,10 +149,8 @@ def _wait(client: Client, ids: Sequence[int], timeout_s: float | None) -> list[J
     ended: dict[int, Job] = {}
     told: dict[int, tuple[str, str]] = {}
     while True:
-        for job_id in ids:
-            if job_id in ended:
-                continue
-            job = client.job(job_id)
+        for job in _look(client, [job_id for job_id in ids if job_id not in ended]):
+            job_id = job["id"]
             if (job["state"], job["reason"]) != told.get(job_id):
                 told[job_id] = job["state"], job["reason"]
                 where = f" on {', '.join(job['servers'])}" if job["servers"] else ""
@@ -163,6 +163,14 @@ def _wait(client: Client, ids: Sequence[int], timeout_s: float | None) -> list[J
             missing = ", ".join(str(job_id) for job_id in ids if job_id not in ended)
             fail(f"not ended after {timeout_s:g} s: {missing}", EXIT_FAILED)
         pause(WAIT_POLL_S)
+
+
+def _look(client: Client, ids: Sequence[int]) -> list[Job]:
+    """These jobs now: one request each for a few, else the list of unfinished jobs, and one each for those not in it."""
+    unfinished: dict[int, Job] = {}
+    if len(ids) > LOOK_SINGLY_MAX:
+        unfinished = {job["id"]: job for job in client.jobs(states=UNFINISHED_STATES)}
+    return [unfinished.get(job_id) or client.job(job_id) for job_id in ids]
 
 
 def _body(arguments: Sequence[str], command: str | None, options: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from service.cli import connect, guard, models
 from service.cli.main import app
 from service.client import ApiError, Client
 from service.db.history import ended_jobs
+from service.db.rows import OWN_HISTORY
 from service.db.session import open_database
 from service.db.tables import ModelVersionRow, table
 from service.settings import Settings
@@ -220,10 +221,16 @@ def test_a_broken_history_is_one_line(tmp_path: Path) -> None:
     result = RUNNER.invoke(app, ["history", "import", str(table_file), "--data-dir", str(tmp_path / "data")])
     assert result.exit_code == 2
     assert f"{table_file}:3: duration_s" in result.stderr
-    own = RUNNER.invoke(
-        app, ["history", "import", str(table_file), "--source", "sooner", "--data-dir", str(tmp_path / "data")]
-    )
-    assert own.exit_code == 2
+
+
+def test_the_name_of_our_own_history_cannot_be_taken(tmp_path: Path) -> None:
+    table_file = tmp_path / "past.csv"
+    table_file.write_text(HISTORY)
+    arguments = ["history", "import", str(table_file), "--source", OWN_HISTORY, "--data-dir", str(tmp_path / "data")]
+    result = RUNNER.invoke(app, arguments)
+    assert result.exit_code == 2
+    assert "is the history of the jobs that ran here" in result.stderr
+    assert labels(f"sqlite:///{tmp_path / 'data' / 'sooner.db'}") == []
 
 
 # Finding the service

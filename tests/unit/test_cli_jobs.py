@@ -12,6 +12,7 @@ from policies.model.ids import JobId
 from policies.model.reasons import Explanation, Reason
 from service.api.documents import AcceptedDocument, ExplanationDocument, JobDocument
 from service.cli import jobs, output
+from service.cli.submit import LOOK_SINGLY_MAX
 from service.client import Client, LogChunk
 from service.client_documents import Job
 from service.db.tables import JobRow, table
@@ -362,6 +363,23 @@ def test_waiting_reflects_the_outcome_and_says_why_it_waits(cli: CliWorld, monke
     assert [line.split(": ")[1] for line in told] == ["queued", "running", "succeeded"]
     assert "job 2 failed with exit code 3: The program ended with an error." in result.stderr
     assert cli.run("job", "wait", "1", "--quiet").exit_code == 0
+
+
+def test_many_jobs_are_waited_for_by_the_page(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = [cli.submit() for _ in range(LOOK_SINGLY_MAX + 5)]
+    asked: list[int] = []
+    show = Client.job
+    monkeypatch.setattr(Client, "job", lambda client, job_id: asked.append(job_id) or show(client, job_id))
+
+    def end(seconds: float) -> None:
+        for job_id in ids:
+            set_job(cli, job_id, state="succeeded", finished_at_s=1.0)
+
+    monkeypatch.setattr("service.cli.submit.pause", end)
+    result = cli.run("job", "wait", f"1-{len(ids)}", "--quiet")
+    assert result.exit_code == 0
+    assert result.stdout.split() == [str(job_id) for job_id in ids]
+    assert asked == ids
 
 
 def test_waiting_gives_up_after_its_timeout(cli: CliWorld) -> None:
