@@ -40,14 +40,14 @@ def crowd(seed: int, chosen: Policy[Any], *, jobs: int = 25, store: "Flaky | Non
     story = Story(dice.choice(SHAPES), chosen, costs=costs, store=store)
     if store is not None:
         story.memory = store.inner
-    for number in range(jobs):
+    for number, at_s in enumerate(sorted(dice.randrange(30) * 10.0 for _ in range(jobs))):
         runs_s = float(dice.choice((1, 5, 20, 60, 150, 400)) + dice.randrange(8))
         predicted = dice.choice(("truth", "truth", None, runs_s * 4, runs_s / 4, (runs_s / 2, runs_s, runs_s * 4)))
         story.job(
             f"j{number}",
             gpus=dice.choice((1, 1, 2, 4, 8, 16)),
             runs_s=runs_s,
-            at_s=float(dice.randrange(30) * 10),
+            at_s=at_s,
             predicted=predicted,
             priority=dice.choice((0, 0, 0, 0, 1)),
             max_retries=1000,

@@ -1,0 +1,184 @@
+"""Whom a bid finds: the worst that free the needed shape, no more than needed, and only if it pays."""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.lifecycle import AttemptState, JobState
+from policies.model.cluster import Cluster, Server
+from policies.model.estimate import Estimate, Unit
+from policies.model.graph import Stage, StageGraph
+from policies.model.ids import JobId, ServerIndex, attempt_id
+from policies.model.job import JobSpec, PreemptionSignal
+from policies.model.parallelism import ParallelismConfig
+from policies.model.placement import Placement, ServerShare, place
+from policies.throughput import iteration_times
+from policies.victims import Bid, find_victims
+from service.engine.record import AttemptRecord, JobRecord
+from service.engine.world import Costs, World
+from tests.scenarios.dsl import policy
+
+Found = tuple[Placement, tuple[JobId, ...]] | None
+CHATTY = StageGraph((Stage("s", 0.05, 0.05, 1_000_000_000),), ())
+
+
+class Scene:
+    """A cluster of servers, jobs that run on it with some seconds left, and one job that bids."""
+
+    def __init__(self, *gpus: int, restart_s: float = 0.0, types: tuple[str, ...] = (), **options: object) -> None:
+        kinds = types or ("V100",) * len(gpus)
+        machines = tuple(Server(f"s{n}", size, kind) for n, (size, kind) in enumerate(zip(gpus, kinds, strict=True)))
+        self.world = World(Cluster("c", machines), Costs(restart_s=restart_s))
+        self.policy: Any = policy("asrpt", guard_share=0, **options)
+
+    def runs(self, left_s: float, *shares: tuple[int, int], priority: int = 0) -> "Scene":
+        """A job that holds these (server, GPUs) and has so many seconds left."""
+        number = JobId(len(self.world.jobs) + 1)
+        here = place([ServerShare(ServerIndex(server), gpus) for server, gpus in shares])
+        spec = JobSpec("j", "u", here.gpus, preemption=PreemptionSignal())
+        job = JobRecord(number, spec, 0.0, JobState.RUNNING, priority=priority, attempts=1, progressing=True)
+        job.estimate = Estimate((left_s,), Unit.SERVICE_S, "test")
+        self.world.add_job(job)
+        gpu_ids = self.world.bind(number, here)
+        job.attempt = AttemptRecord(attempt_id(number, 1), number, 1, AttemptState.RUNNING, here, gpu_ids, 0.0)
+        return self
+
+    def bids(self, left_s: float, gpus: int, priority: int = 0, chatty: bool = False, **spec: Any) -> Found:
+        """What a waiting job finds."""
+        number = JobId(len(self.world.jobs) + 1)
+        if chatty:
+            spec |= {"stage_graph": CHATTY, "parallelism": ParallelismConfig((gpus,), (1,))}
+        job = JobRecord(number, JobSpec("bid", "u", gpus, **spec), 1.0, priority=priority)
+        job.estimate = Estimate((left_s,), Unit.SERVICE_S, "test")
+        if chatty:
+            job.iteration_times = iteration_times(CHATTY, job.spec.parallelism, self.world.cluster, None)  # type: ignore[arg-type]
+        self.world.jobs[number] = job
+        state = self.policy.rebuild(self.world)
+        state.sync(self.world)
+        before = [state.pool.free(ServerIndex(server)) for server in range(len(self.world.servers))]
+        found = find_victims(
+            Bid(self.policy, self.world, state), job, state.waiting_keys[number][1], consolidated_only=False
+        )
+        assert [state.pool.free(ServerIndex(server)) for server in range(len(before))] == before, "the pool was lent"
+        del self.world.jobs[number]
+        return found
+
+
+def victims(found: Found) -> list[int]:
+    assert found is not None
+    return sorted(found[1])
+
+
+def test_the_worst_go_first_and_no_more_than_needed() -> None:
+    scene = Scene(4).runs(1000, (0, 1)).runs(4000, (0, 1)).runs(2000, (0, 1)).runs(3000, (0, 1))
+    assert victims(scene.bids(10, 1)) == [2]
+    assert victims(scene.bids(10, 2)) == [2, 4]
+    assert victims(scene.bids(10, 3)) == [2, 3, 4]
+
+
+def test_a_picked_job_that_turns_out_not_to_be_needed_is_spared() -> None:
+    # Worst first: 1 GPU of job 1, then the 4 of job 2, which alone are enough.
+    scene = Scene(5).runs(9000, (0, 1)).runs(2000, (0, 4))
+    assert victims(scene.bids(10, 4)) == [2]
+
+
+def test_free_gpus_count() -> None:
+    scene = Scene(4).runs(1000, (0, 2))
+    assert victims(scene.bids(10, 3)) == [1]
+
+
+def test_the_price_is_that_of_all_victims_together() -> None:
+    """Two jobs of 2 of 4 GPUs: 0.8 x 500 - 2 x (2 / 4 x 60) = 340 virtual seconds."""
+    scene = Scene(4, restart_s=60.0).runs(1000, (0, 2)).runs(1000, (0, 2))
+    assert scene.bids(341, 4) is None
+    assert victims(scene.bids(339, 4)) == [1, 2]
+    assert victims(Scene(4, restart_s=60.0, preemption="always").runs(1000, (0, 4)).bids(999, 4)) == [1]
+
+
+def test_smaller_priorities_go_first_and_at_no_price_and_larger_ones_stay() -> None:
+    scene = Scene(4, restart_s=60.0).runs(5, (0, 2)).runs(9000, (0, 2), priority=2)
+    assert victims(scene.bids(5000, 2, priority=1)) == [1]
+    assert scene.bids(5, 4, priority=1) is None
+
+
+def test_a_victim_of_equal_priority_has_to_pay_even_beside_one_of_smaller_priority() -> None:
+    scene = Scene(4).runs(5, (0, 2)).runs(100, (0, 2), priority=1)
+    assert scene.bids(5000, 4, priority=1) is None
+    assert victims(scene.bids(39, 4, priority=1)) == [1, 2]
+
+
+def test_only_gpus_of_the_wanted_type_are_vacated() -> None:
+    scene = Scene(4, 4, types=("A100", "V100")).runs(9000, (0, 4)).runs(2000, (1, 4))
+    assert victims(scene.bids(10, 4, gpu_type="V100")) == [2]
+    assert scene.bids(10, 8) is None, "a gang never mixes types"
+
+
+def test_nobody_is_stopped_on_a_server_that_is_out() -> None:
+    scene = Scene(4, 4).runs(9000, (0, 4)).runs(2000, (1, 4))
+    scene.world.servers[0].drained = True
+    assert victims(scene.bids(10, 4)) == [2]
+
+
+def test_gpus_that_are_being_vacated_are_used_before_anyone_is_stopped() -> None:
+    scene = Scene(4).runs(9000, (0, 2)).runs(2000, (0, 2))
+    scene.world.jobs[JobId(2)].state = JobState.PREEMPTING
+    found = scene.bids(10, 2)
+    assert found is not None
+    assert found[1] == ()
+    assert victims(scene.bids(10, 4)) == [1]
+
+
+def test_gpus_set_aside_for_another_are_not_counted() -> None:
+    """All four are claimed for the oldest job while another still runs on three: stopping it would help nobody else."""
+    scene = Scene(4, 4).runs(9000, (0, 3)).runs(8000, (1, 4))
+    number = JobId(3)
+    oldest = JobRecord(number, JobSpec("o", "u", 4), -5.0)
+    oldest.reservation = place([ServerShare(ServerIndex(0), 4)])
+    scene.world.jobs[number] = oldest
+    assert victims(scene.bids(10, 3)) == [2]
+
+
+def test_a_job_that_communicates_opens_one_server() -> None:
+    # The worst two sit on different servers; on server 1 the second and third worst free it all.
+    scene = Scene(4, 4).runs(9000, (0, 2)).runs(500, (0, 2)).runs(8000, (1, 2)).runs(7000, (1, 2))
+    found = scene.bids(100, 4, chatty=True)
+    assert found is not None
+    assert len(found[0].servers) >= 1
+    assert set(found[1]) <= {1, 2, 3, 4}
+    plain = scene.bids(100, 4)
+    assert victims(plain) == [1, 3]
+
+
+LEFT = st.lists(st.tuples(st.integers(1, 2000), st.sampled_from([1, 2, 4]), st.integers(0, 1)), max_size=8)
+
+
+@settings(max_examples=150, deadline=None)
+@given(LEFT, st.integers(1, 1000), st.sampled_from([1, 2, 4, 8]))
+def test_what_is_found_fits_pays_and_is_needed(rows: list[tuple[int, int, int]], left_s: int, gpus: int) -> None:
+    scene = Scene(8, 8)
+    for seconds, size, server in rows:
+        if scene.world.free_gpus(ServerIndex(server)) >= size:
+            scene.runs(float(seconds), (server, size))
+    found = scene.bids(float(left_s), gpus)
+    running = dict(scene.world.jobs)
+    free = [scene.world.free_gpus(ServerIndex(server)) for server in (0, 1)]
+    if found is None:
+        rank = left_s * gpus / 16
+        worse = [job for job in running.values() if rank < 0.8 * job.estimate.points[0] * job.spec.gpus / 16]  # type: ignore[union-attr]
+        # Without communication a count is enough, so it must have been short of GPUs (or of nothing).
+        assert sum(free) + sum(job.spec.gpus for job in worse) < gpus or sum(free) >= gpus
+        return
+    placement, stopped = found
+    assert placement.gpus == gpus
+    for victim in stopped:
+        job = running[victim]
+        assert left_s * gpus < 0.8 * job.estimate.points[0] * job.spec.gpus  # type: ignore[union-attr]
+        for share in job.placement.shares:  # type: ignore[union-attr]
+            free[share.server] += share.gpus
+    assert all(free[share.server] >= share.gpus for share in placement.shares)
+    for victim in stopped:
+        rest = list(free)
+        for share in running[victim].placement.shares:  # type: ignore[union-attr]
+            rest[share.server] -= share.gpus
+        assert any(rest[share.server] < share.gpus for share in placement.shares), "one more than needed"
