@@ -61,11 +61,16 @@ def _pip(*arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def build_wheel(source: Path, out: Path) -> None:
+    """Build a folder's or a source distribution's wheel without a network."""
+    _pip("wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", str(out), str(source))
+
+
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built without a network."""
+    """The wheel of this project."""
     out = tmp_path_factory.mktemp("wheel")
-    _pip("wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", str(out), str(ROOT))
+    build_wheel(ROOT, out)
     (built,) = out.glob("*.whl")
     return built
 

@@ -2,6 +2,9 @@
 
 import json
 import sqlite3
+import subprocess
+import sys
+import tarfile
 import zipfile
 from email import message_from_string
 from pathlib import Path
@@ -9,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from service.cli.guard import IMPORT_NAMES
-from tests.packaging.conftest import ROOT, Environment
+from tests.packaging.conftest import ROOT, TIMEOUT_S, Environment, build_wheel
 
 pytestmark = pytest.mark.slow
 
@@ -146,3 +149,18 @@ class TestGuard:
         done = environment.run("sooner", "--version")
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.startswith("sooner ")
+
+
+def test_the_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", str(tmp_path)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert built.returncode == 0, built.stderr
+    (source,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
+    left_out = (".ci/", ".git", "notebooks/")
+    assert [name for name in tracked if name not in inside and not name.startswith(left_out)] == []
+    build_wheel(source, tmp_path)
+    (again,) = tmp_path.glob("*.whl")
+    assert sorted(_names(again)) == sorted(_names(wheel))
