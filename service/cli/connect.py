@@ -31,7 +31,7 @@ def connect() -> Client:
     settings = settings_or_fail()
     given = os.environ.get(URL_VARIABLE) or None
     ours = given is None or _is_here(_parsed(given).host)
-    token = os.environ.get(TOKEN_VARIABLE) or (_token_file(settings) if ours else None)
+    token = os.environ.get(TOKEN_VARIABLE, "").strip() or (_token_file(settings) if ours else None)
     return Client(given or service_url(settings.host, settings.port), token)
 
 
