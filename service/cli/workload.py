@@ -11,7 +11,7 @@ from service.cli.output import JsonFlag
 from service.sim.workloads.describe import describe
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.generate import JOBS_MAX, generate, make_families
-from service.sim.workloads.importers import import_trace
+from service.sim.workloads.importers import IMPORTERS, import_trace
 from service.sim.workloads.model import Workload
 from service.sim.workloads.table import read_workload, write_workload
 
@@ -47,9 +47,9 @@ def _write(workload: Workload, out: Path) -> None:
 
 @app.command("import")
 def import_command(
-    path: Annotated[Path, typer.Argument(help="The trace; gzip is recognised.")],
+    path: Annotated[Path, typer.Argument(help="The trace (for pai a folder of tables); gzip is recognised.")],
     out: OutOption,
-    trace_format: Annotated[str, typer.Option("--format", help="philly, swf, elasticflow or sooner.")],
+    trace_format: Annotated[str, typer.Option("--format", help=f"{', '.join(sorted(IMPORTERS))}.")],
 ) -> None:
     """Turn a public trace into a workload table, sorted by submission; rows that cannot be jobs are named and counted."""
     try:

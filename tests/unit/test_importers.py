@@ -147,8 +147,8 @@ def test_sooner_sorts_its_own_table(tmp_path: Path) -> None:
 
 
 def test_an_unknown_format_names_those_that_exist(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match="unknown format 'pai'") as caught:
-        import_trace("pai", tmp_path)
+    with pytest.raises(WorkloadError, match="unknown format 'lsf'") as caught:
+        import_trace("lsf", tmp_path)
     assert all(name in str(caught.value) for name in IMPORTERS)
 
 

@@ -8,8 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from service.sim.workloads.files import WorkloadError
+from service.sim.workloads.importers.acme import import_acme
 from service.sim.workloads.importers.elasticflow import import_elasticflow
+from service.sim.workloads.importers.helios import import_helios
+from service.sim.workloads.importers.pai import import_pai
 from service.sim.workloads.importers.philly import import_philly
+from service.sim.workloads.importers.sacct import import_sacct
 from service.sim.workloads.importers.sooner import import_sooner
 from service.sim.workloads.importers.swf import import_swf
 from service.sim.workloads.model import Workload
@@ -17,8 +21,12 @@ from service.sim.workloads.model import Workload
 Importer = Callable[[Path], Workload]
 
 IMPORTERS: dict[str, Importer] = {
+    "acme": import_acme,
     "elasticflow": import_elasticflow,
+    "helios": import_helios,
+    "pai": import_pai,
     "philly": import_philly,
+    "sacct": import_sacct,
     "sooner": import_sooner,
     "swf": import_swf,
 }

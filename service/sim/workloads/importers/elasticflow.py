@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from service.sim.workloads.importers.rows import SkipRow, import_rows, number, positive_seconds, whole_gpus
+from service.sim.workloads.importers.rows import import_rows, number, positive_seconds, whole_gpus
 from service.sim.workloads.model import Workload, WorkloadJob
 
 
@@ -13,8 +13,6 @@ def import_elasticflow(path: Path) -> Workload:
 
 
 def _parse(line: int, cells: Mapping[str, str]) -> WorkloadJob:
-    if not cells["job_id"]:
-        raise SkipRow("job_id is empty")
     return WorkloadJob(
         job_id=cells["job_id"],
         submit_time_s=number(cells["submission_time"], "submission_time"),

@@ -1,37 +1,40 @@
-"""The Philly trace as a table (Microsoft 2017, CC BY 4.0): timestamp, duration, num_gpus, gpu_time, cluster.
+"""The Philly trace (Microsoft 2017, CC BY 4.0) in both of its forms, told apart by their first character.
 
-It names neither users nor jobs. The rows are not sorted; a job's id is the line on which it stands.
+As a table: timestamp, duration, num_gpus, gpu_time, cluster. It names neither users nor jobs, and the rows are not sorted; a
+job's id is the line on which it stands. As the published job log: :mod:`.philly_json`.
 """
 
+import zlib
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 
-from service.sim.workloads.importers.rows import SkipRow, import_rows, positive_seconds, whole_gpus
+from service.sim.workloads.files import open_text
+from service.sim.workloads.importers.philly_json import import_philly_json
+from service.sim.workloads.importers.rows import import_rows, positive_seconds, timestamp_s, whole_gpus
 from service.sim.workloads.model import Workload, WorkloadJob
 
 
 def import_philly(path: Path) -> Workload:
-    """Read the table; naive timestamps are UTC, times are shifted to the first submission, project = virtual cluster."""
+    """Read table or log; naive timestamps are UTC, times are shifted to the first submission, project = virtual cluster."""
+    if _is_json(path):
+        return import_philly_json(path)
     return import_rows(path, ("timestamp", "duration", "num_gpus", "cluster"), _parse)
+
+
+def _is_json(path: Path) -> bool:
+    with open_text(path) as stream:
+        try:
+            return stream.read(1024).lstrip("\ufeff \t\r\n")[:1] in ("[", "{")
+        except (UnicodeDecodeError, EOFError, OSError, zlib.error):
+            return False  # the reader of the table says what is wrong, and in which line
 
 
 def _parse(line: int, cells: Mapping[str, str]) -> WorkloadJob:
     duration_s = positive_seconds(cells["duration"], "duration")
     return WorkloadJob(
         job_id=f"philly-{line}",
-        submit_time_s=_timestamp_s(cells["timestamp"]),
+        submit_time_s=timestamp_s(cells["timestamp"], "timestamp"),
         gpus=whole_gpus(cells["num_gpus"], "num_gpus"),
         duration_s=duration_s,
         project=cells["cluster"] or "",
     )
-
-
-def _timestamp_s(cell: str) -> float:
-    try:
-        moment = datetime.fromisoformat(cell)
-    except (TypeError, ValueError):
-        raise SkipRow("timestamp is not a date and time") from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return moment.timestamp()

@@ -1,23 +1,46 @@
-"""What importers of delimited text share: rows with their line numbers, and the checks that end in a skipped row."""
+"""What importers share: rows with their line numbers, and the checks that end in a skipped row."""
 
 import csv
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, Final, TypeVar
 
 from service.sim.workloads.files import WorkloadError, open_text
 from service.sim.workloads.model import SkippedRow, Workload, WorkloadJob, in_submission_order
+
+Row = TypeVar("Row")
+
+_SLURM_STATES: Final = {
+    "COMPLETED": "succeeded",
+    "FAILED": "failed",
+    "NODE_FAIL": "failed",
+    "BOOT_FAIL": "failed",
+    "OUT_OF_MEMORY": "failed",
+    "CANCELLED": "killed",
+    "TIMEOUT": "killed",
+    "DEADLINE": "killed",
+    "PREEMPTED": "killed",
+    "REVOKED": "killed",
+}
+"""Slurm's states of a job that has ended -> ``final_state``."""
 
 
 class SkipRow(ValueError):
     """Raised by an importer for a row that cannot be a job; the message becomes the reason in the report."""
 
 
-def csv_rows(path: Path, required: Sequence[str]) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Line number and cells by column name of each row; a missing column is a :class:`WorkloadError`."""
+def csv_rows(
+    path: Path, required: Sequence[str], *, columns: Sequence[str] | None = None, **dialect: Any
+) -> Iterator[tuple[int, Mapping[str, str]]]:
+    """Line number and cells by column name of each row; a missing column is a :class:`WorkloadError`.
+
+    ``columns`` names the columns of a file without a header; ``dialect`` is what :mod:`csv` takes.
+    """
     with open_text(path) as stream:
-        reader = csv.DictReader(stream)
+        reader = csv.DictReader(stream, fieldnames=columns, **dialect)
         try:
             for column in required:
                 if column not in (reader.fieldnames or ()):
@@ -55,16 +78,52 @@ def whole_gpus(cell: str | None, column: str) -> int:
     return int(value)
 
 
+def timestamp_s(cell: object, column: str) -> float:
+    """Seconds since 1970 of an ISO date and time, UTC where it names no zone; :class:`SkipRow` for anything else."""
+    try:
+        moment = datetime.fromisoformat(cell if isinstance(cell, str) else "")
+    except ValueError:
+        raise SkipRow(f"{column} is not a date and time") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return moment.timestamp()
+
+
+def slurm_final_state(state: str | None) -> str:
+    """``final_state`` of a Slurm state, also ``CANCELLED by 1000``; :class:`SkipRow` for a job that has not ended."""
+    word = (state or "").split(" ")[0].rstrip("+")
+    if word not in _SLURM_STATES:
+        raise SkipRow(f"the job has not ended, its state is {word or 'empty'}")
+    return _SLURM_STATES[word]
+
+
+def checked_end_s(end_s: float, submit_s: float) -> float:
+    """The end of a job, or :class:`SkipRow` where it lies before the submission."""
+    if end_s < submit_s:
+        raise SkipRow("the job ends before its submission")
+    return end_s
+
+
 def import_rows(
     path: Path, required: Sequence[str], parse: Callable[[int, Mapping[str, str]], WorkloadJob]
 ) -> Workload:
     """Run ``parse(line, cells)`` over a CSV file; the rows for which it raises :class:`SkipRow` are listed as skipped."""
+    return collect(path.name, csv_rows(path, required), parse)
+
+
+def collect(name: str, rows: Iterable[tuple[int, Row]], parse: Callable[[int, Row], WorkloadJob]) -> Workload:
+    """Run ``parse(line, row)`` over numbered rows; those for which it raises :class:`SkipRow` are listed as skipped.
+
+    The jobs are sorted by submission and shifted to the first one.
+    """
     jobs: list[WorkloadJob] = []
     skipped: list[SkippedRow] = []
     seen: set[str] = set()
-    for line, cells in csv_rows(path, required):
+    for line, row in rows:
         try:
-            job = parse(line, cells)
+            job = parse(line, row)
+            if not job.job_id:
+                raise SkipRow("the job id is empty")
             if job.job_id in seen:
                 raise SkipRow("the job id appears twice")
         except SkipRow as reason:
@@ -72,4 +131,4 @@ def import_rows(
             continue
         seen.add(job.job_id)
         jobs.append(job)
-    return in_submission_order(path.name, jobs, skipped)
+    return in_submission_order(name, jobs, skipped)

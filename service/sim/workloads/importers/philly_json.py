@@ -1,0 +1,147 @@
+"""Philly's own job log (``cluster_job_log``, CC BY 4.0): one JSON list of jobs, over 100 MB long, read piece by piece.
+
+A job: status (Pass, Killed, Failed), vc, jobid, submitted_time, user, attempts [{start_time, end_time, detail [{ip, gpus}]}].
+Source: the trace's README (msr-fiddle/philly-traces).
+"""
+
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from service.sim.workloads.files import WorkloadError, open_text
+from service.sim.workloads.importers.rows import SkipRow, checked_end_s, collect, timestamp_s
+from service.sim.workloads.model import Workload, WorkloadJob
+
+_PIECE_CHARACTERS: Final = 1 << 20
+_JOB_CHARACTERS_MAX: Final = 16 << 20
+"""A single job longer than this (the longest is well under 1 MB) means that the list is damaged."""
+_FINAL_STATES: Final = {"Pass": "succeeded", "Killed": "killed", "Failed": "failed"}
+_SPACE: Final = " \t\r\n"
+_AFTER_VALUE: Final = frozenset(",]" + _SPACE)
+
+
+def import_philly_json(path: Path) -> Workload:
+    """Read the log (also gzip). gpus = the most of any attempt, duration = the attempts' run times, end = the last one's.
+
+    Jobs that were never started, still ran at the end of the log, or lack a time or GPUs are skipped.
+    """
+    return collect(path.name, _jobs(path), _parse)
+
+
+class _List:
+    """The elements of a JSON list in a stream, decoded one at a time, with the line on which each begins."""
+
+    def __init__(self, path: Path, stream: Any) -> None:
+        self._path = path
+        self._stream = stream
+        self._buffer = ""
+        self._line = 1
+
+    def elements(self) -> Iterator[tuple[int, Any]]:
+        if self._next_character() != "[":
+            self._fail("the file must hold a JSON list of jobs")
+        self._consume(1)
+        if self._next_character() == "]":
+            self._consume(1)
+        else:
+            yield from self._filled()
+        if self._next_character():
+            self._fail("there is text after the list")
+
+    def _filled(self) -> Iterator[tuple[int, Any]]:
+        separator = ","
+        while separator == ",":
+            self._next_character()
+            value, end = self._decode()
+            yield self._line, value
+            self._consume(end)
+            separator = self._next_character()
+            if separator not in (",", "]"):
+                self._fail("a comma or the end of the list is missing")
+            self._consume(1)
+
+    def _decode(self) -> tuple[Any, int]:
+        while True:
+            try:
+                value, end = json.JSONDecoder().raw_decode(self._buffer)
+                problem = ""
+            except ValueError as error:  # broken, or not all there yet
+                value, end, problem = None, 0, str(error)
+            # A number at the end of the buffer may go on in the next piece.
+            if not problem and self._buffer[end : end + 1] in _AFTER_VALUE:
+                return value, end
+            if len(self._buffer) > _JOB_CHARACTERS_MAX or not self._read():
+                self._fail(f"not a JSON value: {problem or 'it is followed by something else'}")
+
+    def _next_character(self) -> str:
+        """The next character that is no space, now first in the buffer; empty at the end of the file."""
+        while True:
+            self._consume(len(self._buffer) - len(self._buffer.lstrip(_SPACE)))
+            if self._buffer or not self._read():
+                return self._buffer[:1]
+
+    def _consume(self, count: int) -> None:
+        self._line += self._buffer.count("\n", 0, count)
+        self._buffer = self._buffer[count:]
+
+    def _read(self) -> bool:
+        piece = self._stream.read(_PIECE_CHARACTERS)
+        self._buffer += piece
+        return bool(piece)
+
+    def _fail(self, message: str) -> NoReturn:
+        raise WorkloadError(message, file=str(self._path), line=self._line)
+
+
+def _jobs(path: Path) -> Iterator[tuple[int, Any]]:
+    with open_text(path) as stream:
+        try:
+            yield from _List(path, stream).elements()
+        except (UnicodeDecodeError, EOFError, OSError, zlib.error, RecursionError) as error:
+            raise WorkloadError(str(error), file=str(path)) from error
+
+
+def _parse(line: int, job: Any) -> WorkloadJob:
+    if not isinstance(job, dict):
+        raise SkipRow("the element is not an object")
+    attempts = job.get("attempts")
+    if not isinstance(attempts, list) or not attempts:
+        raise SkipRow("the job has no attempt")
+    submit_s = timestamp_s(job.get("submitted_time"), "submitted_time")
+    runs = [_run_s(attempt) for attempt in attempts]
+    gpus = max(_gpus(attempt) for attempt in attempts)
+    if gpus < 1:
+        raise SkipRow("no attempt names a GPU")
+    duration_s = sum(end_s - start_s for start_s, end_s in runs)
+    if duration_s <= 0.0:
+        raise SkipRow("the run time is not positive")
+    return WorkloadJob(
+        job_id=str(job.get("jobid") or ""),
+        submit_time_s=submit_s,
+        gpus=gpus,
+        duration_s=duration_s,
+        user=str(job.get("user") or ""),
+        project=str(job.get("vc") or ""),
+        end_time_s=checked_end_s(runs[-1][1], submit_s),
+        final_state=_FINAL_STATES.get(str(job.get("status")), ""),
+    )
+
+
+def _run_s(attempt: Any) -> tuple[float, float]:
+    if not isinstance(attempt, dict):
+        raise SkipRow("an attempt is not an object")
+    start_s = timestamp_s(attempt.get("start_time"), "start_time of an attempt")
+    end_s = timestamp_s(attempt.get("end_time"), "end_time of an attempt")
+    if end_s < start_s:
+        raise SkipRow("an attempt ends before it starts")
+    return start_s, end_s
+
+
+def _gpus(attempt: dict[str, Any]) -> int:
+    servers = attempt.get("detail")
+    if not isinstance(servers, list):
+        return 0
+    lists = [server.get("gpus") for server in servers if isinstance(server, dict)]
+    return sum(len(gpus) for gpus in lists if isinstance(gpus, list))
