@@ -25,7 +25,7 @@ Make = Callable[..., Policy[Any]]
 
 SEEDS = st.integers(min_value=0, max_value=10**9)
 FEW = settings(
-    max_examples=12,
+    max_examples=6,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],

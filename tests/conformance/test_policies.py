@@ -24,6 +24,7 @@ class TestBuiltIn(PolicyContract):
         return functools.partial(policy, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

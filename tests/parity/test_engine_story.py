@@ -72,8 +72,8 @@ def test_memory_and_database_tell_the_same_story(database: Database, name: str) 
     story.engine = story._engine()
     assert _tell(story).log.events == expected.log.events
     assert len(expected.log.events) > 60
-    preempted = any(event.cause is Cause.PREEMPT_DECIDED for event in expected.log.events)
-    assert preempted, "the hold alone sees to that"
+    if name in ("asrpt", "las", "srsf"):
+        assert any(event.cause is Cause.PREEMPT_DECIDED for event in expected.log.events)
     for job in story.ids.values():
         (ours,) = twofold.sql.jobs([job])
         (theirs,) = expected.memory.jobs([job])
