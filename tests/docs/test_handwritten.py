@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.generate import cli
 from policies.catalogue import GPUS, MODELS
 from policies.model.cluster import Server
 from policies.model.ids import JobId, ServerIndex, attempt_id
@@ -84,6 +85,27 @@ def test_files_of_the_data_folder() -> None:
     named = {value for value in constants if re.fullmatch(r"[a-z]+(?:\.jsonl?)?", value)}
     assert {"lock", "exit.json", "progress.jsonl"} <= named
     assert {name for name in named if name not in page} == set()
+
+
+def test_every_schema_of_a_document_is_listed() -> None:
+    listed = _coded(_page("reference/json.md"))
+    sources = [path for package in ("service", "predictor") for path in (ROOT / package).rglob("*.py")]
+    used = {name for path in sources for name in re.findall(r'"(sooner\.[a-z_.]+/[0-9]+)"', path.read_text("utf-8"))}
+    assert len(used) > 15
+    assert used == {name for name in listed if re.fullmatch(r"sooner\.[a-z_.]+/[0-9]+", name)}
+
+
+def test_commands_that_print_documents_exist() -> None:
+    known = {command.words.removeprefix("sooner ") for command in cli.commands()}
+    rows = [line.split("|") for line in _page("reference/json.md").splitlines() if line.startswith("| `sooner.")]
+    named = {name.removesuffix(" --wait") for row in rows for name in re.findall(r"`([^`]+)`", row[2])}
+    assert named <= known
+    with_json = {
+        command.words.removeprefix("sooner ")
+        for command in cli.commands()
+        if any("--json" in parameter.names for parameter in command.parameters)
+    }
+    assert with_json <= named, "a command prints a document that the page does not list"
 
 
 def test_predictors_of_a_simulation() -> None:
