@@ -27,8 +27,11 @@ from policies.victims import Bid, find_victims
 DELAYED_PER_CLASS_MAX = 8
 """Jobs of one gang class that one cycle looks at while those before them wait for a better placement."""
 
-REFRESH_S_MIN = 1.0
+REFRESH_S_MIN = 1e-3
 """A rank is refreshed this much later at the least: rounding must not ask for a refresh at the present instant again."""
+
+_HORIZON_S = 1e6
+"""Longer than any restart."""
 
 
 class Outcome(Enum):
@@ -64,8 +67,11 @@ class RankedPolicy:
         speed = job.speed(estimate.unit)
         if speed <= 0.0:
             return None
-        left_s = (rank.refresh_at_done - job.done(estimate.unit, view.now_s)) / speed
-        return view.now_s + max(REFRESH_S_MIN, left_s)
+        done = job.done(estimate.unit, view.now_s)
+        # A job that restarts stands still for a while: what it gains over a long time shows how long.
+        gained_s = (job.done(estimate.unit, view.now_s + _HORIZON_S) - done) / speed
+        pause_s = max(0.0, _HORIZON_S - gained_s)
+        return view.now_s + max(REFRESH_S_MIN, pause_s + (rank.refresh_at_done - done) / speed)
 
     def on_arrival(self, view: ClusterView, job: JobView, state: Book) -> None:
         """A job may start now."""

@@ -12,7 +12,17 @@ from urllib.parse import quote
 
 import httpx
 
-from service.client_documents import Accepted, Attempt, ClusterStatus, Event, Explanation, Job, Model, Prediction
+from service.client_documents import (
+    Accepted,
+    Attempt,
+    ClusterStatus,
+    Event,
+    Explanation,
+    Job,
+    Model,
+    Prediction,
+    TrainingRun,
+)
 
 PAGE_SIZE = 500
 """Entries asked for at once: the most that a service with default settings gives."""
@@ -188,6 +198,11 @@ class Client(AbstractContextManager["Client"]):
     def train(self) -> int:
         """Start a retraining; the number of its run."""
         return int(self._json("POST", "/v1/models/train")["training_run"])
+
+    def training_run(self, run: int) -> TrainingRun:
+        """How a retraining ended, or that it is under way."""
+        document: TrainingRun = self._json("GET", f"/v1/training-runs/{run}")
+        return document
 
     def promote(self, model_id: str) -> str:
         """Make a model the champion; its id."""

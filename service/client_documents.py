@@ -151,6 +151,16 @@ class Model(TypedDict):
     created_at: str
 
 
+class TrainingRun(TypedDict):
+    """A retraining; ``outcome`` is None while it is under way."""
+
+    id: int
+    started_at: str
+    ended_at: str | None
+    outcome: str | None
+    detail: str
+
+
 class Accepted(TypedDict):
     """A request that the next cycle acts on."""
 

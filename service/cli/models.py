@@ -24,7 +24,7 @@ from service.cli.output import (
     style,
 )
 from service.client import Client
-from service.client_documents import Model
+from service.client_documents import Model, TrainingRun
 
 app = typer.Typer(help="Trained models: list, show, train, promote.", no_args_is_help=True)
 
@@ -94,7 +94,6 @@ def train_command(
 ) -> None:
     """Train the models now, from all jobs that have ended. A better one becomes the champion by itself."""
     with connect() as client:
-        before = {model["id"] for model in client.models()}
         run = client.train()
         if not wait:
             if as_json:
@@ -103,19 +102,23 @@ def train_command(
                 typer.echo(f"training run {run} started")
             return
         typer.echo(f"training run {run} started", err=True)
-        found = wait_for_model(client, before, timeout_s)
-        if found is None:
-            fail(f"no new model after {timeout_s:g} s; the service's log says why", EXIT_FAILED)
-        show(MODELS, lambda: models_answer([found]), style(as_json))
+        ended = wait_for_training(client, run, timeout_s)
+        if ended is None:
+            fail(f"training run {run} is still under way after {timeout_s:g} s", EXIT_FAILED)
+        typer.echo(printable(f"training run {run}: {ended['outcome']}: {ended['detail']}"), err=True)
+        if ended["outcome"] not in ("promoted", "not_promoted"):
+            raise typer.Exit(EXIT_FAILED)
+        newest = client.models()[:1]
+        show(MODELS, lambda: models_answer(newest), style(as_json))
 
 
-def wait_for_model(client: Client, before: set[str], timeout_s: float) -> Model | None:
-    """The first model that is not in ``before``; None if there is none in time."""
+def wait_for_training(client: Client, run: int, timeout_s: float) -> TrainingRun | None:
+    """How the training ended; None if it has not in time."""
     deadline_s = time.monotonic() + timeout_s
     while True:
-        for model in client.models():
-            if model["id"] not in before:
-                return model
+        found = client.training_run(run)
+        if found["outcome"] is not None:
+            return found
         if time.monotonic() >= deadline_s:
             return None
         pause(TRAIN_POLL_S)

@@ -24,6 +24,7 @@ from service.db.tables import (
     ProgressRow,
     ServerRow,
     ThroughputRow,
+    TrainingRunRow,
     table,
 )
 
@@ -255,6 +256,12 @@ def model(connection: Connection, model_id: str) -> Row[Any] | None:
     """One trained model, or None."""
     rows = table(ModelVersionRow)
     return connection.execute(select(rows).where(rows.c.id == model_id)).one_or_none()
+
+
+def training_run(connection: Connection, run: int) -> Row[Any] | None:
+    """One retraining, or None."""
+    rows = table(TrainingRunRow)
+    return connection.execute(select(rows).where(rows.c.id == run)).one_or_none()
 
 
 ThroughputKey = tuple[str, str, str, int, str, int]

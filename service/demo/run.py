@@ -13,7 +13,7 @@ import typer
 
 from service.cli.history import add_history
 from service.cli.job_tables import interval
-from service.cli.models import wait_for_model
+from service.cli.models import wait_for_training
 from service.client import TERMINAL_STATES, Client, ClientError
 from service.client_documents import Job, Model
 from service.demo import jobs as today
@@ -113,13 +113,11 @@ class Demo:
 
     def train(self, client: Client) -> Model:
         """Train now and wait for the outcome."""
-        before = {model["id"] for model in client.models()}
         began_s = time.monotonic()
-        client.train()
-        model = wait_for_model(client, before, TRAINING_DEADLINE_S)
-        if model is None:
-            raise DemoFailed(f"no model after {TRAINING_DEADLINE_S:g} s of training")
-        model = _settled(client, model["id"])
+        ended = wait_for_training(client, client.train(), TRAINING_DEADLINE_S)
+        if ended is None or ended["outcome"] not in ("promoted", "not_promoted"):
+            raise DemoFailed(f"no model after {TRAINING_DEADLINE_S:g} s of training: {ended and ended['detail']}")
+        model = client.models()[0]
         serves = "it serves" if model["state"] == "champion" else "past runs serve on: no model passed the gate"
         took_s = time.monotonic() - began_s
         self.say(f"  model {model['id']} from {model['rows']} jobs in {took_s:.0f} s: {model['kind']} ({serves})")
@@ -199,17 +197,6 @@ class Demo:
         resumed = [each for job in jobs for each in resumptions(client.attempts(job["id"]))]
         if not any(each.resumed_at > 0 for each in resumed):
             raise DemoFailed("no job was preempted and resumed from its checkpoint")
-
-
-def _settled(client: Client, model_id: str) -> Model:
-    """The model once it is champion. A model that may not serve stays a candidate: its kind says that baselines do."""
-    deadline_s = time.monotonic() + _PROMOTED_DEADLINE_S
-    while True:
-        model = client.model(model_id)
-        passed = any(not head.endswith(": baselines") for head in model["kind"].split(", "))
-        if model["state"] == "champion" or not passed or time.monotonic() > deadline_s:
-            return model
-        time.sleep(0.1)
 
 
 def _predictions_of(client: Client, ids: Sequence[int]) -> list[Job]:

@@ -51,6 +51,9 @@ class _Outcome:
     detail: str = ""
 
 
+_STOPPED = _Outcome("stopped", "the service was shut down")
+
+
 class Trainer:
     """Trains and promotes. ``start`` runs in a thread of its own; at most one training is under way."""
 
@@ -64,7 +67,9 @@ class Trainer:
         self._models = settings.data_dir / "models"
         self._busy = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
-        self._closing = False
+        self._thread: threading.Thread | None = None
+        self._closing = threading.Event()
+        self._launching = threading.Lock()
         self._labels_trained = 0
         self._last_started_s: float | None = None
 
@@ -107,7 +112,8 @@ class Trainer:
             raise TrainingUnderWay("a training is under way")
         try:
             run = self._open_run()
-            threading.Thread(target=self._train, args=(run,), name="training", daemon=True).start()
+            self._thread = threading.Thread(target=self._train, args=(run,), name="training", daemon=True)
+            self._thread.start()
         except BaseException:
             self._busy.release()
             raise
@@ -126,10 +132,13 @@ class Trainer:
         self._crown(version.id)
 
     def close(self) -> None:
-        """End a training that is under way; its run is closed as stopped."""
-        self._closing = True
-        if (process := self._process) is not None:
-            process.kill()
+        """End a training that is under way, and wait until its run is closed as stopped. Nothing starts afterwards."""
+        with self._launching:
+            self._closing.set()
+            if self._process is not None:
+                self._process.kill()
+        if self._thread is not None:
+            self._thread.join()
 
     # One training.
 
@@ -163,15 +172,19 @@ class Trainer:
     def _run_process(self, run: int, rows_file: Path, out: Path) -> _Outcome | None:
         """The training process; None if it left a model."""
         command = [sys.executable, "-m", "predictor.train_process", "--input", str(rows_file), "--out", str(out)]
-        process = self._process = subprocess.Popen(
-            [*command, "--seed", str(run)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            env={**os.environ, **_ONE_THREAD},
-            start_new_session=True,
-        )
+        with self._launching:
+            # Either the close that comes now sees the process, or the process is never made.
+            if self._closing.is_set():
+                return _STOPPED
+            process = self._process = subprocess.Popen(
+                [*command, "--seed", str(run)],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
+                text=True,
+                env={**os.environ, **_ONE_THREAD},
+                start_new_session=True,
+            )
         self._note_pid(run, process.pid)
         try:
             _, said = process.communicate(timeout=self._settings.retrain_timeout_s)
@@ -179,11 +192,11 @@ class Trainer:
             process.kill()
             process.communicate()
             return _Outcome("timeout", f"stopped after {self._settings.retrain_timeout_s:g} s (retrain_timeout_s)")
+        if self._closing.is_set():
+            return _STOPPED
         if process.returncode == 0:
             return None
         detail = said.strip().splitlines()[-1] if said.strip() else f"exit code {process.returncode}"
-        if self._closing:
-            return _Outcome("stopped", "the service was shut down")
         return _Outcome("too_little" if process.returncode == _TOO_LITTLE else "failed", detail)
 
     def _register(self, version: ModelVersion) -> _Outcome:

@@ -5,7 +5,7 @@ from typing import Any
 from httpx import Client
 from sqlalchemy import insert
 
-from service.db.tables import ModelVersionRow, ThroughputRow, table
+from service.db.tables import ModelVersionRow, ThroughputRow, TrainingRunRow, table
 from tests.api.conftest import NOW_S, World
 from tests.api.helpers import assert_problem
 
@@ -64,6 +64,18 @@ def test_a_retraining_starts_or_says_why_not(client: Client, world: World) -> No
     add_rows(world, ModelVersionRow, [model_row("m1", 5.0)])
     assert assert_problem(client.post("/v1/models/m1/promote"), "conflict")["detail"] == world.refusal
     assert world.trainings == 1
+
+
+def test_a_retraining_says_how_it_ended(client: Client, world: World) -> None:
+    rows = [
+        {"started_at_s": 5.0, "ended_at_s": 9.0, "outcome": "promoted", "detail": "m1", "pid": 3},
+        {"started_at_s": 7.0, "ended_at_s": None, "outcome": None, "detail": "", "pid": None},
+    ]
+    add_rows(world, TrainingRunRow, rows)
+    ended = client.get("/v1/training-runs/1").json()
+    assert (ended["outcome"], ended["ended_at"], ended["detail"]) == ("promoted", "1970-01-01T00:00:09Z", "m1")
+    assert client.get("/v1/training-runs/2").json()["outcome"] is None
+    assert_problem(client.get("/v1/training-runs/3"), "not-found")
 
 
 def test_the_throughput_table_is_paged_by_its_whole_key(client: Client, world: World) -> None:

@@ -196,8 +196,17 @@ def test_the_live_lines_tell_predictions_reasons_preemptions_and_resumption() ->
     told: list[str] = []
     prediction = {"p10": 40.0, "p50": 50.0, "p90": 60.0, "unit": "iterations", "source": "recurrence: 9 past runs"}
     base: dict[str, Any] = {
-        "id": 3, "name": "mlp", "gpus": 1, "state": "queued", "reason": "resources", "reason_sentence": "Too few.",
-        "attempts": 0, "preemptions": 0, "iterations_done": None, "prediction": prediction, "servers": [],
+        "id": 3,
+        "name": "mlp",
+        "gpus": 1,
+        "state": "queued",
+        "reason": "resources",
+        "reason_sentence": "Too few.",
+        "attempts": 0,
+        "preemptions": 0,
+        "iterations_done": None,
+        "prediction": prediction,
+        "servers": [],
     }
     rounds = [
         base,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import insert, update
 from typer.testing import CliRunner
 
 from policies.model.estimate import EndedJob
@@ -22,7 +23,7 @@ from service.client import ApiError, Client
 from service.db.history import ended_jobs
 from service.db.rows import OWN_HISTORY
 from service.db.session import open_database
-from service.db.tables import ModelVersionRow, table
+from service.db.tables import ModelVersionRow, TrainingRunRow, table
 from service.settings import Settings
 from tests.unit.cli_world import RUNNER, CliWorld, cli_world
 
@@ -117,13 +118,32 @@ def test_models_are_listed_and_shown(cli: CliWorld) -> None:
 def test_training_is_started_and_can_be_waited_for(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli.run("model", "train").stdout == "training run 1 started\n"
     assert json.loads(cli.run("model", "train", "--json").stdout) == {"schema": "sooner.training/1", "training_run": 2}
-    monkeypatch.setattr(models, "pause", lambda seconds: add_model(cli, "m-new", 3.0))
+    add_model(cli, "m-new", 3.0)
+    outcomes = iter(["promoted", "failed"])
+    monkeypatch.setattr(models, "pause", lambda seconds: end_training(cli, next(outcomes)))
+    open_trainings(cli, 5)
     waited = cli.run("model", "train", "--wait", "--json")
     assert json.loads(waited.stdout)["models"][0]["id"] == "m-new"
-    assert waited.stderr == "training run 3 started\n"
+    assert waited.stderr == "training run 3 started\ntraining run 3: promoted: why\n"
+    failed = cli.run("model", "train", "--wait")
+    assert (failed.exit_code, failed.stdout) == (1, "")
+    assert "training run 4: failed: why" in failed.stderr
     late = cli.run("model", "train", "--wait", "--timeout-s", "0")
     assert late.exit_code == 1
-    assert "no new model after 0 s" in late.stderr
+    assert "training run 5 is still under way after 0 s" in late.stderr
+
+
+def open_trainings(cli: CliWorld, count: int) -> None:
+    with cli.world.database.writing() as session:
+        session.connection().execute(insert(table(TrainingRunRow)), [{"started_at_s": 1.0, "detail": ""}] * count)
+
+
+def end_training(cli: CliWorld, outcome: str) -> None:
+    """The run that is waited for ends so."""
+    runs = table(TrainingRunRow)
+    ended = {"outcome": outcome, "detail": "why", "ended_at_s": 2.0}
+    with cli.world.database.writing() as session:
+        session.connection().execute(update(runs).where(runs.c.id == cli.world.trainings).values(**ended))
 
 
 def test_promotion(cli: CliWorld) -> None:

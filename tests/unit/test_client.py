@@ -47,6 +47,7 @@ def answering(handler: Any) -> Client:
         (client_documents.Event, documents.EventDocument),
         (client_documents.Explanation, documents.ExplanationDocument),
         (client_documents.Accepted, documents.AcceptedDocument),
+        (client_documents.TrainingRun, learning.TrainingRunDocument),
         (client_documents.Server, cluster_routes.ServerDocument),
         (client_documents.ClusterStatus, cluster_routes.ClusterDocument),
         (client_documents.Model, learning.ModelDocument),

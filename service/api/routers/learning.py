@@ -56,6 +56,17 @@ class TrainingDocument(BaseModel):
     training_run: int
 
 
+class TrainingRunDocument(BaseModel):
+    """A retraining. ``outcome`` is null while it is under way: promoted, not_promoted, too_little, timeout, failed, stopped
+    or lost (the service died meanwhile)."""
+
+    id: int
+    started_at: datetime
+    ended_at: datetime | None
+    outcome: str | None
+    detail: str
+
+
 class PromotionDocument(BaseModel):
     """The model that serves from now on."""
 
@@ -111,6 +122,17 @@ def train(dependencies: Deps, keys: KeyStore, keyed: Keyed, body: NoBody = None)
         return lambda session: answer
 
     return keys.run(keyed, prepare)
+
+
+@routes.get("/training-runs/{run}", responses=problems(404), summary="Show a retraining")
+def show_training_run(dependencies: Deps, run: Annotated[int, Path(ge=1, le=ID_MAX)]) -> TrainingRunDocument:
+    """How it ended, or that it is still under way."""
+    with dependencies.database.reading() as session:
+        row = found_or_404(reads.training_run(session.connection(), run), f"training run {run}")
+    ended_at = None if row.ended_at_s is None else instant(row.ended_at_s)
+    return TrainingRunDocument(
+        id=row.id, started_at=instant(row.started_at_s), ended_at=ended_at, outcome=row.outcome, detail=row.detail
+    )
 
 
 @routes.post(
