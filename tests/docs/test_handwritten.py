@@ -13,6 +13,7 @@ from policies.model.ids import JobId, ServerIndex, attempt_id
 from policies.model.job import JobSpec
 from policies.model.job import Launch as LaunchMode
 from policies.model.placement import ServerShare, place
+from policies.model.reasons import Reason
 from predictor import training
 from predictor.ladder import CLUSTER_JOBS_TRUSTED, USER_PROGRAMS_MIN
 from service.api.schemas import JobBody
@@ -136,3 +137,23 @@ def test_defaults_of_a_server() -> None:
     assert f"| `servers[].intra_gbps` | {server.intra_bytes_s * 8 / 1e9:g} |" in page
     assert f"| `servers[].gpu_type` | `{server.gpu_type}` |" in page
     assert f"| `servers[].rack` | `{server.rack}` |" in page
+
+
+def test_lines_that_end_a_start_are_the_programs_own() -> None:
+    section = _page("how-to/troubleshoot.md").partition("## The service does not start")[2].partition("\n## ")[0]
+    quoted = re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
+    assert len(quoted) >= 7
+    sources = "".join(
+        path.read_text(encoding="utf-8") for folder in ("service", "policies") for path in (ROOT / folder).rglob("*.py")
+    )
+    for line in quoted:
+        for part in (part.strip() for part in line.split("...")):
+            assert part in sources, f"nobody says {part!r}"
+
+
+def test_reasons_that_the_guide_explains_exist() -> None:
+    section = _page("how-to/troubleshoot.md").partition("## My job waits")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]+`) \|", section, re.MULTILINE)
+    named = {word for row in rows for word in re.findall(r"`(\w+)`", row)}
+    assert len(named) >= 8
+    assert named <= {reason.value for reason in Reason}
