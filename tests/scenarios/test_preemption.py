@@ -77,7 +77,8 @@ def test_an_attempt_is_left_alone_for_its_least_duration_and_then_looked_at_agai
     story = cluster("1x1", policy("asrpt", guard_share=0, attempt_duration_s_min=120))
     story.job("long", runs_s=10_000).until(0)
     story.job("short", runs_s=10, at_s=50).until(119).preempts()
-    story.until(120).preempts("long").starts("short")
+    story.until(300).preempts("long").starts("short", "long")
+    assert [event.at_s for event in story.log.events if event.target is JobState.PREEMPTING] == [120.0]
 
 
 def test_the_victims_are_no_more_than_needed_and_the_worst() -> None:
@@ -135,6 +136,15 @@ def test_a_reservation_on_a_server_that_is_drained_meanwhile_is_given_up() -> No
     story.restart().until(7)
     assert story.record("short").reservation is not None
     story.until(36).starts("short").on("short", 0)
+
+
+def test_a_reservation_that_nothing_replaces_is_cleared() -> None:
+    story = cluster("1x2", policy("asrpt", guard_share=0), costs=ExecutorCosts(checkpoint_s=30.0, restart_s=0.0))
+    story.job("long", gpus=2, runs_s=1000).until(0)
+    story.job("short", gpus=2, runs_s=10, at_s=5).until(5).waits("short", Reason.RESERVED)
+    story.drain(0).until(6).waits("short", Reason.NO_SUCH_SERVERS)
+    assert story.record("short").reservation is None
+    story.until(40).resume(0).until(41).starts("short")
 
 
 def test_a_reservation_survives_a_restart_of_the_service() -> None:

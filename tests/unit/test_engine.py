@@ -213,6 +213,7 @@ def test_a_pass_that_raises_is_not_half_believed() -> None:
         made.engine.cycle()
     made.policy.decide = decide  # type: ignore[method-assign]
     made.until(1).starts("b")
+    assert made.engine.counters["writes_dropped"] == 0, "the pass began with what is true"
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_gpus_that_are_being_vacated_are_used_before_anyone_is_stopped() -> None
 
 def test_gpus_set_aside_for_another_are_not_counted() -> None:
     """All four are claimed for the oldest job while another still runs on three: stopping it would help nobody else."""
-    scene = Scene(4, 4).runs(9000, (0, 3)).runs(8000, (1, 4))
+    scene = Scene(4, 4).runs(90_000, (0, 3)).runs(8000, (1, 4))
     number = JobId(3)
     oldest = JobRecord(number, JobSpec("o", "u", 4), -5.0)
     oldest.reservation = place([ServerShare(ServerIndex(0), 4)])
