@@ -159,6 +159,9 @@ class Engine(Generic[State]):
                 cycle.commands.append((job_id, stop_command(cycle, job)))
             elif attempt.state is AttemptState.LAUNCHING and attempt.id not in observed:
                 cycle.commands.append((job_id, launch_command(cycle, job)))
+            elif attempt.id not in observed:
+                # It ran, and the executor has forgotten it (its folder is gone): make sure, and have its end reported.
+                fence(cycle, attempt.id)
         for attempt_id, status in observed.items():
             known = self._world.jobs.get(job_of(attempt_id))
             is_open = known is not None and known.attempt is not None and known.attempt.id == attempt_id

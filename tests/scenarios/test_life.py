@@ -3,6 +3,7 @@
 import pytest
 
 from policies.lifecycle import AttemptState, Cause, JobState
+from policies.model.estimate import Unit
 from policies.model.ids import AttemptId, ServerIndex
 from policies.model.reasons import Reason
 from service.engine.commands import Launch, Stop
@@ -185,7 +186,7 @@ def test_a_late_progress_report_counts_no_time_twice() -> None:
     story = one().job("a", runs_s=1000).until(10)
     story.says(Report(ReportKind.PROGRESS, 10.0, story.attempt("a"), iteration=5.0)).until(10)
     story.until(20).says(Report(ReportKind.PROGRESS, 4.0, story.attempt("a"), iteration=5.0)).until(20)
-    assert story.engine.world.jobs[story.ids["a"]].service_s == 10.0
+    assert story.engine.world.jobs[story.ids["a"]].done(Unit.SERVICE_S, 20.0) == 20.0
 
 
 def test_a_lost_server_loses_its_jobs_and_takes_no_more_until_it_is_back() -> None:
@@ -214,6 +215,12 @@ def test_a_stop_that_got_lost_is_sent_again_after_a_restart() -> None:
     story.cancel("a").until(6)
     story.wire.cut = False
     story.restart().until(7).cancels("a")
+
+
+def test_an_attempt_that_the_executor_has_forgotten_does_not_hold_its_gpus_for_ever() -> None:
+    story = one().job("a", runs_s=1000).until(5)
+    story.executor._runs.clear()
+    story.restart().until(6).requeues("a", Cause.RETRYABLE_FAILURE).starts("a")
 
 
 def test_a_zombie_is_stopped_when_the_service_comes_back() -> None:
