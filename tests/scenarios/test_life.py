@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.lifecycle import AttemptState, Cause, JobState
+from policies.lifecycle import Cause, JobState
 from policies.model.estimate import Unit
 from policies.model.ids import AttemptId, ServerIndex
 from policies.model.reasons import Reason
@@ -256,7 +256,6 @@ def test_every_attempt_is_closed_with_its_story() -> None:
         ("1.2", Cause.STARTED),
         ("None", Cause.EXITED_ZERO),
     ]
-    assert AttemptState.PREEMPTED in AttemptState
 
 
 def test_a_broken_predictor_stops_nothing() -> None:
