@@ -5,12 +5,14 @@ real clock or draws a number that does not come from the seed.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf, log
 from typing import Any
 
 from policies.base import Policy
-from policies.lifecycle import JobState
+from policies.lifecycle import HOLDS_GPUS, JobState
 from policies.model.cluster import Cluster
+from policies.model.estimate import Estimate, Unit
 from policies.model.ids import JobId
 from policies.model.placement import Placement
 from service.engine.cycle import EngineSettings
@@ -24,7 +26,7 @@ from service.sim.clock import Priority, SimClock
 from service.sim.executor import ExecutorCosts, JobTruth, SimulatedExecutor
 from service.sim.jobs import SimJob, SimJobs, bounds_of, prepare
 from service.sim.predictors import make_predictor
-from service.sim.results import JobOutcome, Simulation, summarise
+from service.sim.results import JobOutcome, Simulation, Span, summarise
 from service.sim.workloads.model import Workload
 
 CYCLES_PER_INSTANT_MAX = 10_000
@@ -37,7 +39,10 @@ class SimulationStuck(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class SimulationOptions:
-    """Costs and choices of a run; defaults as those of ``sooner sim run``. Seconds."""
+    """Costs and choices of a run; defaults as those of ``sooner sim run``. Seconds.
+
+    ``keep_spans``: remember every attempt of every job, which a report's pictures need and a large run has no room for.
+    """
 
     checkpoint_s: float = 0.0
     restart_s: float = 60.0
@@ -46,6 +51,7 @@ class SimulationOptions:
     stop_latency_s: float = 0.0
     seed: int = 0
     skip_invalid: bool = False
+    keep_spans: bool = False
 
 
 def run(
@@ -106,7 +112,7 @@ class Simulator:
         self._next_job = 0
         self._wake_at_s: float | None = None
         self._cycles_now = 0
-        self._sink = _Ends()
+        self._sink = _Ends(options.keep_spans)
         self.clock = SimClock(jobs[0].row.submit_time_s if jobs else 0.0)
         self.store = MemoryStore()
         self._truths = {job.id: job.truth() for job in jobs}
@@ -171,39 +177,44 @@ class Simulator:
     def outcomes(self) -> list[JobOutcome]:
         """The jobs that ended, in order of submission."""
         ended = self._sink.ended
-        return [_outcome(job, *ended[job.id], self._truths[job.id]) for job in self._jobs if job.id in ended]
+        keep = self._sink.keep_spans
+        return [_outcome(job, *ended[job.id], self._truths[job.id], keep) for job in self._jobs if job.id in ended]
 
 
 @dataclass(slots=True)
 class _Ends:
-    """Sink: keeps the last attempt of running jobs and the records of those that ended."""
+    """Sink: keeps the last attempt (or with ``keep_spans`` all) of running jobs and the records of those that ended."""
 
-    ended: dict[JobId, tuple[JobRecord, "_LastAttempt"]] = field(default_factory=dict)
+    keep_spans: bool
+    ended: dict[JobId, tuple[JobRecord, Sequence[Span]]] = field(default_factory=dict)
     fresh: bool = False
-    _last: dict[JobId, "_LastAttempt"] = field(default_factory=dict)
+    _spans: dict[JobId, list[Span]] = field(default_factory=dict)
 
     def transition(self, event: JobEvent, job: JobRecord) -> None:
-        """Note starts and ends."""
+        """Note starts, returns to the queue and ends."""
         if event.target is JobState.STARTING and job.attempt is not None:
-            self._last[job.id] = _LastAttempt(job.attempt.placement, job.attempt.gpu_ids)
+            span = Span(event.at_s, inf, job.attempt.placement, job.attempt.gpu_ids)
+            if self.keep_spans:
+                self._spans.setdefault(job.id, []).append(span)
+            else:
+                self._spans[job.id] = [span]
         elif job.finished:
-            self.ended[job.id] = (job, self._last.pop(job.id, _NEVER_STARTED))
+            self._close(event, job.id)
+            self.ended[job.id] = (job, self._spans.pop(job.id, ()))
             self.fresh = True
+        elif event.target is JobState.QUEUED:
+            self._close(event, job.id)
+
+    def _close(self, event: JobEvent, job: JobId) -> None:
+        if self.keep_spans and event.source in HOLDS_GPUS:
+            spans = self._spans[job]
+            spans[-1] = replace(spans[-1], end_s=event.at_s)
 
     def cycle(self, batch: CycleBatch) -> None:
         """Cycles are not kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class _LastAttempt:
-    placement: Placement
-    gpu_ids: tuple[tuple[int, ...], ...]
-
-
-_NEVER_STARTED = _LastAttempt(Placement(()), ())
-
-
-def _outcome(job: SimJob, record: JobRecord, last: _LastAttempt, truth: JobTruth) -> JobOutcome:
+def _outcome(job: SimJob, record: JobRecord, spans: Sequence[Span], truth: JobTruth, keep_spans: bool) -> JobOutcome:
     """Times as the engine tells them, progress as it truly was (the engine sees it only through reports)."""
     assert record.finished_at_s is not None
     gpus = job.row.gpus
@@ -221,6 +232,17 @@ def _outcome(job: SimJob, record: JobRecord, last: _LastAttempt, truth: JobTruth
         preemptions=record.preemptions,
         held_s=held_s,
         wasted_s=max(0.0, held_s - truth.productive_s),
-        placement=last.placement,
-        gpu_ids=last.gpu_ids,
+        placement=spans[-1].placement if spans else Placement(()),
+        gpu_ids=spans[-1].gpu_ids if spans else (),
+        user=job.row.user,
+        prediction_log_error=_log_error(job, record.estimate),
+        spans=tuple(spans) if keep_spans else (),
     )
+
+
+def _log_error(job: SimJob, estimate: Estimate | None) -> float | None:
+    """ln(median / truth) in the estimate's own unit."""
+    if estimate is None:
+        return None
+    truth = job.row.duration_s if estimate.unit is Unit.SERVICE_S else job.iterations
+    return log(estimate.median / truth) if truth is not None and estimate.median > 0.0 else None

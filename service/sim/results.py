@@ -21,10 +21,22 @@ SLOWDOWN_DURATION_MIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """One attempt: when it held which GPUs. ``gpu_ids`` are indices within each share's server."""
+
+    start_s: float
+    end_s: float
+    placement: Placement
+    gpu_ids: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class JobOutcome:
     """One finished job. ``start_time_s`` is its first start; placement and GPU indices are those of its last attempt.
 
     ``held_s`` is the time in which it held GPUs, ``wasted_s`` the part of it without progress that counts.
+    ``prediction_log_error`` is ln(median of its estimate / truth), None without an estimate. ``spans`` are its attempts,
+    where the run was asked to keep them.
     """
 
     job_id: str
@@ -40,6 +52,9 @@ class JobOutcome:
     wasted_s: float
     placement: Placement
     gpu_ids: tuple[tuple[int, ...], ...]
+    user: str = ""
+    prediction_log_error: float | None = None
+    spans: tuple[Span, ...] = ()
 
     @property
     def jct_s(self) -> float:
