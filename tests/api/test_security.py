@@ -30,7 +30,8 @@ def all_routes(app: FastAPI) -> Iterator[tuple[str, str]]:
 
 def filled(path: str) -> str:
     """The path with some value for each of its parameters."""
-    values = {"job_id": "1", "attempt_id": "1.1", "name": "a", "model_id": "m", "number": "1", "slug": "internal"}
+    values = {"job_id": "1", "attempt_id": "1.1", "name": "a", "model_id": "m", "number": "1", "run": "1"}
+    values["slug"] = "internal"
     return path.format(**values)
 
 

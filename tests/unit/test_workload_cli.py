@@ -6,6 +6,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from service.cli.workload import app
+from service.sim.workloads.importers import IMPORTERS
 from service.sim.workloads.table import read_workload
 
 RUNNER = CliRunner()
@@ -26,7 +27,7 @@ def test_import_writes_the_table_and_names_the_skipped_rows(tmp_path: Path) -> N
 def test_import_of_an_unknown_format_says_which_exist(tmp_path: Path) -> None:
     result = RUNNER.invoke(app, ["import", "--format", "borg", "x", "--out", str(tmp_path / "w.csv")])
     assert result.exit_code == 2
-    assert "elasticflow, philly, sooner, swf" in result.stderr
+    assert ", ".join(sorted(IMPORTERS)) in result.stderr
 
 
 def test_import_without_a_single_job_fails(tmp_path: Path) -> None:
