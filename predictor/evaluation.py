@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from predictor.intervals import Array, quantile_of
 from predictor.recurrence import BUCKETS
@@ -75,12 +76,17 @@ def kendall_tau(labels: Array, predicted: Array) -> float:
     return float(kendalltau(labels, predicted).statistic)
 
 
-def measure(labels: Array, points: Array) -> Metrics:
-    """All metrics. ``labels`` in submission order; the point prediction is the middle of the distribution."""
+def middle(points: Array) -> Array:
+    """The middle of each distribution: the point that it stands for."""
+    return np.asarray(quantile_of(points, np.array([0.5]))[..., 0])
+
+
+def measure(labels: Array, points: Array, predicted: Array | None = None) -> Metrics:
+    """All metrics. ``labels`` in submission order; ``predicted`` log points default to the middle of the distributions."""
     if len(labels) == 0:
         nan = float("nan")
         return Metrics(0, nan, nan, nan, nan, nan, nan, nan, nan, nan)
-    predicted = quantile_of(points, np.array([0.5]))[:, 0]
+    predicted = middle(points) if predicted is None else predicted
     actual, guess = np.exp(labels), np.exp(predicted)
     variance = float(np.sum((labels - labels.mean()) ** 2))
     log_ratio = np.abs(labels - predicted)
@@ -98,14 +104,17 @@ def measure(labels: Array, points: Array) -> Metrics:
     )
 
 
-def by_history(labels: Array, points: Array, buckets: Sequence[int]) -> dict[str, Any]:
-    """Metrics of all jobs, of seen and cold ones apart, and per history bucket, as JSON."""
+def by_history(labels: Array, points: Array, buckets: Sequence[int], predicted: Array | None = None) -> dict[str, Any]:
+    """Metrics of all jobs, of seen and cold ones apart, and per history bucket, as JSON. ``predicted`` as in :func:`measure`."""
     bucket = np.array(buckets, dtype=int)
+    point = middle(points) if predicted is None else predicted
+
+    def part(rows: NDArray[np.bool_]) -> dict[str, float | int | None]:
+        return measure(labels[rows], points[rows], point[rows]).to_json()
+
     return {
-        **measure(labels, points).to_json(),
-        "seen": measure(labels[bucket > 0], points[bucket > 0]).to_json(),
-        "cold": measure(labels[bucket == 0], points[bucket == 0]).to_json(),
-        "buckets": {
-            name: measure(labels[bucket == i], points[bucket == i]).to_json() for i, name in enumerate(BUCKETS)
-        },
+        **measure(labels, points, point).to_json(),
+        "seen": part(bucket > 0),
+        "cold": part(bucket == 0),
+        "buckets": {name: part(bucket == i) for i, name in enumerate(BUCKETS)},
     }

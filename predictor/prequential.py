@@ -4,10 +4,12 @@ A label counts from the job's end. Models are fitted at the start of a chunk on 
 baselines' residuals roll on between. What remains of the run (calibrators, residuals) is what a service would have by then.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -65,15 +67,50 @@ def _label(example: Example) -> float:
     return example.label
 
 
+class Chunk(NamedTuple):
+    """Rows [first, last) of a run, predicted by models that were fitted at ``opened_s``, the first of their submissions."""
+
+    first: int
+    last: int
+    opened_s: float
+
+
 @dataclass(slots=True)
 class Run:
-    """What the protocol measured: labels and buckets in submission order, points per predictor, and the rolling state."""
+    """What the protocol predicted, in submission order: first the rows for calibration alone, from ``test_start`` on the test.
 
-    labels: Array
-    buckets: list[int]
-    points: dict[str, Array]
+    ``all_points`` (rows, 32) per predictor. ``fit_s`` and ``predict_s`` are processor seconds, of each fit and in all. The
+    calibrators and the baselines' residuals are what a service would have by the end.
+    """
+
+    examples: Sequence[Example]
+    test_start: int
+    chunks: Sequence[Chunk]
+    all_points: dict[str, Array]
     calibrators: dict[str, ConformalCalibrator]
     scores: BaselineScores
+    fit_s: dict[str, list[float]]
+    predict_s: dict[str, float]
+
+    @property
+    def all_labels(self) -> Array:
+        """Log label of each row."""
+        return np.array([_label(example) for example in self.examples])
+
+    @property
+    def labels(self) -> Array:
+        """Log label of each test row."""
+        return self.all_labels[self.test_start :]
+
+    @property
+    def buckets(self) -> list[int]:
+        """History bucket of each test row."""
+        return [example.bucket for example in self.examples[self.test_start :]]
+
+    @property
+    def points(self) -> dict[str, Array]:
+        """What each predictor said of the test rows."""
+        return {name: points[self.test_start :] for name, points in self.all_points.items()}
 
 
 @dataclass(slots=True)
@@ -101,44 +138,80 @@ def _chunks(start: int, test_start: int, end: int, chunks: int) -> Iterator[tupl
     yield from ((a, b) for a, b in pairwise(edges) if a < b)
 
 
-def run(examples: Sequence[Example], factories: Factories, *, test_start: int, chunks: int, seed: int) -> Run:
+def run(
+    examples: Sequence[Example],
+    factories: Factories,
+    *,
+    test_start: int,
+    chunks: int,
+    seed: int,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Run:
     """Run the protocol on labelled examples sorted by submission; positions from ``test_start`` on are the test.
 
-    The fifth of the warm-up just before the test is predicted too, for calibration alone.
+    The fifth of the warm-up just before the test is predicted too: for calibration, and as evidence of who is best.
+    ``on_progress`` is told how many of how many rows are done, after each chunk.
     """
     usable = [example for example in examples if example.base == example.base]
     test_start = max(0, test_start - (len(examples) - len(usable)))
-    calibration_start = test_start - test_start // 5
+    start = test_start - test_start // 5
     rolling = _Rolling(BaselineScores(), {kind: ConformalCalibrator() for kind in factories})
-    for example in usable[:calibration_start]:
+    for example in usable[:start]:
         rolling.wait(example, {})
-    test: list[Example] = usable[test_start:]
-    points = {name: np.empty((len(test), POINTS)) for name in (*BASELINE_NAMES, *factories)}
-    for first, last in _chunks(calibration_start, test_start, len(usable), chunks):
-        opened_s = usable[first].submission.submitted_at_s
-        known = [example for example in usable[:first] if example.ended_at_s <= opened_s]
-        models = fit(factories, known, seed) if len(known) >= FIT_ROWS_MIN else {}
-        features = np.array([example.features for example in usable[first:last]])
-        raw = {kind: model.predict_points(features) for kind, model in models.items()}
-        for position in range(first, last):
-            example = usable[position]
+    predicted = usable[start:]
+    outcome = Run(
+        examples=predicted,
+        test_start=test_start - start,
+        chunks=[
+            Chunk(first - start, last - start, usable[first].submission.submitted_at_s)
+            for first, last in _chunks(start, test_start, len(usable), chunks)
+        ],
+        all_points={name: np.empty((len(predicted), POINTS)) for name in (*BASELINE_NAMES, *factories)},
+        calibrators=rolling.calibrators,
+        scores=rolling.scores,
+        fit_s={kind: [] for kind in factories},
+        predict_s=dict.fromkeys((*BASELINE_NAMES, *factories), 0.0),
+    )
+    for chunk in outcome.chunks:
+        known = [example for example in usable[: start + chunk.first] if example.ended_at_s <= chunk.opened_s]
+        raw = _predict_chunk(outcome, chunk, known, factories, seed)
+        for row in range(chunk.first, chunk.last):
+            example = predicted[row]
             rolling.settle(example.submission.submitted_at_s)
-            said = {kind: example.base + rows[position - first] for kind, rows in raw.items()}
-            if position >= test_start:
-                _record(points, position - test_start, example, said, rolling)
+            said = {kind: example.base + rows[row - chunk.first] for kind, rows in raw.items()}
+            _record(outcome, row, example, said)
             rolling.wait(example, said)
+        if on_progress is not None:
+            on_progress(chunk.last, len(predicted))
     rolling.settle(float("inf"))
-    labels = np.array([_label(example) for example in test])
-    return Run(labels, [example.bucket for example in test], points, rolling.calibrators, rolling.scores)
+    return outcome
 
 
-def _record(points: dict[str, Array], row: int, example: Example, said: dict[str, Array], rolling: _Rolling) -> None:
+def _predict_chunk(
+    outcome: Run, chunk: Chunk, known: Sequence[Example], factories: Factories, seed: int
+) -> dict[str, Array]:
+    """Residual points of each model, fitted on the jobs that are known, for the rows of the chunk."""
+    raw: dict[str, Array] = {}
+    features = np.array([example.features for example in outcome.examples[chunk.first : chunk.last]])
+    for kind in factories if len(known) >= FIT_ROWS_MIN else ():
+        started_s = time.process_time()
+        model = fit({kind: factories[kind]}, known, seed)[kind]
+        fitted_s = time.process_time()
+        raw[kind] = model.predict_points(features)
+        outcome.fit_s[kind].append(fitted_s - started_s)
+        outcome.predict_s[kind] += time.process_time() - fitted_s
+    return raw
+
+
+def _record(outcome: Run, row: int, example: Example, said: dict[str, Array]) -> None:
     for index, name in enumerate(BASELINE_NAMES):
-        points[name][row] = rolling.scores.points(index, example.bucket, example.baselines[index])
-    for kind in rolling.calibrators:
+        started_s = time.perf_counter()
+        outcome.all_points[name][row] = outcome.scores.points(index, example.bucket, example.baselines[index])
+        outcome.predict_s[name] += time.perf_counter() - started_s
+    for kind, calibrator in outcome.calibrators.items():
         # A model that had too little to learn from is scored as what would have served instead.
-        points[kind][row] = (
-            rolling.calibrators[kind].calibrate(example.bucket, said[kind])
+        outcome.all_points[kind][row] = (
+            calibrator.calibrate(example.bucket, said[kind])
             if kind in said
-            else points["recurrence_median20"][row]
+            else outcome.all_points["recurrence_median20"][row]
         )

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from service.cli.connect import connect
+from service.cli.evaluate import evaluate_command
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.job_tables import amount, when
 from service.cli.output import (
@@ -26,7 +27,8 @@ from service.cli.output import (
 from service.client import Client
 from service.client_documents import Model, TrainingRun
 
-app = typer.Typer(help="Trained models: list, show, train, promote.", no_args_is_help=True)
+app = typer.Typer(help="Trained models: list, show, train, promote, evaluate.", no_args_is_help=True)
+app.command("evaluate")(evaluate_command)
 
 TRAIN_POLL_S = 0.5
 

@@ -1,0 +1,153 @@
+"""Who serves: per history bucket one champion for the distribution and one for the point, by what was scored before.
+
+The simplest wins a bucket unless another beats it. Candidates are every baseline, every model, and the blend: the mean, quantile
+by quantile, of boosting and the quantile forest, whose errors differ. What a candidate said is judged once the job has ended.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from predictor.baselines import NAMES as BASELINE_NAMES
+from predictor.boosting import Boosting
+from predictor.evaluation import coverage, middle, pinball
+from predictor.forest import QuantileForest
+from predictor.intervals import BUCKET_RESIDUALS_MIN, Array
+from predictor.prequential import Run
+from predictor.recurrence import BUCKETS
+
+BLEND: Final = "blend"
+BLENDED: Final = (Boosting.kind, QuantileForest.kind)
+EVIDENCE_ROWS_MAX: Final = 2_000
+"""Scored jobs per bucket that count, the newest: what the workload is like now."""
+SIMPLEST: Final = "recurrence_median20"
+"""Serves the point of a bucket until another is better, and everything while nothing is known."""
+
+Rows = NDArray[np.intp]
+
+LOSS_RATIO_MAX: Final = 0.97
+"""To win a bucket takes a loss lower by this, as in the promotion gate: less is noise on a few thousand jobs."""
+COVERAGE: Final = 0.8
+COVERAGE_MIN: Final = 0.75
+COVERAGE_MAX: Final = 0.88
+WITHIN_2X_LOSS_MAX: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Names of the champions, per history bucket (positions of ``recurrence.BUCKETS``)."""
+
+    distribution: tuple[str, ...]
+    point: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The champion's name where it is one, else each bucket's: ``0: blend; 1-4: blend, point recurrence_median20; ...``."""
+        pairs = list(zip(self.distribution, self.point, strict=True))
+        if len({name for pair in pairs for name in pair}) == 1:
+            return self.point[0]
+        return "; ".join(
+            f"{bucket}: {shape}" + (f", point {point}" if point != shape else "")
+            for bucket, (shape, point) in zip(BUCKETS, pairs, strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What the mixes would have answered to the test jobs of a run: ``points`` (jobs, 32), and ``predicted`` log points."""
+
+    points: Array
+    predicted: Array
+    mixes: tuple[Mix, ...]
+
+
+def blended(points: Mapping[str, Array]) -> dict[str, Array]:
+    """The candidates, and the blend where its parts are among them."""
+    if not all(name in points for name in BLENDED):
+        return dict(points)
+    return {**points, BLEND: np.mean([points[name] for name in BLENDED], axis=0)}
+
+
+def choose(labels: Array, buckets: Rows, candidates: Mapping[str, Array]) -> Mix:
+    """The champions by scored jobs, oldest first: their log labels, history buckets, and what each candidate had said.
+
+    A bucket with too little evidence follows all buckets of jobs that were seen before; jobs never seen do not, as they are
+    another population: there the simplest serves.
+    """
+    chosen = [_champions(labels, _rows_of(buckets, bucket), candidates) for bucket in range(len(BUCKETS))]
+    return Mix(tuple(shape for shape, _ in chosen), tuple(point for _, point in chosen))
+
+
+def _rows_of(buckets: Rows, bucket: int) -> Rows:
+    rows = np.flatnonzero(buckets == bucket)
+    if len(rows) < BUCKET_RESIDUALS_MIN and bucket > 0:
+        rows = np.flatnonzero(buckets > 0)
+    return rows[-EVIDENCE_ROWS_MAX:] if len(rows) >= BUCKET_RESIDUALS_MIN else rows[:0]
+
+
+def _champions(labels: Array, rows: Rows, candidates: Mapping[str, Array]) -> tuple[str, str]:
+    if not len(rows):
+        return SIMPLEST, SIMPLEST
+    truth = labels[rows]
+    said = {name: points[rows] for name, points in candidates.items()}
+    shape = _distribution(truth, said)
+    return shape, _point(truth, said, shape)
+
+
+def _distribution(truth: Array, said: Mapping[str, Array]) -> str:
+    """The least pinball loss; a model must beat the best baseline by the gate's margin, and be calibrated."""
+    loss = {name: pinball(truth, points) for name, points in said.items()}
+    best = min(BASELINE_NAMES, key=lambda name: loss[name])
+    limit = LOSS_RATIO_MAX * loss[best]
+    base_gap = abs(coverage(truth, said[best]) - COVERAGE)
+    better = [
+        name
+        for name in said
+        if name not in BASELINE_NAMES and loss[name] <= limit and _calibrated(coverage(truth, said[name]), base_gap)
+    ]
+    return min(better, key=lambda name: loss[name], default=best)
+
+
+def _calibrated(covered: float, baseline_gap: float) -> bool:
+    """Within the gate's range, or no farther from it than what would serve instead."""
+    return COVERAGE_MIN <= covered <= COVERAGE_MAX or abs(covered - COVERAGE) <= baseline_gap
+
+
+def _point(truth: Array, said: Mapping[str, Array], shape: str) -> str:
+    """The simplest, unless others have a mean error lower by the margin and are within a factor of two as often: then of those
+    the middle of the distribution that serves, or, where it is not one, the least mean error.
+    """
+    middles = {name: middle(points) for name, points in said.items()}
+    error = {name: float(np.mean(np.abs(np.exp(truth) - np.exp(point)))) for name, point in middles.items()}
+    within = {name: float(np.mean(np.abs(truth - point) <= np.log(2.0))) for name, point in middles.items()}
+    better = [
+        name
+        for name in said
+        if error[name] <= LOSS_RATIO_MAX * error[SIMPLEST] and within[name] >= within[SIMPLEST] - WITHIN_2X_LOSS_MAX
+    ]
+    return shape if shape in better else min(better, key=lambda name: error[name], default=SIMPLEST)
+
+
+def serve(run: Run) -> Served:
+    """The test jobs of a run, each answered by the mix that was chosen when its chunk opened.
+
+    The evidence of a chunk is what was predicted before it and had ended when it opened.
+    """
+    candidates = blended(run.all_points)
+    labels, buckets = run.all_labels, np.array([example.bucket for example in run.examples], dtype=int)
+    ended_at_s = np.array([example.ended_at_s for example in run.examples])
+    points = np.empty_like(candidates[SIMPLEST])
+    predicted = np.empty(len(points))
+    mixes: list[Mix] = []
+    for chunk in run.chunks:
+        known = np.flatnonzero(ended_at_s[: chunk.first] <= chunk.opened_s)
+        known = known[np.argsort(ended_at_s[known], kind="stable")]
+        mix = choose(labels[known], buckets[known], {name: said[known] for name, said in candidates.items()})
+        mixes.append(mix)
+        for row in range(chunk.first, chunk.last):
+            points[row] = candidates[mix.distribution[buckets[row]]][row]
+            predicted[row] = middle(candidates[mix.point[buckets[row]]][row])
+    return Served(points[run.test_start :], predicted[run.test_start :], tuple(mixes))

@@ -1,0 +1,165 @@
+"""``sooner model evaluate``: the prequential protocol on a workload, every baseline and model side by side.
+
+What is scored is seconds of service (the workload's ``duration_s``). A label counts from the job's end in the source's log. The
+learning libraries are imported when an evaluation runs, never before.
+"""
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from policies.model.estimate import Unit
+from service.sim.workloads.model import Workload, WorkloadJob
+
+if TYPE_CHECKING:
+    from predictor.mix import Served
+    from predictor.prequential import Run
+    from predictor.rows import EndedRow
+
+EVALUATION_SCHEMA: Final = "sooner.prediction.evaluation/1"
+JOBS_MIN: Final = 50
+"""Below this the last 40% are too few to measure anything."""
+SERVED: Final = "served"
+_PREDICTION_COLUMNS: Final = ("job_id", "submit_time_s", "duration_s", "runs_known", "served_s", "p10_s", "p90_s")
+
+
+class EvaluationError(ValueError):
+    """A workload or a choice of models that cannot be evaluated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The document, and what is behind it for the files of ``--out``."""
+
+    document: dict[str, Any]
+    test_jobs: Sequence[WorkloadJob]
+    run: "Run"
+    served: "Served"
+
+
+def rows_of(jobs: Iterable[WorkloadJob]) -> Iterator["EndedRow"]:
+    """The jobs as ended rows, numbered in their order. Without an ``end_time_s`` a job ended when it would have on its own."""
+    from predictor.rows import EndedRow, Submission, believable
+
+    for number, job in enumerate(jobs):
+        submission = Submission(
+            job=number,
+            user=job.user,
+            project=job.project,
+            name=job.name,
+            gpus=job.gpus,
+            submitted_at_s=job.submit_time_s,
+            declared_iterations=believable(job.declared_iterations),
+            walltime_s=believable(job.walltime_s),
+            model=job.model,
+            gpu_type=job.gpu_type,
+        )
+        ended_at_s = job.end_time_s if job.end_time_s is not None else job.submit_time_s + job.duration_s
+        yield EndedRow(submission, ended_at_s, job.iterations, job.duration_s, job.final_state)
+
+
+def evaluate(
+    workload: Workload,
+    kinds: Sequence[str] | None = None,
+    *,
+    chunks: int = 12,
+    seed: int = 0,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:
+    """Predict the last 40% of the jobs, each with what was known at its submission, retraining at the start of each chunk.
+
+    ``kinds`` are the models to train (None: all); baselines are always scored. Raises :class:`EvaluationError`.
+    """
+    from predictor import mix, prequential
+    from predictor.dataset import Knowledge, replay
+    from predictor.training import ESTIMATORS, TEST_RATIO
+
+    factories = {kind: ESTIMATORS[kind] for kind in _chosen(kinds)}
+    if len(workload.jobs) < JOBS_MIN:
+        raise EvaluationError(f"{len(workload.jobs)} jobs are too few to evaluate on; it takes {JOBS_MIN}")
+    found = (examples.get(Unit.SERVICE_S) for _, examples in replay(rows_of(workload.jobs), Knowledge()))
+    examples = [example for example in found if example is not None]
+    test_start = len(examples) - int(len(examples) * TEST_RATIO)
+    run = prequential.run(examples, factories, test_start=test_start, chunks=chunks, seed=seed, on_progress=on_progress)
+    if not len(run.labels):
+        raise EvaluationError("no job had ended before the last was submitted: there is nothing to learn from")
+    served = mix.serve(run)
+    tested = [workload.jobs[example.submission.job] for example in run.examples[run.test_start :]]
+    return Evaluation(_document(workload.name, run, served), tested, run, served)
+
+
+def _chosen(kinds: Sequence[str] | None) -> list[str]:
+    """The models to train. Naming a baseline is no mistake: it is scored anyway."""
+    from predictor.baselines import NAMES
+    from predictor.training import ESTIMATORS
+
+    for kind in kinds or ():
+        if kind not in ESTIMATORS and kind not in NAMES:
+            raise EvaluationError(f"unknown model {kind!r}; the models are {', '.join((*ESTIMATORS, *NAMES))}")
+    return [kind for kind in ESTIMATORS if kinds is None or kind in kinds]
+
+
+def _document(name: str, run: "Run", served: "Served") -> dict[str, Any]:
+    from predictor import mix
+
+    models = {
+        kind: _measured(run, points, None, mix.BLENDED if kind == mix.BLEND else (kind,))
+        for kind, points in mix.blended(run.points).items()
+    }
+    models[SERVED] = _measured(run, served.points, served.predicted, tuple(run.fit_s))
+    return {
+        "schema": EVALUATION_SCHEMA,
+        "workload": name,
+        "test_jobs": len(run.labels),
+        "retrains": sum(chunk.first >= run.test_start for chunk in run.chunks),
+        "served": served.mixes[-1].name,
+        "models": models,
+    }
+
+
+def _measured(run: "Run", points: Any, predicted: Any, parts: Sequence[str]) -> dict[str, Any]:
+    """The metrics of one model, under the names of the document. ``parts`` are the models that it has to fit and ask."""
+    from predictor.evaluation import by_history
+
+    fits_s = [run.fit_s[kind] for kind in parts if kind in run.fit_s]
+    cost = {
+        "fit_s": round(sum(sum(each) / len(each) for each in fits_s if each), 6),
+        "predict_ms": round(1000.0 * sum(run.predict_s[kind] for kind in parts) / len(run.examples), 6),
+    }
+
+    def named(metrics: dict[str, Any]) -> dict[str, Any]:
+        return {**{"mae_s" if key == "mae" else key: value for key, value in metrics.items()}, **cost}
+
+    whole = by_history(run.labels, points, run.buckets, predicted)
+    buckets = {bucket: named(part) for bucket, part in whole.pop("buckets").items()}
+    seen, cold = named(whole.pop("seen")), named(whole.pop("cold"))
+    return {**named(whole), "seen": seen, "cold": cold, "buckets": buckets}
+
+
+def write_evaluation(evaluation: Evaluation, folder: Path) -> None:
+    """Write ``evaluation.json`` and ``predictions.csv`` (one row a test job) into an existing folder. Raises OSError."""
+    text = json.dumps(evaluation.document, allow_nan=False, indent=2)
+    (folder / "evaluation.json").write_text(text + "\n", encoding="utf-8")
+    with (folder / "predictions.csv").open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        others = sorted(evaluation.run.all_points)
+        writer.writerow((*_PREDICTION_COLUMNS, *(f"{name}_s" for name in others)))
+        writer.writerows(_predictions(evaluation, others))
+
+
+def _predictions(evaluation: Evaluation, others: Sequence[str]) -> Iterator[tuple[object, ...]]:
+    import numpy as np
+
+    from predictor.evaluation import middle
+    from predictor.intervals import quantile_of
+
+    served, run = evaluation.served, evaluation.run
+    ends = quantile_of(served.points, np.array([0.1, 0.9]))
+    columns = [served.predicted, ends[:, 0], ends[:, 1], *(middle(run.points[name]) for name in others)]
+    seconds = np.exp(np.stack(columns, axis=1)).round(3).tolist()
+    examples = run.examples[run.test_start :]
+    for job, example, row in zip(evaluation.test_jobs, examples, seconds, strict=True):
+        yield (job.job_id, job.submit_time_s, job.duration_s, example.runs, *row)

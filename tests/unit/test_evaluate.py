@@ -1,0 +1,266 @@
+"""``model evaluate``: the document to the letter, odd workloads, and the numbers on a real trace."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from predictor.baselines import NAMES as BASELINE_NAMES
+from service.cli.main import app
+from service.sim.evaluate import EvaluationError, evaluate, rows_of
+from service.sim.workloads.generate import generate, make_families
+from service.sim.workloads.importers import import_trace
+from service.sim.workloads.model import Workload, WorkloadJob
+from service.sim.workloads.table import write_workload
+from tests.simulation.traces import trace
+
+METRICS = {
+    "mae_s",
+    "median_ape",
+    "r2_log",
+    "within_2x",
+    "under_4x",
+    "kendall_tau",
+    "concordance",
+    "pinball_log",
+    "coverage_80",
+    "fit_s",
+    "predict_ms",
+}
+MODELS = {"random_forest", "xgboost", "quantile_forest", "blend"}
+
+
+def _workload(jobs: int = 300) -> Workload:
+    return generate(7, jobs, make_families(7, 8, 3), gpus=64, load=0.5)
+
+
+def _strip(value: Any) -> Any:
+    """The document without what depends on the machine."""
+    if isinstance(value, dict):
+        return {key: _strip(each) for key, each in value.items() if key not in ("fit_s", "predict_ms")}
+    return value
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    return evaluate(_workload(), chunks=3).document
+
+
+def test_the_document_is_the_documented_one(document: dict[str, Any]) -> None:
+    assert json.loads(json.dumps(document, allow_nan=False)) == document
+    assert document["schema"] == "sooner.prediction.evaluation/1"
+    assert (document["workload"], document["test_jobs"], document["retrains"]) == ("synthetic, seed 7", 120, 3)
+    assert set(document["models"]) == {*BASELINE_NAMES, *MODELS, "served"}
+    assert {
+        "global_median",
+        "user_mean",
+        "user_last",
+        "user_last2",
+        "recurrence_last",
+        "recurrence_median20",
+        "recurrence_ewma",
+        "declared",
+    } == set(BASELINE_NAMES)
+    for measured in document["models"].values():
+        assert set(measured) >= METRICS
+        assert set(measured["seen"]) >= METRICS
+        assert set(measured["cold"]) >= METRICS
+        assert measured["seen"]["jobs"] + measured["cold"]["jobs"] == measured["jobs"] == 120
+
+
+def test_costs_are_those_of_what_must_be_fitted(document: dict[str, Any]) -> None:
+    models = document["models"]
+    assert models["recurrence_median20"]["fit_s"] == 0.0
+    assert all(models[name]["fit_s"] > 0.0 and models[name]["predict_ms"] > 0.0 for name in MODELS)
+    assert models["blend"]["fit_s"] == pytest.approx(
+        models["xgboost"]["fit_s"] + models["quantile_forest"]["fit_s"], abs=1e-5
+    )
+    assert models["served"]["fit_s"] == pytest.approx(
+        models["blend"]["fit_s"] + models["random_forest"]["fit_s"], abs=1e-5
+    )
+
+
+def test_history_beats_the_global_median_on_recurring_programs(document: dict[str, Any]) -> None:
+    models = document["models"]
+    assert models["recurrence_median20"]["within_2x"] > models["global_median"]["within_2x"] + 0.1
+    assert models["served"]["pinball_log"] < models["global_median"]["pinball_log"]
+
+
+def test_equal_seeds_give_equal_documents() -> None:
+    workload, kinds = _workload(150), ["xgboost"]
+    one = _strip(evaluate(workload, kinds, chunks=2, seed=3).document)
+    assert _strip(evaluate(workload, kinds, chunks=2, seed=3).document) == one
+    assert _strip(evaluate(workload, kinds, chunks=2, seed=4).document) != one
+
+
+def test_models_are_trained_by_name_and_baselines_always_scored() -> None:
+    without = evaluate(_workload(150), ["recurrence_median20"], chunks=2).document
+    assert set(without["models"]) == {*BASELINE_NAMES, "served"}
+    both = evaluate(_workload(150), ["quantile_forest", "xgboost"], chunks=2).document
+    assert set(both["models"]) == {*BASELINE_NAMES, "xgboost", "quantile_forest", "blend", "served"}
+    with pytest.raises(EvaluationError, match="unknown model 'oracle'; the models are random_forest, "):
+        evaluate(_workload(150), ["oracle"])
+
+
+def test_a_label_counts_from_the_end_in_the_log() -> None:
+    jobs = (WorkloadJob("a", 5.0, 1, 10.0), WorkloadJob("b", 6.0, 1, 10.0, end_time_s=99.0))
+    assert [row.ended_at_s for row in rows_of(jobs)] == [15.0, 99.0]
+    assert [row.service_s for row in rows_of(jobs)] == [10.0, 10.0]
+
+
+def test_what_ends_after_everything_teaches_nothing() -> None:
+    """With every end moved past the last submission but those of 50 odd jobs, only the odd jobs are learnt from."""
+    early = tuple(WorkloadJob(f"e{i}", float(i), 1, 7.0, user="u", name="p") for i in range(50))
+    late = tuple(WorkloadJob(f"l{i}", 100.0 + i, 1, 1000.0, user="u", name="p", end_time_s=1e6) for i in range(100))
+    models = evaluate(Workload("w", early + late), [], chunks=2).document["models"]
+    assert models["recurrence_median20"]["mae_s"] == pytest.approx(993.0)
+    soon = tuple(replace(job, end_time_s=job.submit_time_s) for job in late)
+    models = evaluate(Workload("w", early + soon), [], chunks=2).document["models"]
+    assert models["recurrence_median20"]["mae_s"] == pytest.approx(0.0)
+
+
+# Odd workloads
+
+
+def _alike(jobs: int, **changed: Any) -> Workload:
+    base = WorkloadJob("", 0.0, 1, 60.0, user="u", name="p")
+    return Workload(
+        "alike", tuple(replace(base, job_id=str(i), submit_time_s=100.0 * i, **changed) for i in range(jobs))
+    )
+
+
+def test_constant_labels_are_predicted_and_what_is_undefined_is_null() -> None:
+    document = evaluate(_alike(120), chunks=2).document
+    served = document["models"]["served"]
+    assert served["mae_s"] == pytest.approx(0.0, abs=1e-6)
+    assert served["within_2x"] == 1.0
+    assert served["kendall_tau"] is served["r2_log"] is served["concordance"] is None
+    json.dumps(document, allow_nan=False)
+
+
+def test_without_users_and_names_every_job_is_cold() -> None:
+    document = evaluate(_alike(120, user="", name=""), chunks=2).document
+    served = document["models"]["served"]
+    assert (served["cold"]["jobs"], served["seen"]["jobs"]) == (48, 0)
+    assert served["seen"]["mae_s"] is None
+    json.dumps(document, allow_nan=False)
+
+
+@pytest.mark.parametrize("jobs", [0, 1, 49])
+def test_too_few_jobs_are_an_error_that_says_how_many_it_takes(jobs: int) -> None:
+    with pytest.raises(EvaluationError, match=f"{jobs} jobs are too few to evaluate on; it takes 50"):
+        evaluate(_alike(jobs))
+
+
+def test_fifty_jobs_and_more_chunks_than_jobs_are_enough() -> None:
+    assert evaluate(_alike(50), chunks=1000).document["test_jobs"] == 20
+
+
+def test_a_workload_in_which_nothing_ends_in_time_is_an_error() -> None:
+    with pytest.raises(EvaluationError, match="no job had ended"):
+        evaluate(_alike(60, end_time_s=1e9))
+
+
+# The command
+
+
+def _invoke(*words: str) -> Any:
+    return CliRunner().invoke(app, ["model", "evaluate", *words])
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "w.csv"
+    write_workload(_workload(150), path)
+    return path
+
+
+def test_json_stands_alone_and_out_holds_every_prediction(table: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "folder"
+    result = _invoke("--workload", str(table), "--models", "xgboost", "--chunks", "2", "--json", "--out", str(out))
+    assert (result.exit_code, result.stderr) == (0, "")
+    document = json.loads(result.stdout)
+    assert json.loads((out / "evaluation.json").read_text()) == document
+    header, *rows = (out / "predictions.csv").read_text().splitlines()
+    assert header.startswith("job_id,submit_time_s,duration_s,runs_known,served_s,p10_s,p90_s,declared_s,")
+    assert len(rows) == document["test_jobs"] == 60
+    job_id, _, duration_s, _, served_s, p10_s, p90_s, *_ = rows[0].split(",")
+    assert job_id == _workload(150).jobs[90].job_id
+    assert float(duration_s) == _workload(150).jobs[90].duration_s
+    assert 1.0 <= float(p10_s) <= float(p90_s)
+    assert float(served_s) > 0.0
+
+
+def test_a_person_sees_a_table_that_begins_with_what_serves(table: Path) -> None:
+    result = _invoke("--workload", str(table), "--models", "xgboost", "--chunks", "1")
+    lines = result.stdout.splitlines()
+    assert result.exit_code == 0
+    assert lines[0].split()[:3] == ["MODEL", "MAE_S", "MEDIAN_APE"]
+    assert lines[1].split()[0] == "served"
+    assert len(lines) == 1 + 1 + 1 + len(BASELINE_NAMES)
+    assert "60 test jobs of w.csv; served: " in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--models", "oracle"], "unknown model 'oracle'"),
+        (["--models", ""], "unknown model ''"),
+        (["--chunks", "0"], "--chunks"),
+        (["--first", "20"], "20 jobs are too few"),
+        (["--seed", "-1"], "--seed"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_says_why(table: Path, words: list[str], message: str) -> None:
+    result = _invoke("--workload", str(table), *words)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_missing_or_broken_workload_ends_with_2(tmp_path: Path) -> None:
+    assert _invoke("--workload", str(tmp_path / "no.csv")).exit_code == 2
+    (tmp_path / "bad.csv").write_text("job_id,submit_time_s,gpus,duration_s\na,0,0,5\n")
+    result = _invoke("--workload", str(tmp_path / "bad.csv"))
+    assert result.exit_code == 2
+    assert "bad.csv:2: gpus: " in result.stderr
+
+
+def test_a_folder_that_cannot_be_made_is_known_before_the_run(table: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = _invoke("--workload", str(table), "--out", str(tmp_path / "file" / "sub"))
+    assert result.exit_code == 2
+    assert "--out" in result.stderr
+
+
+def test_the_other_commands_do_not_pay_for_the_learning_libraries() -> None:
+    code = (
+        "import sys, service.cli.main; print([m for m in ('numpy', 'sklearn', 'xgboost', 'scipy') if m in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
+
+
+# A real trace
+
+
+@pytest.mark.traces
+@pytest.mark.slow
+def test_what_serves_on_nasa_beats_the_recurrence_median() -> None:
+    """NASA iPSC/860 1993: acknowledge Bill Nitzberg and the Parallel Workloads Archive. Processors stand for GPUs."""
+    workload = import_trace("swf", trace("nasa-ipsc-1993.swf.gz"))
+    document = evaluate(workload, ["xgboost", "quantile_forest"], chunks=4).document
+    served, median = document["models"]["served"], document["models"]["recurrence_median20"]
+    assert document["test_jobs"] == 7_226
+    assert median["pinball_log"] == pytest.approx(0.277, abs=0.003)
+    assert served["pinball_log"] <= 0.85 * median["pinball_log"]
+    assert served["mae_s"] <= 0.97 * median["mae_s"]
+    assert served["seen"]["within_2x"] >= median["seen"]["within_2x"] - 0.01
+    assert served["seen"]["kendall_tau"] >= median["seen"]["kendall_tau"] - 0.01
+    assert 0.75 <= served["coverage_80"] <= 0.87

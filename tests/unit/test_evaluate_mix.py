@@ -1,0 +1,185 @@
+"""Who serves: the choice of champions on evidence made by hand, and that nothing unknown ever decides."""
+
+import dataclasses
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from predictor import mix
+from predictor.baselines import NAMES as BASELINE_NAMES
+from predictor.dataset import Example
+from predictor.evaluation import middle
+from predictor.intervals import NORMAL_POINTS, Array
+from predictor.prequential import BaselineScores, Chunk, Run
+from predictor.rows import Submission
+
+ROWS = 400
+
+
+def _said(labels: Array, error: float, spread: float, *, seed: int) -> Array:
+    """A predictor whose log error has this standard deviation and who claims ``spread``."""
+    noise = np.random.default_rng(seed).standard_normal(len(labels)) * error
+    return (labels + noise)[:, None] + NORMAL_POINTS * spread
+
+
+def _evidence(**models: tuple[float, float]) -> tuple[Array, dict[str, Array]]:
+    labels = np.random.default_rng(0).normal(6.0, 1.0, ROWS)
+    candidates = {name: _said(labels, 0.5, 0.5, seed=1) for name in BASELINE_NAMES}
+    for name, (error, spread) in models.items():
+        candidates[name] = _said(labels, error, spread, seed=1)
+    return labels, candidates
+
+
+def _buckets(*shares: int) -> np.ndarray:
+    """``shares`` rows of each bucket, in turn."""
+    return np.repeat(np.arange(len(shares)), shares)
+
+
+def test_each_bucket_has_its_own_champion() -> None:
+    labels, candidates = _evidence(good=(0.25, 0.25))
+    buckets = _buckets(100, 100, 100, 100)
+    candidates["good"][100:200] = _said(labels, 2.0, 2.0, seed=2)[100:200]
+    chosen = mix.choose(labels, buckets, candidates)
+    assert chosen.distribution == ("good", BASELINE_NAMES[0], "good", "good")
+    assert chosen.point[0] == chosen.point[2] == "good"
+    assert chosen.point[1] in BASELINE_NAMES
+
+
+@pytest.mark.parametrize(("error", "wins"), [(0.5, False), (0.495, False), (0.45, True)])
+def test_a_model_must_beat_the_best_baseline_by_three_percent(error: float, wins: bool) -> None:
+    labels, candidates = _evidence(model=(error, error))
+    chosen = mix.choose(labels, _buckets(0, 0, 0, ROWS), candidates)
+    assert (chosen.distribution[3] == "model") is wins
+
+
+def test_a_model_that_claims_too_much_does_not_serve_its_distribution() -> None:
+    """The pinball loss of a far better but overconfident model is lower; its 80% interval holds half of the truths."""
+    labels, candidates = _evidence(bold=(0.2, 0.11))
+    buckets = _buckets(0, 0, 0, ROWS)
+    assert mix.choose(labels, buckets, candidates).distribution[3] in BASELINE_NAMES
+    # Where the baselines are as far off, there is no reason to keep them.
+    for name in BASELINE_NAMES:
+        candidates[name] = _said(labels, 0.5, 0.2, seed=1)
+    assert mix.choose(labels, buckets, candidates).distribution[3] == "bold"
+
+
+def test_a_bucket_with_little_evidence_follows_the_seen_jobs_but_cold_jobs_do_not() -> None:
+    labels, candidates = _evidence(good=(0.25, 0.25))
+    chosen = mix.choose(labels, _buckets(49, 49, 302, 0), candidates)
+    assert chosen.distribution == (mix.SIMPLEST, "good", "good", "good")
+    nobody = mix.choose(labels[:49], _buckets(0, 49), {name: points[:49] for name, points in candidates.items()})
+    assert nobody == mix.Mix((mix.SIMPLEST,) * 4, (mix.SIMPLEST,) * 4)
+    assert nobody.name == mix.SIMPLEST
+
+
+def test_the_point_may_come_from_another_than_the_distribution() -> None:
+    """The simplest knows the middle and nothing about its own spread; the model is less sharp, and calibrated."""
+    labels, candidates = _evidence(model=(0.4, 0.4))
+    candidates[mix.SIMPLEST] = _said(labels, 0.1, 4.0, seed=4)
+    chosen = mix.choose(labels, _buckets(0, 0, 0, ROWS), candidates)
+    assert (chosen.distribution[3], chosen.point[3]) == ("model", mix.SIMPLEST)
+    assert chosen.name.endswith("20+: model, point recurrence_median20")
+
+
+@pytest.mark.parametrize(("factor", "wins"), [(1.0, False), (0.98, False), (0.95, True)])
+def test_the_simplest_keeps_the_point_unless_the_mean_error_falls_by_three_percent(factor: float, wins: bool) -> None:
+    labels, candidates = _evidence()
+    wrong = np.exp(labels) * (1.0 + 0.5 * factor)  # a mean error of half the truth, times the factor
+    candidates["model"] = np.log(wrong)[:, None] + NORMAL_POINTS * 0.1
+    for name in BASELINE_NAMES:
+        candidates[name] = np.log(1.5 * np.exp(labels))[:, None] + NORMAL_POINTS * 0.5
+    assert (mix.choose(labels, _buckets(0, 0, 0, ROWS), candidates).point[3] == "model") is wins
+
+
+def test_a_lower_mean_error_does_not_pay_for_fewer_jobs_within_a_factor_of_two() -> None:
+    labels, candidates = _evidence()
+    for name in BASELINE_NAMES:
+        candidates[name] = _said(labels, 0.0, 0.5, seed=1)
+    long_jobs = labels > np.quantile(labels, 0.9)
+    candidates[mix.SIMPLEST][long_jobs] -= 3.0  # most of the mean error, a tenth of the jobs
+    short = np.zeros((ROWS, 1))
+    short[~long_jobs] = np.where(np.arange((~long_jobs).sum()) % 5 == 0, 1.0, 0.0)[:, None]
+    candidates["model"] = candidates["user_mean"] + short  # a fifth of the others is off by e
+    others = [name for name in BASELINE_NAMES if name != mix.SIMPLEST]
+    for name in others:
+        candidates[name] = candidates[name] + 1.0
+    assert mix.choose(labels, _buckets(0, 0, 0, ROWS), candidates).point[3] == mix.SIMPLEST
+    candidates["model"] = candidates["model"] - short
+    assert mix.choose(labels, _buckets(0, 0, 0, ROWS), candidates).point[3] == "model"
+
+
+def test_only_the_newest_evidence_counts() -> None:
+    labels, candidates = _evidence(old=(0.2, 0.2), new=(1.0, 1.0))
+    candidates = {name: np.tile(points, (10, 1)) for name, points in candidates.items()}
+    truth = np.tile(labels, 10)
+    switch = len(truth) - mix.EVIDENCE_ROWS_MAX
+    candidates["old"], candidates["new"] = (
+        np.concatenate([candidates["old"][:switch], candidates["new"][switch:]]),
+        np.concatenate([candidates["new"][:switch], candidates["old"][switch:]]),
+    )
+    assert mix.choose(truth, _buckets(0, 0, 0, len(truth)), candidates).distribution[3] == "new"
+
+
+def test_the_blend_is_the_mean_of_the_quantiles() -> None:
+    _, candidates = _evidence(xgboost=(0.3, 0.3), quantile_forest=(0.4, 0.5))
+    blend = mix.blended(candidates)[mix.BLEND]
+    assert blend == pytest.approx((candidates["xgboost"] + candidates["quantile_forest"]) / 2.0)
+    assert (np.diff(blend, axis=1) >= 0.0).all()
+    assert mix.BLEND not in mix.blended({"xgboost": candidates["xgboost"]})
+
+
+def test_a_mix_says_who_serves_where() -> None:
+    assert mix.Mix(("a",) * 4, ("a",) * 4).name == "a"
+    assert mix.Mix(("a", "b", "b", "b"), ("a", "a", "b", "b")).name == "0: a; 1-4: b, point a; 5-19: b; 20+: b"
+
+
+# Nothing unknown decides
+
+
+def _run(labels: Array, ended_at_s: Array, models: dict[str, Array]) -> Run:
+    """100 rows for calibration, then three chunks; job i is submitted at second i."""
+    examples = [
+        Example(Submission(i, "u", "", "n", 1, float(i)), (), 30, (), float(labels[i]), float(ended_at_s[i]))
+        for i in range(len(labels))
+    ]
+    edges = [0, 100, 150, 200, len(labels)]
+    chunks = [Chunk(a, b, float(a)) for a, b in pairwise(edges)]
+    return Run(examples, 100, chunks, models, {}, BaselineScores(), {}, {})
+
+
+def _rotating(labels: Array) -> dict[str, Array]:
+    """Two models that take turns at being good, so that the choice hangs on what is known."""
+    good, bad = _said(labels, 0.1, 0.1, seed=5), _said(labels, 3.0, 3.0, seed=6)
+    turn = (np.arange(len(labels)) // 100 % 2).astype(bool)[:, None]
+    own = {name: _said(labels, 1.0, 1.0, seed=7) for name in BASELINE_NAMES}
+    return {**own, "odd": np.where(turn, good, bad), "even": np.where(turn, bad, good)}
+
+
+def test_a_chunk_is_served_by_who_was_best_before_it() -> None:
+    labels = np.random.default_rng(0).normal(6.0, 1.0, 250)
+    models = _rotating(labels)
+    served = mix.serve(_run(labels, np.arange(250) + 0.5, models))
+    assert [each.distribution[3] for each in served.mixes][:2] == [mix.SIMPLEST, "even"]
+    assert served.points[0] == pytest.approx(models["even"][100])
+    assert served.predicted[0] == pytest.approx(middle(models["even"][100:101])[0])
+    # Had none of them ended, nobody could know.
+    late = mix.serve(_run(labels, np.arange(250) + 1e6, models))
+    assert {name for each in late.mixes for name in each.distribution} == {mix.SIMPLEST}
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**16), delay_s=st.floats(0.0, 120.0), chunk=st.integers(1, 3))
+def test_a_label_that_is_not_known_when_a_chunk_opens_changes_no_choice(seed: int, delay_s: float, chunk: int) -> None:
+    labels = np.random.default_rng(0).normal(6.0, 1.0, 250)
+    ended_at_s = np.arange(250) + delay_s * np.random.default_rng(seed).random(250)
+    run = _run(labels, ended_at_s, _rotating(labels))
+    opened_s = run.chunks[chunk].opened_s
+    changed = [
+        dataclasses.replace(example, label=0.0) if example.ended_at_s > opened_s else example
+        for example in run.examples
+    ]
+    other = dataclasses.replace(run, examples=changed)
+    assert mix.serve(other).mixes[: chunk + 1] == mix.serve(run).mixes[: chunk + 1]
