@@ -22,7 +22,8 @@ from math import floor, inf
 
 from policies.model.cluster import Cluster
 from policies.model.ids import AttemptId, JobId, ServerIndex, job_of
-from policies.model.job import IterationTimes
+from policies.model.job import IterationTimes, JobSpec
+from policies.model.placement import Placement
 from policies.throughput import iteration_time_s
 from service.engine.commands import Command, Launch, Stop
 from service.engine.events import Report, ReportKind
@@ -92,6 +93,13 @@ class _Run:
         return productive_s if period_s <= 0.0 else floor(productive_s / period_s) * period_s
 
 
+def stretch_of(cluster: Cluster, spec: JobSpec, times: IterationTimes | None, placement: Placement) -> float:
+    """alpha(x) / alpha_min: how much slower than at its best a job runs at this placement; 1 without a stage graph."""
+    if times is None or spec.stage_graph is None or spec.parallelism is None:
+        return 1.0
+    return iteration_time_s(spec.stage_graph, spec.parallelism, cluster, placement) / times.min_s
+
+
 class SimulatedExecutor:
     """Implements :class:`service.engine.ports.Executor` against a :class:`SimClock`.
 
@@ -140,6 +148,19 @@ class SimulatedExecutor:
         """Every attempt that was not forgotten. O(attempts): for reconciling, not for a cycle."""
         return {attempt: run.status for attempt, run in self._runs.items()}
 
+    def adopt(self, launch: Launch, progress_from_s: float) -> None:
+        """Go on with an attempt that was running before the simulation began.
+
+        Its work began at ``progress_from_s`` (in the past, or still to come while it restarts) from what ``truth.done_s``
+        holds. Nothing is reported: its start is known.
+        """
+        truth = self._truths[launch.job]
+        stretch = stretch_of(self._cluster, launch.spec, truth.times, launch.placement)
+        run = self._runs[launch.attempt] = _Run(launch, truth, stretch, AttemptStatus.RUNNING, progress_from_s)
+        end_s = progress_from_s + max(0.0, truth.duration_s - truth.done_s) * stretch
+        run.finish_at_s = max(self._clock.now_s(), end_s)
+        self._clock.schedule(run.finish_at_s, Priority.FINISH, partial(self._finish, launch.attempt, run))
+
     # Faults.
 
     def crash(self, attempt: AttemptId) -> None:
@@ -166,16 +187,10 @@ class SimulatedExecutor:
         if launch.attempt in self._runs or launch.number <= self._closed.get(launch.job, 0):
             return
         truth = self._truths[launch.job]
-        run = self._runs[launch.attempt] = _Run(launch, truth, self._stretch(launch, truth))
+        stretch = stretch_of(self._cluster, launch.spec, truth.times, launch.placement)
+        run = self._runs[launch.attempt] = _Run(launch, truth, stretch)
         at_s = self._clock.now_s() + self._costs.launch_latency_s
         self._clock.schedule(at_s, Priority.START, partial(self._begin, launch.attempt, run))
-
-    def _stretch(self, launch: Launch, truth: JobTruth) -> float:
-        """alpha(x) / alpha_min of this placement."""
-        graph, parallelism = launch.spec.stage_graph, launch.spec.parallelism
-        if truth.times is None or graph is None or parallelism is None:
-            return 1.0
-        return iteration_time_s(graph, parallelism, self._cluster, launch.placement) / truth.times.min_s
 
     def _begin(self, attempt: AttemptId, run: _Run) -> None:
         if run.status is not AttemptStatus.PENDING:

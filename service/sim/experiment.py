@@ -23,18 +23,12 @@ from service.engine.ports import CycleBatch
 from service.engine.record import JobRecord
 from service.engine.world import Costs
 from service.sim.clock import Priority, SimClock
+from service.sim.drive import Drive
 from service.sim.executor import ExecutorCosts, JobTruth, SimulatedExecutor
 from service.sim.jobs import SimJob, SimJobs, bounds_of, prepare
 from service.sim.predictors import make_predictor
 from service.sim.results import JobOutcome, Simulation, Span, summarise
 from service.sim.workloads.model import Workload
-
-CYCLES_PER_INSTANT_MAX = 10_000
-"""Cycles at one instant of simulated time; a policy that asks to be woken "now" for ever is a defect, not a simulation."""
-
-
-class SimulationStuck(RuntimeError):
-    """The policy keeps asking for another cycle at the same instant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +60,7 @@ def run(
 
     ``on_progress(finished, jobs)`` is called after each cycle in which jobs ended. Raises
     :class:`~service.sim.workloads.files.WorkloadError` for a job that cannot run on the cluster, PredictorNameError for an
-    unknown predictor, and :class:`SimulationStuck`.
+    unknown predictor, and :class:`~service.sim.drive.SimulationStuck`.
     """
     options = options or SimulationOptions()
     prepared = prepare(
@@ -110,8 +104,6 @@ class Simulator:
     ) -> None:
         self._jobs = jobs
         self._next_job = 0
-        self._wake_at_s: float | None = None
-        self._cycles_now = 0
         self._sink = _Ends(options.keep_spans)
         self.clock = SimClock(jobs[0].row.submit_time_s if jobs else 0.0)
         self.store = MemoryStore()
@@ -130,6 +122,7 @@ class Simulator:
             # A trace's walltime is a feature and what backfilling believes; the run times already show its effect.
             EngineSettings(enforce_walltime=False, facts_per_cycle_max=len(jobs) + 1, dump_every_cycles=2**62),
         )
+        self._drive = Drive(self.engine, self.clock)
         self._schedule_arrival()
 
     def run(self, on_progress: Callable[[int, int], None] | None = None) -> None:
@@ -141,26 +134,7 @@ class Simulator:
 
     def step(self) -> bool:
         """Carry out all events of the next instant, then one cycle. False if nothing is left to happen."""
-        at_s = self._next_instant_s()
-        if at_s is None:
-            return False
-        self._cycles_now = self._cycles_now + 1 if at_s == self.clock.now_s() else 0
-        if self._cycles_now > CYCLES_PER_INSTANT_MAX:
-            raise SimulationStuck(f"{self.engine.policy.name} asks for cycle after cycle at {at_s} s")
-        self.clock.advance(at_s)
-        self._wake_at_s = self.engine.cycle().wake_at_s
-        return True
-
-    def _next_instant_s(self) -> float | None:
-        """The next event or the wake that the policy asked for, whichever is first.
-
-        A wake alone is followed only while jobs are unfinished: a policy may ask for it although nothing is left to do.
-        """
-        event_at_s, wake_at_s = self.clock.next_at_s, self._wake_at_s
-        if wake_at_s is None or not self.engine.world.jobs:
-            return event_at_s
-        wake_at_s = max(wake_at_s, self.clock.now_s())
-        return wake_at_s if event_at_s is None else min(event_at_s, wake_at_s)
+        return self._drive.step()
 
     def _schedule_arrival(self) -> None:
         """Arrivals enter the heap one at a time: it stays as small as the number of running jobs."""

@@ -1,0 +1,50 @@
+"""From event to event: the one loop that turns an engine and a simulated clock into a simulation."""
+
+from typing import Any
+
+from service.engine.engine import Engine
+from service.sim.clock import SimClock
+
+CYCLES_PER_INSTANT_MAX = 10_000
+"""Cycles at one instant of simulated time; a policy that asks to be woken "now" for ever is a defect, not a simulation."""
+
+
+class SimulationStuck(RuntimeError):
+    """The policy keeps asking for another cycle at the same instant."""
+
+
+class Drive:
+    """Runs one engine on one simulated clock. All events of an instant come before its cycle."""
+
+    def __init__(self, engine: Engine[Any], clock: SimClock) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._wake_at_s: float | None = None
+        self._cycles_now = 0
+
+    def wake(self, at_s: float) -> None:
+        """Ask for a cycle at ``at_s``, whether an event falls there or not."""
+        self._wake_at_s = at_s
+
+    def step(self) -> bool:
+        """Carry out all events of the next instant, then one cycle. False if nothing is left to happen."""
+        at_s = self._next_instant_s()
+        if at_s is None:
+            return False
+        self._cycles_now = self._cycles_now + 1 if at_s == self._clock.now_s() else 0
+        if self._cycles_now > CYCLES_PER_INSTANT_MAX:
+            raise SimulationStuck(f"{self._engine.policy.name} asks for cycle after cycle at {at_s} s")
+        self._clock.advance(at_s)
+        self._wake_at_s = self._engine.cycle().wake_at_s
+        return True
+
+    def _next_instant_s(self) -> float | None:
+        """The next event or the wake that the policy asked for, whichever is first.
+
+        A wake alone is followed only while jobs are unfinished: a policy may ask for it although nothing is left to do.
+        """
+        event_at_s, wake_at_s = self._clock.next_at_s, self._wake_at_s
+        if wake_at_s is None or not self._engine.world.jobs:
+            return event_at_s
+        wake_at_s = max(wake_at_s, self._clock.now_s())
+        return wake_at_s if event_at_s is None else min(event_at_s, wake_at_s)

@@ -1,0 +1,34 @@
+"""The live world at one instant, as values: what a forecast starts from and what a replay compares with.
+
+Taking one copies records and nothing else, so it can be done between two cycles; whatever is computed from it happens
+elsewhere and never touches the engine.
+"""
+
+from dataclasses import dataclass
+
+from policies.model.cluster import Cluster
+from service.engine.record import JobRecord, ServerRecord
+from service.engine.world import Costs, World
+
+
+@dataclass(frozen=True, slots=True)
+class WorldSnapshot:
+    """Unfinished jobs with their open attempts, and the servers. Nobody changes the records: whoever runs on copies them."""
+
+    now_s: float
+    cluster: Cluster
+    costs: Costs
+    servers: tuple[ServerRecord, ...]
+    jobs: tuple[JobRecord, ...]
+
+
+def take(world: World, now_s: float | None = None) -> WorldSnapshot:
+    """Copy the world; ``now_s`` is the instant to speak of if it is later than the world's last look. O(jobs + servers)."""
+    at_s = world.now_s if now_s is None else max(now_s, world.now_s)
+    return WorldSnapshot(
+        now_s=at_s,
+        cluster=world.cluster,
+        costs=world.costs,
+        servers=tuple(ServerRecord(record.drained, record.down) for record in world.servers),
+        jobs=tuple(job.copy() for job in world.jobs.values()),
+    )
