@@ -84,7 +84,8 @@ def _imports(folder: Path) -> set[str]:
 
 def test_everything_that_is_imported_is_declared() -> None:
     declared = {canonicalize_name(Requirement(line).name) for line in PROJECT["dependencies"]}
-    optional = {canonicalize_name(Requirement(line).name) for line in PROJECT["optional-dependencies"]["parquet"]}
+    extras = [lines for extra, lines in PROJECT["optional-dependencies"].items() if extra not in ("build", "dev")]
+    optional = {canonicalize_name(Requirement(line).name) for lines in extras for line in lines}
     owners = packages_distributions()
     for name in set().union(*(_imports(ROOT / package) for package in IMPORT_NAMES)):
         assert {canonicalize_name(owner) for owner in owners[name]} & (declared | optional), name
