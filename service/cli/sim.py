@@ -5,27 +5,31 @@ Only what a simulation needs is imported: no web framework, no database, no mach
 
 import json
 import math
-import sys
-import time
-from dataclasses import replace
+from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from policies.base import Policy
 from policies.model.cluster import Cluster
 from policies.options import OptionError
 from policies.registry import make_policy
+from service.cli.compare import Finished, Plan, Setting, compare
+from service.cli.comparison_files import NoRasterizer, rasterizer, write_pngs, write_summaries
 from service.cli.fail import EXIT_FAILED, fail
-from service.cli.output import JsonFlag
+from service.cli.output import Column, JsonFlag, print_table
 from service.cli.workload import FirstOption, SkipInvalidFlag, report_skipped
 from service.cluster_file import ClusterFileError, load_cluster
-from service.sim.experiment import SimulationOptions, run
+from service.sim.drive import SimulationStuck
+from service.sim.experiment import SimulationOptions
 from service.sim.jobs import bounds_of, prepare
-from service.sim.predictors import PredictorNameError
+from service.sim.predictors import PredictorNameError, make_predictor
 from service.sim.report import comparison_html
-from service.sim.results import Result, Simulation, bounds_dict, comparison_dict, write_simulation
+from service.sim.report_charts import charts
+from service.sim.results import Result, bounds_dict, comparison_dict
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.model import Workload
 from service.sim.workloads.table import read_workload
@@ -74,6 +78,18 @@ HtmlOption = Annotated[
 ]
 
 
+PredictorsOption = Annotated[
+    str | None,
+    typer.Option("--predictors", help="Several predictors, separated by commas, each with every policy."),
+]
+WorkersOption = Annotated[
+    int | None, typer.Option("--workers", min=1, help="Processes; left out: one a core, none for little work.")
+]
+PngOption = Annotated[
+    Path | None, typer.Option("--png", file_okay=False, help="Folder for each picture as PNG (needs sooner[png]).")
+]
+
+
 @app.command("run")
 def run_command(
     workload: WorkloadOption,
@@ -93,19 +109,17 @@ def run_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Simulate a workload under one policy."""
-    chosen = _policy(policy, option, preemption)
+    plan = Plan(policy, policy, _policy_options(policy, option, preemption), predictor, out)
     _check_network(network)
     options = SimulationOptions(checkpoint_s, restart_s, checkpoint_period_s, seed=seed, skip_invalid=skip_invalid)
     machines, jobs = _inputs(cluster, workload, first, skip_invalid)
-    _make_folder(out)
-    simulation = _simulate(jobs, machines, chosen, predictor, options)
-    if out is not None:
-        _save(simulation, out, jobs.name)
+    _make_folder("--out", out)
+    result = _run_all(Setting(jobs, machines, options), [plan], 1)[0].result
     if as_json:
-        typer.echo(json.dumps(simulation.result.to_dict(), allow_nan=False))
+        typer.echo(json.dumps(result.to_dict(), allow_nan=False))
     else:
-        _print_columns([simulation.result])
-    _end([simulation.result])
+        _print_results([result])
+    _end([result])
 
 
 @app.command("compare")
@@ -115,6 +129,7 @@ def compare_command(
     policies: PoliciesOption,
     option: OptionOption = None,
     predictor: PredictorOption = "oracle",
+    predictors: PredictorsOption = None,
     preemption: PreemptionOption = None,
     checkpoint_s: CheckpointOption = _DEFAULTS.checkpoint_s,
     restart_s: RestartOption = _DEFAULTS.restart_s,
@@ -123,32 +138,100 @@ def compare_command(
     seed: SeedOption = _DEFAULTS.seed,
     first: FirstOption = None,
     skip_invalid: SkipInvalidFlag = False,
+    workers: WorkersOption = None,
     out: OutOption = None,
     html: HtmlOption = None,
+    png: PngOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Simulate a workload under several policies, everything else being equal."""
-    names = [name.strip() for name in policies.split(",")]
-    if len(set(names)) != len(names):
-        fail(f"--policies: {policies!r} names a policy twice")
-    chosen = [_policy(name, option, preemption) for name in names]
+    """Simulate a workload under several policies, everything else being equal, in parallel processes.
+
+    A policy may carry options of its own: asrpt:preemption=never.
+    """
+    plans = _plans(policies, predictors or predictor, option, preemption, out)
     _check_network(network)
-    options = SimulationOptions(checkpoint_s, restart_s, checkpoint_period_s, seed=seed, skip_invalid=skip_invalid)
+    draw = html is not None or png is not None
+    options = SimulationOptions(
+        checkpoint_s, restart_s, checkpoint_period_s, seed=seed, skip_invalid=skip_invalid, keep_spans=draw
+    )
     machines, jobs = _inputs(cluster, workload, first, skip_invalid)
-    _make_folder(out)
-    results: list[Result] = []
-    for each in chosen:
-        simulation = _simulate(jobs, machines, each, predictor, options)
-        results.append(simulation.result)
-        if out is not None:
-            _save(simulation, out / each.name, jobs.name)
+    _make_folder("--out", out)
+    _make_folder("--png", png)
+    if png is not None:
+        try:
+            rasterizer()
+        except NoRasterizer as error:
+            fail(f"--png: {error}")
+    finished = _run_all(Setting(jobs, machines, options, draw), plans, workers)
+    results = [each.result for each in finished]
+    drawn = [each.figures for each in finished if each.figures is not None]
+    if out is not None:
+        with _writing("--out"):
+            write_summaries(results, out)
     if html is not None:
-        _write_page(html, comparison_html(results, jobs.name, machines.name))
+        with _writing("--html"):
+            html.write_text(comparison_html(drawn, jobs.name, machines), encoding="utf-8")
+    if png is not None:
+        with _writing("--png"):
+            write_pngs(charts(drawn, machines), png)
     if as_json:
         typer.echo(json.dumps(comparison_dict(results), allow_nan=False))
     else:
-        _print_columns(results)
+        _print_results(results)
     _end(results)
+
+
+def _plans(
+    policies: str, predictors: str, option: list[str] | None, preemption: str | None, out: Path | None
+) -> list[Plan]:
+    """Every policy with every predictor, policy by policy."""
+    labels, guesses = _names("--policies", policies), _names("--predictors", predictors)
+    plans = []
+    for label in labels:
+        name, *own = label.split(":")
+        options = _policy_options(name, [*(option or []), *own], preemption)
+        for guess in guesses:
+            folder = out
+            if folder is not None:
+                folder = folder / label.replace(":", "-")
+                folder = folder / guess.replace(":", "-") if len(guesses) > 1 else folder
+            plans.append(Plan(label, name, options, guess, folder))
+    return plans
+
+
+def _names(flag: str, text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if len(set(names)) != len(names):
+        fail(f"{flag}: {text!r} names one twice")
+    return names
+
+
+def _run_all(setting: Setting, plans: list[Plan], workers: int | None) -> list[Finished]:
+    """Run, or end with one line that says why not."""
+    try:
+        for plan in plans:
+            # Before the first of them has run for an hour; the trained one has no parameter to be wrong.
+            if plan.predictor != "trained":
+                make_predictor(plan.predictor, (), setting.options.seed)
+        return compare(setting, plans, workers)
+    except PredictorNameError as error:
+        fail(f"--predictor: {error}")
+    except WorkloadError as error:
+        fail(str(error))
+    except SimulationStuck as error:
+        fail(str(error), EXIT_FAILED)
+    except BrokenProcessPool:
+        fail("a worker process was killed; with fewer --workers less memory is needed", EXIT_FAILED)
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror or error}", EXIT_FAILED)
+
+
+@contextmanager
+def _writing(flag: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        fail(f"{flag} {error.filename}: {error.strerror or error}", EXIT_FAILED)
 
 
 @app.command("bounds")
@@ -183,7 +266,8 @@ def _inputs(cluster: Path, workload: Path, first: int | None, skip_invalid: bool
     return machines, jobs
 
 
-def _policy(name: str, options: list[str] | None, preemption: str | None) -> Policy[Any]:
+def _policy_options(name: str, options: list[str] | None, preemption: str | None) -> dict[str, str]:
+    """The options as names and values, known to be accepted by the policy."""
     values: dict[str, str] = {}
     for text in options or []:
         key, equals, value = text.partition("=")
@@ -197,9 +281,10 @@ def _policy(name: str, options: list[str] | None, preemption: str | None) -> Pol
             fail("--preemption and --option preemption=... are both given")
         values["preemption"] = preemption
     try:
-        return make_policy(name, values)
+        make_policy(name, values)
     except OptionError as error:
         fail(str(error))
+    return values
 
 
 def _check_network(network: str) -> None:
@@ -209,67 +294,39 @@ def _check_network(network: str) -> None:
         fail(f"--network {network!r} is unknown; use reserved")
 
 
-def _simulate(
-    workload: Workload, cluster: Cluster, policy: Policy[Any], predictor: str, options: SimulationOptions
-) -> Simulation:
-    started_s = time.perf_counter()
-    on_progress = _progress_line(policy.name) if sys.stderr.isatty() else None
-    try:
-        simulation = run(workload, cluster, policy, predictor, options, on_progress)
-    except PredictorNameError as error:
-        fail(f"--predictor: {error}")
-    except WorkloadError as error:
-        fail(str(error))
-    finally:
-        if on_progress is not None:
-            typer.echo("", err=True)
-    result = replace(simulation.result, wall_s=round(time.perf_counter() - started_s, 3))
-    return replace(simulation, result=result)
-
-
-def _progress_line(name: str) -> Any:
-    """A line on the terminal that counts the finished jobs, redrawn once for each percent."""
-    shown = -1
-
-    def show(finished: int, jobs: int) -> None:
-        nonlocal shown
-        percent = 100 * finished // jobs
-        if percent != shown:
-            shown = percent
-            typer.echo(f"\r{name}: {percent:3d}% of {jobs} jobs", err=True, nl=False)
-
-    return show
-
-
-def _make_folder(out: Path | None) -> None:
+def _make_folder(flag: str, folder: Path | None) -> None:
     """Before the run: nobody wants to learn after an hour that the folder cannot be made."""
-    if out is not None:
+    if folder is not None:
         try:
-            out.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            fail(f"--out {out}: {error.strerror or error}")
+            fail(f"{flag} {folder}: {error.strerror or error}")
 
 
-def _save(simulation: Simulation, folder: Path, workload_name: str) -> None:
-    try:
-        write_simulation(simulation, folder, workload_name)
-    except OSError as error:
-        fail(f"{folder}: {error.strerror or error}", EXIT_FAILED)
+_COLUMNS_MAX = 6
+"""Runs that stand side by side; more are told one a line, by the measures that decide."""
+_DECISIVE = (
+    *("ratio_to_lower_bound", "mean_jct_s", "p99_jct_s", "mean_queueing_delay_s", "mean_slowdown"),
+    *("utilization_ratio", "preemptions", "wasted_gpu_s"),
+)
 
 
-def _write_page(path: Path, page: str) -> None:
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        fail(f"--html {path}: {error.strerror or error}", EXIT_FAILED)
-
-
-def _print_columns(results: list[Result]) -> None:
-    """One line a measure, one column a run."""
+def _print_results(results: list[Result]) -> None:
+    """One line a measure and one column a run, or the other way round where there are many runs."""
     documents = [result.to_dict() for result in results]
-    for key in documents[0]:
-        if key != "schema":
-            typer.echo(f"{key:<24}" + "".join(f"{_cell(document[key]):>18}" for document in documents))
+    if len(results) <= _COLUMNS_MAX:
+        wide = max(18, *(2 + len(result.policy) for result in results))
+        for key in documents[0]:
+            if key != "schema":
+                typer.echo(f"{key:<24}" + "".join(f"{_cell(document[key]):>{wide}}" for document in documents))
+        return
+    columns = [Column[dict[str, Any]](key, partial(_value, key)) for key in ("policy", "predictor")]
+    columns += [Column(key, partial(_value, key), right=True) for key in _DECISIVE]
+    print_table(columns, documents)
+
+
+def _value(key: str, document: dict[str, Any]) -> str:
+    return _cell(document[key])
 
 
 def _cell(value: object) -> str:

@@ -2,69 +2,124 @@
 
 from collections.abc import Sequence
 from html import escape
+from typing import NamedTuple
 
+from policies.model.cluster import Cluster
+from service.sim.plots import duration
+from service.sim.report_charts import Chart, charts, run_name
+from service.sim.report_data import RunFigures, main_runs
+from service.sim.report_story import sensitivity, story
 from service.sim.results import Result
 
-_MEASURES: tuple[tuple[str, str, str], ...] = (
-    ("mean_jct_s", "Mean JCT, s", ",.1f"),
-    ("median_jct_s", "Median JCT, s", ",.1f"),
-    ("p90_jct_s", "90th percentile of JCT, s", ",.1f"),
-    ("p99_jct_s", "99th percentile of JCT, s", ",.1f"),
-    ("mean_queueing_delay_s", "Mean queueing delay, s", ",.1f"),
-    ("mean_slowdown", "Mean slowdown", ",.3f"),
-    ("makespan_s", "Makespan, s", ",.0f"),
-    ("utilization_ratio", "Utilization", ".3f"),
-    ("preemptions", "Preemptions", ",d"),
-    ("wasted_gpu_s", "Wasted GPU-seconds", ",.0f"),
-    ("finished", "Finished jobs", ",d"),
+
+class _Measure(NamedTuple):
+    field: str
+    title: str
+    form: str
+
+
+_MEASURES = (
+    _Measure("mean_jct_s", "Mean JCT, s", ",.1f"),
+    _Measure("median_jct_s", "Median JCT, s", ",.1f"),
+    _Measure("p90_jct_s", "p90 JCT, s", ",.1f"),
+    _Measure("p99_jct_s", "p99 JCT, s", ",.1f"),
+    _Measure("mean_queueing_delay_s", "Mean queueing delay, s", ",.1f"),
+    _Measure("mean_slowdown", "Mean slowdown", ",.3f"),
+    _Measure("makespan_s", "Makespan, s", ",.0f"),
+    _Measure("utilization_ratio", "Utilization", ".3f"),
+    _Measure("preemptions", "Preemptions", ",d"),
+    _Measure("wasted_gpu_s", "Wasted GPU-seconds", ",.0f"),
+    _Measure("finished", "Finished jobs", ",d"),
 )
 
 _STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1a1a1a; }
-table { border-collapse: collapse; width: 100%; margin: 1rem 0; }
-caption { text-align: left; color: #555; padding-bottom: .5rem; }
-th, td { padding: .35rem .6rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
-th:first-child { text-align: left; font-weight: normal; }
-thead th { font-weight: bold; border-bottom: 2px solid #888; }
-td.bar { width: 55%; text-align: left; }
-td.bar span { display: inline-block; height: .9rem; background: #0072b2; vertical-align: middle; }
+:root { color-scheme: light; }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; color: #1a1a1a; }
+body { background: #fff; }
+h2 { margin: 2.5rem 0 .3rem; font-size: 1.25rem; }
+p { max-width: 46rem; }
+p.story { border-left: 4px solid #0072b2; padding: .2rem 1rem; font-size: 1.06rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; margin: 1rem 0; font-size: .9rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .35rem .6rem; border-bottom: 1px solid #ddd; text-align: right; vertical-align: bottom; }
+td { white-space: nowrap; }
+th:first-child { text-align: left; white-space: nowrap; }
+tbody th { font-weight: normal; }
+tr.best th, tr.best td { font-weight: bold; }
+td.bar { text-align: left; }
+td.bar span { display: inline-block; height: .8rem; background: #0072b2; vertical-align: middle; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(30rem, 100%), 1fr)); gap: 1rem 2rem; }
+.charts section { min-width: 0; }
+section.broad { grid-column: 1 / -1; }
+svg { width: 100%; height: auto; max-width: 60rem; }
+.note { color: #555; font-size: .9rem; margin: 0; }
+summary { cursor: pointer; margin: .5rem 0; }
 """
 
 
-def comparison_html(results: Sequence[Result], workload: str, cluster: str) -> str:
-    """The page: mean JCT over the lower bound as bars, then every measure by policy."""
-    first = results[0]
+def comparison_html(runs: Sequence[RunFigures], workload: str, cluster: Cluster) -> str:
+    """The page: what won and why, every measure by run, then the pictures."""
+    first = runs[0].result
+    predictors = list(dict.fromkeys(run.result.predictor for run in runs))
     about = (
-        f"{first.jobs:,} jobs of {workload} on cluster {cluster}; predictor {first.predictor}, seed {first.seed}; "
-        f"no schedule has a mean JCT below {first.lower_bound_mean_jct_s:,.1f} s. {first.skipped:,} rows were skipped."
+        f"{first.jobs:,} jobs of {workload} on cluster {cluster.name} ({cluster.gpus:,} GPUs on "
+        f"{len(cluster.servers):,} servers); predictor {', '.join(predictors)}; seed {first.seed}. No schedule has a mean "
+        f"job completion time (JCT) below {first.lower_bound_mean_jct_s:,.1f} s. {first.skipped:,} rows were skipped."
+    )
+    several = len(predictors) > 1
+    told = " ".join(part for part in (story(main_runs(runs)), sensitivity(runs)) if part)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"/>\n'
+        f"<title>Sooner: comparison of policies</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        f'<h1>Comparison of policies</h1>\n<p>{escape(about)}</p>\n<p class="story">{escape(told)}</p>\n'
+        f"{_table(runs, several)}{_pictures(charts(runs, cluster))}</body>\n</html>\n"
+    )
+
+
+def _table(runs: Sequence[RunFigures], several: bool) -> str:
+    ratios = [run.result.ratio_to_lower_bound for run in runs]
+    longest = max((ratio for ratio in ratios if ratio is not None), default=1.0)
+    best = min((ratio for ratio in ratios if ratio is not None), default=None)
+    head = "".join(
+        f'<th scope="col">{title}</th>' for title in ("Ratio to the bound", "", *(m.title for m in _MEASURES))
+    )
+    rows = []
+    for run, ratio in zip(runs, ratios, strict=True):
+        number = "jobs left" if ratio is None else f"{ratio:.3f}"
+        width = 0.0 if ratio is None else 7.0 * ratio / longest
+        mark = ' class="best"' if ratio is not None and ratio == best else ""
+        rows.append(
+            f'<tr{mark}><th scope="row">{escape(run_name(run, several))}</th><td>{number}</td>'
+            f'<td class="bar"><span style="width: {width:.2f}rem"></span></td>{_cells(run.result)}</tr>\n'
+        )
+    caption = (
+        "Mean JCT over the lower bound: 1 is out of reach for most workloads, and less is impossible. The least is in bold. "
+        "Slowdown is JCT over the run time at the best placement (of at least 10 s)."
     )
     return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>Sooner: comparison of policies</title>\n'
-        f"<style>{_STYLE}</style>\n</head>\n<body>\n<h1>Comparison of policies</h1>\n<p>{escape(about)}</p>\n"
-        f"{_bars(results)}{_measures(results)}</body>\n</html>\n"
+        f'<p class="note">{caption}</p>\n<div class="wide"><table>\n<thead><tr><th scope="col">Policy</th>{head}</tr></thead>\n'
+        f"<tbody>\n{''.join(rows)}</tbody>\n</table></div>\n"
     )
 
 
-def _bars(results: Sequence[Result]) -> str:
-    longest = max((result.ratio_to_lower_bound or 0.0) for result in results)
-    rows = []
-    for result in results:
-        ratio = result.ratio_to_lower_bound
-        width = 0.0 if ratio is None else 100.0 * ratio / longest
-        number = "some jobs did not finish" if ratio is None else f"{ratio:.3f}"
-        rows.append(
-            f'<tr><th scope="row">{escape(result.policy)}</th><td>{number}</td>'
-            f'<td class="bar"><span style="width: {width:.1f}%"></span></td></tr>\n'
-        )
-    head = '<tr><th>Policy</th><th scope="col">Ratio</th><th></th></tr>'
-    caption = "Mean JCT over the lower bound; 1 is out of reach for most workloads, and less is impossible."
-    return f"<table>\n<caption>{caption}</caption>\n<thead>{head}</thead>\n<tbody>\n{''.join(rows)}</tbody>\n</table>\n"
+def _cells(result: Result) -> str:
+    cells = []
+    for measure in _MEASURES:
+        value = getattr(result, measure.field)
+        title = f' title="{duration(value)}"' if measure.field.endswith("_s") and "gpu" not in measure.field else ""
+        cells.append(f"<td{title}>{format(value, measure.form)}</td>")
+    return "".join(cells)
 
 
-def _measures(results: Sequence[Result]) -> str:
-    head = "".join(f'<th scope="col">{escape(result.policy)}</th>' for result in results)
-    rows = []
-    for name, title, form in _MEASURES:
-        cells = "".join(f"<td>{format(getattr(result, name), form)}</td>" for result in results)
-        rows.append(f'<tr><th scope="row">{title}</th>{cells}</tr>\n')
-    return f"<table>\n<thead><tr><th></th>{head}</tr></thead>\n<tbody>\n{''.join(rows)}</tbody>\n</table>\n"
+def _pictures(found: Sequence[Chart]) -> str:
+    sections = []
+    for chart in found:
+        heading = f"<h2>{escape(chart.heading)}</h2>\n" if chart.heading else ""
+        note = f'<p class="note">{escape(chart.note)}</p>\n' if chart.note else ""
+        drawing = chart.svg
+        if chart.folded:
+            drawing = f"<details><summary>{escape(chart.title)}</summary>\n{drawing}</details>\n"
+        broad = ' class="broad"' if chart.broad else ""
+        sections.append(f'<section id="{chart.slug}"{broad}>\n{heading}{note}{drawing}</section>\n')
+    return f'<div class="charts">\n{"".join(sections)}</div>\n'

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -262,13 +262,15 @@ def _batsim_row(outcome: JobOutcome, workload_name: str, first_gpu: Sequence[int
 
 def interval_set(numbers: Sequence[int]) -> str:
     """Ascending numbers as Batsim writes them: ``0-3 7``."""
-    parts: list[str] = []
-    position = 0
-    while position < len(numbers):
-        end = position
-        while end + 1 < len(numbers) and numbers[end + 1] == numbers[end] + 1:
-            end += 1
-        first, last = numbers[position], numbers[end]
-        parts.append(str(first) if first == last else f"{first}-{last}")
-        position = end + 1
-    return " ".join(parts)
+    return " ".join(
+        str(first) if count == 1 else f"{first}-{first + count - 1}" for first, count in consecutive(numbers)
+    )
+
+
+def consecutive(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Ascending numbers as (first, how many in a row)."""
+    first = 0
+    for index in range(1, len(numbers) + 1):
+        if index == len(numbers) or numbers[index] != numbers[index - 1] + 1:
+            yield numbers[first], index - first
+            first = index

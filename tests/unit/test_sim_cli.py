@@ -93,10 +93,10 @@ def test_compare_as_a_page(files: list[str], tmp_path: Path) -> None:
     runs = json.loads(result.stdout)["runs"]
     for run in runs:
         assert f"<td>{run['ratio_to_lower_bound']:.3f}</td>" in text
-        assert f"<td>{run['mean_jct_s']:,.1f}</td>" in text
+        assert f">{run['mean_jct_s']:,.1f}</td>" in text
     # Well-formed, nothing from elsewhere, and a file name is text, never markup.
-    tree = ElementTree.fromstring(text.replace("<!doctype html>", "").replace('<meta charset="utf-8">', ""))
-    assert [cell.text for cell in tree.iter("th")].count("fifo") == 2
+    tree = ElementTree.fromstring(text.replace("<!doctype html>", ""))
+    assert [cell.text for cell in tree.iter("th")].count("fifo") == 1
     assert "http" not in text
     assert "&lt;b&gt;&amp;.csv" in text
     refused = RUNNER.invoke(app, [*arguments, "--html", str(tmp_path / "none" / "report.html")])

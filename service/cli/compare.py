@@ -1,0 +1,177 @@
+"""Several simulations of one workload side by side: one worker process a core, results in the order of the plans."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing import active_children, get_context
+from pathlib import Path
+from typing import Any, Protocol
+
+from policies.model.cluster import Cluster
+from policies.registry import make_policy
+from service.sim.experiment import SimulationOptions, run
+from service.sim.report_data import RunFigures, figures
+from service.sim.results import Result, Simulation, write_simulation
+from service.sim.workloads.model import Workload
+
+JOBS_WORTH_A_PROCESS = 2000
+"""Below so many jobs in all, the runs take less time than starting processes for them."""
+_POLL_S = 0.2
+"""How often the progress bar looks at what the workers have done."""
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run. ``label`` is what its result calls the policy; ``folder`` is where its files go (None: nowhere)."""
+
+    label: str
+    policy: str
+    options: Mapping[str, str]
+    predictor: str
+    folder: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What all runs of a comparison share. ``draw``: condense each run into the figures of a report."""
+
+    workload: Workload
+    cluster: Cluster
+    options: SimulationOptions
+    draw: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What comes back from a run; ``figures`` is None unless they were asked for."""
+
+    result: Result
+    figures: RunFigures | None
+
+
+class _Counts(Protocol):
+    """An array that processes share: finished jobs of each run."""
+
+    def __getitem__(self, index: int, /) -> int: ...
+    def __setitem__(self, index: int, value: int, /) -> None: ...
+
+
+def simulate(setting: Setting, plan: Plan, on_progress: Progress | None = None) -> Simulation:
+    """One run with the time it took. Raises what :func:`service.sim.experiment.run` raises."""
+    started_s = time.perf_counter()
+    policy = make_policy(plan.policy, plan.options)
+    simulation = run(setting.workload, setting.cluster, policy, plan.predictor, setting.options, on_progress)
+    wall_s = round(time.perf_counter() - started_s, 3)
+    return replace(simulation, result=replace(simulation.result, policy=plan.label, wall_s=wall_s))
+
+
+def compare(setting: Setting, plans: Sequence[Plan], workers: int | None = None) -> list[Finished]:
+    """Run the plans and return their results in the order of the plans, however many ``workers`` there are.
+
+    None: a worker a core, and none beside this process where the work is not worth it. Raises what :func:`simulate`
+    raises, OSError for files that cannot be written, and BrokenProcessPool if a worker was killed.
+    """
+    jobs = len(setting.workload.jobs)
+    if workers is None:
+        workers = 1 if jobs * len(plans) < JOBS_WORTH_A_PROCESS else _cores()
+    workers = min(workers, len(plans))
+    with progress_bars([_name(plan, plans) for plan in plans], jobs) as show:
+        if workers > 1:
+            return _in_processes(setting, plans, workers, show)
+        return [_finish(setting, plan, _reporter(show, index)) for index, plan in enumerate(plans)]
+
+
+def _reporter(show: Callable[[int, int], None] | None, index: int) -> Progress | None:
+    if show is None:
+        return None
+    return lambda finished, jobs: show(index, finished)
+
+
+def _finish(setting: Setting, plan: Plan, on_progress: Progress | None) -> Finished:
+    """Run, write the files and condense, in the process that holds the run's jobs."""
+    simulation = simulate(setting, plan, on_progress)
+    if plan.folder is not None:
+        write_simulation(simulation, plan.folder, setting.workload.name)
+    return Finished(simulation.result, figures(simulation, plan.label) if setting.draw else None)
+
+
+def _in_processes(
+    setting: Setting, plans: Sequence[Plan], workers: int, show: Callable[[int, int], None] | None
+) -> list[Finished]:
+    context = get_context("spawn")
+    counts: Any = context.Array("q", len(plans), lock=False)
+    pool = ProcessPoolExecutor(workers, context, _begin, (setting, counts))
+    try:
+        futures = [pool.submit(_work, index, plan) for index, plan in enumerate(plans)]
+        _watch(futures, counts, show)
+        return [future.result() for future in futures]
+    except BaseException:
+        # Nobody waits for the rest of a comparison that failed or was interrupted.
+        for child in active_children():
+            child.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _watch(futures: Sequence[Future[Finished]], counts: _Counts, show: Callable[[int, int], None] | None) -> None:
+    """Until all are done or one has failed."""
+    pending = set(futures)
+    while pending and not any(future.done() and future.exception() is not None for future in futures):
+        _, pending = wait(pending, _POLL_S if show is not None else None, "FIRST_EXCEPTION")
+        if show is not None:
+            for index in range(len(futures)):
+                show(index, counts[index])
+
+
+_shared: tuple[Setting, _Counts] | None = None
+"""Of a worker process: what all its runs have in common, sent once instead of with each run."""
+
+
+def _begin(setting: Setting, counts: _Counts) -> None:
+    """Start of a worker. Ctrl-C is for the parent, who ends the workers."""
+    global _shared
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _shared = (setting, counts)
+
+
+def _work(index: int, plan: Plan) -> Finished:
+    assert _shared is not None
+    setting, counts = _shared
+
+    def note(finished: int, jobs: int) -> None:
+        counts[index] = finished
+
+    return _finish(setting, plan, note)
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _name(plan: Plan, plans: Sequence[Plan]) -> str:
+    several = len({each.predictor for each in plans}) > 1
+    return f"{plan.label} ({plan.predictor})" if several else plan.label
+
+
+@contextmanager
+def progress_bars(names: Sequence[str], jobs: int) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar a run on standard error; None, and nothing is drawn, where that is not a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        tasks = [bars.add_task(name, total=max(1, jobs)) for name in names]
+        yield lambda index, finished: bars.update(tasks[index], completed=finished)
