@@ -4,6 +4,7 @@ The simplest wins a bucket unless another beats it. Candidates are every baselin
 by quantile, of boosting and the quantile forest, whose errors differ. What a candidate said is judged once the job has ended.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -34,6 +35,9 @@ COVERAGE: Final = 0.8
 COVERAGE_MIN: Final = 0.75
 COVERAGE_MAX: Final = 0.88
 WITHIN_2X_LOSS_MAX: Final = 0.01
+OVERTIME_RATIO: Final = 1.05
+"""Schedulers grant a few minutes of grace before they end a job."""
+OVERTIME_SHARE_MAX: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,20 +138,37 @@ def _point(truth: Array, said: Mapping[str, Array], shape: str) -> str:
 def serve(run: Run) -> Served:
     """The test jobs of a run, each answered by the mix that was chosen when its chunk opened.
 
-    The evidence of a chunk is what was predicted before it and had ended when it opened.
+    The evidence of a chunk is what was predicted before it and had ended when it opened. Where that shows that walltimes are
+    enforced, no answer lies beyond the job's own, as in the live predictor.
     """
-    candidates = blended(run.all_points)
+    free = blended(run.all_points)
+    limits = _log_walltimes(run)
+    held = {name: np.minimum(points, limits[:, None]) for name, points in free.items()}
     labels, buckets = run.all_labels, np.array([example.bucket for example in run.examples], dtype=int)
     ended_at_s = np.array([example.ended_at_s for example in run.examples])
-    points = np.empty_like(candidates[SIMPLEST])
+    points = np.empty_like(free[SIMPLEST])
     predicted = np.empty(len(points))
     mixes: list[Mix] = []
     for chunk in run.chunks:
         known = np.flatnonzero(ended_at_s[: chunk.first] <= chunk.opened_s)
         known = known[np.argsort(ended_at_s[known], kind="stable")]
+        candidates = held if _enforced(labels[known], limits[known]) else free
         mix = choose(labels[known], buckets[known], {name: said[known] for name, said in candidates.items()})
         mixes.append(mix)
         for row in range(chunk.first, chunk.last):
             points[row] = candidates[mix.distribution[buckets[row]]][row]
             predicted[row] = middle(candidates[mix.point[buckets[row]]][row])
     return Served(points[run.test_start :], predicted[run.test_start :], tuple(mixes))
+
+
+def _log_walltimes(run: Run) -> Array:
+    walltimes_s = (example.submission.walltime_s for example in run.examples)
+    return np.array([math.inf if walltime_s is None else math.log(walltime_s) for walltime_s in walltimes_s])
+
+
+def _enforced(labels: Array, limits: Array) -> bool:
+    """Whether walltimes end jobs: hardly any of those that asked for one ran clearly longer."""
+    limited = np.isfinite(limits)
+    if limited.sum() < BUCKET_RESIDUALS_MIN:
+        return False
+    return bool(np.mean(labels[limited] > limits[limited] + math.log(OVERTIME_RATIO)) <= OVERTIME_SHARE_MAX)

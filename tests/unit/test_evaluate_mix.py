@@ -1,6 +1,7 @@
 """Who serves: the choice of champions on evidence made by hand, and that nothing unknown ever decides."""
 
 import dataclasses
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -168,6 +169,21 @@ def test_a_chunk_is_served_by_who_was_best_before_it() -> None:
     # Had none of them ended, nobody could know.
     late = mix.serve(_run(labels, np.arange(250) + 1e6, models))
     assert {name for each in late.mixes for name in each.distribution} == {mix.SIMPLEST}
+
+
+@pytest.mark.parametrize(("overtime_s", "held"), [(1.0, True), (60.0, False)])
+def test_no_answer_lies_beyond_a_walltime_that_is_enforced(overtime_s: float, held: bool) -> None:
+    """Every job asks for the time it takes; in the second case one in twenty runs longer, so nobody ends them."""
+    labels = np.log(np.full(250, 100.0))
+    labels[::20] = math.log(100.0 + overtime_s)
+    run = _run(labels, np.arange(250) + 0.5, {name: _said(labels, 1.0, 1.0, seed=7) for name in BASELINE_NAMES})
+    limited = [
+        dataclasses.replace(each, submission=dataclasses.replace(each.submission, walltime_s=100.0))
+        for each in run.examples
+    ]
+    served = mix.serve(dataclasses.replace(run, examples=limited))
+    assert bool((served.points <= math.log(100.0)).all() and (served.predicted <= math.log(100.0)).all()) is held
+    assert (mix.serve(run).points > math.log(100.0)).any(), "without walltimes there is no limit"
 
 
 @settings(max_examples=40, deadline=None)
