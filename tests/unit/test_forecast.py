@@ -1,0 +1,269 @@
+"""Forecasts: by hand on a few jobs, and against simulations that really go on from the snapshot."""
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.lifecycle import AttemptState, JobState
+from policies.model.cluster import Cluster, Server
+from policies.model.estimate import Estimate, Unit
+from policies.model.ids import JobId, ServerIndex, attempt_id
+from policies.model.job import JobSpec, PreemptionSignal
+from policies.model.placement import ServerShare, place
+from policies.registry import make_policy
+from service.engine.record import AttemptRecord, JobRecord, ServerRecord
+from service.engine.world import Costs
+from service.sim.experiment import SimulationOptions, Simulator
+from service.sim.forecast import Forecast, ForecastOptions, NoForecast, Spread, forecast
+from service.sim.futures import levels, prospects
+from service.sim.jobs import SimJob, prepare
+from service.sim.snapshot import WorldSnapshot, take
+from service.sim.workloads.model import Workload, WorkloadJob
+
+NOW_S = 1000.0
+ONE = Cluster("one", (Server("a", 1),))
+
+
+_OF_SPEC = ("walltime_s", "after", "preemption")
+
+
+def job(number: int, points: tuple[float, ...] | None, *, gpus: int = 1, **values: Any) -> JobRecord:
+    """A waiting job whose service is predicted."""
+    estimate = Estimate(points, Unit.SERVICE_S, "told", seconds_per_unit=1.0) if points is not None else None
+    spec = JobSpec(f"j{number}", "u", gpus, **{key: values.pop(key) for key in _OF_SPEC if key in values})
+    return JobRecord(JobId(number), spec, NOW_S - 100.0 + number, estimate=estimate, **values)
+
+
+def running(record: JobRecord, done_s: float, server: int = 0) -> JobRecord:
+    """The job on the first GPUs of the server, with so much done by now."""
+    record.state, record.attempts, record.progressing = JobState.RUNNING, 1, True
+    record.anchor_s = NOW_S - done_s
+    record.attempt = AttemptRecord(
+        attempt_id(record.id, 1),
+        record.id,
+        1,
+        AttemptState.RUNNING,
+        place([ServerShare(ServerIndex(server), record.spec.gpus)]),
+        (tuple(range(record.spec.gpus)),),
+        opened_at_s=record.anchor_s,
+        started_at_s=record.anchor_s,
+    )
+    return record
+
+
+def snapshot(*jobs: JobRecord, cluster: Cluster = ONE, costs: Costs | None = None, down: bool = False) -> WorldSnapshot:
+    servers = tuple(ServerRecord(down=down) for _ in cluster.servers)
+    return WorldSnapshot(NOW_S, cluster, costs or Costs(0.0, 0.0), servers, jobs)
+
+
+def fifo(world: WorldSnapshot, samples: int = 20, **options: Any) -> Forecast:
+    return forecast(world, make_policy("fifo"), options=ForecastOptions(samples, **options))
+
+
+def test_a_queue_behind_a_running_job_by_hand() -> None:
+    found = fifo(snapshot(running(job(1, (100.0,)), 40.0), job(2, (50.0,)), job(3, (10.0,))))
+    sure = lambda at_s: Spread(at_s, at_s, at_s)  # noqa: E731
+    assert (found.now_s, found.samples) == (NOW_S, 20)
+    assert found.jobs[JobId(1)].start is None
+    assert found.jobs[JobId(1)].finish == sure(NOW_S + 60.0)
+    assert (found.jobs[JobId(2)].start, found.jobs[JobId(2)].finish) == (sure(NOW_S + 60.0), sure(NOW_S + 110.0))
+    assert (found.jobs[JobId(3)].start, found.jobs[JobId(3)].finish) == (sure(NOW_S + 110.0), sure(NOW_S + 120.0))
+    assert {each.source for each in found.jobs.values()} == {"told"}
+    assert {each.reason for each in found.jobs.values()} == {None}
+
+
+def test_what_is_done_rules_points_out_and_the_spread_of_one_is_the_delay_of_the_next() -> None:
+    found = fifo(snapshot(running(job(1, (50.0, 100.0, 200.0)), 60.0), job(2, (5.0,))))
+    # Half of the futures have 40 s left, half 140 s.
+    assert found.jobs[JobId(1)].finish == Spread(NOW_S + 40.0, NOW_S + 90.0, NOW_S + 140.0)
+    assert found.jobs[JobId(2)].start == found.jobs[JobId(1)].finish
+
+
+def test_a_job_that_has_outrun_its_prediction_gets_what_the_rank_gives_it_on_average() -> None:
+    found = fifo(snapshot(running(job(1, (50.0,)), 60.0)), samples=10)
+    # The next doubling is 100: 40 s left on average, up to 80.
+    finish = found.jobs[JobId(1)].finish
+    assert finish is not None
+    assert finish.p50_s == pytest.approx(NOW_S + 40.0)
+    assert finish.p10_s == pytest.approx(NOW_S + 8.0)
+    assert finish.p90_s == pytest.approx(NOW_S + 72.0)
+    assert "outrun" in found.jobs[JobId(1)].source
+
+
+def test_a_job_without_a_prediction_borrows_from_the_others_and_says_so() -> None:
+    found = fifo(snapshot(running(job(1, (100.0,)), 0.0), job(2, (300.0,)), job(3, None)))
+    third = found.jobs[JobId(3)]
+    assert third.source == "no prediction: drawn from the 2 predicted jobs in the queue"
+    assert third.start == Spread(*[NOW_S + 400.0] * 3)
+    assert third.finish == Spread(NOW_S + 500.0, NOW_S + 600.0, NOW_S + 700.0)
+
+
+def test_a_restart_under_way_ends_first_and_a_stop_under_way_lands() -> None:
+    restarting = running(job(1, (100.0,)), 0.0)
+    restarting.anchor_s = NOW_S + 7.0
+    found = fifo(snapshot(restarting, costs=Costs(0.0, 60.0)))
+    assert found.jobs[JobId(1)].finish == Spread(*[NOW_S + 107.0] * 3)
+
+    stopping = running(job(1, (100.0,)), 30.0)
+    stopping.settle(NOW_S)
+    stopping.state, stopping.progressing = JobState.CANCELLING, False
+    assert stopping.attempt is not None
+    stopping.attempt.state = AttemptState.STOPPING
+    found = fifo(snapshot(stopping, job(2, (5.0,))))
+    assert found.jobs[JobId(1)].finish == Spread(*[NOW_S] * 3)
+    assert found.jobs[JobId(2)].start == Spread(*[NOW_S] * 3)
+
+
+def test_a_launch_under_way_begins_now() -> None:
+    starting = running(job(1, (100.0,)), 0.0)
+    starting.state, starting.progressing = JobState.STARTING, False
+    assert starting.attempt is not None
+    starting.attempt.state, starting.attempt.started_at_s = AttemptState.LAUNCHING, None
+    assert fifo(snapshot(starting)).jobs[JobId(1)].finish == Spread(*[NOW_S + 100.0] * 3)
+
+
+def test_iterations_go_on_at_the_measured_speed() -> None:
+    measured = running(job(1, None), 0.0)
+    measured.estimate = Estimate((1000.0,), Unit.ITERATIONS, "told", seconds_per_unit=9.0)
+    measured.iterations, measured.iterations_per_s, measured.anchor_s = 400.0, 2.0, NOW_S
+    measured.reports_iterations = True
+    assert fifo(snapshot(measured)).jobs[JobId(1)].finish == Spread(*[NOW_S + 300.0] * 3)
+
+
+def test_the_walltime_ends_a_job_and_a_failed_dependency_never_starts_the_next() -> None:
+    found = fifo(snapshot(running(job(1, (100.0,), walltime_s=70.0), 40.0), job(2, (5.0,), after=(JobId(1),))))
+    assert found.jobs[JobId(1)].finish == Spread(*[NOW_S + 30.0] * 3)
+    second = found.jobs[JobId(2)]
+    assert (second.start, second.finish) == (None, None)
+    assert second.reason == "It does not start in 20 of 20 sampled futures: it waits for jobs in 'after'."
+
+
+def test_a_dependency_that_has_ended_is_met() -> None:
+    found = fifo(snapshot(job(2, (5.0,), after=(JobId(1),))))
+    assert found.jobs[JobId(2)].start == Spread(*[NOW_S] * 3)
+
+
+def test_held_jobs_and_jobs_without_servers_have_a_reason_instead() -> None:
+    held = fifo(snapshot(job(1, (5.0,), held=True), job(2, (5.0,))))
+    assert held.jobs[JobId(1)].start is None
+    assert "held" in str(held.jobs[JobId(1)].reason)
+    assert held.jobs[JobId(2)].start == Spread(*[NOW_S] * 3)
+    down = fifo(snapshot(job(1, (5.0,)), down=True))
+    assert down.jobs[JobId(1)].reason is not None
+    assert "servers" in down.jobs[JobId(1)].reason
+
+
+def test_without_any_estimate_or_with_too_many_jobs_there_is_no_forecast() -> None:
+    with pytest.raises(NoForecast, match="prediction"):
+        fifo(snapshot(job(1, None)))
+    jobs = [job(1, (5.0,)), job(2, (5.0,))]
+    assert len(fifo(snapshot(*jobs), jobs_max=2).jobs) == 2
+    with pytest.raises(NoForecast, match="at most 1"):
+        fifo(snapshot(*jobs), jobs_max=1)
+    assert fifo(snapshot()).jobs == {}
+
+
+def test_a_budget_that_runs_out_leaves_no_forecast() -> None:
+    left = itertools.count(30, -1)
+    with pytest.raises(NoForecast, match="longer"):
+        forecast(snapshot(job(1, (5.0,))), make_policy("fifo"), keep_going=lambda: next(left) > 0)
+
+
+def test_a_snapshot_is_not_changed_and_equal_ones_give_equal_forecasts() -> None:
+    takes_a_warning = {"preemption": PreemptionSignal()}
+    jobs = [running(job(1, (50.0, 300.0), **takes_a_warning), 10.0)]
+    jobs += [job(n, (10.0 * n, 200.0), **takes_a_warning) for n in range(2, 8)]
+    world = snapshot(*jobs)
+    before = repr(world)
+    options = ForecastOptions(samples=8, seed=3)
+    first = forecast(world, make_policy("asrpt"), options=options)
+    assert repr(world) == before
+    assert forecast(world, make_policy("asrpt"), options=options) == first
+    other = forecast(world, make_policy("asrpt"), options=replace(options, seed=4))
+    assert other != first
+
+
+def test_the_draws_are_the_same_in_another_process() -> None:
+    code = "from service.sim.futures import levels; print(levels(7, 20, 3))"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told.strip() == str(list(levels(JobId(7), 20, 3)))
+
+
+@given(st.integers(1, 10_000), st.integers(1, 40), st.integers(0, 5))
+@settings(max_examples=30, deadline=None)
+def test_levels_meet_every_stratum_once(number: int, samples: int, seed: int) -> None:
+    drawn = levels(JobId(number), samples, seed)
+    assert sorted(int(level * samples) for level in drawn) == list(range(samples))
+
+
+# Against simulations that really go on.
+
+ROWS = st.lists(st.tuples(st.integers(0, 400), st.integers(1, 4), st.integers(1, 900)), min_size=2, max_size=14)
+POLICIES = st.sampled_from(["fifo", "fifo_backfill", "sjf", "las", "asrpt", "asrpt never", "srsf"])
+
+
+def _whole_iterations(workload: Workload, cluster: Cluster) -> Sequence[SimJob]:
+    """Run times that are whole iterations at the best placement: else the oracle and alpha_min differ by a rounding."""
+    jobs = prepare(workload, cluster).jobs
+    rows = [
+        replace(job.row, duration_s=job.iterations * job.times.min_s) if job.iterations and job.times else job.row
+        for job in jobs
+    ]
+    return prepare(Workload(workload.name, tuple(rows)), cluster).jobs
+
+
+@given(ROWS, POLICIES, st.sampled_from(["", "resnet50"]), st.sampled_from([0.0, 60.0]))
+@settings(max_examples=60, deadline=None)
+def test_with_known_totals_the_forecast_is_what_then_happens(
+    rows: list[tuple[int, int, int]], policy: str, model: str, restart_s: float
+) -> None:
+    """The snapshot of a simulation after its last arrival, fast-forwarded, ends like the simulation itself."""
+    workload = Workload(
+        "w",
+        tuple(
+            WorkloadJob(f"j{n}", float(at), gpus, seconds + n / 64, model=model)
+            for n, (at, gpus, seconds) in enumerate(sorted(rows))
+        ),
+    )
+    cluster = Cluster("two", (Server("a", 4, nic_bytes_s=1e9), Server("b", 2, nic_bytes_s=1e9)))
+    name, _, mode = policy.partition(" ")
+    options = {"guard_share": "0", **({"preemption": mode} if mode else {})}
+    if name in ("fifo", "fifo_backfill", "sjf"):
+        options = {}
+    simulator = Simulator(
+        _whole_iterations(workload, cluster),
+        cluster,
+        make_policy(name, options),
+        "oracle",
+        SimulationOptions(0.0, restart_s),
+    )
+    last_s = max(at for at, _, _ in rows)
+    while simulator.clock.now_s() < last_s:
+        simulator.step()
+    world, dump = take(simulator.engine.world, simulator.clock.now_s()), simulator.engine.dump()
+    found = forecast(world, make_policy(name, options), dump, ForecastOptions(samples=1))
+    simulator.run()
+    truth = dict(enumerate(simulator.outcomes(), start=1))
+    assert set(found.jobs) == {job.id for job in world.jobs}
+    for number, told in found.jobs.items():
+        assert told.finish is not None
+        assert told.finish.p50_s == pytest.approx(truth[number].finish_time_s, abs=0.01), (number, told)
+
+
+def test_running_jobs_are_taken_over_with_their_progress() -> None:
+    record = running(job(1, (100.0,)), 40.0)
+    prospect = prospects(snapshot(record))[JobId(1)]
+    assert prospect.kept == 0.0
+    assert prospect.progress_from_s(NOW_S, 1.0) == NOW_S - 40.0
+    record.checkpoint_service_s = 30.0
+    prospect = prospects(snapshot(record))[JobId(1)]
+    truth = prospect.truth(100.0)
+    assert (truth.done_s, truth.duration_s) == (30.0, 100.0)
+    assert prospect.progress_from_s(NOW_S, 1.0) == NOW_S - 10.0
