@@ -161,12 +161,14 @@ def _load_head(folder: Path, unit: Unit, stored: dict[str, Any], measured: dict[
         estimators[kind].load(_verified(folder, entry["file"], entry["sha256"]))
         calibration = _verified(folder, entry["calibration"], entry["calibration_sha256"])
         calibrators[kind] = ConformalCalibrator.load(json.loads(calibration.read_text(encoding="utf-8")))
-    if stored["champion"] is not None and stored["champion"] not in estimators:
-        raise ArtifactError(f"{folder}: its champion {stored['champion']!r} is not among its models")
     verdicts = tuple(
         Verdict(v["kind"], v["passed"], v["best_baseline"], tuple(v["reasons"])) for v in measured["verdicts"]
     )
-    return TrainedHead(unit, stored["rows"], estimators, calibrators, stored["champion"], verdicts, measured["models"])
+    champion = stored["champion"]
+    head = TrainedHead(unit, stored["rows"], estimators, calibrators, champion, verdicts, measured["models"])
+    if champion is not None and champion not in head.kinds:
+        raise ArtifactError(f"{folder}: its champion {champion!r} is not among its models")
+    return head
 
 
 def load(folder: Path, *, manifest_sha256: str | None = None) -> TrainedModel:

@@ -24,6 +24,7 @@ from predictor.dataset import UNITS, Example, Knowledge, replay
 from predictor.drift import DriftMonitor
 from predictor.intervals import Array, ConformalCalibrator, quantile_of
 from predictor.ladder import Rung, climb, finish, in_units, unit_of, weigh_declaration
+from predictor.mix import blended
 from predictor.prequential import ROWS_MAX, BaselineScores
 from predictor.rows import Submission, ended_row, newest_by_submission, request_submission
 from predictor.throughput_table import Throughput, ThroughputRow, ThroughputTable
@@ -63,10 +64,8 @@ class _Served:
             # A model of which no head passed the gate serves only because a person promoted it: then with the best it has.
             chosen = kind or head.champion or (head.best if self.insisted else None)
             if champion and chosen is not None:
-                if chosen not in head.estimators:
-                    raise ValueError(
-                        f"model {model.version} has no {chosen!r} for {unit}; it has {sorted(head.estimators)}"
-                    )
+                if chosen not in head.kinds:
+                    raise ValueError(f"model {model.version} has no {chosen!r} for {unit}; it has {sorted(head.kinds)}")
                 self.champions[unit] = chosen
 
     def version(self, kind: str) -> str:
@@ -203,6 +202,19 @@ class LivePredictor:
         with self._lock:
             return [self._answer_safely(served, drifting, plan) for plan in plans]
 
+    def preview(self, now_s: float, requests: Sequence[PredictionRequest]) -> list[Prediction | None]:
+        """As :meth:`predict`, for jobs that may never be submitted: nothing of the question is remembered.
+
+        The jobs' numbers must be nobody's: what is known of a job of that number would be forgotten.
+        """
+        with self._lock:
+            try:
+                return self.predict(now_s, requests)
+            finally:
+                for request in requests:
+                    self._asked.pop(request.job, None)
+                    self._knowledge.open_jobs.remove(request.job)
+
     def _plan_all(self, requests: Sequence[PredictionRequest]) -> list[_Plan | None]:
         plans: list[_Plan | None] = []
         submissions = [request_submission(request) for request in requests]
@@ -266,12 +278,14 @@ class LivePredictor:
 
     def _answer(self, served: Sequence[_Served], drifting: set[Unit], plan: _Plan) -> Prediction | None:
         unit, example = plan.unit, plan.example
-        said = {
-            each.version(kind): calibrator.calibrate(example.bucket, plan.raw[each.model.version, kind])
-            for each in served
-            for kind, calibrator in each.calibrators.get(unit, {}).items()
-            if (each.model.version, kind) in plan.raw
-        }
+        said: dict[str, Array] = {}
+        for each in served:
+            calibrated = {
+                kind: calibrator.calibrate(example.bucket, plan.raw[each.model.version, kind])
+                for kind, calibrator in each.calibrators.get(unit, {}).items()
+                if (each.model.version, kind) in plan.raw
+            }
+            said |= {each.version(kind): points for kind, points in blended(calibrated).items()}
         rung, version = self._refine(served, drifting, plan, said)
         if unit is Unit.ITERATIONS:
             evidence = self._knowledge.declarations.evidence(plan.submission)

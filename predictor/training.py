@@ -19,6 +19,7 @@ from predictor.estimator import Estimator
 from predictor.evaluation import by_history
 from predictor.forest import QuantileForest, RandomForest
 from predictor.intervals import BUCKET_RESIDUALS_MIN, ConformalCalibrator
+from predictor.mix import BLEND, BLENDED, blended
 from predictor.recurrence import BUCKETS
 from predictor.rows import EndedRow
 
@@ -27,7 +28,7 @@ ESTIMATORS: Final[Mapping[str, Callable[[], Estimator]]] = {
     Boosting.kind: Boosting,
     QuantileForest.kind: QuantileForest,
 }
-"""Every model that is trained; the champion is the best that passes the gate."""
+"""Every model that is trained; the champion is the best of them, or of their blend, that passes the gate."""
 HEAD_ROWS_MIN: Final = 100
 """Labelled jobs that a head needs before it is trained."""
 TEST_RATIO: Final = 0.4
@@ -66,9 +67,14 @@ class TrainedHead:
     metrics: Mapping[str, Any]
 
     @property
+    def kinds(self) -> tuple[str, ...]:
+        """What can serve: the models, and the blend where its parts are among them."""
+        return (*self.estimators, BLEND) if all(part in self.estimators for part in BLENDED) else (*self.estimators,)
+
+    @property
     def best(self) -> str:
         """The model with the least pinball loss, whether or not it passed the gate."""
-        return min(self.estimators, key=lambda kind: (self.metrics[kind]["pinball_log"], kind))
+        return min(self.kinds, key=lambda kind: (self.metrics[kind]["pinball_log"], kind))
 
     def beats_baselines(self, kind: str, bucket: int) -> bool:
         """Whether the model earned this history bucket: no baseline had a lower pinball loss there.
@@ -139,8 +145,9 @@ def train_head(unit: Unit, examples: Sequence[Example], seed: int) -> TrainedHea
     test_rows = min(int(len(examples) * TEST_RATIO), TEST_ROWS_MAX)
     chunks = max(1, min(CHUNKS_MAX, test_rows // CHUNK_ROWS))
     outcome = prequential.run(examples, ESTIMATORS, test_start=len(examples) - test_rows, chunks=chunks, seed=seed)
-    metrics = {name: by_history(outcome.labels, points, outcome.buckets) for name, points in outcome.points.items()}
-    verdicts = tuple(judge(metrics, kind) for kind in ESTIMATORS)
+    said = blended(outcome.points)
+    metrics = {name: by_history(outcome.labels, points, outcome.buckets) for name, points in said.items()}
+    verdicts = tuple(judge(metrics, kind) for kind in (*ESTIMATORS, BLEND))
     passed = [verdict.kind for verdict in verdicts if verdict.passed]
     champion = min(passed, key=lambda kind: (metrics[kind]["pinball_log"], kind)) if passed else None
     usable = [example for example in examples if example.base == example.base]

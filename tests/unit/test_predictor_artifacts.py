@@ -112,6 +112,15 @@ def test_what_does_not_match_is_refused_in_words(copy: Path, spoil: Callable[[Pa
         artifacts.load(copy)
 
 
+def test_a_blend_may_be_champion(copy: Path) -> None:
+    _manifest(lambda m: m["heads"]["service_s"].update(champion="blend"))(copy)
+    (head,) = artifacts.load(copy).heads.values()
+    assert head.champion == "blend"
+    _manifest(lambda m: m["heads"]["service_s"]["models"].pop("quantile_forest"))(copy)
+    with pytest.raises(ArtifactError, match="champion 'blend' is not among its models"):
+        artifacts.load(copy)
+
+
 def test_the_registry_pins_the_manifest(copy: Path, stored: tuple[Path, str]) -> None:
     _manifest(lambda manifest: manifest.update(rows=7))(copy)
     assert artifacts.load(copy).rows == 7

@@ -57,13 +57,29 @@ def test_a_promoted_model_answers_and_says_so_and_everyone_else_shadows() -> Non
     assert after.features == before.features
     assert after.feature_schema == features.SCHEMA
     names = [shadow.model_version for shadow in after.shadows]
-    kinds = ("random_forest", "xgboost", "quantile_forest")
+    kinds = ("random_forest", "xgboost", "quantile_forest", "blend")
     assert names == [*(f"baseline/{name}" for name in BASELINE_NAMES), *(f"{model.version}/{kind}" for kind in kinds)]
     for shadow in after.shadows:
         assert len(shadow.points) == 8
         assert (np.diff(shadow.points) >= 0.0).all()
     predictor.use(None)
     assert predictor.predict(0.0, [_ask()]) == [before]
+
+
+def test_the_blend_serves_the_mean_of_its_parts_quantiles() -> None:
+    points: dict[str, np.ndarray] = {}
+    for kind in ("xgboost", "quantile_forest", "blend"):
+        predictor = _warm()
+        predictor.use(small_model(), kind=kind)
+        (answer,) = predictor.predict(0.0, [_ask()])
+        assert answer is not None
+        assert answer.estimate.model_version == f"{small_model().version}/{kind}"
+        points[kind] = np.log(answer.estimate.points)
+    assert points["blend"] == pytest.approx((points["xgboost"] + points["quantile_forest"]) / 2.0)
+    (head,) = small_model().heads.values()
+    alone = replace(head, estimators={"xgboost": head.estimators["xgboost"]})
+    with pytest.raises(ValueError, match="has no 'blend'"):
+        LivePredictor().use(replace(small_model(), heads={head.unit: alone}), kind="blend")
 
 
 def test_candidates_score_every_job_but_never_serve() -> None:
@@ -88,7 +104,7 @@ def test_a_model_that_passed_no_gate_serves_with_its_best_where_a_person_promote
     predictor = _warm()
     predictor.use(failed)
     assert predictor.status().champions == {head.unit: head.best}
-    assert head.metrics[head.best]["pinball_log"] == min(head.metrics[kind]["pinball_log"] for kind in head.estimators)
+    assert head.metrics[head.best]["pinball_log"] == min(head.metrics[kind]["pinball_log"] for kind in head.kinds)
     passed = replace(model, heads={head.unit: replace(head, champion="random_forest")})
     predictor.use(passed)
     assert predictor.status().champions == {head.unit: "random_forest"}
