@@ -119,3 +119,11 @@ def test_the_guard_names_what_is_in_the_way(tmp_path: Path) -> None:
     assert "nowhere" in (shadowed({**ours, "service": None}, tmp_path) or "")
     assert claimed({"sooner": list(IMPORT_NAMES), "numpy": []}) is None
     assert "'rival'" in (claimed({"rival": ["policies"]}) or "")
+
+
+def test_extras_that_messages_and_pages_name_exist() -> None:
+    files = [path for package in IMPORT_NAMES for path in (ROOT / package).rglob("*.py")]
+    files += [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    named = {name for path in files for name in re.findall(r"\bsooner\[(\w+)\]", path.read_text(encoding="utf-8"))}
+    assert named
+    assert named <= set(PROJECT["optional-dependencies"])
