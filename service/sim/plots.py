@@ -19,7 +19,17 @@ _CHARACTER = 6.6
 """Width of a character of the legend's 12-pixel font, on the generous side."""
 _GREY, _GRID, _INK = "#555555", "#dddddd", "#1a1a1a"
 
-_DURATION_TICKS_S = (1e-3, 1e-2, 0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, 36e3, 86400.0, 864e3, 864e4, 864e5)
+_MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86400.0
+_DURATION_TICKS_S: tuple[tuple[float, ...], ...] = (
+    (1e-3, 1e-2, 0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, 36e3, 86400.0, 864e3, 864e4, 864e5),
+    (
+        *(0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0),
+        *(_MINUTE_S * count for count in (1, 2, 5, 10, 20, 30)),
+        *(_HOUR_S * count for count in (1, 2, 3, 6, 12)),
+        *(_DAY_S * count for count in (1, 2, 5, 10, 20, 50, 100, 200, 500)),
+    ),
+)
+"""Times on a logarithmic axis that a person would choose: coarse ones, and fine ones for a short axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +104,7 @@ class _Scale:
 
 def duration(seconds: float) -> str:
     """Seconds in the unit that a person would choose: ``45 s``, ``12 min``, ``3.5 h``, ``2 d``."""
-    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+    for unit, size in (("d", _DAY_S), ("h", _HOUR_S), ("min", _MINUTE_S)):
         if abs(seconds) >= size:
             return f"{_short(seconds / size)} {unit}"
     return f"{_short(seconds)} s"
@@ -112,21 +122,26 @@ def _ticks(axis: Axis, least: float, most: float) -> list[tuple[float, str]]:
         axis.kind, _short
     )
     if axis.log:
-        values = _log_ticks(axis, least, most)
-    elif axis.kind == "seconds":
-        size = next((unit for unit in (86400.0, 3600.0, 60.0) if most - least >= 2.0 * unit), 1.0)
-        values = [size * tick for tick in _round_ticks(least / size, most / size)]
-    else:
-        values = _round_ticks(least, most)
-    return [(value, tell(value)) for value in values]
+        return [(value, tell(value)) for value in _log_ticks(axis, least, most)]
+    if axis.kind == "seconds":
+        # One unit along the axis: "1.25 d" between "20 h" and "40 h" is hard to read.
+        sizes = ((_DAY_S, "d"), (_HOUR_S, "h"), (_MINUTE_S, "min"))
+        size, unit = next((pair for pair in sizes if most - least >= 2.0 * pair[0]), (1.0, "s"))
+        return [(size * tick, f"{_short(tick)} {unit}") for tick in _round_ticks(least / size, most / size)]
+    return [(value, tell(value)) for value in _round_ticks(least, most)]
 
 
 def _log_ticks(axis: Axis, least: float, most: float) -> list[float]:
     if axis.kind == "seconds":
-        values = [tick for tick in _DURATION_TICKS_S if least <= tick <= most]
+        ladders: Sequence[Sequence[float]] = _DURATION_TICKS_S
     else:
-        values = [10.0**power for power in range(ceil(log10(least)), floor(log10(most)) + 1)]
-    if len(values) < 3:
+        powers = [10.0**power for power in range(floor(log10(least)), floor(log10(most)) + 1)]
+        ladders = (powers, [factor * power for power in powers for factor in (1.0, 2.0, 5.0)])
+    values: list[float] = []
+    for ladder in ladders:
+        if len(values) < 3:
+            values = [tick for tick in ladder if least <= tick <= most]
+    if len(values) < 2:
         values = [value for value in _round_ticks(least, most) if value > 0.0]
     return values
 
@@ -164,7 +179,8 @@ def _line(series: Series, xs: _Scale, ys: _Scale, step: bool) -> str:
         else:
             path.append(f"{'L' if index else 'M'}{across:.1f} {down:.1f}")
     dashes = f' stroke-dasharray="{dash}"' if dash else ""
-    drawn = f'<path d="{"".join(path)}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>\n' if path else ""
+    wide = 1 if series.level else 2
+    drawn = f'<path d="{"".join(path)}" fill="none" stroke="{colour}" stroke-width="{wide}"{dashes}/>\n' if path else ""
     return drawn + ("".join(_marker(*pixel, series.style) for pixel in pixels) if series.markers else "")
 
 

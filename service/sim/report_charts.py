@@ -56,7 +56,7 @@ def _distributions(runs: Sequence[RunFigures], styles: dict[str, int]) -> list[C
             "slowdown-cdf",
             "Slowdown",
             other,
-            line_chart(other, Axis("JCT / run time", log=True), share, slowdown, step=True),
+            line_chart(other, Axis("JCT / run time", log=True, least=1.0), share, slowdown, step=True),
             "Share of jobs below a slowdown. Higher is better.",
         ),
     ]

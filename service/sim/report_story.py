@@ -149,10 +149,10 @@ def sensitivity(runs: Sequence[RunFigures]) -> str:
         if worst.mean_jct_s == exact.mean_jct_s and worst.preemptions == exact.preemptions:
             indifferent.append(label)
         else:
-            told.append(
-                f"{label} {_ratio(worst.mean_jct_s, exact.mean_jct_s):.2f} times ({exact.preemptions / exact.jobs:.2f} to "
-                f"{worst.preemptions / worst.jobs:.2f} stops a job)"
-            )
+            text = f"{label} {_ratio(worst.mean_jct_s, exact.mean_jct_s):.2f} times"
+            if worst.preemptions or exact.preemptions:
+                text += f" ({worst.preemptions / worst.jobs:.2f} stops a job instead of {exact.preemptions / exact.jobs:.2f})"
+            told.append(text)
     text = ""
     if told:
         text = (

@@ -1,0 +1,112 @@
+"""Charts are SVG that stands alone: well-formed, within the frame, readable ticks, equal input gives equal bytes."""
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.sim.plots import (
+    PALETTE,
+    WIDTH,
+    Axis,
+    Block,
+    Mark,
+    Series,
+    dot_chart,
+    duration,
+    gantt_chart,
+    line_chart,
+    standalone,
+)
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def _root(svg: str) -> ElementTree.Element:
+    return ElementTree.fromstring(standalone(svg))
+
+
+def _texts(svg: str) -> list[str]:
+    return [element.text or "" for element in _root(svg).iter(f"{SVG}text")]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(0.0, "0 s"), (12.34, "12.3 s"), (90.0, "1.5 min"), (5400.0, "1.5 h"), (172800.0, "2 d"), (1e9, "11,574 d")],
+)
+def test_durations_in_the_unit_that_a_person_would_choose(seconds: float, told: str) -> None:
+    assert duration(seconds) == told
+
+
+def test_a_line_ends_where_its_values_are() -> None:
+    svg = line_chart("t", Axis("x"), Axis("y"), [Series("a", [0.0, 5.0, 10.0], [0.0, 0.0, 4.0], 0)], height=300.0)
+    (path,) = [p for p in _root(svg).iter(f"{SVG}path") if p.get("stroke") == PALETTE[0] and "L" in (p.get("d") or "")]
+    # Left and bottom of the frame, its middle, right and top.
+    assert path.get("d") == "M78.0 254.0L370.0 254.0L662.0 34.0"
+
+
+def test_a_step_goes_across_before_it_rises() -> None:
+    svg = line_chart("t", Axis("x"), Axis("y"), [Series("a", [0.0, 10.0], [0.0, 4.0], 0)], step=True, height=300.0)
+    assert "M78.0 254.0H662.0V34.0" in svg
+
+
+def test_ticks_of_time_keep_one_unit_and_logarithmic_ones_are_round() -> None:
+    texts = _texts(line_chart("t", Axis("time", "seconds"), Axis("y"), [Series("a", [0.0, 108_000.0], [0.0, 1.0], 0)]))
+    assert {"0 h", "10 h", "20 h", "30 h"} <= set(texts)
+    short = Axis("time", "seconds", log=True)
+    texts = _texts(line_chart("t", short, Axis("y"), [Series("a", [1500.0, 9000.0], [0.0, 1.0], 0)]))
+    assert {"30 min", "1 h", "2 h"} <= set(texts)
+
+
+def test_series_differ_by_more_than_colour() -> None:
+    series = [Series(f"s{style}", [0.0, 1.0], [0.0, style + 1.0], style, markers=True) for style in range(8)]
+    svg = line_chart("t", Axis("x"), Axis("y"), series)
+    dashes = [path.get("stroke-dasharray") for path in _root(svg).iter(f"{SVG}path") if path.get("stroke-width") == "2"]
+    assert len({dash for dash in dashes if dash}) == 7
+    assert [text for text in _texts(svg) if text.startswith("s")] == [each.label for each in series]
+
+
+def test_words_are_text_and_never_markup() -> None:
+    evil = '<script>"&'
+    svgs = (
+        line_chart(evil, Axis(evil), Axis(evil), [Series(evil, [1.0], [1.0], 0)]),
+        dot_chart(evil, Axis(evil), [(evil, [Mark(1.0, 0)])], [(evil, 0)]),
+        gantt_chart(evil, Axis(evil), [Block(0.0, 1.0, 0, 1, "#fff", evil)], [(evil, 4)], [(evil, "#fff")]),
+    )
+    for svg in svgs:
+        assert "<script" not in svg
+        assert evil in "".join(_root(svg).itertext())
+
+
+def test_a_gantt_block_covers_its_rows_and_its_time() -> None:
+    blocks = [Block(25.0, 50.0, 1, 2, "#123456", "job", notch=True)]
+    svg = gantt_chart("t", Axis("x", least=0.0, most=100.0), blocks, [("s1", 4)], [])
+    (rect,) = [r for r in _root(svg).iter(f"{SVG}rect") if r.get("fill") == "#123456"]
+    inner = WIDTH - 78.0 - 18.0
+    assert float(rect.get("x") or 0) == pytest.approx(78.0 + inner / 4, abs=0.1)
+    assert float(rect.get("width") or 0) == pytest.approx(inner / 4, abs=0.1)
+    assert float(rect.get("height") or 0) == 2 * 14.0
+    assert 'stroke="#000"' in svg
+
+
+VALUES = st.floats(min_value=-1e12, max_value=1e12)
+
+
+@given(
+    points=st.lists(st.tuples(VALUES, VALUES), max_size=20),
+    log=st.booleans(),
+    kind=st.sampled_from(["number", "seconds", "ratio"]),
+)
+@settings(max_examples=150, deadline=None)
+def test_nothing_is_drawn_outside_the_frame(points: list[tuple[float, float]], log: bool, kind: str) -> None:
+    series = [Series("a", [x for x, _ in points], [y for _, y in points], 0, markers=True)]
+    svg = line_chart("t", Axis("x", kind, log=log), Axis("y", kind, log=log), series, height=300.0)
+    assert svg == line_chart("t", Axis("x", kind, log=log), Axis("y", kind, log=log), series, height=300.0)
+    for path in _root(svg).iter(f"{SVG}path"):
+        for across, down in re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", path.get("d") or ""):
+            assert 0.0 <= float(across) <= WIDTH
+            assert 0.0 <= float(down) <= 300.0
+    ticks = [text for text in _texts(svg) if re.search(r"\d", text)]
+    assert len(ticks) <= 45

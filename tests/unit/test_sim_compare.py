@@ -1,0 +1,120 @@
+"""Comparisons in parallel: the same results whatever the number of workers, in the order that was asked for."""
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from policies.model.cluster import Cluster, Server
+from service.cli import comparison_files
+from service.cli.compare import Plan, Setting, compare
+from service.cli.sim import app
+from service.sim.experiment import SimulationOptions
+from service.sim.workloads.files import WorkloadError
+from service.sim.workloads.generate import generate
+from service.sim.workloads.model import Workload, WorkloadJob
+
+RUNNER = CliRunner()
+CLUSTER = Cluster("c", (Server("s1", 8), Server("s2", 8)))
+PLANS = [
+    Plan("slow first", "fifo", {}, "oracle"),
+    Plan("asrpt", "asrpt", {"preemption": "guided"}, "noisy:1"),
+    Plan("las", "las", {}, "none"),
+]
+
+
+def _setting(jobs: int = 60) -> Setting:
+    return Setting(generate(2, jobs, gpus=16, load=0.9), CLUSTER, SimulationOptions(keep_spans=True), draw=True)
+
+
+def test_processes_change_nothing(tmp_path: Path) -> None:
+    here = compare(_setting(), [replace(plan, folder=tmp_path / "a" / plan.policy) for plan in PLANS], 1)
+    there = compare(_setting(), [replace(plan, folder=tmp_path / "b" / plan.policy) for plan in PLANS], 2)
+    assert [found.result.policy for found in there] == ["slow first", "asrpt", "las"]
+    for one, other in zip(here, there, strict=True):
+        assert replace(one.result, wall_s=0.0) == replace(other.result, wall_s=0.0)
+        assert one.figures is not None
+        assert other.figures is not None
+        assert replace(one.figures, result=other.result) == other.figures
+    for plan in PLANS:
+        for name in ("jobs.csv", "batsim_jobs.csv"):
+            assert (tmp_path / "a" / plan.policy / name).read_bytes() == (
+                tmp_path / "b" / plan.policy / name
+            ).read_bytes()
+
+
+def test_an_error_in_a_worker_is_told_as_if_there_were_none() -> None:
+    setting = replace(_setting(), workload=Workload("big", (WorkloadJob("huge", 0.0, 99, 1.0),)))
+    for workers in (1, 2):
+        with pytest.raises(WorkloadError, match="job 'huge' needs 99 GPUs"):
+            compare(setting, PLANS, workers)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    (tmp_path / "w.csv").write_text("job_id,submit_time_s,gpus,duration_s\na,0,4,100\nb,10,2,50\nd,30,1,5\n")
+    (tmp_path / "c.yaml").write_text("schema: sooner.cluster/1\nservers: [{gpus: 4}]\n")
+    return ["--workload", str(tmp_path / "w.csv"), "--cluster", str(tmp_path / "c.yaml")]
+
+
+def test_policies_with_options_of_their_own_and_several_predictors(files: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = ["--policies", "asrpt:preemption=never, asrpt,sjf", "--predictors", "oracle,noisy:1", "--out", str(out)]
+    arguments += ["--restart-s", "0"]
+    result = RUNNER.invoke(app, ["compare", *files, *arguments, "--json"])
+    assert result.exit_code == 0, result.output
+    runs = json.loads(result.stdout)["runs"]
+    assert [(run["policy"], run["predictor"]) for run in runs] == [
+        (policy, predictor)
+        for policy in ("asrpt:preemption=never", "asrpt", "sjf")
+        for predictor in ("oracle", "noisy:1")
+    ]
+    assert (runs[0]["preemptions"], runs[2]["preemptions"] > 0) == (0, True)
+    assert (out / "asrpt-preemption=never" / "noisy-1" / "jobs.csv").exists()
+    assert json.loads((out / "comparison.json").read_text())["runs"] == runs
+    with (out / "comparison.csv").open() as stream:
+        assert [float(row["mean_jct_s"]) for row in csv.DictReader(stream)] == [run["mean_jct_s"] for run in runs]
+    many = RUNNER.invoke(app, ["compare", *files, *arguments[:3], "oracle,noisy:1,none"])
+    assert many.exit_code == 0, many.output
+    assert len(many.stdout.splitlines()) == 1 + 9, "many runs are told one a line"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--policies", "fifo,fifo"], "names one twice"),
+        (["--policies", "fifo", "--predictors", "none,none"], "names one twice"),
+        (["--policies", "asrpt:preemption"], "is not NAME=VALUE"),
+        (["--policies", "asrpt:colour=red"], "colour"),
+        (["--policies", "fifo", "--predictors", "oracle,crystal"], "unknown predictor 'crystal'"),
+        (["--policies", "asrpt:preemption=never", "--preemption", "always"], "both given"),
+    ],
+)
+def test_mistakes_are_told_before_anything_runs(files: list[str], arguments: list[str], said: str) -> None:
+    result = RUNNER.invoke(app, ["compare", *files, *arguments])
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_pictures_as_png(files: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("resvg_py", reason="PNG files need the extra 'png'")
+    result = RUNNER.invoke(app, ["compare", *files, "--policies", "fifo,las", "--png", str(tmp_path / "png")])
+    assert result.exit_code == 0, result.output
+    pictures = {path.name: path.read_bytes() for path in (tmp_path / "png").iterdir()}
+    assert {"jct-cdf.png", "gantt-1.png", "utilization.png"} <= set(pictures)
+    assert all(content.startswith(b"\x89PNG\r\n") for content in pictures.values())
+
+
+def test_png_without_its_package_says_what_to_install(
+    files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(comparison_files, "import_module", missing)
+    result = RUNNER.invoke(app, ["compare", *files, "--policies", "fifo", "--png", str(tmp_path / "png")])
+    assert result.exit_code == 2
+    assert "pip install 'sooner[png]'" in result.stderr

@@ -1,0 +1,193 @@
+"""What a report says of a comparison: its figures by hand, its sentences against the numbers they are made of."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.model.cluster import Cluster, Server
+from policies.registry import make_policy
+from service.sim.experiment import SimulationOptions, run
+from service.sim.report import comparison_html
+from service.sim.report_charts import charts
+from service.sim.report_data import (
+    GANTT_JOBS,
+    Bar,
+    Curve,
+    Group,
+    RunFigures,
+    binned_mean,
+    cdf,
+    figures,
+    fullest_window,
+    gang_class,
+    gantt_groups,
+)
+from service.sim.report_story import sensitivity, story
+from service.sim.results import Simulation
+from service.sim.workloads.generate import generate
+from service.sim.workloads.model import Workload, WorkloadJob
+
+CLUSTER = Cluster("c", (Server("s1", 2), Server("s2", 2)))
+JOBS = (
+    WorkloadJob("wide", 0.0, 4, 100.0, user="ada"),
+    WorkloadJob("short", 10.0, 1, 20.0, user="ben"),
+    WorkloadJob("pair", 40.0, 2, 20.0, user="ada"),
+)
+
+
+def _simulate(policy: str, options: dict[str, str] | None = None, predictor: str = "oracle") -> Simulation:
+    chosen = make_policy(policy, options)
+    return run(Workload("w", JOBS), CLUSTER, chosen, predictor, SimulationOptions(restart_s=0.0, keep_spans=True))
+
+
+def _figures(policy: str, predictor: str = "oracle") -> RunFigures:
+    return figures(_simulate(policy, predictor=predictor), policy)
+
+
+def test_spans_are_kept_where_asked_for_and_cover_the_time_held() -> None:
+    simulation = _simulate("srsf", {"preemption": "always"})
+    wide, short, pair = simulation.outcomes
+    # It stops for the short job and for the pair, and holds four GPUs in between.
+    assert [(span.start_s, span.end_s) for span in wide.spans] == [(0.0, 10.0), (30.0, 40.0), (60.0, 140.0)]
+    assert [(span.start_s, span.end_s) for span in short.spans] == [(10.0, 30.0)]
+    assert [share.gpus for share in pair.spans[0].placement.shares] == [2]
+    assert all(
+        sum(span.end_s - span.start_s for span in outcome.spans) == pytest.approx(outcome.held_s)
+        for outcome in simulation.outcomes
+    )
+    plain = run(Workload("w", JOBS), CLUSTER, make_policy("srsf", {"preemption": "always"}))
+    assert all(outcome.spans == () for outcome in plain.outcomes)
+    assert plain.outcomes[0].placement == wide.placement
+
+
+def test_errors_of_estimates_are_logarithms_of_the_factor() -> None:
+    simulation = run(Workload("w", JOBS), CLUSTER, make_policy("sjf"), "noisy:1")
+    drawn = [outcome.prediction_log_error for outcome in simulation.outcomes]
+    assert all(error is not None and error != 0.0 for error in drawn)
+    assert [o.prediction_log_error for o in run(Workload("w", JOBS), CLUSTER, make_policy("sjf")).outcomes] == [0.0] * 3
+    without = run(Workload("w", JOBS), CLUSTER, make_policy("las"), "none")
+    assert [outcome.prediction_log_error for outcome in without.outcomes] == [None] * 3
+
+
+def test_figures_of_three_jobs_in_a_row() -> None:
+    # First in, first out: 0-100 wide, then the short one and the pair side by side.
+    found = _figures("fifo")
+    assert found.jct_cdf == Curve((80.0, 100.0, 110.0), (1 / 3, 2 / 3, 1.0))
+    assert found.by_gang == (Group("1 GPU", 1, 110.0), Group("2 GPUs", 1, 80.0), Group("3-4 GPUs", 1, 100.0))
+    assert [group.label for group in found.by_user] == ["ada", "ben"]
+    assert found.by_user[0].mean_jct_s == 90.0
+    assert sum(found.busy.ys) * (120.0 / 300) == pytest.approx(4 * 100 + 1 * 20 + 2 * 20)
+    assert sum(found.queue.ys) * (120.0 / 300) == pytest.approx(90.0 + 60.0)
+    assert found.window_s == (0.0, 120.0)
+    assert [bar for bar in found.bars if bar.job_id == "wide"] == [
+        Bar(0.0, 100.0, 0, 2, 4, "wide", "ada", False),
+        Bar(0.0, 100.0, 2, 2, 4, "wide", "ada", False),
+    ]
+    assert found.prediction_log_error == 0.0
+
+
+def test_attempts_that_were_stopped_are_marked() -> None:
+    found = figures(_simulate("srsf", {"preemption": "always"}), "srsf")
+    wide = [bar for bar in found.bars if bar.job_id == "wide"]
+    assert [bar.preempted for bar in wide] == [True, True, True, True, False, False]
+
+
+TIMES = st.floats(min_value=0.0, max_value=1000.0)
+
+
+@given(intervals=st.lists(st.tuples(TIMES, TIMES, st.integers(1, 8)), max_size=30))
+@settings(max_examples=100, deadline=None)
+def test_bins_hold_as_much_as_the_intervals(intervals: list[tuple[float, float, int]]) -> None:
+    edges = np.linspace(-10.0, 1010.0, 38)
+    times = [at for a, b, _ in intervals for at in (min(a, b), max(a, b))]
+    steps = [float(step) for _, _, height in intervals for step in (height, -height)]
+    means = binned_mean(times, steps, edges)
+    area = sum(abs(b - a) * height for a, b, height in intervals)
+    assert float((means * np.diff(edges)).sum()) == pytest.approx(area, rel=1e-9, abs=1e-6)
+
+
+@given(values=st.lists(st.floats(min_value=0.0, max_value=1e9), min_size=1, max_size=900))
+@settings(max_examples=50, deadline=None)
+def test_distribution_functions_rise_to_one(values: list[float]) -> None:
+    curve = cdf(values)
+    assert len(curve.xs) <= 200
+    assert list(curve.xs) == sorted(curve.xs)
+    assert (curve.xs[-1], curve.ys[-1]) == (max(values), 1.0)
+    for x, y in zip(curve.xs, curve.ys, strict=True):
+        # With ties a quantile stands for one of several equal values.
+        assert sum(value < x for value in values) < y * len(values) + 1e-6 <= sum(v <= x for v in values) + 1e-3
+
+
+def test_gang_classes_and_the_rows_of_a_gantt_chart() -> None:
+    assert [gang_class(gpus) for gpus in (1, 2, 3, 4, 8, 9, 32, 33, 4096)] == [
+        *("1 GPU", "2 GPUs", "3-4 GPUs", "3-4 GPUs", "5-8 GPUs", "9-16 GPUs", "17-32 GPUs"),
+        *("33 GPUs or more", "33 GPUs or more"),
+    ]
+    assert gantt_groups([("a", 40), ("b", 24), ("c", 1)]) == [("a", 40), ("b", 24)]
+    assert gantt_groups([("a", 100), ("b", 1)]) == [("a", 100)]
+
+
+def test_the_window_is_around_the_largest_backlog_and_the_same_for_every_policy() -> None:
+    workload = generate(3, 3 * GANTT_JOBS, gpus=16, load=0.8)
+    cluster = Cluster("c", tuple(Server(f"s{index}", 8) for index in range(2)))
+    windows = [
+        fullest_window(run(workload, cluster, make_policy(name)).outcomes, cluster.gpus) for name in ("fifo", "las")
+    ]
+    assert windows[0] == windows[1]
+    inside = [job for job in workload.jobs if windows[0][0] <= job.submit_time_s <= windows[0][1]]
+    assert len(inside) == GANTT_JOBS
+
+
+def test_the_story_names_winner_saving_and_price() -> None:
+    fifo, las, srsf = _figures("fifo"), _figures("las"), figures(_simulate("srsf", {"preemption": "always"}), "srsf")
+    told = story([fifo, las, srsf])
+    best = min((fifo, las, srsf), key=lambda run: run.result.mean_jct_s)
+    assert told.startswith(f"{best.label} wins: ")
+    assert f"{best.result.ratio_to_lower_bound:.3f} times the lower bound" in told
+    assert f"It stops {best.result.preemptions} times" in told
+    assert story([fifo, replace(fifo, label="other")]).startswith("fifo and other are as good as equal")
+
+
+def test_a_run_that_left_jobs_behind_never_wins() -> None:
+    fifo = _figures("fifo")
+    fast = replace(fifo, label="fast", result=replace(fifo.result, mean_jct_s=1.0, ratio_to_lower_bound=None))
+    told = story([fast, fifo])
+    assert told.startswith("fifo finishes a job after")
+    assert told.endswith("fast did not finish all jobs and is not ranked.")
+    assert story([fast]).startswith("No run finished all jobs")
+
+
+def test_sensitivity_compares_the_worst_estimates_with_the_best() -> None:
+    exact = _figures("sjf")
+    blurred = replace(
+        exact,
+        result=replace(exact.result, predictor="noisy:1", mean_jct_s=2.0 * exact.result.mean_jct_s),
+        prediction_log_error=float(np.log(3.0)),
+    )
+    told = sensitivity([exact, blurred])
+    assert "with noisy:1, off by a factor of 3.00 on average" in told
+    assert "sjf 2.00 times" in told
+    assert sensitivity([exact]) == ""
+    same = replace(blurred, result=replace(exact.result, predictor="noisy:1"))
+    assert sensitivity([exact, same]) == "sjf takes no notice of estimates."
+
+
+def test_the_error_curve_appears_with_several_predictors_only() -> None:
+    runs = [_figures(policy, predictor) for policy in ("sjf", "las") for predictor in ("oracle", "noisy:1", "none")]
+    slugs = [chart.slug for chart in charts(runs, CLUSTER)]
+    assert slugs[:2] == ["cost-by-error", "preemptions-by-error"]
+    assert len(slugs) == len(set(slugs))
+    assert "cost-by-error" not in [chart.slug for chart in charts(runs[:1], CLUSTER)]
+    page = comparison_html(runs, "w", CLUSTER)
+    assert page == comparison_html(runs, "w", CLUSTER)
+    assert "las (noisy:1)" in page
+
+
+def test_a_workload_without_users_has_no_chart_of_users() -> None:
+    jobs = tuple(replace(job, user="") for job in JOBS)
+    found = figures(run(Workload("w", jobs), CLUSTER, make_policy("fifo")), "fifo")
+    assert found.by_user == ()
+    assert "jct-by-user" not in [chart.slug for chart in charts([found], CLUSTER)]
