@@ -141,24 +141,31 @@ def serve(run: Run) -> Served:
     The evidence of a chunk is what was predicted before it and had ended when it opened. Where that shows that walltimes are
     enforced, no answer lies beyond the job's own, as in the live predictor.
     """
-    free = blended(run.all_points)
-    limits = _log_walltimes(run)
-    held = {name: np.minimum(points, limits[:, None]) for name, points in free.items()}
-    labels, buckets = run.all_labels, np.array([example.bucket for example in run.examples], dtype=int)
+    candidates = blended(run.all_points)
+    labels, limits = run.all_labels, _log_walltimes(run)
+    buckets = np.array([example.bucket for example in run.examples], dtype=int)
     ended_at_s = np.array([example.ended_at_s for example in run.examples])
-    points = np.empty_like(free[SIMPLEST])
+    points = np.empty_like(candidates[SIMPLEST])
     predicted = np.empty(len(points))
     mixes: list[Mix] = []
     for chunk in run.chunks:
         known = np.flatnonzero(ended_at_s[: chunk.first] <= chunk.opened_s)
-        known = known[np.argsort(ended_at_s[known], kind="stable")]
-        candidates = held if _enforced(labels[known], limits[known]) else free
-        mix = choose(labels[known], buckets[known], {name: said[known] for name, said in candidates.items()})
+        known = _newest(known[np.argsort(ended_at_s[known], kind="stable")], buckets)
+        ceiling = limits if _enforced(labels[known], limits[known]) else np.full(len(limits), math.inf)
+        evidence = {name: np.minimum(said[known], ceiling[known, None]) for name, said in candidates.items()}
+        mix = choose(labels[known], buckets[known], evidence)
         mixes.append(mix)
-        for row in range(chunk.first, chunk.last):
-            points[row] = candidates[mix.distribution[buckets[row]]][row]
-            predicted[row] = middle(candidates[mix.point[buckets[row]]][row])
+        for bucket in range(len(BUCKETS)):
+            rows = chunk.first + np.flatnonzero(buckets[chunk.first : chunk.last] == bucket)
+            points[rows] = np.minimum(candidates[mix.distribution[bucket]][rows], ceiling[rows, None])
+            predicted[rows] = np.minimum(middle(candidates[mix.point[bucket]][rows]), ceiling[rows])
     return Served(points[run.test_start :], predicted[run.test_start :], tuple(mixes))
+
+
+def _newest(known: Rows, buckets: Rows) -> Rows:
+    """Of the rows, oldest first, those that can count as evidence: looking at all of them would cost time and memory."""
+    kept = [np.flatnonzero(buckets[known] == bucket)[-EVIDENCE_ROWS_MAX:] for bucket in range(len(BUCKETS))]
+    return known[np.sort(np.concatenate(kept))]
 
 
 def _log_walltimes(run: Run) -> Array:
