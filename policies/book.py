@@ -54,6 +54,9 @@ class Book:
     waiting_keys: dict[JobId, tuple[GangClass, Key]] = field(default_factory=dict)
     running: dict[Line, SortedList] = field(default_factory=dict)
     running_keys: dict[JobId, tuple[Line, Key]] = field(default_factory=dict)
+    on_server: dict[ServerIndex, dict[JobId, bool]] = field(default_factory=dict)
+    scattered: SortedList = field(default_factory=SortedList)
+    scattered_keys: dict[JobId, tuple[float, float, JobId]] = field(default_factory=dict)
     refreshes: list[tuple[float, JobId]] = field(default_factory=list)
     refresh_at_s: dict[JobId, float] = field(default_factory=dict)
     claims: dict[JobId, Placement] = field(default_factory=dict)
@@ -119,9 +122,17 @@ class Book:
 
     # Running jobs.
 
-    def hold(self, placement: Placement) -> None:
-        """Somebody holds these GPUs now."""
-        self.dirty.update(placement.servers)
+    def hold(self, job: JobId, placement: Placement) -> None:
+        """The job holds these GPUs now. ``on_server`` notes for each server who does, and whether on that server alone."""
+        for server in placement.servers:
+            self.dirty.add(server)
+            self.on_server.setdefault(server, {})[job] = len(placement.shares) == 1
+
+    def scatter(self, job: JobView, stretch: float) -> None:
+        """The running job is ``stretch`` times as slow as it could be elsewhere."""
+        key = (-stretch, job.submitted_at_s, job.id)
+        self.scattered.add(key)
+        self.scattered_keys[job.id] = key
 
     def index_running(self, job: JobView, rank: Rank, now_s: float, refresh_at_s: float | None) -> None:
         """Index (again) a job that could be preempted. Guarded jobs stay out: nobody may displace them."""
@@ -155,7 +166,13 @@ class Book:
         """The job holds these GPUs no more."""
         self.unindex_running(job)
         self.unleave(job)
-        self.dirty.update(placement.servers)
+        if (key := self.scattered_keys.pop(job, None)) is not None:
+            self.scattered.remove(key)
+        for server in placement.servers:
+            self.dirty.add(server)
+            holders = self.on_server.get(server)
+            if holders is not None:
+                holders.pop(job, None)
 
     def due_refreshes(self, now_s: float) -> Iterator[JobId]:
         """Running jobs whose rank must be computed anew."""
@@ -208,6 +225,9 @@ class Book:
     def leave(self, job: JobId, placement: Placement) -> None:
         """The job is being stopped: these GPUs will be vacated."""
         self.unindex_running(job)
+        self._note_leaving(job, placement)
+
+    def _note_leaving(self, job: JobId, placement: Placement) -> None:
         self.leaving[job] = placement
         for share in placement.shares:
             self.leaving_on.setdefault(share.server, {})[job] = share.gpus
@@ -266,8 +286,8 @@ class Book:
             self.sync_server(view, share.server)
 
     def pencil_leave(self, view: ClusterView, job: JobId, placement: Placement) -> None:
-        """Count the job as leaving until the decision ends."""
-        self.leave(job, placement)
+        """Count the job as leaving until the decision ends. It stays indexed, so that whoever walks the index may go on."""
+        self._note_leaving(job, placement)
         self._pencilled_leaving.append(job)
         for share in placement.shares:
             self.sync_server(view, share.server)

@@ -45,8 +45,7 @@ def check(view: ClusterView, decision: Decision) -> Sequence[Violation]:
             elif action.placement is not None and action.placement.gpus != job.spec.gpus:
                 violations.append(Violation("whole_gang", action.job, f"reserves {action.placement.gpus} GPUs"))
         else:
-            if job.spec.gpus_min is None or job.spec.gpus_max is None:
-                violations.append(Violation("resizes_elastic", action.job, "the job is rigid"))
+            violations.append(Violation("resizes_nothing_yet", action.job, "no executor can resize a running job"))
     return violations
 
 

@@ -11,7 +11,9 @@ from enum import Enum, auto
 from typing import Any
 
 from policies.book import Book, GangClass, Key
+from policies.defragment import make_room
 from policies.lifecycle import JobState
+from policies.migration import migrate, stretch
 from policies.model.decision import Change, ChangeKind, Decision, Reserve
 from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Explanation, Reason
@@ -102,6 +104,8 @@ class RankedPolicy:
         state = self.initial_state(view)
         self.restore(view, state, dump or {})
         for job in view.jobs.values():
+            if job.placement is not None:
+                state.hold(job.id, job.placement)
             if job.waiting or job.placement is not None:
                 state.may_guard(job)
             if job.reservation is not None:
@@ -116,6 +120,7 @@ class RankedPolicy:
                 state.unnoted.append(job.id)
             elif job.state in (JobState.STARTING, JobState.RUNNING):
                 self._index_running(view, job, state)
+                self._note_stretch(view, job, state)
         return state
 
     def _restore_notes(self, view: ClusterView, state: Book, dump: dict[str, Any]) -> None:
@@ -201,7 +206,8 @@ class RankedPolicy:
             state.unclaim(job.id)
             state.delayed_since_s.pop(job.id, None)
             state.reasons.pop(job.id, None)
-            state.hold(change.placement)
+            state.hold(job.id, change.placement)
+            self._note_stretch(view, job, state)
             if job.placement is None:
                 state.vacate(job.id, change.placement)
         elif kind is ChangeKind.PREEMPTING:
@@ -245,6 +251,12 @@ class RankedPolicy:
         rank = self.rank(view, job, state)
         state.index_running(job, rank, view.now_s, self.refresh_at_s(view, job, rank))
 
+    def _note_stretch(self, view: ClusterView, job: JobView, state: Book) -> None:
+        if self.options.preemption is Preemption.NEVER or job.placement is None:
+            return
+        if (ratio := stretch(job, view.cluster, job.placement)) is not None:
+            state.scatter(job, ratio)
+
     def _guard(self, view: ClusterView, state: Book) -> None:
         for job_id in state.fill_guard(view.now_s - self.options.guard_wait_s):
             job = view.jobs[job_id]
@@ -283,6 +295,7 @@ class RankedPolicy:
                 if outcome is Outcome.BLOCKED or delayed[gang] > DELAYED_PER_CLASS_MAX:
                     continue
             offer(gang, position + 1)
+        migrate(bid, view, plan)
         if bid.ripe_at_s is not None:
             plan.wakes_s.append(bid.ripe_at_s)
 
@@ -294,12 +307,18 @@ class RankedPolicy:
             if (until_s := self._delay_until_s(view, state, job, candidate)) is None:
                 plan.start(view, state, job.id, candidate.placement)
                 return Outcome.PLACED, Reason.STARTED
+            if (moved := make_room(bid, job, candidate)) is not None:
+                plan.reserve(view, state, job.id, *moved)
+                return Outcome.PLACED, Reason.RESERVED
             plan.wakes_s.append(until_s)
         found = find_victims(bid, job, key, consolidated_only=candidate is not None)
         if found is not None:
-            placement, victims = found
-            plan.reserve(view, state, job.id, placement, victims)
-            return Outcome.PLACED, Reason.RESERVED
+            better, victims = found
+            if (until_s := self._delay_until_s(view, state, job, better)) is None:
+                plan.reserve(view, state, job.id, better.placement, victims)
+                return Outcome.PLACED, Reason.RESERVED
+            plan.wakes_s.append(until_s)
+            return Outcome.DELAYED, Reason.CONSOLIDATION_DELAY
         if candidate is not None:
             if self.options.reserve:
                 state.pencil_start(view, candidate.placement)

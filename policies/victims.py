@@ -18,6 +18,9 @@ from policies.placement.choose import Candidate, consolidated, find
 if TYPE_CHECKING:
     from policies.ranked import RankedPolicy
 
+RESTARTS_PER_ATTEMPT_MIN = 2.0
+"""Where preemption is free of charge, an attempt lasts at least so many restarts: half of it is progress."""
+
 CANDIDATES_MAX = 256
 """Running jobs looked at, worst first, when one server's worth of GPUs is sought."""
 
@@ -30,10 +33,14 @@ class Bid:
         self.view = view
         self.book = book
         self._allowed = policy.options.preemption is not Preemption.NEVER
-        self._eta = policy.options.eta if policy.options.preemption is Preemption.GUIDED else 1.0
+        self.eta = policy.options.eta if policy.options.preemption is Preemption.GUIDED else 1.0
         self._ranks: dict[JobId, float] = {}
         self._worst = book.worst_running(view.now_s)
         self._looked_at: list[JobView] = []
+        self._attempt_s_min = policy.options.attempt_duration_s_min
+        if policy.options.preemption is Preemption.ALWAYS:
+            # Without a price, jobs of equal attained service would swap for ever and only restart.
+            self._attempt_s_min = max(self._attempt_s_min, RESTARTS_PER_ATTEMPT_MIN * view.costs.restart_s)
         self.ripe_at_s: float | None = None
         """When the first of the jobs that have not run for ``attempt_duration_s_min`` yet will have."""
 
@@ -48,24 +55,33 @@ class Bid:
         """Virtual seconds that stopping the job costs."""
         if self.policy.options.preemption is Preemption.ALWAYS:
             return 0.0
+        return job.spec.gpus / self.book.gpus * self.seconds_lost(job)
+
+    def seconds_lost(self, job: JobView) -> float:
+        """Seconds of the job's own time that stopping it costs."""
         costs = self.view.costs
-        seconds = costs.checkpoint_s + costs.restart_s + job.lost_s(self.view.now_s)
-        return job.spec.gpus / self.book.gpus * seconds
+        return costs.checkpoint_s + costs.restart_s + job.lost_s(self.view.now_s)
+
+    def ripe(self, job: JobView) -> bool:
+        """Whether the job's attempt has run for long enough to be stopped; notes when the next one will have."""
+        started_at_s = job.attempt_started_at_s
+        if started_at_s is None:
+            return False
+        ripe_at_s = started_at_s + self._attempt_s_min
+        if ripe_at_s > self.view.now_s:
+            self.ripe_at_s = ripe_at_s if self.ripe_at_s is None else min(self.ripe_at_s, ripe_at_s)
+            return False
+        return True
 
     def displaces(self, key: Key, victim: JobView) -> bool:
         """Whether a job with this key may displace this one, the price apart."""
-        started_at_s = victim.attempt_started_at_s
-        if started_at_s is None:
-            return False
-        ripe_at_s = started_at_s + self.policy.options.attempt_duration_s_min
-        if ripe_at_s > self.view.now_s:
-            self.ripe_at_s = ripe_at_s if self.ripe_at_s is None else min(self.ripe_at_s, ripe_at_s)
+        if not self.ripe(victim):
             return False
         if key.tier == 0:
             return True
         if -key.minus_priority != victim.priority:
             return -key.minus_priority > victim.priority
-        return key.rank < self._eta * self.rank(victim)
+        return key.rank < self.eta * self.rank(victim)
 
     def pays(self, key: Key, victims: Sequence[JobView]) -> bool:
         """Whether displacing all of them pays, the price included; jobs of smaller priority cost nothing."""
@@ -73,7 +89,7 @@ class Bid:
             return True
         equals = [victim for victim in victims if victim.priority >= -key.minus_priority]
         worst_of_best = min((self.rank(victim) for victim in equals), default=math.inf)
-        return key.rank < self._eta * worst_of_best - sum(self.price(victim) for victim in equals)
+        return key.rank < self.eta * worst_of_best - sum(self.price(victim) for victim in equals)
 
     def candidates(self, key: Key) -> Iterator[JobView]:
         """Running jobs that the key may displace, worst first."""
@@ -82,14 +98,11 @@ class Bid:
         for victim in self._worst_first():
             if self.displaces(key, victim):
                 yield victim
-            elif key.tier and -key.minus_priority <= victim.priority and self.rank(victim) * self._eta <= key.rank:
+            elif key.tier and -key.minus_priority <= victim.priority and self.rank(victim) * self.eta <= key.rank:
                 return
 
     def _worst_first(self) -> Iterator[JobView]:
-        """Running jobs that the decision does not stop yet. Each is fetched from the book once, however many jobs bid.
-
-        Only jobs that were fetched are stopped, and those stand behind the ones still to come: the book's order holds.
-        """
+        """Running jobs that the decision does not stop yet. Each is fetched from the book once, however many jobs bid."""
         position = 0
         while True:
             if position == len(self._looked_at):
@@ -111,39 +124,42 @@ class Bid:
 
 def find_victims(
     bid: Bid, job: JobView, key: Key, *, consolidated_only: bool
-) -> tuple[Placement, tuple[JobId, ...]] | None:
+) -> tuple[Candidate, tuple[JobId, ...]] | None:
     """A placement on GPUs that are free, being vacated, or held by jobs worth displacing; and those jobs.
 
     ``consolidated_only``: the job could start elsewhere already, so only a placement that keeps its traffic local counts.
     GPUs that are being vacated anyway are used before anyone else is stopped. O(victims log n).
     """
-    soon = _Soon(bid)
+    soon = Soon(bid)
     try:
         if (candidate := soon.fit(job, consolidated_only)) is not None:
-            return (candidate.placement, ()) if soon.added else None
+            return (candidate, ()) if soon.added else None
         picked = _enough(bid, soon, job, key)
+        scattered = None
         if picked is not None and (candidate := soon.fit(job, consolidated_only)) is not None:
             victims = _needed(bid, candidate.placement, picked, soon)
             if bid.pays(key, victims):
-                return candidate.placement, tuple(victim.id for victim in victims)
+                scattered = candidate, tuple(victim.id for victim in victims)
+                if job.iteration_times is None or consolidated(candidate, job.iteration_times):
+                    return scattered
         if picked is None or job.iteration_times is None:
-            return None
+            return scattered
         soon.restore()
-        return _one_server(bid, soon, job, key)
+        return _one_server(bid, soon, job, key) or scattered
     finally:
         soon.restore()
 
 
-class _Soon:
+class Soon:
     """The pool as it will be when those who leave have left, lent for a moment: :meth:`restore` gives it back."""
 
-    def __init__(self, bid: Bid) -> None:
+    def __init__(self, bid: Bid, *, also_leaving: bool = True) -> None:
         self._bid = bid
         self._before: dict[ServerIndex, int] = {}
         self._balance: dict[ServerIndex, int] = {}
         self.added = 0
         self.added_jobs = 0
-        for server in bid.book.leaving_on:
+        for server in bid.book.leaving_on if also_leaving else ():
             self.add(server, 0)
 
     def add(self, server: ServerIndex, gpus: int) -> None:
@@ -189,7 +205,7 @@ class _Soon:
         self.added_jobs = 0
 
 
-def _enough(bid: Bid, soon: _Soon, job: JobView, key: Key) -> list[JobView] | None:
+def _enough(bid: Bid, soon: Soon, job: JobView, key: Key) -> list[JobView] | None:
     """Take the worst running jobs away until the count of GPUs is enough; None if the eligible ones are too few."""
     picked: list[JobView] = []
     missing = job.spec.gpus - bid.book.pool.free_of_type(job.spec.gpu_type)
@@ -208,7 +224,7 @@ def _enough(bid: Bid, soon: _Soon, job: JobView, key: Key) -> list[JobView] | No
     return None
 
 
-def _needed(bid: Bid, placement: Placement, picked: Sequence[JobView], soon: _Soon) -> list[JobView]:
+def _needed(bid: Bid, placement: Placement, picked: Sequence[JobView], soon: Soon) -> list[JobView]:
     """Those of the picked jobs without whom the placement would lack GPUs; the best-ranked are spared first."""
     spare: dict[ServerIndex, int] = {}
     for share in placement.shares:
@@ -226,7 +242,7 @@ def _needed(bid: Bid, placement: Placement, picked: Sequence[JobView], soon: _So
     return needed
 
 
-def _one_server(bid: Bid, soon: _Soon, job: JobView, key: Key) -> tuple[Placement, tuple[JobId, ...]] | None:
+def _one_server(bid: Bid, soon: Soon, job: JobView, key: Key) -> tuple[Candidate, tuple[JobId, ...]] | None:
     """Free one whole server's worth of GPUs for a job that communicates: the first server that the worst jobs open."""
     by_server: dict[ServerIndex, list[JobView]] = {}
     freed: dict[ServerIndex, int] = {}
@@ -248,8 +264,8 @@ def _one_server(bid: Bid, soon: _Soon, job: JobView, key: Key) -> tuple[Placemen
 
 def _take_server(
     bid: Bid, job: JobView, key: Key, victims: Sequence[JobView]
-) -> tuple[Placement, tuple[JobId, ...]] | None:
-    soon = _Soon(bid)
+) -> tuple[Candidate, tuple[JobId, ...]] | None:
+    soon = Soon(bid)
     try:
         for victim in victims:
             soon.add_job(victim)
@@ -259,7 +275,7 @@ def _take_server(
         needed = _needed(bid, candidate.placement, victims, soon)
         if not bid.pays(key, needed):
             return None
-        return candidate.placement, tuple(victim.id for victim in needed)
+        return candidate, tuple(victim.id for victim in needed)
     finally:
         soon.restore()
 

@@ -24,7 +24,7 @@ def apply_action(cycle: Cycle, action: Action) -> Change:
         if action.placement is not None:
             job.reason = Reason.RESERVED
         return Change(ChangeKind.RESERVED, job.id, action.placement)
-    raise TypeError("Resize is for elastic policies; the engine's invariants refuse it for rigid jobs")
+    raise TypeError("Resize is for elastic policies; the invariants refuse it until an executor can do it")
 
 
 def _start(cycle: Cycle, job: JobRecord, action: Start) -> Change:

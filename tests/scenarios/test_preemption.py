@@ -39,7 +39,17 @@ def test_hysteresis_keeps_jobs_of_like_length_apart() -> None:
 def test_always_preempts_at_no_price() -> None:
     story = cluster("1x4", policy("asrpt", guard_share=0, preemption="always"), costs=ExecutorCosts(restart_s=60.0))
     story.job("long", gpus=4, runs_s=1000).until(0)
-    story.job("like", gpus=4, runs_s=999).until(0).preempts("long").starts("like")
+    story.job("like", gpus=4, runs_s=870).until(119).preempts()
+    # An attempt lasts at least two restarts: at 120 s, 880 s of the long job are left.
+    story.until(120).preempts("long").starts("like")
+
+
+def test_equal_jobs_that_nobody_can_predict_do_not_swap_for_ever() -> None:
+    """Ranked by attained service, free of charge, with a restart of a minute: each attempt still makes progress."""
+    story = cluster("1x1", policy("srsf", guard_share=0), costs=ExecutorCosts(restart_s=60.0))
+    story.job("a", runs_s=600, predicted=None).job("b", runs_s=600, predicted=None)
+    story.to_the_end()
+    assert story.clock.now_s() < 3000
 
 
 def test_never_preempts_nobody() -> None:

@@ -80,7 +80,7 @@ def test_what_is_free_for_all_is_free_less_claims_that_nobody_vacates_for() -> N
     for record, gpus in ((job(1, 3), 3), (job(2, 2), 2)):
         world.add_job(record)
         world.bind(record.id, on((0, gpus)))
-        book.hold(on((0, gpus)))
+        book.hold(JobId(1), on((0, gpus)))
     book.sync(world)
     assert book.pool.free(ServerIndex(0)) == 3
     book.claim(JobId(9), on((0, 4)))
@@ -109,7 +109,7 @@ def test_the_pencil_leaves_no_trace() -> None:
     world, book = make(4, 4)
     world.add_job(job(1, 2))
     world.bind(JobId(1), on((0, 2)))
-    book.hold(on((0, 2)))
+    book.hold(JobId(1), on((0, 2)))
     book.claim(JobId(7), on((1, 1)))
     book.sync(world)
     before = [book.pool.free(ServerIndex(server)) for server in (0, 1)]

@@ -73,7 +73,7 @@ def test_a_good_decision_breaks_nothing(world: World) -> None:
         ([Reserve(JobId(1), on((0, 2)))], ["reserves_for_waiting"]),
         ([Start(JobId(2), on((0, 2))), Reserve(JobId(2), None)], ["reserves_for_waiting"]),
         ([Reserve(JobId(2), on((0, 1)))], ["whole_gang"]),
-        ([Resize(JobId(1), on((0, 2)))], ["resizes_elastic"]),
+        ([Resize(JobId(1), on((0, 2)))], ["resizes_nothing_yet"]),
     ],
 )
 def test_each_rule(world: World, actions: list[Action], expected: list[str]) -> None:

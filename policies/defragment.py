@@ -1,0 +1,104 @@
+"""Making room on whole servers: small jobs are moved so that a gang whose traffic would cross servers stays inside.
+
+Our construction. Enough GPUs are free, but scattered. Jobs that lose nothing but a restart by running elsewhere are stopped
+on the servers where that frees most; they start again on the GPUs that the gang does not take. Done iff
+eta x (g / G) x remaining time x (stretch scattered - stretch consolidated) > sum over moved v of (g_v / G) x (checkpoint_s +
+restart_s + lost_s(v)): what the gang gains against what the moved jobs lose. Whose rank is better does not matter, because
+nobody gives up its GPUs: the moved jobs only change places. A job of larger priority is left alone.
+"""
+
+from collections.abc import Sequence
+
+from policies.model.ids import JobId, ServerIndex
+from policies.model.placement import Placement
+from policies.model.view import JobView
+from policies.options import Preemption
+from policies.placement.choose import Candidate
+from policies.rank import expected_remaining_s
+from policies.victims import Bid, Soon
+
+SERVERS_TRIED_MAX = 16
+"""Servers looked at, those with most free GPUs first."""
+
+
+def make_room(bid: Bid, job: JobView, scattered: Candidate) -> tuple[Placement, tuple[JobId, ...]] | None:
+    """A consolidated placement for the job and the jobs that move for it; None where that does not pay.
+
+    O(SERVERS_TRIED_MAX x jobs on a server).
+    """
+    times, remaining_s = job.iteration_times, expected_remaining_s(job, bid.view.now_s)
+    if bid.policy.options.preemption is Preemption.NEVER or times is None or scattered.iteration_s is None:
+        return None
+    if remaining_s is None:
+        return None
+    movers = _movers(bid, job, scattered)
+    if movers is None:
+        return None
+    soon = Soon(bid, also_leaving=False)
+    try:
+        for mover in movers:
+            soon.add_job(mover)
+        candidate = soon.fit(job, consolidated_only=True)
+    finally:
+        soon.restore()
+    if candidate is None or candidate.iteration_s is None:
+        return None
+    gain_s = remaining_s * (scattered.iteration_s - candidate.iteration_s) / times.min_s
+    used = set(candidate.placement.servers)
+    needed = [mover for mover in movers if mover.placement is not None and used.intersection(mover.placement.servers)]
+    cost = sum(mover.spec.gpus * bid.seconds_lost(mover) for mover in needed)
+    if bid.eta * job.spec.gpus * gain_s <= cost:
+        return None
+    return candidate.placement, tuple(mover.id for mover in needed)
+
+
+def _movers(bid: Bid, job: JobView, scattered: Candidate) -> Sequence[JobView] | None:
+    """Jobs whose leaving would open enough whole shares for the gang, on as few servers as can be; None if there are none."""
+    servers = bid.view.cluster.servers
+    gpu_type = servers[scattered.placement.servers[0]].gpu_type
+    offers: list[tuple[int, float, ServerIndex, list[JobView]]] = []
+    for looked_at, (server, free) in enumerate(bid.book.pool.fullest(gpu_type)):
+        if looked_at == SERVERS_TRIED_MAX:
+            break
+        movable = [other for other in _on(bid, server) if other.priority <= job.priority and _moves_easily(bid, other)]
+        room = free + sum(other.spec.gpus for other in movable)
+        cost = sum(other.spec.gpus * bid.seconds_lost(other) for other in movable)
+        offers.append((room, cost, server, movable))
+    offers.sort(key=lambda offer: (-offer[0], offer[1], offer[2]))
+    chosen, missing = [], job.spec.gpus
+    for room, _, server, movable in offers:
+        if missing <= 0:
+            break
+        chosen.append((server, min(room, missing), movable))
+        missing -= room
+    if missing > 0:
+        return None
+    return [mover for server, share, movable in chosen for mover in _fewest(bid, server, share, movable)]
+
+
+def _fewest(bid: Bid, server: ServerIndex, share: int, movable: Sequence[JobView]) -> list[JobView]:
+    """Of the movable jobs those that lose least, until the share is free."""
+    missing = share - bid.book.pool.free(server)
+    picked: list[JobView] = []
+    for mover in sorted(movable, key=lambda other: (bid.seconds_lost(other), -other.spec.gpus, other.id)):
+        if missing <= 0:
+            break
+        picked.append(mover)
+        missing -= mover.spec.gpus
+    return picked
+
+
+def _on(bid: Bid, server: ServerIndex) -> list[JobView]:
+    """Running jobs that hold GPUs of the server and no others, in the order of their numbers."""
+    return [
+        bid.view.jobs[job_id]
+        for job_id, alone in sorted(bid.book.on_server.get(server, {}).items())
+        if alone and job_id not in bid.book.leaving
+    ]
+
+
+def _moves_easily(bid: Bid, job: JobView) -> bool:
+    """Whether any other GPUs are as good for the job, and its attempt has run for long enough."""
+    times = job.iteration_times
+    local = times is None or times.max_s <= bid.policy.options.tau * times.min_s
+    return local and bid.ripe(job)
