@@ -42,6 +42,7 @@ from service.engine.world import Costs
 from service.executors.fake import FakeExecutor
 from service.executors.gpus import GpuInfo, detect, local_cluster
 from service.executors.local import LocalExecutor
+from service.forecasting import Forecaster
 from service.settings import Settings, SettingsError
 from service.startup import StartError, bind, configured_policy, exclusive, listen, open_current
 from service.tasks.loop import LoopSettings, SchedulerLoop
@@ -129,6 +130,7 @@ class Service:
             self.scheduler,
             LoopSettings(settings.reschedule_period_s, settings.poll_period_s),
         )
+        self.forecaster = Forecaster(self.loop, self.clock.now_s, self.predictor.preview, settings)
         self.server = uvicorn.Server(
             uvicorn.Config(
                 create_app(self._dependencies()), log_config=None, access_log=False, timeout_graceful_shutdown=5
@@ -273,6 +275,8 @@ class Service:
             train=self._train,
             promote=self._promote,
             progress_sink=self._accept_progress,
+            forecast=self.forecaster.current,
+            plan=self.forecaster.plan,
         )
 
     def _migrated(self) -> bool:

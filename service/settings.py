@@ -188,6 +188,17 @@ class Settings(BaseSettings):
         100, 1, 1_000_000, "The policy's own state is stored with every so many cycles: replay starts from there."
     )
 
+    # How it looks ahead.
+    forecast_samples: int = _between(
+        20, 5, 1000, "Sampled futures behind a forecast; a long queue gets fewer. Twenty show a spread, more cost CPU."
+    )
+    forecast_jobs_max: int = _between(
+        1000, 1, 100_000, "Unfinished jobs up to which there are forecasts: each future runs all of them to their end."
+    )
+    forecast_timeout_s: float = _between(
+        10.0, 0.1, 600.0, "A forecast that takes longer is given up, and says so: whoever asked is waiting for it."
+    )
+
     # How it learns.
     retrain_period_s: float = _between(
         _DAY_S, 60.0, 30 * _DAY_S, "How often the models are trained anew: habits change by the day, not by the hour."

@@ -18,7 +18,9 @@ from policies.model.reasons import Explanation
 from service.api.idempotency import Keys
 from service.db.session import Database
 from service.engine.events import Fact
+from service.forecasting import Planned
 from service.settings import Settings
+from service.sim.forecast import Forecast
 
 
 class Refused(Exception):
@@ -81,7 +83,8 @@ class ApiDependencies:
     transaction. ``now_s`` is the wall clock in seconds since the Unix epoch. ``nudge`` wakes the loop and returns at once.
     ``explain`` is None for a job that the loop does not hold (ended, or not seen yet). ``train`` starts a retraining and
     returns its run's id, ``promote`` makes a model the champion; both raise :class:`Refused`. ``migrated`` says whether
-    the schema is this program's.
+    the schema is this program's. ``forecast`` raises :class:`~service.sim.forecast.NoForecast`; it and ``plan`` take
+    seconds for a long queue.
     """
 
     settings: Settings
@@ -99,6 +102,8 @@ class ApiDependencies:
     train: Callable[[], int]
     promote: Callable[[str], None]
     progress_sink: ProgressSink
+    forecast: Callable[[], Forecast]
+    plan: Callable[[Sequence[JobSpec]], Planned]
 
 
 async def _dependencies(request: Request) -> ApiDependencies:

@@ -2,7 +2,7 @@
 
 import secrets
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,8 +16,12 @@ from httpx import Client
 from sqlalchemy import update
 
 from policies.model.cluster import Cluster, Server
+from policies.model.estimate import Estimate, Unit
 from policies.model.ids import AttemptId, JobId
+from policies.model.job import JobSpec
 from policies.model.reasons import Explanation
+from policies.placement.choose import find
+from policies.placement.pool import FreePool
 from service.api.app import create_app
 from service.api.deps import ApiDependencies, ClusterNow, LoopStatus, Refused
 from service.api.idempotency import Keys
@@ -27,7 +31,9 @@ from service.db.session import Database, open_database
 from service.db.store import SqlStore
 from service.db.tables import ServerRow, table
 from service.executors.logs import LogChunk
+from service.forecasting import Planned, PlannedJob
 from service.settings import Settings
+from service.sim.forecast import Forecast, JobForecast, NoForecast
 from tests.api.client import client_of
 
 TOKEN = secrets.token_urlsafe(32)
@@ -61,6 +67,9 @@ class World:
     trainings: int = 0
     refusal: str = ""
     promoted: list[str] = field(default_factory=list)
+    forecast: Forecast | None = None
+    planned: list[JobSpec] = field(default_factory=list)
+    outlook: JobForecast | None = None
 
     def dependencies(self) -> ApiDependencies:
         return ApiDependencies(
@@ -79,6 +88,8 @@ class World:
             train=self._train,
             promote=self._promote,
             progress_sink=self._progress,
+            forecast=self._forecast,
+            plan=self._plan,
         )
 
     def _waits_for_the_loop(self) -> None:
@@ -122,6 +133,24 @@ class World:
             raise Refused(self.refusal)
         self.trainings += 1
         return self.trainings
+
+    def _forecast(self) -> Forecast:
+        self._waits_for_the_loop()
+        if self.forecast is None:
+            raise NoForecast("No unfinished job has a prediction yet.")
+        return self.forecast
+
+    def _plan(self, specs: Sequence[JobSpec]) -> Planned:
+        self._waits_for_the_loop()
+        self.planned += specs
+        cluster = self._cluster().cluster
+        pool = FreePool(cluster, [server.gpus for server in cluster.servers])
+        estimate = Estimate((10.0, 20.0, 30.0), Unit.ITERATIONS, "told", seconds_per_unit=0.5)
+        reason = None if self.outlook is not None else "No unfinished job has a prediction yet."
+        return Planned(
+            self.now_s,
+            [PlannedJob(spec, estimate, find(pool, cluster, spec), True, self.outlook, reason) for spec in specs],
+        )
 
     def _promote(self, model_id: str) -> None:
         self._waits_for_the_loop()

@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from fastapi import Body, Header, Query, Response
+from sqlalchemy import Connection
 from sqlmodel import Session
 
 from policies.lifecycle import TERMINAL, JobState
@@ -25,6 +26,7 @@ from service.api.routers.common import JobPath, NoBody, job_or_404, problems, ro
 from service.api.schemas import TEXT_MAX, HoldBody, JobBody, PriorityBody, SubmissionBody
 from service.db import reads
 from service.engine.events import Fact, FactKind
+from service.settings import Settings
 
 routes = router("jobs")
 
@@ -54,11 +56,8 @@ def submit(dependencies: Deps, keys: KeyStore, keyed: Keyed, body: SubmissionBod
 
 def _insert(session: Session, dependencies: ApiDependencies, specs: list[JobSpec], single: bool) -> Answer:
     connection = session.connection()
-    _check_dependencies(specs, reads.existing_jobs(connection, {job for spec in specs for job in spec.after}), single)
-    limit = dependencies.settings.jobs_queued_max
-    if reads.unfinished_jobs(connection) + len(specs) > limit:
-        detail = f"At most {limit} unfinished jobs (setting jobs_queued_max)."
-        raise Problem(ProblemType.QUEUE_FULL, detail, headers={"Retry-After": "60"})
+    check_dependencies(connection, specs, single)
+    check_room(connection, dependencies.settings, len(specs))
     ids = dependencies.store.submit(session, specs, dependencies.now_s())
     documents = [job_document(summary) for summary in reads.jobs_by_id(connection, ids)]
     if single:
@@ -67,7 +66,17 @@ def _insert(session: Session, dependencies: ApiDependencies, specs: list[JobSpec
     return Answer(201, body, "/v1/jobs")
 
 
-def _check_dependencies(specs: list[JobSpec], known: set[int], single: bool) -> None:
+def check_room(connection: Connection, settings: Settings, more: int) -> None:
+    """429 if so many more jobs were too many."""
+    limit = settings.jobs_queued_max
+    if reads.unfinished_jobs(connection) + more > limit:
+        detail = f"At most {limit} unfinished jobs (setting jobs_queued_max)."
+        raise Problem(ProblemType.QUEUE_FULL, detail, headers={"Retry-After": "60"})
+
+
+def check_dependencies(connection: Connection, specs: list[JobSpec], single: bool) -> None:
+    """422 that points to every job in 'after' that does not exist."""
+    known = reads.existing_jobs(connection, {job for spec in specs for job in spec.after})
     faults = [
         Fault(
             f"There is no job {needed}",

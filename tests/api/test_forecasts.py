@@ -1,0 +1,115 @@
+"""Forecasts and plans over HTTP."""
+
+from fastapi import FastAPI
+from httpx import Client
+
+from policies.model.ids import JobId
+from service.db import reads
+from service.db.tables import FactRow, JobRow, table
+from service.sim.forecast import Forecast, JobForecast, Spread
+from tests.api.conftest import NOW_S, World
+from tests.api.helpers import assert_problem, plain_job
+
+START = Spread(NOW_S, NOW_S + 60.0, NOW_S + 3600.0)
+START_DOCUMENT = {"p10": "2026-01-01T00:00:00Z", "p50": "2026-01-01T00:01:00Z", "p90": "2026-01-01T01:00:00Z"}
+
+
+def told(number: int, reason: str | None = None) -> JobForecast:
+    return JobForecast(JobId(number), None if reason else START, None if reason else START, 20, "14 past runs", reason)
+
+
+def set_state(world: World, number: int, state: str) -> None:
+    with world.database.writing() as session:
+        session.connection().execute(table(JobRow).update().where(table(JobRow).c.id == number).values(state=state))
+
+
+def test_the_queue_and_one_job(client: Client, world: World) -> None:
+    for _ in range(2):
+        client.post("/v1/jobs", json=plain_job())
+    world.forecast = Forecast(NOW_S, 20, {JobId(2): told(2, "It is held."), JobId(1): told(1)})
+    whole = client.get("/v1/forecasts").json()
+    assert (whole["made_at"], whole["samples"]) == ("2026-01-01T00:00:00Z", 20)
+    assert [each["job_id"] for each in whole["forecasts"]] == [1, 2]
+    assert whole["forecasts"][0] == {
+        "job_id": 1,
+        "made_at": "2026-01-01T00:00:00Z",
+        "start_at": START_DOCUMENT,
+        "finish_at": START_DOCUMENT,
+        "samples": 20,
+        "source": "14 past runs",
+        "reason": None,
+    }
+    assert whole["forecasts"][1]["start_at"] is None
+    assert whole["forecasts"][1]["reason"] == "It is held."
+    for number in (1, 2):
+        assert client.get(f"/v1/jobs/{number}/forecast").json() == whole["forecasts"][number - 1]
+
+
+def test_every_absence_has_a_reason(client: Client, world: World) -> None:
+    assert_problem(client.get("/v1/jobs/1/forecast"), "not-found")
+    client.post("/v1/jobs", json=plain_job())
+    for path in ("/v1/forecasts", "/v1/jobs/1/forecast"):
+        assert assert_problem(client.get(path), "conflict")["detail"] == "No unfinished job has a prediction yet."
+    world.forecast = Forecast(NOW_S, 20, {})
+    assert "next cycle" in assert_problem(client.get("/v1/jobs/1/forecast"), "conflict")["detail"]
+    set_state(world, 1, "failed")
+    assert "failed" in assert_problem(client.get("/v1/jobs/1/forecast"), "job-finished")["detail"]
+
+
+def test_a_job_document_names_the_route(client: Client) -> None:
+    job = client.post("/v1/jobs", json=plain_job()).json()
+    assert job["eta"] is None
+    assert "/v1/jobs/{id}/forecast" in job["eta_reason"]
+
+
+def test_a_plan_says_what_would_come_and_stores_nothing(client: Client, world: World) -> None:
+    world.outlook = told(7)
+    answer = client.post("/v1/plans", json={"jobs": [plain_job(name="a", gpus=6), plain_job(name="b", gpus=1)]})
+    assert answer.status_code == 200
+    body = answer.json()
+    assert body["made_at"] == "2026-01-01T00:00:00Z"
+    assert [each["name"] for each in body["plans"]] == ["a", "b"] == [spec.name for spec in world.planned]
+    first = body["plans"][0]
+    assert first["prediction"] == {
+        "p10": 10.0,
+        "p50": 20.0,
+        "p90": 30.0,
+        "unit": "iterations",
+        "source": "told",
+        "model_version": None,
+        "seconds_per_unit": 0.5,
+    }
+    assert first["placement"] == [{"server": "a", "gpus": 4}, {"server": "b", "gpus": 2}]
+    assert (first["start_at"], first["finish_at"]) == (START_DOCUMENT, START_DOCUMENT)
+    assert (first["samples"], first["source"], first["reason"]) == (20, "14 past runs", None)
+    assert world.nudges == 0
+    with world.database.reading() as session:
+        assert reads.unfinished_jobs(session.connection()) == 0
+        assert session.connection().execute(table(FactRow).select()).all() == []
+
+
+def test_a_plan_is_checked_like_a_submission(client: Client, world: World) -> None:
+    assert_problem(client.post("/v1/plans", json=plain_job(colour="red")), "invalid-body", ["/colour"])
+    assert_problem(client.post("/v1/plans", json=plain_job(gpus=9)), "never-fits", ["/gpus"])
+    assert_problem(client.post("/v1/plans", json=plain_job(after=[5])), "invalid-body", ["/after/0"])
+    assert world.planned == []
+
+
+def test_a_plan_behind_a_failed_job_says_that_it_would_be_cancelled(client: Client, world: World) -> None:
+    client.post("/v1/jobs", json=plain_job())
+    set_state(world, 1, "failed")
+    world.outlook = told(7)
+    (found,) = client.post("/v1/plans", json=plain_job(after=[1])).json()["plans"]
+    assert found["start_at"] is None
+    assert found["finish_at"] is None
+    assert found["reason"] == "Job 1 in 'after' has not succeeded: this job would be cancelled at once."
+    set_state(world, 1, "succeeded")
+    (found,) = client.post("/v1/plans", json=plain_job(after=[1])).json()["plans"]
+    assert found["start_at"] == START_DOCUMENT
+
+
+def test_a_plan_that_would_overfill_the_queue_is_refused(app: FastAPI, world: World, client: Client) -> None:
+    world.settings = world.settings.model_copy(update={"jobs_queued_max": 1})
+    app.state.dependencies = world.dependencies()
+    assert client.post("/v1/plans", json=plain_job()).status_code == 200
+    assert_problem(client.post("/v1/plans", json={"jobs": [plain_job()] * 2}), "queue-full")
