@@ -11,6 +11,7 @@ from service.db.session import Database
 from service.db.store import SqlStore
 from service.engine.engine import Engine
 from service.engine.record import JobRecord
+from service.sim.drive import Drive
 from service.sim.experiment import SimulationOptions, Simulator
 from service.sim.jobs import prepare
 from service.sim.results import JobOutcome
@@ -38,6 +39,10 @@ class SqlSimulator(Simulator):
         old = self.engine
         ports = replace(old._ports, store=self.store)
         self.engine: Engine[Any] = Engine(make_policy(self._policy), CLUSTER, ports, old._costs, old.settings)
+        # What the old engine asked to be woken for is asked again by the new one, but only at its first cycle.
+        wake_at_s = self._drive._wake_at_s
+        self._drive = Drive(self.engine, self.clock)
+        self._drive._wake_at_s = wake_at_s
 
     def step(self) -> bool:
         """One instant, and now and then a restart."""
