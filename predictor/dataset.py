@@ -5,7 +5,7 @@ events as they happen, the other by replaying rows, so a feature means the same 
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final
@@ -31,7 +31,7 @@ class Example:
     """
 
     submission: Submission
-    features: tuple[float, ...]
+    features: Sequence[float]
     runs: int
     baselines: tuple[float, ...]
     label: float | None = None

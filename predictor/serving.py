@@ -307,7 +307,7 @@ class LivePredictor:
         return Prediction(
             estimate=estimate,
             feature_schema=features.SCHEMA,
-            features=example.features,
+            features=tuple(example.features),
             shadows=_shadows([*self._baseline_points(plan), *said.items()]),
         )
 
