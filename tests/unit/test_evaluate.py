@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from predictor.baselines import NAMES as BASELINE_NAMES
@@ -164,6 +166,41 @@ def test_fifty_jobs_and_more_chunks_than_jobs_are_enough() -> None:
 def test_a_workload_in_which_nothing_ends_in_time_is_an_error() -> None:
     with pytest.raises(EvaluationError, match="no job had ended"):
         evaluate(_alike(60, end_time_s=1e9))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    durations_s=st.lists(st.floats(1.0, 1e3) | st.floats(1e-9, 1e15), min_size=50, max_size=70),
+    gaps_s=st.floats(0.0, 1e4),
+    users=st.integers(0, 4),
+    walltime_s=st.none() | st.floats(1e-3, 1e13),
+    kinds=st.sampled_from([[], ["xgboost"], ["quantile_forest"]]),
+    chunks=st.integers(1, 4),
+)
+def test_any_valid_workload_gives_a_document_or_says_why_not(
+    durations_s: list[float], gaps_s: float, users: int, walltime_s: float | None, kinds: list[str], chunks: int
+) -> None:
+    jobs = tuple(
+        WorkloadJob(
+            str(i),
+            i * gaps_s,
+            1 + i % 3,
+            duration_s,
+            user=str(i % users) if users else "",
+            declared_iterations=i + 1,
+            iterations=i + 1,
+            walltime_s=walltime_s,
+        )
+        for i, duration_s in enumerate(durations_s)
+    )
+    try:
+        document = evaluate(Workload("any", jobs), kinds, chunks=chunks).document
+    except EvaluationError as error:
+        if "nothing to learn from" not in str(error):
+            raise
+        return
+    json.dumps(document, allow_nan=False)
+    assert 0 < document["models"]["served"]["jobs"] == document["test_jobs"]
 
 
 # The command
