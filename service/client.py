@@ -18,8 +18,11 @@ from service.client_documents import (
     ClusterStatus,
     Event,
     Explanation,
+    Forecasts,
     Job,
+    JobForecast,
     Model,
+    Plans,
     Prediction,
     TrainingRun,
 )
@@ -160,6 +163,23 @@ class Client(AbstractContextManager["Client"]):
     def set_priority(self, job_id: int, priority: int) -> Accepted:
         """Change a job's priority; larger comes first."""
         return self._accepted("PUT", f"/v1/jobs/{job_id}/priority", {"priority": priority})
+
+    # Looking ahead
+
+    def forecasts(self) -> Forecasts:
+        """When the unfinished jobs will start and end. An :class:`ApiError` of status 409 says why there is no forecast."""
+        found: Forecasts = self._json("GET", "/v1/forecasts")
+        return found
+
+    def forecast(self, job_id: int) -> JobForecast:
+        """When a job will start and end; 409 as above."""
+        found: JobForecast = self._json("GET", f"/v1/jobs/{job_id}/forecast")
+        return found
+
+    def plan(self, body: Mapping[str, Any]) -> Plans:
+        """What would become of a submission; nothing is stored."""
+        found: Plans = self._json("POST", "/v1/plans", body=body)
+        return found
 
     # Cluster
 

@@ -110,6 +110,76 @@ class Explanation(TypedDict):
     numbers: dict[str, float]
 
 
+class Spread(TypedDict):
+    """Three quantiles of an instant."""
+
+    p10: str
+    p50: str
+    p90: str
+
+
+class JobForecast(TypedDict):
+    """When a job will start and end, as seen at ``made_at``."""
+
+    job_id: int
+    made_at: str
+    start_at: Spread | None
+    finish_at: Spread | None
+    samples: int
+    source: str
+    reason: str | None
+
+
+class Forecasts(TypedDict):
+    """The forecasts of one snapshot."""
+
+    made_at: str
+    samples: int
+    forecasts: list[JobForecast]
+
+
+class Estimate(TypedDict):
+    """What would be predicted for a job, in ``unit``."""
+
+    p10: float
+    p50: float
+    p90: float
+    unit: str
+    source: str
+    model_version: str | None
+    seconds_per_unit: float | None
+
+
+class Placed(TypedDict):
+    """GPUs on one server."""
+
+    server: str
+    gpus: int
+
+
+class Plan(TypedDict):
+    """What would become of a job if it were submitted."""
+
+    name: str
+    gpus: int
+    prediction: Estimate | None
+    placement: list[Placed]
+    iteration_s: float | None
+    fits_now: bool
+    start_at: Spread | None
+    finish_at: Spread | None
+    samples: int | None
+    source: str | None
+    reason: str | None
+
+
+class Plans(TypedDict):
+    """The jobs of one body, in its order."""
+
+    made_at: str
+    plans: list[Plan]
+
+
 class Server(TypedDict):
     """One server."""
 

@@ -12,6 +12,10 @@ from service.forecasting import PlannedJob
 from service.sim.forecast import Forecast, JobForecast, Spread
 
 
+LATEST_S = 253_402_300_799.0
+"""The end of the year 9999, the last that ISO 8601 writes with four digits: whatever comes later is told as this."""
+
+
 class SpreadDocument(BaseModel):
     """Three quantiles of an instant over sampled futures."""
 
@@ -87,7 +91,8 @@ class PlansDocument(BaseModel):
 def _spread_document(spread: Spread | None) -> SpreadDocument | None:
     if spread is None:
         return None
-    return SpreadDocument(p10=instant(spread.p10_s), p50=instant(spread.p50_s), p90=instant(spread.p90_s))
+    p10, p50, p90 = (instant(min(at_s, LATEST_S)) for at_s in (spread.p10_s, spread.p50_s, spread.p90_s))
+    return SpreadDocument(p10=p10, p50=p50, p90=p90)
 
 
 def forecast_document(forecast: Forecast, job: JobForecast) -> JobForecastDocument:

@@ -8,6 +8,7 @@ import typer
 
 from service.cli.connect import connect
 from service.cli.fail import fail
+from service.cli.forecast import Outlook
 from service.cli.job_tables import ATTEMPTS, EVENTS, JOBS, eta_note
 from service.cli.output import (
     Answer,
@@ -15,6 +16,7 @@ from service.cli.output import (
     ColumnsOption,
     JsonFlag,
     QuietFlag,
+    Style,
     Table,
     WatchFlag,
     pause,
@@ -40,9 +42,22 @@ StateOption = Annotated[
 ]
 
 
-def jobs_answer(jobs: Sequence[Job]) -> Answer[Job]:
-    """Jobs as every command shows them."""
-    return Answer(jobs, {"schema": "sooner.jobs/1", "jobs": list(jobs)}, eta_note(list(jobs)))
+def jobs_answer(jobs: Sequence[Job], note: str | None = None) -> Answer[Job]:
+    """Jobs as every command shows them; without a ``note``, the service says why there is no ETA."""
+    said = eta_note(list(jobs)) if note is None else note
+    return Answer(jobs, {"schema": "sooner.jobs/1", "jobs": list(jobs)}, said)
+
+
+def _show_jobs(client: Client, ask: Callable[[], Sequence[Job]], how: Style) -> None:
+    """Jobs with their ETA."""
+    outlook = Outlook(client)
+
+    def answer() -> Answer[Job]:
+        found = ask()
+        outlook.look(found, how)
+        return jobs_answer(found, outlook.note(found))
+
+    show(outlook.table(), answer, how)
 
 
 def queue(
@@ -56,9 +71,9 @@ def queue(
 ) -> None:
     """The queue: every job that has not ended, in order of submission."""
     with connect() as client:
-        show(
-            JOBS,
-            lambda: jobs_answer(client.jobs(states=UNFINISHED_STATES, user=user, project=project, name=name)[::-1]),
+        _show_jobs(
+            client,
+            lambda: client.jobs(states=UNFINISHED_STATES, user=user, project=project, name=name)[::-1],
             style(as_json, quiet, columns, watch),
         )
 
@@ -80,11 +95,9 @@ def list_command(
         if word not in UNFINISHED_STATES + TERMINAL_STATES:
             fail(f"--state: {word!r} is none of {', '.join(UNFINISHED_STATES + TERMINAL_STATES)}")
     with connect() as client:
-        show(
-            JOBS,
-            lambda: jobs_answer(
-                client.jobs(states=state or (), user=user, project=project, name=name, limit=limit or None)
-            ),
+        _show_jobs(
+            client,
+            lambda: client.jobs(states=state or (), user=user, project=project, name=name, limit=limit or None),
             style(as_json, quiet, columns, watch),
         )
 
@@ -102,9 +115,9 @@ def show_command(
     with connect() as client:
         ids = select(client, jobs)
         if len(ids) == 1 and not how.columns and not how.quiet:
-            show(_CARD, lambda: _card(client.job(ids[0])), how)
+            show(_CARD, lambda: _card(client, ids[0], how), how)
         else:
-            show(JOBS, lambda: jobs_answer([client.job(job_id) for job_id in ids]), how)
+            _show_jobs(client, lambda: [client.job(job_id) for job_id in ids], how)
 
 
 _CARD = Table[tuple[str, str]](
@@ -113,35 +126,45 @@ _CARD = Table[tuple[str, str]](
 )
 
 
-def _card(job: Job) -> Answer[tuple[str, str]]:
+def _card(client: Client, job_id: int, how: Style) -> Answer[tuple[str, str]]:
     """One job, a line a property."""
-    lines = [(column.header.lower(), column.text(job)) for column in (*JOBS.columns, *JOBS.hidden)]
+    job, outlook = client.job(job_id), Outlook(client)
+    outlook.look([job], how)
+    lines = [(column.header.lower(), column.text(job)) for column in (*outlook.table().columns, *JOBS.hidden)]
     shown = [line for line in lines if line[1]]
-    return Answer(shown, jobs_answer([job]).document, eta_note([job]))
+    return Answer(shown, jobs_answer([job]).document, outlook.note([job]))
 
 
 @app.command("explain")
 def explain_command(jobs: SelectorArgument, as_json: JsonFlag = False, watch: WatchFlag = False) -> None:
-    """Why jobs are where they are, with the numbers behind it."""
+    """Why jobs are where they are, with the numbers behind it, and when a waiting one is expected to start."""
     with connect() as client:
         ids = select(client, jobs, unfinished=True)
-        show(_EXPLANATIONS, lambda: _explain(client, ids), style(as_json, watch=watch))
+        outlook = Outlook(client)
+        show(
+            _explanations(outlook),
+            lambda: _explain(client, ids, None if as_json else outlook),
+            style(as_json, watch=watch),
+        )
 
 
-def _explain(client: Client, ids: Sequence[int]) -> Answer[Explanation]:
+def _explain(client: Client, ids: Sequence[int], outlook: Outlook | None) -> Answer[Explanation]:
     found = [client.explanation(job_id) for job_id in ids]
+    if outlook is not None and any(each["state"] == "queued" for each in found):
+        outlook.ask()
     return Answer(found, {"schema": "sooner.explanations/1", "explanations": found})
 
 
-_EXPLANATIONS = Table[Explanation](
-    columns=(
-        Column("JOB", lambda each: str(each["job_id"]), right=True),
-        Column("STATE", lambda each: each["state"]),
-        Column("REASON", lambda each: each["reason"]),
-        Column("EXPLANATION", lambda each: each["sentence"], long=True),
-    ),
-    key=lambda each: str(each["job_id"]),
-)
+def _explanations(outlook: Outlook) -> Table[Explanation]:
+    return Table(
+        columns=(
+            Column("JOB", lambda each: str(each["job_id"]), right=True),
+            Column("STATE", lambda each: each["state"]),
+            Column("REASON", lambda each: each["reason"]),
+            Column("EXPLANATION", lambda each: each["sentence"] + outlook.expected_start(each["job_id"]), long=True),
+        ),
+        key=lambda each: str(each["job_id"]),
+    )
 
 
 @app.command("attempts")

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from service.cli import admin, cluster, jobs, models, submit
+from service.cli import admin, cluster, forecast, jobs, models, submit
 from service.cli.fail import EXIT_USAGE, refusals
 from service.cli.guard import DISTRIBUTION, conflict
 
@@ -75,6 +75,7 @@ app.command("serve")(admin.serve_command)
 app.command("demo")(admin.demo_command)
 app.command("q")(jobs.queue)
 app.command("info")(cluster.info)
+app.command("forecast")(forecast.forecast_command)
 jobs.app.command("submit")(submit.submit_command)
 jobs.app.command("wait")(submit.wait_command)
 app.add_typer(jobs.app, name="job")

@@ -14,6 +14,7 @@ import typer
 
 from service.cli.connect import connect
 from service.cli.fail import EXIT_FAILED, fail
+from service.cli.forecast import show_plans
 from service.cli.job_tables import JOBS
 from service.cli.jobs import jobs_answer
 from service.cli.output import ColumnsOption, JsonFlag, QuietFlag, Style, pause, printable, show, style
@@ -69,6 +70,9 @@ def submit_command(
     label: Annotated[list[str] | None, typer.Option("--label", metavar="NAME=VALUE", help="Repeatable.")] = None,
     launch: Annotated[str | None, typer.Option("--launch", help="server (once a server) or gpu (once a GPU).")] = None,
     hold: Annotated[bool, typer.Option("--hold", help="Do not start it before it is released.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Submit nothing: check, predict, and say where and when it would run.")
+    ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end and say meanwhile why it waits.")] = False,
     timeout_s: WaitTimeoutOption = None,
     as_json: JsonFlag = False,
@@ -77,6 +81,8 @@ def submit_command(
 ) -> None:
     """Submit a job from a file (one job or a list) or from a command; options win over the file's keys."""
     how = style(as_json, quiet, columns)
+    if dry_run and wait:
+        fail("--dry-run and --wait exclude each other")
     given: dict[str, Any] = {
         "name": name,
         "gpus": gpus,
@@ -100,6 +106,9 @@ def submit_command(
     with connect() as client:
         if after is not None:
             options["after"] = select(client, [after])
+        if dry_run:
+            show_plans(client.plan(_complete(body, options)), how)
+            return
         jobs = client.submit(_complete(body, options), idempotency_key=str(uuid.uuid4()))
         if wait:
             _tell_submitted(jobs)

@@ -29,7 +29,6 @@ from service.sim.futures import Prospect, at_level, levels, prospects
 from service.sim.predictors import NoPredictor
 from service.sim.snapshot import WorldSnapshot
 
-
 RUNS_MAX = 4000
 """Jobs x futures of one forecast: a preemptive policy takes about 2 ms of CPU for each."""
 

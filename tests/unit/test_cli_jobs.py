@@ -55,7 +55,7 @@ def test_q_shows_unfinished_jobs_in_order_and_says_why_there_is_no_eta(cli: CliW
         [str(second), "other", "ben", "queued", "new", "1", "-/-"],
         [str(third), "digits", "ada", "queued", "new", "2", "-/-"],
     ]
-    assert result.stderr == "ETA: Forecasts of the start and the end are not available yet.\n"
+    assert result.stderr == "ETA: No unfinished job has a prediction yet.\n"
 
 
 def test_q_narrows_by_user_and_prints_ids_or_columns(cli: CliWorld) -> None:

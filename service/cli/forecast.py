@@ -1,0 +1,161 @@
+"""``sooner forecast``, the ETA column, expected starts, and the plan that ``job submit --dry-run`` shows.
+
+A forecast is always told as a spread: ``p50 [p10-p90]``. Where there is none, the service's reason is told instead.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from service.cli.connect import connect
+from service.cli.job_tables import JOBS, amount
+from service.cli.output import Answer, Column, ColumnsOption, JsonFlag, QuietFlag, Style, Table, WatchFlag, show, style
+from service.cli.selectors import select
+from service.client import TERMINAL_STATES, ApiError, Client
+from service.client_documents import Job, JobForecast, Plan, Plans, Spread
+
+_NO_FORECAST = frozenset({404, 409})
+"""Statuses of a service that has no forecast now, or none at all."""
+
+_SOON = timedelta(hours=1)
+
+
+def spread(of: Spread | None, made_at: str) -> str:
+    """``14:20 [13:55-15:40]`` in this machine's time zone: with seconds within the hour, with dates beyond the day."""
+    if of is None:
+        return ""
+    seen = datetime.fromisoformat(made_at).astimezone()
+    p10, p50, p90 = (datetime.fromisoformat(each).astimezone() for each in (of["p10"], of["p50"], of["p90"]))
+    clock = "%H:%M:%S" if p90 - seen < _SOON else "%H:%M"
+
+    def text(at: datetime) -> str:
+        day = "" if at.date() == seen.date() else "%b %d " if at.year == seen.year else "%Y %b %d "
+        return at.strftime(day + clock)
+
+    return f"{text(p50)} [{text(p10)}-{text(p90)}]"
+
+
+class Outlook:
+    """The newest forecasts of the whole queue, from one question to the service."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._found: dict[int, JobForecast] = {}
+        self._missing = ""
+
+    def look(self, jobs: Sequence[Job], how: Style) -> None:
+        """Ask, if anybody will see the answer and there is anything to ask about."""
+        seen = not how.as_json and not how.quiet and (not how.columns or "ETA" in how.columns)
+        if seen and any(job["state"] not in TERMINAL_STATES for job in jobs):
+            self.ask()
+
+    def ask(self) -> None:
+        """Ask now."""
+        self._found, self._missing = {}, ""
+        try:
+            self._found = {each["job_id"]: each for each in self._client.forecasts()["forecasts"]}
+        except ApiError as error:
+            if error.status not in _NO_FORECAST:
+                raise
+            self._missing = error.detail or error.title
+
+    def eta(self, job: Job) -> str:
+        """When the job will end; empty where :meth:`note` says why."""
+        found = self._found.get(job["id"])
+        return spread(found["finish_at"], found["made_at"]) if found is not None else ""
+
+    def expected_start(self, job_id: int) -> str:
+        """A sentence on when the job will start; empty for one that holds GPUs or has no forecast."""
+        found = self._found.get(job_id)
+        if found is None or found["start_at"] is None:
+            return ""
+        return f" Expected start {spread(found['start_at'], found['made_at'])}."
+
+    def note(self, jobs: Sequence[Job]) -> str:
+        """Why ETAs are missing, each reason once."""
+        if self._missing:
+            return f"ETA: {self._missing}"
+        told = [self._found.get(job["id"]) for job in jobs if job["state"] not in TERMINAL_STATES]
+        reasons = [
+            "A job that was just submitted has one from the next cycle on." if each is None else each["reason"]
+            for each in told
+            if each is None or each["finish_at"] is None
+        ]
+        return "\n".join(f"ETA: {reason}" for reason in dict.fromkeys(reasons) if reason)
+
+    def table(self) -> Table[Job]:
+        """The columns of jobs with their ETA."""
+        columns = [Column("ETA", self.eta) if column.header == "ETA" else column for column in JOBS.columns]
+        return replace(JOBS, columns=columns)
+
+
+_FORECASTS = Table[JobForecast](
+    columns=(
+        Column("JOB", lambda each: str(each["job_id"]), right=True),
+        Column("START", lambda each: spread(each["start_at"], each["made_at"])),
+        Column("FINISH", lambda each: spread(each["finish_at"], each["made_at"])),
+        Column("SAMPLES", lambda each: str(each["samples"]), right=True),
+        Column("SOURCE", lambda each: each["source"], long=True),
+        Column("WHY NOT", lambda each: each["reason"] or "", long=True),
+    ),
+    key=lambda each: str(each["job_id"]),
+)
+
+
+def forecast_command(
+    jobs: Annotated[
+        list[str] | None, typer.Argument(metavar="JOBS", help="Job numbers: 7, 1,3,5-8, last or all; left out: all.")
+    ] = None,
+    as_json: JsonFlag = False,
+    quiet: QuietFlag = False,
+    columns: ColumnsOption = None,
+    watch: WatchFlag = False,
+) -> None:
+    """When jobs will start and end, as p50 [p10-p90] over sampled futures of the queue."""
+    how = style(as_json, quiet, columns, watch)
+    with connect() as client:
+        ids = select(client, jobs, unfinished=True) if jobs else None
+        show(_FORECASTS, lambda: _forecasts(client, ids), how)
+
+
+def _forecasts(client: Client, ids: Sequence[int] | None) -> Answer[JobForecast]:
+    found = client.forecasts()["forecasts"] if ids is None else [client.forecast(job_id) for job_id in ids]
+    return Answer(found, {"schema": "sooner.forecasts/1", "forecasts": found})
+
+
+def show_plans(plans: Plans, how: Style) -> None:
+    """What would become of a submission."""
+    made_at = plans["made_at"]
+    table = Table[Plan](
+        columns=(
+            Column("NAME", lambda plan: plan["name"], long=True),
+            Column("GPUS", lambda plan: str(plan["gpus"]), right=True),
+            Column("PREDICTED", _predicted, right=True),
+            Column("SOURCE", lambda plan: (plan["prediction"] or {"source": ""})["source"], long=True),
+            Column("PLACEMENT", _placement, long=True),
+            Column("FREE NOW", lambda plan: "yes" if plan["fits_now"] else "no"),
+            Column("START", lambda plan: spread(plan["start_at"], made_at)),
+            Column("FINISH", lambda plan: spread(plan["finish_at"], made_at)),
+            Column("WHY NOT", lambda plan: plan["reason"] or "", long=True),
+        ),
+        key=lambda plan: plan["name"],
+    )
+    document = {"schema": "sooner.plans/1", "made_at": made_at, "plans": plans["plans"]}
+    show(table, lambda: Answer(plans["plans"], document, "Nothing was submitted."), how)
+
+
+def _predicted(plan: Plan) -> str:
+    """``1,200 [900-2,000] iterations``."""
+    found = plan["prediction"]
+    if found is None:
+        return "-"
+    unit = "iterations" if found["unit"] == "iterations" else "s"
+    return f"{amount(found['p50'])} [{amount(found['p10'])}-{amount(found['p90'])}] {unit}"
+
+
+def _placement(plan: Plan) -> str:
+    """``s0001:4 s0002:4``."""
+    return " ".join(f"{share['server']}:{share['gpus']}" for share in plan["placement"])
