@@ -99,7 +99,7 @@ def test_every_schema_of_a_document_is_listed() -> None:
 def test_commands_that_print_documents_exist() -> None:
     known = {command.words.removeprefix("sooner ") for command in cli.commands()}
     rows = [line.split("|") for line in _page("reference/json.md").splitlines() if line.startswith("| `sooner.")]
-    named = {name.removesuffix(" --wait") for row in rows for name in re.findall(r"`([^`]+)`", row[2])}
+    named = {name.partition(" --")[0] for row in rows for name in re.findall(r"`([^`]+)`", row[2])}
     assert named <= known
     with_json = {
         command.words.removeprefix("sooner ")
