@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from service.sim.plots import standalone
-from service.sim.report_charts import Chart
+from service.sim.report_page import Chart
 from service.sim.results import Result, comparison_dict
 
 

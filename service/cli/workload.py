@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
-from service.cli.fail import fail
+from service.cli.fail import EXIT_FAILED, fail
 from service.cli.output import JsonFlag
+from service.cluster_file import ClusterFileError, load_cluster
 from service.sim.workloads.describe import describe
+from service.sim.workloads.describe_page import description_html
 from service.sim.workloads.files import WorkloadError
-from service.sim.workloads.generate import JOBS_MAX, generate, make_families
+from service.sim.workloads.generate import JOBS_MAX, PROGRAMS, USERS, generate
 from service.sim.workloads.importers import IMPORTERS, import_trace
 from service.sim.workloads.model import Workload
 from service.sim.workloads.table import read_workload, write_workload
@@ -65,24 +67,35 @@ def import_command(
 @app.command("describe")
 def describe_command(
     path: Annotated[Path, typer.Argument(help="A workload table.")],
+    cluster: Annotated[Path | None, typer.Option("--cluster", help="Cluster file: adds the load on it.")] = None,
     first: FirstOption = None,
     skip_invalid: SkipInvalidFlag = False,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", dir_okay=False, help="Write numbers and pictures as one self-contained page."),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Sizes, durations, users and recurrence of a workload."""
+    """Sizes, durations, users and recurrence of a workload, and the load on a cluster."""
     try:
+        machines = load_cluster(cluster) if cluster is not None else None
         workload = read_workload(path, first=first, skip_invalid=skip_invalid)
-    except WorkloadError as error:
+    except (ClusterFileError, WorkloadError) as error:
         fail(str(error))
     report_skipped(workload)
-    description = describe(workload)
+    description = describe(workload, machines)
+    if html is not None:
+        try:
+            html.write_text(description_html(workload, description, machines), encoding="utf-8")
+        except OSError as error:
+            fail(f"--html {html}: {error.strerror or error}", EXIT_FAILED)
     if as_json:
         typer.echo(json.dumps(description, allow_nan=False))
         return
     for key, value in description.items():
         if isinstance(value, dict):
             value = ", ".join(f"{name}: {count}" for name, count in value.items())
-        typer.echo(f"{key:<26}{f'{value:,.6g}' if isinstance(value, float) else value}")
+        typer.echo(f"{key:<30}{f'{value:,.6g}' if isinstance(value, float) else value}")
 
 
 @app.command("generate")
@@ -90,11 +103,20 @@ def generate_command(
     out: OutOption,
     jobs: Annotated[int, typer.Option("--jobs", min=1, max=JOBS_MAX, help="How many jobs.")],
     seed: Annotated[int, typer.Option("--seed", help="Equal seeds give equal workloads.")] = 0,
-    families: Annotated[int, typer.Option("--families", min=1, max=100_000, help="Recurring programs.")] = 40,
-    users: Annotated[int, typer.Option("--users", min=1, max=100_000, help="Users who own them.")] = 12,
-    gpus: Annotated[int, typer.Option("--gpus", min=1, help="GPUs that the load refers to.")] = 64,
+    families: Annotated[
+        int, typer.Option("--families", min=1, max=100_000, help="Recurring programs at any one time.")
+    ] = PROGRAMS,
+    users: Annotated[int, typer.Option("--users", min=1, max=100_000, help="Users who own them.")] = USERS,
+    gpus: Annotated[
+        int, typer.Option("--gpus", min=1, help="GPUs that the load refers to; no gang exceeds half.")
+    ] = 64,
     load: Annotated[float, typer.Option("--load", min=0.01, max=10.0, help="Work offered per GPU and second.")] = 0.7,
+    no_communication: Annotated[
+        bool, typer.Option("--no-communication", help="Name no models: every placement is as good as any other.")
+    ] = False,
 ) -> None:
     """Generate a synthetic workload of recurring training programs: seeded, and labelled in every job id."""
-    workload = generate(seed, jobs, make_families(seed, families, users), gpus=gpus, load=load)
+    workload = generate(
+        seed, jobs, gpus=gpus, load=load, programs=families, users=users, communication=not no_communication
+    )
     _write(workload, out)

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from policies.model.cluster import Cluster
 from service.sim.plots import duration
-from service.sim.report_charts import Chart, charts, run_name
+from service.sim.report_charts import charts, run_name
 from service.sim.report_data import RunFigures, main_runs
+from service.sim.report_page import page, pictures
 from service.sim.report_story import sensitivity, story
 from service.sim.results import Result
 
@@ -32,30 +33,6 @@ _MEASURES = (
     _Measure("finished", "Finished jobs", ",d"),
 )
 
-_STYLE = """
-:root { color-scheme: light; }
-body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; color: #1a1a1a; }
-body { background: #fff; }
-h2 { margin: 2.5rem 0 .3rem; font-size: 1.25rem; }
-p { max-width: 46rem; }
-p.story { border-left: 4px solid #0072b2; padding: .2rem 1rem; font-size: 1.06rem; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; margin: 1rem 0; font-size: .9rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .35rem .6rem; border-bottom: 1px solid #ddd; text-align: right; vertical-align: bottom; }
-td { white-space: nowrap; }
-th:first-child { text-align: left; white-space: nowrap; }
-tbody th { font-weight: normal; }
-tr.best th, tr.best td { font-weight: bold; }
-td.bar { text-align: left; }
-td.bar span { display: inline-block; height: .8rem; background: #0072b2; vertical-align: middle; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(30rem, 100%), 1fr)); gap: 1rem 2rem; }
-.charts section { min-width: 0; }
-section.broad { grid-column: 1 / -1; }
-svg { width: 100%; height: auto; max-width: 60rem; }
-.note { color: #555; font-size: .9rem; margin: 0; }
-summary { cursor: pointer; margin: .5rem 0; }
-"""
-
 
 def comparison_html(runs: Sequence[RunFigures], workload: str, cluster: Cluster) -> str:
     """The page: what won and why, every measure by run, then the pictures."""
@@ -68,12 +45,9 @@ def comparison_html(runs: Sequence[RunFigures], workload: str, cluster: Cluster)
     )
     several = len(predictors) > 1
     told = " ".join(part for part in (story(main_runs(runs)), sensitivity(runs)) if part)
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"/>\n'
-        f"<title>Sooner: comparison of policies</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        f'<h1>Comparison of policies</h1>\n<p>{escape(about)}</p>\n<p class="story">{escape(told)}</p>\n'
-        f"{_table(runs, several)}{_pictures(charts(runs, cluster))}</body>\n</html>\n"
+    story_html = f'<p class="story">{escape(told)}</p>\n'
+    return page(
+        "Comparison of policies", about, f"{story_html}{_table(runs, several)}{pictures(charts(runs, cluster))}"
     )
 
 
@@ -110,16 +84,3 @@ def _cells(result: Result) -> str:
         title = f' title="{duration(value)}"' if measure.field.endswith("_s") and "gpu" not in measure.field else ""
         cells.append(f"<td{title}>{format(value, measure.form)}</td>")
     return "".join(cells)
-
-
-def _pictures(found: Sequence[Chart]) -> str:
-    sections = []
-    for chart in found:
-        heading = f"<h2>{escape(chart.heading)}</h2>\n" if chart.heading else ""
-        note = f'<p class="note">{escape(chart.note)}</p>\n' if chart.note else ""
-        drawing = chart.svg
-        if chart.folded:
-            drawing = f"<details><summary>{escape(chart.title)}</summary>\n{drawing}</details>\n"
-        broad = ' class="broad"' if chart.broad else ""
-        sections.append(f'<section id="{chart.slug}"{broad}>\n{heading}{note}{drawing}</section>\n')
-    return f'<div class="charts">\n{"".join(sections)}</div>\n'

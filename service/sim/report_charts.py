@@ -1,28 +1,15 @@
 """The pictures of a comparison, in the order in which a reader asks for them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import exp
 
 from policies.model.cluster import Cluster
 from service.sim.plots import Axis, Block, Mark, Series, dot_chart, gantt_chart, line_chart
 from service.sim.report_data import GANG_CLASSES, Group, RunFigures, gang_class, gantt_groups, main_runs
+from service.sim.report_page import Chart
 
 _GANG_COLOURS = ("#fde725", "#90d743", "#35b779", "#21918c", "#31688e", "#443983", "#2a0845")
 """Light to dark with the gang's size (the palette "viridis"): the order survives grey print and colour blindness."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A picture with its words. ``slug`` names its file and anchor; ``folded`` hides it behind a line to click."""
-
-    slug: str
-    heading: str
-    title: str
-    svg: str
-    note: str = ""
-    broad: bool = False
-    folded: bool = False
 
 
 def run_name(run: RunFigures, several_predictors: bool) -> str:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 from typer.testing import CliRunner
 
@@ -66,3 +67,43 @@ def test_a_file_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None
     result = RUNNER.invoke(app, ["generate", "--jobs", "5", "--out", str(tmp_path / "missing" / "w.csv")])
     assert result.exit_code == 2
     assert "No such file or directory" in result.stderr
+
+
+def test_describe_against_a_cluster_and_as_a_page(tmp_path: Path) -> None:
+    table, page, cluster = tmp_path / "<w>.csv", tmp_path / "page.html", tmp_path / "c.yaml"
+    cluster.write_text("schema: sooner.cluster/1\nname: few\nservers: [{count: 8, gpus: 8}]\n")
+    made = RUNNER.invoke(app, ["generate", "--jobs", "300", "--gpus", "64", "--load", "0.8", "--out", str(table)])
+    assert made.exit_code == 0, made.output
+    result = RUNNER.invoke(app, ["describe", str(table), "--cluster", str(cluster), "--json", "--html", str(page)])
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert (document["cluster"], document["cluster_gpus"]) == ("few", 64)
+    assert abs(document["load_ratio"] - 0.8) < 0.01
+    text = page.read_text()
+    tree = ElementTree.fromstring(text.replace("<!doctype html>", ""))
+    sections = [section.get("id") for section in tree.iter("section")]
+    assert sections == ["durations", "gang-sizes", "offered", "users", "recurrence"]
+    assert "http" not in text
+    assert "<w>" not in text
+    assert "Synthetic" in text
+    assert f"{document['load_ratio']:,.6g}" in text
+    refused = RUNNER.invoke(app, ["describe", str(table), "--cluster", str(tmp_path / "none.yaml")])
+    assert refused.exit_code == 2
+    refused = RUNNER.invoke(app, ["describe", str(table), "--html", str(tmp_path / "none" / "page.html")])
+    assert refused.exit_code == 1
+
+
+def test_a_page_of_a_workload_that_tells_little(tmp_path: Path) -> None:
+    table, page = tmp_path / "w.csv", tmp_path / "page.html"
+    table.write_text("job_id,submit_time_s,gpus,duration_s\na,0,1,10\n")
+    result = RUNNER.invoke(app, ["describe", str(table), "--html", str(page)])
+    assert result.exit_code == 0, result.output
+    tree = ElementTree.fromstring(page.read_text().replace("<!doctype html>", ""))
+    assert [section.get("id") for section in tree.iter("section")] == ["durations", "gang-sizes"]
+
+
+def test_generated_jobs_name_models_unless_told_otherwise(tmp_path: Path) -> None:
+    for flags, expected in (([], False), (["--no-communication"], True)):
+        out = tmp_path / "w.csv"
+        assert RUNNER.invoke(app, ["generate", "--jobs", "20", *flags, "--out", str(out)]).exit_code == 0
+        assert all(job.model == "" for job in read_workload(out).jobs) is expected

@@ -1,23 +1,34 @@
 """The generator: equal seeds, equal bytes; families recur, most runs are near their median and some are far off."""
 
 import itertools
+import math
 import statistics
 from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from policies.catalogue import MODELS
+from policies.model.cluster import Cluster, Server
 from service.sim.workloads.describe import describe
 from service.sim.workloads.generate import Family, generate, make_families
 from service.sim.workloads.model import Workload, WorkloadJob
+from service.sim.workloads.population import nominal_iteration_s
 from service.sim.workloads.table import read_workload, write_workload
 
 
-def test_equal_seeds_give_equal_workloads_and_others_do_not(tmp_path: Path) -> None:
+def test_equal_seeds_give_equal_workloads_and_others_do_not() -> None:
     assert generate(7, 200) == generate(7, 200)
     assert generate(7, 200) != generate(8, 200)
-    # Nothing depends on how many jobs follow.
-    assert generate(7, 50).jobs == generate(7, 200).jobs[:50]
+    # Fewer jobs are the same jobs, submitted at another rate; with programs of one's own the rate is the same too.
+    few, many = generate(7, 50).jobs, generate(7, 200).jobs[:50]
+    assert [replace(job, submit_time_s=0.0) for job in few] == [replace(job, submit_time_s=0.0) for job in many]
+    families = make_families(7)
+    assert generate(7, 50, families).jobs == generate(7, 200, families).jobs[:50]
 
 
 def test_it_is_a_valid_table_labelled_synthetic(tmp_path: Path) -> None:
@@ -57,7 +68,94 @@ def test_the_offered_load_is_what_was_asked_for() -> None:
     assert statistics.median(durations_s["succeeded"]) == pytest.approx(500.0, rel=0.05)
 
 
-@pytest.mark.parametrize("arguments", [{"jobs": -1}, {"gpus": 0}, {"load": 0.0}, {"load": 11.0}, {"families": []}])
+SEEDS = st.integers(min_value=0, max_value=2**32)
+
+
+def _groups(jobs: Sequence[WorkloadJob]) -> Counter[tuple[str, str, str]]:
+    return Counter((job.user, job.project, job.name) for job in jobs)
+
+
+@given(seed=SEEDS)
+@settings(max_examples=8, deadline=None)
+def test_the_published_facts_hold_for_every_seed(seed: int) -> None:
+    workload = generate(seed, 4000, gpus=64, load=0.9)
+    numbers = describe(workload, Cluster("c", tuple(Server(f"s{index}", 8) for index in range(8))))
+    assert 0.60 <= numbers["recurring_5_jobs_ratio"] <= 0.70
+    assert 0.08 <= numbers["repeats_off_2x_ratio"] <= 0.25
+    assert numbers["load_ratio"] == pytest.approx(0.9, rel=1e-3)
+    # Zipf: the k-th user submits about k^-1.1 as many jobs as the first.
+    counts = sorted(Counter(job.user for job in workload.jobs).values(), reverse=True)
+    assert counts[0] / counts[3] == pytest.approx(4**1.1, rel=0.3)
+    # Two modes: minutes and hours, and a valley between.
+    minutes = sum(60 <= job.duration_s < 600 for job in workload.jobs)
+    valley = sum(1200 <= job.duration_s < 3600 for job in workload.jobs)
+    hours = sum(3600 <= job.duration_s < 36_000 for job in workload.jobs)
+    assert valley < 0.5 * min(minutes, hours)
+    assert min(minutes, hours) > 0.2 * len(workload.jobs)
+    assert max(job.gpus for job in workload.jobs) <= 32
+
+
+def test_rare_programs_run_four_times_at_most_and_others_come_and_go() -> None:
+    jobs = generate(5, 8000).jobs
+    groups = _groups(jobs)
+    assert {1, 2, 3, 4} <= set(groups.values())
+    often = {group for group, runs in groups.items() if runs >= 5}
+    halves = [{(job.user, job.project, job.name) for job in part} & often for part in (jobs[:4000], jobs[4000:])]
+    assert len(often) > 80, "programs take the places of others"
+    assert len(halves[1] - halves[0]) >= 10, "new groups"
+    assert len(halves[0] - halves[1]) >= 10, "groups that end"
+
+
+def test_programs_drift() -> None:
+    # Two late runs of a program are closer to each other than a late run to an early one.
+    runs: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for job in generate(4, 20_000).jobs:
+        if job.final_state == "succeeded" and job.iterations is not None:
+            runs[job.user, job.project, job.name].append(math.log(job.iterations))
+    long_lived = [of_one for of_one in runs.values() if len(of_one) >= 60]
+    assert len(long_lived) >= 20
+
+    def distance(early: slice, late: slice) -> float:
+        return statistics.mean(abs(statistics.median(one[early]) - statistics.median(one[late])) for one in long_lived)
+
+    assert distance(slice(0, 15), slice(-15, None)) > 1.5 * distance(slice(-30, -15), slice(-15, None))
+
+
+def test_iterations_models_and_gangs_come_from_the_catalogue() -> None:
+    jobs = generate(6, 2000, gpus=128).jobs
+    assert {job.model for job in jobs} <= set(MODELS)
+    assert len({job.model for job in jobs}) >= 6
+    for job in jobs[:200]:
+        assert job.iterations is not None
+        pace_s = job.duration_s / job.iterations
+        assert pace_s == pytest.approx(nominal_iteration_s(job.model, job.gpus), rel=0.2)
+    assert all(job.gpus >= 4 for job in jobs if job.model == "gpt2_xl")
+    plain = generate(6, 2000, gpus=128, communication=False).jobs
+    assert plain == tuple(replace(job, model="") for job in jobs)
+
+
+@given(load=st.floats(min_value=0.05, max_value=5.0), gpus=st.integers(1, 512), jobs=st.integers(2, 60))
+@settings(max_examples=25, deadline=None)
+def test_load_and_gangs_fit_the_cluster(load: float, gpus: int, jobs: int) -> None:
+    rows = generate(1, jobs, gpus=gpus, load=load).jobs
+    assert max(job.gpus for job in rows) <= max(1, gpus // 2)
+    span_s = rows[-1].submit_time_s - rows[0].submit_time_s
+    # Times are rounded to milliseconds.
+    assert sum(job.gpus * job.duration_s for job in rows) == pytest.approx(load * gpus * span_s, rel=1e-3)
+
+
+def test_users_without_a_program_of_their_own_still_submit() -> None:
+    jobs = generate(2, 3000, programs=2, users=6).jobs
+    assert len({job.user for job in jobs}) == 6
+    assert len(generate(2, 1, programs=1, users=1).jobs) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *({"jobs": -1}, {"gpus": 0}, {"load": 0.0}, {"load": 11.0}, {"families": []}, {"programs": 0}, {"users": 0}),
+    ],
+)
 def test_arguments_out_of_range_are_refused(arguments: dict[str, object]) -> None:
     with pytest.raises(ValueError):
         generate(**({"seed": 0, "jobs": 10} | arguments))  # type: ignore[arg-type]
@@ -80,4 +178,20 @@ def test_description_by_hand() -> None:
     assert (numbers["duration_mean_s"], numbers["duration_median_s"]) == (115.0, 75.0)
     assert (numbers["with_iterations"], numbers["with_walltime"]) == (1, 1)
     assert numbers["final_states"] == {"failed": 1, "unknown": 3}
+    assert "load_ratio" not in numbers
     assert describe(Workload("none", ()))["jobs"] == 0
+
+
+def test_description_of_load_quantiles_and_recurrence_by_hand() -> None:
+    durations_s = [100.0, 100.0, 100.0, 100.0, 90.0, 300.0]
+    runs = [WorkloadJob(str(at), 10.0 * at, 2, lasts, user="a", name="x") for at, lasts in enumerate(durations_s)]
+    once = WorkloadJob("once", 100.0, 16, 10.0, user="b", name="y")
+    numbers = describe(Workload("w", (*runs, once)), Cluster("c", (Server("s1", 8), Server("s2", 4))))
+    assert (numbers["cluster"], numbers["cluster_gpus"], numbers["jobs_too_large"]) == ("c", 12, 1)
+    assert numbers["load_ratio"] == pytest.approx((2 * 790 + 160) / 100 / 12)
+    assert numbers["recurring_5_jobs_ratio"] == pytest.approx(6 / 7)
+    # The fifth run is near the median of the four before it, the sixth is three times the median.
+    assert numbers["repeats_off_2x_ratio"] == 0.5
+    assert (numbers["gpus_mean"], numbers["gpus_median"]) == (4.0, 2.0)
+    assert (numbers["duration_p25_s"], numbers["duration_p75_s"]) == (95.0, 100.0)
+    assert numbers["top_user_jobs_ratio"] == pytest.approx(6 / 7)

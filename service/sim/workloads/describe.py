@@ -1,46 +1,104 @@
 """A workload in numbers: what ``sooner workload describe`` prints."""
 
-from collections import Counter
+from collections import Counter, defaultdict, deque
+from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 import numpy as np
 
-from service.sim.workloads.model import Workload
+from policies.model.cluster import Cluster
+from service.sim.workloads.model import Workload, WorkloadJob
 
 DESCRIPTION_SCHEMA = "sooner.workload.description/1"
+RECURRING_RUNS_MIN = 5
+"""Runs from which a program counts as recurring often, as published studies do."""
+_PAST_RUNS_MAX = 20
+"""Past runs of a program that stand for what one could have known of the next."""
 
 
-def describe(workload: Workload) -> dict[str, Any]:
-    """Counts, durations, sizes and how much of it recurs, as JSON. A recurrence key is (user, project, name)."""
+def describe(workload: Workload, cluster: Cluster | None = None) -> dict[str, Any]:
+    """Counts, sizes, durations and how much of it recurs, as JSON. A recurrence key is (user, project, name).
+
+    With a cluster also the load that the workload offers it, and how many gangs no GPU type of it could ever hold.
+    """
     jobs = workload.jobs
-    durations_s = np.array([job.duration_s for job in jobs] or [0.0])
-    p50_s, p90_s, p99_s = (float(value) for value in np.percentile(durations_s, (50, 90, 99)))
     span_s = jobs[-1].submit_time_s - jobs[0].submit_time_s if jobs else 0.0
     gpu_s = sum(job.gpus * job.duration_s for job in jobs)
+    busy = gpu_s / span_s if span_s > 0.0 else 0.0
     sizes = Counter(job.gpus for job in jobs)
-    keys = Counter((job.user, job.project, job.name) for job in jobs if job.name)
-    recurring = sum(count for count in keys.values() if count > 1)
     return {
         "schema": DESCRIPTION_SCHEMA,
         "workload": workload.name,
         "jobs": len(jobs),
         "skipped": len(workload.skipped),
         "span_s": span_s,
-        "users": len({job.user for job in jobs if job.user}),
-        "projects": len({job.project for job in jobs if job.project}),
-        "recurrence_keys": len(keys),
-        "recurring_jobs_ratio": recurring / len(jobs) if jobs else 0.0,
-        "gpus_max": max(sizes, default=0),
-        "jobs_by_gpus": {str(size): sizes[size] for size in sorted(sizes)},
+        **_load(jobs, busy, cluster),
         "gpu_hours": gpu_s / 3600.0,
-        "mean_gpus_busy": gpu_s / span_s if span_s > 0.0 else 0.0,
-        "duration_mean_s": float(durations_s.mean()),
-        "duration_median_s": p50_s,
-        "duration_p90_s": p90_s,
-        "duration_p99_s": p99_s,
+        "mean_gpus_busy": busy,
+        **_users(jobs),
+        **_recurrence(jobs),
+        "gpus_max": max(sizes, default=0),
+        **_quantiles("gpus", [float(job.gpus) for job in jobs], (50, 90, 99), ""),
+        "jobs_by_gpus": {str(size): sizes[size] for size in sorted(sizes)},
+        **_quantiles("duration", [job.duration_s for job in jobs], (10, 25, 50, 75, 90, 99), "_s"),
         "with_iterations": sum(job.iterations is not None for job in jobs),
         "with_model": sum(bool(job.model) for job in jobs),
         "with_declared_iterations": sum(job.declared_iterations is not None for job in jobs),
         "with_walltime": sum(job.walltime_s is not None for job in jobs),
         "final_states": dict(sorted(Counter(job.final_state or "unknown" for job in jobs).items())),
     }
+
+
+def _load(jobs: Sequence[WorkloadJob], busy: float, cluster: Cluster | None) -> dict[str, Any]:
+    if cluster is None:
+        return {}
+    largest = max(cluster.gpus_by_type.values())
+    return {
+        "cluster": cluster.name,
+        "cluster_gpus": cluster.gpus,
+        "load_ratio": busy / cluster.gpus,
+        "jobs_too_large": sum(
+            job.gpus > (cluster.gpus_by_type.get(job.gpu_type, 0) if job.gpu_type else largest) for job in jobs
+        ),
+    }
+
+
+def _users(jobs: Sequence[WorkloadJob]) -> dict[str, Any]:
+    counts = sorted(Counter(job.user for job in jobs if job.user).values(), reverse=True)
+    return {
+        "users": len(counts),
+        "projects": len({job.project for job in jobs if job.project}),
+        "top_user_jobs_ratio": counts[0] / len(jobs) if counts else 0.0,
+        "top_tenth_of_users_jobs_ratio": sum(counts[: max(1, len(counts) // 10)]) / len(jobs) if counts else 0.0,
+    }
+
+
+def _recurrence(jobs: Sequence[WorkloadJob]) -> dict[str, Any]:
+    """How many jobs run a program again, and how far a run is from the median of the runs that were submitted before it."""
+    keys = Counter((job.user, job.project, job.name) for job in jobs if job.name)
+    total = max(1, len(jobs))
+    past: defaultdict[tuple[str, str, str], deque[float]] = defaultdict(lambda: deque(maxlen=_PAST_RUNS_MAX))
+    repeats = off = 0
+    for job in jobs:
+        if job.name:
+            runs = past[job.user, job.project, job.name]
+            if len(runs) >= RECURRING_RUNS_MIN - 1:
+                repeats += 1
+                off += not 0.5 <= job.duration_s / median(runs) <= 2.0
+            runs.append(job.duration_s)
+    return {
+        "recurrence_keys": len(keys),
+        "recurring_jobs_ratio": sum(many for many in keys.values() if many > 1) / total,
+        "recurring_5_jobs_ratio": sum(many for many in keys.values() if many >= RECURRING_RUNS_MIN) / total,
+        "repeats_off_2x_ratio": off / repeats if repeats else 0.0,
+    }
+
+
+def _quantiles(name: str, values: Sequence[float], levels: Sequence[int], unit: str) -> dict[str, float]:
+    """The mean, and the quantiles under their usual names."""
+    numbers = np.array(values or [0.0])
+    found = {f"{name}_mean{unit}": float(numbers.mean())}
+    for level, value in zip(levels, np.percentile(numbers, levels), strict=True):
+        found[f"{name}_{'median' if level == 50 else f'p{level}'}{unit}"] = float(value)
+    return found
