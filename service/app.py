@@ -44,7 +44,8 @@ from service.executors.gpus import GpuInfo, detect, local_cluster
 from service.executors.local import LocalExecutor
 from service.forecasting import Forecaster
 from service.settings import Settings, SettingsError
-from service.startup import StartError, bind, configured_policy, exclusive, listen, open_current
+from service.sim.replay import Recorder, RecordingSink
+from service.startup import StartError, bind, configured_options, configured_policy, exclusive, listen, open_current
 from service.tasks.loop import LoopSettings, SchedulerLoop
 from service.tasks.polling import PolledExecutor
 from service.tasks.prune import prune
@@ -103,7 +104,12 @@ class Service:
         self.settings = settings
         self.clock = WallClock()
         stack.enter_context(exclusive(settings.prepare_data_dir()))
-        policy = configured_policy(settings)
+        self.recorder = Recorder(
+            configured_policy(settings),
+            configured_options(settings),
+            jobs_max=settings.snapshot_jobs_max,
+            kept=settings.snapshots_kept,
+        )
         gpus = detect(visible=os.environ.get("CUDA_VISIBLE_DEVICES")) if settings.executor == "local" else None
         wanted = load_cluster(settings.cluster) if settings.cluster else local_cluster(settings.virtual_gpus, gpus)
         self.database = open_current(settings.database_url)
@@ -117,7 +123,7 @@ class Service:
         self.executor = PolledExecutor(self._executor(stack, gpus), self._keep_progress)
         self.store = SqlStore(self.database, fencing_token=self.lease.token)
         self.predictor = LivePredictor()
-        self.engine = self._engine(policy)
+        self.engine = self._engine(self.recorder)
         self._warm()
         self.trainer = Trainer(self.database, settings, self.predictor, self.clock.now_s)
         self.trainer.recover()
@@ -190,7 +196,7 @@ class Service:
         return Engine(
             policy,
             self.cluster,
-            Ports(self.store, self.executor, self.clock, self.predictor, log.LogSink()),
+            Ports(self.store, self.executor, self.clock, self.predictor, RecordingSink(log.LogSink(), self.recorder)),
             Costs(settings.checkpoint_s, settings.restart_s),
             EngineSettings(
                 retry_backoff_s=settings.retry_backoff_s,
@@ -277,6 +283,8 @@ class Service:
             progress_sink=self._accept_progress,
             forecast=self.forecaster.current,
             plan=self.forecaster.plan,
+            recorded=self.recorder.cycles,
+            snapshot=self.recorder.snapshot,
         )
 
     def _migrated(self) -> bool:

@@ -181,6 +181,15 @@ class Client(AbstractContextManager["Client"]):
         found: Plans = self._json("POST", "/v1/plans", body=body)
         return found
 
+    def snapshots(self) -> list[int]:
+        """The cycles that can be replayed, newest first."""
+        return list(self._json("GET", "/v1/snapshots")["cycles"])
+
+    def snapshot(self, cycle: int) -> dict[str, Any]:
+        """Everything that a cycle's decision rests on: what ``sooner sim replay`` reads."""
+        found: dict[str, Any] = self._json("GET", f"/v1/cycles/{cycle}/snapshot")
+        return found
+
     # Cluster
 
     def cluster(self) -> ClusterStatus:

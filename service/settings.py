@@ -199,6 +199,13 @@ class Settings(BaseSettings):
         10.0, 0.1, 600.0, "A forecast that takes longer is given up, and says so: whoever asked is waiting for it."
     )
 
+    snapshots_kept: int = _between(
+        20, 0, 1000, "Newest cycles with actions that can be replayed; about 2 kB of memory for each unfinished job of each."
+    )
+    snapshot_jobs_max: int = _between(
+        500, 0, 100_000, "Unfinished jobs up to which cycles are recorded for replay: every pass copies all of them."
+    )
+
     # How it learns.
     retrain_period_s: float = _between(
         _DAY_S, 60.0, 30 * _DAY_S, "How often the models are trained anew: habits change by the day, not by the hour."

@@ -27,6 +27,11 @@ class StartError(Exception):
 
 def configured_policy(settings: Settings) -> Policy[Any]:
     """The policy with those settings that it takes. Raises OptionError, also for a ``preemption`` that it cannot do."""
+    return make_policy(settings.policy, configured_options(settings))
+
+
+def configured_options(settings: Settings) -> dict[str, str]:
+    """The policy's options: ``policy_options``, and the settings that stand for options which this policy takes."""
     options = dict(settings.policy_options)
     factory = BUILT_IN.get(settings.policy)
     wished: dict[str, str] = {
@@ -39,7 +44,7 @@ def configured_policy(settings: Settings) -> Policy[Any]:
         takes = factory is not None and name in factory.options and (name != "preemption" or factory.preemptive)
         if takes or name in given:
             options.setdefault(name, value)
-    return make_policy(settings.policy, options)
+    return options
 
 
 def open_current(url: str) -> Database:

@@ -21,6 +21,7 @@ from service.engine.events import Fact
 from service.forecasting import Planned
 from service.settings import Settings
 from service.sim.forecast import Forecast
+from service.sim.replay import CycleSnapshot
 
 
 class Refused(Exception):
@@ -84,7 +85,7 @@ class ApiDependencies:
     ``explain`` is None for a job that the loop does not hold (ended, or not seen yet). ``train`` starts a retraining and
     returns its run's id, ``promote`` makes a model the champion; both raise :class:`Refused`. ``migrated`` says whether
     the schema is this program's. ``forecast`` raises :class:`~service.sim.forecast.NoForecast`; it and ``plan`` take
-    seconds for a long queue.
+    seconds for a long queue. ``recorded`` are the cycles of which ``snapshot`` has one, newest first.
     """
 
     settings: Settings
@@ -104,6 +105,8 @@ class ApiDependencies:
     progress_sink: ProgressSink
     forecast: Callable[[], Forecast]
     plan: Callable[[Sequence[JobSpec]], Planned]
+    recorded: Callable[[], Sequence[int]]
+    snapshot: Callable[[int], CycleSnapshot | None]
 
 
 async def _dependencies(request: Request) -> ApiDependencies:

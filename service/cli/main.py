@@ -17,7 +17,7 @@ from service.cli.fail import EXIT_USAGE, refusals
 from service.cli.guard import DISTRIBUTION, conflict
 
 _LATER = {
-    "sim": ("service.cli.sim", "Simulate a workload with the production engine."),
+    "sim": ("service.cli.replay", "Simulate a workload with the production engine."),
     "workload": ("service.cli.workload", "Workload tables: import traces, describe them, generate synthetic ones."),
 }
 """Groups whose modules are imported when they are called: they bring numpy and the engine along."""

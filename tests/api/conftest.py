@@ -34,6 +34,7 @@ from service.executors.logs import LogChunk
 from service.forecasting import Planned, PlannedJob
 from service.settings import Settings
 from service.sim.forecast import Forecast, JobForecast, NoForecast
+from service.sim.replay import CycleSnapshot
 from tests.api.client import client_of
 
 TOKEN = secrets.token_urlsafe(32)
@@ -70,6 +71,7 @@ class World:
     forecast: Forecast | None = None
     planned: list[JobSpec] = field(default_factory=list)
     outlook: JobForecast | None = None
+    snapshots: dict[int, CycleSnapshot] = field(default_factory=dict)
 
     def dependencies(self) -> ApiDependencies:
         return ApiDependencies(
@@ -90,6 +92,8 @@ class World:
             progress_sink=self._progress,
             forecast=self._forecast,
             plan=self._plan,
+            recorded=lambda: sorted(self.snapshots, reverse=True),
+            snapshot=lambda cycle: self.snapshots.get(cycle),
         )
 
     def _waits_for_the_loop(self) -> None:

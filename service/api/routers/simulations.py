@@ -1,0 +1,60 @@
+"""What a simulation elsewhere starts from: recorded cycles, to decide again with ``sooner sim replay``."""
+
+from typing import Annotated, Any
+
+from fastapi import Path
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.api.deps import Deps
+from service.api.problems import Problem, ProblemType
+from service.api.routers.common import problems, router
+from service.api.schemas import ID_MAX
+from service.cycle_file import cycle_document
+
+routes = router("cycles")
+
+
+class SnapshotsDocument(BaseModel):
+    """The cycles that can be replayed, newest first."""
+
+    cycles: list[int]
+
+
+class CycleSnapshotDocument(BaseModel):
+    """One decision and everything it rests on (``sooner.cycle/1``). Commands and environments of jobs are left out."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    schema_name: str = Field(alias="schema")
+    cycle: int
+    now_s: float = Field(description="Seconds since the Unix epoch.")
+    policy: str
+    options: dict[str, str]
+    cluster: dict[str, Any]
+    costs: dict[str, Any]
+    servers: list[dict[str, Any]]
+    jobs: list[dict[str, Any]]
+    dump: dict[str, Any] = Field(description="The policy's own state just before.")
+    changes: dict[str, Any]
+    actions: dict[str, Any]
+    wake_at_s: float | None
+
+
+@routes.get("/snapshots", summary="List the cycles that can be replayed")
+def list_snapshots(dependencies: Deps) -> SnapshotsDocument:
+    """The newest ones in which the policy decided something; kept in memory, so a restart forgets them."""
+    return SnapshotsDocument(cycles=list(dependencies.recorded()))
+
+
+@routes.get("/cycles/{number}/snapshot", responses=problems(404), summary="Everything that a cycle's decision rests on")
+def cycle_snapshot(dependencies: Deps, number: Annotated[int, Path(ge=0, le=ID_MAX)]) -> CycleSnapshotDocument:
+    """A file for `sooner sim replay`."""
+    found = dependencies.snapshot(number)
+    if found is None:
+        settings = dependencies.settings
+        raise Problem(
+            ProblemType.NOT_FOUND,
+            f"Nothing is kept of cycle {number}: only the newest {settings.snapshots_kept} cycles with actions can be "
+            f"replayed, with at most {settings.snapshot_jobs_max} unfinished jobs (snapshots_kept, snapshot_jobs_max).",
+        )
+    return CycleSnapshotDocument.model_validate(cycle_document(found))

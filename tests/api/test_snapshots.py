@@ -1,0 +1,26 @@
+"""Recorded cycles over HTTP."""
+
+from httpx import Client
+
+from service.cycle_file import read_cycle
+from tests.api.conftest import World
+from tests.api.helpers import assert_problem
+from tests.unit.test_replay import recorded, snapshots
+
+
+def test_recorded_cycles_are_listed_and_read_back(client: Client, world: World) -> None:
+    assert client.get("/v1/snapshots").json() == {"cycles": []}
+    kept = snapshots(recorded([(0, 4, 100), (0, 2, 50), (10, 4, 5)], "asrpt"))
+    world.snapshots = {each.cycle: each for each in kept}
+    cycles = client.get("/v1/snapshots").json()["cycles"]
+    assert cycles == sorted(world.snapshots, reverse=True)
+    document = client.get(f"/v1/cycles/{cycles[0]}/snapshot").json()
+    assert document["schema"] == "sooner.cycle/1"
+    again = read_cycle(document)
+    assert (again.cycle, again.policy, again.actions) == (cycles[0], "asrpt", list(kept[0].actions))
+
+
+def test_a_cycle_that_was_not_kept_says_which_are(client: Client) -> None:
+    detail = assert_problem(client.get("/v1/cycles/3/snapshot"), "not-found")["detail"]
+    assert "newest 20 cycles" in detail
+    assert "snapshot_jobs_max" in detail

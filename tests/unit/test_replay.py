@@ -1,0 +1,150 @@
+"""Recorded cycles: kept with what they rest on, told as JSON, and decided again to the same actions."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies import las, ranked
+from policies.model.cluster import Cluster, Server
+from policies.model.decision import ChangeKind
+from policies.model.ids import JobId
+from policies.registry import make_policy
+from service.cycle_file import CycleFileError, cycle_document, read_cycle
+from service.engine.ports import CycleBatch
+from service.sim.experiment import SimulationOptions, Simulator
+from service.sim.jobs import prepare
+from service.sim.replay import CycleSnapshot, Recorder, RecordingSink, replay
+from service.sim.workloads.model import Workload, WorkloadJob
+
+CLUSTER = Cluster("two", (Server("a", 4, nic_bytes_s=1e9), Server("b", 2, nic_bytes_s=1e9)))
+ROWS = st.lists(st.tuples(st.integers(0, 400), st.integers(1, 4), st.integers(1, 900)), min_size=3, max_size=14)
+POLICIES = st.sampled_from(["fifo", "fifo_backfill", "sjf", "las", "asrpt", "asrpt never", "srsf"])
+
+
+@pytest.fixture(autouse=True)
+def _no_pause_between_refreshes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grown index may lag behind a rebuilt one by the least time between two refreshes of a rank: make that nothing."""
+    for module in (ranked, las):
+        monkeypatch.setattr(module, "REFRESH_S_MIN", 1e-6)
+
+
+def recorded(
+    rows: list[tuple[int, int, int]], policy: str, model: str = "", *, jobs_max: int = 100, kept: int = 1000
+) -> Recorder:
+    """A whole simulation under a recorder. Restarts take no time: a grown index lets a job gain rank while it restarts."""
+    workload = Workload(
+        "w",
+        tuple(
+            WorkloadJob(f"j{n}", float(at), gpus, seconds + n / 64, model=model)
+            for n, (at, gpus, seconds) in enumerate(sorted(rows))
+        ),
+    )
+    name, _, mode = policy.partition(" ")
+    options = {"preemption": mode} if mode else {}
+    recorder = Recorder(make_policy(name, options), options, jobs_max=jobs_max, kept=kept)
+    simulator = Simulator(
+        prepare(workload, CLUSTER).jobs, CLUSTER, recorder, "oracle", SimulationOptions(restart_s=0.0)
+    )
+    ports = simulator.engine._ports
+    simulator.engine._ports = replace(ports, sink=RecordingSink(ports.sink, recorder))
+    simulator.run()
+    return recorder
+
+
+def snapshots(recorder: Recorder) -> list[CycleSnapshot]:
+    found = [recorder.snapshot(cycle) for cycle in recorder.cycles()]
+    assert None not in found
+    return [each for each in found if each is not None]
+
+
+@given(ROWS, POLICIES, st.sampled_from(["", "resnet50"]))
+@settings(max_examples=40, deadline=None)
+def test_every_recorded_cycle_is_decided_again_from_its_document(
+    rows: list[tuple[int, int, int]], policy: str, model: str
+) -> None:
+    recorder = recorded(rows, policy, model)
+    assert recorder.cycles()
+    for snapshot in snapshots(recorder):
+        document = json.loads(json.dumps(cycle_document(snapshot), allow_nan=False))
+        again = read_cycle(document)
+        assert cycle_document(again) == document
+        back = {change.job for change in again.changes if change.kind is ChangeKind.WITHDRAWN}
+        if back.isdisjoint(change.job for change in again.changes if change.kind is ChangeKind.ARRIVED):
+            told = replay(again, make_policy(again.policy, again.options))
+            assert told.replayed == list(snapshot.actions), snapshot.cycle
+            assert told.equal
+
+
+def test_another_decision_is_seen() -> None:
+    snapshot = snapshots(recorded([(0, 4, 100), (0, 2, 50), (10, 4, 5)], "fifo"))[-1]
+    assert replay(snapshot, make_policy("fifo")).equal
+    assert not replay(replace(snapshot, actions=snapshot.actions[:1]), make_policy("fifo")).equal
+
+
+def test_another_policy_is_a_what_if() -> None:
+    """A short job behind a long one: first in, first out starts the long one, shortest first the short one."""
+    recorder = recorded([(0, 4, 60), (0, 2, 60), (1, 4, 500), (2, 4, 50)], "fifo")
+    snapshot = next(each for each in snapshots(recorder) if [action.job for action in each.actions] == [JobId(3)])
+    told = replay(snapshot, make_policy("sjf"))
+    assert [action.job for action in told.replayed] == [JobId(4)]
+    assert not told.equal
+
+
+def test_the_newest_are_kept_and_large_worlds_are_not_recorded() -> None:
+    rows = [(10 * n, 4, 50) for n in range(8)]
+    every = recorded(rows, "fifo").cycles()
+    assert recorded(rows, "fifo", kept=3).cycles() == every[:3]
+    assert recorded(rows, "fifo", jobs_max=0).cycles() == []
+    assert 0 < len(recorded(rows, "fifo", jobs_max=2).cycles()) < len(every)
+
+
+def test_a_decision_that_was_not_committed_is_forgotten() -> None:
+    recorder = recorded([(0, 1, 5)], "fifo")
+    known = recorder.cycles()
+    recorder.committed(known[0] + 1)  # a cycle without a decision of its own
+    assert recorder.cycles() == known
+
+
+def test_what_a_job_runs_is_not_told() -> None:
+    snapshot = snapshots(recorded([(0, 1, 5)], "fifo"))[0]
+    job = snapshot.world.jobs[0].copy()
+    job.spec = replace(job.spec, command=("run", "hunter2"), env={"PASSWORD": "hunter2"}, working_dir="/hunter2")
+    text = json.dumps(cycle_document(replace(snapshot, world=replace(snapshot.world, jobs=(job,)))))
+    assert "hunter2" not in text
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"schema": "sooner.jobs/1"}, "sooner.cycle/1"),
+        ({"jobs": [{"v": 1}]}, "missing"),
+        ({"now_s": None}, "wrong type"),
+        ({"actions": {"v": 1, "items": [{"action": "dance"}]}}, "action"),
+    ],
+)
+def test_a_document_that_is_none_is_refused_in_one_line(change: dict[str, Any], said: str) -> None:
+    document = cycle_document(snapshots(recorded([(0, 1, 5)], "fifo"))[0])
+    with pytest.raises(CycleFileError, match=said):
+        read_cycle(document | change)
+    with pytest.raises(CycleFileError, match="'cluster' is missing"):
+        read_cycle({key: value for key, value in document.items() if key != "cluster"})
+
+
+def test_batches_go_on_to_the_inner_sink() -> None:
+    seen: list[object] = []
+
+    class Keeps:
+        def transition(self, event: object, job: object) -> None:
+            seen.append(event)
+
+        def cycle(self, batch: object) -> None:
+            seen.append(batch)
+
+    sink = RecordingSink(Keeps(), Recorder(make_policy("fifo"), {}, jobs_max=1, kept=1))
+    batch = CycleBatch(1, 0.0, (), ())
+    sink.cycle(batch)
+    assert seen == [batch]
