@@ -39,7 +39,7 @@ class Line(NamedTuple):
     """Running jobs of one line keep their order over time: equal gang size, equal slope."""
 
     gpus: int
-    slope: int
+    slope: float
 
 
 @dataclass(slots=True)

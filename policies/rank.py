@@ -34,11 +34,14 @@ class OverRun(StrEnum):
 class Rank(NamedTuple):
     """``value`` in virtual seconds; ``slope``: -1 falls with progress, +1 rises with it, 0 stands still.
 
+    While the job runs the value changes by slope x g / G a second: a policy whose ranks are seconds of the job's own time
+    says so by slopes of G / g.
+
     ``refresh_at_done``: the progress at which the value must be computed anew (None: never, until a change says so).
     """
 
     value: float
-    slope: int
+    slope: float
     refresh_at_done: float | None = None
 
 

@@ -61,6 +61,10 @@ class RankedPolicy:
         """The job's rank now; smaller comes first."""
         raise TypeError(f"{type(self).__name__} gives no rank")
 
+    def rank_per_s(self, job: JobView, state: Book) -> float:
+        """What a second of the job's own time counts in the unit of ranks: g / G, since ranks are virtual seconds."""
+        return job.spec.gpus / state.gpus
+
     def refresh_at_s(self, view: ClusterView, job: JobView, rank: Rank) -> float | None:
         """When a running job's rank must be computed anew."""
         estimate = job.estimate

@@ -1,11 +1,11 @@
 """Policies by name. Plug-ins register a :class:`PolicyFactory` in the entry-point group ``sooner.policies``."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import Any
 
-from policies import asrpt, fifo, las, sjf, srsf
+from policies import asrpt, easy, fair, fifo, gittins, las, sjf, srsf, srtf, swf
 from policies.base import Policy
 from policies.options import OptionError, Options, Preemption, parse_options
 from policies.ranked import RankedPolicy
@@ -15,24 +15,38 @@ ENTRY_POINT_GROUP = "sooner.policies"
 
 @dataclass(frozen=True, slots=True)
 class PolicyFactory:
-    """How to make a policy from options. ``preemptive``: whether it takes other values of ``preemption`` than never."""
+    """How to make a policy from options. ``preemptive``: whether it takes other values of ``preemption`` than never.
+
+    ``alias``: another name for it, which the policy then goes by.
+    """
 
     make: type[RankedPolicy]
     defaults: Options
     options: frozenset[str]
     preemptive: bool
     summary: str
+    alias: str = ""
 
     def __call__(self, options: Mapping[str, str]) -> Policy[Any]:
         """A policy with these options in place of the defaults. Raises OptionError."""
+        name = self.alias or self.make.name
         wanted = options.get("preemption")
         if not self.preemptive and wanted not in (None, Preemption.NEVER.value):
-            raise OptionError(f"option preemption: policy {self.make.name} does not preempt; only 'never' is possible")
-        return self.make(parse_options(self.defaults, options, self.options))
+            raise OptionError(f"option preemption: policy {name} does not preempt; only 'never' is possible")
+        policy = self.make(parse_options(self.defaults, options, self.options))
+        policy.name = name
+        return policy
 
+
+_SJF = PolicyFactory(sjf.Sjf, sjf.DEFAULTS, sjf.OPTIONS, False, "shortest predicted job first")
+_SWF = PolicyFactory(swf.Swf, swf.DEFAULTS, swf.OPTIONS, False, "smallest predicted workload first")
 
 BUILT_IN: Mapping[str, PolicyFactory] = {
     "asrpt": PolicyFactory(asrpt.Asrpt, asrpt.DEFAULTS, asrpt.OPTIONS, True, "SRPT relaxation guides placement"),
+    "easy": PolicyFactory(
+        easy.Easy, easy.DEFAULTS, easy.OPTIONS, False, "first in, first out; whoever does not delay the head may pass"
+    ),
+    "fair": PolicyFactory(fair.Fair, fair.DEFAULTS, fair.OPTIONS, False, "the user who has had least comes first"),
     "fifo": PolicyFactory(fifo.Fifo, fifo.STRICT_DEFAULTS, fifo.OPTIONS, False, "strict first in, first out"),
     "fifo_backfill": PolicyFactory(
         fifo.FifoBackfill,
@@ -41,9 +55,16 @@ BUILT_IN: Mapping[str, PolicyFactory] = {
         False,
         "first in, first out; whoever fits may pass",
     ),
+    "gittins": PolicyFactory(
+        gittins.Gittins, gittins.DEFAULTS, gittins.OPTIONS, True, "soonest to end, by what ended jobs have taken"
+    ),
     "las": PolicyFactory(las.Las, las.DEFAULTS, las.OPTIONS, True, "least attained service, discretised"),
-    "sjf": PolicyFactory(sjf.Sjf, sjf.DEFAULTS, sjf.OPTIONS, False, "shortest predicted job first"),
+    "sjf": _SJF,
     "srsf": PolicyFactory(srsf.Srsf, srsf.DEFAULTS, srsf.OPTIONS, True, "shortest remaining service first"),
+    "srtf": PolicyFactory(srtf.Srtf, srtf.DEFAULTS, srtf.OPTIONS, True, "shortest remaining time first"),
+    "swf": _SWF,
+    "wcs_duration": replace(_SJF, alias="wcs_duration", summary="another name of sjf"),
+    "wcs_workload": replace(_SWF, alias="wcs_workload", summary="another name of swf"),
 }
 
 

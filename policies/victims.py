@@ -52,10 +52,10 @@ class Bid:
         return found
 
     def price(self, job: JobView) -> float:
-        """Virtual seconds that stopping the job costs."""
+        """What stopping the job costs, in the unit of ranks (virtual seconds)."""
         if self.policy.options.preemption is Preemption.ALWAYS:
             return 0.0
-        return job.spec.gpus / self.book.gpus * self.seconds_lost(job)
+        return self.policy.rank_per_s(job, self.book) * self.seconds_lost(job)
 
     def seconds_lost(self, job: JobView) -> float:
         """Seconds of the job's own time that stopping it costs."""

@@ -170,7 +170,8 @@ class Story:
         )
         spec["after"] = tuple(self.ids[other] for other in spec.get("after", ()))
         spec.setdefault("preemption", PreemptionSignal())
-        full = JobSpec(name=name, user="u", gpus=gpus, **spec)
+        spec.setdefault("user", "u")
+        full = JobSpec(name=name, gpus=gpus, **spec)
         self.truths[job_id] = JobTruth(runs_s, None, times)
         at_s = max(at_s, self.clock.now_s())
 

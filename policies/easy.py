@@ -1,0 +1,159 @@
+"""EASY backfilling: first in, first out, where others may pass the blocked head if they do not delay it.
+
+After Lifka, "The ANL/IBM SP scheduling system" (JSSPP 1995). The *head* is the first job that cannot start. Its *shadow time*
+is when enough running jobs will have ended for it; what is free then and the head does not need are the *extra* GPUs.
+Another job may start before the head if it ends by the shadow time, or if it takes extra GPUs. How long a job runs is
+what it asked for (``walltime_s``), else the median of its estimate; one that outlives that is given double the time, again
+and again. Where nobody knows, the job may take extra GPUs alone, and a head that waits for it has no shadow time: then
+none of the GPUs that it could use are extra.
+"""
+
+from dataclasses import dataclass
+from itertools import takewhile
+
+from sortedcontainers import SortedList
+
+from policies.book import Book, Key
+from policies.fifo import Fifo
+from policies.model.estimate import Unit
+from policies.model.ids import JobId
+from policies.model.placement import Placement
+from policies.model.reasons import Reason
+from policies.model.view import ClusterView, JobView
+from policies.options import Options
+from policies.placement.choose import find
+from policies.plan import Plan
+from policies.rank import OverRun, remaining_units, seconds_per_unit
+from policies.ranked import Outcome
+from policies.victims import Bid, Soon
+
+DEFAULTS = Options(reserve=True, guard_share=0.0)
+"""A head that waits for a better placement keeps the GPUs it could have; the shadow time is all the guard there is."""
+
+OPTIONS = frozenset({"preemption", "tau", "delay_factor"})
+
+
+@dataclass(slots=True)
+class Head:
+    """The first job that cannot start. ``shadow_s``: when it will be able to; None where nobody knows.
+
+    ``gpu_type`` is what it will run on (None: unknown, so perhaps any), ``extra_gpus`` what others may keep of that.
+    """
+
+    shadow_s: float | None
+    gpu_type: str | None
+    extra_gpus: int
+
+
+class EasyBook(Book):
+    """The book, running jobs by when they will end, and the head of the decision in the making."""
+
+    __slots__ = ("end_keys", "ends", "head")
+
+    ends: SortedList
+    end_keys: dict[JobId, tuple[float, JobId]]
+    head: Head | None
+
+    def index_end(self, job: JobId, end_s: float | None) -> None:
+        """The running job will end then; None: nobody knows. O(log n)."""
+        EasyBook.unindex_running(self, job)
+        if end_s is not None:
+            self.end_keys[job] = (end_s, job)
+            self.ends.add((end_s, job))
+
+    def unindex_running(self, job: JobId) -> None:
+        """The job runs no more; unknown ones are ignored."""
+        Book.unindex_running(self, job)
+        if (key := self.end_keys.pop(job, None)) is not None:
+            self.ends.remove(key)
+
+
+class Easy(Fifo):
+    """See the module."""
+
+    name = "easy"
+
+    def initial_state(self, view: ClusterView) -> Book:
+        """Indexes of an empty cluster."""
+        base = Fifo.initial_state(self, view)
+        state = EasyBook(base.pool, base.gpus, base.guard_gpus_max, base.unusable)
+        state.ends, state.end_keys, state.head = SortedList(), {}, None
+        return state
+
+    def before(self, view: ClusterView, state: Book, plan: Plan) -> None:
+        """No head yet; and jobs that have outlived what was expected of them are given more time."""
+        assert isinstance(state, EasyBook)
+        state.head = None
+        for _, job_id in list(takewhile(lambda key: key[0] <= view.now_s, state.ends)):
+            state.index_end(job_id, _end_s(view.jobs[job_id], view.now_s))
+
+    def _index_running(self, view: ClusterView, job: JobView, state: Book) -> None:
+        assert isinstance(state, EasyBook)
+        state.index_end(job.id, _end_s(job, view.now_s))
+
+    def _try(
+        self, view: ClusterView, state: Book, plan: Plan, bid: Bid, job: JobView, key: Key
+    ) -> tuple[Outcome, Reason]:
+        """Whoever comes before the head starts if it can; whoever comes after it only if the head does not mind."""
+        assert isinstance(state, EasyBook)
+        head = state.head
+        if head is None:
+            outcome, reason = Fifo._try(self, view, state, plan, bid, job, key)
+            # Nobody waits for a job that no set of servers can hold today.
+            if outcome is Outcome.BLOCKED and reason is not Reason.NO_SUCH_SERVERS:
+                state.head = _head(view, state, bid, job)
+            return outcome, reason
+        candidate = find(state.pool, view.cluster, job.spec)
+        if candidate is None:
+            return Outcome.BLOCKED, self._blocked_reason(view, state, job)
+        takes_extra = _of_type(view, candidate.placement, head.gpu_type) and not _ends_by(
+            job, view.now_s, head.shadow_s
+        )
+        if takes_extra and job.spec.gpus > head.extra_gpus:
+            return Outcome.DELAYED, Reason.PRIORITY
+        outcome, reason = Fifo._try(self, view, state, plan, bid, job, key)
+        if takes_extra and outcome is Outcome.PLACED:
+            head.extra_gpus -= job.spec.gpus
+        return outcome, reason
+
+
+def _head(view: ClusterView, state: EasyBook, bid: Bid, job: JobView) -> Head:
+    """Let running jobs end in their order until the job fits. O(those that end first)."""
+    head = Head(None, job.spec.gpu_type, 0)
+    soon = Soon(bid)
+    try:
+        for end_s, ending in state.ends:
+            if head.shadow_s is not None and end_s > head.shadow_s:
+                break
+            soon.add_job(view.jobs[ending])
+            if head.shadow_s is None and (candidate := soon.fit(job, False)) is not None:
+                head.shadow_s = max(end_s, view.now_s)
+                head.gpu_type = view.cluster.servers[candidate.placement.servers[0]].gpu_type
+        (_, _, tensor), _ = state.waiting_keys[job.id]
+        if head.shadow_s is not None and not tensor:
+            # A tensor group needs its GPUs on one server; then a count does not say which GPUs are extra.
+            head.extra_gpus = state.pool.free_of_type(head.gpu_type) - job.spec.gpus
+        return head
+    finally:
+        soon.restore()
+
+
+def _of_type(view: ClusterView, placement: Placement, gpu_type: str | None) -> bool:
+    return gpu_type in (None, view.cluster.servers[placement.servers[0]].gpu_type)
+
+
+def _ends_by(job: JobView, now_s: float, at_s: float | None) -> bool:
+    """Whether the job would end by then if it started now, as far as anybody knows."""
+    end_s = _end_s(job, now_s)
+    return end_s is not None and at_s is not None and end_s <= at_s
+
+
+def _end_s(job: JobView, now_s: float) -> float | None:
+    """When the job will have ended, running from now on; None where nobody knows."""
+    if (walltime_s := job.spec.walltime_s) is not None:
+        return now_s + remaining_units((walltime_s,), job.done(Unit.SERVICE_S, now_s), OverRun.DOUBLE)[0]
+    estimate = job.estimate
+    unit_s = None if estimate is None else seconds_per_unit(job, estimate)
+    if estimate is None or unit_s is None:
+        return None
+    return now_s + unit_s * remaining_units((estimate.median,), job.done(estimate.unit, now_s), OverRun.DOUBLE)[0]

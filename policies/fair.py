@@ -1,0 +1,193 @@
+"""Max-min fairness over users: the next GPUs go to the user who has had the least GPU-time (deficit order).
+
+A user's account counts all GPU-seconds that the user's jobs have held, ended ones included; nothing decays. The rank is the
+level of the account, and each level is about a quarter above the one before: so a user's waiting jobs are ranked anew a few
+dozen times in the life of a cluster instead of at every instant. Users of one level go first in, first out.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any, NamedTuple
+
+from sortedcontainers import SortedList
+
+from policies.book import Book
+from policies.lifecycle import TERMINAL
+from policies.model.decision import Change, ChangeKind, Decision
+from policies.model.ids import JobId
+from policies.model.view import ClusterView, JobView
+from policies.rank import Rank
+from policies.ranked import RankedPolicy
+from policies.sjf import DEFAULTS as DEFAULTS
+from policies.sjf import OPTIONS as OPTIONS
+
+LEVEL_RATIO = 1.25
+"""How much longer each step from level to level is than the one before it."""
+
+LEVEL_GPU_S = 60.0
+"""Level k begins at LEVEL_GPU_S x (LEVEL_RATIO^k - 1): accounts far below a GPU-minute are alike."""
+
+
+class Line(NamedTuple):
+    """GPU-seconds had as a function of time: ``at_zero_gpu_s + gpus x time``."""
+
+    at_zero_gpu_s: float
+    gpus: int
+
+    def at(self, now_s: float) -> float:
+        """GPU-seconds had by then."""
+        return self.at_zero_gpu_s + self.gpus * now_s
+
+
+NOTHING = Line(0.0, 0)
+
+
+@dataclass(slots=True)
+class Account:
+    """One user: the sum of the lines of the user's jobs, its level, and when it reaches the next (inf: not by itself)."""
+
+    line: Line = NOTHING
+    level: int = 0
+    next_level_s: float = math.inf
+
+
+class FairBook(Book):
+    """The book, and the accounts of all users."""
+
+    __slots__ = ("accounts", "closing", "due", "had_gpu_s", "lines", "user_of", "waiting_of")
+
+    accounts: dict[str, Account]
+    lines: dict[JobId, tuple[str, Line]]
+    """What each unfinished job adds to its user's account."""
+    had_gpu_s: dict[str, float]
+    """What ended jobs had, by user."""
+    closing: dict[JobId, tuple[str, float]]
+    """Jobs that ended in the last decision: they count, unless it turns out that their end was not committed."""
+    due: SortedList
+    """(next_level_s, user) where that is finite."""
+    waiting_of: dict[str, dict[JobId, None]]
+    user_of: dict[JobId, str]
+    """Whose each waiting job is."""
+
+    def dump(self) -> dict[str, Any]:
+        """Delays, and what jobs had that are gone."""
+        closing = [[job, user, gpu_s] for job, (user, gpu_s) in self.closing.items()]
+        return {**Book.dump(self), "had_gpu_s": dict(sorted(self.had_gpu_s.items())), "closing": closing}
+
+    def enqueue(self, job: JobView, rank: float) -> None:
+        """Index a waiting job, by its user too."""
+        Book.enqueue(self, job, rank)
+        self.waiting_of.setdefault(job.spec.user, {})[job.id] = None
+        self.user_of[job.id] = job.spec.user
+
+    def dequeue(self, job: JobId) -> None:
+        """Forget a waiting job; unknown ones are ignored."""
+        Book.dequeue(self, job)
+        if (user := self.user_of.pop(job, None)) is not None:
+            del self.waiting_of[user][job]
+
+    def account(self, user: str) -> Account:
+        """The user's account, opened if need be."""
+        return self.accounts.setdefault(user, Account())
+
+    def credit(self, user: str, gpu_s: float, gpus: int = 0) -> None:
+        """Add to the user's line."""
+        account = self.account(user)
+        account.line = Line(account.line.at_zero_gpu_s + gpu_s, account.line.gpus + gpus)
+
+    def count(self, job: JobView, now_s: float) -> None:
+        """Bring the account in line with what the job has had and holds now. O(1)."""
+        gpus = job.spec.gpus if job.placement is not None else 0
+        line = Line(job.attained_service_s(now_s) - gpus * now_s, gpus)
+        _, before = self.lines.get(job.id, ("", NOTHING))
+        self.credit(job.spec.user, line.at_zero_gpu_s - before.at_zero_gpu_s, gpus - before.gpus)
+        self.lines[job.id] = (job.spec.user, line)
+
+    def close(self, job: JobId) -> None:
+        """The job has ended; it was counted just before."""
+        user, line = self.lines.pop(job)
+        self.closing[job] = (user, line.at_zero_gpu_s)
+
+    def settle(self) -> None:
+        """The last decision stands: what ended with it is past."""
+        for user, gpu_s in self.closing.values():
+            self.had_gpu_s[user] = self.had_gpu_s.get(user, 0.0) + gpu_s
+        self.closing = {}
+
+    def level_up(self, user: str, now_s: float) -> bool:
+        """Find the account's level now, and when the next one is due; returns whether it is another. O(log users)."""
+        account = self.account(user)
+        if account.next_level_s < math.inf:
+            self.due.remove((account.next_level_s, user))
+        level = _level(account.line.at(now_s))
+        account.next_level_s = math.inf
+        if account.line.gpus:
+            account.next_level_s = (_threshold_gpu_s(level + 1) - account.line.at_zero_gpu_s) / account.line.gpus
+            self.due.add((account.next_level_s, user))
+        changed, account.level = level != account.level, level
+        return changed
+
+
+class Fair(RankedPolicy):
+    """See the module."""
+
+    name = "fair"
+
+    def rank(self, view: ClusterView, job: JobView, state: Book) -> Rank:
+        """The lower end of the level of the user's account, in virtual seconds."""
+        assert isinstance(state, FairBook)
+        return Rank(_threshold_gpu_s(state.account(job.spec.user).level) / state.gpus, 0)
+
+    def initial_state(self, view: ClusterView) -> Book:
+        """Indexes of an empty cluster on which nobody has had anything."""
+        base = RankedPolicy.initial_state(self, view)
+        state = FairBook(base.pool, base.gpus, base.guard_gpus_max, base.unusable)
+        state.accounts, state.lines, state.had_gpu_s, state.closing = {}, {}, {}, {}
+        state.due, state.waiting_of, state.user_of = SortedList(), {}, {}
+        return state
+
+    def restore(self, view: ClusterView, state: Book, dump: dict[str, Any]) -> None:
+        """What ended jobs had by an earlier dump, less the ends that were not committed; the rest follows from the jobs."""
+        assert isinstance(state, FairBook)
+        state.had_gpu_s = dict(dump.get("had_gpu_s", {}))
+        state.closing = {
+            JobId(job): (user, gpu_s) for job, user, gpu_s in dump.get("closing", ()) if job not in view.jobs
+        }
+        state.settle()
+        for user, gpu_s in state.had_gpu_s.items():
+            state.credit(user, gpu_s)
+        for job in view.jobs.values():
+            if job.attempts:
+                state.count(job, view.now_s)
+                if job.state in TERMINAL:
+                    state.close(job.id)
+        for user in state.accounts:
+            state.level_up(user, view.now_s)
+
+    def decide(self, view: ClusterView, changes: Sequence[Change], state: Book) -> Decision:
+        """Keep the accounts, then decide. O((changes + actions) log n); a level more costs O(the user's waiting jobs)."""
+        assert isinstance(state, FairBook)
+        state.settle()
+        touched = {user for _, user in takewhile(lambda due: due[0] <= view.now_s, state.due)}
+        for change in changes:
+            job = view.jobs.get(change.job) if change.job is not None else None
+            if job is not None and change.kind in (ChangeKind.STARTED, ChangeKind.VACATED, ChangeKind.FINISHED):
+                state.count(job, view.now_s)
+                touched.add(job.spec.user)
+                if change.kind is ChangeKind.FINISHED:
+                    state.close(job.id)
+        for user in sorted(touched):
+            if state.level_up(user, view.now_s):
+                for job_id in list(state.waiting_of.get(user, ())):
+                    self.on_arrival(view, view.jobs[job_id], state)
+        return RankedPolicy.decide(self, view, changes, state)
+
+
+def _level(had_gpu_s: float) -> int:
+    return math.floor(math.log1p(max(0.0, had_gpu_s) / LEVEL_GPU_S) / math.log(LEVEL_RATIO) + 1e-9)
+
+
+def _threshold_gpu_s(level: int) -> float:
+    return LEVEL_GPU_S * (LEVEL_RATIO**level - 1.0)

@@ -1,0 +1,131 @@
+"""2D-Gittins: the chance to finish soon against the GPU-time it takes (after Tiresias, NSDI 2019; Gittins' index).
+
+A job whose estimate is a distribution is ranked by that. Any other is ranked by what the cluster has seen: the GPU-seconds
+of the newest jobs that ended, against the GPU-seconds that the job has had. A point estimate is not used, so the policy
+needs no prediction. Until a few jobs have ended the order is that of least attained service.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from policies import ranked
+from policies.book import Book
+from policies.lifecycle import TERMINAL
+from policies.model.decision import Change, ChangeKind, Decision
+from policies.model.ids import JobId
+from policies.model.view import ClusterView, JobView
+from policies.options import Options, Preemption
+from policies.plan import Plan
+from policies.rank import Rank, attained_rank, distribution_units, remaining_work_rank, seconds_per_unit
+from policies.srsf import OPTIONS as OPTIONS
+
+DEFAULTS = Options(preemption=Preemption.GUIDED)
+
+ENDED_MIN = 16
+"""Fewer ended jobs than this are no distribution."""
+
+ENDED_MAX = 1024
+"""Ended jobs that are remembered: the newest."""
+
+POINTS_MAX = 32
+"""Equal-mass points that stand for them, as many as an estimate has."""
+
+RENEWAL_SHARE = 0.25
+"""The points are drawn anew, and all jobs ranked anew, when so large a share of the remembered jobs is new."""
+
+
+class GittinsBook(Book):
+    """The book, and what the jobs that ended had: GPU-seconds by job, oldest first."""
+
+    __slots__ = ("ended_gpu_s", "points_gpu_s", "unseen")
+
+    ended_gpu_s: dict[JobId, float]
+    points_gpu_s: tuple[float, ...]
+    unseen: int
+    """Jobs that ended after the points were drawn."""
+
+    def dump(self) -> dict[str, Any]:
+        """Delays, and what was learnt from jobs that are gone."""
+        ended = [[job, gpu_s] for job, gpu_s in self.ended_gpu_s.items()]
+        return {**Book.dump(self), "ended_gpu_s": ended, "points_gpu_s": list(self.points_gpu_s), "unseen": self.unseen}
+
+    def learn(self, jobs: Sequence[JobView], now_s: float) -> None:
+        """These have ended. One that never held GPUs tells nothing of its size. O(jobs)."""
+        for job in sorted(jobs, key=lambda job: job.id):
+            gpu_s = job.attained_service_s(now_s)
+            if gpu_s > 0.0 and job.id not in self.ended_gpu_s:
+                self.ended_gpu_s[job.id] = gpu_s
+                self.unseen += 1
+        while len(self.ended_gpu_s) > ENDED_MAX:
+            del self.ended_gpu_s[next(iter(self.ended_gpu_s))]
+
+    def renew(self) -> bool:
+        """Draw the points anew if it is time for that; returns whether they were. O(1), now and then O(ENDED_MAX log)."""
+        if self.unseen < max(ENDED_MIN, RENEWAL_SHARE * len(self.ended_gpu_s)):
+            return False
+        self.unseen = 0
+        ordered = sorted(self.ended_gpu_s.values())
+        count = min(POINTS_MAX, len(ordered))
+        self.points_gpu_s = tuple(ordered[(2 * k + 1) * len(ordered) // (2 * count)] for k in range(count))
+        return True
+
+
+class Gittins(ranked.RankedPolicy):
+    """See the module."""
+
+    name = "gittins"
+
+    def rank(self, view: ClusterView, job: JobView, state: Book) -> Rank:
+        """The index in virtual seconds, under the job's own distribution, else under the cluster's."""
+        assert isinstance(state, GittinsBook)
+        if _has_distribution(job):
+            return remaining_work_rank(job, view.now_s, state.gpus, self.options.over_run)
+        if not state.points_gpu_s:
+            return attained_rank(job, view.now_s, state.gpus)
+        attained_gpu_s = job.attained_service_s(view.now_s)
+        gpu_s, slope, refresh = distribution_units(state.points_gpu_s, attained_gpu_s, self.options.over_run)
+        return Rank(gpu_s / state.gpus, slope, refresh)
+
+    def refresh_at_s(self, view: ClusterView, job: JobView, rank: Rank) -> float | None:
+        """Under the cluster's distribution progress is GPU-seconds held, which grow from the start of the attempt."""
+        if _has_distribution(job) or rank.refresh_at_done is None:
+            return ranked.RankedPolicy.refresh_at_s(self, view, job, rank)
+        missing_gpu_s = rank.refresh_at_done - job.attained_service_s(view.now_s)
+        return view.now_s + max(ranked.REFRESH_S_MIN, missing_gpu_s / job.spec.gpus)
+
+    def initial_state(self, view: ClusterView) -> Book:
+        """Indexes of an empty cluster that has seen nothing."""
+        base = ranked.RankedPolicy.initial_state(self, view)
+        state = GittinsBook(base.pool, base.gpus, base.guard_gpus_max, base.unusable)
+        state.ended_gpu_s, state.points_gpu_s, state.unseen = {}, (), 0
+        return state
+
+    def restore(self, view: ClusterView, state: Book, dump: dict[str, Any]) -> None:
+        """What an earlier dump had learnt, less the ends that were not committed, and the ends that it does not know."""
+        assert isinstance(state, GittinsBook)
+        ended = {job.id: job for job in view.jobs.values() if job.state in TERMINAL}
+        known = [(JobId(job), gpu_s) for job, gpu_s in dump.get("ended_gpu_s", ())]
+        state.ended_gpu_s = {job: gpu_s for job, gpu_s in known if job in ended or job not in view.jobs}
+        state.points_gpu_s = tuple(dump.get("points_gpu_s", ()))
+        state.unseen = dump.get("unseen", 0)
+        state.learn(list(ended.values()), view.now_s)
+
+    def decide(self, view: ClusterView, changes: Sequence[Change], state: Book) -> Decision:
+        """Learn from the jobs that have ended, then decide."""
+        assert isinstance(state, GittinsBook)
+        ended = [change.job for change in changes if change.kind is ChangeKind.FINISHED and change.job is not None]
+        state.learn([view.jobs[job] for job in ended], view.now_s)
+        return ranked.RankedPolicy.decide(self, view, changes, state)
+
+    def before(self, view: ClusterView, state: Book, plan: Plan) -> None:
+        """Rank all jobs anew when the distribution has changed: O(n log n), once in a quarter of the jobs it holds."""
+        assert isinstance(state, GittinsBook)
+        if state.renew():
+            self.on_resize(view, state, state.gpus)
+
+
+def _has_distribution(job: JobView) -> bool:
+    estimate = job.estimate
+    if estimate is None or not estimate.trusted or len(estimate.points) < 2:
+        return False
+    return seconds_per_unit(job, estimate) is not None

@@ -1,0 +1,23 @@
+"""Shortest remaining time first: preemptive by what is left of a job's own time, whatever its gang size."""
+
+from policies.book import Book
+from policies.model.view import ClusterView, JobView
+from policies.rank import Rank, remaining_work_rank
+from policies.ranked import RankedPolicy
+from policies.srsf import DEFAULTS as DEFAULTS
+from policies.srsf import OPTIONS as OPTIONS
+
+
+class Srtf(RankedPolicy):
+    """Ordered by remaining seconds under the estimate; by seconds held so far where there is none."""
+
+    name = "srtf"
+
+    def rank(self, view: ClusterView, job: JobView, state: Book) -> Rank:
+        """Remaining seconds at the best placement: the job's work on a cluster that is no larger than its gang."""
+        value, slope, refresh_at_done = remaining_work_rank(job, view.now_s, job.spec.gpus, self.options.over_run)
+        return Rank(value, slope * state.gpus / job.spec.gpus, refresh_at_done)
+
+    def rank_per_s(self, job: JobView, state: Book) -> float:
+        """Ranks are seconds of the job's own time, and so is the price of a preemption."""
+        return 1.0
