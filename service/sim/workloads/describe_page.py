@@ -55,7 +55,8 @@ def _durations(jobs: Sequence[WorkloadJob]) -> Chart:
     by_jobs = cdf([job.duration_s for job in jobs])
     ordered = sorted(jobs, key=lambda job: job.duration_s)
     work = list(accumulate(job.gpus * job.duration_s for job in ordered))
-    picked = np.unique(np.linspace(0, len(ordered) - 1, min(len(ordered), 200)).astype(int)).tolist()
+    wanted = np.linspace(0.0, work[-1], 200)
+    picked = np.unique(np.minimum(np.searchsorted(work, wanted), len(work) - 1)).tolist()
     series = [
         Series("of the jobs", by_jobs.xs, by_jobs.ys, 0),
         Series("of the GPU time", [ordered[i].duration_s for i in picked], [work[i] / work[-1] for i in picked], 1),
