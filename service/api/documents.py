@@ -17,7 +17,7 @@ from policies.model.placement import Placement
 from policies.model.reasons import Explanation, Reason
 from service.db.reads import JobSummary
 
-ETA_REASON = "Forecasts are made when somebody asks: GET /v1/jobs/{id}/forecast, or GET /v1/forecasts for all."
+ETA_REASON = "Forecasts are made when somebody asks: 'sooner forecast', or GET /v1/jobs/{id}/forecast."
 
 
 def instant(at_s: float) -> datetime:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.catalogue import pipeline
 from policies.lifecycle import AttemptState, JobState
 from policies.model.cluster import Cluster, Server
 from policies.model.estimate import Estimate, Unit
@@ -18,8 +19,10 @@ from policies.model.ids import JobId, ServerIndex, attempt_id
 from policies.model.job import JobSpec, PreemptionSignal
 from policies.model.placement import ServerShare, place
 from policies.registry import make_policy
+from policies.throughput import iteration_time_s, iteration_times
 from service.engine.record import AttemptRecord, JobRecord, ServerRecord
 from service.engine.world import Costs
+from service.sim import forecast as module
 from service.sim.experiment import SimulationOptions, Simulator
 from service.sim.forecast import Forecast, ForecastOptions, NoForecast, Spread, forecast
 from service.sim.futures import levels, prospects
@@ -135,6 +138,37 @@ def test_iterations_go_on_at_the_measured_speed() -> None:
     measured.iterations, measured.iterations_per_s, measured.anchor_s = 400.0, 2.0, NOW_S
     measured.reports_iterations = True
     assert fifo(snapshot(measured)).jobs[JobId(1)].finish == Spread(*[NOW_S + 300.0] * 3)
+
+
+def test_a_split_gang_goes_on_at_its_measured_speed() -> None:
+    graph, parallelism = pipeline("resnet50", 2)
+    cluster = Cluster("c", (Server("a", 2, nic_bytes_s=1e8), Server("b", 2, nic_bytes_s=1e8)))
+    times = iteration_times(graph, parallelism, cluster, None)
+    shares = [ServerShare(ServerIndex(server), 1, (1,)) for server in (0, 1)]
+    assert len(graph.stages) == 1
+    split_s = iteration_time_s(graph, parallelism, cluster, place(shares))
+    assert split_s > 1.5 * times.min_s, "this test is about a placement that costs"
+    spec = JobSpec("j", "u", 2, stage_graph=graph, parallelism=parallelism)
+    estimate = Estimate((1000.0,), Unit.ITERATIONS, "told")
+    first = JobRecord(JobId(1), spec, NOW_S, estimate=estimate, iteration_times=times)
+    running(first, 0.0)
+    assert first.attempt is not None
+    first.attempt.placement, first.attempt.gpu_ids = place(shares), ((0,), (0,))
+    first.iterations, first.iterations_per_s, first.anchor_s = 600.0, 1.0 / split_s, NOW_S
+    found = fifo(snapshot(first, cluster=cluster))
+    end_s = NOW_S + 400.0 * split_s
+    finish = found.jobs[JobId(1)].finish
+    assert finish is not None
+    assert finish.p50_s == pytest.approx(end_s)
+
+
+def test_a_long_queue_gets_fewer_futures(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = snapshot(job(1, (5.0,)), job(2, (5.0,)))
+    for runs_max, samples in ((1000, 20), (16, 8), (1, 5)):
+        monkeypatch.setattr(module, "RUNS_MAX", runs_max)
+        found = fifo(world)
+        assert found.samples == samples
+        assert {each.samples for each in found.jobs.values()} == {samples}
 
 
 def test_the_walltime_ends_a_job_and_a_failed_dependency_never_starts_the_next() -> None:

@@ -1,6 +1,7 @@
 """The live forecaster on a real engine: what it copies, what it keeps, and what it remembers of a plan."""
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,7 @@ from service.forecasting import Forecaster
 from service.settings import Settings
 from service.sim.clock import SimClock
 from service.sim.executor import ExecutorCosts, JobTruth, SimulatedExecutor
-from service.sim.forecast import NoForecast, Spread
+from service.sim.forecast import Forecast, NoForecast, Spread
 from tests.unit.predictor_history import recurring_history, request
 
 
@@ -49,12 +50,15 @@ class Live:
     store: MemoryStore
     cycle_number: int = 0
     looks: int = 0
-    hook: Callable[[], None] = field(default=lambda: None)
+    before: Callable[[], None] = field(default=lambda: None)
+    after: Callable[[], None] = field(default=lambda: None)
 
     def read(self, look: Callable[[Engine[Any]], Any]) -> Any:
         self.looks += 1
-        self.hook()
-        return look(self.engine)
+        self.before()
+        found = look(self.engine)
+        self.after()
+        return found
 
     def submit(self, number: int, name: str = "a", gpus: int = 1) -> None:
         self.store.submit(JobRecord(JobId(number), JobSpec(name, "u", gpus), self.clock.now_s()))
@@ -102,25 +106,38 @@ def test_a_forecast_grows_old(live: Live, tmp_path: Path, monkeypatch: pytest.Mo
     assert live.looks == 2
 
 
-def test_readers_who_come_meanwhile_wait_for_the_one_under_way(live: Live, tmp_path: Path) -> None:
+def test_readers_who_come_meanwhile_take_the_one_under_way(
+    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the next cycle came while it was made: they would else make one each, one after the other."""
     forecaster = make(live, tmp_path)
     live.submit(1)
-    entered, go_on = threading.Event(), threading.Event()
+    all_asked, monotonic, readers = threading.Event(), time.monotonic, set()
+
+    def count() -> float:
+        readers.add(threading.get_ident())
+        if len(readers) == 4:
+            all_asked.set()
+        return monotonic()
 
     def stall() -> None:
-        entered.set()
-        assert go_on.wait(20.0)
+        assert all_asked.wait(20.0)
 
-    live.hook = stall
-    threads = [threading.Thread(target=forecaster.current) for _ in range(4)]
+    def pass_by() -> None:
+        live.cycle_number += 1
+
+    monkeypatch.setattr(forecasting.time, "monotonic", count)
+    live.before, live.after = stall, pass_by
+    found: list[Forecast] = []
+    threads = [threading.Thread(target=lambda: found.append(forecaster.current())) for _ in range(4)]
     for thread in threads:
         thread.start()
-    assert entered.wait(20.0)
-    go_on.set()
     for thread in threads:
         thread.join(20.0)
-    assert not any(thread.is_alive() for thread in threads)
+    assert len(found) == 4
     assert live.looks == 1
+    forecaster.current()
+    assert live.looks == 2
 
 
 def test_a_refusal_is_kept_too_and_nothing_is_copied_for_it(live: Live, tmp_path: Path) -> None:
@@ -169,8 +186,8 @@ def test_a_plan_without_a_forecast_still_has_a_placement_and_says_why(live: Live
 
 
 def test_a_preview_answers_like_a_prediction_and_is_forgotten() -> None:
-    asked = request(2**31, name="program3", user="user3", gpus=2)
-    real = request(5_000, name="program3", user="user3", gpus=2)
+    asked = request(2**31, submitted_at_s=1e6, name="program3", user="user3", gpus=2)
+    real = request(5_000, submitted_at_s=1e6 + 60.0, name="program3", user="user3", gpus=2)
     curious, other = LivePredictor(), LivePredictor()
     for predictor in (curious, other):
         predictor.warm(recurring_history(240, reports=False))

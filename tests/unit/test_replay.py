@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from policies import las, ranked
 from policies.model.cluster import Cluster, Server
-from policies.model.decision import ChangeKind
+from policies.model.decision import ChangeKind, Decision, Preempt
 from policies.model.ids import JobId
+from policies.model.reasons import Explanation
 from policies.registry import make_policy
 from service.cycle_file import CycleFileError, cycle_document, read_cycle
 from service.engine.ports import CycleBatch
+from service.engine.world import Costs, World
 from service.sim.experiment import SimulationOptions, Simulator
 from service.sim.jobs import prepare
 from service.sim.replay import CycleSnapshot, Recorder, RecordingSink, replay
@@ -107,6 +109,47 @@ def test_a_decision_that_was_not_committed_is_forgotten() -> None:
     known = recorder.cycles()
     recorder.committed(known[0] + 1)  # a cycle without a decision of its own
     assert recorder.cycles() == known
+
+
+class _Counts:
+    """A policy whose residue is how often it was asked, and whose decisions are those it was given."""
+
+    name = "counts"
+
+    def __init__(self, *decisions: Decision) -> None:
+        self._decisions = iter(decisions)
+        self.asked = 0
+
+    def initial_state(self, view: object) -> "_Counts":
+        return self
+
+    def rebuild(self, view: object, dump: object = None) -> "_Counts":
+        return self
+
+    def dump(self) -> dict[str, int]:
+        return {"asked": self.asked}
+
+    def decide(self, view: object, changes: object, state: object) -> Decision:
+        self.asked += 1
+        return next(self._decisions)
+
+    def explain(self, view: object, state: object, job: JobId) -> Explanation:
+        raise AssertionError
+
+
+def test_the_residue_is_that_of_before_and_a_decision_that_was_rolled_back_belongs_to_no_cycle() -> None:
+    acts, rests = Decision((Preempt(JobId(1)),)), Decision()
+    policy = _Counts(acts, rests, acts)
+    recorder, world = Recorder(policy, {}, jobs_max=5, kept=5), World(CLUSTER, Costs())
+    recorder.decide(world, (), policy)
+    recorder.decide(world, (), policy)
+    recorder.committed(1)
+    assert recorder.cycles() == []
+    recorder.decide(world, (), policy)
+    recorder.committed(2)
+    kept = recorder.snapshot(2)
+    assert kept is not None
+    assert (kept.cycle, kept.dump) == (2, {"asked": 2})
 
 
 def test_what_a_job_runs_is_not_told() -> None:
