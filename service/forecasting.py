@@ -68,7 +68,10 @@ class Planned(NamedTuple):
 
 
 class _Look(NamedTuple):
+    """What was copied. ``refusal`` says why ``world`` has no jobs: there are too many to copy them for a forecast."""
+
     cycle: int
+    refusal: str | None
     policy: Policy[Any]
     dump: dict[str, Any]
     world: WorldSnapshot
@@ -109,7 +112,7 @@ class Forecaster:
 
     def plan(self, specs: Sequence[JobSpec]) -> Planned:
         """What would become of these jobs. Stores nothing, and nothing remembers that it was asked."""
-        look = self._look(jobs_max=None)
+        look = self._look(planned=len(specs))
         now_s = look.world.now_s
         ids = [JobId(_FIRST_PLANNED + index) for index in range(len(specs))]
         requests = [PredictionRequest(job, spec, now_s) for job, spec in zip(ids, specs, strict=True)]
@@ -134,27 +137,29 @@ class Forecaster:
     def _make(self) -> _Kept:
         cycle = self._loop.cycle_number
         try:
-            look = self._look(self._options.jobs_max)
+            look = self._look()
             cycle = look.cycle
             answer: Forecast | NoForecast = self._forecast(look, look.world)
         except NoForecast as error:
             answer = error
         return _Kept(cycle, time.monotonic(), answer)
 
-    def _look(self, jobs_max: int | None) -> _Look:
+    def _look(self, planned: int = 0) -> _Look:
+        jobs_max = self._options.jobs_max
+
         def look(engine: Engine[Any]) -> _Look:
             world = engine.world
-            if jobs_max is not None and len(world.jobs) > jobs_max:
-                # Refused before anything is copied.
-                raise NoForecast(
-                    f"{len(world.jobs)} jobs are unfinished; forecasts are made for at most {jobs_max} (forecast_jobs_max)."
-                )
             servers = [ServerIndex(index) for index in range(len(world.cluster.servers))]
+            count = len(world.jobs) + planned
+            refusal = None
+            if count > jobs_max:
+                refusal = f"{count} jobs are unfinished; forecasts are made for at most {jobs_max} (forecast_jobs_max)."
             return _Look(
                 self._loop.cycle_number,
+                refusal,
                 engine.policy,
-                engine.dump(),
-                take(world, self._now_s()),
+                engine.dump() if refusal is None else {},
+                take(world, self._now_s(), with_jobs=refusal is None),
                 [world.usable_gpus(server) for server in servers],
                 [world.free_gpus(server) for server in servers],
             )
@@ -162,6 +167,8 @@ class Forecaster:
         return self._loop.read(look)
 
     def _forecast(self, look: _Look, world: WorldSnapshot) -> Forecast:
+        if look.refusal is not None:
+            raise NoForecast(look.refusal)
         deadline_s = time.monotonic() + self._timeout_s
         return forecast(world, look.policy, look.dump, self._options, lambda: time.monotonic() < deadline_s)
 

@@ -22,7 +22,7 @@ class WorldSnapshot:
     jobs: tuple[JobRecord, ...]
 
 
-def take(world: World, now_s: float | None = None) -> WorldSnapshot:
+def take(world: World, now_s: float | None = None, *, with_jobs: bool = True) -> WorldSnapshot:
     """Copy the world; ``now_s`` is the instant to speak of if it is later than the world's last look. O(jobs + servers)."""
     at_s = world.now_s if now_s is None else max(now_s, world.now_s)
     return WorldSnapshot(
@@ -30,5 +30,5 @@ def take(world: World, now_s: float | None = None) -> WorldSnapshot:
         cluster=world.cluster,
         costs=world.costs,
         servers=tuple(ServerRecord(record.drained, record.down) for record in world.servers),
-        jobs=tuple(job.copy() for job in world.jobs.values()),
+        jobs=tuple(job.copy() for job in world.jobs.values()) if with_jobs else (),
     )

@@ -150,6 +150,20 @@ def test_a_refusal_is_kept_too_and_nothing_is_copied_for_it(live: Live, tmp_path
     assert live.looks == 1
 
 
+def test_a_plan_in_too_long_a_queue_copies_no_job_and_still_says_where(
+    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forecaster = make(live, tmp_path, forecast_jobs_max=2)
+    live.submit(1)
+    assert forecaster.plan([JobSpec("a", "u", 1)]).jobs[0].outlook is not None
+    monkeypatch.setattr(JobRecord, "copy", lambda self: pytest.fail("a job was copied"))
+    for planned in forecaster.plan([JobSpec("a", "u", 1), JobSpec("a", "u", 2)]).jobs:
+        assert planned.outlook is None
+        assert planned.reason == "3 jobs are unfinished; forecasts are made for at most 2 (forecast_jobs_max)."
+        assert planned.best is not None
+        assert planned.fits_now == (planned.spec.gpus == 1)
+
+
 def test_a_forecast_has_a_time_limit(live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     live.submit(1)
     forecaster = make(live, tmp_path, forecast_timeout_s=0.1)
