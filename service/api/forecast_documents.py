@@ -11,8 +11,8 @@ from service.api.documents import instant
 from service.forecasting import PlannedJob
 from service.sim.forecast import Forecast, JobForecast, Spread
 
-LATEST_S = 253_402_300_799.0
-"""The end of the year 9999, the last that ISO 8601 writes with four digits: whatever comes later is told as this."""
+LATEST_S = 253_402_128_000.0
+"""9999-12-30: whatever comes later is told as this. ISO 8601 has four digits for a year, and every time zone must fit."""
 
 
 class SpreadDocument(BaseModel):

@@ -45,6 +45,17 @@ def test_the_queue_and_one_job(client: Client, world: World) -> None:
         assert client.get(f"/v1/jobs/{number}/forecast").json() == whole["forecasts"][number - 1]
 
 
+def test_times_beyond_all_calendars_are_told_as_the_last_day(client: Client, world: World) -> None:
+    client.post("/v1/jobs", json=plain_job())
+    world.forecast = Forecast(NOW_S, 20, {JobId(1): JobForecast(JobId(1), None, Spread(NOW_S, 3e11, 1e18), 20, "told")})
+    finish = client.get("/v1/jobs/1/forecast").json()["finish_at"]
+    assert finish == {
+        "p10": "2026-01-01T00:00:00Z",
+        "p50": "9999-12-30T00:00:00Z",
+        "p90": "9999-12-30T00:00:00Z",
+    }
+
+
 def test_every_absence_has_a_reason(client: Client, world: World) -> None:
     assert_problem(client.get("/v1/jobs/1/forecast"), "not-found")
     client.post("/v1/jobs", json=plain_job())

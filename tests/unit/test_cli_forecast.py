@@ -4,13 +4,14 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from policies.model.ids import JobId
 from policies.model.reasons import Explanation, Reason
-from service.api.forecast_documents import ForecastsDocument, JobForecastDocument, PlanDocument
+from service.api.forecast_documents import LATEST_S, ForecastsDocument, JobForecastDocument, PlanDocument
 from service.cli.forecast import spread
 from service.client import Client
 from service.client_documents import Spread as SpreadJson
@@ -57,6 +58,14 @@ def queued(number: int) -> JobForecast:
 def test_a_spread_says_as_much_of_the_time_as_it_needs(of: tuple[str, str, str], text: str, cli: CliWorld) -> None:
     assert spread(SpreadJson(p10=of[0], p50=of[1], p90=of[2]), "2026-01-01T00:00:00Z") == text
     assert spread(None, "2026-01-01T00:00:00Z") == ""
+
+
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Pago_Pago"])
+def test_the_last_day_is_shown_in_every_time_zone(zone: str, cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    last = datetime.fromtimestamp(LATEST_S, UTC).isoformat()
+    assert "9999 Dec" in spread(SpreadJson(p10=last, p50=last, p90=last), "2026-01-01T00:00:00Z")
 
 
 def test_the_queue_shows_the_eta_of_all_from_one_question(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
