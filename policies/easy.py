@@ -5,7 +5,8 @@ is when enough running jobs will have ended for it; what is free then and the he
 Another job may start before the head if it ends by the shadow time, or if it takes extra GPUs. How long a job runs is
 what it asked for (``walltime_s``), else the median of its estimate; one that outlives that is given double the time, again
 and again. Where nobody knows, the job may take extra GPUs alone, and a head that waits for it has no shadow time: then
-none of the GPUs that it could use are extra.
+none of the GPUs that it could use are extra. Of each gang size a cycle looks at the first few jobs that may not pass, and leaves
+those behind them for another cycle: a long queue is never scanned.
 """
 
 from dataclasses import dataclass

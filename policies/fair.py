@@ -2,7 +2,8 @@
 
 A user's account counts all GPU-seconds that the user's jobs have held, ended ones included; nothing decays. The rank is the
 level of the account, and each level is about a quarter above the one before: so a user's waiting jobs are ranked anew a few
-dozen times in the life of a cluster instead of at every instant. Users of one level go first in, first out.
+dozen times in the life of a cluster instead of at every instant. Users of one level go first in, first out. Where a trace does
+not say who submitted a job, its project's account counts.
 """
 
 import math
@@ -79,8 +80,8 @@ class FairBook(Book):
     def enqueue(self, job: JobView, rank: float) -> None:
         """Index a waiting job, by its user too."""
         Book.enqueue(self, job, rank)
-        self.waiting_of.setdefault(job.spec.user, {})[job.id] = None
-        self.user_of[job.id] = job.spec.user
+        user = self.user_of[job.id] = _user(job)
+        self.waiting_of.setdefault(user, {})[job.id] = None
 
     def dequeue(self, job: JobId) -> None:
         """Forget a waiting job; unknown ones are ignored."""
@@ -97,13 +98,15 @@ class FairBook(Book):
         account = self.account(user)
         account.line = Line(account.line.at_zero_gpu_s + gpu_s, account.line.gpus + gpus)
 
-    def count(self, job: JobView, now_s: float) -> None:
-        """Bring the account in line with what the job has had and holds now. O(1)."""
+    def count(self, job: JobView, now_s: float) -> str:
+        """Bring the account in line with what the job has had and holds now; returns whose it is. O(1)."""
+        user = _user(job)
         gpus = job.spec.gpus if job.placement is not None else 0
         line = Line(job.attained_service_s(now_s) - gpus * now_s, gpus)
         _, before = self.lines.get(job.id, ("", NOTHING))
-        self.credit(job.spec.user, line.at_zero_gpu_s - before.at_zero_gpu_s, gpus - before.gpus)
-        self.lines[job.id] = (job.spec.user, line)
+        self.credit(user, line.at_zero_gpu_s - before.at_zero_gpu_s, gpus - before.gpus)
+        self.lines[job.id] = (user, line)
+        return user
 
     def close(self, job: JobId) -> None:
         """The job has ended; it was counted just before."""
@@ -138,7 +141,7 @@ class Fair(RankedPolicy):
     def rank(self, view: ClusterView, job: JobView, state: Book) -> Rank:
         """The lower end of the level of the user's account, in virtual seconds."""
         assert isinstance(state, FairBook)
-        return Rank(_threshold_gpu_s(state.account(job.spec.user).level) / state.gpus, 0)
+        return Rank(_threshold_gpu_s(state.account(_user(job)).level) / state.gpus, 0)
 
     def initial_state(self, view: ClusterView) -> Book:
         """Indexes of an empty cluster on which nobody has had anything."""
@@ -174,8 +177,7 @@ class Fair(RankedPolicy):
         for change in changes:
             job = view.jobs.get(change.job) if change.job is not None else None
             if job is not None and change.kind in (ChangeKind.STARTED, ChangeKind.VACATED, ChangeKind.FINISHED):
-                state.count(job, view.now_s)
-                touched.add(job.spec.user)
+                touched.add(state.count(job, view.now_s))
                 if change.kind is ChangeKind.FINISHED:
                     state.close(job.id)
         for user in sorted(touched):
@@ -183,6 +185,10 @@ class Fair(RankedPolicy):
                 for job_id in list(state.waiting_of.get(user, ())):
                     self.on_arrival(view, view.jobs[job_id], state)
         return RankedPolicy.decide(self, view, changes, state)
+
+
+def _user(job: JobView) -> str:
+    return job.spec.user or f"project {job.spec.project}"
 
 
 def _level(had_gpu_s: float) -> int:

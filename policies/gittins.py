@@ -101,14 +101,12 @@ class Gittins(ranked.RankedPolicy):
         return state
 
     def restore(self, view: ClusterView, state: Book, dump: dict[str, Any]) -> None:
-        """What an earlier dump had learnt, less the ends that were not committed, and the ends that it does not know."""
+        """What an earlier dump had learnt, and the ends that it does not know; one that was not committed comes again."""
         assert isinstance(state, GittinsBook)
-        ended = {job.id: job for job in view.jobs.values() if job.state in TERMINAL}
-        known = [(JobId(job), gpu_s) for job, gpu_s in dump.get("ended_gpu_s", ())]
-        state.ended_gpu_s = {job: gpu_s for job, gpu_s in known if job in ended or job not in view.jobs}
+        state.ended_gpu_s = {JobId(job): gpu_s for job, gpu_s in dump.get("ended_gpu_s", ())}
         state.points_gpu_s = tuple(dump.get("points_gpu_s", ()))
         state.unseen = dump.get("unseen", 0)
-        state.learn(list(ended.values()), view.now_s)
+        state.learn([job for job in view.jobs.values() if job.state in TERMINAL], view.now_s)
 
     def decide(self, view: ClusterView, changes: Sequence[Change], state: Book) -> Decision:
         """Learn from the jobs that have ended, then decide."""
