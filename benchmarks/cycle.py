@@ -28,6 +28,8 @@ _FIRST_S = 10.0
 """When the first timed event happens."""
 _LONG_S = 1e6
 """Run time of the jobs that fill the cluster and do not end while events are timed."""
+_QUEUED_S = 10.0 * _LONG_S
+"""Least run time of the queue: even on one GPU more work than what the running jobs have left."""
 _SHORT_S = 10_000.0
 """Run time of urgent jobs: worth a preemption, and longer than events are timed."""
 
@@ -83,7 +85,7 @@ def _rows(running: int, queued: int, events: int) -> tuple[WorkloadJob, ...]:
     ]
     for index, job in enumerate(generate(1, queued + events, gpus=64, communication=False).jobs):
         at_s = 1.0 if index < queued else _FIRST_S + index - queued
-        duration_s = _SHORT_S if _urgent(at_s) else _LONG_S + job.duration_s
+        duration_s = _SHORT_S if _urgent(at_s) else _QUEUED_S + job.duration_s
         rows.append(WorkloadJob(f"queued-{index}", at_s, job.gpus, duration_s, user=job.user, name=job.name))
     return tuple(rows)
 

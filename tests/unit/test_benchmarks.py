@@ -1,0 +1,34 @@
+"""The benchmarks run, and print the figures that they promise; their sizes here are tiny and their figures mean nothing."""
+
+import sys
+
+import pytest
+
+from benchmarks import cycle, simulator
+
+
+def _rows(printed: str, skip: int) -> list[list[str]]:
+    return [line.split() for line in printed.splitlines()[skip:]]
+
+
+def test_jobs_a_cpu_second(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["simulator", "--jobs", "60", "--servers", "4", "--policies", "sjf,las"])
+    simulator.main()
+    printed = capsys.readouterr().out
+    assert printed.startswith("calibration: ")
+    rows = _rows(printed, 2)
+    assert [row[-6:-4] for row in rows] == [["sjf", "60"], ["las", "60"]] * 2
+    assert all(float(row[-3].replace(",", "")) > 0.0 for row in rows)
+    assert [row[-1] for row in rows if "sjf" in row] == ["1.00", "1.00"]
+
+
+def test_cost_of_an_event(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["cycle", "--servers", "30", "--queued", "5", "50", "--events", "20", "--policies", "asrpt"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    cycle.main()
+    rows = _rows(capsys.readouterr().out, 2)
+    assert [(row[2], row[3], row[4]) for row in rows] == [
+        ("60", queued, event) for queued in ("5", "50") for event in ("arrival", "urgent", "finish")
+    ]
+    assert all(float(row[-3]) <= float(row[-2]) for row in rows)
+    assert [row[-1] for row in rows[:3]] == ["1.00"] * 3
