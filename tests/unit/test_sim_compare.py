@@ -1,7 +1,10 @@
 """Comparisons in parallel: the same results whatever the number of workers, in the order that was asked for."""
 
 import csv
+import io
 import json
+import sys
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,9 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from policies.model.cluster import Cluster, Server
-from service.cli import comparison_files
+from service.cli import comparison_files, sim
 from service.cli.compare import Plan, Setting, compare
 from service.cli.sim import app
+from service.sim.drive import SimulationStuck
 from service.sim.experiment import SimulationOptions
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.generate import generate
@@ -118,3 +122,36 @@ def test_png_without_its_package_says_what_to_install(
     result = RUNNER.invoke(app, ["compare", *files, "--policies", "fifo", "--png", str(tmp_path / "png")])
     assert result.exit_code == 2
     assert "pip install 'sooner[png]'" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (BrokenProcessPool("terminated abruptly"), "fewer --workers"),
+        (SimulationStuck("fifo asks for cycle after cycle"), "cycle after cycle"),
+        (OSError(28, "No space left on device", "out/fifo/jobs.csv"), "out/fifo/jobs.csv: No space left on device"),
+    ],
+)
+def test_what_ends_a_comparison_is_one_line(
+    files: list[str], monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    def broken(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr(sim, "compare", broken)
+    result = RUNNER.invoke(app, ["compare", *files, "--policies", "fifo,las"])
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1].startswith("error: ")
+    assert said in result.stderr
+
+
+def test_progress_is_drawn_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for stream, drawn in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        compare(replace(_setting(), draw=False), PLANS[:2], 1)
+        assert ("slow first" in stream.getvalue() and "60/60" in stream.getvalue()) is drawn
+        assert stream.getvalue() == "" or drawn
