@@ -51,6 +51,7 @@ class RankedPolicy:
     """Implements :class:`policies.base.Policy` for a rank given by :meth:`rank`."""
 
     name = "ranked"
+    delayed_per_class_max = DELAYED_PER_CLASS_MAX
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -296,7 +297,7 @@ class RankedPolicy:
                 if self.options.queue is Queue.STRICT:
                     break
                 delayed[gang] = delayed.get(gang, 0) + 1
-                if outcome is Outcome.BLOCKED or delayed[gang] > DELAYED_PER_CLASS_MAX:
+                if outcome is Outcome.BLOCKED or delayed[gang] > self.delayed_per_class_max:
                     continue
             offer(gang, position + 1)
         migrate(bid, view, plan)

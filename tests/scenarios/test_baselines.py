@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.base import Policy
+from policies.easy import WINDOW
 from policies.fair import FairBook
 from policies.gittins import GittinsBook
 from policies.model.decision import Change, Decision
@@ -233,6 +234,16 @@ def test_nobody_who_passes_delays_the_head(jobs: list[tuple[int, int, int]], sha
     story.to_the_end()
     started_s = {job.id: job.first_started_at_s for job in story.memory.jobs(sorted(story.ids.values()))}
     assert {job: at_s for job, at_s in watched.promised_s.items() if (started_s[job] or 0.0) > at_s} == {}
+
+
+def test_only_the_first_so_many_of_a_size_are_looked_at() -> None:
+    for before, passes in ((WINDOW, True), (WINDOW + 1, False)):
+        story = cluster("1x4", policy("easy"))
+        story.job("running", gpus=3, runs_s=100).until(0)
+        story.job("head", gpus=4)
+        for number in range(before):
+            story.job(f"long{number}", runs_s=101)
+        story.job("short", runs_s=99).until(0).starts(*(["short"] if passes else []))
 
 
 # 2D-Gittins.
