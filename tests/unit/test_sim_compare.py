@@ -1,6 +1,7 @@
 """Comparisons in parallel: the same results whatever the number of workers, in the order that was asked for."""
 
 import csv
+import gc
 import io
 import json
 import sys
@@ -17,6 +18,7 @@ from service.cli.compare import Plan, Setting, compare
 from service.cli.sim import app
 from service.sim.drive import SimulationStuck
 from service.sim.experiment import SimulationOptions
+from service.sim.predictors import PredictorNameError
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.generate import generate
 from service.sim.workloads.model import Workload, WorkloadJob
@@ -48,6 +50,14 @@ def test_processes_change_nothing(tmp_path: Path) -> None:
             assert (tmp_path / "a" / plan.policy / name).read_bytes() == (
                 tmp_path / "b" / plan.policy / name
             ).read_bytes()
+
+
+def test_the_collector_of_garbage_is_left_as_it_was() -> None:
+    before = gc.get_threshold()
+    compare(_setting(), PLANS[:1], 1)
+    with pytest.raises(PredictorNameError):
+        compare(_setting(), [replace(PLANS[0], predictor="crystal")], 1)
+    assert (gc.get_threshold(), gc.get_freeze_count()) == (before, 0)
 
 
 def test_an_error_in_a_worker_is_told_as_if_there_were_none() -> None:
