@@ -134,13 +134,16 @@ class Book:
         self.scattered.add(key)
         self.scattered_keys[job.id] = key
 
-    def index_running(self, job: JobView, rank: Rank, now_s: float, refresh_at_s: float | None) -> None:
-        """Index (again) a job that could be preempted. Guarded jobs stay out: nobody may displace them."""
+    def index_running(self, job: JobView, rank: Rank, moves_from_s: float, refresh_at_s: float | None) -> None:
+        """Index (again) a job that could be preempted; its rank follows its slope from ``moves_from_s`` on.
+
+        Guarded jobs stay out: nobody may displace them.
+        """
         self.unindex_running(job.id)
         if job.id in self.guarded or job.id == self.guarded_extra:
             return
         line = Line(job.spec.gpus, rank.slope)
-        origin = rank.value - rank.slope * line.gpus / self.gpus * now_s
+        origin = rank.value - rank.slope * line.gpus / self.gpus * moves_from_s
         key = Key(1, -job.priority, origin, job.submitted_at_s, job.id)
         entries = self.running.get(line)
         if entries is None:

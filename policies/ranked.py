@@ -75,10 +75,7 @@ class RankedPolicy:
         if speed <= 0.0:
             return None
         done = job.done(estimate.unit, view.now_s)
-        # A job that restarts stands still for a while: what it gains over a long time shows how long.
-        gained_s = (job.done(estimate.unit, view.now_s + _HORIZON_S) - done) / speed
-        pause_s = max(0.0, _HORIZON_S - gained_s)
-        return view.now_s + max(REFRESH_S_MIN, pause_s + (rank.refresh_at_done - done) / speed)
+        return view.now_s + max(REFRESH_S_MIN, _pause_s(view, job) + (rank.refresh_at_done - done) / speed)
 
     def on_arrival(self, view: ClusterView, job: JobView, state: Book) -> None:
         """A job may start now."""
@@ -254,7 +251,8 @@ class RankedPolicy:
         if self.options.preemption is Preemption.NEVER:
             return
         rank = self.rank(view, job, state)
-        state.index_running(job, rank, view.now_s, self.refresh_at_s(view, job, rank))
+        moves_from_s = view.now_s + (_pause_s(view, job) if rank.slope < 0 else 0.0)
+        state.index_running(job, rank, moves_from_s, self.refresh_at_s(view, job, rank))
 
     def _note_stretch(self, view: ClusterView, job: JobView, state: Book) -> None:
         if self.options.preemption is Preemption.NEVER or job.placement is None:
@@ -406,3 +404,14 @@ class RankedPolicy:
             rank=rank if math.isfinite(rank) else None,
             waiting_for=waiting_for,
         )
+
+
+def _pause_s(view: ClusterView, job: JobView) -> float:
+    """How long the job still stands still because it restarts: what it gains over a long time shows it. O(1)."""
+    estimate = job.estimate
+    speed = job.speed(estimate.unit) if estimate is not None else 0.0
+    if estimate is None or speed <= 0.0:
+        return 0.0
+    gained = job.done(estimate.unit, view.now_s + _HORIZON_S) - job.done(estimate.unit, view.now_s)
+    pause_s = _HORIZON_S - gained / speed
+    return pause_s if pause_s > REFRESH_S_MIN else 0.0

@@ -81,6 +81,9 @@ class Bid:
             return True
         if -key.minus_priority != victim.priority:
             return -key.minus_priority > victim.priority
+        if victim.attempts > 1 and victim.lost_s(self.view.now_s) > 0.0:
+            # It has started over once. Two jobs that cannot checkpoint would else undo each other's work for ever.
+            return False
         return key.rank < self.eta * self.rank(victim)
 
     def pays(self, key: Key, victims: Sequence[JobView]) -> bool:

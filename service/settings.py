@@ -200,7 +200,10 @@ class Settings(BaseSettings):
     )
 
     snapshots_kept: int = _between(
-        20, 0, 1000, "Newest cycles with actions that can be replayed; about 2 kB of memory for each unfinished job of each."
+        20,
+        0,
+        1000,
+        "Newest cycles with actions that can be replayed; about 2 kB of memory for each unfinished job of each.",
     )
     snapshot_jobs_max: int = _between(
         500, 0, 100_000, "Unfinished jobs up to which cycles are recorded for replay: every pass copies all of them."
