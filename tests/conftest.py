@@ -24,3 +24,14 @@ def database(migrated_file: bytes, tmp_path: Path) -> Iterator[Database]:
     database = open_database(f"sqlite:///{tmp_path / 'sooner.db'}")
     yield database
     database.close()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How many tests on real traces ran: without the traces they skip, and a green run then says less."""
+    counts = {
+        outcome: sum(1 for report in terminalreporter.stats.get(outcome, ()) if "traces" in report.keywords)
+        for outcome in ("passed", "failed", "skipped")
+    }
+    if any(counts.values()):
+        ran = counts["passed"] + counts["failed"]
+        terminalreporter.write_line(f"tests on real traces: {ran} ran, {counts['skipped']} skipped")
