@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from policies.ranked import RankedPolicy
 
 RESTARTS_PER_ATTEMPT_MIN = 2.0
-"""Where preemption is free of charge, an attempt lasts at least so many restarts: half of it is progress."""
+"""Where preemption is free of charge, an attempt of a job that nobody can predict lasts at least so many restarts: half of
+it is progress."""
 
 CANDIDATES_MAX = 256
 """Running jobs looked at, worst first, when one server's worth of GPUs is sought."""
@@ -38,9 +39,9 @@ class Bid:
         self._worst = book.worst_running(view.now_s)
         self._looked_at: list[JobView] = []
         self._attempt_s_min = policy.options.attempt_duration_s_min
-        if policy.options.preemption is Preemption.ALWAYS:
-            # Without a price, jobs of equal attained service would swap for ever and only restart.
-            self._attempt_s_min = max(self._attempt_s_min, RESTARTS_PER_ATTEMPT_MIN * view.costs.restart_s)
+        # Without a price, jobs ranked by attained service would swap for ever and only restart.
+        unpriced = policy.options.preemption is Preemption.ALWAYS
+        self._unpredicted_s_min = RESTARTS_PER_ATTEMPT_MIN * view.costs.restart_s if unpriced else 0.0
         self.ripe_at_s: float | None = None
         """When the first of the jobs that have not run for ``attempt_duration_s_min`` yet will have."""
 
@@ -67,7 +68,10 @@ class Bid:
         started_at_s = job.attempt_started_at_s
         if started_at_s is None:
             return False
-        ripe_at_s = started_at_s + self._attempt_s_min
+        attempt_s_min = self._attempt_s_min
+        if self._unpredicted_s_min > attempt_s_min and (job.estimate is None or not job.estimate.trusted):
+            attempt_s_min = self._unpredicted_s_min
+        ripe_at_s = started_at_s + attempt_s_min
         if ripe_at_s > self.view.now_s:
             self.ripe_at_s = ripe_at_s if self.ripe_at_s is None else min(self.ripe_at_s, ripe_at_s)
             return False

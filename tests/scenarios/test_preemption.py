@@ -39,9 +39,7 @@ def test_hysteresis_keeps_jobs_of_like_length_apart() -> None:
 def test_always_preempts_at_no_price() -> None:
     story = cluster("1x4", policy("asrpt", guard_share=0, preemption="always"), costs=ExecutorCosts(restart_s=60.0))
     story.job("long", gpus=4, runs_s=1000).until(0)
-    story.job("like", gpus=4, runs_s=870).until(119).preempts()
-    # An attempt lasts at least two restarts: at 120 s, 880 s of the long job are left.
-    story.until(120).preempts("long").starts("like")
+    story.job("like", gpus=4, runs_s=999).until(0).preempts("long").starts("like")
 
 
 def test_equal_jobs_that_nobody_can_predict_do_not_swap_for_ever() -> None:
