@@ -6,6 +6,7 @@ number, and only they know the JSON pointer of it.
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -36,8 +37,7 @@ class _Reader:
         if len(document) == len(pairs):
             return document
         marked = _Repeated(document)
-        seen: set[str] = set()
-        marked.repeated = tuple(dict.fromkeys(key for key, _ in pairs if key in seen or seen.add(key)))  # type: ignore[func-returns-value]
+        marked.repeated = tuple(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
         self.any_repeated = True
         return marked
 
