@@ -4,25 +4,42 @@ Only what a simulation needs is imported: no web framework, no database, no mach
 """
 
 import json
-import math
 from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from policies.model.cluster import Cluster
-from policies.options import OptionError
-from policies.registry import make_policy
 from service.cli.compare import Finished, Plan, Setting, compare
 from service.cli.comparison_files import NoRasterizer, rasterizer, write_pngs, write_summaries
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.output import Column, JsonFlag, print_table
-from service.cli.workload import FirstOption, SkipInvalidFlag, report_skipped
-from service.cluster_file import ClusterFileError, load_cluster
+from service.cli.sim_options import (
+    CheckpointOption,
+    ClusterOption,
+    HtmlOption,
+    NetworkOption,
+    OptionOption,
+    OutOption,
+    PeriodOption,
+    PngOption,
+    PoliciesOption,
+    PolicyOption,
+    PredictorOption,
+    PredictorsOption,
+    PreemptionOption,
+    RestartOption,
+    SeedOption,
+    WorkersOption,
+    WorkloadOption,
+    inputs,
+    make_folder,
+    make_plans,
+    policy_options,
+)
+from service.cli.workload import FirstOption, SkipInvalidFlag
 from service.sim.drive import SimulationStuck
 from service.sim.experiment import SimulationOptions
 from service.sim.jobs import bounds_of, prepare
@@ -31,63 +48,10 @@ from service.sim.report import comparison_html
 from service.sim.report_charts import charts
 from service.sim.results import Result, bounds_dict, comparison_dict
 from service.sim.workloads.files import WorkloadError
-from service.sim.workloads.model import Workload
-from service.sim.workloads.table import read_workload
 
 app = typer.Typer(help="Simulate a workload with the production engine.", no_args_is_help=True)
 
 _DEFAULTS = SimulationOptions()
-
-
-def _finite(value: float | None) -> float | None:
-    """Option callback: infinity and NaN pass a range check of the parser."""
-    if value is not None and not math.isfinite(value):
-        raise typer.BadParameter("must be a finite number")
-    return value
-
-
-def _seconds(flag: str, text: str) -> Any:
-    return typer.Option(flag, min=0.0, callback=_finite, help=text)
-
-
-WorkloadOption = Annotated[Path, typer.Option("--workload", help="Workload table (sooner.workload/1).")]
-ClusterOption = Annotated[Path, typer.Option("--cluster", help="Cluster file (sooner.cluster/1).")]
-PolicyOption = Annotated[str, typer.Option("--policy", help="Policy by name.")]
-PoliciesOption = Annotated[str, typer.Option("--policies", help="Policies by name, separated by commas.")]
-OptionOption = Annotated[
-    list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of the policy; repeatable.")
-]
-PredictorOption = Annotated[str, typer.Option("--predictor", help="oracle, noisy:SIGMA, adversarial, trained or none.")]
-PreemptionOption = Annotated[
-    str | None, typer.Option("--preemption", help="never, guided or always; left out: the policy's own default.")
-]
-CheckpointOption = Annotated[float, _seconds("--checkpoint-s", "Seconds the GPUs stay held at a preemption.")]
-RestartOption = Annotated[float, _seconds("--restart-s", "Seconds without progress at each start after the first.")]
-PeriodOption = Annotated[
-    float, _seconds("--checkpoint-period-s", "Seconds between checkpoints; a crash loses what follows the last one.")
-]
-NetworkOption = Annotated[str, typer.Option("--network", help="reserved: each GPU owns its share of the NIC.")]
-SeedOption = Annotated[int, typer.Option("--seed", help="Equal seeds give equal results.")]
-OutOption = Annotated[
-    Path | None, typer.Option("--out", file_okay=False, help="Folder for result.json, jobs.csv and batsim_jobs.csv.")
-]
-
-
-HtmlOption = Annotated[
-    Path | None, typer.Option("--html", dir_okay=False, help="Write the comparison as one self-contained page.")
-]
-
-
-PredictorsOption = Annotated[
-    str | None,
-    typer.Option("--predictors", help="Several predictors, separated by commas, each with every policy."),
-]
-WorkersOption = Annotated[
-    int | None, typer.Option("--workers", min=1, help="Processes; left out: one a core, none for little work.")
-]
-PngOption = Annotated[
-    Path | None, typer.Option("--png", file_okay=False, help="Folder for each picture as PNG (needs sooner[png]).")
-]
 
 
 @app.command("run")
@@ -109,11 +73,12 @@ def run_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Simulate a workload under one policy."""
-    plan = Plan(policy, policy, _policy_options(policy, option, preemption), predictor, out)
-    _check_network(network)
-    options = SimulationOptions(checkpoint_s, restart_s, checkpoint_period_s, seed=seed, skip_invalid=skip_invalid)
-    machines, jobs = _inputs(cluster, workload, first, skip_invalid)
-    _make_folder("--out", out)
+    plan = Plan(policy, policy, policy_options(policy, option, preemption), predictor, out)
+    options = SimulationOptions(
+        checkpoint_s, restart_s, checkpoint_period_s, network=network, seed=seed, skip_invalid=skip_invalid
+    )
+    machines, jobs = inputs(cluster, workload, first, skip_invalid)
+    make_folder("--out", out)
     result = _run_all(Setting(jobs, machines, options), [plan], 1)[0].result
     if as_json:
         typer.echo(json.dumps(result.to_dict(), allow_nan=False))
@@ -148,15 +113,20 @@ def compare_command(
 
     A policy may carry options of its own: asrpt:preemption=never.
     """
-    plans = _plans(policies, predictors or predictor, option, preemption, out)
-    _check_network(network)
+    plans = make_plans(policies, predictors or predictor, option, preemption, out)
     draw = html is not None or png is not None
     options = SimulationOptions(
-        checkpoint_s, restart_s, checkpoint_period_s, seed=seed, skip_invalid=skip_invalid, keep_spans=draw
+        checkpoint_s,
+        restart_s,
+        checkpoint_period_s,
+        network=network,
+        seed=seed,
+        skip_invalid=skip_invalid,
+        keep_spans=draw,
     )
-    machines, jobs = _inputs(cluster, workload, first, skip_invalid)
-    _make_folder("--out", out)
-    _make_folder("--png", png)
+    machines, jobs = inputs(cluster, workload, first, skip_invalid)
+    make_folder("--out", out)
+    make_folder("--png", png)
     if png is not None:
         try:
             rasterizer()
@@ -179,31 +149,6 @@ def compare_command(
     else:
         _print_results(results)
     _end(results)
-
-
-def _plans(
-    policies: str, predictors: str, option: list[str] | None, preemption: str | None, out: Path | None
-) -> list[Plan]:
-    """Every policy with every predictor, policy by policy."""
-    labels, guesses = _names("--policies", policies), _names("--predictors", predictors)
-    plans = []
-    for label in labels:
-        name, *own = label.split(":")
-        options = _policy_options(name, [*(option or []), *own], preemption)
-        for guess in guesses:
-            folder = out
-            if folder is not None:
-                folder = folder / label.replace(":", "-")
-                folder = folder / guess.replace(":", "-") if len(guesses) > 1 else folder
-            plans.append(Plan(label, name, options, guess, folder))
-    return plans
-
-
-def _names(flag: str, text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
-    if len(set(names)) != len(names):
-        fail(f"{flag}: {text!r} names one twice")
-    return names
 
 
 def _run_all(setting: Setting, plans: list[Plan], workers: int | None) -> list[Finished]:
@@ -243,7 +188,7 @@ def bounds_command(
     as_json: JsonFlag = False,
 ) -> None:
     """The lower bound on the mean JCT that no schedule of this workload on this cluster can beat."""
-    machines, jobs = _inputs(cluster, workload, first, skip_invalid)
+    machines, jobs = inputs(cluster, workload, first, skip_invalid)
     try:
         bounds = bounds_of(prepare(jobs, machines, skip_invalid=skip_invalid).jobs, machines)
     except WorkloadError as error:
@@ -254,53 +199,6 @@ def bounds_command(
         return
     for key, value in document.items():
         typer.echo(f"{key:<26}{_cell(value)}")
-
-
-def _inputs(cluster: Path, workload: Path, first: int | None, skip_invalid: bool) -> tuple[Cluster, Workload]:
-    try:
-        machines = load_cluster(cluster)
-        jobs = read_workload(workload, first=first, skip_invalid=skip_invalid)
-    except (ClusterFileError, WorkloadError) as error:
-        fail(str(error))
-    report_skipped(jobs)
-    return machines, jobs
-
-
-def _policy_options(name: str, options: list[str] | None, preemption: str | None) -> dict[str, str]:
-    """The options as names and values, known to be accepted by the policy."""
-    values: dict[str, str] = {}
-    for text in options or []:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            fail(f"--option {text!r} is not NAME=VALUE")
-        if key in values:
-            fail(f"--option {key} is given twice")
-        values[key] = value
-    if preemption is not None:
-        if "preemption" in values:
-            fail("--preemption and --option preemption=... are both given")
-        values["preemption"] = preemption
-    try:
-        make_policy(name, values)
-    except OptionError as error:
-        fail(str(error))
-    return values
-
-
-def _check_network(network: str) -> None:
-    if network == "contended":
-        fail("--network contended is not available in this version; use reserved")
-    if network != "reserved":
-        fail(f"--network {network!r} is unknown; use reserved")
-
-
-def _make_folder(flag: str, folder: Path | None) -> None:
-    """Before the run: nobody wants to learn after an hour that the folder cannot be made."""
-    if folder is not None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            fail(f"{flag} {folder}: {error.strerror or error}")
 
 
 _COLUMNS_MAX = 6

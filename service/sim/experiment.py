@@ -30,11 +30,14 @@ from service.sim.predictors import make_predictor
 from service.sim.results import JobOutcome, Simulation, Span, summarise
 from service.sim.workloads.model import Workload
 
+NETWORKS = ("reserved", "contended")
+
 
 @dataclass(frozen=True, slots=True)
 class SimulationOptions:
     """Costs and choices of a run; defaults as those of ``sooner sim run``. Seconds.
 
+    ``network``: one of :data:`NETWORKS`: each GPU owns its share of its server's NIC, or jobs that straddle servers share it.
     ``keep_spans``: remember every attempt of every job, which a report's pictures need and a large run has no room for.
     """
 
@@ -43,6 +46,7 @@ class SimulationOptions:
     checkpoint_period_s: float | None = 300.0
     launch_latency_s: float = 0.0
     stop_latency_s: float = 0.0
+    network: str = "reserved"
     seed: int = 0
     skip_invalid: bool = False
     keep_spans: bool = False

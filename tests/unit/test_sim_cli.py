@@ -61,6 +61,13 @@ def test_first_leaves_later_rows_alone(files: list[str]) -> None:
     assert json.loads(result.stdout)["jobs"] == 2
 
 
+@pytest.mark.parametrize("network", ["reserved", "contended"])
+def test_both_networks_are_known(files: list[str], network: str) -> None:
+    for command in (["run"], ["compare", "--policies", "fifo,sjf"]):
+        result = RUNNER.invoke(app, [*command, *files, "--skip-invalid", "--network", network, "--json"])
+        assert result.exit_code == 0, result.output
+
+
 def test_run_as_a_table(files: list[str], tmp_path: Path) -> None:
     out = tmp_path / "deep" / "out"
     result = RUNNER.invoke(app, ["run", *files, "--skip-invalid", "--out", str(out)])
@@ -129,8 +136,7 @@ def test_bounds(files: list[str]) -> None:
         (["--preemption", "sometimes"], "option preemption"),
         (["--policy", "fifo", "--preemption", "guided"], "fifo does not preempt"),
         (["--predictor", "noisy:x"], "--predictor"),
-        (["--network", "contended"], "--network contended"),
-        (["--network", "wifi"], "--network 'wifi'"),
+        (["--network", "wifi"], "'wifi' is unknown; use reserved or contended"),
         (["--checkpoint-s", "-1"], "--checkpoint-s"),
         (["--restart-s", "nan"], "--restart-s"),
         (["--restart-s", "inf"], "--restart-s"),
