@@ -81,7 +81,8 @@ CAUSE_MEANINGS = {
     C.STARTED: "The executor says that it runs.",
     C.EXITED_ZERO: "Its program ended with exit code 0 (also if the report of its start was lost or late).",
     C.FINISHED_FIRST: "Exit code 0 arrived although a stop was under way.",
-    C.RETRYABLE_FAILURE: "Launch failed, crashed or confirmed dead, and retries are left. Progress = the last checkpoint.",
+    C.RETRYABLE_FAILURE: "Launch failed, crashed or confirmed dead, and retries are left (a loss with a server that is down uses "
+    "none). Progress = the last checkpoint.",
     C.FATAL_FAILURE: "The same with retries exhausted, or for a reason that a retry cannot mend.",
     C.YIELDED: "Exit code 75 that nobody asked for: it uses no retry but counts against `yields_max`.",
     C.STOPPED: "The stop that was asked for has landed.",

@@ -36,6 +36,23 @@ def test_a_job_that_allows_no_retry_fails_with_the_reason_itself() -> None:
     story.crash("a").until(2).fails("a", Reason.CRASHED)
 
 
+def test_losing_a_server_uses_up_no_retry_and_causes_no_pause() -> None:
+    story = cluster("2x1", policy("fifo"), settings=EngineSettings(retry_backoff_s=10.0))
+    story.job("a", runs_s=1000, max_retries=0).until(1)
+    for at_s, server in ((2, 0), (4, 1), (6, 0)):
+        story.executor.fail_server(ServerIndex(server))
+        story.until(at_s).requeues("a", Cause.RETRYABLE_FAILURE).starts("a").on("a", 1 - server)
+        story.executor.repair_server(ServerIndex(server))
+        story.until(at_s + 1)
+    assert story.record("a").retries == 0
+    story.crash("a").until(10).fails("a", Reason.CRASHED)
+
+
+def test_an_attempt_that_is_lost_on_a_server_that_answers_uses_up_a_retry() -> None:
+    story = one().job("a", runs_s=1000, max_retries=0).until(1)
+    story.says(Report(ReportKind.LOST, 1.0, story.attempt("a"))).until(2).fails("a", Reason.NODE_LOST)
+
+
 def test_a_pause_before_each_retry_grows_and_is_explained() -> None:
     story = one(retry_backoff_s=10.0).job("a", runs_s=1000).until(1)
     story.crash("a").until(5).starts().waits("a", Reason.RETRY_BACKOFF)
