@@ -20,6 +20,7 @@ from policies.placement.pool import FreePool
 from policies.throughput import NeverFits, iteration_times
 from service.engine.engine import Engine
 from service.engine.record import JobRecord
+from service.engine.watch import unwatched
 from service.settings import Settings
 from service.sim.forecast import Forecast, ForecastOptions, JobForecast, NoForecast, forecast
 from service.sim.snapshot import WorldSnapshot, take
@@ -157,7 +158,7 @@ class Forecaster:
             return _Look(
                 self._loop.cycle_number,
                 refusal,
-                engine.policy,
+                unwatched(engine.policy),
                 engine.dump() if refusal is None else {},
                 take(world, self._now_s(), with_jobs=refusal is None),
                 [world.usable_gpus(server) for server in servers],

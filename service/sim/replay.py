@@ -12,12 +12,11 @@ from typing import Any
 
 from policies.base import Policy
 from policies.model.decision import Action, Change, Decision
-from policies.model.ids import JobId
-from policies.model.reasons import Explanation
 from policies.model.view import ClusterView
 from service.engine.events import JobEvent
 from service.engine.ports import CycleBatch, Sink
 from service.engine.record import JobRecord, ServerRecord, StoredWorld
+from service.engine.watch import WatchingPolicy
 from service.engine.world import World, world_of
 from service.sim.snapshot import WorldSnapshot, take
 
@@ -70,48 +69,33 @@ def replay(snapshot: CycleSnapshot, policy: Policy[Any]) -> Replay:
     return Replay(snapshot.actions, list(decision.actions), decision.wake_at_s)
 
 
-class Recorder:
-    """A policy that keeps what another one decided: the newest ``kept`` committed cycles that had actions.
+class Recorder(WatchingPolicy):
+    """Keeps what a policy decided: the newest ``kept`` committed cycles that had actions.
 
-    Every pass copies the world, so it records only while at most ``jobs_max`` jobs are unfinished. Decisions are the inner
-    policy's own. Read by other threads through :meth:`cycles` and :meth:`snapshot`.
+    Every pass copies the world, so it records only while at most ``jobs_max`` jobs are unfinished. Read by other threads
+    through :meth:`cycles` and :meth:`snapshot`.
     """
 
     def __init__(self, inner: Policy[Any], options: Mapping[str, str], *, jobs_max: int, kept: int) -> None:
-        self.name = inner.name
-        self._inner = inner
+        super().__init__(inner)
         self._options = dict(options)
         self._jobs_max = jobs_max
         self._kept = kept
         self._pending: CycleSnapshot | None = None
         self._snapshots: OrderedDict[int, CycleSnapshot] = OrderedDict()
 
-    # The policy.
-
-    def initial_state(self, view: ClusterView) -> Any:
-        """The inner policy's."""
-        return self._inner.initial_state(view)
-
-    def rebuild(self, view: ClusterView, dump: dict[str, Any] | None = None) -> Any:
-        """The inner policy's."""
-        return self._inner.rebuild(view, dump)
-
     def decide(self, view: ClusterView, changes: Sequence[Change], state: Any) -> Decision:
         """The inner policy's decision, noted with what it rests on."""
         self._pending = None
         if len(view.jobs) > self._jobs_max or not isinstance(view, World):
-            return self._inner.decide(view, changes, state)
+            return self.inner.decide(view, changes, state)
         world, dump, told = take(view), state.dump(), tuple(changes)
-        decision = self._inner.decide(view, changes, state)
+        decision = self.inner.decide(view, changes, state)
         if decision.actions:
             self._pending = CycleSnapshot(
                 0, self.name, self._options, world, dump, told, tuple(decision.actions), decision.wake_at_s
             )
         return decision
-
-    def explain(self, view: ClusterView, state: Any, job: JobId) -> Explanation:
-        """The inner policy's."""
-        return self._inner.explain(view, state, job)
 
     # What was kept.
 

@@ -11,9 +11,11 @@ import pytest
 
 from policies.lifecycle import JobState
 from policies.model.cluster import Cluster, Server
+from policies.model.decision import Change, Decision
 from policies.model.estimate import Estimate, Prediction, PredictionRequest, Unit
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
+from policies.model.view import ClusterView
 from policies.registry import make_policy
 from predictor.serving import LivePredictor
 from service import forecasting
@@ -21,6 +23,7 @@ from service.engine.engine import Engine, Ports
 from service.engine.memory import MemoryStore
 from service.engine.ports import NullSink
 from service.engine.record import JobRecord
+from service.engine.watch import WatchingPolicy
 from service.engine.world import Costs
 from service.forecasting import Forecaster
 from service.settings import Settings
@@ -28,6 +31,8 @@ from service.sim.clock import SimClock
 from service.sim.executor import ExecutorCosts, JobTruth, SimulatedExecutor
 from service.sim.forecast import Forecast, NoForecast, Spread
 from tests.unit.predictor_history import recurring_history, request
+
+CLUSTER = Cluster("c", (Server("a", 2),))
 
 
 class Tells:
@@ -73,7 +78,7 @@ class Live:
 
 @pytest.fixture
 def live() -> Live:
-    clock, cluster, store = SimClock(50.0), Cluster("c", (Server("a", 2),)), MemoryStore()
+    clock, cluster, store = SimClock(50.0), CLUSTER, MemoryStore()
     truths = {JobId(number): JobTruth(1e6) for number in range(1, 9)}
     executor = SimulatedExecutor(clock, cluster, truths, ExecutorCosts(0.0, 0.0))
     ports = Ports(store, executor, clock, Tells(), NullSink())
@@ -95,6 +100,26 @@ def test_one_forecast_serves_all_until_the_next_cycle(live: Live, tmp_path: Path
     second = forecaster.current()
     assert second.jobs[JobId(2)].start == Spread(150.0, 150.0, 150.0)
     assert live.looks == 2
+
+
+class _Onlooker(WatchingPolicy):
+    """Counts the decisions that it sees."""
+
+    seen = 0
+
+    def decide(self, view: ClusterView, changes: Sequence[Change], state: Any) -> Decision:
+        self.seen += 1
+        return super().decide(view, changes, state)
+
+
+def test_whoever_watches_the_live_policy_sees_no_forecast(live: Live, tmp_path: Path) -> None:
+    onlooker = _Onlooker(make_policy("fifo"))
+    live.engine = Engine(onlooker, CLUSTER, live.engine._ports, Costs(0.0, 0.0))
+    live.submit(1, gpus=2)
+    live.submit(2)
+    seen = onlooker.seen
+    assert make(live, tmp_path).current().jobs[JobId(2)].start == Spread(150.0, 150.0, 150.0)
+    assert onlooker.seen == seen == 4
 
 
 def test_a_forecast_grows_old(live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

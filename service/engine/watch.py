@@ -1,0 +1,45 @@
+"""Policies that look on while another one decides: they take part in the live loop and change nothing of its decisions."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from policies.base import Policy
+from policies.model.decision import Change, Decision
+from policies.model.ids import JobId
+from policies.model.reasons import Explanation
+from policies.model.view import ClusterView
+
+
+class WatchingPolicy:
+    """Implements :class:`policies.base.Policy` by asking ``inner``; its states are the inner policy's own.
+
+    A watching policy belongs to one engine. Whoever lets the policy decide about another world (a forecast, a replay) takes
+    :func:`unwatched`, so that nobody mistakes that world for the live one.
+    """
+
+    def __init__(self, inner: Policy[Any]) -> None:
+        self.name = inner.name
+        self.inner = inner
+
+    def initial_state(self, view: ClusterView) -> Any:
+        """The inner policy's."""
+        return self.inner.initial_state(view)
+
+    def rebuild(self, view: ClusterView, dump: dict[str, Any] | None = None) -> Any:
+        """The inner policy's."""
+        return self.inner.rebuild(view, dump)
+
+    def decide(self, view: ClusterView, changes: Sequence[Change], state: Any) -> Decision:
+        """The inner policy's."""
+        return self.inner.decide(view, changes, state)
+
+    def explain(self, view: ClusterView, state: Any, job: JobId) -> Explanation:
+        """The inner policy's."""
+        return self.inner.explain(view, state, job)
+
+
+def unwatched(policy: Policy[Any]) -> Policy[Any]:
+    """The policy itself, without those who look on."""
+    while isinstance(policy, WatchingPolicy):
+        policy = policy.inner
+    return policy
