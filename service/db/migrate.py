@@ -14,8 +14,8 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect
 
+from service.db.schema import METADATA
 from service.db.session import Database, open_database, parse_url, sqlite_path
-from service.db.tables import Base
 
 UPGRADE_COMMAND = "sooner db upgrade"
 
@@ -70,7 +70,7 @@ def state_of(connection: Connection) -> SchemaState:
     tables = set(inspect(connection).get_table_names())
     scripts = ScriptDirectory.from_config(_config())
     revisions = MigrationContext.configure(connection).get_current_heads() if _VERSION_TABLE in tables else ()
-    ours = Base.metadata.tables.keys() & tables
+    ours = METADATA.tables.keys() & tables
     if not revisions:
         # Tables of ours without a revision are a half-made copy: not something to build on either.
         return SchemaState.FOREIGN if tables - {_VERSION_TABLE} else SchemaState.EMPTY

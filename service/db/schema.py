@@ -1,0 +1,8 @@
+"""The whole schema: every module that declares tables is imported here, so that none is missing where the schema is asked for."""
+
+from service.db import forecast_tables, tables
+
+METADATA = tables.Base.metadata
+"""All tables of this program."""
+
+__all__ = ["METADATA", "forecast_tables", "tables"]
