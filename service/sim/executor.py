@@ -42,7 +42,7 @@ class JobTruth:
 
     ``duration_s`` is productive time at the best placement, ``iterations`` the total or None for a job that reports none,
     ``times`` its constants on the cluster or None without a stage graph. ``done_s`` is the work that its checkpoints hold,
-    ``productive_s`` the time on GPUs that it took to do that work.
+    ``productive_s`` the time on GPUs that it took to do that work, ``lost_s`` the time on GPUs whose work went with an attempt.
     """
 
     duration_s: float
@@ -50,6 +50,7 @@ class JobTruth:
     times: IterationTimes | None = None
     done_s: float = 0.0
     productive_s: float = 0.0
+    lost_s: float = 0.0
 
     def advance(self, productive_s: float, stretch: float) -> None:
         """Add time that counts: it did 1 / ``stretch`` of the work that the best placement would have done in it."""
@@ -245,8 +246,10 @@ class SimulatedExecutor:
     def _end_with_loss(self, attempt: AttemptId, run: _Run, kind: ReportKind, exit_code: int | None) -> None:
         now_s = self._clock.now_s()
         kept_s = run.checkpointed_s(now_s)
+        lost_s = run.productive_s(now_s) - kept_s
         run.truth.advance(kept_s, run.stretch)
-        self._end(attempt, run, kind, exit_code, run.productive_s(now_s) - kept_s)
+        run.truth.lost_s += lost_s
+        self._end(attempt, run, kind, exit_code, lost_s)
 
     def _end(
         self, attempt: AttemptId, run: _Run, kind: ReportKind, exit_code: int | None, lost_service_s: float | None

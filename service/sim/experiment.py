@@ -15,19 +15,21 @@ from policies.model.cluster import Cluster
 from policies.model.estimate import Estimate, Unit
 from policies.model.ids import JobId
 from policies.model.placement import Placement
+from policies.model.reasons import Reason
 from service.engine.cycle import EngineSettings
 from service.engine.engine import Engine, Ports
 from service.engine.events import JobEvent
 from service.engine.memory import MemoryStore
-from service.engine.ports import CycleBatch
+from service.engine.ports import CycleBatch, Sink
 from service.engine.record import JobRecord
 from service.engine.world import Costs
 from service.sim.clock import Priority, SimClock
 from service.sim.drive import Drive
 from service.sim.executor import ExecutorCosts, JobTruth, SimulatedExecutor
+from service.sim.faults import NO_FAULTS, FaultCounts, FaultPlan, Faults
 from service.sim.jobs import SimJob, SimJobs, bounds_of, prepare
 from service.sim.predictors import make_predictor
-from service.sim.results import JobOutcome, Simulation, Span, summarise
+from service.sim.results import JobOutcome, Simulation, Span, Unfinished, summarise
 from service.sim.workloads.model import Workload
 
 NETWORKS = ("reserved", "contended")
@@ -38,6 +40,7 @@ class SimulationOptions:
     """Costs and choices of a run; defaults as those of ``sooner sim run``. Seconds.
 
     ``network``: one of :data:`NETWORKS`: each GPU owns its share of its server's NIC, or jobs that straddle servers share it.
+    ``faults``: what goes wrong by itself, by default nothing.
     ``keep_spans``: remember every attempt of every job, which a report's pictures need and a large run has no room for.
     """
 
@@ -50,6 +53,7 @@ class SimulationOptions:
     seed: int = 0
     skip_invalid: bool = False
     keep_spans: bool = False
+    faults: FaultPlan = NO_FAULTS
 
 
 def run(
@@ -92,7 +96,7 @@ def _simulation(simulator: "Simulator", prepared: SimJobs, cluster: Cluster, pre
         bounds=bounds_of(jobs, cluster),
         events=simulator.clock.events,
     )
-    return Simulation(result, outcomes, cluster)
+    return Simulation(result, outcomes, cluster, simulator.unfinished(), simulator.fault_counts())
 
 
 class Simulator:
@@ -118,16 +122,28 @@ class Simulator:
             self._truths,
             ExecutorCosts(options.checkpoint_s, options.restart_s, options.launch_latency_s, options.stop_latency_s),
         )
+        self._faults: Faults | None = None
+        sink: Sink = self._sink
+        if options.faults.eventful:
+            sink = self._faults = Faults(
+                options.faults, options.seed, jobs, self.clock, self.executor, self.store, self._sink
+            )
         self.engine: Engine[Any] = Engine(
             policy,
             cluster,
-            Ports(self.store, self.executor, self.clock, make_predictor(predictor, jobs, options.seed), self._sink),
+            Ports(self.store, self.executor, self.clock, make_predictor(predictor, jobs, options.seed), sink),
             Costs(options.checkpoint_s, options.restart_s),
             # A trace's walltime is a feature and what backfilling believes; the run times already show its effect.
             EngineSettings(enforce_walltime=False, facts_per_cycle_max=len(jobs) + 1, dump_every_cycles=2**62),
         )
         self._drive = Drive(self.engine, self.clock)
         self._schedule_arrival()
+        if self._faults is not None:
+            self._faults.begin([server.name for server in cluster.servers], self._lively)
+
+    def _lively(self) -> bool:
+        """Whether a job holds GPUs or is still to arrive."""
+        return self._next_job < len(self._jobs) or bool(self.engine.world.holding())
 
     def run(self, on_progress: Callable[[int, int], None] | None = None) -> None:
         """Go on until nothing is left to happen."""
@@ -137,7 +153,9 @@ class Simulator:
                 on_progress(len(self._sink.ended), len(self._jobs))
 
     def step(self) -> bool:
-        """Carry out all events of the next instant, then one cycle. False if nothing is left to happen."""
+        """Carry out all events of the next instant, then one cycle. False if nothing is left to happen that matters."""
+        if self._faults is not None and self._faults.over:
+            return False
         return self._drive.step()
 
     def _schedule_arrival(self) -> None:
@@ -157,6 +175,23 @@ class Simulator:
         ended = self._sink.ended
         keep = self._sink.keep_spans
         return [_outcome(job, *ended[job.id], self._truths[job.id], keep) for job in self._jobs if job.id in ended]
+
+    def unfinished(self) -> list[Unfinished]:
+        """The jobs that did not succeed, in order of submission, each with the reason why."""
+        ended, waiting = self._sink.ended, self.engine.world.jobs
+        records = ((job, ended[job.id][0] if job.id in ended else waiting.get(job.id)) for job in self._jobs)
+        return [
+            Unfinished(job.row.job_id, record.reason if record is not None else Reason.NEW)
+            for job, record in records
+            if record is None or record.state is not JobState.SUCCEEDED
+        ]
+
+    def fault_counts(self) -> FaultCounts | None:
+        """What went wrong; None in a run without faults."""
+        if self._faults is None:
+            return None
+        lost_gpu_s = sum(job.row.gpus * self._truths[job.id].lost_s for job in self._jobs)
+        return replace(self._faults.counts, lost_gpu_s=lost_gpu_s)
 
 
 @dataclass(slots=True)

@@ -16,6 +16,9 @@ from service.sim.executor import JobTruth
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.model import Workload, WorkloadJob
 
+RETRIES_MAX = 2**31
+"""Simulated programs have no defects: whatever ends them is an accident of the run, and they are tried again."""
+
 
 @dataclass(frozen=True, slots=True)
 class SimJob:
@@ -106,6 +109,7 @@ def _sim_job(job_id: JobId, row: WorkloadJob, cluster: Cluster, checkpoint_perio
         declared_iterations=row.declared_iterations,
         walltime_s=row.walltime_s,
         checkpoint_period_s=checkpoint_period_s,
+        max_retries=RETRIES_MAX,
         # Simulated programs all take the warning signal: a graceful preemption loses no work.
         preemption=PreemptionSignal(),
     )

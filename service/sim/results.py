@@ -12,6 +12,8 @@ import numpy as np
 from policies.bounds import Bounds
 from policies.model.cluster import Cluster
 from policies.model.placement import Placement
+from policies.model.reasons import Reason
+from service.sim.faults import FaultCounts
 
 RESULT_SCHEMA = "sooner.sim.result/1"
 BOUNDS_SCHEMA = "sooner.sim.bounds/1"
@@ -106,12 +108,22 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A job that did not succeed, and why."""
+
+    job_id: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
 class Simulation:
-    """A result with the jobs behind it, in order of submission."""
+    """A result with the jobs behind it, in order of submission. ``faults`` is None in a run without any."""
 
     result: Result
     outcomes: Sequence[JobOutcome]
     cluster: Cluster
+    unfinished: Sequence[Unfinished] = ()
+    faults: FaultCounts | None = None
 
 
 def summarise(
