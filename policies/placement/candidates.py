@@ -1,11 +1,13 @@
 """The handful of placements of a gang with a stage graph that are worth comparing, all on servers of one GPU type."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from policies.model.cluster import Cluster
 from policies.model.placement import Placement, ServerShare, place
 from policies.placement.iteration import Counts, Gang, link_of, seconds, straddles
-from policies.placement.mapping import Rows, mapped
+from policies.placement.mapping import mapped
+from policies.placement.packing import Rows
 from policies.placement.pool import FreePool, Grant
 from policies.placement.splits import balanced, levelled
 
@@ -18,8 +20,9 @@ _Layout = tuple[Sequence[Grant], Sequence[Counts]]
 def fastest(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> Timed | None:
     """The candidate of least alpha(x), ties to the one on fewer servers; None if the gang does not fit now.
 
-    One server if any has enough free. Otherwise Heavy-Edge on the fewest servers in the fewest racks, even splits over as
-    many and one more, one stage a server. Only a gang that allows it, and fits in no other way, gets a broken tensor group.
+    One server if any has enough free. Otherwise the fewest servers in the fewest racks, even splits over as many and one
+    more; for several stages also whatever the mapping takes of the fullest servers, and one stage a server. Only a gang
+    that allows it, and fits in no other way, gets a broken tensor group.
     """
     server = pool.best_fit(gang.gpus, gpu_type)
     if server is not None:
@@ -64,7 +67,10 @@ def _intact(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> Iter
         rows = _mapped(cluster, gang, grants) if grants else None
         if grants and rows:
             yield grants, rows
-    yield from _stage_a_server(pool, gang, gpu_type)
+    if len(gang.replicas) > 1:
+        for count in (servers, servers + 1):
+            yield from _as_mapped(pool, cluster, gang, gpu_type, count)
+        yield from _stage_a_server(pool, gang, gpu_type)
 
 
 def _on_fewest(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str, quantum: int) -> _Layout | None:
@@ -97,10 +103,25 @@ def _even(pool: FreePool, gpus: int, servers: int, gpu_type: str, quantum: int) 
     return [(server, part) for (server, _), part in zip(fullest, split, strict=True)]
 
 
+def _as_mapped(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str, servers: int) -> Iterator[_Layout]:
+    """Grants cut where the mapping cuts least: it gets all that is free on the fullest servers and takes what it wants.
+
+    What it leaves stays whole: each part then goes where it fits best, not to the fullest servers.
+    """
+    fullest = [(m, min(free, gang.gpus)) for m, free in islice(pool.fullest(gpu_type), servers)]
+    rows = _mapped(cluster, gang, fullest) if sum(free for _, free in fullest) > gang.gpus else None
+    if not rows:
+        return
+    used = [row for row in rows if any(row)]
+    grants = pool.fit([gang.gpus_for(row) for row in used], gpu_type)
+    if grants is not None:
+        yield grants, used
+
+
 def _stage_a_server(pool: FreePool, gang: Gang, gpu_type: str) -> Iterator[_Layout]:
     """Each stage alone on a server: its ring stays inside, only activations travel."""
     stages = range(len(gang.replicas))
-    if not 1 < len(stages) <= pool.servers_with_free:
+    if len(stages) > pool.servers_with_free:
         return
     grants = pool.fit([gang.replicas[s] * gang.tensor[s] for s in stages], gpu_type)
     if grants is not None:

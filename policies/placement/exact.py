@@ -1,4 +1,4 @@
-"""The best mapping by exhaustion: the oracle that tests hold Heavy-Edge against. Exponential; for a dozen GPUs at most."""
+"""All mappings, and the best of them: for small gangs, and as the oracle that tests hold the search against. Exponential."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,8 +6,12 @@ from policies.placement.heavy_edge import cut_bytes
 from policies.placement.iteration import Counts, Gang, Link, seconds
 
 
-def mappings(gang: Gang, granted: Sequence[int]) -> Iterator[tuple[Counts, ...]]:
-    """Every way to put the whole gang on servers with ``granted`` GPUs, tensor groups unbroken."""
+def mappings(gang: Gang, granted: Sequence[int], links: Sequence[Link] | None = None) -> Iterator[tuple[Counts, ...]]:
+    """Every way to put the whole gang on servers with ``granted`` GPUs, tensor groups unbroken.
+
+    With ``links`` one of each set of mappings that differ only in which of two neighbouring servers, alike in link and
+    grant, holds what.
+    """
 
     def rows(rest: Sequence[int], room: int) -> Iterator[Counts]:
         if not rest:
@@ -18,19 +22,22 @@ def mappings(gang: Gang, granted: Sequence[int]) -> Iterator[tuple[Counts, ...]]
             for tail in rows(rest[1:], room - held * tensor):
                 yield (held, *tail)
 
-    def fill(rest: Counts, servers: Sequence[int]) -> Iterator[tuple[Counts, ...]]:
-        if not servers:
+    def fill(rest: Counts, m: int, before: Counts) -> Iterator[tuple[Counts, ...]]:
+        if m == len(granted):
             if not any(rest):
                 yield ()
             return
-        if gang.gpus_for(rest) > sum(servers):
+        if gang.gpus_for(rest) > sum(granted[m:]):
             return
-        for row in rows(rest, servers[0]):
+        twin = links is not None and m > 0 and (granted[m], links[m]) == (granted[m - 1], links[m - 1])
+        for row in rows(rest, granted[m]):
+            if twin and row > before:
+                continue
             left = tuple(r - h for r, h in zip(rest, row, strict=True))
-            for tail in fill(left, servers[1:]):
+            for tail in fill(left, m + 1, row):
                 yield (row, *tail)
 
-    yield from fill(gang.replicas, granted)
+    yield from fill(gang.replicas, 0, ())
 
 
 def exact(gang: Gang, links: Sequence[Link], granted: Sequence[int]) -> tuple[Counts, ...] | None:
