@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import fsum, isfinite
 
+from policies.model.value import value
 
-@dataclass(frozen=True, slots=True)
+
+@value
 class BoundJob:
     """A rigid gang: release, GPUs, and its least run time (at alpha_floor where its communication is known)."""
 

@@ -7,9 +7,10 @@ from enum import StrEnum
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.model.reasons import Reason
+from policies.model.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Start:
     """Give a waiting job these GPUs, all of them free now."""
 
@@ -17,7 +18,7 @@ class Start:
     placement: Placement
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Preempt:
     """Stop a running job; ``for_job`` names the one that shall have its GPUs (None: nobody in particular)."""
 
@@ -33,7 +34,7 @@ class Resize:
     placement: Placement
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Reserve:
     """Keep these GPUs (free ones and ones being vacated) for a waiting job; None releases its reservation."""
 
@@ -44,7 +45,7 @@ class Reserve:
 Action = Start | Preempt | Resize | Reserve
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Decision:
     """Actions in the order they take effect, the jobs whose *reason* changed, and when to ask again at the latest."""
 
@@ -81,7 +82,7 @@ class ChangeKind(StrEnum):
     """A server was added, failed, drained or came back."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Change:
     """One fact. ``job`` is None exactly for SERVER_CHANGED, where ``server`` is given."""
 

@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
+from policies.model.value import value
 
 
 class Unit(StrEnum):
@@ -14,7 +15,7 @@ class Unit(StrEnum):
     SERVICE_S = "service_s"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Estimate:
     """Equal-mass points of the total, ascending and positive (a point prediction is one point).
 
@@ -42,7 +43,7 @@ class Estimate:
         return self.quantile(0.5)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PredictionRequest:
     """A job to predict: only what is known at its submission."""
 
@@ -59,7 +60,7 @@ class ShadowPrediction:
     points: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Prediction:
     """An estimate with what is needed to audit it later."""
 
@@ -69,7 +70,7 @@ class Prediction:
     shadows: tuple[ShadowPrediction, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class EndedJob:
     """The label of a job that ended, whatever the exit reason.
 

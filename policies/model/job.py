@@ -7,6 +7,7 @@ from enum import StrEnum
 from policies.model.graph import StageGraph
 from policies.model.ids import JobId
 from policies.model.parallelism import ParallelismConfig
+from policies.model.value import value
 
 
 class Launch(StrEnum):
@@ -16,7 +17,7 @@ class Launch(StrEnum):
     GPU = "gpu"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PreemptionSignal:
     """The warning that a program asked for: this signal first, SIGTERM after ``grace_s`` seconds."""
 
@@ -24,7 +25,7 @@ class PreemptionSignal:
     grace_s: float = 30.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class JobSpec:
     """A submitted job.
 

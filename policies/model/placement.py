@@ -1,9 +1,9 @@
 """Where a gang runs: GPUs on each server and, for jobs with a stage graph, the replicas of each stage there."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from policies.model.ids import ServerIndex
+from policies.model.value import value
 
 
 class ServerShare(NamedTuple):
@@ -14,7 +14,7 @@ class ServerShare(NamedTuple):
     replicas: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Placement:
     """A gang's shares, ordered by server. Build with :func:`place` so that equal placements compare equal."""
 

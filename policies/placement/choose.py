@@ -1,11 +1,11 @@
 """The best placement that a gang can have now, and whether it can ever have one."""
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 from policies.model.cluster import Cluster
 from policies.model.job import IterationTimes, JobSpec
 from policies.model.placement import Placement, ServerShare, place
+from policies.model.value import value
 from policies.placement.candidates import Timed, fastest, servers_needed
 from policies.placement.fleet import Fleet, fleet_of
 from policies.placement.iteration import Gang
@@ -17,7 +17,7 @@ CONSOLIDATED_RATIO = 1.02
 the number of servers, because the placement on the fewest servers is often not the fastest."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Candidate:
     """A placement on free GPUs. ``iteration_s`` is alpha(x); None for a job without a stage graph."""
 

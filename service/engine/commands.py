@@ -1,13 +1,12 @@
 """What the engine asks of an executor. Commands carry the attempt id and are idempotent: sending one twice changes nothing."""
 
-from dataclasses import dataclass
-
 from policies.model.ids import AttemptId, JobId
 from policies.model.job import JobSpec
 from policies.model.placement import Placement
+from policies.model.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Launch:
     """Run an attempt. ``gpu_ids[i]`` are the GPU indices on the server of ``placement.shares[i]``."""
 
@@ -21,7 +20,7 @@ class Launch:
     fencing_token: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Stop:
     """End an attempt: warn it where it wants that (``graceful``), then SIGTERM, then SIGKILL.
 

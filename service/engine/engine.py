@@ -24,6 +24,7 @@ from policies.model.decision import Action, Change, ChangeKind, Decision
 from policies.model.estimate import EndedJob, Prediction, PredictionRequest
 from policies.model.ids import JobId, job_of
 from policies.model.reasons import Explanation, Reason
+from policies.model.value import value
 from service.engine.actions import apply_action, launch_command
 from service.engine.commands import Command
 from service.engine.cycle import Cycle, EngineSettings
@@ -58,7 +59,7 @@ class Ports:
     sink: Sink
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CycleOutcome:
     """``wake_at_s``: when to call again at the latest (None: nothing is timed). ``committed``: whether anything changed."""
 

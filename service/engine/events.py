@@ -1,12 +1,12 @@
 """What the engine is told (facts from users, reports from executors) and what it tells (job events)."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from policies.lifecycle import Cause, JobState
 from policies.model.cluster import Server
 from policies.model.ids import AttemptId, JobId, ServerIndex
 from policies.model.reasons import Reason
+from policies.model.value import value
 
 
 class FactKind(StrEnum):
@@ -22,7 +22,7 @@ class FactKind(StrEnum):
     SERVER_RESUMED = "server_resumed"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Fact:
     """One accepted request, durable before it is answered and consumed once, by a mark set in the cycle's transaction.
 
@@ -54,7 +54,7 @@ class ReportKind(StrEnum):
     SERVER_UP = "server_up"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Report:
     """One observation of an executor. Reports may come twice, late or out of order; the engine sorts that out.
 
@@ -80,7 +80,7 @@ class Report:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class JobEvent:
     """One line of a job's story: append-only, and the source of its state history."""
 

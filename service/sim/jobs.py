@@ -11,6 +11,7 @@ from policies.model.graph import StageGraph
 from policies.model.ids import JobId
 from policies.model.job import IterationTimes, JobSpec, PreemptionSignal
 from policies.model.parallelism import ParallelismConfig
+from policies.model.value import value
 from policies.throughput import NeverFits, iteration_times
 from service.sim.executor import JobTruth
 from service.sim.workloads.files import WorkloadError
@@ -20,7 +21,7 @@ RETRIES_MAX = 2**31
 """Simulated programs have no defects: whatever ends them is an accident of the run, and they are tried again."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SimJob:
     """One row of the workload as the engine sees it (``id``, ``spec``) and as it truly is."""
 

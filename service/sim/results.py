@@ -13,6 +13,7 @@ from policies.bounds import Bounds
 from policies.model.cluster import Cluster
 from policies.model.placement import Placement
 from policies.model.reasons import Reason
+from policies.model.value import value
 from service.sim.faults import FaultCounts
 
 RESULT_SCHEMA = "sooner.sim.result/1"
@@ -22,7 +23,7 @@ SLOWDOWN_DURATION_MIN_S = 10.0
 """A job shorter than this counts as this long in the slowdown, or a few tiny jobs would decide the mean."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Span:
     """One attempt: when it held which GPUs. ``gpu_ids`` are indices within each share's server."""
 
@@ -32,7 +33,7 @@ class Span:
     gpu_ids: tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class JobOutcome:
     """One finished job. ``start_time_s`` is its first start; placement and GPU indices are those of its last attempt.
 
