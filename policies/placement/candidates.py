@@ -26,15 +26,15 @@ def fastest(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> Time
     """
     server = pool.best_fit(gang.gpus, gpu_type)
     if server is not None:
-        return _timed(cluster, gang, [(server, gang.gpus)], [gang.replicas])
+        return timed(cluster, gang, [(server, gang.gpus)], [gang.replicas])
     best: Timed | None = None
     for grants, rows in _intact(pool, cluster, gang, gpu_type):
-        timed = _timed(cluster, gang, grants, rows)
-        if best is None or timed[0] < best[0]:
-            best = timed
+        found = timed(cluster, gang, grants, rows)
+        if best is None or found[0] < best[0]:
+            best = found
     if best is None and gang.tensor_across_servers:
         broken = pool.fewest_servers(gang.gpus, gpu_type)
-        best = _timed(cluster, gang, broken, _in_rank_order(gang, broken)) if broken else None
+        best = timed(cluster, gang, broken, _in_rank_order(gang, broken)) if broken else None
     return best
 
 
@@ -173,7 +173,8 @@ def _in_rank_order(gang: Gang, grants: Sequence[Grant]) -> list[Counts]:
     return rows
 
 
-def _timed(cluster: Cluster, gang: Gang, grants: Sequence[Grant], rows: Sequence[Counts]) -> Timed:
+def timed(cluster: Cluster, gang: Gang, grants: Sequence[Grant], rows: Sequence[Counts]) -> Timed:
+    """alpha(x) and x, for replicas ``rows`` on the granted GPUs."""
     links = [link_of(cluster.servers[server]) for server, _ in grants]
     held = [gpus for _, gpus in grants]
     shares = [ServerShare(server, gpus, row) for (server, gpus), row in zip(grants, rows, strict=True)]

@@ -11,6 +11,7 @@ from policies.placement.fleet import Fleet, fleet_of
 from policies.placement.iteration import Gang
 from policies.placement.iteration import gang as gang_of
 from policies.placement.pool import FreePool
+from policies.placement.scatter import scattered_gang, scattered_gpus
 
 CONSOLIDATED_RATIO = 1.02
 """A placement is consolidated if an iteration takes at most this many times alpha_min: a statement about time, not about
@@ -25,13 +26,16 @@ class Candidate:
     iteration_s: float | None
 
 
-def find(pool: FreePool, cluster: Cluster, spec: JobSpec) -> Candidate | None:
+def find(pool: FreePool, cluster: Cluster, spec: JobSpec, salt: int | None = None) -> Candidate | None:
     """The best available placement now, or None. Changes nothing; equal arguments give an equal answer.
 
     Without a stage graph: best fit on one server, else the fewest servers. With one: the candidate of least alpha(x), see
-    :func:`policies.placement.candidates.fastest`; where the job names no GPU type, over all types.
+    :func:`policies.placement.candidates.fastest`; where the job names no GPU type, over all types. With a ``salt`` any free
+    GPUs instead, drawn from it: for ablations.
     """
     gang = _gang_of(spec)
+    if salt is not None and (scattered := _scattered(pool, cluster, gang, spec, salt)) is not None:
+        return scattered
     if gang is None:
         return _anywhere(pool, spec.gpus, spec.gpu_type)
     best: Timed | None = None
@@ -69,6 +73,15 @@ def _anywhere(pool: FreePool, gpus: int, gpu_type: str | None) -> Candidate | No
         return Candidate(place([ServerShare(server, gpus)]), None)
     grants = pool.fewest_servers(gpus, gpu_type)
     return None if grants is None else Candidate(place([ServerShare(*grant) for grant in grants]), None)
+
+
+def _scattered(pool: FreePool, cluster: Cluster, gang: Gang | None, spec: JobSpec, salt: int) -> Candidate | None:
+    """None where the draw finds no room: the gang may fit all the same."""
+    if gang is None:
+        shares = scattered_gpus(pool, spec.gpus, spec.gpu_type, salt)
+        return None if shares is None else Candidate(place(shares), None)
+    timed = scattered_gang(pool, cluster, gang, spec.gpu_type, salt)
+    return None if timed is None else Candidate(timed[1], timed[0])
 
 
 @lru_cache(maxsize=4096)
