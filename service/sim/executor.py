@@ -6,6 +6,9 @@ The model of an attempt, all in simulated seconds:
   ``restart_s``; the engine knows that cost too and anchors its own progress at the same instant.
 - Work is counted in seconds at the best placement on an idle network. It proceeds at alpha_min / alpha(x) per second, the
   ratio of the iteration time at the best placement to the one at this placement; at 1 for a job without a stage graph.
+- On a contended network alpha(x) also depends on who else straddles the same servers. A run loads the network from the first
+  instant of its work to the last. Whenever another one begins or ends there, its work so far is settled at the old speed,
+  its finish moves, and the engine hears of the new speed in a progress report, if the job counts iterations.
 - A stop at t reaches the program at t + ``stop_latency_s``; progress ends there. A graceful stop then holds the GPUs for
   ``checkpoint_s`` and loses nothing (exit 75). One that is not graceful ends at once and loses what follows the last
   periodic checkpoint, as a crash and a lost server do. Periodic checkpoints are free and fall every
@@ -29,6 +32,7 @@ from service.engine.commands import Command, Launch, Stop
 from service.engine.events import Report, ReportKind
 from service.engine.ports import AttemptStatus
 from service.sim.clock import Priority, SimClock
+from service.sim.network import ContendedNetwork, Flow
 
 EXIT_CHECKPOINTED = 75
 EXIT_TERMINATED = 143
@@ -52,10 +56,14 @@ class JobTruth:
     productive_s: float = 0.0
     lost_s: float = 0.0
 
-    def advance(self, productive_s: float, stretch: float) -> None:
-        """Add time that counts: it did 1 / ``stretch`` of the work that the best placement would have done in it."""
+    def advance(self, productive_s: float, work_s: float) -> None:
+        """Add time that counts, and the work that was done in it."""
         self.productive_s += productive_s
-        self.done_s = min(self.duration_s, self.done_s + productive_s / stretch)
+        self.done_s = min(self.duration_s, self.done_s + work_s)
+
+    def iteration_at(self, done_s: float) -> float | None:
+        """How many iterations so much work is; None for a job that reports none."""
+        return None if self.iterations is None else self.iterations * done_s / self.duration_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +78,33 @@ class ExecutorCosts:
 
 @dataclass(slots=True)
 class _Run:
-    """One attempt. ``progress_from_s`` is when work begins (inf until it started), ``stop_at_s`` when it must end."""
+    """One attempt. ``progress_from_s`` is when work begins (inf until it started), ``stop_at_s`` when it must end.
+
+    ``stretch`` holds since ``rated_at_s`` seconds of progress, before which ``rated_work_s`` of work was done; the newest
+    periodic checkpoint from before then holds ``saved_work_s`` of it. ``due_at_s`` is when its finish is looked for next.
+    """
 
     launch: Launch
     truth: JobTruth
     stretch: float
+    flow: Flow | None = None
     status: AttemptStatus = AttemptStatus.PENDING
     progress_from_s: float = inf
     finish_at_s: float = inf
+    due_at_s: float = inf
     stop_at_s: float = inf
     graceful: bool = False
+    rated_at_s: float = 0.0
+    rated_work_s: float = 0.0
+    saved_work_s: float = 0.0
 
     def productive_s(self, at_s: float) -> float:
         """Seconds of progress in this attempt until ``at_s``."""
         return max(0.0, min(at_s, self.stop_at_s) - self.progress_from_s)
+
+    def work_s(self, productive_s: float) -> float:
+        """Work of this attempt in its first ``productive_s`` seconds of progress, not fewer than ``rated_at_s``."""
+        return self.rated_work_s + (productive_s - self.rated_at_s) / self.stretch
 
     def checkpointed_s(self, at_s: float) -> float:
         """Productive seconds of this attempt that the newest periodic checkpoint holds."""
@@ -92,6 +113,31 @@ class _Run:
             return 0.0
         productive_s = self.productive_s(at_s)
         return productive_s if period_s <= 0.0 else floor(productive_s / period_s) * period_s
+
+    def checkpointed_work_s(self, at_s: float) -> float:
+        """The work that this checkpoint holds."""
+        kept_s = self.checkpointed_s(at_s)
+        return self.saved_work_s if kept_s < self.rated_at_s else self.work_s(kept_s)
+
+    def rate(self, now_s: float, stretch: float) -> None:
+        """Go on at another speed from now."""
+        productive_s = self.productive_s(now_s)
+        self.saved_work_s = self.checkpointed_work_s(now_s)
+        self.rated_work_s = self.work_s(productive_s)
+        self.rated_at_s = productive_s
+        self.stretch = stretch
+        self.expect(now_s)
+
+    @property
+    def iterations_per_s(self) -> float | None:
+        """Its present speed; None for a job that reports none."""
+        truth = self.truth
+        return None if truth.iterations is None else truth.iterations / (truth.duration_s * self.stretch)
+
+    def expect(self, now_s: float) -> None:
+        """Work out when it finishes at its present speed."""
+        left_s = max(0.0, self.truth.duration_s - self.truth.done_s - self.rated_work_s)
+        self.finish_at_s = max(now_s, self.progress_from_s) + left_s * self.stretch
 
 
 def stretch_of(cluster: Cluster, spec: JobSpec, times: IterationTimes | None, placement: Placement) -> float:
@@ -104,17 +150,23 @@ def stretch_of(cluster: Cluster, spec: JobSpec, times: IterationTimes | None, pl
 class SimulatedExecutor:
     """Implements :class:`service.engine.ports.Executor` against a :class:`SimClock`.
 
-    ``truths`` holds every job that may be launched. Faults are injected with :meth:`crash`, :meth:`fail_server` and
-    :meth:`repair_server`, at the clock's present instant.
+    ``truths`` holds every job that may be launched. ``network`` None: the ``reserved`` one, where nobody disturbs anybody.
+    Faults are injected with :meth:`crash`, :meth:`fail_server` and :meth:`repair_server`, at the clock's present instant.
     """
 
     def __init__(
-        self, clock: SimClock, cluster: Cluster, truths: Mapping[JobId, JobTruth], costs: ExecutorCosts | None = None
+        self,
+        clock: SimClock,
+        cluster: Cluster,
+        truths: Mapping[JobId, JobTruth],
+        costs: ExecutorCosts | None = None,
+        network: ContendedNetwork | None = None,
     ) -> None:
         self._clock = clock
         self._cluster = cluster
         self._truths = truths
         self._costs = costs or ExecutorCosts()
+        self._network = network
         self._runs: dict[AttemptId, _Run] = {}
         self._closed: dict[JobId, int] = {}
         """Highest attempt number of a job that ended or was fenced: it and those before it never run again."""
@@ -155,12 +207,15 @@ class SimulatedExecutor:
         Its work began at ``progress_from_s`` (in the past, or still to come while it restarts) from what ``truth.done_s``
         holds. Nothing is reported: its start is known.
         """
-        truth = self._truths[launch.job]
-        stretch = stretch_of(self._cluster, launch.spec, truth.times, launch.placement)
-        run = self._runs[launch.attempt] = _Run(launch, truth, stretch, AttemptStatus.RUNNING, progress_from_s)
-        end_s = progress_from_s + max(0.0, truth.duration_s - truth.done_s) * stretch
+        run = self._take(launch)
+        run.status = AttemptStatus.RUNNING
+        run.progress_from_s = progress_from_s
+        # What it has done so far it did at the speed that its caller knows of.
+        run.stretch = stretch_of(self._cluster, launch.spec, run.truth.times, launch.placement)
+        end_s = progress_from_s + max(0.0, run.truth.duration_s - run.truth.done_s) * run.stretch
         run.finish_at_s = max(self._clock.now_s(), end_s)
-        self._clock.schedule(run.finish_at_s, Priority.FINISH, partial(self._finish, launch.attempt, run))
+        self._look_for_finish(launch.attempt, run)
+        self._load_network(launch.attempt, run)
 
     # Faults.
 
@@ -187,22 +242,37 @@ class SimulatedExecutor:
     def _launch(self, launch: Launch) -> None:
         if launch.attempt in self._runs or launch.number <= self._closed.get(launch.job, 0):
             return
-        truth = self._truths[launch.job]
-        stretch = stretch_of(self._cluster, launch.spec, truth.times, launch.placement)
-        run = self._runs[launch.attempt] = _Run(launch, truth, stretch)
+        run = self._take(launch)
         at_s = self._clock.now_s() + self._costs.launch_latency_s
         self._clock.schedule(at_s, Priority.START, partial(self._begin, launch.attempt, run))
+
+    def _take(self, launch: Launch) -> _Run:
+        truth, network = self._truths[launch.job], self._network
+        flow = None if network is None else network.flow(launch.attempt, launch.spec, truth.times, launch.placement)
+        if flow is not None:
+            run = _Run(launch, truth, flow.stretch, flow)
+        else:
+            run = _Run(launch, truth, stretch_of(self._cluster, launch.spec, truth.times, launch.placement))
+        self._runs[launch.attempt] = run
+        return run
 
     def _begin(self, attempt: AttemptId, run: _Run) -> None:
         if run.status is not AttemptStatus.PENDING:
             return
-        now_s, truth = self._clock.now_s(), run.truth
+        now_s = self._clock.now_s()
         run.status = AttemptStatus.RUNNING
         run.progress_from_s = now_s + (self._costs.restart_s if run.launch.number > 1 else 0.0)
-        run.finish_at_s = run.progress_from_s + max(0.0, truth.duration_s - truth.done_s) * run.stretch
-        per_s = None if truth.iterations is None else truth.iterations / (truth.duration_s * run.stretch)
-        self._report(Report(ReportKind.STARTED, now_s, attempt, iterations_per_s=per_s))
-        self._clock.schedule(run.finish_at_s, Priority.FINISH, partial(self._finish, attempt, run))
+        run.expect(now_s)
+        self._report(Report(ReportKind.STARTED, now_s, attempt, iterations_per_s=run.iterations_per_s))
+        self._look_for_finish(attempt, run)
+        if run.flow is not None and run.flow.straddles:
+            self._load_network(attempt, run)
+
+    def _look_for_finish(self, attempt: AttemptId, run: _Run) -> None:
+        """Schedule its finish, unless it will be looked for before that anyway, or its stop comes first."""
+        if run.finish_at_s < run.due_at_s and run.finish_at_s <= run.stop_at_s:
+            run.due_at_s = run.finish_at_s
+            self._clock.schedule(run.finish_at_s, Priority.FINISH, partial(self._finish, attempt, run))
 
     def _stop(self, stop: Stop) -> None:
         run = self._runs.get(stop.attempt)
@@ -214,6 +284,8 @@ class SimulatedExecutor:
             run.status = AttemptStatus.STOPPING
             run.stop_at_s = self._clock.now_s() + self._costs.stop_latency_s
             at_s = run.stop_at_s + (self._costs.checkpoint_s if run.graceful else 0.0)
+            if at_s > run.stop_at_s and run.flow is not None and run.flow.straddles:
+                self._clock.schedule(run.stop_at_s, Priority.STOP, partial(self._unload_network, run))
             self._clock.schedule(at_s, Priority.STOP, partial(self._land, stop.attempt, run))
 
     def _fence(self, attempt: AttemptId) -> None:
@@ -224,13 +296,53 @@ class SimulatedExecutor:
             now_s = self._clock.now_s()
             self._report(Report(ReportKind.LAUNCH_FAILED, now_s, attempt, stop_signalled=True, lost_service_s=0.0))
 
+    # The network.
+
+    def _load_network(self, attempt: AttemptId, run: _Run) -> None:
+        """Put its traffic on the network as soon as its work begins; whoever it crowds goes on at another speed."""
+        if self._network is None or run.flow is None:
+            return
+        now_s = self._clock.now_s()
+        if run.progress_from_s > now_s:
+            self._clock.schedule(run.progress_from_s, Priority.START, partial(self._load_network, attempt, run))
+        elif run.status is not AttemptStatus.ENDED and run.stop_at_s > now_s:
+            self._rate_again(self._network.join(run.flow))
+            self._rate_again([run.flow])
+
+    def _unload_network(self, run: _Run) -> None:
+        """Its work has ended, though it may still write a checkpoint: whoever it crowded goes on at another speed."""
+        if self._network is not None and run.flow is not None:
+            self._rate_again(self._network.leave(run.flow))
+
+    def _rate_again(self, flows: Sequence[Flow]) -> None:
+        now_s = self._clock.now_s()
+        for flow in flows:
+            run = self._runs[flow.attempt]
+            if run.stretch == flow.stretch:
+                continue
+            run.rate(now_s, flow.stretch)
+            self._look_for_finish(flow.attempt, run)
+            iteration = run.truth.iteration_at(run.truth.done_s + run.rated_work_s)
+            if iteration is not None and run.status is AttemptStatus.RUNNING:
+                speed = run.iterations_per_s
+                self._report(
+                    Report(ReportKind.PROGRESS, now_s, flow.attempt, iteration=iteration, iterations_per_s=speed)
+                )
+
     # Ends.
 
     def _finish(self, attempt: AttemptId, run: _Run) -> None:
-        if run.status is AttemptStatus.ENDED or run.finish_at_s > run.stop_at_s:
+        now_s = self._clock.now_s()
+        if run.status is AttemptStatus.ENDED or run.due_at_s != now_s:
             return
-        run.truth.advance(run.productive_s(run.finish_at_s), run.stretch)
-        run.truth.done_s = run.truth.duration_s  # exactly: the sum above may be off by a rounding error
+        run.due_at_s = inf
+        if run.finish_at_s > now_s:
+            self._look_for_finish(attempt, run)
+            return
+        if run.finish_at_s > run.stop_at_s:
+            return
+        # All of it, exactly: what the speeds add up to may be off by a rounding error.
+        run.truth.advance(run.productive_s(run.finish_at_s), run.truth.duration_s)
         self._end(attempt, run, ReportKind.EXITED, 0, None)
 
     def _land(self, attempt: AttemptId, run: _Run) -> None:
@@ -238,7 +350,8 @@ class SimulatedExecutor:
         if run.status is AttemptStatus.ENDED:
             return
         if run.graceful:
-            run.truth.advance(run.productive_s(self._clock.now_s()), run.stretch)
+            productive_s = run.productive_s(self._clock.now_s())
+            run.truth.advance(productive_s, run.work_s(productive_s))
             self._end(attempt, run, ReportKind.EXITED, EXIT_CHECKPOINTED, None)
         else:
             self._end_with_loss(attempt, run, ReportKind.EXITED, EXIT_TERMINATED)
@@ -247,7 +360,7 @@ class SimulatedExecutor:
         now_s = self._clock.now_s()
         kept_s = run.checkpointed_s(now_s)
         lost_s = run.productive_s(now_s) - kept_s
-        run.truth.advance(kept_s, run.stretch)
+        run.truth.advance(kept_s, run.checkpointed_work_s(now_s))
         run.truth.lost_s += lost_s
         self._end(attempt, run, kind, exit_code, lost_s)
 
@@ -257,9 +370,10 @@ class SimulatedExecutor:
         now_s, truth = self._clock.now_s(), run.truth
         stopped = run.stop_at_s <= now_s
         run.status = AttemptStatus.ENDED
+        self._unload_network(run)
         job = run.launch.job
         self._closed[job] = max(run.launch.number, self._closed.get(job, 0))
-        iteration = None if truth.iterations is None else truth.iterations * truth.done_s / truth.duration_s
+        iteration = truth.iteration_at(truth.done_s)
         self._report(
             Report(
                 kind,

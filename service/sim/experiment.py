@@ -28,6 +28,7 @@ from service.sim.drive import Drive
 from service.sim.executor import ExecutorCosts, JobTruth, SimulatedExecutor
 from service.sim.faults import NO_FAULTS, FaultCounts, FaultPlan, Faults
 from service.sim.jobs import SimJob, SimJobs, bounds_of, prepare
+from service.sim.network import network_of
 from service.sim.predictors import make_predictor
 from service.sim.results import JobOutcome, Simulation, Span, Unfinished, summarise
 from service.sim.workloads.model import Workload
@@ -121,6 +122,7 @@ class Simulator:
             cluster,
             self._truths,
             ExecutorCosts(options.checkpoint_s, options.restart_s, options.launch_latency_s, options.stop_latency_s),
+            network_of(options.network, cluster),
         )
         self._faults: Faults | None = None
         sink: Sink = self._sink
