@@ -1,0 +1,496 @@
+"""A second policy beside the first: what it wants is counted right, and nothing that it does reaches the first."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies import las, ranked
+from policies.base import Policy
+from policies.model.decision import Change, ChangeKind, Decision, Start
+from policies.model.ids import JobId, ServerIndex
+from policies.model.placement import ServerShare, place
+from policies.model.reasons import Explanation, Reason
+from policies.model.view import ClusterView
+from policies.registry import BUILT_IN
+from service.engine.agreement import Agreement, Comparison, Totals
+from service.engine.shadow import OVERRUNS_MAX, PAUSE_S, OutOfTime, Shadow, Status, Window, at_once
+from service.engine.watch import WatchingPolicy, unwatched
+from service.tasks.limited import Limited
+from tests.conformance.policy_suite import disturb, history
+from tests.scenarios.chance import Flaky, Watched, crowd
+from tests.scenarios.dsl import Story, cluster, policy
+
+NAMES = sorted(BUILT_IN)
+SEEDS = st.integers(min_value=0, max_value=10**9)
+
+
+def beside(first: str, shadow: str | Policy[Any], **options: object) -> Shadow:
+    other = policy(shadow, **options) if isinstance(shadow, str) else shadow
+    return Shadow(policy(first), other)
+
+
+def account(story: Story) -> Agreement:
+    assert isinstance(story.policy, Shadow)
+    return story.policy.agreement(story.engine.world)
+
+
+def totals(story: Story) -> Totals:
+    return account(story).totals
+
+
+def starts(story: Story) -> tuple[int, int, int]:
+    tally = totals(story).starts
+    return tally.both, tally.first_only, tally.shadow_only
+
+
+def stops(story: Story) -> tuple[int, int, int]:
+    tally = totals(story).preemptions
+    return tally.both, tally.first_only, tally.shadow_only
+
+
+# Counted by hand.
+
+
+def test_fifo_beside_sjf() -> None:
+    """Both come at once on 4 GPUs: the first in line takes 100 s, the other 10 s."""
+    story = cluster("1x4", beside("fifo", "sjf"))
+    story.job("long", gpus=4, runs_s=100.0).job("short", gpus=4, runs_s=10.0)
+    story.until(0)
+    # Only FIFO starts the long one, only SJF the short one.
+    assert starts(story) == (0, 1, 1)
+    assert account(story).since_s == 0.0
+    unwanted = account(story).unwanted[story.ids["long"]]
+    assert (unwanted.since_s, unwanted.gpus) == (0.0, 4)
+    assert unwanted.shadow is not None
+    assert unwanted.shadow.jobs_ahead == 1
+    assert unwanted.instead == (story.ids["short"],)
+    story.until(50)
+    # On the GPUs that are taken SJF would not start anything either.
+    assert account(story).wished_starts == {}
+    assert totals(story).starts.first_only_gpu_s == 4 * 50.0
+    story.to_the_end()
+    told = totals(story)
+    assert starts(story) == (1, 1, 1)
+    assert told.starts.agreement_ratio == pytest.approx(1 / 3)
+    assert (told.starts.both_gpu_s, told.starts.first_only_gpu_s, told.starts.shadow_only_gpu_s) == (40.0, 400.0, 0.0)
+    assert (told.same_placement, told.granted_later, told.skipped) == (1, 0, 0)
+    assert account(story).unwanted == {}
+    newest, oldest = account(story).differences[0], account(story).differences[-1]
+    assert newest is oldest
+    assert (oldest.at_s, oldest.cycle) == (0.0, None)
+    assert (oldest.starts_both, oldest.starts_first, oldest.starts_shadow) == (0, (1,), (2,))
+
+
+def test_a_wish_that_goes_on_is_one_wish() -> None:
+    """Strict FIFO lets nobody pass the blocked head; backfill would start "small" from 20 s on."""
+    story = cluster("1x4", beside("fifo", "fifo_backfill"))
+    story.job("runs", gpus=2, runs_s=100.0).job("head", gpus=4, runs_s=50.0, at_s=10.0)
+    story.job("small", gpus=2, runs_s=20.0, at_s=20.0).job("other", gpus=4, runs_s=1.0, at_s=30.0)
+    story.until(60)
+    assert starts(story) == (1, 0, 1)
+    wish = account(story).wished_starts[story.ids["small"]]
+    assert (wish.since_s, wish.gpus) == (20.0, 2)
+    assert wish.placement is not None
+    assert wish.placement.servers == (0,)
+    assert totals(story).starts.shadow_only_gpu_s == 2 * 40.0
+    assert len(account(story).differences) == 1
+    # At 100 s both start the head, and "small" has no GPUs any more.
+    story.until(110)
+    assert starts(story) == (2, 0, 1)
+    assert totals(story).starts.shadow_only_gpu_s == 2 * 80.0
+    story.to_the_end()
+    assert (starts(story), totals(story).granted_later) == ((4, 0, 1), 0)
+
+
+def test_a_wish_that_the_first_policy_grants_later() -> None:
+    """When the head is cancelled at 70 s FIFO starts what backfill has wished for since 20 s."""
+    story = cluster("1x4", beside("fifo", "fifo_backfill"))
+    story.job("runs", gpus=2, runs_s=100.0).job("head", gpus=4, runs_s=50.0, at_s=10.0)
+    story.job("small", gpus=2, runs_s=20.0, at_s=20.0)
+    story.until(70).cancel("head").until(70).starts("small")
+    assert (starts(story), totals(story).granted_later) == ((2, 0, 1), 1)
+    assert totals(story).starts.shadow_only_gpu_s == 2 * 50.0
+    story.until(80)
+    assert totals(story).starts.shadow_only_gpu_s == 2 * 50.0
+    assert account(story).wished_starts == {}
+
+
+@pytest.mark.parametrize("event", ["cancel", "hold"])
+def test_a_wish_ends_with_its_job(event: str) -> None:
+    story = cluster("1x4", beside("fifo", "fifo_backfill"))
+    story.job("runs", gpus=2, runs_s=100.0).job("head", gpus=4, runs_s=50.0, at_s=10.0)
+    story.job("small", gpus=2, runs_s=20.0, at_s=20.0)
+    getattr(story.until(70), event)("small").until(70)
+    assert account(story).wished_starts == {}
+    story.until(90)
+    assert totals(story).starts.shadow_only_gpu_s == 2 * 50.0
+
+
+def test_preemptions_that_only_the_shadow_would_have_made() -> None:
+    """SJF lets the long job run; SRTF would stop it at 100 s, and lose 4 x 100 GPU-seconds that no checkpoint holds."""
+    story = cluster("1x4", beside("sjf", "srtf", preemption="always"))
+    story.job("long", gpus=4, runs_s=1000.0, preemption=None).job("short", gpus=4, runs_s=10.0, at_s=100.0)
+    story.job("later", gpus=4, runs_s=2000.0, at_s=150.0)
+    story.until(100).until(200)
+    assert stops(story) == (0, 0, 1)
+    assert totals(story).preemptions.shadow_only_gpu_s == 400.0
+    wish = account(story).wished_stops[story.ids["long"]]
+    assert (wish.since_s, wish.gpus, wish.for_job, wish.placement) == (100.0, 4, story.ids["short"], None)
+    story.to_the_end()
+    assert stops(story) == (0, 0, 1)
+    assert account(story).wished_stops == {}
+
+
+def test_preemptions_that_only_the_first_policy_makes() -> None:
+    story = cluster("1x4", Shadow(policy("srtf", preemption="always"), policy("sjf")))
+    story.job("long", gpus=4, runs_s=1000.0).job("short", gpus=4, runs_s=10.0, at_s=100.0)
+    story.until(99).until(100).preempts("long").starts("short")
+    assert (stops(story), starts(story)) == ((0, 1, 0), (2, 0, 0))
+    # It is graceful: nothing is lost.
+    assert totals(story).preemptions.first_only_gpu_s == 0.0
+
+
+def test_the_same_preemption_is_agreement() -> None:
+    story = cluster("1x4", Shadow(policy("srtf", preemption="always"), policy("srsf", preemption="always")))
+    story.job("long", gpus=4, runs_s=1000.0).job("short", gpus=4, runs_s=10.0, at_s=100.0)
+    story.to_the_end()
+    assert (stops(story), starts(story)) == ((1, 0, 0), (3, 0, 0))
+    assert totals(story).preemptions.agreement_ratio == 1.0
+
+
+def _placed(*servers: tuple[int, int]) -> Any:
+    return place([ServerShare(ServerIndex(server), gpus) for server, gpus in servers])
+
+
+def test_placements_of_starts_that_both_made() -> None:
+    made = _placed((0, 2), (1, 2))
+    pairs = [made, _placed((0, 4)), _placed((0, 1), (1, 1), (2, 2)), _placed((0, 2), (2, 2)), _placed((0, 1), (1, 3))]
+    numbers = [JobId(number) for number in range(len(pairs))]
+    seen = Comparison(
+        0.0,
+        dict.fromkeys(numbers, made),
+        dict(zip(numbers, pairs, strict=True)),
+        {},
+        {},
+        dict.fromkeys(numbers, 4),
+        {},
+        [],
+        {},
+    )
+    agreement = Agreement(0.0)
+    agreement.count(seen)
+    told = agreement.totals
+    assert (told.same_placement, told.fewer_servers, told.more_servers, told.other_servers) == (1, 1, 1, 2)
+    assert (told.starts.both, len(agreement.differences)) == (5, 0)
+
+
+def test_a_pass_that_was_committed_has_its_cycle() -> None:
+    story = cluster("1x4", beside("fifo", "sjf"))
+    story.job("long", gpus=4, runs_s=100.0).job("short", gpus=4, runs_s=10.0)
+    story.until(0)
+    shadow = story.policy
+    assert isinstance(shadow, Shadow)
+    shadow.committed(7)  # the pass with the difference is over: this is a later one's
+    assert account(story).differences[0].cycle is None
+    story = cluster("1x4", beside("fifo", "sjf"))
+    shadow = story.policy
+    assert isinstance(shadow, Shadow)
+    story.job("long", gpus=4, runs_s=100.0).job("short", gpus=4, runs_s=10.0)
+    story.clock.advance(0.0)
+    story.cycle()
+    shadow.committed(1)
+    assert account(story).differences[0].cycle == 1
+
+
+# What it says of a job.
+
+
+def test_opinions_of_jobs() -> None:
+    story = cluster("1x4", beside("fifo", "fifo_backfill"))
+    story.job("runs", gpus=2, runs_s=100.0).job("head", gpus=4, runs_s=50.0, at_s=10.0)
+    story.job("small", gpus=2, runs_s=20.0, at_s=20.0).job("held", gpus=1, at_s=20.0, hold=True)
+    story.until(30)
+    shadow, world = story.policy, story.engine.world
+    assert isinstance(shadow, Shadow)
+    told = {name: shadow.opinion(world, job) for name, job in story.ids.items()}
+    assert all(opinion is not None and opinion.policy == "fifo_backfill" for opinion in told.values())
+    runs, head, small, held = told.values()
+    assert runs is not None and head is not None and small is not None and held is not None
+    assert runs.agrees and head.agrees and held.agrees and not small.agrees
+    assert small.wish is not None and small.wish.placement is not None
+    assert head.explanation is not None
+    assert (head.explanation.reason, head.explanation.jobs_ahead) == (Reason.RESOURCES, 0)
+    assert held.explanation is None
+    assert story.engine.explain(story.ids["small"]).reason is Reason.QUEUE_HEAD_BLOCKED
+
+
+# Whatever happens.
+
+
+def fuzzed(seed: int, shadow: Policy[Any], *, failing: float = 0.0) -> Story:
+    """Stale rows, crashes, holds, and if asked for transactions that fail."""
+    flaky = Flaky(seed, failing=0.0, stale=0.15)
+    story = crowd(seed, shadow, store=flaky)
+    flaky.failing = failing
+    disturb(story, seed)
+    flaky.failing = flaky.stale = 0.0
+    return story.to_the_end()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=4, deadline=None, derandomize=True)
+@given(SEEDS)
+def test_a_policy_agrees_with_itself(name: str, seed: int) -> None:
+    story = fuzzed(seed, beside(name, name))
+    told = totals(story)
+    assert told.starts.both > 0
+    assert (told.starts.first_only, told.starts.shadow_only) == (0, 0)
+    assert (told.preemptions.first_only, told.preemptions.shadow_only) == (0, 0)
+    assert told.same_placement == told.starts.both
+    assert (account(story).wished_starts, account(story).unwanted, list(account(story).differences)) == ({}, {}, [])
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(st.sampled_from(NAMES), st.sampled_from(NAMES), SEEDS)
+def test_it_decides_as_if_just_rebuilt_in_a_world_that_it_does_not_rule(first: str, other: str, seed: int) -> None:
+    """Refused at every turn, it keeps its book right; and it changes nothing that it is lent."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for module in (ranked, las):
+            monkeypatch.setattr(module, "REFRESH_S_MIN", 1e-6)
+        shadow = beside(first, Watched(policy(other), rebuilt=True))
+        story = fuzzed(seed, shadow, failing=0.03)
+    assert shadow.status is Status.WATCHING, shadow.reason
+    assert shadow.rejected == 0
+    told = account(story)
+    assert (told._gpus_agreed, told._gpus_unwanted, told._gpus_wished) == (0, 0, 0)
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(st.sampled_from(NAMES), st.sampled_from(NAMES), SEEDS)
+def test_every_gpu_second_is_agreed_or_not(first: str, other: str, seed: int) -> None:
+    story = crowd(seed, beside(first, other)).to_the_end()
+    told = totals(story).starts
+    held_gpu_s = sum(story.record(name).held_gpu_s for name in story.ids)
+    assert told.both_gpu_s + told.first_only_gpu_s == pytest.approx(held_gpu_s)
+    assert told.both + told.first_only == sum(story.record(name).attempts for name in story.ids)
+
+
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(st.sampled_from(NAMES), st.sampled_from(NAMES), SEEDS)
+def test_the_first_policy_decides_as_without_it(first: str, other: str, seed: int) -> None:
+    alone, watched = Watched(policy(first)), Watched(policy(first))
+    plain = fuzzed(seed, alone, failing=0.03)
+    shadowed = fuzzed(seed, Shadow(watched, policy(other)), failing=0.03)
+    assert history(plain) == history(shadowed)
+    assert repr(alone.decisions) == repr(watched.decisions)
+
+
+# When it goes wrong.
+
+
+class Broken(WatchingPolicy):
+    """A policy in which something happens before its n-th decision (n counted from 0) and every later one."""
+
+    def __init__(self, inner: Policy[Any], happens: Callable[[ClusterView], object], nth: int = 10) -> None:
+        super().__init__(inner)
+        self.decisions = self.rebuilds = 0
+        self.happens = happens
+        self.nth = nth
+
+    def rebuild(self, view: ClusterView, dump: dict[str, Any] | None = None) -> Any:
+        self.rebuilds += 1
+        return super().rebuild(view, dump)
+
+    def decide(self, view: ClusterView, changes: Sequence[Change], state: Any) -> Decision:
+        self.decisions += 1
+        if self.decisions > self.nth:
+            self.happens(view)
+        return super().decide(view, changes, state)
+
+
+def _raise(view: ClusterView) -> None:
+    raise ValueError("no idea")
+
+
+def _write(view: ClusterView) -> None:
+    view.jobs.clear()  # type: ignore[attr-defined]
+
+
+def _bind(view: ClusterView) -> None:
+    view.bind(JobId(1), None)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("happens", "said"),
+    [
+        (_raise, "it failed: ValueError: no idea"),
+        (_write, "it failed: AttributeError: 'mappingproxy' object has no attribute 'clear'"),
+        (_bind, "it failed: AttributeError: 'Window' object has no attribute 'bind'"),
+    ],
+)
+def test_a_shadow_that_fails_is_switched_off_and_nobody_else_notices(
+    happens: Callable[[ClusterView], object], said: str
+) -> None:
+    troubles: list[tuple[str, BaseException | None]] = []
+    broken = Broken(policy("sjf"), happens)
+    shadow = Shadow(policy("asrpt"), broken, trouble=lambda *told: troubles.append(told))
+    story = crowd(1, shadow).to_the_end()
+    assert history(story) == history(crowd(1, policy("asrpt")).to_the_end())
+    assert (shadow.status, shadow.reason, shadow.failures) == (Status.DISABLED, said, 1)
+    assert broken.decisions == 11
+    (told,) = troubles
+    assert told[0] == f"the shadow policy sjf is switched off: {said}"
+    assert isinstance(told[1], Exception)
+    assert totals(story).passes == 10
+    assert shadow.opinion(story.engine.world, JobId(1)) is None
+
+
+def test_a_failing_rebuild_and_explanation_switch_it_off_too() -> None:
+    class NoStart(WatchingPolicy):
+        def rebuild(self, view: ClusterView, dump: dict[str, Any] | None = None) -> Any:
+            raise KeyError("lost")
+
+    shadow = Shadow(policy("fifo"), NoStart(policy("fifo")))
+    cluster("1x4", shadow).job("a").to_the_end()
+    assert (shadow.status, shadow.reason) == (Status.DISABLED, "it failed: KeyError: 'lost'")
+
+    class Silent(WatchingPolicy):
+        def explain(self, view: ClusterView, state: Any, job: JobId) -> Explanation:
+            raise KeyError("why")
+
+    shadow = Shadow(policy("fifo"), Silent(policy("fifo")))
+    story = cluster("1x4", shadow).job("a", gpus=4).until(0)
+    opinion = shadow.opinion(story.engine.world, story.ids["a"])
+    assert opinion is not None and opinion.explanation is None
+    assert shadow.status is Status.DISABLED
+
+
+def test_a_decision_that_breaks_a_rule_counts_for_nothing() -> None:
+    class Greedy(WatchingPolicy):
+        """Starts every waiting job on the first server, whoever is there."""
+
+        def decide(self, view: ClusterView, changes: Sequence[Change], state: Any) -> Decision:
+            super().decide(view, changes, state)
+            waiting = [job for job in view.jobs.values() if job.waiting]
+            return Decision([Start(job.id, _placed((0, job.spec.gpus))) for job in waiting])
+
+    shadow = beside("fifo", Greedy(policy("fifo")))
+    story = cluster("1x4", shadow).job("a", gpus=4).job("b", gpus=4).job("c", gpus=4, at_s=15.0).to_the_end()
+    assert shadow.status is Status.WATCHING
+    # With two in the queue at 0 and 15 s; alone, "b" and then "c" are started on a server that is taken.
+    assert shadow.rejected > 1
+    assert starts(story) == (2, 1, 0)
+
+
+class Clockwork:
+    """A runner that says when time is up: now, or with ``every`` in every so manieth work."""
+
+    def __init__(self, every: int = 0) -> None:
+        self.every = every
+        self.works = 0
+        self.late = False
+
+    def __call__(self, work: Callable[[], Any], budget_s: float) -> Any:
+        self.works += 1
+        if self.late or (self.every and self.works % self.every == 0):
+            raise OutOfTime("it took longer than 1 s")
+        return at_once(work, budget_s)
+
+
+def test_a_decision_that_takes_too_long_is_left_out_and_made_up_for_later() -> None:
+    """The decision at 20 s. It pauses until 80 s, and then starts over."""
+    counting, clockwork = Broken(policy("fifo_backfill"), lambda view: None), Clockwork()
+    shadow = Shadow(policy("fifo"), counting, run=clockwork)
+    story = cluster("1x4", shadow)
+    story.job("runs", gpus=2, runs_s=100.0).job("head", gpus=4, runs_s=50.0, at_s=10.0)
+    story.job("small", gpus=2, runs_s=20.0, at_s=20.0).job("late", gpus=1, runs_s=20.0, at_s=60.0)
+    story.job("tiny", gpus=2, runs_s=20.0, at_s=85.0)
+    story.until(10)
+    assert shadow.status is Status.WATCHING
+    clockwork.late = True
+    story.until(20)
+    clockwork.late = False
+    assert (shadow.status, shadow.reason, shadow.overruns) == (Status.PAUSED, "it took longer than 1 s", 1)
+    story.until(70)
+    decisions = counting.decisions
+    assert (counting.rebuilds, shadow.opinion(story.engine.world, JobId(1))) == (1, None)
+    skipped, passes = totals(story).skipped, totals(story).passes
+    assert skipped > 1
+    story.until(20.0 + PAUSE_S).until(85)
+    assert (shadow.status, shadow.reason, counting.rebuilds) == (Status.WATCHING, "", 2)
+    assert counting.decisions > decisions
+    assert totals(story).passes > passes
+    assert totals(story).skipped == skipped
+    # Rebuilt from the jobs, it wishes what it would have wished.
+    assert [wish.since_s for wish in account(story).wished_starts.values()] == [80.0]
+    assert account(story).wished_starts.keys() == {story.ids["small"]}
+
+
+def test_too_many_of_them_switch_it_off() -> None:
+    shadow = Shadow(policy("asrpt"), policy("sjf"), run=Clockwork(every=4))
+    story = crowd(1, shadow).to_the_end()
+    assert (shadow.status, shadow.overruns) == (Status.DISABLED, OVERRUNS_MAX)
+    assert shadow.reason == "it took too long 5 times within an hour: it took longer than 1 s"
+    assert history(story) == history(crowd(1, policy("asrpt")).to_the_end())
+
+
+def test_a_shadow_that_hangs_costs_its_budget_and_nothing_else() -> None:
+    def hang(view: ClusterView) -> None:
+        while True:
+            pass
+
+    shadow = Shadow(policy("asrpt"), Broken(policy("sjf"), hang, 3), budget_s=0.02, run=Limited())
+    story = crowd(2, shadow).to_the_end()
+    assert history(story) == history(crowd(2, policy("asrpt")).to_the_end())
+    assert shadow.status is Status.DISABLED
+    assert shadow.overruns == OVERRUNS_MAX
+
+
+# Around it.
+
+
+def test_a_restart_begins_a_new_account_and_agrees_on() -> None:
+    story = cluster("1x4", beside("asrpt", "asrpt"))
+    story.job("a", gpus=4, runs_s=100.0).job("b", gpus=2, runs_s=50.0, at_s=10.0).job("c", gpus=2, at_s=20.0)
+    story.until(30)
+    story.policy = beside("asrpt", "asrpt")
+    story.restart().to_the_end()
+    assert account(story).since_s == 30.0
+    both, first_only, shadow_only = starts(story)
+    assert both > 0
+    assert (first_only, shadow_only) == (0, 0)
+
+
+def test_a_refusal_is_told_of_what_reality_did_not_take() -> None:
+    told: list[Change] = []
+
+    class Listening(WatchingPolicy):
+        def decide(self, view: ClusterView, changes: Sequence[Change], state: Any) -> Decision:
+            told.extend(change for change in changes if change.kind is ChangeKind.REFUSED)
+            return super().decide(view, changes, state)
+
+    story = cluster("1x4", beside("fifo", Listening(policy("sjf"))))
+    story.job("long", gpus=4, runs_s=100.0).job("short", gpus=4, runs_s=10.0).until(1)
+    assert told == [Change(ChangeKind.REFUSED, story.ids["short"], reason=Reason.REFUSED)]
+
+
+def test_a_window_shows_the_world_and_its_instant() -> None:
+    story = cluster("2x4", policy("fifo")).job("a", gpus=6, runs_s=100.0).until(5)
+    world = story.engine.world
+    window = Window(world)
+    assert (window.now_s, window.cluster, window.costs) == (5.0, world.cluster, world.costs)
+    assert dict(window.jobs) == world.jobs
+    assert [window.free_gpus(ServerIndex(server)) for server in (0, 1)] == [0, 2]
+    assert window.usable_gpus(ServerIndex(1)) == 4
+    assert list(window.holding()) == [story.ids["a"]]
+    window.now_s = 99.0
+    assert world.now_s == 5.0
+
+
+def test_who_only_looks_on_can_be_taken_away() -> None:
+    inner = policy("fifo")
+    assert unwatched(Shadow(WatchingPolicy(inner), policy("sjf"))) is inner
+    assert unwatched(inner) is inner
