@@ -58,9 +58,10 @@ def import_command(
         workload = import_trace(trace_format, path)
     except WorkloadError as error:
         fail(str(error))
-    report_skipped(workload)
     if not workload.jobs:
-        fail(f"{path}: no row of it is a job")
+        reasons = "; ".join(f"{count:,} rows: {reason}" for reason, count in workload.skipped_by_reason().items())
+        fail(f"{path}: no row of it is a job{f' ({reasons})' if reasons else ', it is empty'}; is it {trace_format}?")
+    report_skipped(workload)
     _write(workload, out)
 
 

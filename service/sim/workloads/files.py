@@ -20,14 +20,17 @@ class WorkloadError(ValueError):
         self.column = column
 
 
-def open_text(path: Path) -> TextIO:
-    """Open UTF-8 text for reading, decompressing gzip on the fly; a missing file is a :class:`WorkloadError`."""
+def open_text(path: Path, errors: str = "strict") -> TextIO:
+    """Open UTF-8 text for reading, with or without a byte order mark, decompressing gzip on the fly.
+
+    ``errors="replace"`` also reads what is no UTF-8. A file that cannot be opened is a :class:`WorkloadError`.
+    """
     try:
         with path.open("rb") as raw:
             compressed = raw.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
         if compressed:
-            return cast(TextIO, gzip.open(path, "rt", encoding="utf-8", newline=""))
-        return path.open("r", encoding="utf-8", newline="")
+            return cast(TextIO, gzip.open(path, "rt", encoding="utf-8-sig", errors=errors, newline=""))
+        return path.open("r", encoding="utf-8-sig", errors=errors, newline="")
     except OSError as error:
         raise WorkloadError(error.strerror or str(error), file=str(path)) from error
 

@@ -6,6 +6,10 @@ from dataclasses import dataclass, field, replace
 
 SCHEMA = "sooner.workload/1"
 FINAL_STATES = frozenset({"succeeded", "failed", "killed"})
+GPUS_MAX = 1_000_000
+"""Gang size above which a row is a mistake rather than a job (a hundred times the largest published clusters)."""
+ITERATIONS_MAX = 2**53
+"""Counts above this are not exact as floating point, which is what a Parquet or pandas round trip makes of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,11 @@ class WorkloadJob:
     walltime_s: float | None = None
     gpu_type: str = ""
     final_state: str = ""
+
+
+def breaks_line(text: str) -> bool:
+    """Whether a row with this text would be no line for the tools that read the table."""
+    return "\n" in text or "\r" in text or "\0" in text
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from service.sim.workloads.files import WorkloadError, create_text, open_text
-from service.sim.workloads.model import FINAL_STATES, SkippedRow, Workload, WorkloadJob
+from service.sim.workloads.model import (
+    FINAL_STATES,
+    GPUS_MAX,
+    ITERATIONS_MAX,
+    SkippedRow,
+    Workload,
+    WorkloadJob,
+    breaks_line,
+)
 
 COLUMNS = (
     "job_id",
@@ -31,11 +39,6 @@ COLUMNS = (
 """The columns in the order in which they are written; they are read in any order."""
 REQUIRED = ("job_id", "submit_time_s", "gpus", "duration_s")
 
-_GPUS_MAX = 1_000_000
-"""Gang size above which a row is a mistake rather than a job (a hundred times the largest published clusters)."""
-_ITERATIONS_MAX = 2**53
-"""Counts above this are not exact as floating point, which is what a Parquet or pandas round trip makes of them."""
-
 Cell = str | int | float | None
 _Value = TypeVar("_Value")
 
@@ -55,7 +58,7 @@ def _empty(cell: Cell) -> bool:
 
 def _text(column: str, cell: Cell) -> str:
     text = "" if _empty(cell) else str(cell)
-    if any(character in text for character in "\r\n\0"):
+    if breaks_line(text):
         raise _BadCell(column, "must not contain line breaks")
     return text
 
@@ -94,7 +97,7 @@ def _count(column: str, cell: Cell, maximum: int) -> int:
 
 
 def _iterations(column: str, cell: Cell) -> int:
-    return _count(column, cell, _ITERATIONS_MAX)
+    return _count(column, cell, ITERATIONS_MAX)
 
 
 def _optional(cells: Mapping[str, Cell], column: str, parse: Callable[[str, Cell], _Value]) -> _Value | None:
@@ -118,7 +121,7 @@ def parse_job(cells: Mapping[str, Cell]) -> WorkloadJob:
     return WorkloadJob(
         job_id=_text("job_id", cells["job_id"]),
         submit_time_s=submit_time_s,
-        gpus=_count("gpus", cells["gpus"], _GPUS_MAX),
+        gpus=_count("gpus", cells["gpus"], GPUS_MAX),
         duration_s=_positive_seconds("duration_s", cells["duration_s"]),
         user=_text("user", cells.get("user")),
         project=_text("project", cells.get("project")),

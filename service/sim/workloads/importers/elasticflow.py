@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from service.sim.workloads.importers.rows import import_rows, number, positive_seconds, whole_gpus
+from service.sim.workloads.importers.rows import import_rows, positive_seconds, seconds, whole_gpus
 from service.sim.workloads.model import Workload, WorkloadJob
 
 
@@ -15,7 +15,7 @@ def import_elasticflow(path: Path) -> Workload:
 def _parse(line: int, cells: Mapping[str, str]) -> WorkloadJob:
     return WorkloadJob(
         job_id=cells["job_id"],
-        submit_time_s=number(cells["submission_time"], "submission_time"),
+        submit_time_s=seconds(cells["submission_time"], "submission_time"),
         gpus=whole_gpus(cells["num_gpu"], "num_gpu"),
         duration_s=positive_seconds(cells["duration"], "duration"),
     )

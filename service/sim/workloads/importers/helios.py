@@ -1,8 +1,9 @@
 """Helios (SenseTime 2020, CC BY 4.0): four clusters' Slurm logs, one table each.
 
-Columns: job_id, user, vc, jobname, gpu_num, cpu_num, node_num, state, submit_time, start_time, end_time, duration, queue; the two
-last in seconds. Subsets that were published with later papers leave ``gpu_num`` empty and add ``max_parallelism`` and
-``total_iterations``, both of them derived by a script from the run time and an assigned model.
+Columns: job_id, user, vc, gpu_num, cpu_num, node_num, state, submit_time, start_time, end_time, duration, queue; the two last in
+seconds. Some releases add ``jobname``. Subsets that were published with later papers leave ``gpu_num`` empty and add
+``max_parallelism`` and ``total_iterations``, both of them derived by a script from the run time and an assigned model.
+Source: the trace's README (S-Lab-System-Group/HeliosData).
 """
 
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ from service.sim.workloads.importers.rows import (
 )
 from service.sim.workloads.model import Workload, WorkloadJob
 
-_REQUIRED = ("job_id", "user", "vc", "jobname", "gpu_num", "state", "submit_time", "start_time", "end_time", "duration")
+_REQUIRED = ("job_id", "user", "vc", "gpu_num", "state", "submit_time", "start_time", "end_time", "duration")
 _NO_NAME = frozenset({"", "NA", "None", "-"})
 
 
@@ -44,7 +45,7 @@ def _parse(line: int, cells: Mapping[str, str]) -> WorkloadJob:
         duration_s=run_time_s(cells),
         user=known(cells["user"]),
         project=known(cells["vc"]),
-        name=known(cells["jobname"]),
+        name=known(cells.get("jobname")),
         end_time_s=checked_end_s(timestamp_s(cells["end_time"], "end_time"), submit_s),
         iterations=_iterations(cells.get("total_iterations")),
         final_state=final_state,

@@ -1,14 +1,17 @@
-"""Alibaba PAI (2020, CC BY 4.0): the published tables in a folder, or the table of the trace's own simulator.
+"""Alibaba's GPU traces (CC BY 4.0): PAI's tables of 2020 in a folder, the table of their simulator, or the pods of 2023.
 
 The tables have no header; their columns are below. A job's start is its submission, the first of its tasks' starts its launch;
 ``plan_gpu`` is in percent of a GPU and counts for each of ``inst_num`` instances. The simulator's table: job_id, user, num_gpu,
 num_inst or num_pod, duration, submit_time, group, gpu_type, wait_time. Its columns user_dur, group_dur and group_gpu_dur are
 means over the whole trace, the future included: they are never read.
-Source: the trace's README (alibaba/clusterdata, cluster-trace-gpu-v2020).
+
+A table of pods (``openb_pod_list_*.csv``): name, cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec, qos, pod_phase,
+creation_time, deletion_time, scheduled_time. Each pod is a job; ``gpu_spec`` may list several types, any of which would do.
+Source: the traces' READMEs (alibaba/clusterdata, cluster-trace-gpu-v2020 and cluster-trace-gpu-v2023).
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -19,9 +22,13 @@ from service.sim.workloads.importers.rows import (
     checked_end_s,
     collect,
     csv_rows,
+    header,
     import_rows,
     number,
     positive_seconds,
+    rounded_up,
+    seconds,
+    whole_gpus,
 )
 from service.sim.workloads.model import Workload, WorkloadJob
 
@@ -32,26 +39,35 @@ _TASK: Final = (
 _GROUP: Final = ("inst_id", "user", "gpu_type_spec", "group", "workload")
 _SIMULATOR: Final = ("job_id", "user", "num_gpu", "duration", "submit_time", "group")
 _FINAL_STATES: Final = {"Terminated": "succeeded", "Failed": "failed"}
+_POD: Final = ("name", "num_gpu", "pod_phase", "creation_time", "deletion_time", "scheduled_time")
+_POD_STATES: Final = {"Succeeded": "succeeded", "Failed": "failed", "Running": ""}
+"""Of a pod that was deleted while it ran the table does not say who did it."""
 
 
 def import_pai(path: Path) -> Workload:
-    """Read a folder with ``pai_{job,task,group_tag}_table.csv`` (also ``.gz``), or the simulator's table.
+    """Read a folder with ``pai_{job,task,group_tag}_table.csv`` (also ``.gz``), the simulator's table, or a table of pods.
+
+    The tables of the folder have no header; where its published file ``pai_*_table.header`` is there too, it names the columns.
 
     name = the group tag (equal entry scripts, arguments and data), gpus = the sum over tasks, rounded up: a share of a GPU
     holds a whole one. Jobs without GPUs and jobs that had not ended are skipped. Times are shifted to the first submission.
     """
     if path.is_dir():
-        tasks = _tasks(_table(path, "task"))
-        groups = _groups(_table(path, "group_tag"))
-        return collect(path.name, csv_rows(_table(path, "job"), _JOB, columns=_JOB), _job_parser(tasks, groups))
+        tasks = _tasks(_table_rows(path, "task", _TASK))
+        groups = _groups(_table_rows(path, "group_tag", _GROUP))
+        return collect(path.name, _table_rows(path, "job", _JOB), _job_parser(tasks, groups))
+    if "pod_phase" in header(path):
+        return import_rows(path, _POD, _parse_pod)
     return import_rows(path, _SIMULATOR, _parse_simulated)
 
 
-def _table(folder: Path, kind: str) -> Path:
+def _table_rows(folder: Path, kind: str, columns: Sequence[str]) -> Iterator[tuple[int, Mapping[str, str]]]:
     name = f"pai_{kind}_table.csv"
+    published = folder / f"pai_{kind}_table.header"
+    names = header(published) if published.is_file() else columns
     for path in (folder / name, folder / f"{name}.gz"):
         if path.is_file():
-            return path
+            return csv_rows(path, columns, columns=names)
     raise WorkloadError(f"neither {name} nor {name}.gz is there; unpack the published archives first", file=str(folder))
 
 
@@ -68,21 +84,18 @@ class _Group(NamedTuple):
     gpu_type: str
 
 
-def _tasks(path: Path) -> dict[str, _Tasks]:
+def _tasks(rows: Iterable[tuple[int, Mapping[str, str]]]) -> dict[str, _Tasks]:
     """The GPUs and the launch of each job. A task without a number (a job's tasks that ask for no GPU) adds nothing."""
     tasks: dict[str, _Tasks] = {}
-    for _, cells in csv_rows(path, _TASK, columns=_TASK):
+    for _, cells in rows:
         task = tasks.setdefault(cells["job_name"], _Tasks())
         task.gpu_percent += _number_or(cells["inst_num"], 1.0) * _number_or(cells["plan_gpu"], 0.0)
         task.launched_s = min(task.launched_s, _number_or(cells["start_time"], math.inf))
     return tasks
 
 
-def _groups(path: Path) -> dict[str, _Group]:
-    return {
-        cells["inst_id"]: _Group(cells["group"] or "", cells["gpu_type_spec"] or "")
-        for _, cells in csv_rows(path, _GROUP, columns=_GROUP)
-    }
+def _groups(rows: Iterable[tuple[int, Mapping[str, str]]]) -> dict[str, _Group]:
+    return {cells["inst_id"]: _Group(cells["group"] or "", cells["gpu_type_spec"] or "") for _, cells in rows}
 
 
 def _number_or(cell: str | None, missing: float) -> float:
@@ -102,7 +115,7 @@ def _job_parser(
         task = tasks.get(cells["job_name"])
         if task is None:
             raise SkipRow("the job has no task")
-        submit_s = number(cells["start_time"], "start_time")
+        submit_s = seconds(cells["start_time"], "start_time")
         end_s = checked_end_s(number(cells["end_time"], "end_time"), submit_s)
         if not task.launched_s < end_s:
             raise SkipRow("no task was launched before the job's end")
@@ -110,7 +123,7 @@ def _job_parser(
         return WorkloadJob(
             job_id=cells["job_name"],
             submit_time_s=submit_s,
-            gpus=_whole(task.gpu_percent / 100.0),
+            gpus=rounded_up(task.gpu_percent / 100.0),
             duration_s=end_s - max(submit_s, task.launched_s),
             user=cells["user"] or "",
             name=group.name,
@@ -123,13 +136,13 @@ def _job_parser(
 
 
 def _parse_simulated(line: int, cells: Mapping[str, str]) -> WorkloadJob:
-    submit_s = number(cells["submit_time"], "submit_time")
+    submit_s = seconds(cells["submit_time"], "submit_time")
     duration_s = positive_seconds(cells["duration"], "duration")
     instances = cells.get("num_inst") or cells.get("num_pod") or "1"
     return WorkloadJob(
         job_id=cells["job_id"],
         submit_time_s=submit_s,
-        gpus=_whole(_number_or(cells["num_gpu"], 0.0) * number(instances, "num_inst")),
+        gpus=rounded_up(_number_or(cells["num_gpu"], 0.0) * number(instances, "num_inst")),
         duration_s=duration_s,
         user=cells["user"] or "",
         name=cells["group"] or "",
@@ -138,7 +151,23 @@ def _parse_simulated(line: int, cells: Mapping[str, str]) -> WorkloadJob:
     )
 
 
-def _whole(gpus: float) -> int:
-    if gpus <= 0.0:
+def _parse_pod(line: int, cells: Mapping[str, str]) -> WorkloadJob:
+    if cells["pod_phase"] not in _POD_STATES:
+        raise SkipRow(f"the pod never ran, its phase is {cells['pod_phase'] or 'empty'}")
+    if number(cells["num_gpu"], "num_gpu") == 0.0:
         raise SkipRow("the job asks for no GPU")
-    return math.ceil(round(gpus, 6))
+    submit_s = seconds(cells["creation_time"], "creation_time")
+    end_s = checked_end_s(number(cells["deletion_time"], "deletion_time"), submit_s)
+    run_s = end_s - seconds(cells["scheduled_time"], "scheduled_time")
+    if run_s <= 0.0:
+        raise SkipRow("the run time is not positive")
+    gpu_type = cells.get("gpu_spec") or ""
+    return WorkloadJob(
+        job_id=cells["name"],
+        submit_time_s=submit_s,
+        gpus=whole_gpus(cells["num_gpu"], "num_gpu"),
+        duration_s=run_s,
+        end_time_s=end_s,
+        gpu_type="" if "|" in gpu_type else gpu_type,
+        final_state=_POD_STATES[cells["pod_phase"]],
+    )

@@ -22,10 +22,10 @@ def import_philly(path: Path) -> Workload:
 
 
 def _is_json(path: Path) -> bool:
-    with open_text(path) as stream:
+    with open_text(path, errors="replace") as stream:
         try:
-            return stream.read(1024).lstrip("\ufeff \t\r\n")[:1] in ("[", "{")
-        except (UnicodeDecodeError, EOFError, OSError, zlib.error):
+            return stream.read(1024).lstrip()[:1] in ("[", "{")
+        except (EOFError, OSError, zlib.error):
             return False  # the reader of the table says what is wrong, and in which line
 
 

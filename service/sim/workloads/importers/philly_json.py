@@ -5,6 +5,7 @@ Source: the trace's README (msr-fiddle/philly-traces).
 """
 
 import json
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,9 @@ _JOB_CHARACTERS_MAX: Final = 16 << 20
 """A single job longer than this (the longest is well under 1 MB) means that the list is damaged."""
 _FINAL_STATES: Final = {"Pass": "succeeded", "Killed": "killed", "Failed": "failed"}
 _SPACE: Final = " \t\r\n"
+_NO_SPACE: Final = re.compile(f"[^{_SPACE}]")
 _AFTER_VALUE: Final = frozenset(",]" + _SPACE)
+_DECODER: Final = json.JSONDecoder()
 
 
 def import_philly_json(path: Path) -> Workload:
@@ -31,12 +34,16 @@ def import_philly_json(path: Path) -> Workload:
 
 
 class _List:
-    """The elements of a JSON list in a stream, decoded one at a time, with the line on which each begins."""
+    """The elements of a JSON list in a stream, decoded one at a time, with the line on which each begins.
+
+    ``_buffer`` from ``_at`` on is what has been read and not consumed.
+    """
 
     def __init__(self, path: Path, stream: Any) -> None:
         self._path = path
         self._stream = stream
         self._buffer = ""
+        self._at = 0
         self._line = 1
 
     def elements(self) -> Iterator[tuple[int, Any]]:
@@ -56,7 +63,7 @@ class _List:
             self._next_character()
             value, end = self._decode()
             yield self._line, value
-            self._consume(end)
+            self._consume(end - self._at)
             separator = self._next_character()
             if separator not in (",", "]"):
                 self._fail("a comma or the end of the list is missing")
@@ -65,30 +72,33 @@ class _List:
     def _decode(self) -> tuple[Any, int]:
         while True:
             try:
-                value, end = json.JSONDecoder().raw_decode(self._buffer)
+                value, end = _DECODER.raw_decode(self._buffer, self._at)
                 problem = ""
             except ValueError as error:  # broken, or not all there yet
                 value, end, problem = None, 0, str(error)
             # A number at the end of the buffer may go on in the next piece.
             if not problem and self._buffer[end : end + 1] in _AFTER_VALUE:
                 return value, end
-            if len(self._buffer) > _JOB_CHARACTERS_MAX or not self._read():
+            if len(self._buffer) - self._at > _JOB_CHARACTERS_MAX or not self._read():
                 self._fail(f"not a JSON value: {problem or 'it is followed by something else'}")
 
     def _next_character(self) -> str:
         """The next character that is no space, now first in the buffer; empty at the end of the file."""
         while True:
-            self._consume(len(self._buffer) - len(self._buffer.lstrip(_SPACE)))
-            if self._buffer or not self._read():
-                return self._buffer[:1]
+            found = _NO_SPACE.search(self._buffer, self._at)
+            self._consume((found.start() if found else len(self._buffer)) - self._at)
+            if found or not self._read():
+                return self._buffer[self._at : self._at + 1]
 
     def _consume(self, count: int) -> None:
-        self._line += self._buffer.count("\n", 0, count)
-        self._buffer = self._buffer[count:]
+        self._line += self._buffer.count("\n", self._at, self._at + count)
+        self._at += count
 
     def _read(self) -> bool:
+        """The next piece behind what is not consumed yet; the rest is dropped here and not for each job, for speed."""
         piece = self._stream.read(_PIECE_CHARACTERS)
-        self._buffer += piece
+        self._buffer = self._buffer[self._at :] + piece
+        self._at = 0
         return bool(piece)
 
     def _fail(self, message: str) -> NoReturn:
@@ -96,7 +106,7 @@ class _List:
 
 
 def _jobs(path: Path) -> Iterator[tuple[int, Any]]:
-    with open_text(path) as stream:
+    with open_text(path, errors="replace") as stream:
         try:
             yield from _List(path, stream).elements()
         except (UnicodeDecodeError, EOFError, OSError, zlib.error, RecursionError) as error:
@@ -118,15 +128,20 @@ def _parse(line: int, job: Any) -> WorkloadJob:
     if duration_s <= 0.0:
         raise SkipRow("the run time is not positive")
     return WorkloadJob(
-        job_id=str(job.get("jobid") or ""),
+        job_id=_text(job.get("jobid")),
         submit_time_s=submit_s,
         gpus=gpus,
         duration_s=duration_s,
-        user=str(job.get("user") or ""),
-        project=str(job.get("vc") or ""),
+        user=_text(job.get("user")),
+        project=_text(job.get("vc")),
         end_time_s=checked_end_s(runs[-1][1], submit_s),
         final_state=_FINAL_STATES.get(str(job.get("status")), ""),
     )
+
+
+def _text(value: object) -> str:
+    """Text that a file can hold: JSON also spells halves of characters."""
+    return str("" if value is None else value).encode("utf-8", "replace").decode()
 
 
 def _run_s(attempt: Any) -> tuple[float, float]:

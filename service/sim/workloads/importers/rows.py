@@ -5,11 +5,20 @@ import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from service.sim.workloads.files import WorkloadError, open_text
-from service.sim.workloads.model import SkippedRow, Workload, WorkloadJob, in_submission_order
+from service.sim.workloads.model import (
+    GPUS_MAX,
+    ITERATIONS_MAX,
+    SkippedRow,
+    Workload,
+    WorkloadJob,
+    breaks_line,
+    in_submission_order,
+)
 
 Row = TypeVar("Row")
 
@@ -28,6 +37,10 @@ _SLURM_STATES: Final = {
 """Slurm's states of a job that has ended -> ``final_state``."""
 
 
+_SECONDS_MAX: Final = 1e12
+"""Thirty thousand years: a later time or a longer one is a mistake, and would not be exact to a millisecond."""
+
+
 class SkipRow(ValueError):
     """Raised by an importer for a row that cannot be a job; the message becomes the reason in the report."""
 
@@ -37,28 +50,51 @@ def csv_rows(
 ) -> Iterator[tuple[int, Mapping[str, str]]]:
     """Line number and cells by column name of each row; a missing column is a :class:`WorkloadError`.
 
-    ``columns`` names the columns of a file without a header; ``dialect`` is what :mod:`csv` takes.
+    ``columns`` names the columns of a file without a header (where the first row is one nevertheless, it is left out);
+    ``dialect`` is what :mod:`csv` takes. A row that is too long has its last cells under None, one that is too short None
+    in its last columns. Names may hold what is no UTF-8.
     """
-    with open_text(path) as stream:
+    with open_text(path, errors="replace") as stream:
         reader = csv.DictReader(stream, fieldnames=columns, **dialect)
         try:
+            names = reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
             for column in required:
-                if column not in (reader.fieldnames or ()):
+                if column not in names:
                     raise WorkloadError("this column is missing", file=str(path), line=1, column=column)
             for row in reader:
-                yield reader.line_num, row
+                if columns is None or [*row.values()] != names:
+                    yield reader.line_num, row
         except (csv.Error, UnicodeDecodeError, EOFError, OSError, zlib.error) as error:
             raise WorkloadError(str(error), file=str(path), line=reader.line_num + 1) from error
+
+
+def header(path: Path) -> list[str]:
+    """The cells of the first row, for formats whose columns tell which table it is; nothing where it cannot be read."""
+    with open_text(path, errors="replace") as stream:
+        try:
+            return [name.strip() for name in next(csv.reader(stream), [])]
+        except (csv.Error, EOFError, OSError, zlib.error):
+            return []  # whoever reads the rows says what is wrong
 
 
 def number(cell: str | None, column: str) -> float:
     """A finite number, or :class:`SkipRow`."""
     try:
-        value = float(cell or "")
+        if cell is None or "_" in cell:  # Python's own digit separator; no other tool reads it as a number
+            raise ValueError
+        value = float(cell)
     except ValueError:
         raise SkipRow(f"{column} is not a number") from None
     if not math.isfinite(value):
         raise SkipRow(f"{column} is not finite")
+    return value
+
+
+def seconds(cell: str | None, column: str) -> float:
+    """A number of seconds that is not negative, or :class:`SkipRow`."""
+    value = number(cell, column)
+    if value < 0.0:
+        raise SkipRow(f"{column} is negative")
     return value
 
 
@@ -68,6 +104,15 @@ def positive_seconds(cell: str | None, column: str) -> float:
     if value <= 0:
         raise SkipRow(f"{column} is not positive")
     return value
+
+
+def rounded_up(gpus: float) -> int:
+    """Whole GPUs that hold so many, a share of one taking a whole one; :class:`SkipRow` for none or far too many."""
+    if not gpus > 0.0:
+        raise SkipRow("the job asks for no GPU")
+    if gpus > GPUS_MAX:
+        raise SkipRow(f"more than {GPUS_MAX:,} GPUs")
+    return max(1, math.ceil(round(gpus, 6)))
 
 
 def whole_gpus(cell: str | None, column: str) -> int:
@@ -108,7 +153,15 @@ def import_rows(
     path: Path, required: Sequence[str], parse: Callable[[int, Mapping[str, str]], WorkloadJob]
 ) -> Workload:
     """Run ``parse(line, cells)`` over a CSV file; the rows for which it raises :class:`SkipRow` are listed as skipped."""
-    return collect(path.name, csv_rows(path, required), parse)
+    return collect(path.name, csv_rows(path, required), partial(_parse_whole, parse))
+
+
+def _parse_whole(
+    parse: Callable[[int, Mapping[str, str]], WorkloadJob], line: int, cells: Mapping[str, str]
+) -> WorkloadJob:
+    if None in cells:  # a comma that should have been quoted: from there on every cell is another column's
+        raise SkipRow("the row has more cells than the header")
+    return parse(line, cells)
 
 
 def collect(name: str, rows: Iterable[tuple[int, Row]], parse: Callable[[int, Row], WorkloadJob]) -> Workload:
@@ -121,9 +174,7 @@ def collect(name: str, rows: Iterable[tuple[int, Row]], parse: Callable[[int, Ro
     seen: set[str] = set()
     for line, row in rows:
         try:
-            job = parse(line, row)
-            if not job.job_id:
-                raise SkipRow("the job id is empty")
+            job = checked(parse(line, row))
             if job.job_id in seen:
                 raise SkipRow("the job id appears twice")
         except SkipRow as reason:
@@ -132,3 +183,19 @@ def collect(name: str, rows: Iterable[tuple[int, Row]], parse: Callable[[int, Ro
         seen.add(job.job_id)
         jobs.append(job)
     return in_submission_order(name, jobs, skipped)
+
+
+def checked(job: WorkloadJob) -> WorkloadJob:
+    """The job, or :class:`SkipRow` where the table could not hold it."""
+    if not job.job_id:
+        raise SkipRow("the job id is empty")
+    if job.gpus > GPUS_MAX:
+        raise SkipRow(f"more than {GPUS_MAX:,} GPUs")
+    if job.iterations is not None and job.iterations > ITERATIONS_MAX:
+        raise SkipRow(f"more than {ITERATIONS_MAX:,} iterations")
+    times_s = (job.submit_time_s, job.duration_s, job.end_time_s or 0.0, job.walltime_s or 0.0)
+    if not -_SECONDS_MAX <= min(times_s) <= max(times_s) <= _SECONDS_MAX:
+        raise SkipRow(f"a time beyond {_SECONDS_MAX:,.0f} s")
+    if breaks_line("".join((job.job_id, job.user, job.project, job.name, job.gpu_type))):
+        raise SkipRow("a text with a line break")
+    return job

@@ -23,6 +23,7 @@ from service.sim.workloads.importers.rows import (
     positive_seconds,
     slurm_final_state,
     timestamp_s,
+    whole_gpus,
 )
 from service.sim.workloads.model import Workload, WorkloadJob
 
@@ -31,6 +32,7 @@ _GPU_COLUMNS: Final = ("AllocTRES", "ReqTRES")
 """Where the GPUs of a job stand; the first that names any counts. Tracked resources are totals over all nodes."""
 _RUN_COLUMNS: Final = ("ElapsedRaw", "Elapsed", "Start")
 _DURATION: Final = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
+_UNITS: Final = {"K": 1024, "M": 1024**2}
 _NO_USER: Final = frozenset({"", "Unknown", "None"})
 
 
@@ -93,13 +95,19 @@ def _gpus(cells: Mapping[str, str]) -> tuple[int, str]:
             name, _, count = resource.partition("=")
             kind, _, gpu_type = name.partition(":")
             if kind == "gres/gpu" and count:
-                counts[gpu_type] = round(number(count, column))
+                counts[gpu_type] = _count(count, column)
         types = sorted(counts.keys() - {""})
         # The entry without a type, where there is one, is the sum of the others.
         gpus = counts[""] if "" in counts else sum(counts.values())
         if gpus > 0:
             return gpus, types[0] if len(types) == 1 else ""
     raise SkipRow("the job has no GPU")
+
+
+def _count(cell: str, column: str) -> int:
+    """A whole number; sacct writes large ones with a unit (``1K`` is 1024) unless it is told ``--noconvert``."""
+    factor = _UNITS.get(cell[-1:].upper(), 1)
+    return whole_gpus(str(factor * number(cell[:-1] if factor > 1 else cell, column)), column)
 
 
 def _moment_s(cells: Mapping[str, str], column: str) -> float:

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from service.sim.workloads.files import WorkloadError, open_text
-from service.sim.workloads.importers.rows import SkipRow
+from service.sim.workloads.importers.rows import SkipRow, checked
 from service.sim.workloads.model import SkippedRow, Workload, WorkloadJob, in_submission_order
 
 _FIELDS = 18
-_UNKNOWN = "-1"
+_UNKNOWN = -1.0
 _RUN_TIME_MIN_S = 1.0
 _FINAL_STATES = {"0": "failed", "1": "succeeded", "5": "killed"}
 """Statuses 2 to 4 mark parts of a checkpointed job, whose summary line comes first under the same job number."""
@@ -24,7 +24,10 @@ _FINAL_STATES = {"0": "failed", "1": "succeeded", "5": "killed"}
 
 @dataclass(slots=True)
 class _Record:
-    """A usable line before its recurrence key is known: that takes a look at the whole executable column."""
+    """A usable line before its recurrence key is known: that takes a look at the whole executable column.
+
+    ``executable`` is empty where the line names none.
+    """
 
     job: WorkloadJob
     executable: str
@@ -50,16 +53,15 @@ def import_swf(path: Path) -> Workload:
             skipped.append(SkippedRow(line, str(reason)))
             continue
         seen.add(cells[0])
-    executables = {record.executable for record in records} - {_UNKNOWN}
-    named = len(executables) > 1
-    jobs = (replace(record.job, name=_known(record.executable) if named else record.request) for record in records)
+    named = len({record.executable for record in records} - {""}) > 1
+    jobs = (replace(record.job, name=record.executable if named else record.request) for record in records)
     return in_submission_order(path.name, jobs, skipped)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Line number and fields of each line that is neither empty nor a comment."""
     line = 0
-    with open_text(path) as stream:
+    with open_text(path, errors="replace") as stream:  # headers name places, in the encodings of their day
         try:
             for line, text in enumerate(stream, start=1):
                 cells = text.split()
@@ -78,7 +80,7 @@ def _parse(cells: list[str]) -> _Record:
         raise SkipRow("the submit time is negative")
     if run_s < _RUN_TIME_MIN_S:
         raise SkipRow("the run time is under 1 s")
-    gpus = int(allocated) if allocated >= 1 else int(requested)
+    gpus = int(allocated if allocated >= 1 else requested)
     if gpus < 1:
         raise SkipRow("neither allocated nor requested processors are known")
     job = WorkloadJob(
@@ -96,7 +98,7 @@ def _parse(cells: list[str]) -> _Record:
     request = ":".join(
         (f"p{processors}", f"t{cells[8]}", f"m{cells[9]}", f"q{cells[14]}", f"c{cells[15]}", *cells[_FIELDS:])
     )
-    return _Record(job, cells[13], request)
+    return _Record(checked(job), _known(cells[13]), request)
 
 
 def _number(cell: str, position: int) -> float:
@@ -110,4 +112,4 @@ def _number(cell: str, position: int) -> float:
 
 
 def _known(cell: str) -> str:
-    return "" if cell == _UNKNOWN else cell
+    return "" if float(cell) == _UNKNOWN else cell
