@@ -21,7 +21,7 @@ Every event is a heap entry; one that was overtaken is recognised when it falls 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import floor, inf
+from math import inf
 
 from policies.model.cluster import Cluster
 from policies.model.ids import AttemptId, JobId, ServerIndex, job_of
@@ -33,37 +33,12 @@ from service.engine.events import Report, ReportKind
 from service.engine.ports import AttemptStatus
 from service.sim.clock import Priority, SimClock
 from service.sim.network import ContendedNetwork, Flow
+from service.sim.work import JobTruth, Run
 
 EXIT_CHECKPOINTED = 75
 EXIT_TERMINATED = 143
 EXIT_CRASHED = 1
 _ENDS = frozenset({ReportKind.EXITED, ReportKind.LAUNCH_FAILED, ReportKind.LOST})
-
-
-@dataclass(slots=True)
-class JobTruth:
-    """What only the executor (and the oracle) knows of a job.
-
-    ``duration_s`` is productive time at the best placement, ``iterations`` the total or None for a job that reports none,
-    ``times`` its constants on the cluster or None without a stage graph. ``done_s`` is the work that its checkpoints hold,
-    ``productive_s`` the time on GPUs that it took to do that work, ``lost_s`` the time on GPUs whose work went with an attempt.
-    """
-
-    duration_s: float
-    iterations: float | None = None
-    times: IterationTimes | None = None
-    done_s: float = 0.0
-    productive_s: float = 0.0
-    lost_s: float = 0.0
-
-    def advance(self, productive_s: float, work_s: float) -> None:
-        """Add time that counts, and the work that was done in it."""
-        self.productive_s += productive_s
-        self.done_s = min(self.duration_s, self.done_s + work_s)
-
-    def iteration_at(self, done_s: float) -> float | None:
-        """How many iterations so much work is; None for a job that reports none."""
-        return None if self.iterations is None else self.iterations * done_s / self.duration_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,70 +49,6 @@ class ExecutorCosts:
     restart_s: float = 60.0
     launch_latency_s: float = 0.0
     stop_latency_s: float = 0.0
-
-
-@dataclass(slots=True)
-class _Run:
-    """One attempt. ``progress_from_s`` is when work begins (inf until it started), ``stop_at_s`` when it must end.
-
-    ``stretch`` holds since ``rated_at_s`` seconds of progress, before which ``rated_work_s`` of work was done; the newest
-    periodic checkpoint from before then holds ``saved_work_s`` of it. ``due_at_s`` is when its finish is looked for next.
-    """
-
-    launch: Launch
-    truth: JobTruth
-    stretch: float
-    flow: Flow | None = None
-    status: AttemptStatus = AttemptStatus.PENDING
-    progress_from_s: float = inf
-    finish_at_s: float = inf
-    due_at_s: float = inf
-    stop_at_s: float = inf
-    graceful: bool = False
-    rated_at_s: float = 0.0
-    rated_work_s: float = 0.0
-    saved_work_s: float = 0.0
-
-    def productive_s(self, at_s: float) -> float:
-        """Seconds of progress in this attempt until ``at_s``."""
-        return max(0.0, min(at_s, self.stop_at_s) - self.progress_from_s)
-
-    def work_s(self, productive_s: float) -> float:
-        """Work of this attempt in its first ``productive_s`` seconds of progress, not fewer than ``rated_at_s``."""
-        return self.rated_work_s + (productive_s - self.rated_at_s) / self.stretch
-
-    def checkpointed_s(self, at_s: float) -> float:
-        """Productive seconds of this attempt that the newest periodic checkpoint holds."""
-        period_s = self.launch.spec.checkpoint_period_s
-        if period_s is None:
-            return 0.0
-        productive_s = self.productive_s(at_s)
-        return productive_s if period_s <= 0.0 else floor(productive_s / period_s) * period_s
-
-    def checkpointed_work_s(self, at_s: float) -> float:
-        """The work that this checkpoint holds."""
-        kept_s = self.checkpointed_s(at_s)
-        return self.saved_work_s if kept_s < self.rated_at_s else self.work_s(kept_s)
-
-    def rate(self, now_s: float, stretch: float) -> None:
-        """Go on at another speed from now."""
-        productive_s = self.productive_s(now_s)
-        self.saved_work_s = self.checkpointed_work_s(now_s)
-        self.rated_work_s = self.work_s(productive_s)
-        self.rated_at_s = productive_s
-        self.stretch = stretch
-        self.expect(now_s)
-
-    @property
-    def iterations_per_s(self) -> float | None:
-        """Its present speed; None for a job that reports none."""
-        truth = self.truth
-        return None if truth.iterations is None else truth.iterations / (truth.duration_s * self.stretch)
-
-    def expect(self, now_s: float) -> None:
-        """Work out when it finishes at its present speed."""
-        left_s = max(0.0, self.truth.duration_s - self.truth.done_s - self.rated_work_s)
-        self.finish_at_s = max(now_s, self.progress_from_s) + left_s * self.stretch
 
 
 def stretch_of(cluster: Cluster, spec: JobSpec, times: IterationTimes | None, placement: Placement) -> float:
@@ -167,7 +78,7 @@ class SimulatedExecutor:
         self._truths = truths
         self._costs = costs or ExecutorCosts()
         self._network = network
-        self._runs: dict[AttemptId, _Run] = {}
+        self._runs: dict[AttemptId, Run] = {}
         self._closed: dict[JobId, int] = {}
         """Highest attempt number of a job that ended or was fenced: it and those before it never run again."""
         self._outbox: dict[tuple[ReportKind, AttemptId | ServerIndex | None], Report] = {}
@@ -246,17 +157,17 @@ class SimulatedExecutor:
         at_s = self._clock.now_s() + self._costs.launch_latency_s
         self._clock.schedule(at_s, Priority.START, partial(self._begin, launch.attempt, run))
 
-    def _take(self, launch: Launch) -> _Run:
+    def _take(self, launch: Launch) -> Run:
         truth, network = self._truths[launch.job], self._network
         flow = None if network is None else network.flow(launch.attempt, launch.spec, truth.times, launch.placement)
         if flow is not None:
-            run = _Run(launch, truth, flow.stretch, flow)
+            run = Run(launch, truth, flow.stretch, flow)
         else:
-            run = _Run(launch, truth, stretch_of(self._cluster, launch.spec, truth.times, launch.placement))
+            run = Run(launch, truth, stretch_of(self._cluster, launch.spec, truth.times, launch.placement))
         self._runs[launch.attempt] = run
         return run
 
-    def _begin(self, attempt: AttemptId, run: _Run) -> None:
+    def _begin(self, attempt: AttemptId, run: Run) -> None:
         if run.status is not AttemptStatus.PENDING:
             return
         now_s = self._clock.now_s()
@@ -268,7 +179,7 @@ class SimulatedExecutor:
         if run.flow is not None and run.flow.straddles:
             self._load_network(attempt, run)
 
-    def _look_for_finish(self, attempt: AttemptId, run: _Run) -> None:
+    def _look_for_finish(self, attempt: AttemptId, run: Run) -> None:
         """Schedule its finish, unless it will be looked for before that anyway, or its stop comes first."""
         if run.finish_at_s < run.due_at_s and run.finish_at_s <= run.stop_at_s:
             run.due_at_s = run.finish_at_s
@@ -298,7 +209,7 @@ class SimulatedExecutor:
 
     # The network.
 
-    def _load_network(self, attempt: AttemptId, run: _Run) -> None:
+    def _load_network(self, attempt: AttemptId, run: Run) -> None:
         """Put its traffic on the network as soon as its work begins; whoever it crowds goes on at another speed."""
         if self._network is None or run.flow is None:
             return
@@ -309,7 +220,7 @@ class SimulatedExecutor:
             self._rate_again(self._network.join(run.flow))
             self._rate_again([run.flow])
 
-    def _unload_network(self, run: _Run) -> None:
+    def _unload_network(self, run: Run) -> None:
         """Its work has ended, though it may still write a checkpoint: whoever it crowded goes on at another speed."""
         if self._network is not None and run.flow is not None:
             self._rate_again(self._network.leave(run.flow))
@@ -331,7 +242,7 @@ class SimulatedExecutor:
 
     # Ends.
 
-    def _finish(self, attempt: AttemptId, run: _Run) -> None:
+    def _finish(self, attempt: AttemptId, run: Run) -> None:
         now_s = self._clock.now_s()
         if run.status is AttemptStatus.ENDED or run.due_at_s != now_s:
             return
@@ -345,7 +256,7 @@ class SimulatedExecutor:
         run.truth.advance(run.productive_s(run.finish_at_s), run.truth.duration_s)
         self._end(attempt, run, ReportKind.EXITED, 0, None)
 
-    def _land(self, attempt: AttemptId, run: _Run) -> None:
+    def _land(self, attempt: AttemptId, run: Run) -> None:
         """The stop has reached the program, and its checkpoint is written."""
         if run.status is AttemptStatus.ENDED:
             return
@@ -356,7 +267,7 @@ class SimulatedExecutor:
         else:
             self._end_with_loss(attempt, run, ReportKind.EXITED, EXIT_TERMINATED)
 
-    def _end_with_loss(self, attempt: AttemptId, run: _Run, kind: ReportKind, exit_code: int | None) -> None:
+    def _end_with_loss(self, attempt: AttemptId, run: Run, kind: ReportKind, exit_code: int | None) -> None:
         now_s = self._clock.now_s()
         kept_s = run.checkpointed_s(now_s)
         lost_s = run.productive_s(now_s) - kept_s
@@ -365,7 +276,7 @@ class SimulatedExecutor:
         self._end(attempt, run, kind, exit_code, lost_s)
 
     def _end(
-        self, attempt: AttemptId, run: _Run, kind: ReportKind, exit_code: int | None, lost_service_s: float | None
+        self, attempt: AttemptId, run: Run, kind: ReportKind, exit_code: int | None, lost_service_s: float | None
     ) -> None:
         now_s, truth = self._clock.now_s(), run.truth
         stopped = run.stop_at_s <= now_s

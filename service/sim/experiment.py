@@ -25,12 +25,13 @@ from service.engine.record import JobRecord
 from service.engine.world import Costs
 from service.sim.clock import Priority, SimClock
 from service.sim.drive import Drive
-from service.sim.executor import ExecutorCosts, JobTruth, SimulatedExecutor
+from service.sim.executor import ExecutorCosts, SimulatedExecutor
 from service.sim.faults import NO_FAULTS, FaultCounts, FaultPlan, Faults
 from service.sim.jobs import SimJob, SimJobs, bounds_of, prepare
 from service.sim.network import network_of
 from service.sim.predictors import make_predictor
 from service.sim.results import JobOutcome, Simulation, Span, Unfinished, summarise
+from service.sim.work import JobTruth
 from service.sim.workloads.model import Workload
 
 NETWORKS = ("reserved", "contended")

@@ -13,8 +13,9 @@ from policies.model.estimate import Unit
 from policies.model.ids import JobId
 from policies.rank import OverRun, remaining_units, seconds_per_unit
 from service.engine.record import JobRecord
-from service.sim.executor import JobTruth, stretch_of
+from service.sim.executor import stretch_of
 from service.sim.snapshot import WorldSnapshot
+from service.sim.work import JobTruth
 
 POOL_POINTS = 20
 """Points that each predicted job lends to jobs without a prediction: enough for its shape, and no job outweighs another."""

@@ -13,7 +13,7 @@ from policies.model.job import IterationTimes, JobSpec, PreemptionSignal
 from policies.model.parallelism import ParallelismConfig
 from policies.model.value import value
 from policies.throughput import NeverFits, iteration_times
-from service.sim.executor import JobTruth
+from service.sim.work import JobTruth
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.model import Workload, WorkloadJob
 

@@ -12,7 +12,8 @@ from service.engine.commands import Launch
 from service.engine.events import Report, ReportKind
 from service.executors.fake import DURATION_LABEL, EXIT_CODE_LABEL, FakeExecutor, Faults
 from service.sim.clock import SimClock
-from service.sim.executor import ExecutorCosts, JobTruth, SimulatedExecutor
+from service.sim.executor import ExecutorCosts, SimulatedExecutor
+from service.sim.work import JobTruth
 from tests.conformance.executor_suite import ENDS, ExecutorContract, Watcher
 from tests.local_executor import CLUSTER, House, launch, python, wait_for
 

@@ -33,7 +33,8 @@ from service.engine.ports import AttemptStatus, CycleBatch, Store
 from service.engine.record import JobRecord
 from service.engine.world import Costs
 from service.sim.clock import Priority, SimClock
-from service.sim.executor import ExecutorCosts, JobTruth, SimulatedExecutor
+from service.sim.executor import ExecutorCosts, SimulatedExecutor
+from service.sim.work import JobTruth
 from tests.scenarios.checks import assert_sane
 
 

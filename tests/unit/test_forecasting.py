@@ -28,8 +28,9 @@ from service.engine.world import Costs
 from service.forecasting import Forecaster
 from service.settings import Settings
 from service.sim.clock import SimClock
-from service.sim.executor import ExecutorCosts, JobTruth, SimulatedExecutor
+from service.sim.executor import ExecutorCosts, SimulatedExecutor
 from service.sim.forecast import Forecast, NoForecast, Spread
+from service.sim.work import JobTruth
 from tests.unit.predictor_history import recurring_history, request
 
 CLUSTER = Cluster("c", (Server("a", 2),))

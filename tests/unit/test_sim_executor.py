@@ -13,7 +13,8 @@ from service.engine.commands import Launch, Stop
 from service.engine.events import Report, ReportKind
 from service.engine.ports import AttemptStatus
 from service.sim.clock import SimClock
-from service.sim.executor import ExecutorCosts, JobTruth, SimulatedExecutor
+from service.sim.executor import ExecutorCosts, SimulatedExecutor
+from service.sim.work import JobTruth
 
 CLUSTER = Cluster("c", (Server("a", 4), Server("b", 4)))
 JOB = JobId(1)
