@@ -14,11 +14,17 @@ class SimulationStuck(RuntimeError):
 
 
 class Drive:
-    """Runs one engine on one simulated clock. All events of an instant come before its cycle."""
+    """Runs one engine on one simulated clock. All events of an instant come before its cycle.
 
-    def __init__(self, engine: Engine[Any], clock: SimClock) -> None:
+    ``wake_slack``: a wake that a policy asks for (not an event) may come late by this share of the time since the start;
+    0 = on time. For whoever needs the outline of a future and not each refresh of a rank.
+    """
+
+    def __init__(self, engine: Engine[Any], clock: SimClock, wake_slack: float = 0.0) -> None:
         self._engine = engine
         self._clock = clock
+        self._start_s = clock.now_s()
+        self._wake_slack = wake_slack
         self._wake_at_s: float | None = None
         self._cycles_now = 0
 
@@ -35,8 +41,14 @@ class Drive:
         if self._cycles_now > CYCLES_PER_INSTANT_MAX:
             raise SimulationStuck(f"{self._engine.policy.name} asks for cycle after cycle at {at_s} s")
         self._clock.advance(at_s)
-        self._wake_at_s = self._engine.cycle().wake_at_s
+        self._wake_at_s = self._late(self._engine.cycle().wake_at_s)
         return True
+
+    def _late(self, wake_at_s: float | None) -> float | None:
+        now_s = self._clock.now_s()
+        if wake_at_s is None or wake_at_s <= now_s:
+            return wake_at_s  # one that is due at once carries a decision on, and has nothing to wait for
+        return max(wake_at_s, now_s + self._wake_slack * (now_s - self._start_s))
 
     def _next_instant_s(self) -> float | None:
         """The next event or the wake that the policy asked for, whichever is first.

@@ -3,7 +3,8 @@
 Each future gives every unfinished job a total drawn from its estimate (given that it exceeds what the job has done), then
 lets the engine, the live policy and simulated machines run until nothing is left to happen: running jobs go on from their
 progress and placement, no further job arrives, no server fails or comes back. What is told of a job is the spread over the
-futures, never a lone number. Equal snapshot, policy and seed give an equal forecast; nothing here reads a clock.
+futures, never a lone number. One set of futures serves all jobs. Equal snapshot, policy, seed and number of futures give an
+equal forecast; nothing here reads a clock.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +31,7 @@ from service.sim.predictors import NoPredictor
 from service.sim.snapshot import WorldSnapshot
 
 RUNS_MAX = 4000
-"""Jobs x futures of one forecast: a preemptive policy takes about 2 ms of CPU for each."""
+"""Jobs x futures of one forecast: a preemptive policy takes about 0.6 ms of CPU for each (benchmarks/forecast.py)."""
 
 SAMPLES_MIN = 5
 """Futures below which a spread says nothing. A queue that is long for RUNS_MAX still gets as many."""
@@ -42,11 +43,16 @@ class NoForecast(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ForecastOptions:
-    """``samples`` futures from ``seed``, fewer for a long queue; none at all for more than ``jobs_max`` unfinished jobs."""
+    """``samples`` futures from ``seed``, fewer for a long queue; none at all for more than ``jobs_max`` unfinished jobs.
 
-    samples: int = 20
+    ``wake_slack``: a rank may be refreshed late by this share of the time ahead. A policy that ranks by distributions asks
+    for a look some twenty times a job, and what is said of an hour ahead does not hang on a minute.
+    """
+
+    samples: int = 16
     jobs_max: int = 1000
     seed: int = 0
+    wake_slack: float = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,7 @@ class Spread:
 class JobForecast:
     """One job. ``start`` is None for a job that holds GPUs, and it or ``finish`` where ``reason`` says why.
 
-    ``source`` says where the job's possible totals come from.
+    ``source`` says where the job's possible totals come from, ``model_version`` which model predicted it ("": none).
     """
 
     job: JobId
@@ -71,6 +77,8 @@ class JobForecast:
     samples: int
     source: str
     reason: str | None = None
+    gpus: int = 1
+    model_version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +88,17 @@ class Forecast:
     now_s: float
     samples: int
     jobs: Mapping[JobId, JobForecast]
+    policy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Futures:
+    """Sampled futures of one snapshot under one policy. ``wanted`` is how many there were to be."""
+
+    now_s: float
+    wanted: int
+    prospects: Mapping[JobId, Prospect]
+    sampled: "Sequence[Future]"
 
 
 def forecast(
@@ -89,10 +108,28 @@ def forecast(
     options: ForecastOptions | None = None,
     keep_going: Callable[[], bool] = lambda: True,
 ) -> Forecast:
-    """Forecast every unfinished job. Raises :class:`NoForecast`.
+    """Forecast every unfinished job; see :func:`sample`. Raises :class:`NoForecast`."""
+    found = sample(snapshot, policy, policy_dump, options, keep_going)
+    return Forecast(
+        snapshot.now_s,
+        len(found.sampled),
+        {job: _job_forecast(prospect, found.sampled) for job, prospect in found.prospects.items()},
+        policy.name,
+    )
+
+
+def sample(
+    snapshot: WorldSnapshot,
+    policy: Policy[Any],
+    policy_dump: dict[str, Any] | None = None,
+    options: ForecastOptions | None = None,
+    keep_going: Callable[[], bool] = lambda: True,
+) -> Futures:
+    """Run the snapshot into sampled futures. Raises :class:`NoForecast`.
 
     ``policy_dump`` is the live state's residue. ``keep_going`` is asked before each instant of each future; once it says no
-    there is no forecast (a part of one would depend on how fast the machine is). O(samples x jobs x log jobs).
+    the futures that are complete are the answer if there are :data:`SAMPLES_MIN` of them: each is a fair draw, whatever
+    became of the others. O(samples x jobs x log jobs).
     """
     options = options or ForecastOptions()
     if len(snapshot.jobs) > options.jobs_max:
@@ -104,19 +141,20 @@ def forecast(
         raise NoForecast("No unfinished job has a prediction yet.")
     count = min(options.samples, max(SAMPLES_MIN, RUNS_MAX // max(1, len(found))))
     drawn = {job: levels(job, count, options.seed) for job in found}
-    futures = []
-    for sample in range(count):
-        totals = {job: at_level(each.totals, drawn[job][sample]) for job, each in found.items()}
-        futures.append(_fast_forward(snapshot, policy, policy_dump, found, totals, keep_going))
-    return Forecast(
-        snapshot.now_s,
-        count,
-        {job: _job_forecast(prospect, futures) for job, prospect in found.items()},
-    )
+    futures: list[Future] = []
+    for number in range(count):
+        totals = {job: at_level(each.totals, drawn[job][number]) for job, each in found.items()}
+        future = _fast_forward(snapshot, policy, policy_dump, found, totals, options.wake_slack, keep_going)
+        if future is None:
+            break
+        futures.append(future)
+    if len(futures) < min(count, SAMPLES_MIN):
+        raise NoForecast(f"The forecast of {len(found)} jobs took longer than it may.")
+    return Futures(snapshot.now_s, count, found, futures)
 
 
 @dataclass(slots=True)
-class _Future:
+class Future:
     """Sink: when jobs next start and when they end."""
 
     started_at_s: dict[JobId, float] = field(default_factory=dict)
@@ -151,10 +189,11 @@ def _fast_forward(
     policy_dump: dict[str, Any] | None,
     found: Mapping[JobId, Prospect],
     totals: Mapping[JobId, float],
+    wake_slack: float,
     keep_going: Callable[[], bool],
-) -> _Future:
-    """One future in which jobs need ``totals``."""
-    clock, future, costs = SimClock(snapshot.now_s), _Future(), snapshot.costs
+) -> Future | None:
+    """One future in which jobs need ``totals``; None if it may not go on to its end."""
+    clock, future, costs = SimClock(snapshot.now_s), Future(), snapshot.costs
     truths = {job: prospect.truth(totals[job]) for job, prospect in found.items()}
     executor = SimulatedExecutor(clock, snapshot.cluster, truths, ExecutorCosts(costs.checkpoint_s, costs.restart_s))
     store = _SnapshotStore(
@@ -174,7 +213,7 @@ def _fast_forward(
     for job_id in engine.world.holding():
         _take_over(executor, snapshot, found[job_id])
     engine.reconcile()  # repeats the stops that are under way
-    drive = Drive(engine, clock)
+    drive = Drive(engine, clock, wake_slack)
     drive.wake(snapshot.now_s)
     try:
         while keep_going():
@@ -182,7 +221,7 @@ def _fast_forward(
                 return future
     except SimulationStuck as error:
         raise NoForecast(f"A sampled future does not end: {error}.") from error
-    raise NoForecast(f"The forecast of {len(found)} jobs took longer than it may.")
+    return None
 
 
 def _take_over(executor: SimulatedExecutor, snapshot: WorldSnapshot, prospect: Prospect) -> None:
@@ -205,7 +244,7 @@ def _take_over(executor: SimulatedExecutor, snapshot: WorldSnapshot, prospect: P
         executor.adopt(launch, prospect.progress_from_s(snapshot.now_s, stretch))
 
 
-def _job_forecast(prospect: Prospect, futures: Sequence[_Future]) -> JobForecast:
+def _job_forecast(prospect: Prospect, futures: Sequence[Future]) -> JobForecast:
     job = prospect.job
     ends = [future.ended_at_s[job.id] for future in futures if job.id in future.ended_at_s]
     starts = [future.started_at_s[job.id] for future in futures if job.id in future.started_at_s]
@@ -223,6 +262,8 @@ def _job_forecast(prospect: Prospect, futures: Sequence[_Future]) -> JobForecast
         samples=len(futures),
         source=prospect.source,
         reason=reason,
+        gpus=job.spec.gpus,
+        model_version=job.estimate.model_version if job.estimate is not None else "",
     )
 
 
