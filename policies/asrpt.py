@@ -32,6 +32,7 @@ OPTIONS = frozenset(
         "over_run",
         "eta",
         "attempt_duration_s_min",
+        "placement",
         "tau",
         "delay_factor",
         "guard_share",

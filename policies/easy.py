@@ -21,7 +21,6 @@ from policies.model.placement import Placement
 from policies.model.reasons import Reason
 from policies.model.view import ClusterView, JobView
 from policies.options import Options
-from policies.placement.choose import find
 from policies.plan import Plan
 from policies.rank import OverRun, remaining_units, seconds_per_unit
 from policies.ranked import Outcome
@@ -30,7 +29,7 @@ from policies.victims import Bid, Soon
 DEFAULTS = Options(reserve=True, guard_share=0.0)
 """A head that waits for a better placement keeps the GPUs it could have; the shadow time is all the guard there is."""
 
-OPTIONS = frozenset({"preemption", "tau", "delay_factor"})
+OPTIONS = frozenset({"preemption", "placement", "tau", "delay_factor"})
 
 WINDOW = 64
 """Jobs of one gang class that may not pass the head, after which a cycle leaves those behind them alone: a long queue is
@@ -108,7 +107,7 @@ class Easy(Fifo):
             if outcome is Outcome.BLOCKED and reason is not Reason.NO_SUCH_SERVERS:
                 state.head = _head(view, state, bid, job)
             return outcome, reason
-        candidate = find(state.pool, view.cluster, job.spec)
+        candidate = self.find(state.pool, view, job)
         if candidate is None:
             return Outcome.BLOCKED, self._blocked_reason(view, state, job)
         takes_extra = _of_type(view, candidate.placement, head.gpu_type) and not _ends_by(

@@ -8,7 +8,7 @@ from policies.ranked import RankedPolicy
 
 STRICT_DEFAULTS = Options(queue=Queue.STRICT)
 BACKFILL_DEFAULTS = Options(queue=Queue.SKIP)
-OPTIONS = frozenset({"preemption", "tau", "delay_factor", "reserve"})
+OPTIONS = frozenset({"preemption", "placement", "tau", "delay_factor", "reserve"})
 BACKFILL_OPTIONS = OPTIONS | {"guard_share", "guard_wait_s"}
 
 

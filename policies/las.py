@@ -10,7 +10,17 @@ from policies.ranked import REFRESH_S_MIN, RankedPolicy
 
 DEFAULTS = Options(preemption=Preemption.GUIDED)
 OPTIONS = frozenset(
-    {"preemption", "eta", "attempt_duration_s_min", "tau", "delay_factor", "reserve", "guard_share", "guard_wait_s"}
+    {
+        "preemption",
+        "placement",
+        "eta",
+        "attempt_duration_s_min",
+        "tau",
+        "delay_factor",
+        "reserve",
+        "guard_share",
+        "guard_wait_s",
+    }
 )
 
 FIRST_LEVEL_GPU_S = 60.0

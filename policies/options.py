@@ -39,6 +39,15 @@ class Release(StrEnum):
     EARLY = "early"
 
 
+class PlacementRule(StrEnum):
+    """Which of the free GPUs a gang gets."""
+
+    HEAVY_EDGE = "heavy_edge"
+    """Those on which it iterates fastest, on few servers."""
+    RANDOM = "random"
+    """Any: to measure what choosing is worth."""
+
+
 class OptionError(ValueError):
     """An unknown option or a value out of range; the message names both."""
 
@@ -57,6 +66,7 @@ class Options:
     queue: Queue = Queue.SKIP
     order: Order = Order.WORK
     release: Release = Release.VIRTUAL
+    placement: PlacementRule = PlacementRule.HEAVY_EDGE
     reserve: bool = False
     over_run: OverRun = OverRun.DOUBLE
     eta: float = 0.8

@@ -1,13 +1,18 @@
 """GPUs that are set aside: claims given up, claims that have come true, and what the oldest waiting job is promised."""
 
+from typing import TYPE_CHECKING
+
 from policies.book import Book
 from policies.model.ids import JobId, ServerIndex
 from policies.model.job import JobSpec
 from policies.model.placement import Placement
-from policies.model.view import ClusterView
+from policies.model.view import ClusterView, JobView
 from policies.placement.choose import find
 from policies.placement.pool import FreePool
 from policies.plan import Plan
+
+if TYPE_CHECKING:
+    from policies.ranked import RankedPolicy
 
 
 def give_up_claims(view: ClusterView, state: Book) -> list[JobId]:
@@ -35,7 +40,7 @@ def start_claimants(view: ClusterView, state: Book, plan: Plan) -> None:
             plan.start(view, state, job, placement)
 
 
-def reserve_for_oldest(view: ClusterView, state: Book, plan: Plan, guard_wait_s: float) -> None:
+def reserve_for_oldest(policy: "RankedPolicy", view: ClusterView, state: Book, plan: Plan) -> None:
     """After ``guard_wait_s`` the oldest waiting job gets GPUs set aside as they free up."""
     oldest = next(iter(state.waiting_ages), None)
     if oldest is None or state.guard_gpus_max <= 0.0:
@@ -43,14 +48,14 @@ def reserve_for_oldest(view: ClusterView, state: Book, plan: Plan, guard_wait_s:
     submitted_at_s, job_id = oldest
     if job_id in state.claims or job_id in plan.placed:
         return
-    due_s = submitted_at_s + guard_wait_s
+    due_s = submitted_at_s + policy.options.guard_wait_s
     if due_s > view.now_s:
         plan.wakes_s.append(due_s)
         return
     job = view.jobs[job_id]
-    if find(state.pool, view.cluster, job.spec) is not None:
+    if policy.find(state.pool, view, job) is not None:
         return
-    placement = _drain_target(view, state, job.spec)
+    placement = _drain_target(policy, view, state, job)
     if placement is not None:
         plan.reserve(view, state, job_id, placement)
 
@@ -62,11 +67,11 @@ def fits_usable(view: ClusterView, spec: JobSpec) -> bool:
     return find(pool, view.cluster, spec) is not None
 
 
-def _drain_target(view: ClusterView, state: Book, spec: JobSpec) -> Placement | None:
+def _drain_target(policy: "RankedPolicy", view: ClusterView, state: Book, job: JobView) -> Placement | None:
     """Where the job could run once the present jobs there have left, besides what others have claimed. O(servers)."""
     unclaimed = []
     for index in range(len(view.cluster.servers)):
         claimed = sum(state.claimed_on.get(ServerIndex(index), {}).values())
         unclaimed.append(max(0, view.usable_gpus(ServerIndex(index)) - claimed))
-    candidate = find(FreePool(view.cluster, unclaimed), view.cluster, spec)
+    candidate = policy.find(FreePool(view.cluster, unclaimed), view, job)
     return None if candidate is None else candidate.placement

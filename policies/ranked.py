@@ -18,9 +18,10 @@ from policies.model.decision import Change, ChangeKind, Decision, Reserve
 from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Explanation, Reason
 from policies.model.view import ClusterView, JobView
-from policies.options import Options, Preemption, Queue
+from policies.options import Options, PlacementRule, Preemption, Queue
 from policies.placement.choose import Candidate, consolidated, find, fits_empty, servers_wanted
 from policies.placement.pool import FreePool
+from policies.placement.scatter import salt_of
 from policies.plan import Plan
 from policies.promises import fits_usable, give_up_claims, reserve_for_oldest, start_claimants
 from policies.rank import Rank, expected_remaining_s
@@ -91,6 +92,11 @@ class RankedPolicy:
         """Why a job waits that was not tried."""
         return Reason.QUEUE_HEAD_BLOCKED if self.options.queue is Queue.STRICT else Reason.PRIORITY
 
+    def find(self, pool: FreePool, view: ClusterView, job: JobView) -> Candidate | None:
+        """What the job would get of that pool now, by the option ``placement``."""
+        random = self.options.placement is PlacementRule.RANDOM
+        return find(pool, view.cluster, job.spec, salt_of(job.id, job.attempts) if random else None)
+
     # The protocol.
 
     def initial_state(self, view: ClusterView) -> Book:
@@ -150,7 +156,7 @@ class RankedPolicy:
         self._guard(view, state)
         given_up = give_up_claims(view, state)
         start_claimants(view, state, plan)
-        reserve_for_oldest(view, state, plan, self.options.guard_wait_s)
+        reserve_for_oldest(self, view, state, plan)
         self._try_in_order(view, state, plan)
         self._note_the_rest(view, state, plan)
         state.erase()
@@ -305,7 +311,7 @@ class RankedPolicy:
     def _try(
         self, view: ClusterView, state: Book, plan: Plan, bid: Bid, job: JobView, key: Key
     ) -> tuple[Outcome, Reason]:
-        candidate = find(state.pool, view.cluster, job.spec)
+        candidate = self.find(state.pool, view, job)
         if candidate is not None:
             if (until_s := self._delay_until_s(view, state, job, candidate)) is None:
                 plan.start(view, state, job.id, candidate.placement)

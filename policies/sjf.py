@@ -7,7 +7,9 @@ from policies.rank import Rank, expected_remaining_s
 from policies.ranked import RankedPolicy
 
 DEFAULTS = Options()
-OPTIONS = frozenset({"preemption", "queue", "tau", "delay_factor", "reserve", "guard_share", "guard_wait_s"})
+OPTIONS = frozenset(
+    {"preemption", "queue", "placement", "tau", "delay_factor", "reserve", "guard_share", "guard_wait_s"}
+)
 
 
 class Sjf(RankedPolicy):

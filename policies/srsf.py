@@ -13,6 +13,7 @@ OPTIONS = frozenset(
         "over_run",
         "eta",
         "attempt_duration_s_min",
+        "placement",
         "tau",
         "delay_factor",
         "reserve",

@@ -13,7 +13,7 @@ from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.model.view import ClusterView, JobView
 from policies.options import Preemption
-from policies.placement.choose import Candidate, consolidated, find
+from policies.placement.choose import Candidate, consolidated
 
 if TYPE_CHECKING:
     from policies.ranked import RankedPolicy
@@ -197,7 +197,7 @@ class Soon:
         """A placement in the pool as it stands."""
         if self._bid.book.pool.free_of_type(job.spec.gpu_type) < job.spec.gpus:
             return None
-        candidate = find(self._bid.book.pool, self._bid.view.cluster, job.spec)
+        candidate = self._bid.policy.find(self._bid.book.pool, self._bid.view, job)
         if candidate is None or not consolidated_only or job.iteration_times is None:
             return candidate
         return candidate if consolidated(candidate, job.iteration_times) else None

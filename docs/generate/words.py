@@ -40,6 +40,8 @@ OPTION_MEANINGS = {
     "order": "Without preemption: released jobs go by virtual work, or by virtual completion time.",
     "release": "Without preemption: a job competes once the virtual machine has completed it (`virtual`), or earlier if GPUs "
     "would stay idle (`early`).",
+    "placement": "Which free GPUs a gang gets: those on which it iterates fastest (`heavy_edge`), or any (`random`, to measure "
+    "what choosing is worth).",
     "reserve": "A job that waits for a better placement keeps the GPUs it could have taken.",
     "over_run": "What is left of a job that has outlived its estimate: up to the next doubling, or as much as it has had.",
     "eta": "A job displaces another only if its rank is below this fraction of the other's, less the price.",

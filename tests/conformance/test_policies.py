@@ -33,6 +33,8 @@ class TestBuiltIn(PolicyContract):
         {"preemption": "always"},
         {"guard_share": "1", "guard_wait_s": "60"},
         {"attempt_duration_s_min": "30", "over_run": "attained"},
+        {"placement": "random"},
+        {"placement": "random", "preemption": "never"},
     ],
     ids=lambda options: ",".join(options.values()),
 )

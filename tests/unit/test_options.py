@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.options import OptionError, Options, Order, Preemption, Queue, Release, parse_options
+from policies.options import OptionError, Options, Order, PlacementRule, Preemption, Queue, Release, parse_options
 from policies.rank import OverRun
 
 ALL = frozenset(Options.__dataclass_fields__)
@@ -14,6 +14,7 @@ def test_every_option_is_parsed_to_its_type() -> None:
         "queue": "strict",
         "order": "virtual",
         "release": "early",
+        "placement": "random",
         "reserve": "TRUE",
         "over_run": "attained",
         "eta": "0.5",
@@ -29,14 +30,15 @@ def test_every_option_is_parsed_to_its_type() -> None:
         Queue.STRICT,
         Order.VIRTUAL,
         Release.EARLY,
-        True,
-        OverRun.ATTAINED,
-        0.5,
-        60.0,
-        2.0,
-        0.0,
-        0.1,
-        3600.0,
+        placement=PlacementRule.RANDOM,
+        reserve=True,
+        over_run=OverRun.ATTAINED,
+        eta=0.5,
+        attempt_duration_s_min=60.0,
+        tau=2.0,
+        delay_factor=0.0,
+        guard_share=0.1,
+        guard_wait_s=3600.0,
     )
 
 
