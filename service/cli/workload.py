@@ -115,9 +115,18 @@ def generate_command(
     no_communication: Annotated[
         bool, typer.Option("--no-communication", help="Name no models: every placement is as good as any other.")
     ] = False,
+    steady: Annotated[
+        bool, typer.Option("--steady", help="The same rate of submissions at any hour, without nights and weekends.")
+    ] = False,
 ) -> None:
     """Generate a synthetic workload of recurring training programs: seeded, and labelled in every job id."""
     workload = generate(
-        seed, jobs, gpus=gpus, load=load, programs=families, users=users, communication=not no_communication
+        *(seed, jobs),
+        gpus=gpus,
+        load=load,
+        programs=families,
+        users=users,
+        communication=not no_communication,
+        steady=steady,
     )
     _write(workload, out)

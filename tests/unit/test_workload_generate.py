@@ -18,6 +18,7 @@ from service.sim.workloads.describe import describe
 from service.sim.workloads.generate import Family, generate, make_families
 from service.sim.workloads.model import Workload, WorkloadJob
 from service.sim.workloads.population import nominal_iteration_s
+from service.sim.workloads.rhythm import WEEK_S, Rhythm
 from service.sim.workloads.table import read_workload, write_workload
 
 
@@ -142,6 +143,40 @@ def test_load_and_gangs_fit_the_cluster(load: float, gpus: int, jobs: int) -> No
     span_s = rows[-1].submit_time_s - rows[0].submit_time_s
     # Times are rounded to milliseconds.
     assert sum(job.gpus * job.duration_s for job in rows) == pytest.approx(load * gpus * span_s, rel=1e-3)
+
+
+@given(seed=SEEDS)
+@settings(max_examples=5, deadline=None)
+def test_submissions_follow_days_and_weeks_unless_they_are_steady(seed: int) -> None:
+    """Fewer at night than in the afternoon, and fewer at the weekend than on workdays, over a whole number of weeks."""
+    for steady in (False, True):
+        jobs = generate(seed, 6000, gpus=64, load=0.9, steady=steady).jobs
+        weeks = int(jobs[-1].submit_time_s // WEEK_S)
+        assert weeks >= 3
+        times_s = [job.submit_time_s for job in jobs if job.submit_time_s < weeks * WEEK_S]
+        hours = Counter(int(at_s / 3600.0) % 24 for at_s in times_s)
+        days = Counter(int(at_s / 86_400.0) % 7 for at_s in times_s)
+        afternoon, night = sum(hours[hour] for hour in range(14, 18)), sum(hours[hour] for hour in range(2, 6))
+        weekend, workdays = (days[5] + days[6]) / 2.0, sum(days[day] for day in range(5)) / 5.0
+        if steady:
+            assert afternoon / night == pytest.approx(1.0, rel=0.25)
+            assert weekend / workdays == pytest.approx(1.0, rel=0.2)
+        else:
+            assert 3.5 < afternoon / night < 6.5
+            assert weekend / workdays == pytest.approx(0.55, rel=0.2)
+
+
+def test_time_measured_by_submissions() -> None:
+    rhythm = Rhythm()
+    week = rhythm.passed(WEEK_S)
+    assert week == pytest.approx((5 + 2 * 0.55) * rhythm.passed(86_400.0))
+    assert rhythm.passed(3600.0) == pytest.approx(0.5)
+    assert rhythm.passed(2.5 * WEEK_S) == pytest.approx(2.0 * week + rhythm.passed(0.5 * WEEK_S))
+    # Half of the first hour's 0.5, all of it, and half of the second hour's 0.4.
+    assert rhythm.spread([0.0, 0.25, 0.5, 0.7], 5400.0) == pytest.approx([0.0, 1800.0, 3600.0, 5400.0])
+    late_s = rhythm.spread([0.0, 1.0, 1e9], 1e12)
+    assert late_s == sorted(late_s)
+    assert late_s[-1] == 1e12
 
 
 def test_users_without_a_program_of_their_own_still_submit() -> None:

@@ -14,6 +14,7 @@ from itertools import accumulate
 from service.sim.draws import normal, uniform
 from service.sim.workloads.model import Workload, WorkloadJob
 from service.sim.workloads.population import Family, Zipf, make_families, submissions
+from service.sim.workloads.rhythm import Rhythm
 
 __all__ = ["JOBS_MAX", "LABELS", "PROGRAMS", "USERS", "Family", "generate", "make_families"]
 
@@ -40,12 +41,14 @@ def generate(
     programs: int = PROGRAMS,
     users: int = USERS,
     communication: bool = True,
+    steady: bool = False,
 ) -> Workload:
     """``jobs`` runs with Poisson arrivals that offer ``load`` of ``gpus`` GPUs. Equal arguments give an equal workload.
 
-    Without ``families`` a population of ``users`` with ``programs`` recurring programs at a time submits them, and the load
-    of the whole is exactly the one asked for. ``families`` instead are run as they stand, earlier ones more often, at that
-    load on average. Without ``communication`` no job names a model, so that every placement is as good as any other.
+    Without ``families`` a population of ``users`` with ``programs`` recurring programs at a time submits them: the load of
+    the whole is exactly the one asked for, and unless ``steady`` its rate follows days and weeks (:mod:`.rhythm`), time 0
+    being a Monday's midnight. ``families`` instead are run as they stand, earlier ones more often, at that load on average
+    and at a steady rate. Without ``communication`` no job names a model, so that every placement is as good as any other.
     Raises ValueError for arguments out of range.
     """
     if not 0 <= jobs <= JOBS_MAX:
@@ -62,14 +65,13 @@ def generate(
         chosen = (families[popularity.pick(uniform(seed, str(index), "choice"))] for index in range(jobs))
         rows = [_run(seed, index, family, 1.0) for index, family in enumerate(chosen)]
         mean_gpu_s = sum(share * family.gpu_s for share, family in zip(popularity.shares, families, strict=True))
-        interarrival_s = mean_gpu_s / (load * gpus)
+        times_s = [mean_gpu_s / (load * gpus) * passed for passed in accumulate(waits)]
     else:
         # A gang of more than half the cluster blocks it; such clusters are not built for such jobs.
         drawn = submissions(seed, jobs, programs, users, max(1, gpus // 2))
         rows = [_run(seed, index, *submission) for index, submission in enumerate(drawn)]
         work_gpu_s = sum(row.gpus * row.duration_s for row in rows)
-        interarrival_s = work_gpu_s / (load * gpus * sum(waits)) if jobs > 1 else 0.0
-    times_s = accumulate(interarrival_s * wait for wait in waits)
+        times_s = _spread(list(accumulate(waits)), work_gpu_s / (load * gpus), steady)
     return Workload(
         f"synthetic, seed {seed}",
         tuple(
@@ -78,6 +80,15 @@ def generate(
         ),
         labels=LABELS,
     )
+
+
+def _spread(passed: list[float], span_s: float, steady: bool) -> list[float]:
+    """Arrivals over ``span_s``, from the times of a Poisson process of any rate."""
+    if len(passed) < 2:
+        return passed
+    if steady:
+        return [span_s * (at / passed[-1]) for at in passed]
+    return Rhythm().spread(passed, span_s)
 
 
 def _run(seed: int, index: int, family: Family, drift: float) -> WorkloadJob:
