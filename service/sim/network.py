@@ -146,7 +146,7 @@ class ContendedNetwork:
     def join(self, flow: Flow) -> list[Flow]:
         """Load the flow's links, and return the other flows whose crowd grew."""
         grown: dict[Flow, None] = {}
-        crowd = list(flow.crowd)
+        crowd = [0, 0, 0]
         for tier, links in enumerate(flow.links):
             for link in links:
                 others = self._flows.setdefault(link, {})
