@@ -16,8 +16,9 @@ from typing import Any, Protocol
 from policies.model.cluster import Cluster
 from policies.registry import make_policy
 from service.sim.experiment import SimulationOptions, run
+from service.sim.faults import FaultCounts
 from service.sim.report_data import RunFigures, figures
-from service.sim.results import Result, Simulation, write_simulation
+from service.sim.results import Result, Simulation, Unfinished, write_simulation
 from service.sim.workloads.model import Workload
 
 JOBS_WORTH_A_PROCESS = 2000
@@ -52,10 +53,12 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What comes back from a run; ``figures`` is None unless they were asked for."""
+    """What comes back from a run; ``figures`` is None unless they were asked for, ``faults`` where nothing goes wrong."""
 
     result: Result
     figures: RunFigures | None
+    unfinished: Sequence[Unfinished] = ()
+    faults: FaultCounts | None = None
 
 
 class _Counts(Protocol):
@@ -116,7 +119,8 @@ def _finish(setting: Setting, plan: Plan, on_progress: Progress | None) -> Finis
     simulation = simulate(setting, plan, on_progress)
     if plan.folder is not None:
         write_simulation(simulation, plan.folder, setting.workload.name)
-    return Finished(simulation.result, figures(simulation, plan.label) if setting.draw else None)
+    drawn = figures(simulation, plan.label) if setting.draw else None
+    return Finished(simulation.result, drawn, simulation.unfinished, simulation.faults)
 
 
 def _in_processes(

@@ -7,19 +7,23 @@ import json
 from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from functools import partial
-from typing import Any
 
 import typer
 
 from service.cli.compare import Finished, Plan, Setting, compare
 from service.cli.comparison_files import NoRasterizer, rasterizer, write_pngs, write_summaries
 from service.cli.fail import EXIT_FAILED, fail
-from service.cli.output import Column, JsonFlag, print_table
+from service.cli.output import JsonFlag
 from service.cli.sim_options import (
     CheckpointOption,
     ClusterOption,
+    CrashOption,
+    DrainOption,
+    FaultsOption,
     HtmlOption,
+    LaunchLatencyOption,
+    MtbfOption,
+    MttrOption,
     NetworkOption,
     OptionOption,
     OutOption,
@@ -32,13 +36,17 @@ from service.cli.sim_options import (
     PreemptionOption,
     RestartOption,
     SeedOption,
+    ShapeOption,
+    StopLatencyOption,
     WorkersOption,
     WorkloadOption,
     inputs,
     make_folder,
     make_plans,
+    plan_faults,
     policy_options,
 )
+from service.cli.sim_tables import cell, end, print_results
 from service.cli.workload import FirstOption, SkipInvalidFlag
 from service.sim.drive import SimulationStuck
 from service.sim.experiment import SimulationOptions
@@ -46,7 +54,7 @@ from service.sim.jobs import bounds_of, prepare
 from service.sim.predictors import PredictorNameError, make_predictor
 from service.sim.report import comparison_html
 from service.sim.report_charts import charts
-from service.sim.results import Result, bounds_dict, comparison_dict
+from service.sim.results import bounds_dict, comparison_dict
 from service.sim.workloads.files import WorkloadError
 
 app = typer.Typer(help="Simulate a workload with the production engine.", no_args_is_help=True)
@@ -66,6 +74,14 @@ def run_command(
     restart_s: RestartOption = _DEFAULTS.restart_s,
     checkpoint_period_s: PeriodOption = 300.0,
     network: NetworkOption = "reserved",
+    launch_latency_s: LaunchLatencyOption = _DEFAULTS.launch_latency_s,
+    stop_latency_s: StopLatencyOption = _DEFAULTS.stop_latency_s,
+    mtbf_s: MtbfOption = None,
+    mttr_s: MttrOption = None,
+    failure_shape: ShapeOption = None,
+    crash_mtbf_s: CrashOption = None,
+    drain: DrainOption = None,
+    faults: FaultsOption = None,
     seed: SeedOption = _DEFAULTS.seed,
     first: FirstOption = None,
     skip_invalid: SkipInvalidFlag = False,
@@ -74,17 +90,27 @@ def run_command(
 ) -> None:
     """Simulate a workload under one policy."""
     plan = Plan(policy, policy, policy_options(policy, option, preemption), predictor, out)
-    options = SimulationOptions(
-        checkpoint_s, restart_s, checkpoint_period_s, network=network, seed=seed, skip_invalid=skip_invalid
-    )
     machines, jobs = inputs(cluster, workload, first, skip_invalid)
+    options = SimulationOptions(
+        checkpoint_s=checkpoint_s,
+        restart_s=restart_s,
+        checkpoint_period_s=checkpoint_period_s,
+        launch_latency_s=launch_latency_s,
+        stop_latency_s=stop_latency_s,
+        network=network,
+        seed=seed,
+        skip_invalid=skip_invalid,
+        faults=plan_faults(
+            machines, faults, mtbf_s=mtbf_s, mttr_s=mttr_s, shape=failure_shape, crash_mtbf_s=crash_mtbf_s, drain=drain
+        ),
+    )
     make_folder("--out", out)
-    result = _run_all(Setting(jobs, machines, options), [plan], 1)[0].result
+    finished = _run_all(Setting(jobs, machines, options), [plan], 1)
     if as_json:
-        typer.echo(json.dumps(result.to_dict(), allow_nan=False))
+        typer.echo(json.dumps(finished[0].result.to_dict(), allow_nan=False))
     else:
-        _print_results([result])
-    _end([result])
+        print_results(finished)
+    end(finished)
 
 
 @app.command("compare")
@@ -100,6 +126,14 @@ def compare_command(
     restart_s: RestartOption = _DEFAULTS.restart_s,
     checkpoint_period_s: PeriodOption = 300.0,
     network: NetworkOption = "reserved",
+    launch_latency_s: LaunchLatencyOption = _DEFAULTS.launch_latency_s,
+    stop_latency_s: StopLatencyOption = _DEFAULTS.stop_latency_s,
+    mtbf_s: MtbfOption = None,
+    mttr_s: MttrOption = None,
+    failure_shape: ShapeOption = None,
+    crash_mtbf_s: CrashOption = None,
+    drain: DrainOption = None,
+    faults: FaultsOption = None,
     seed: SeedOption = _DEFAULTS.seed,
     first: FirstOption = None,
     skip_invalid: SkipInvalidFlag = False,
@@ -115,16 +149,21 @@ def compare_command(
     """
     plans = make_plans(policies, predictors or predictor, option, preemption, out)
     draw = html is not None or png is not None
+    machines, jobs = inputs(cluster, workload, first, skip_invalid)
     options = SimulationOptions(
-        checkpoint_s,
-        restart_s,
-        checkpoint_period_s,
+        checkpoint_s=checkpoint_s,
+        restart_s=restart_s,
+        checkpoint_period_s=checkpoint_period_s,
+        launch_latency_s=launch_latency_s,
+        stop_latency_s=stop_latency_s,
         network=network,
         seed=seed,
         skip_invalid=skip_invalid,
         keep_spans=draw,
+        faults=plan_faults(
+            machines, faults, mtbf_s=mtbf_s, mttr_s=mttr_s, shape=failure_shape, crash_mtbf_s=crash_mtbf_s, drain=drain
+        ),
     )
-    machines, jobs = inputs(cluster, workload, first, skip_invalid)
     make_folder("--out", out)
     make_folder("--png", png)
     if png is not None:
@@ -147,8 +186,8 @@ def compare_command(
     if as_json:
         typer.echo(json.dumps(comparison_dict(results), allow_nan=False))
     else:
-        _print_results(results)
-    _end(results)
+        print_results(finished)
+    end(finished)
 
 
 def _run_all(setting: Setting, plans: list[Plan], workers: int | None) -> list[Finished]:
@@ -198,45 +237,4 @@ def bounds_command(
         typer.echo(json.dumps(document, allow_nan=False))
         return
     for key, value in document.items():
-        typer.echo(f"{key:<26}{_cell(value)}")
-
-
-_COLUMNS_MAX = 6
-"""Runs that stand side by side; more are told one a line, by the measures that decide."""
-_DECISIVE = (
-    *("ratio_to_lower_bound", "mean_jct_s", "p99_jct_s", "mean_queueing_delay_s", "mean_slowdown"),
-    *("utilization_ratio", "preemptions", "wasted_gpu_s"),
-)
-
-
-def _print_results(results: list[Result]) -> None:
-    """One line a measure and one column a run, or the other way round where there are many runs."""
-    documents = [result.to_dict() for result in results]
-    if len(results) <= _COLUMNS_MAX:
-        wide = max(18, *(2 + len(result.policy) for result in results))
-        for key in documents[0]:
-            if key != "schema":
-                typer.echo(f"{key:<24}" + "".join(f"{_cell(document[key]):>{wide}}" for document in documents))
-        return
-    columns = [Column[dict[str, Any]](key, partial(_value, key)) for key in ("policy", "predictor")]
-    columns += [Column(key, partial(_value, key), right=True) for key in _DECISIVE]
-    print_table(columns, documents)
-
-
-def _value(key: str, document: dict[str, Any]) -> str:
-    return _cell(document[key])
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.3f}" if isinstance(value, float) else str(value)
-
-
-def _end(results: list[Result]) -> None:
-    """Exit code 1 if a run left jobs behind."""
-    behind = [
-        f"{result.policy}: {result.jobs - result.finished}" for result in results if result.finished < result.jobs
-    ]
-    if behind:
-        fail(f"jobs that did not finish: {', '.join(behind)}", EXIT_FAILED)
+        typer.echo(f"{key:<26}{cell(value)}")

@@ -1,6 +1,7 @@
 """The options that the commands of ``sooner sim`` share, and what is read from them before anything runs."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,8 @@ from service.cli.fail import fail
 from service.cli.workload import report_skipped
 from service.cluster_file import ClusterFileError, load_cluster
 from service.sim.experiment import NETWORKS
+from service.sim.faults import NO_FAULTS, FaultPlan
+from service.sim.faults_file import MTBF_S_MIN, SHAPE_MAX, SHAPE_MIN, FaultsError, load_faults, parse_drain
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.model import Workload
 from service.sim.workloads.table import read_workload
@@ -26,8 +29,8 @@ def _finite(value: float | None) -> float | None:
     return value
 
 
-def _seconds(flag: str, text: str) -> Any:
-    return typer.Option(flag, min=0.0, callback=_finite, help=text)
+def _seconds(flag: str, text: str, least_s: float = 0.0) -> Any:
+    return typer.Option(flag, min=least_s, callback=_finite, help=text)
 
 
 def _known_network(value: str) -> str:
@@ -65,6 +68,47 @@ NetworkOption = Annotated[
         help="reserved: each GPU owns its share of the NIC; contended: jobs that straddle servers share it.",
     ),
 ]
+LaunchLatencyOption = Annotated[
+    float, _seconds("--launch-latency-s", "Seconds from the decision to start a job to its start, its GPUs held.")
+]
+StopLatencyOption = Annotated[
+    float, _seconds("--stop-latency-s", "Seconds from the decision to stop a job until its program hears of it.")
+]
+MtbfOption = Annotated[
+    float | None,
+    _seconds(
+        "--mtbf-s", "Mean seconds between a server's repair and its next failure; left out: none fails.", MTBF_S_MIN
+    ),
+]
+MttrOption = Annotated[
+    float | None, _seconds("--mttr-s", f"Mean seconds until a failed server is back; left out: {NO_FAULTS.mttr_s:g}.")
+]
+ShapeOption = Annotated[
+    float | None,
+    typer.Option(
+        "--failure-shape",
+        min=SHAPE_MIN,
+        max=SHAPE_MAX,
+        callback=_finite,
+        help="Weibull shape of the times between failures; left out: 1, exponential.",
+    ),
+]
+CrashOption = Annotated[
+    float | None,
+    _seconds(
+        "--crash-mtbf-s", "Mean seconds between crashes of a running program; left out: none crashes.", MTBF_S_MIN
+    ),
+]
+DrainOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--drain", metavar="SERVER:FROM_S:TO_S", help="The server takes no new work; without TO_S for good; repeatable."
+    ),
+]
+FaultsOption = Annotated[
+    Path | None,
+    typer.Option("--faults", dir_okay=False, help="Faults file (sooner.faults/1); the options above go before it."),
+]
 SeedOption = Annotated[int, typer.Option("--seed", help="Equal seeds give equal results.")]
 OutOption = Annotated[
     Path | None, typer.Option("--out", file_okay=False, help="Folder for result.json, jobs.csv and batsim_jobs.csv.")
@@ -89,6 +133,32 @@ def inputs(cluster: Path, workload: Path, first: int | None, skip_invalid: bool)
         fail(str(error))
     report_skipped(jobs)
     return machines, jobs
+
+
+def plan_faults(
+    cluster: Cluster,
+    file: Path | None,
+    *,
+    mtbf_s: float | None,
+    mttr_s: float | None,
+    shape: float | None,
+    crash_mtbf_s: float | None,
+    drain: list[str] | None,
+) -> FaultPlan:
+    """The file's faults with those of the command line in their place, and the drains of both."""
+    try:
+        plan = NO_FAULTS if file is None else load_faults(file, cluster)
+    except FaultsError as error:
+        fail(f"--faults {error}")
+    try:
+        drains = tuple(parse_drain(text, cluster) for text in drain or ())
+    except FaultsError as error:
+        fail(f"--drain {error}")
+    given = {"mtbf_s": mtbf_s, "mttr_s": mttr_s, "shape": shape, "crash_mtbf_s": crash_mtbf_s}
+    numbers: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if mtbf_s is None and plan.mtbf_s is None and (mttr_s is not None or shape is not None):
+        fail("--mttr-s and --failure-shape need --mtbf-s")
+    return replace(plan, **numbers, drains=(*plan.drains, *drains))
 
 
 def make_plans(

@@ -16,6 +16,7 @@ from policies.model.estimate import Estimate, Unit
 from policies.model.ids import JobId
 from policies.model.placement import Placement
 from policies.model.reasons import Reason
+from policies.promises import fits_usable
 from service.engine.cycle import EngineSettings
 from service.engine.engine import Engine, Ports
 from service.engine.events import JobEvent
@@ -181,13 +182,23 @@ class Simulator:
 
     def unfinished(self) -> list[Unfinished]:
         """The jobs that did not succeed, in order of submission, each with the reason why."""
-        ended, waiting = self._sink.ended, self.engine.world.jobs
-        records = ((job, ended[job.id][0] if job.id in ended else waiting.get(job.id)) for job in self._jobs)
-        return [
-            Unfinished(job.row.job_id, record.reason if record is not None else Reason.NEW)
-            for job, record in records
-            if record is None or record.state is not JobState.SUCCEEDED
-        ]
+        ended = self._sink.ended
+        given_up = self._faults.given_up if self._faults is not None else {}
+        found = []
+        for job in self._jobs:
+            if job.id not in ended:
+                found.append(Unfinished(job.row.job_id, self._why_waiting(job)))
+            elif ended[job.id][0].state is not JobState.SUCCEEDED:
+                found.append(Unfinished(job.row.job_id, given_up.get(job.id, ended[job.id][0].reason)))
+        return found
+
+    def _why_waiting(self, job: SimJob) -> Reason:
+        """A policy tells it of the jobs that it tries; of those behind them nobody knows whether they would fit."""
+        world = self.engine.world
+        if job.id not in world.jobs:
+            return Reason.NEW
+        reason = world.jobs[job.id].reason
+        return reason if fits_usable(world, job.spec) else Reason.NO_SUCH_SERVERS
 
     def fault_counts(self) -> FaultCounts | None:
         """What went wrong; None in a run without faults."""

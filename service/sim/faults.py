@@ -17,7 +17,7 @@ progress is given up.
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from math import gamma, inf, log
+from math import gamma, inf, log, pow
 
 from policies.lifecycle import Cause, JobState
 from policies.model.ids import JobId, ServerIndex
@@ -31,8 +31,9 @@ from service.sim.draws import uniform
 from service.sim.executor import SimulatedExecutor
 from service.sim.jobs import SimJob
 
-FRUITLESS_ATTEMPTS_MAX = 1000
-"""Attempts that a job may lose in a row without saving any progress: faults come faster than its checkpoints."""
+FRUITLESS_ATTEMPTS_MAX = 300
+"""Attempts that a job may lose in a row without saving any progress: faults come faster than its checkpoints. One that would
+save some in every twentieth attempt is given up by mistake once in five million times."""
 IDLE_FAULTS_MIN = 1000
 IDLE_FAULTS_PER_SERVER = 20
 """After so many faults during which nothing ran, each server has been up often enough: what waits fits nowhere."""
@@ -85,6 +86,18 @@ class FaultCounts:
         return asdict(self)
 
 
+def up_s(plan: FaultPlan, seed: int, server: str, number: int) -> float:
+    """Seconds that a server works before its ``number``-th failure (from 1), by the plan's ``mtbf_s`` and ``shape``."""
+    assert plan.mtbf_s is not None
+    scale_s = plan.mtbf_s / gamma(1.0 + 1.0 / plan.shape)
+    return scale_s * pow(_exponential(seed, server, f"failure {number}"), 1.0 / plan.shape)
+
+
+def _exponential(seed: int, name: str, purpose: str) -> float:
+    """A draw with mean 1."""
+    return -log(uniform(seed, name, purpose))
+
+
 class Faults:
     """Makes a plan come true on a simulated executor. Implements :class:`service.engine.ports.Sink` around another sink."""
 
@@ -99,6 +112,8 @@ class Faults:
         sink: Sink,
     ) -> None:
         self.counts = FaultCounts()
+        self.given_up: dict[JobId, Reason] = {}
+        """Jobs that lost too many attempts in a row, and what the last of them was lost to."""
         self._plan = plan
         self._seed = seed
         self._names = {job.id: job.row.job_id for job in jobs}
@@ -162,20 +177,17 @@ class Faults:
         self._fruitless[job.id] = self._fruitless.get(job.id, 0) + 1
         if self._fruitless[job.id] == FRUITLESS_ATTEMPTS_MAX:
             self.counts.jobs_given_up += 1
+            self.given_up[job.id] = event.reason
             self._store.add_fact(Fact(0, FactKind.CANCEL, self._clock.now_s(), job.id))
 
     # Servers.
 
     def _next_failure(self, server: ServerIndex, name: str, number: int) -> None:
-        plan = self._plan
-        assert plan.mtbf_s is not None
-        scale_s = plan.mtbf_s / gamma(1.0 + 1.0 / plan.shape)
-        up_s = scale_s * self._exponential(name, f"failure {number}") ** (1.0 / plan.shape)
-        self._in(up_s, partial(self._fail_and_mend, server, name, number))
+        self._in(up_s(self._plan, self._seed, name, number), partial(self._fail_and_mend, server, name, number))
 
     def _fail_and_mend(self, server: ServerIndex, name: str, number: int) -> None:
         self._fail(server)
-        down_s = self._plan.mttr_s * self._exponential(name, f"repair {number}")
+        down_s = self._plan.mttr_s * _exponential(self._seed, name, f"repair {number}")
         self._in(down_s, partial(self._mend_and_wait, server, name, number))
 
     def _mend_and_wait(self, server: ServerIndex, name: str, number: int) -> None:
@@ -204,7 +216,7 @@ class Faults:
     # Programs.
 
     def _next_crash(self, job: JobId, mtbf_s: float, number: int) -> None:
-        after_s = mtbf_s * self._exponential(self._names[job], f"crash {number}")
+        after_s = mtbf_s * _exponential(self._seed, self._names[job], f"crash {number}")
         self._in(after_s, partial(self._crash, job, mtbf_s, number))
 
     def _crash(self, job: JobId, mtbf_s: float, number: int) -> None:
@@ -215,10 +227,6 @@ class Faults:
             self._next_crash(job, mtbf_s, number + 1)
 
     # Time.
-
-    def _exponential(self, name: str, purpose: str) -> float:
-        """A draw with mean 1."""
-        return -log(uniform(self._seed, name, purpose))
 
     def _schedule(self, window: Window, begin: Callable[[], None], end: Callable[[], None]) -> None:
         """Both ends of a window, as far as they are still to come."""

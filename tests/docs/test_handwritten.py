@@ -22,6 +22,14 @@ from service.engine.commands import Launch
 from service.executors import folder as attempt_files
 from service.executors.launch_plan import Site, allowed_environment, build_plan
 from service.settings import Settings
+from service.sim.faults import (
+    FRUITLESS_ATTEMPTS_MAX,
+    IDLE_FAULTS_MIN,
+    IDLE_FAULTS_PER_SERVER,
+    FaultCounts,
+    FaultPlan,
+    Window,
+)
 from service.sim.predictors import PredictorNameError, make_predictor
 from service.sim.results import JOB_COLUMNS, Result
 from service.sim.workloads.importers import IMPORTERS
@@ -51,6 +59,16 @@ def test_cluster_keys() -> None:
     page = _coded(_page("reference/cluster.md"))
     assert {f"servers[].{key}" for key in _GROUP_KEYS} <= page
     assert {"schema", "name", "servers", "tiers.rack_gbps", "tiers.core_gbps"} <= page
+
+
+def test_keys_of_a_faults_file_and_what_is_counted() -> None:
+    page = _coded(_page("reference/faults.md"))
+    assert {field.name for field in fields(FaultPlan)} - {"drains", "outages"} <= page
+    assert {"schema", "drains[]", "outages[]", *(field.name for field in fields(Window))} <= page
+    assert {field.name for field in fields(FaultCounts)} <= page
+    text = _page("reference/faults.md")
+    for number in (FRUITLESS_ATTEMPTS_MAX, IDLE_FAULTS_MIN, IDLE_FAULTS_PER_SERVER):
+        assert f"{number:,}" in text
 
 
 def test_job_keys() -> None:
