@@ -42,10 +42,12 @@ from service.engine.world import Costs
 from service.executors.fake import FakeExecutor
 from service.executors.gpus import GpuInfo, detect, local_cluster
 from service.executors.local import LocalExecutor
+from service.forecast_process import ForecastProcess
 from service.forecasting import Forecaster
 from service.settings import Settings, SettingsError
 from service.sim.replay import Recorder, RecordingSink
 from service.startup import StartError, bind, configured_options, configured_policy, exclusive, listen, open_current
+from service.tasks.forecasts import ForecastKeeper
 from service.tasks.loop import LoopSettings, SchedulerLoop
 from service.tasks.polling import PolledExecutor
 from service.tasks.prune import prune
@@ -136,7 +138,12 @@ class Service:
             self.scheduler,
             LoopSettings(settings.reschedule_period_s, settings.poll_period_s),
         )
-        self.forecaster = Forecaster(self.loop, self.clock.now_s, self.predictor.preview, settings)
+        self.forecasting = ForecastProcess()
+        stack.callback(self.forecasting.close)
+        self.keeper = ForecastKeeper(self.database, self.clock.now_s, settings.forecast_cpu_ratio)
+        self.forecaster = Forecaster(
+            self.loop, self.clock.now_s, self.predictor.preview, settings, self.forecasting, self.keeper.keep
+        )
         self.server = uvicorn.Server(
             uvicorn.Config(
                 create_app(self._dependencies()), log_config=None, access_log=False, timeout_graceful_shutdown=5
@@ -160,6 +167,7 @@ class Service:
         try:
             self.server.run(sockets=[self.socket])
         finally:
+            self.forecasting.close()  # a forecast under way would hold up the end by seconds
             self.scheduler.shutdown(wait=True)
         return EXIT_FAILED if self.lease_lost else 0
 
@@ -221,6 +229,7 @@ class Service:
         add(self._renew, "interval", seconds=settings.leader_lease_s / 3, id="renew", **once)
         add(self.trainer.run_if_due, "interval", seconds=TRAINING_CHECK_S, id="retrain", **once)
         add(self._prune, "interval", seconds=settings.prune_period_s, id="prune", **once)
+        add(self._keep_forecasts, "interval", seconds=settings.forecast_period_s, id="forecasts", **once)
         self.loop.start()
 
     # Scheduled work.
@@ -236,6 +245,9 @@ class Service:
             self.server.should_exit = True
         else:
             self.lease = renewed
+
+    def _keep_forecasts(self) -> None:
+        self.keeper.run(self.forecaster, self.forecaster.unfinished)
 
     def _prune(self) -> None:
         files = self.local.prune if self.local is not None else None

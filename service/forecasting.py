@@ -1,7 +1,7 @@
-"""Forecasts and plans of the live service: a snapshot taken between two cycles, computed in the thread of whoever asks.
+"""Forecasts and plans of the live service: a snapshot taken between two cycles, run into the future somewhere else.
 
 The loop is held up only while records are copied. One forecast serves every reader until the next cycle, and readers who
-come while one is made wait for it instead of making their own.
+come while one is made wait for it instead of making their own. Whoever keeps forecasts is told of each that is made.
 """
 
 import threading
@@ -33,6 +33,31 @@ _FIRST_PLANNED = 2**31
 
 Answer = TypeVar("Answer")
 Preview = Callable[[float, Sequence[PredictionRequest]], Sequence[Prediction | None]]
+Keep = Callable[[int, Forecast], None]
+"""(cycle, forecast): what becomes of a forecast that was made."""
+
+
+class Compute(Protocol):
+    """Where futures are sampled."""
+
+    def __call__(
+        self,
+        world: WorldSnapshot,
+        policy: Policy[Any],
+        dump: dict[str, Any],
+        options: ForecastOptions,
+        timeout_s: float,
+        /,
+    ) -> Forecast:
+        """Make a forecast in at most ``timeout_s``. Raises :class:`NoForecast`."""
+
+
+def compute_here(
+    world: WorldSnapshot, policy: Policy[Any], dump: dict[str, Any], options: ForecastOptions, timeout_s: float
+) -> Forecast:
+    """Implements :class:`Compute` in the thread of whoever asks."""
+    deadline_s = time.monotonic() + timeout_s
+    return forecast(world, policy, dump, options, lambda: time.monotonic() < deadline_s)
 
 
 class Loop(Protocol):
@@ -90,7 +115,17 @@ class _Kept:
 class Forecaster:
     """Answers for one live engine. Methods may be called from any thread, and never inside a writing transaction."""
 
-    def __init__(self, loop: Loop, now_s: Callable[[], float], preview: Preview, settings: Settings) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        now_s: Callable[[], float],
+        preview: Preview,
+        settings: Settings,
+        compute: Compute = compute_here,
+        keep: Keep | None = None,
+    ) -> None:
+        self._compute = compute
+        self._keep = keep
         self._loop = loop
         self._now_s = now_s
         self._preview = preview
@@ -102,14 +137,22 @@ class Forecaster:
     def current(self) -> Forecast:
         """The forecast of the newest cycle. Raises :class:`NoForecast`."""
         asked_at_s = time.monotonic()
+        made = False
         with self._lock:
             if not self._still_good(asked_at_s):
                 self._kept = self._make()
+                made = True
             assert self._kept is not None
-            answer = self._kept.answer
+            cycle, answer = self._kept.cycle, self._kept.answer
         if isinstance(answer, NoForecast):
             raise NoForecast(str(answer))
+        if made and self._keep is not None:
+            self._keep(cycle, answer)
         return answer
+
+    def unfinished(self) -> Sequence[JobId]:
+        """The jobs that the newest cycle left unfinished."""
+        return self._loop.read(lambda engine: tuple(engine.world.jobs))
 
     def plan(self, specs: Sequence[JobSpec]) -> Planned:
         """What would become of these jobs. Stores nothing, and nothing remembers that it was asked."""
@@ -170,8 +213,7 @@ class Forecaster:
     def _forecast(self, look: _Look, world: WorldSnapshot) -> Forecast:
         if look.refusal is not None:
             raise NoForecast(look.refusal)
-        deadline_s = time.monotonic() + self._timeout_s
-        return forecast(world, look.policy, look.dump, self._options, lambda: time.monotonic() < deadline_s)
+        return self._compute(world, look.policy, look.dump, self._options, self._timeout_s)
 
     def _outlooks(
         self, look: _Look, ids: Sequence[JobId], specs: Sequence[JobSpec], estimates: Sequence[Estimate | None]

@@ -190,13 +190,25 @@ class Settings(BaseSettings):
 
     # How it looks ahead.
     forecast_samples: int = _between(
-        20, 5, 1000, "Sampled futures behind a forecast; a long queue gets fewer. Twenty show a spread, more cost CPU."
+        16, 5, 1000, "Sampled futures behind a forecast; a long queue gets fewer. Sixteen show a spread, more cost CPU."
     )
     forecast_jobs_max: int = _between(
-        1000, 1, 100_000, "Unfinished jobs up to which there are forecasts: each future runs all of them to their end."
+        2000, 1, 100_000, "Unfinished jobs up to which there are forecasts: each future runs all of them to their end."
     )
     forecast_timeout_s: float = _between(
-        10.0, 0.1, 600.0, "A forecast that takes longer is given up, and says so: whoever asked is waiting for it."
+        10.0,
+        0.1,
+        600.0,
+        "A forecast that takes longer tells the futures it has, or is given up: whoever asked is waiting for it.",
+    )
+    forecast_period_s: float = _between(
+        5.0,
+        0.1,
+        3600.0,
+        "How often it is looked whether a job has no recent forecast on record, so that new jobs get one.",
+    )
+    forecast_cpu_ratio: float = _between(
+        0.1, 0.001, 1.0, "Share of one core that these unasked forecasts may take: a long queue is told of less often."
     )
 
     snapshots_kept: int = _between(
@@ -229,6 +241,9 @@ class Settings(BaseSettings):
     # What it keeps, and for how long.
     cycles_kept_s: float = _between(
         30 * _DAY_S, 3600.0, 3650 * _DAY_S, "Cycles older than this are forgotten: a month covers any question of why."
+    )
+    forecasts_kept_s: float = _between(
+        90 * _DAY_S, 3600.0, 3650 * _DAY_S, "Scored forecasts older than this are forgotten: a season shows any drift."
     )
     logs_kept_s: float = _between(
         7 * _DAY_S,

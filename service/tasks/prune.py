@@ -1,4 +1,5 @@
-"""Forgetting what has had its time: old cycles, consumed requests, expired keys, crowded curves, files of ended jobs.
+"""Forgetting what has had its time: old cycles, consumed requests, expired keys, crowded curves, old forecasts,
+files of ended jobs.
 
 Jobs, their stories, predictions, labels and models stay. Each step deletes a bounded number of rows in a transaction, so a
 scheduling cycle never waits for long; what one pass does not finish because it is interrupted, the next one does.
@@ -11,6 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Table, delete, func, select, update
 
 from policies.model.ids import JobId
+from service.db.forecast_tables import ForecastRow
 from service.db.progress import thin_progress
 from service.db.session import Database
 from service.db.tables import CycleRow, FactRow, IdempotencyKeyRow, JobRow, ProgressRow, table
@@ -28,6 +30,7 @@ class Pruned:
     facts: int
     idempotency_keys: int
     progress: int
+    forecasts: int
     jobs_with_files: int
 
 
@@ -38,6 +41,7 @@ def prune(database: Database, settings: Settings, now_s: float, delete_files: De
         facts=_prune_facts(database, settings, now_s),
         idempotency_keys=_prune_keys(database, settings, now_s),
         progress=_prune_progress(database, settings, now_s),
+        forecasts=_prune_forecasts(database, settings, now_s),
         jobs_with_files=0 if delete_files is None else _prune_files(database, settings, now_s, delete_files),
     )
 
@@ -74,6 +78,13 @@ def _prune_progress(database: Database, settings: Settings, now_s: float) -> int
         deleted += thinned
         if not thinned:
             return deleted
+
+
+def _prune_forecasts(database: Database, settings: Settings, now_s: float) -> int:
+    """What is not scored yet is waited for, however old."""
+    forecasts = table(ForecastRow)
+    old = forecasts.c.scored_at_s.is_not(None) & (forecasts.c.made_at_s < now_s - settings.forecasts_kept_s)
+    return _delete(database, settings, forecasts, forecasts.c.id, old)
 
 
 def _prune_files(database: Database, settings: Settings, now_s: float, delete_files: DeleteFiles) -> int:

@@ -1,0 +1,176 @@
+"""Stored forecasts: what was told of jobs, scored once it is known what became of them.
+
+Scoring reads the jobs' own rows and stories, so it can come late or twice and finds the same; it holds up no cycle.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from sqlalchemy import Column, Connection, Row, and_, bindparam, func, insert, or_, select, update
+
+from policies.lifecycle import JobState
+from policies.model.ids import JobId
+from policies.model.reasons import Reason
+from service.db.forecast_tables import ForecastRow
+from service.db.rows import Values, chunks
+from service.db.tables import JobEventRow, JobRow, table
+from service.forecast_scores import Milestone, Score, Scored, score
+
+_FORECASTS = table(ForecastRow)
+_JOBS = table(JobRow)
+_EVENTS = table(JobEventRow)
+_START = Milestone.START.value
+_STARTING = JobState.STARTING.value
+
+_BY_ITSELF = frozenset({JobState.SUCCEEDED, JobState.FAILED})
+"""How a job ends if nobody ends it. A walltime is known beforehand, so it counts as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One thing that a forecast said: quantiles of an instant, seconds since the Unix epoch."""
+
+    job_id: JobId
+    milestone: Milestone
+    made_at_s: float
+    cycle: int
+    policy: str
+    model_version: str
+    source: str
+    samples: int
+    gpus: int
+    p10_s: float
+    p50_s: float
+    p90_s: float
+
+
+class Telling(NamedTuple):
+    """When a job was first and last told of, and how often."""
+
+    first_s: float
+    last_s: float
+    times: int
+
+
+def store_forecasts(connection: Connection, told: Sequence[Told]) -> None:
+    """Insert, in one statement. Each job must exist."""
+    if told:
+        connection.execute(insert(_FORECASTS), [asdict(each) for each in told])
+
+
+def tellings(connection: Connection, jobs: Collection[JobId]) -> Mapping[JobId, Telling]:
+    """When these jobs were told of; those that never were are left out."""
+    found: dict[JobId, Telling] = {}
+    at_s = _FORECASTS.c.made_at_s
+    times = func.count(at_s.distinct())
+    for part in chunks(sorted(jobs)):
+        statement = (
+            select(_FORECASTS.c.job_id, func.min(at_s), func.max(at_s), times)
+            .where(_FORECASTS.c.job_id.in_(part))
+            .group_by(_FORECASTS.c.job_id)
+        )
+        found.update(
+            (JobId(job), Telling(first_s, last_s, count))
+            for job, first_s, last_s, count in connection.execute(statement)
+        )
+    return found
+
+
+def score_forecasts(connection: Connection, now_s: float, limit: int) -> int:
+    """Score at most ``limit`` forecasts whose milestone has been reached, or never will be; returns how many.
+
+    A start is scored against the job's first start after the telling. What a user cancelled has nothing to be compared
+    with: it is closed without a score. O(open forecasts of jobs that have started or ended).
+    """
+    forecasts, events = _FORECASTS.c, _EVENTS.c
+    ended = _JOBS.c.finished_at_s.is_not(None)
+    began = (events.job_id == forecasts.job_id) & (events.target == _STARTING) & (events.at_s >= forecasts.made_at_s)
+    started = and_(forecasts.milestone == _START, _JOBS.c.attempts > 0, select(events.id).where(began).exists())
+    columns: tuple[Column[Any], ...] = (
+        *(forecasts.id, forecasts.job_id, forecasts.milestone, forecasts.made_at_s),
+        *(forecasts.p10_s, forecasts.p50_s, forecasts.p90_s),
+        *(_JOBS.c.state, _JOBS.c.reason, _JOBS.c.finished_at_s),
+    )
+    statement = (
+        select(*columns)
+        .join_from(_FORECASTS, _JOBS, _JOBS.c.id == forecasts.job_id)
+        .where(forecasts.scored_at_s.is_(None), or_(ended, started))
+        .limit(limit)
+    )
+    rows = connection.execute(statement).all()
+    starts = _starts(connection, sorted({row.job_id for row in rows if row.milestone == _START}))
+    if rows:
+        scored = [_values(row, starts.get(row.job_id, ()), now_s) for row in rows]
+        connection.execute(update(_FORECASTS).where(forecasts.id == bindparam("at_id")), scored)
+    return len(rows)
+
+
+def _starts(connection: Connection, jobs: Sequence[int]) -> Mapping[int, Sequence[float]]:
+    """When these jobs got their GPUs, each time."""
+    events = _EVENTS.c
+    found: dict[int, list[float]] = {}
+    for part in chunks(jobs):
+        statement = select(events.job_id, events.at_s).where(events.job_id.in_(part), events.target == _STARTING)
+        for job, at_s in connection.execute(statement):
+            found.setdefault(job, []).append(at_s)
+    return found
+
+
+def _values(row: Row[Any], starts: Iterable[float], now_s: float) -> Values:
+    """The columns of a forecast whose milestone is settled."""
+    actual_s: float | None
+    if row.milestone == _START:
+        actual_s = min((at_s for at_s in starts if at_s >= row.made_at_s), default=None)
+    else:
+        by_itself = JobState(row.state) in _BY_ITSELF or row.reason == Reason.WALLTIME.value
+        actual_s = row.finished_at_s if by_itself else None
+    values: Values = {"at_id": row.id, "scored_at_s": now_s, "actual_at_s": actual_s}
+    found = score((row.p10_s, row.p50_s, row.p90_s), actual_s) if actual_s is not None else None
+    return values | (found._asdict() if found is not None else dict.fromkeys(Score._fields))
+
+
+def scored_forecasts(connection: Connection, since_s: float, newest: int) -> list[Scored]:
+    """The ``newest`` scored forecasts that were made since an instant, newest first."""
+    forecasts = _FORECASTS.c
+    statement = (
+        select(_FORECASTS)
+        .where(forecasts.error_s.is_not(None), forecasts.made_at_s >= since_s)
+        .order_by(forecasts.id.desc())
+        .limit(newest)
+    )
+    return [
+        Scored(
+            Milestone(row.milestone),
+            row.job_id,
+            row.p50_s - row.made_at_s,
+            row.gpus,
+            Score(row.error_s, row.inside, row.pinball_s),
+        )
+        for row in connection.execute(statement)
+    ]
+
+
+def forecasts_of(connection: Connection, job_id: int, after_id: int, limit: int) -> Sequence[Row[Any]]:
+    """What was told of a job, oldest first."""
+    forecasts = _FORECASTS.c
+    statement = select(_FORECASTS).where(forecasts.job_id == job_id, forecasts.id > after_id)
+    return connection.execute(statement.order_by(forecasts.id).limit(limit)).all()
+
+
+def newest_forecasts(connection: Connection, job_ids: Collection[int]) -> Mapping[int, Mapping[Milestone, Row[Any]]]:
+    """What was last told of each of these jobs that was told of, one row a milestone at most."""
+    if not job_ids:
+        return {}
+    forecasts = _FORECASTS.c
+    newest = (
+        select(forecasts.job_id, func.max(forecasts.made_at_s).label("made_at_s"))
+        .where(forecasts.job_id.in_(job_ids))
+        .group_by(forecasts.job_id)
+        .subquery()
+    )
+    same = and_(newest.c.job_id == forecasts.job_id, newest.c.made_at_s == forecasts.made_at_s)
+    found: dict[int, dict[Milestone, Row[Any]]] = {}
+    for row in connection.execute(select(_FORECASTS).join(newest, same)):
+        found.setdefault(row.job_id, {})[Milestone(row.milestone)] = row
+    return found
