@@ -1,12 +1,13 @@
 """The free GPUs of a cluster, indexed so that a gang finds its servers without a scan.
 
-Servers with equal GPU type and equal free count share a bucket, in all and rack by rack; a bit mask says which buckets
-hold anything. The pool knows nothing of jobs: whoever built it takes and gives placements.
+Servers with equal GPU type and equal free count share a level, in all and rack by rack. A level is a set of servers as the
+bits of one integer, and another integer says which levels hold anything: taking the first server of a level, or finding the
+least sufficient level, is a handful of machine operations even for thousands of servers. The pool knows nothing of jobs:
+whoever built it takes and gives placements.
 """
 
-from collections.abc import Iterator, Sequence
-
-from sortedcontainers import SortedList
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from policies.model.cluster import Cluster
 from policies.model.ids import ServerIndex
@@ -16,33 +17,52 @@ Grant = tuple[ServerIndex, int]
 """GPUs granted on one server."""
 
 
+def _lowest(servers: int) -> ServerIndex:
+    """The smallest index in a set that is not empty."""
+    return ServerIndex((servers & -servers).bit_length() - 1)
+
+
+def _ascending(servers: int) -> Iterator[ServerIndex]:
+    """The indices in a set."""
+    while servers:
+        low = servers & -servers
+        yield ServerIndex(low.bit_length() - 1)
+        servers ^= low
+
+
 class _Buckets:
-    """Servers by free GPUs: ``levels[f]`` holds those with exactly f > 0 free, in ascending index."""
+    """Servers by free GPUs: ``levels[f]`` holds those with exactly f > 0 free, as a set of bits."""
 
     __slots__ = ("levels", "mask", "total")
 
     def __init__(self) -> None:
-        self.levels: list[SortedList] = []
+        self.levels: list[int] = [0]
         self.mask = 0
         self.total = 0
 
+    def copy(self) -> "_Buckets":
+        """The same contents, to be changed independently."""
+        copied = _Buckets()
+        copied.levels, copied.mask, copied.total = list(self.levels), self.mask, self.total
+        return copied
+
     def fill(self, by_level: dict[int, list[int]]) -> None:
-        """Replace all contents at once."""
-        self.levels = [SortedList(by_level.get(level, ())) for level in range(max(by_level, default=0) + 1)]
+        """Replace all contents at once. O(servers)."""
+        self.levels = [_bits(by_level.get(level, ())) for level in range(max(by_level, default=0) + 1)]
         self.mask = sum(1 << level for level in by_level)
         self.total = sum(level * len(servers) for level, servers in by_level.items())
 
     def move(self, server: int, before: int, after: int) -> None:
-        """The server had ``before`` GPUs free and has ``after`` now (0: it is in no bucket). O(log servers)."""
+        """The server had ``before`` GPUs free and has ``after`` now (0: it is on no level)."""
+        levels, bit = self.levels, 1 << server
         if before:
-            bucket = self.levels[before]
-            bucket.remove(server)
-            if not bucket:
-                self.mask &= ~(1 << before)
+            left = levels[before] = levels[before] ^ bit
+            if not left:
+                self.mask ^= 1 << before
         if after:
-            while len(self.levels) <= after:
-                self.levels.append(SortedList())
-            self.levels[after].add(server)
+            while len(levels) <= after:
+                levels.append(0)
+            levels[after] |= bit
             self.mask |= 1 << after
         self.total += after - before
 
@@ -53,7 +73,7 @@ class _Buckets:
 
     def servers_with(self, gpus: int) -> int:
         """How many servers have at least ``gpus`` free. O(levels)."""
-        return sum(len(self.levels[level]) for level in range(gpus, self.mask.bit_length()))
+        return sum(self.levels[level].bit_count() for level in range(gpus, self.mask.bit_length()))
 
     def descending(self) -> Iterator[int]:
         """The free counts that occur, largest first."""
@@ -70,7 +90,7 @@ class _Buckets:
             usable = level - level % quantum
             if not usable:
                 break
-            here = len(self.levels[level])
+            here = self.levels[level].bit_count()
             if here * usable >= gpus:
                 return servers - (-gpus // usable)
             servers += here
@@ -80,27 +100,44 @@ class _Buckets:
     def greedy(self, gpus: int, quantum: int) -> list[Grant]:
         """Fullest servers first, the last one best fit to the remainder. The caller knows that enough is free."""
         grants: list[Grant] = []
-        taken_of_level: dict[int, int] = {}
+        left = _Left(self)
         for level in self.descending():
             usable = level - level % quantum
-            for server in self.levels[level]:
+            while left.servers[level]:
                 if usable >= gpus:
-                    return [*grants, (self._last(gpus, taken_of_level), gpus)]
-                grants.append((server, usable))
-                taken_of_level[level] = taken_of_level.get(level, 0) + 1
+                    last = left.best_fit(gpus)
+                    assert last is not None
+                    return [*grants, (last, gpus)]
+                grants.append((left.take(level), usable))
                 gpus -= usable
         raise AssertionError("fewer GPUs than servers_needed counted")
 
-    def _last(self, gpus: int, taken_of_level: dict[int, int]) -> ServerIndex:
-        """Best fit among the servers that are not taken; of each level the first few are."""
-        level = self.smallest(gpus)
-        while taken_of_level.get(level, 0) == len(self.levels[level]):
-            level = self.smallest(level + 1)
-        return ServerIndex(self.levels[level][taken_of_level.get(level, 0)])
+
+class _Left:
+    """Buckets from which servers are taken one by one, without changing them."""
+
+    __slots__ = ("mask", "servers")
+
+    def __init__(self, buckets: _Buckets) -> None:
+        self.servers = list(buckets.levels)
+        self.mask = buckets.mask
+
+    def take(self, level: int) -> ServerIndex:
+        """The first server of a level that has any."""
+        servers = self.servers[level]
+        left = self.servers[level] = servers & (servers - 1)
+        if not left:
+            self.mask ^= 1 << level
+        return _lowest(servers)
+
+    def best_fit(self, gpus: int) -> ServerIndex | None:
+        """Take the first server with the smallest sufficient count; None if none has enough."""
+        above = self.mask >> gpus
+        return self.take(gpus + (above & -above).bit_length() - 1) if above else None
 
 
 class _TypePool:
-    """All servers of one GPU type: ``all``, and the same by rack where there is more than one."""
+    """All servers of one GPU type: ``all``, and the same by rack; a single rack is ``all`` itself."""
 
     __slots__ = ("all", "racks")
 
@@ -112,15 +149,26 @@ class _TypePool:
         """Build all buckets at once, in O(servers)."""
         together: dict[int, list[int]] = {}
         for rack, levels in by_rack.items():
-            self.racks[rack] = _Buckets()
+            self.racks[rack] = self.all if len(by_rack) == 1 else _Buckets()
             self.racks[rack].fill(levels)
             for level, servers in levels.items():
                 together.setdefault(level, []).extend(servers)
         self.all.fill(together)
 
+    def add_rack(self, rack: str) -> None:
+        """Know this rack, empty so far."""
+        if not self.racks:
+            self.racks[rack] = self.all
+        elif rack not in self.racks:
+            for name, buckets in self.racks.items():
+                self.racks[name] = buckets.copy() if buckets is self.all else buckets
+            self.racks[rack] = _Buckets()
+
     def move(self, rack: str, server: int, before: int, after: int) -> None:
+        """One server's free count changed."""
         self.all.move(server, before, after)
-        self.racks[rack].move(server, before, after)
+        if (buckets := self.racks[rack]) is not self.all:
+            buckets.move(server, before, after)
 
     def fewest(self, gpus: int, quantum: int) -> list[Grant] | None:
         """Fewest servers, then fewest racks; see :meth:`FreePool.fewest_servers`."""
@@ -142,40 +190,39 @@ class _TypePool:
         used: dict[str, None] = {}
         for level in self.all.descending():
             usable = level - level % quantum
-            wanted = min(servers - 1 - len(grants), len(self.all.levels[level]))
+            wanted = min(servers - 1 - len(grants), self.all.levels[level].bit_count())
             if not wanted:
                 break
             offers = {name: b.levels[level] for name, b in self.racks.items() if b.mask >> level & 1}
-            for name in sorted(offers, key=lambda name: (name not in used, -len(offers[name]), name)):
-                picked = offers[name][:wanted]
-                grants += [(ServerIndex(server), usable) for server in picked]
+            for name in sorted(offers, key=lambda name: (name not in used, -offers[name].bit_count(), name)):
+                picked = list(islice(_ascending(offers[name]), wanted))
+                grants += [(server, usable) for server in picked]
                 used[name] = None
                 gpus -= usable * len(picked)
                 wanted -= len(picked)
                 if not wanted:
                     break
-        taken = {server for server, _ in grants}
+        taken = _bits(server for server, _ in grants)
         near = (self._first_fit_level(self.racks[name], gpus, taken) for name in used)
         best = min((found for found in near if found), default=None)
         best = best or self._first_fit_level(self.all, gpus, taken)
         if best is None:
             raise AssertionError("fewer GPUs than servers_needed counted")
-        return [*grants, (ServerIndex(best[1]), gpus)]
+        return [*grants, (best[1], gpus)]
 
     @staticmethod
-    def _first_fit_level(buckets: _Buckets, gpus: int, taken: set[ServerIndex]) -> tuple[int, int] | None:
+    def _first_fit_level(buckets: _Buckets, gpus: int, taken: int) -> tuple[int, ServerIndex] | None:
         """(free count, server) of the best fit outside ``taken``."""
         level = buckets.smallest(gpus)
         while level:
-            for server in buckets.levels[level]:
-                if server not in taken:
-                    return level, server
+            if servers := buckets.levels[level] & ~taken:
+                return level, _lowest(servers)
             level = buckets.smallest(level + 1)
         return None
 
 
 class FreePool:
-    """Free GPUs per server; mutable, owned by whoever built it. Each operation is O(log servers) per share.
+    """Free GPUs per server; mutable, owned by whoever built it. Each operation is O(1) set operations per share.
 
     ``total`` is the number of free GPUs, ``servers_with_free`` the number of servers that have any. A server that takes no
     work (down, drained) simply has none free. A gang never mixes GPU types.
@@ -218,14 +265,18 @@ class FreePool:
 
     def free_of_type(self, gpu_type: str | None) -> int:
         """Free GPUs of one type; None: the largest total over single types, since a gang never mixes them."""
-        return max((pool.all.total for pool in self._of(gpu_type)), default=0)
+        if gpu_type is None:
+            return self.total if len(self._types) == 1 else max((p.all.total for p in self._types.values()), default=0)
+        pool = self._types.get(gpu_type)
+        return 0 if pool is None else pool.all.total
 
     def set_free(self, server: ServerIndex, gpus: int, cluster: Cluster | None = None) -> None:
         """The server has ``gpus`` free from now on. The next unknown index appends a server: ``cluster`` describes it."""
         if server == len(self._free):
             self._append(cluster)
-        self._check(server, gpus)
-        self._move(server, gpus)
+        if gpus != self._free[server]:
+            self._check(server, gpus)
+            self._move(server, gpus)
 
     def take(self, placement: Placement) -> None:
         """Its GPUs are no longer free. ValueError, and no change, if one server has too few."""
@@ -243,13 +294,13 @@ class FreePool:
 
     def best_fit(self, gpus: int, gpu_type: str | None) -> ServerIndex | None:
         """The server with the smallest sufficient free count, ties by index; None if no single server has enough."""
-        best = None
+        best: tuple[int, ServerIndex] | None = None
         for pool in self._of(gpu_type):
             level = pool.all.smallest(gpus)
             if level:
-                found = (level, pool.all.levels[level][0])
+                found = (level, _lowest(pool.all.levels[level]))
                 best = found if best is None or found < best else best
-        return None if best is None else ServerIndex(best[1])
+        return None if best is None else best[1]
 
     def fewest_servers(self, gpus: int, gpu_type: str | None, quantum: int = 1) -> list[Grant] | None:
         """Fullest servers first, as few of them as possible, then in as few racks; the last is best fit to the remainder.
@@ -289,12 +340,12 @@ class FreePool:
         if gpu_type in self._types:
             buckets = self._types[gpu_type].all
             for level in buckets.descending():
-                for server in buckets.levels[level]:
-                    yield ServerIndex(server), level
+                for server in _ascending(buckets.levels[level]):
+                    yield server, level
 
-    def _of(self, gpu_type: str | None) -> Sequence[_TypePool]:
+    def _of(self, gpu_type: str | None) -> Iterable[_TypePool]:
         if gpu_type is None:
-            return list(self._types.values())
+            return self._types.values()
         pool = self._types.get(gpu_type)
         return () if pool is None else (pool,)
 
@@ -309,14 +360,17 @@ class FreePool:
             pool.move(rack, server, before, after)
             self._free[server] = after
             self.total += after - before
-            self.servers_with_free += (after > 0) - (before > 0)
+            if not before:
+                self.servers_with_free += 1
+            elif not after:
+                self.servers_with_free -= 1
 
     def _append(self, cluster: Cluster | None) -> None:
         if cluster is None or len(cluster.servers) <= len(self._free):
             raise ValueError(f"server {len(self._free)} is new: give the cluster that describes it")
         server = cluster.servers[len(self._free)]
         pool = self._types.setdefault(server.gpu_type, _TypePool())
-        pool.racks.setdefault(server.rack, _Buckets())
+        pool.add_rack(server.rack)
         self._place.append((pool, server.rack))
         self._capacity.append(server.gpus)
         self._free.append(0)
@@ -325,15 +379,21 @@ class FreePool:
 def _distinct(buckets: _Buckets, sizes: Sequence[int]) -> list[ServerIndex] | None:
     """Distinct servers for the sizes, each best fit, which blocks no other size that another choice could serve: a server
     that is large enough for both is left to the larger one if there is a smaller for the other."""
-    taken_of_level: dict[int, int] = {}
+    left = _Left(buckets)
     servers: list[ServerIndex] = []
     for size in sizes:
-        level = buckets.smallest(size)
-        while level and taken_of_level.get(level, 0) == len(buckets.levels[level]):
-            level = buckets.smallest(level + 1)
-        if not level:
+        server = left.best_fit(size)
+        if server is None:
             return None
-        taken = taken_of_level.get(level, 0)
-        servers.append(ServerIndex(buckets.levels[level][taken]))
-        taken_of_level[level] = taken + 1
+        servers.append(server)
     return servers
+
+
+def _bits(servers: Iterable[int]) -> int:
+    """A set of servers. O(n), which a sum of powers of two is not."""
+    flags = bytearray()
+    for server in servers:
+        if server >> 3 >= len(flags):
+            flags.extend(bytes((server >> 3) + 1 - len(flags)))
+        flags[server >> 3] |= 1 << (server & 7)
+    return int.from_bytes(flags, "little")
