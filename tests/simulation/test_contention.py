@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import inf
 
 import pytest
@@ -136,6 +137,20 @@ def test_a_change_of_speed_after_the_stop_was_sent_moves_the_finish() -> None:
         end = machines.end(b)
         assert end.exit_code == code
         assert (end.at_s, end.iteration) == pytest.approx((end_s, iteration))
+
+
+def test_events_that_were_overtaken_fall_due_once_and_breed_nothing() -> None:
+    """A looks for its finish at 200 and finds 295, alone from 205 on 265; C and D put it off to 322.7: 295 means nothing then."""
+    machines = Machines(FOUR)
+    a = machines.launch(1, 100.0, on(0, 1))
+    for at_s, job, duration_s in ((10.0, 2, 65.0), (206.0, 3, 1000.0), (210.0, 4, 1000.0)):
+        machines.until(at_s)
+        machines.launch(job, duration_s, on(0, 1))
+    machines.until(300.0)
+    before = machines.clock.events
+    machines.until(330.0)
+    assert machines.ends()[a] == pytest.approx(210.0 + 4.0 * (100.0 - 5.0 - 65.0 - 0.5 - 4.0 / 3.0))
+    assert machines.clock.events == before + 1
 
 
 # Against an independent integration.
@@ -312,3 +327,23 @@ def test_every_end_is_where_an_independent_integration_puts_it(orders: list[Orde
     for attempt, (at_s, iterations) in expected.items():
         assert found[attempt][0] == pytest.approx(at_s, abs=1e-6)
         assert found[attempt][1] == pytest.approx(iterations, abs=1e-6)
+
+
+@given(stories(forced=False), CONTENTIONS)
+@settings(max_examples=60, deadline=None)
+def test_one_job_more_makes_no_other_end_earlier(orders: list[Order], contention: Contention) -> None:
+    """By induction over time: where nobody has ended earlier so far, every server carries at least as many."""
+    fewer, more = simulate(orders[1:], contention), simulate(orders, contention)
+    assert all(more[attempt][0] >= at_s - 1e-6 for attempt, (at_s, _) in fewer.items())
+
+
+@given(stories(), CONTENTIONS)
+@settings(max_examples=60, deadline=None)
+def test_all_work_is_done_once(orders: list[Order], contention: Contention) -> None:
+    """A job whose last attempt nobody ends finishes with all its iterations, however often its speed has changed."""
+    found = simulate(orders, contention)
+    for order in orders:
+        attempts = [end for attempt, end in found.items() if attempt.startswith(f"{order.job}.")]
+        assert all(earlier[1] <= later[1] for earlier, later in pairwise(attempts))
+        if order.launches[-1][1] is None:
+            assert attempts[-1][1] == pytest.approx(10.0 * order.duration_s, rel=1e-12)
