@@ -104,7 +104,11 @@ class Difference:
 
 @dataclass(slots=True)
 class Comparison:
-    """Two decisions on one world, until it is known that the first one was carried out."""
+    """Two decisions on one world, until it is known that the first one was carried out.
+
+    ``gpus`` are of all jobs that either starts or the shadow stops, ``lost_gpu_s`` of all that either stops, ``attempts`` of
+    those that the first one starts, before it does.
+    """
 
     at_s: float
     starts_first: dict[JobId, Placement]
@@ -113,6 +117,7 @@ class Comparison:
     stops_shadow: dict[JobId, JobId | None]
     gpus: dict[JobId, int]
     lost_gpu_s: dict[JobId, float]
+    attempts: dict[JobId, int]
     changes: Sequence[Change]
     why_waits: Mapping[JobId, Explanation]
     cycle: int | None = None
@@ -140,6 +145,7 @@ def compare(
         stops_shadow,
         {job: jobs[job].spec.gpus for job in (*starts_first, *starts_shadow, *stops_shadow)},
         {job: jobs[job].spec.gpus * jobs[job].lost_s(view.now_s) for job in (*stops_first, *stops_shadow)},
+        {job: jobs[job].attempts for job in starts_first},
         [change for change in changes if change.kind in _NOTED],
         why_waits,
     )
@@ -151,7 +157,12 @@ def carried_out(view: ClusterView, seen: Comparison) -> Comparison | None:
     ``view`` is the world as it is now. Where the first policy's decision on a job did not come true, neither counts. O(actions).
     """
     jobs = view.jobs
-    starts = {job: placed for job, placed in seen.starts_first.items() if job in jobs and jobs[job].placement == placed}
+    # An attempt with the same placement may be the one before, whose end was taken back together with the new start.
+    starts = {
+        job: placed
+        for job, placed in seen.starts_first.items()
+        if job in jobs and jobs[job].attempts > seen.attempts[job] and jobs[job].placement is not None
+    }
     stops = {
         job: why for job, why in seen.stops_first.items() if job in jobs and jobs[job].state is JobState.PREEMPTING
     }

@@ -177,6 +177,7 @@ def test_placements_of_starts_that_both_made() -> None:
         {},
         dict.fromkeys(numbers, 4),
         {},
+        {},
         [],
         {},
     )
@@ -275,6 +276,14 @@ def test_every_gpu_second_is_agreed_or_not(first: str, other: str, seed: int) ->
     told = totals(story).starts
     held_gpu_s = sum(story.record(name).held_gpu_s for name in story.ids)
     assert told.both_gpu_s + told.first_only_gpu_s == pytest.approx(held_gpu_s)
+    assert told.both + told.first_only == sum(story.record(name).attempts for name in story.ids)
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(st.sampled_from(NAMES), st.sampled_from(NAMES), SEEDS)
+def test_a_start_that_was_taken_back_is_not_counted(first: str, other: str, seed: int) -> None:
+    story = crowd(seed, beside(first, other), store=Flaky(seed, failing=0.0, stale=0.2)).to_the_end()
+    told = totals(story).starts
     assert told.both + told.first_only == sum(story.record(name).attempts for name in story.ids)
 
 
