@@ -14,9 +14,9 @@ from service.cli.compare import Plan
 from service.cli.fail import fail
 from service.cli.workload import report_skipped
 from service.cluster_file import ClusterFileError, load_cluster
-from service.sim.experiment import NETWORKS
 from service.sim.faults import NO_FAULTS, FaultPlan
 from service.sim.faults_file import MTBF_S_MIN, SHAPE_MAX, SHAPE_MIN, FaultsError, load_faults, parse_drain
+from service.sim.network import NetworkError, parse_network
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.model import Workload
 from service.sim.workloads.table import read_workload
@@ -35,8 +35,10 @@ def _seconds(flag: str, text: str, least_s: float = 0.0) -> Any:
 
 def _known_network(value: str) -> str:
     """Option callback."""
-    if value not in NETWORKS:
-        raise typer.BadParameter(f"{value!r} is unknown; use {' or '.join(NETWORKS)}")
+    try:
+        parse_network(value)
+    except NetworkError as error:
+        raise typer.BadParameter(str(error)) from error
     return value
 
 
@@ -65,7 +67,8 @@ NetworkOption = Annotated[
     typer.Option(
         "--network",
         callback=_known_network,
-        help="reserved: each GPU owns its share of the NIC; contended: jobs that straddle servers share it.",
+        help="reserved: each GPU owns its share of the NIC; contended: jobs that straddle servers share it; "
+        "or contended:xi1=X,a=Y,xi2=Z.",
     ),
 ]
 LaunchLatencyOption = Annotated[

@@ -35,14 +35,12 @@ from service.sim.results import JobOutcome, Simulation, Span, Unfinished, summar
 from service.sim.work import JobTruth
 from service.sim.workloads.model import Workload
 
-NETWORKS = ("reserved", "contended")
-
 
 @dataclass(frozen=True, slots=True)
 class SimulationOptions:
     """Costs and choices of a run; defaults as those of ``sooner sim run``. Seconds.
 
-    ``network``: one of :data:`NETWORKS`: each GPU owns its share of its server's NIC, or jobs that straddle servers share it.
+    ``network``: as :func:`service.sim.network.parse_network` takes it.
     ``faults``: what goes wrong by itself, by default nothing.
     ``keep_spans``: remember every attempt of every job, which a report's pictures need and a large run has no room for.
     """
