@@ -11,7 +11,6 @@ Everything runs on the real engine with the memory store, the simulated executor
 A check looks at what happened since the last ``until`` and must name all of it, in order.
 """
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -34,8 +33,12 @@ from service.engine.record import JobRecord
 from service.engine.world import Costs
 from service.sim.clock import Priority, SimClock
 from service.sim.executor import ExecutorCosts, SimulatedExecutor
+from service.sim.network import network_of
 from service.sim.work import JobTruth
 from tests.scenarios.checks import assert_sane
+
+CYCLES_MAX = 50_000
+"""More than any scenario needs to its end: one that needs more goes round in circles."""
 
 
 def policy(name: str, **options: object) -> Policy[Any]:
@@ -126,6 +129,7 @@ class Story:
         settings: EngineSettings | None = None,
         store: Store | None = None,
         names: Sequence[Server] | None = None,
+        network: str = "reserved",
     ) -> None:
         self.cluster = Cluster("scenario", tuple(names) if names is not None else servers(shape))
         self.clock = SimClock()
@@ -133,7 +137,9 @@ class Story:
         self.store = store or self.memory
         self.truths: dict[JobId, JobTruth] = {}
         self.costs = costs or ExecutorCosts(restart_s=0.0)
-        self.executor = SimulatedExecutor(self.clock, self.cluster, self.truths, self.costs)
+        self.executor = SimulatedExecutor(
+            self.clock, self.cluster, self.truths, self.costs, network_of(network, self.cluster)
+        )
         self.wire = Wire(self.executor)
         self.told = Told()
         self.log = Log()
@@ -160,6 +166,7 @@ class Story:
         at_s: float = 0.0,
         predicted: float | tuple[float, ...] | str | None = "truth",
         times: IterationTimes | None = None,
+        iterations: float | None = None,
         **spec: Any,
     ) -> Self:
         """Submit a job at ``at_s``. ``predicted``: seconds, points, None for no estimate; by default the truth."""
@@ -173,7 +180,7 @@ class Story:
         spec.setdefault("preemption", PreemptionSignal())
         spec.setdefault("user", "u")
         full = JobSpec(name=name, gpus=gpus, **spec)
-        self.truths[job_id] = JobTruth(runs_s, None, times)
+        self.truths[job_id] = JobTruth(runs_s, iterations, times)
         at_s = max(at_s, self.clock.now_s())
 
         def arrive() -> None:
@@ -247,13 +254,13 @@ class Story:
         """Until nothing is left to happen."""
         self.log.seen = len(self.log.events)
         self.cycle()
-        for _ in itertools.count():
+        for _ in range(CYCLES_MAX):
             instant_s = self._next_instant_s()
             if instant_s is None:
                 return self
             self.clock.advance(instant_s)
             self.cycle()
-        return self
+        raise AssertionError(f"no end by {self.clock.now_s()} s")
 
     def cycle(self) -> CycleOutcome:
         """One pass, after which the world must be sane."""
