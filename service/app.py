@@ -17,7 +17,6 @@ from typing import Any
 import uvicorn
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from policies.base import Policy
 from policies.model.estimate import PredictionRequest
 from policies.model.ids import AttemptId, JobId, ServerIndex
 from policies.model.reasons import Explanation
@@ -38,6 +37,7 @@ from service.engine.cycle import EngineSettings
 from service.engine.engine import Engine, Ports
 from service.engine.events import Report
 from service.engine.ports import Executor
+from service.engine.watch import WatchingPolicy, WatchingSink
 from service.engine.world import Costs
 from service.executors.fake import FakeExecutor
 from service.executors.gpus import GpuInfo, detect, local_cluster
@@ -45,9 +45,11 @@ from service.executors.local import LocalExecutor
 from service.forecast_process import ForecastProcess
 from service.forecasting import Forecaster
 from service.settings import Settings, SettingsError
-from service.sim.replay import Recorder, RecordingSink
+from service.shadowing import Shadowing, make_shadow
+from service.sim.replay import Recorder
 from service.startup import StartError, bind, configured_options, configured_policy, exclusive, listen, open_current
 from service.tasks.forecasts import ForecastKeeper
+from service.tasks.limited import Limited
 from service.tasks.loop import LoopSettings, SchedulerLoop
 from service.tasks.polling import PolledExecutor
 from service.tasks.prune import prune
@@ -112,6 +114,7 @@ class Service:
             jobs_max=settings.snapshot_jobs_max,
             kept=settings.snapshots_kept,
         )
+        self.shadow = make_shadow(settings, self.recorder, Limited())
         gpus = detect(visible=os.environ.get("CUDA_VISIBLE_DEVICES")) if settings.executor == "local" else None
         wanted = load_cluster(settings.cluster) if settings.cluster else local_cluster(settings.virtual_gpus, gpus)
         self.database = open_current(settings.database_url)
@@ -125,7 +128,7 @@ class Service:
         self.executor = PolledExecutor(self._executor(stack, gpus), self._keep_progress)
         self.store = SqlStore(self.database, fencing_token=self.lease.token)
         self.predictor = LivePredictor()
-        self.engine = self._engine(self.recorder)
+        self.engine = self._engine([self.recorder] if self.shadow is None else [self.recorder, self.shadow])
         self._warm()
         self.trainer = Trainer(self.database, settings, self.predictor, self.clock.now_s)
         self.trainer.recover()
@@ -144,6 +147,7 @@ class Service:
         self.forecaster = Forecaster(
             self.loop, self.clock.now_s, self.predictor.preview, settings, self.forecasting, self.keeper.keep
         )
+        self.shadowing = Shadowing(self.shadow, self.loop)
         self.server = uvicorn.Server(
             uvicorn.Config(
                 create_app(self._dependencies()), log_config=None, access_log=False, timeout_graceful_shutdown=5
@@ -199,12 +203,14 @@ class Service:
         stack.callback(self.local.close)
         return self.local
 
-    def _engine(self, policy: Policy[Any]) -> Engine[Any]:
+    def _engine(self, watching: Sequence[WatchingPolicy]) -> Engine[Any]:
+        """``watching``: the policy inside those who look on, each inside the next."""
         settings = self.settings
+        sink = WatchingSink(log.LogSink(), watching)
         return Engine(
-            policy,
+            watching[-1],
             self.cluster,
-            Ports(self.store, self.executor, self.clock, self.predictor, RecordingSink(log.LogSink(), self.recorder)),
+            Ports(self.store, self.executor, self.clock, self.predictor, sink),
             Costs(settings.checkpoint_s, settings.restart_s),
             EngineSettings(
                 retry_backoff_s=settings.retry_backoff_s,
@@ -297,6 +303,8 @@ class Service:
             plan=self.forecaster.plan,
             recorded=self.recorder.cycles,
             snapshot=self.recorder.snapshot,
+            shadow=self.shadowing.report,
+            shadow_opinion=self.shadowing.opinion,
         )
 
     def _migrated(self) -> bool:

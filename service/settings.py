@@ -129,6 +129,21 @@ class Settings(BaseSettings):
         default_factory=dict,
         description="Further options of the policy as name=value,name=value; its own defaults otherwise.",
     )
+    shadow_policy: str = Field(
+        "",
+        max_length=64,
+        description="A second policy that decides beside the first and changes nothing, to compare them; empty for none.",
+    )
+    shadow_options: Pairs = Field(
+        default_factory=dict,
+        description="Options of the second policy as name=value,name=value; the settings above stand in for those left out.",
+    )
+    shadow_budget_s: float = _between(
+        0.25,
+        0.001,
+        60.0,
+        "A decision of the second policy that takes longer is left out: the loop waits for it, and it must not wait long.",
+    )
     over_run: Literal["double", "attained"] = Field(
         "double",
         description="What is left of a job that outlives its prediction: up to the next doubling, or as much as it had.",

@@ -8,7 +8,18 @@ from fastapi.openapi.utils import get_openapi
 from service.api import problems
 from service.api.deps import ApiDependencies
 from service.api.idempotency import Keys
-from service.api.routers import attempts, cluster, cycles, forecast, health, job_details, jobs, learning, simulations
+from service.api.routers import (
+    attempts,
+    cluster,
+    cycles,
+    forecast,
+    health,
+    job_details,
+    jobs,
+    learning,
+    shadow,
+    simulations,
+)
 from service.api.routers.common import ProblemDocument
 from service.api.security import Door
 
@@ -29,7 +40,7 @@ def create_app(dependencies: ApiDependencies) -> FastAPI:
     app.state.idempotency_keys = Keys(
         dependencies.database, dependencies.now_s, dependencies.settings.idempotency_kept_s
     )
-    for module in (jobs, job_details, forecast, attempts, cluster, learning, cycles, simulations, health):
+    for module in (jobs, job_details, forecast, attempts, cluster, learning, cycles, shadow, simulations, health):
         app.include_router(module.routes)
     problems.install(app)
     app.add_middleware(Door, settings=dependencies.settings, token=dependencies.token)

@@ -20,6 +20,7 @@ from service.db.session import Database
 from service.engine.events import Fact
 from service.forecasting import Planned
 from service.settings import Settings
+from service.shadowing import JobOpinion, ShadowReport
 from service.sim.forecast import Forecast
 from service.sim.replay import CycleSnapshot
 
@@ -85,7 +86,8 @@ class ApiDependencies:
     ``explain`` is None for a job that the loop does not hold (ended, or not seen yet). ``train`` starts a retraining and
     returns its run's id, ``promote`` makes a model the champion; both raise :class:`Refused`. ``migrated`` says whether
     the schema is this program's. ``forecast`` raises :class:`~service.sim.forecast.NoForecast`; it and ``plan`` take
-    seconds for a long queue. ``recorded`` are the cycles of which ``snapshot`` has one, newest first.
+    seconds for a long queue. ``recorded`` are the cycles of which ``snapshot`` has one, newest first. ``shadow`` is None
+    without a second policy, ``shadow_opinion`` also where that has nothing to say of a job.
     """
 
     settings: Settings
@@ -107,6 +109,8 @@ class ApiDependencies:
     plan: Callable[[Sequence[JobSpec]], Planned]
     recorded: Callable[[], Sequence[int]]
     snapshot: Callable[[int], CycleSnapshot | None]
+    shadow: Callable[[], ShadowReport | None]
+    shadow_opinion: Callable[[JobId], JobOpinion | None]
 
 
 async def _dependencies(request: Request) -> ApiDependencies:

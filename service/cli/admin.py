@@ -40,6 +40,12 @@ def serve_command(
         str | None, typer.Option("--executor", help="local (processes) or fake (a timed imitation).")
     ] = None,
     policy: Annotated[str | None, typer.Option("--policy", help="Scheduling policy by name.")] = None,
+    shadow_policy: Annotated[
+        str | None,
+        typer.Option(
+            "--shadow-policy", help="A second policy that decides beside it and changes nothing: `sooner shadow`."
+        ),
+    ] = None,
     data_dir: DataDirOption = None,
 ) -> None:
     """Run the service until Ctrl-C or SIGTERM. Every other setting is an environment variable: see `sooner config show`."""
@@ -51,6 +57,7 @@ def serve_command(
             "cluster": cluster,
             "executor": executor,
             "policy": policy,
+            "shadow_policy": shadow_policy,
             "data_dir": data_dir,
         }
     )

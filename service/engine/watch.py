@@ -8,6 +8,9 @@ from policies.model.decision import Change, Decision
 from policies.model.ids import JobId
 from policies.model.reasons import Explanation
 from policies.model.view import ClusterView
+from service.engine.events import JobEvent
+from service.engine.ports import CycleBatch, Sink
+from service.engine.record import JobRecord
 
 
 class WatchingPolicy:
@@ -36,6 +39,27 @@ class WatchingPolicy:
     def explain(self, view: ClusterView, state: Any, job: JobId) -> Explanation:
         """The inner policy's."""
         return self.inner.explain(view, state, job)
+
+    def committed(self, cycle: int) -> None:
+        """The newest decision belongs to this cycle, and it is committed."""
+
+
+class WatchingSink:
+    """Tells those who look on which decisions were committed, and passes everything on."""
+
+    def __init__(self, inner: Sink, watching: Sequence[WatchingPolicy]) -> None:
+        self._inner = inner
+        self._watching = watching
+
+    def transition(self, event: JobEvent, job: JobRecord) -> None:
+        """Pass on."""
+        self._inner.transition(event, job)
+
+    def cycle(self, batch: CycleBatch) -> None:
+        """Tell, and pass on."""
+        for policy in self._watching:
+            policy.committed(batch.cycle)
+        self._inner.cycle(batch)
 
 
 def unwatched(policy: Policy[Any]) -> Policy[Any]:

@@ -13,9 +13,7 @@ from typing import Any
 from policies.base import Policy
 from policies.model.decision import Action, Change, Decision
 from policies.model.view import ClusterView
-from service.engine.events import JobEvent
-from service.engine.ports import CycleBatch, Sink
-from service.engine.record import JobRecord, ServerRecord, StoredWorld
+from service.engine.record import ServerRecord, StoredWorld
 from service.engine.watch import WatchingPolicy
 from service.engine.world import World, world_of
 from service.sim.snapshot import WorldSnapshot, take
@@ -114,20 +112,3 @@ class Recorder(WatchingPolicy):
     def snapshot(self, cycle: int) -> CycleSnapshot | None:
         """What was kept of a cycle."""
         return self._snapshots.get(cycle)
-
-
-class RecordingSink:
-    """Tells a recorder which decisions were committed, and passes everything on."""
-
-    def __init__(self, inner: Sink, recorder: Recorder) -> None:
-        self._inner = inner
-        self._recorder = recorder
-
-    def transition(self, event: JobEvent, job: JobRecord) -> None:
-        """Pass on."""
-        self._inner.transition(event, job)
-
-    def cycle(self, batch: CycleBatch) -> None:
-        """Note, and pass on."""
-        self._recorder.committed(batch.cycle)
-        self._inner.cycle(batch)

@@ -33,6 +33,7 @@ from service.db.tables import ServerRow, table
 from service.executors.logs import LogChunk
 from service.forecasting import Planned, PlannedJob
 from service.settings import Settings
+from service.shadowing import JobOpinion, ShadowReport
 from service.sim.forecast import Forecast, JobForecast, NoForecast
 from service.sim.replay import CycleSnapshot
 from tests.api.client import client_of
@@ -72,6 +73,8 @@ class World:
     planned: list[JobSpec] = field(default_factory=list)
     outlook: JobForecast | None = None
     snapshots: dict[int, CycleSnapshot] = field(default_factory=dict)
+    shadow: ShadowReport | None = None
+    opinions: dict[JobId, JobOpinion] = field(default_factory=dict)
 
     def dependencies(self) -> ApiDependencies:
         return ApiDependencies(
@@ -94,6 +97,8 @@ class World:
             plan=self._plan,
             recorded=lambda: sorted(self.snapshots, reverse=True),
             snapshot=lambda cycle: self.snapshots.get(cycle),
+            shadow=self._shadow,
+            shadow_opinion=self._shadow_opinion,
         )
 
     def _waits_for_the_loop(self) -> None:
@@ -155,6 +160,14 @@ class World:
             self.now_s,
             [PlannedJob(spec, estimate, find(pool, cluster, spec), True, self.outlook, reason) for spec in specs],
         )
+
+    def _shadow(self) -> ShadowReport | None:
+        self._waits_for_the_loop()
+        return self.shadow
+
+    def _shadow_opinion(self, job: JobId) -> JobOpinion | None:
+        self._waits_for_the_loop()
+        return self.opinions.get(job)
 
     def _promote(self, model_id: str) -> None:
         self._waits_for_the_loop()

@@ -16,10 +16,11 @@ from policies.model.reasons import Explanation
 from policies.registry import make_policy
 from service.cycle_file import CycleFileError, cycle_document, read_cycle
 from service.engine.ports import CycleBatch
+from service.engine.watch import WatchingSink
 from service.engine.world import Costs, World
 from service.sim.experiment import SimulationOptions, Simulator
 from service.sim.jobs import prepare
-from service.sim.replay import CycleSnapshot, Recorder, RecordingSink, replay
+from service.sim.replay import CycleSnapshot, Recorder, replay
 from service.sim.workloads.model import Workload, WorkloadJob
 
 CLUSTER = Cluster("two", (Server("a", 4, nic_bytes_s=1e9), Server("b", 2, nic_bytes_s=1e9)))
@@ -52,7 +53,7 @@ def recorded(
         prepare(workload, CLUSTER).jobs, CLUSTER, recorder, "oracle", SimulationOptions(restart_s=0.0)
     )
     ports = simulator.engine._ports
-    simulator.engine._ports = replace(ports, sink=RecordingSink(ports.sink, recorder))
+    simulator.engine._ports = replace(ports, sink=WatchingSink(ports.sink, [recorder]))
     simulator.run()
     return recorder
 
@@ -187,7 +188,7 @@ def test_batches_go_on_to_the_inner_sink() -> None:
         def cycle(self, batch: object) -> None:
             seen.append(batch)
 
-    sink = RecordingSink(Keeps(), Recorder(make_policy("fifo"), {}, jobs_max=1, kept=1))
+    sink = WatchingSink(Keeps(), [Recorder(make_policy("fifo"), {}, jobs_max=1, kept=1)])
     batch = CycleBatch(1, 0.0, (), ())
     sink.cycle(batch)
     assert seen == [batch]
