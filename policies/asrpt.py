@@ -10,17 +10,22 @@ which is worth more than keeping every GPU busy. ``guided`` and ``always``: ever
 virtual work, and running jobs make way for better ones.
 """
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from policies.book import Book
+from policies.filling import GangMix, fill_servers
+from policies.model.decision import Change, ChangeKind, Decision
 from policies.model.ids import JobId
 from policies.model.reasons import Reason
 from policies.model.view import ClusterView, JobView
-from policies.options import Options, Order, Preemption, Release
+from policies.options import Fill, OptionError, Options, Order, Preemption, Release
 from policies.plan import Plan
 from policies.rank import Rank, attained_rank, expected_remaining_s, remaining_work_rank
 from policies.ranked import RankedPolicy
 from policies.relaxation import VirtualMachine
+from policies.victims import Bid
 
 OPTIONS = frozenset(
     {
@@ -28,6 +33,7 @@ OPTIONS = frozenset(
         "queue",
         "order",
         "release",
+        "fill",
         "reserve",
         "over_run",
         "eta",
@@ -39,27 +45,43 @@ OPTIONS = frozenset(
         "guard_wait_s",
     }
 )
-DEFAULTS = Options(preemption=Preemption.GUIDED)
+DEFAULTS = Options(preemption=Preemption.GUIDED, fill=Fill.AUTO)
 
 
 class AsrptBook(Book):
-    """The book, and the virtual machine with what it has released."""
+    """The book, the virtual machine with what it has released, and what kind of gangs arrive."""
 
-    __slots__ = ("machine", "released_at_s")
+    __slots__ = ("machine", "mix", "released_at_s")
 
     machine: VirtualMachine
     released_at_s: dict[JobId, float]
+    mix: GangMix
 
     def dump(self) -> dict[str, Any]:
-        """Delays, and the virtual schedule: neither follows from the jobs."""
+        """Delays, the virtual schedule and the mix of gangs: none follows from the jobs."""
         released = {str(job): at_s for job, at_s in sorted(self.released_at_s.items())}
-        return {**Book.dump(self), "machine": self.machine.dump(), "released_at_s": released}
+        own = {"machine": self.machine.dump(), "released_at_s": released, "mix": self.mix.dump()}
+        return {**Book.dump(self), **own}
 
 
 class Asrpt(RankedPolicy):
     """See the module."""
 
     name = "asrpt"
+
+    def __init__(self, options: Options) -> None:
+        """Raises OptionError for options that contradict each other."""
+        if options.preemption is Preemption.NEVER and options.fill is Fill.SERVER_FILLING:
+            raise OptionError("option fill: server_filling stops running jobs, which preemption=never forbids")
+        RankedPolicy.__init__(self, options)
+
+    @property
+    def _watches_the_mix(self) -> bool:
+        return self.options.fill is Fill.AUTO and self.options.preemption is not Preemption.NEVER
+
+    def _fills_servers(self, state: Book) -> bool:
+        assert isinstance(state, AsrptBook)
+        return self.options.fill is Fill.SERVER_FILLING or (self._watches_the_mix and state.mix.filling)
 
     def rank(self, view: ClusterView, job: JobView, state: Book) -> Rank:
         """Remaining virtual work; without preemption, virtual work or virtual completion time as ``order`` says."""
@@ -76,11 +98,15 @@ class Asrpt(RankedPolicy):
         state = AsrptBook(base.pool, base.gpus, base.guard_gpus_max, base.unusable)
         state.machine = VirtualMachine(view.now_s)
         state.released_at_s = {}
+        state.mix = GangMix()
         return state
 
     def restore(self, view: ClusterView, state: Book, dump: dict[str, Any]) -> None:
-        """Take the virtual machine back where the dump left it; jobs it does not know start anew."""
+        """Take the virtual machine and the mix of gangs back where the dump left them; jobs they do not know start anew."""
         assert isinstance(state, AsrptBook)
+        state.mix = GangMix(**dump.get("mix", {}))
+        if self._watches_the_mix:
+            state.mix.count(view, list(view.jobs.values()))
         machine = dump.get("machine")
         if machine is None or machine["now_s"] > view.now_s:
             return
@@ -96,6 +122,24 @@ class Asrpt(RankedPolicy):
         for job in view.jobs.values():
             if not job.waiting:
                 self.on_withdrawal(job.id, state)
+
+    def decide(self, view: ClusterView, changes: Sequence[Change], state: Book) -> Decision:
+        """Count the gangs that have come, then decide."""
+        assert isinstance(state, AsrptBook)
+        if self._watches_the_mix:
+            arrived = [view.jobs.get(each.job) for each in changes if each.kind is ChangeKind.ARRIVED and each.job]
+            state.mix.count(view, [job for job in arrived if job is not None])
+        return RankedPolicy.decide(self, view, changes, state)
+
+    def reserve(self, view: ClusterView, state: Book, plan: Plan) -> None:
+        """Who fills servers displaces for overdue jobs: GPUs set aside for one of them would only idle."""
+        if not self._fills_servers(state):
+            RankedPolicy.reserve(self, view, state, plan)
+
+    def fill(self, bid: Bid, plan: Plan) -> None:
+        """With ``server_filling``, or while ``auto`` says so, choose the jobs that run as a set."""
+        if self._fills_servers(bid.book):
+            fill_servers(bid, plan, partial(self._delay_until_s, bid.view, bid.book))
 
     def on_arrival(self, view: ClusterView, job: JobView, state: Book) -> None:
         """With the gate, new jobs go to the virtual machine first; requeued ones have passed it already."""

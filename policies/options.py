@@ -39,6 +39,17 @@ class Release(StrEnum):
     EARLY = "early"
 
 
+class Fill(StrEnum):
+    """How ``asrpt`` with preemption fills the cluster from the order of ranks."""
+
+    FIRST_FIT = "first_fit"
+    """Whoever fits, in the order of ranks."""
+    SERVER_FILLING = "server_filling"
+    """The shortest prefix that fills the cluster, of it the largest gangs first."""
+    AUTO = "auto"
+    """``server_filling`` while gangs of at least half the cluster bring much of the work, else ``first_fit``."""
+
+
 class PlacementRule(StrEnum):
     """Which of the free GPUs a gang gets."""
 
@@ -66,6 +77,7 @@ class Options:
     queue: Queue = Queue.SKIP
     order: Order = Order.WORK
     release: Release = Release.VIRTUAL
+    fill: Fill = Fill.FIRST_FIT
     placement: PlacementRule = PlacementRule.HEAVY_EDGE
     reserve: bool = False
     over_run: OverRun = OverRun.DOUBLE

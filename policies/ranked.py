@@ -88,6 +88,13 @@ class RankedPolicy:
     def before(self, view: ClusterView, state: Book, plan: Plan) -> None:
         """Called when the changes are indexed, before jobs are tried."""
 
+    def reserve(self, view: ClusterView, state: Book, plan: Plan) -> None:
+        """Called before jobs are tried: set GPUs aside for the oldest waiting job once it is overdue."""
+        reserve_for_oldest(self, view, state, plan)
+
+    def fill(self, bid: Bid, plan: Plan) -> None:
+        """Called before waiting jobs are tried one by one: place a set of jobs at once."""
+
     def waiting_reason(self, state: Book, job: JobId) -> Reason:
         """Why a job waits that was not tried."""
         return Reason.QUEUE_HEAD_BLOCKED if self.options.queue is Queue.STRICT else Reason.PRIORITY
@@ -156,7 +163,7 @@ class RankedPolicy:
         self._guard(view, state)
         given_up = give_up_claims(view, state)
         start_claimants(view, state, plan)
-        reserve_for_oldest(self, view, state, plan)
+        self.reserve(view, state, plan)
         self._try_in_order(view, state, plan)
         self._note_the_rest(view, state, plan)
         state.erase()
@@ -276,6 +283,8 @@ class RankedPolicy:
     # 2. Jobs in order.
 
     def _try_in_order(self, view: ClusterView, state: Book, plan: Plan) -> None:
+        bid = Bid(self, view, state)
+        self.fill(bid, plan)
         done = plan.placed.union(state.claims)
         heads: list[tuple[Key, GangClass, int]] = []
 
@@ -289,7 +298,6 @@ class RankedPolicy:
         for gang in state.waiting:
             offer(gang, 0)
         delayed: dict[GangClass, int] = {}
-        bid = Bid(self, view, state)
         while heads:
             if state.pool.total == 0 and not bid.worth_trying(heads[0][0]):
                 self._note_blocked(view, state, plan, heads)

@@ -33,7 +33,8 @@ class Bid:
         self.policy = policy
         self.view = view
         self.book = book
-        self._allowed = policy.options.preemption is not Preemption.NEVER
+        self.allowed = policy.options.preemption is not Preemption.NEVER
+        """Whether anyone may still be displaced in this decision."""
         self.eta = policy.options.eta if policy.options.preemption is Preemption.GUIDED else 1.0
         self._ranks: dict[JobId, float] = {}
         self._worst = book.worst_running(view.now_s)
@@ -85,10 +86,14 @@ class Bid:
             return True
         if -key.minus_priority != victim.priority:
             return -key.minus_priority > victim.priority
-        if victim.attempts > 1 and victim.lost_s(self.view.now_s) > 0.0:
-            # It has started over once. Two jobs that cannot checkpoint would else undo each other's work for ever.
-            return False
-        return key.rank < self.eta * self.rank(victim)
+        return not self.settled(victim) and key.rank < self.eta * self.rank(victim)
+
+    def settled(self, victim: JobView) -> bool:
+        """Whether the job has started over once and would do so again, which only jobs of larger priority may demand.
+
+        Two jobs that cannot checkpoint would else undo each other's work for ever.
+        """
+        return victim.attempts > 1 and victim.lost_s(self.view.now_s) > 0.0
 
     def pays(self, key: Key, victims: Sequence[JobView]) -> bool:
         """Whether displacing all of them pays, the price included; jobs of smaller priority cost nothing."""
@@ -100,7 +105,7 @@ class Bid:
 
     def candidates(self, key: Key) -> Iterator[JobView]:
         """Running jobs that the key may displace, worst first."""
-        if not self._allowed:
+        if not self.allowed:
             return
         for victim in self._worst_first():
             if self.displaces(key, victim):
@@ -144,7 +149,7 @@ def find_victims(
         picked = _enough(bid, soon, job, key)
         scattered = None
         if picked is not None and (candidate := soon.fit(job, consolidated_only)) is not None:
-            victims = _needed(bid, candidate.placement, picked, soon)
+            victims = indispensable(bid, candidate.placement, picked, soon)
             if bid.pays(key, victims):
                 scattered = candidate, tuple(victim.id for victim in victims)
                 if job.iteration_times is None or consolidated(candidate, job.iteration_times):
@@ -231,7 +236,7 @@ def _enough(bid: Bid, soon: Soon, job: JobView, key: Key) -> list[JobView] | Non
     return None
 
 
-def _needed(bid: Bid, placement: Placement, picked: Sequence[JobView], soon: Soon) -> list[JobView]:
+def indispensable(bid: Bid, placement: Placement, picked: Sequence[JobView], soon: Soon) -> list[JobView]:
     """Those of the picked jobs without whom the placement would lack GPUs; the best-ranked are spared first."""
     spare: dict[ServerIndex, int] = {}
     for share in placement.shares:
@@ -279,7 +284,7 @@ def _take_server(
         candidate = soon.fit(job, consolidated_only=True)
         if candidate is None:
             return None
-        needed = _needed(bid, candidate.placement, victims, soon)
+        needed = indispensable(bid, candidate.placement, victims, soon)
         if not bid.pays(key, needed):
             return None
         return candidate, tuple(victim.id for victim in needed)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.options import OptionError, Options, Order, PlacementRule, Preemption, Queue, Release, parse_options
+from policies.options import Fill, OptionError, Options, Order, PlacementRule, Preemption, Queue, Release, parse_options
 from policies.rank import OverRun
 
 ALL = frozenset(Options.__dataclass_fields__)
@@ -14,6 +14,7 @@ def test_every_option_is_parsed_to_its_type() -> None:
         "queue": "strict",
         "order": "virtual",
         "release": "early",
+        "fill": "auto",
         "placement": "random",
         "reserve": "TRUE",
         "over_run": "attained",
@@ -30,6 +31,7 @@ def test_every_option_is_parsed_to_its_type() -> None:
         Queue.STRICT,
         Order.VIRTUAL,
         Release.EARLY,
+        fill=Fill.AUTO,
         placement=PlacementRule.RANDOM,
         reserve=True,
         over_run=OverRun.ATTAINED,
