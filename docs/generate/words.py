@@ -43,8 +43,8 @@ OPTION_MEANINGS = {
     "placement": "Which free GPUs a gang gets: those on which it iterates fastest (`heavy_edge`), or any (`random`, to measure "
     "what choosing is worth).",
     "fill": "With preemption: whoever fits gets GPUs in the order of ranks (`first_fit`), or the shortest prefix of that order "
-    "that fills the cluster is served, largest gangs first (`server_filling`), or `server_filling` while gangs of at least half the "
-    "cluster bring much of the work (`auto`).",
+    "that fills the cluster is served, largest gangs first (`server_filling`), or `server_filling` while gangs of at least "
+    "half the cluster bring much of the work (`auto`).",
     "reserve": "A job that waits for a better placement keeps the GPUs it could have taken.",
     "over_run": "What is left of a job that has outlived its estimate: up to the next doubling, or as much as it has had.",
     "eta": "A job displaces another only if its rank is below this fraction of the other's, less the price.",
