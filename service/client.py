@@ -14,6 +14,7 @@ import httpx
 
 from service.client_documents import (
     Accepted,
+    Accuracy,
     Attempt,
     ClusterStatus,
     Event,
@@ -24,6 +25,7 @@ from service.client_documents import (
     Model,
     Plans,
     Prediction,
+    Told,
     TrainingRun,
 )
 
@@ -175,6 +177,15 @@ class Client(AbstractContextManager["Client"]):
         """When a job will start and end; 409 as above."""
         found: JobForecast = self._json("GET", f"/v1/jobs/{job_id}/forecast")
         return found
+
+    def forecast_accuracy(self, days: int = 30) -> Accuracy:
+        """How right the forecasts were that were made in the last ``days``."""
+        found: Accuracy = self._json("GET", "/v1/forecasts/accuracy", parameters={"days": days})
+        return found
+
+    def told(self, job_id: int) -> list[Told]:
+        """Every forecast of a job on record, oldest first."""
+        return list(self._pages(f"/v1/jobs/{job_id}/forecasts"))
 
     def plan(self, body: Mapping[str, Any]) -> Plans:
         """What would become of a submission; nothing is stored."""

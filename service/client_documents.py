@@ -24,6 +24,28 @@ class Prediction(TypedDict):
     log_error: float | None
 
 
+class Told(TypedDict):
+    """A forecast on record; ``milestone`` is ``start`` or ``finish``."""
+
+    id: int
+    job_id: int
+    milestone: str
+    made_at: str
+    p10: str
+    p50: str
+    p90: str
+    samples: int
+    source: str
+    policy: str
+    model_version: str | None
+    cycle: int
+    actual_at: str | None
+    scored_at: str | None
+    error_s: float | None
+    inside: bool | None
+    pinball_s: float | None
+
+
 class Job(TypedDict):
     """A job."""
 
@@ -44,6 +66,7 @@ class Job(TypedDict):
     preemptions: int
     iterations_done: float | None
     prediction: Prediction | None
+    forecasts: list[Told]
     eta: str | None
     eta_reason: str | None
     servers: list[str]
@@ -136,6 +159,49 @@ class Forecasts(TypedDict):
     made_at: str
     samples: int
     forecasts: list[JobForecast]
+
+
+class Tally(TypedDict):
+    """The scores of many forecasts."""
+
+    forecasts: int
+    jobs: int
+    coverage_80: float
+    median_error_s: float
+    median_absolute_error_s: float
+    median_relative_error: float | None
+    mean_pinball_s: float
+
+
+class HorizonTally(Tally):
+    """Of those that looked so far ahead."""
+
+    horizon_s_min: float | None
+    horizon_s_max: float | None
+
+
+class GangTally(Tally):
+    """Of gangs of such a size."""
+
+    gpus_min: int
+    gpus_max: int
+
+
+class MilestoneAccuracy(TypedDict):
+    """How right the forecasts of one milestone were."""
+
+    all: Tally | None
+    by_horizon: list[HorizonTally]
+    by_gpus: list[GangTally]
+
+
+class Accuracy(TypedDict):
+    """How right the forecasts were that were made since ``since``."""
+
+    since: str
+    forecasts: int
+    start: MilestoneAccuracy
+    finish: MilestoneAccuracy
 
 
 class Estimate(TypedDict):

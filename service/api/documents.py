@@ -16,8 +16,12 @@ from policies.model.estimate import Unit
 from policies.model.placement import Placement
 from policies.model.reasons import Explanation, Reason
 from service.db.reads import JobSummary
+from service.forecast_scores import Milestone
 
-ETA_REASON = "Forecasts are made when somebody asks: 'sooner forecast', or GET /v1/jobs/{id}/forecast."
+ETA_REASON = "No forecast is on record yet. Ask for one: 'sooner forecast', or GET /v1/jobs/{id}/forecast."
+
+LATEST_S = 253_402_128_000.0
+"""9999-12-30: whatever comes later is told as this. ISO 8601 has four digits for a year, and every time zone must fit."""
 
 
 def instant(at_s: float) -> datetime:
@@ -48,6 +52,32 @@ class PredictionDocument(BaseModel):
     log_error: float | None = Field(description="ln(p50 / actual): above 0 = predicted too long.")
 
 
+class ToldDocument(BaseModel):
+    """A forecast on record: when the job was expected to reach a milestone, and, once it is settled, how right that was."""
+
+    id: int
+    job_id: int
+    milestone: Milestone
+    made_at: datetime
+    p10: datetime
+    p50: datetime
+    p90: datetime
+    samples: int = Field(description="Sampled futures behind it.")
+    source: str = Field(description="Where the job's possible totals came from, in words.")
+    policy: str = Field(description="The policy that was run into the future.")
+    model_version: str | None = Field(
+        description="The model that had predicted the job; null for a rule without a model."
+    )
+    cycle: int = Field(description="The newest cycle that it knew.")
+    actual_at: datetime | None = Field(
+        description="When it came to pass; null before, and for a job that was cancelled."
+    )
+    scored_at: datetime | None
+    error_s: float | None = Field(description="p50 less actual_at: above 0 = told too late.")
+    inside: bool | None = Field(description="Whether p10 <= actual_at <= p90.")
+    pinball_s: float | None = Field(description="Mean pinball loss of the three quantiles, seconds.")
+
+
 class JobLinks(BaseModel):
     """Where the rest of a job is."""
 
@@ -58,6 +88,7 @@ class JobLinks(BaseModel):
     logs: str
     progress: str
     prediction: str
+    forecasts: str
 
 
 class JobDocument(BaseModel):
@@ -80,7 +111,10 @@ class JobDocument(BaseModel):
     preemptions: int
     iterations_done: float | None = Field(description="null until the program has reported progress.")
     prediction: PredictionDocument | None
-    eta: datetime | None
+    forecasts: list[ToldDocument] = Field(description="The newest on record: of its next start and of its end.")
+    eta: datetime | None = Field(
+        description="p50 of its end in 'forecasts', as of their made_at; null once it has ended."
+    )
     eta_reason: str | None = Field(description="Why there is no ETA.")
     servers: list[str] = Field(description="Where it holds GPUs now.")
     exit_code: int | None
@@ -191,11 +225,37 @@ def prediction_document(row: Row[Any]) -> PredictionDocument:
     )
 
 
+def told_document(row: Row[Any]) -> ToldDocument:
+    """A row of ``forecasts``."""
+    p10, p50, p90 = (instant(min(at_s, LATEST_S)) for at_s in (row.p10_s, row.p50_s, row.p90_s))
+    return ToldDocument(
+        id=row.id,
+        job_id=row.job_id,
+        milestone=Milestone(row.milestone),
+        made_at=instant(row.made_at_s),
+        p10=p10,
+        p50=p50,
+        p90=p90,
+        samples=row.samples,
+        source=row.source,
+        policy=row.policy,
+        model_version=row.model_version or None,
+        cycle=row.cycle,
+        actual_at=instant_or_none(row.actual_at_s),
+        scored_at=instant_or_none(row.scored_at_s),
+        error_s=row.error_s,
+        inside=row.inside,
+        pinball_s=row.pinball_s,
+    )
+
+
 def job_document(summary: JobSummary) -> JobDocument:
     """A row of ``jobs`` with its prediction and servers. Says nothing that depends on the time of asking."""
     row = summary.job
     here = f"/v1/jobs/{row.id}"
     reason = Reason(row.reason)
+    ended = row.finished_at_s is not None
+    finish = None if ended else summary.forecasts.get(Milestone.FINISH)
     return JobDocument(
         id=row.id,
         name=row.name,
@@ -214,8 +274,9 @@ def job_document(summary: JobSummary) -> JobDocument:
         preemptions=row.preemptions,
         iterations_done=row.iterations if row.reports_iterations else None,
         prediction=prediction_document(summary.prediction) if summary.prediction is not None else None,
-        eta=None,
-        eta_reason=None if row.finished_at_s is not None else ETA_REASON,
+        forecasts=[told_document(summary.forecasts[each]) for each in Milestone if each in summary.forecasts],
+        eta=None if finish is None else instant(min(finish.p50_s, LATEST_S)),
+        eta_reason=None if ended or finish is not None else ETA_REASON,
         servers=list(summary.servers),
         exit_code=row.exit_code,
         links=JobLinks(
@@ -226,6 +287,7 @@ def job_document(summary: JobSummary) -> JobDocument:
             logs=f"{here}/logs",
             progress=f"{here}/progress",
             prediction=f"{here}/prediction",
+            forecasts=f"{here}/forecasts",
         ),
     )
 

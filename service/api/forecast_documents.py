@@ -1,18 +1,17 @@
 """The documents of forecasts and plans. Never a lone number: quantiles, how many futures, and where the totals come from."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from pydantic import BaseModel, Field
 
 from policies.model.cluster import Cluster
 from policies.model.estimate import Estimate, Unit
-from service.api.documents import instant
+from service.api.documents import LATEST_S, instant
+from service.forecast_scores import Accuracy, Milestone, Tally
 from service.forecasting import PlannedJob
 from service.sim.forecast import Forecast, JobForecast, Spread
-
-LATEST_S = 253_402_128_000.0
-"""9999-12-30: whatever comes later is told as this. ISO 8601 has four digits for a year, and every time zone must fit."""
 
 
 class SpreadDocument(BaseModel):
@@ -41,6 +40,51 @@ class ForecastsDocument(BaseModel):
     made_at: datetime
     samples: int
     forecasts: list[JobForecastDocument]
+
+
+class TallyDocument(BaseModel):
+    """The scores of many forecasts."""
+
+    forecasts: int
+    jobs: int
+    coverage_80: float = Field(description="Share of them inside p10 to p90: 0.8 is right, more is too wide.")
+    median_error_s: float = Field(description="p50 less actual: above 0 = told too late.")
+    median_absolute_error_s: float
+    median_relative_error: float | None = Field(
+        description="Of the absolute error over the horizon; null where nothing lay ahead."
+    )
+    mean_pinball_s: float = Field(description="Mean pinball loss of the three quantiles, seconds.")
+
+
+class HorizonDocument(TallyDocument):
+    """Forecasts that looked so far ahead: horizon_s_min <= p50 less made_at < horizon_s_max; null = no end on that side."""
+
+    horizon_s_min: float | None
+    horizon_s_max: float | None
+
+
+class GangDocument(TallyDocument):
+    """Forecasts of gangs of gpus_min to gpus_max GPUs, both included."""
+
+    gpus_min: int
+    gpus_max: int
+
+
+class MilestoneAccuracyDocument(BaseModel):
+    """How right the forecasts of one milestone were. Classes without a forecast are left out."""
+
+    all: TallyDocument | None = Field(description="null where none is scored.")
+    by_horizon: list[HorizonDocument]
+    by_gpus: list[GangDocument]
+
+
+class AccuracyDocument(BaseModel):
+    """How right the forecasts were that were made since ``since`` (the newest ones where there are very many)."""
+
+    since: datetime
+    forecasts: int = Field(description="Scored forecasts behind it.")
+    start: MilestoneAccuracyDocument
+    finish: MilestoneAccuracyDocument
 
 
 class EstimateDocument(BaseModel):
@@ -105,6 +149,35 @@ def forecast_document(forecast: Forecast, job: JobForecast) -> JobForecastDocume
         source=job.source,
         reason=job.reason,
     )
+
+
+def accuracy_document(since_s: float, found: Mapping[Milestone, Accuracy]) -> AccuracyDocument:
+    """The accuracy of both milestones."""
+    return AccuracyDocument(
+        since=instant(max(0.0, since_s)),
+        forecasts=sum(each.all.forecasts for each in found.values() if each.all is not None),
+        start=_milestone_document(found[Milestone.START]),
+        finish=_milestone_document(found[Milestone.FINISH]),
+    )
+
+
+def _milestone_document(found: Accuracy) -> MilestoneAccuracyDocument:
+    return MilestoneAccuracyDocument(
+        all=TallyDocument(**_tally(found.all)) if found.all is not None else None,
+        by_horizon=[
+            HorizonDocument(horizon_s_min=each.low, horizon_s_max=each.high, **_tally(each))
+            for each in found.by_horizon
+        ],
+        by_gpus=[
+            # Sizes are whole: below the next class's first means up to the one before it.
+            GangDocument(gpus_min=int(each.low or 1), gpus_max=int(each.high or 2) - 1, **_tally(each))
+            for each in found.by_gpus
+        ],
+    )
+
+
+def _tally(found: Tally) -> dict[str, Any]:
+    return {name: getattr(found, name) for name in TallyDocument.model_fields}
 
 
 def plan_document(planned: PlannedJob, cluster: Cluster, failed: Sequence[int]) -> PlanDocument:

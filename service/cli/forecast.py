@@ -11,6 +11,8 @@ from typing import Annotated
 import typer
 
 from service.cli.connect import connect
+from service.cli.fail import fail
+from service.cli.forecast_record import show_accuracy, show_told
 from service.cli.job_tables import JOBS, amount
 from service.cli.output import Answer, Column, ColumnsOption, JsonFlag, QuietFlag, Style, Table, WatchFlag, show, style
 from service.cli.selectors import select
@@ -109,14 +111,33 @@ def forecast_command(
     jobs: Annotated[
         list[str] | None, typer.Argument(metavar="JOBS", help="Job numbers: 7, 1,3,5-8, last or all; left out: all.")
     ] = None,
+    accuracy: Annotated[
+        bool, typer.Option("--accuracy", help="How right the forecasts on record were, by horizon and gang size.")
+    ] = False,
+    told: Annotated[
+        bool, typer.Option("--told", help="Every forecast of the JOBS on record, with what became of it.")
+    ] = False,
+    days: Annotated[
+        int, typer.Option("--days", min=1, max=3650, help="With --accuracy: of the last so many days.")
+    ] = 30,
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
     columns: ColumnsOption = None,
     watch: WatchFlag = False,
 ) -> None:
-    """When jobs will start and end, as p50 [p10-p90] over sampled futures of the queue."""
+    """When jobs will start and end, as p50 [p10-p90] over sampled futures of the queue; or how right that was."""
     how = style(as_json, quiet, columns, watch)
+    if accuracy and (told or jobs):
+        fail("--accuracy is about all jobs; leave JOBS and --told out")
+    if told and not jobs:
+        fail("--told needs JOBS")
     with connect() as client:
+        if accuracy:
+            show_accuracy(client, days, how)
+            return
+        if told and jobs:
+            show_told(client, select(client, jobs), how)
+            return
         ids = select(client, jobs, unfinished=True) if jobs else None
         show(_FORECASTS, lambda: _forecasts(client, ids), how)
 

@@ -13,6 +13,7 @@ from sqlalchemy import Column, Connection, Row, Select, func, select, tuple_
 from policies.lifecycle import ATTEMPT_OPEN, TERMINAL, JobState
 from policies.model.placement import Placement
 from service.db.codec import decode
+from service.db.forecasts import newest_forecasts
 from service.db.rows import chunks
 from service.db.tables import (
     AttemptRow,
@@ -27,6 +28,7 @@ from service.db.tables import (
     TrainingRunRow,
     table,
 )
+from service.forecast_scores import Milestone
 
 _JOBS = table(JobRow)
 _ATTEMPTS = table(AttemptRow)
@@ -78,11 +80,12 @@ _PREDICTION_COLUMNS: tuple[Column[Any], ...] = tuple(
 
 @dataclass(frozen=True, slots=True)
 class JobSummary:
-    """A job as lists and its own page show it: columns of ``jobs``, its newest prediction, the servers it holds."""
+    """A job as lists and its own page show it: columns of ``jobs``, its newest prediction and forecasts, the servers it holds."""
 
     job: Row[Any]
     prediction: Row[Any] | None
     servers: tuple[str, ...]
+    forecasts: Mapping[Milestone, Row[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ class JobFilter:
 
 
 def job(connection: Connection, job_id: int) -> JobSummary | None:
-    """One job, or None. Four statements at most."""
+    """One job, or None. Five statements at most."""
     rows = connection.execute(select(*_JOB_COLUMNS).where(_JOBS.c.id == job_id)).all()
     return next(iter(_summaries(connection, rows)), None)
 
@@ -145,7 +148,10 @@ def _summaries(connection: Connection, rows: Sequence[Row[Any]]) -> list[JobSumm
     ids = [row.id for row in rows]
     predictions = newest_predictions(connection, ids)
     servers = _held(connection, ids)
-    return [JobSummary(row, predictions.get(row.id), servers.get(row.id, ())) for row in rows]
+    forecasts = newest_forecasts(connection, ids)
+    return [
+        JobSummary(row, predictions.get(row.id), servers.get(row.id, ()), forecasts.get(row.id, {})) for row in rows
+    ]
 
 
 def newest_predictions(connection: Connection, job_ids: Collection[int]) -> Mapping[int, Row[Any]]:

@@ -2,11 +2,18 @@
 
 from fastapi import FastAPI
 from httpx import Client
+from sqlalchemy import insert
 
+from policies.lifecycle import Cause, JobState
 from policies.model.ids import JobId
+from policies.model.reasons import Reason
 from service.db import reads
-from service.db.tables import FactRow, JobRow, table
+from service.db.forecasts import score_forecasts
+from service.db.rows import event_values
+from service.db.tables import FactRow, JobEventRow, JobRow, table
+from service.engine.events import JobEvent
 from service.sim.forecast import Forecast, JobForecast, Spread
+from service.tasks.forecasts import ForecastKeeper
 from tests.api.conftest import NOW_S, World
 from tests.api.helpers import assert_problem, plain_job
 
@@ -71,6 +78,90 @@ def test_a_job_document_names_the_route(client: Client) -> None:
     job = client.post("/v1/jobs", json=plain_job()).json()
     assert job["eta"] is None
     assert "/v1/jobs/{id}/forecast" in job["eta_reason"]
+    assert job["forecasts"] == []
+
+
+def keep(world: World, made_at_s: float, *numbers: int) -> None:
+    """Put the forecasts of these jobs on record, as the service does."""
+    keeper = ForecastKeeper(world.database, lambda: NOW_S, 1.0)
+    keeper.keep(3, Forecast(made_at_s, 16, {JobId(number): told(number) for number in numbers}, "asrpt"))
+
+
+def end(world: World, number: int, at_s: float) -> None:
+    """The job has started and ended then."""
+    jobs, event = (
+        table(JobRow),
+        JobEvent(JobId(number), at_s, JobState.QUEUED, JobState.STARTING, Cause.START_DECIDED, Reason.STARTED, 1),
+    )
+    with world.database.writing() as session:
+        connection = session.connection()
+        connection.execute(insert(table(JobEventRow)), [event_values(event)])
+        ended = {"state": "succeeded", "finished_at_s": at_s, "attempts": 1}
+        connection.execute(jobs.update().where(jobs.c.id == number).values(**ended))
+        score_forecasts(connection, at_s, 100)
+
+
+def test_a_job_shows_what_was_last_told_of_it_and_all_that_was(client: Client, world: World) -> None:
+    first, second = (client.post("/v1/jobs", json=plain_job()).json() for _ in range(2))
+    keep(world, NOW_S - 100.0, 1)
+    keep(world, NOW_S, 1)
+    job = client.get("/v1/jobs/1").json()
+    assert [each["milestone"] for each in job["forecasts"]] == ["start", "finish"]
+    assert (job["eta"], job["eta_reason"]) == (START_DOCUMENT["p50"], None)
+    assert job["forecasts"][1] == {
+        "id": 4,
+        "job_id": 1,
+        "milestone": "finish",
+        "made_at": "2026-01-01T00:00:00Z",
+        **START_DOCUMENT,
+        "samples": 20,
+        "source": "14 past runs",
+        "policy": "asrpt",
+        "model_version": None,
+        "cycle": 3,
+        "actual_at": None,
+        "scored_at": None,
+        "error_s": None,
+        "inside": None,
+        "pinball_s": None,
+    }
+    listed = client.get("/v1/jobs").json()["items"]
+    assert [len(each["forecasts"]) for each in listed] == [0, 2]
+    assert second["forecasts"] == []
+
+    end(world, 1, NOW_S + 90.0)
+    path = first["links"]["forecasts"]
+    page = client.get(path, params={"limit": 3}).json()
+    rest = client.get(path, params={"limit": 3, "after": page["next"]}).json()
+    assert [each["id"] for each in page["items"] + rest["items"]] == [1, 2, 3, 4]
+    assert rest["items"][0]["error_s"] == -30.0
+    assert rest["items"][0]["actual_at"] == "2026-01-01T00:01:30Z"
+    assert rest["items"][0]["inside"] is True
+    assert client.get("/v1/jobs/1").json()["eta"] is None
+    assert client.get("/v1/jobs/2/forecasts").json() == {"items": [], "next": None}
+    assert_problem(client.get("/v1/jobs/9/forecasts"), "not-found")
+
+
+def test_accuracy_by_horizon_and_gang(client: Client, world: World) -> None:
+    nothing = {"all": None, "by_horizon": [], "by_gpus": []}
+    empty = client.get("/v1/forecasts/accuracy").json()
+    assert empty == {"since": "2025-12-02T00:00:00Z", "forecasts": 0, "start": nothing, "finish": nothing}
+    for gpus in (1, 3):
+        client.post("/v1/jobs", json=plain_job(gpus=gpus))
+    keep(world, NOW_S, 1, 2)
+    end(world, 1, NOW_S + 90.0)
+    end(world, 2, NOW_S + 7200.0)
+    found = client.get("/v1/forecasts/accuracy", params={"days": 1}).json()
+    assert (found["since"], found["forecasts"]) == ("2025-12-31T00:00:00Z", 4)
+    tally = found["finish"]["all"]
+    assert (tally["forecasts"], tally["jobs"], tally["coverage_80"]) == (2, 2, 0.5)
+    assert (tally["median_error_s"], tally["median_absolute_error_s"]) == ((-30.0 - 7140.0) / 2, (30.0 + 7140.0) / 2)
+    (horizon,) = found["finish"]["by_horizon"]
+    assert (horizon["horizon_s_min"], horizon["horizon_s_max"], horizon["forecasts"]) == (60.0, 600.0, 2)
+    # What a forecast says of its gang is the forecast's own; these were made of gangs of one.
+    assert [(each["gpus_min"], each["gpus_max"]) for each in found["finish"]["by_gpus"]] == [(1, 1)]
+    assert found["start"]["all"] == tally
+    assert_problem(client.get("/v1/forecasts/accuracy", params={"days": 0}), "invalid-parameter")
 
 
 def test_a_plan_says_what_would_come_and_stores_nothing(client: Client, world: World) -> None:

@@ -18,6 +18,7 @@ from service.client_documents import Spread as SpreadJson
 from service.db.tables import FactRow, JobRow, table
 from service.sim.forecast import Forecast, JobForecast, Spread
 from tests.api.conftest import NOW_S
+from tests.api.test_forecasts import end, keep
 from tests.unit.cli_world import PLAIN, CliWorld, cli_world
 
 START = Spread(NOW_S + 7200.0, NOW_S + 9000.0, NOW_S + 12_600.0)
@@ -163,3 +164,43 @@ def test_a_dry_run_of_a_wrong_job_fails_as_the_submission_would(cli: CliWorld) -
     both = cli.run("job", "submit", "--dry-run", "--wait", "--name", "a", "--", "true")
     assert both.exit_code == 2
     assert "exclude each other" in both.stderr
+
+
+def settle(cli: CliWorld) -> int:
+    """A job that was told of, started 90 s and ended three hours after that."""
+    number = cli.submit()
+    keep(cli.world, NOW_S, number)
+    end(cli.world, number, NOW_S + 10_800.0)
+    return number
+
+
+def test_accuracy_is_a_table_and_a_document(cli: CliWorld) -> None:
+    assert "has been settled yet" in cli.run("forecast", "--accuracy").stderr
+    settle(cli)
+    result = cli.run("forecast", "--accuracy")
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert lines[0] == ["OF", "FORECASTS", "COUNT", "JOBS", "INSIDE", "80%", "BIAS", "ERROR", "OF", "HORIZON"]
+    assert lines[1] == ["start", "all", "1", "1", "0%", "-2:59:00", "2:59:00", "17900%"]
+    assert [line[1:-6] for line in lines[4:]] == [["all"], ["ahead", "1", "min-10", "min"], ["1", "GPU"]]
+    document = json.loads(cli.run("forecast", "--accuracy", "--json").stdout)
+    assert document["schema"] == "sooner.forecasts.accuracy/1"
+    assert document["accuracy"]["finish"]["all"]["coverage_80"] == 0.0
+
+
+def test_what_was_told_of_a_job_and_what_became_of_it(cli: CliWorld) -> None:
+    number = settle(cli)
+    result = cli.run("forecast", str(number), "--told")
+    assert result.stdout.splitlines()[1].split()[:9] == [
+        *(str(number), "start", "2026-01-01", "00:00:00"),
+        *("2026-01-01", "00:01:00", "2026-01-01", "00:00:00", "2026-01-01"),
+    ]
+    assert "-2:59:00" in result.stdout
+    assert " no " in result.stdout
+    document = json.loads(cli.run("forecast", str(number), "--told", "--json").stdout)
+    assert (document["schema"], len(document["forecasts"])) == ("sooner.forecasts.told/1", 2)
+    assert "within seconds" in cli.run("forecast", str(cli.submit()), "--told").stderr
+
+
+@pytest.mark.parametrize("arguments", [("--told",), ("7", "--accuracy"), ("7", "--accuracy", "--told")])
+def test_options_that_exclude_each_other(arguments: tuple[str, ...], cli: CliWorld) -> None:
+    assert cli.run("forecast", *arguments).exit_code == 2

@@ -1,28 +1,39 @@
-"""Forecasts of the queue as it is, and plans: what would become of jobs that nobody has submitted yet."""
+"""Forecasts of the queue as it is and how right they were, and plans: what would become of jobs that nobody has submitted yet."""
 
+from typing import Annotated
+
+from fastapi import Query
 from sqlalchemy import Connection
 
 from policies.lifecycle import TERMINAL, JobState
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from service.api.deps import ApiDependencies, Deps
-from service.api.documents import instant
+from service.api.documents import ToldDocument, instant, told_document
 from service.api.forecast_documents import (
+    AccuracyDocument,
     ForecastsDocument,
     JobForecastDocument,
     PlansDocument,
+    accuracy_document,
     forecast_document,
     plan_document,
 )
+from service.api.paging import Page, Paging
 from service.api.parse import parse_submission
 from service.api.problems import Problem, ProblemType
-from service.api.routers.common import JobPath, job_or_404, problems, router
+from service.api.routers.common import JobPath, job_or_404, problems, require_job, router
 from service.api.routers.jobs import check_dependencies, check_room
 from service.api.schemas import JobBody, SubmissionBody
 from service.db import reads
+from service.db.forecasts import forecasts_of, scored_forecasts
+from service.forecast_scores import accuracy
 from service.sim.forecast import Forecast, NoForecast
 
 routes = router("forecasts")
+
+SCORED_MAX = 20_000
+"""Newest scored forecasts behind an answer on accuracy: enough for every class, and read in a fraction of a second."""
 
 
 @routes.get("/forecasts", responses=problems(409), summary="When will the queue's jobs start and end?")
@@ -35,6 +46,31 @@ def list_forecasts(dependencies: Deps) -> ForecastsDocument:
         samples=found.samples,
         forecasts=[forecast_document(found, found.jobs[job]) for job in sorted(found.jobs)],
     )
+
+
+@routes.get("/forecasts/accuracy", summary="How right were the forecasts?")
+def forecast_accuracy(
+    dependencies: Deps,
+    days: Annotated[int, Query(ge=1, le=3650, description="Of forecasts made in the last so many days.")] = 30,
+) -> AccuracyDocument:
+    """Coverage and errors of the forecasts on record, by how far they looked and by gang size; the newest 20,000 scored
+    ones at most. Forecasts of jobs that were cancelled have nothing to be compared with and do not count."""
+    since_s = dependencies.now_s() - days * 86_400.0
+    with dependencies.database.reading() as session:
+        scored = scored_forecasts(session.connection(), since_s, SCORED_MAX)
+    return accuracy_document(since_s, accuracy(scored))
+
+
+@routes.get("/jobs/{job_id}/forecasts", responses=problems(404), summary="What was forecast of a job")
+def job_forecasts(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[ToldDocument]:
+    """Every forecast of it on record, oldest first: made soon after it came and whenever the time since has doubled, scored
+    when it started and ended."""
+    scope = f"forecasts {job_id}"
+    position = paging.position(scope, (int,))
+    with dependencies.database.reading() as session:
+        require_job(session.connection(), job_id)
+        rows = forecasts_of(session.connection(), job_id, position[0] if position else 0, paging.limit + 1)
+    return paging.page(scope, rows, lambda row: (row.id,), told_document)
 
 
 @routes.get("/jobs/{job_id}/forecast", responses=problems(404, 409), summary="When will a job start and end?")
