@@ -5,12 +5,12 @@ from html import escape
 from typing import NamedTuple
 
 from policies.model.cluster import Cluster
-from service.sim.plots import duration
 from service.sim.report_charts import charts, run_name
 from service.sim.report_data import RunFigures, main_runs
 from service.sim.report_page import page, pictures
 from service.sim.report_story import sensitivity, story
 from service.sim.results import Result
+from service.sim.svg import duration
 
 
 class _Measure(NamedTuple):
@@ -19,17 +19,21 @@ class _Measure(NamedTuple):
     form: str
 
 
+_HINT = (
+    '<p class="note">How much do wrong estimates cost? With <code>--predictors oracle,noisy:0.5,noisy:1,noisy:2,none</code> this '
+    "page begins with a curve of cost and preemptions against prediction error.</p>\n"
+)
 _MEASURES = (
-    _Measure("mean_jct_s", "Mean JCT, s", ",.1f"),
-    _Measure("median_jct_s", "Median JCT, s", ",.1f"),
-    _Measure("p90_jct_s", "p90 JCT, s", ",.1f"),
-    _Measure("p99_jct_s", "p99 JCT, s", ",.1f"),
-    _Measure("mean_queueing_delay_s", "Mean queueing delay, s", ",.1f"),
+    _Measure("mean_jct_s", "Mean JCT, s", ",.0f"),
+    _Measure("median_jct_s", "Median JCT, s", ",.0f"),
+    _Measure("p90_jct_s", "p90 JCT, s", ",.0f"),
+    _Measure("p99_jct_s", "p99 JCT, s", ",.0f"),
+    _Measure("mean_queueing_delay_s", "Mean waiting, s", ",.0f"),
     _Measure("mean_slowdown", "Mean slowdown", ",.3f"),
     _Measure("makespan_s", "Makespan, s", ",.0f"),
-    _Measure("utilization_ratio", "Utilization", ".3f"),
-    _Measure("preemptions", "Preemptions", ",d"),
-    _Measure("wasted_gpu_s", "Wasted GPU-seconds", ",.0f"),
+    _Measure("utilization_ratio", "Utiliza\u00adtion", ".1%"),
+    _Measure("preemptions", "Preemp\u00adtions", ",d"),
+    _Measure("wasted_gpu_s", "Wasted GPU-s", ",.0f"),
     _Measure("finished", "Finished jobs", ",d"),
 )
 
@@ -47,7 +51,9 @@ def comparison_html(runs: Sequence[RunFigures], workload: str, cluster: Cluster)
     told = " ".join(part for part in (story(main_runs(runs)), sensitivity(runs)) if part)
     story_html = f'<p class="story">{escape(told)}</p>\n'
     return page(
-        "Comparison of policies", about, f"{story_html}{_table(runs, several)}{pictures(charts(runs, cluster))}"
+        "Comparison of policies",
+        about,
+        f"{story_html}{_table(runs, several)}{'' if several else _HINT}{pictures(charts(runs, cluster))}",
     )
 
 
@@ -60,7 +66,8 @@ def _table(runs: Sequence[RunFigures], several: bool) -> str:
     )
     rows = []
     for run, ratio in zip(runs, ratios, strict=True):
-        number = "jobs left" if ratio is None else f"{ratio:.3f}"
+        left = run.result.finished < run.result.jobs
+        number = "jobs left" if left else "-" if ratio is None else f"{ratio:.3f}"
         width = 0.0 if ratio is None else 7.0 * ratio / longest
         mark = ' class="best"' if ratio is not None and ratio == best else ""
         rows.append(
@@ -69,7 +76,8 @@ def _table(runs: Sequence[RunFigures], several: bool) -> str:
         )
     caption = (
         "Mean JCT over the lower bound: 1 is out of reach for most workloads, and less is impossible. The least is in bold. "
-        "Slowdown is JCT over the run time at the best placement (of at least 10 s)."
+        "Slowdown is JCT over the run time at the best placement (of at least 10 s). Times are seconds; the pointer on a cell "
+        "shows them in hours or days."
     )
     return (
         f'<p class="note">{caption}</p>\n<div class="wide"><table>\n<thead><tr><th scope="col">Policy</th>{head}</tr></thead>\n'

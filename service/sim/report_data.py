@@ -59,6 +59,21 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class Parts:
+    """What the mean JCT of the finished jobs is made of, seconds.
+
+    ``run_s`` is the time at the best placement, the same under every policy that finishes the same jobs; ``slower_s`` what
+    placement and network add to it (below 0 on GPUs that are faster than the reference), ``wasted_s`` restarts,
+    checkpoints and lost work.
+    """
+
+    waiting_s: float = 0.0
+    wasted_s: float = 0.0
+    slower_s: float = 0.0
+    run_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Bar:
     """Neighbouring GPUs of one server that one attempt held. ``row`` counts the cluster's GPUs from 0."""
 
@@ -86,6 +101,7 @@ class RunFigures:
     slowdown_cdf: Curve
     busy: Curve = field(default_factory=Curve)
     queue: Curve = field(default_factory=Curve)
+    parts: Parts = field(default_factory=Parts)
     by_gang: tuple[Group, ...] = ()
     by_duration: tuple[Group, ...] = ()
     by_user: tuple[Group, ...] = ()
@@ -110,6 +126,7 @@ def figures(simulation: Simulation, label: str) -> RunFigures:
         slowdown_cdf=cdf([outcome.slowdown for outcome in done]),
         busy=_busy(spans, edges),
         queue=_waiting(simulation.outcomes, edges),
+        parts=_parts(done),
         by_gang=_groups(
             done, lambda outcome: gang_class(outcome.gpus), [*(name for _, name in GANG_CLASSES), _LARGEST_CLASS]
         ),
@@ -200,6 +217,15 @@ def _waiting(outcomes: Sequence[JobOutcome], edges: Floats) -> Curve:
             steps += (-1.0, 1.0)
     means = np.maximum(0.0, binned_mean(times, steps, edges))
     return Curve(tuple(edges[:-1].tolist()), tuple(means.tolist()))
+
+
+def _parts(done: Sequence[JobOutcome]) -> Parts:
+    many = max(1, len(done))
+    held_s = sum(outcome.held_s for outcome in done) / many
+    wasted_s = sum(outcome.wasted_s for outcome in done) / many
+    run_s = sum(outcome.duration_s for outcome in done) / many
+    waiting_s = sum(outcome.queueing_delay_s for outcome in done) / many
+    return Parts(waiting_s, wasted_s, held_s - wasted_s - run_s, run_s)
 
 
 def _groups(done: Iterable[JobOutcome], key: Callable[[JobOutcome], str], order: Sequence[str]) -> tuple[Group, ...]:

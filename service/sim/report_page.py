@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from html import escape
 
 _STYLE = """
-:root { color-scheme: light; }
-body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; color: #1a1a1a; }
+:root { color-scheme: light dark; }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 84rem; padding: 0 1rem; color: #1a1a1a; }
 body { background: #fff; }
 h2 { margin: 2.5rem 0 .3rem; font-size: 1.25rem; }
 p { max-width: 46rem; }
 p.story { border-left: 4px solid #0072b2; padding: .2rem 1rem; font-size: 1.06rem; }
 .wide { overflow-x: auto; }
-table { border-collapse: collapse; margin: 1rem 0; font-size: .9rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .35rem .6rem; border-bottom: 1px solid #ddd; text-align: right; vertical-align: bottom; }
+table { border-collapse: collapse; margin: 1rem 0; font-size: .85rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem .5rem; border-bottom: 1px solid #ddd; text-align: right; vertical-align: bottom; }
 td { white-space: nowrap; }
 td.words { text-align: left; white-space: normal; }
 th:first-child { text-align: left; white-space: nowrap; }
@@ -27,6 +27,14 @@ section.broad { grid-column: 1 / -1; }
 svg { width: 100%; height: auto; max-width: 60rem; }
 .note { color: #555; font-size: .9rem; margin: 0; }
 summary { cursor: pointer; margin: .5rem 0; }
+@media (prefers-color-scheme: dark) {
+  body { background: #141414; color: #e4e4e4; }
+  .note { color: #aaa; }
+  th, td { border-color: #444; }
+  td.bar span { background: #56b4e9; }
+  svg { filter: invert(.92) hue-rotate(180deg); }
+}
+@media print { .charts { display: block; } section { break-inside: avoid; } }
 """
 
 

@@ -3,17 +3,21 @@
 from collections.abc import Sequence
 from math import exp
 
-from service.sim.plots import duration
 from service.sim.report_data import Group, RunFigures
+from service.sim.svg import duration
 
 TIE_RATIO = 1.01
 """Means closer than this are called equal: another seed or week of the same workload moves them by more."""
 _PRICE_RATIO = 1.05
 """Only a price above this share is worth a sentence."""
+_WORTH_TELLING = 0.01
+"""Parts below this share of a difference are left out."""
 
 
 def story(runs: Sequence[RunFigures]) -> str:
     """A paragraph. Runs that left jobs behind cannot win."""
+    if not runs[0].result.jobs:
+        return "There is no job to compare."
     complete = sorted(
         (run for run in runs if run.result.ratio_to_lower_bound is not None), key=lambda run: run.result.mean_jct_s
     )
@@ -23,7 +27,8 @@ def story(runs: Sequence[RunFigures]) -> str:
     sentences = [_winner(best, others), _limit(best)]
     if others:
         worst = others[-1]
-        sentences += [_where_time_goes(best, worst), _who_gains(best, worst), _price(best, others)]
+        sentences += [_where_time_goes(best, other) for other in (others if len(others) == 1 else (others[0], worst))]
+        sentences += [_who_gains(best, worst), _price(best, others)]
     if len(complete) < len(runs):
         left = ", ".join(run.label for run in runs if run.result.ratio_to_lower_bound is None)
         sentences.append(f"{left} did not finish all jobs and is not ranked.")
@@ -59,21 +64,22 @@ def _limit(best: RunFigures) -> str:
     return f"No schedule can be more than {1.0 - 1.0 / ratio:.0%} better, for its mean is {ratio:.3f} times the lower bound."
 
 
-def _where_time_goes(best: RunFigures, worst: RunFigures) -> str:
-    """Mean JCT = mean time in the queue + mean time on GPUs; which of the two makes the difference."""
-    saved_s = worst.result.mean_jct_s - best.result.mean_jct_s
-    if _ratio(worst.result.mean_jct_s, best.result.mean_jct_s) < TIE_RATIO:
+def _where_time_goes(best: RunFigures, other: RunFigures) -> str:
+    """Which parts of the mean JCT make the difference: waiting, restarts and lost work, or placement and network."""
+    saved_s = other.result.mean_jct_s - best.result.mean_jct_s
+    if _ratio(other.result.mean_jct_s, best.result.mean_jct_s) < TIE_RATIO:
         return ""
-    queue_s = worst.result.mean_queueing_delay_s - best.result.mean_queueing_delay_s
-    share = queue_s / saved_s
-    if share >= 0.9:
-        return (
-            f"The difference to {worst.label} is waiting: {duration(best.result.mean_queueing_delay_s)} in the queue "
-            f"instead of {duration(worst.result.mean_queueing_delay_s)}."
-        )
-    if share <= 0.1:
-        return f"The difference to {worst.label} is time on the GPUs (placement, restarts, lost work), not waiting."
-    return f"Of the difference to {worst.label}, {share:.0%} is waiting and the rest time on the GPUs."
+    differences = [
+        (other.parts.waiting_s - best.parts.waiting_s, "waiting"),
+        (other.parts.wasted_s - best.parts.wasted_s, "restarting and lost work"),
+        (other.parts.slower_s - best.parts.slower_s, "slow placement or network"),
+    ]
+    differences.sort(key=lambda item: -item[0])
+    least_s = _WORTH_TELLING * saved_s
+    less = [f"{duration(gain_s)} less {words}" for gain_s, words in differences if gain_s >= least_s]
+    more = [f"{duration(-gain_s)} more {words}" for gain_s, words in differences if gain_s <= -least_s]
+    text = f"Against {other.label} a job saves {duration(saved_s)}: {_enumerated(less)}"
+    return f"{text}, paid with {_enumerated(more)}." if more else f"{text}."
 
 
 def _who_gains(best: RunFigures, worst: RunFigures) -> str:
@@ -85,7 +91,11 @@ def _who_gains(best: RunFigures, worst: RunFigures) -> str:
     if total_s <= 0.0:
         return ""
     name, most_s = max(saved, key=lambda item: item[1])
-    text = f"{max(0.0, min(1.0, most_s / total_s)):.0%} of the saved time belongs to the {name} of the jobs"
+    was_s, is_s = (_mean_s(run.by_duration, name) for run in (worst, best))
+    text = (
+        f"{min(1.0, most_s / total_s):.0%} of that belongs to the {name} of the jobs ({duration(is_s)} on average instead of "
+        f"{duration(was_s)})"
+    )
     gangs = _saved(best.by_gang, worst.by_gang)
     gang, gang_s = max(gangs, key=lambda item: item[1])
     if len(gangs) > 1:
@@ -94,6 +104,10 @@ def _who_gains(best: RunFigures, worst: RunFigures) -> str:
     if losers:
         return f"{text}; worse off than under {worst.label} are: {_the_jobs(losers)}."
     return f"{text}; no quarter of the jobs by duration and no gang size is worse off."
+
+
+def _mean_s(groups: Sequence[Group], label: str) -> float:
+    return next(group.mean_jct_s for group in groups if group.label == label)
 
 
 def _the_jobs(labels: Sequence[str]) -> str:
@@ -109,10 +123,11 @@ def _price(best: RunFigures, others: Sequence[RunFigures]) -> str:
     """What the winner costs: stopped jobs, GPU time without progress, a longer tail than the best of the others."""
     result = best.result
     if not result.preemptions:
-        text = "It stops no job"
+        text = f"{best.label} stops no job"
     else:
         text = (
-            f"It stops {result.preemptions:,} times ({result.preemptions / result.jobs:.2f} a job), which with restarts costs "
+            f"{best.label} stops jobs {result.preemptions:,} times ({result.preemptions / result.jobs:.2f} a job), which with "
+            "restarts costs "
             f"{duration(result.wasted_gpu_s / result.jobs)} of GPU time a job"
         )
     tail = min(others, key=lambda run: run.result.p99_jct_s)

@@ -7,19 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.sim.plots import (
-    PALETTE,
-    WIDTH,
-    Axis,
-    Block,
-    Mark,
-    Series,
-    dot_chart,
-    duration,
-    gantt_chart,
-    line_chart,
-    standalone,
-)
+from service.sim.blocks import Block, bar_chart, gantt_chart
+from service.sim.plots import Mark, Panel, Series, dot_chart, line_chart, panel_chart
+from service.sim.svg import PALETTE, WIDTH, Axis, duration, look, standalone
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -68,12 +58,44 @@ def test_series_differ_by_more_than_colour() -> None:
     assert [text for text in _texts(svg) if text.startswith("s")] == [each.label for each in series]
 
 
+def test_no_two_of_64_styles_are_alike() -> None:
+    assert len({look(style) for style in range(64)}) == 64
+    assert [look(style)[0] for style in (0, 8)] == [PALETTE[0]] * 2
+
+
+def test_panels_share_one_axis_and_one_legend() -> None:
+    x = Axis("x", least=1.0, named=((4.0, "none"),))
+    above = Panel(Axis("cost"), [Series("a", [1.0, 3.0], [1.0, 2.0], 0, markers=True), Series("", [4.0], [1.5], 0)])
+    below = Panel(Axis("stops"), [Series("a", [1.0, 3.0], [7.0, 8.0], 0), Series("", [4.0], [7.5], 0)])
+    svg = panel_chart("t", x, [above, below], height=300.0)
+    words = _texts(svg)
+    assert [words.count(word) for word in ("a", "x", "cost", "stops", "none", "1", "4")] == [1, 1, 1, 1, 1, 2, 0]
+    # 220 points for both panels and the gap of 20 between them; 3 of 1..4 is two thirds of the width.
+    right = f"{78.0 + 584.0 * 2 / 3:.1f}"
+    lines = [p.get("d") for p in _root(svg).iter(f"{SVG}path") if "L" in (p.get("d") or "")]
+    assert lines == [f"M78.0 134.0L{right} 34.0", f"M78.0 254.0L{right} 154.0"]
+
+
+def test_the_parts_of_a_bar_follow_each_other() -> None:
+    keys = [("run", "#111111"), ("wait", "#222222"), ("lost", "#333333")]
+    svg = bar_chart("t", Axis("x"), [("one", [10.0, -5.0, 30.0]), ("two", [20.0, 40.0, 20.0])], keys)
+    drawn = [r for r in _root(svg).iter(f"{SVG}rect") if r.get("stroke") is None and r.get("x")]
+    inner = WIDTH - 78.0 - 18.0
+    found = [(float(r.get("x") or 0), float(r.get("width") or 0)) for r in drawn]
+    expected = [(0, 10), (10, 0), (10, 30), (0, 20), (20, 40), (60, 20)]
+    for (x, wide), (start, many) in zip(found, expected, strict=True):
+        assert x == pytest.approx(78.0 + inner * start / 80, abs=0.1)
+        assert wide == pytest.approx(inner * many / 80, abs=0.1)
+    assert [label for label, _ in keys] == _texts(svg)[:3]
+
+
 def test_words_are_text_and_never_markup() -> None:
     evil = '<script>"&'
     svgs = (
         line_chart(evil, Axis(evil), Axis(evil), [Series(evil, [1.0], [1.0], 0)]),
         dot_chart(evil, Axis(evil), [(evil, [Mark(1.0, 0)])], [(evil, 0)]),
         gantt_chart(evil, Axis(evil), [Block(0.0, 1.0, 0, 1, "#fff", evil)], [(evil, 4)], [(evil, "#fff")]),
+        bar_chart(evil, Axis(evil), [(evil, [1.0])], [(evil, "#fff")]),
     )
     for svg in svgs:
         assert "<script" not in svg

@@ -1,6 +1,6 @@
 """What a report says of a comparison: its figures by hand, its sentences against the numbers they are made of."""
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from service.sim.report_data import (
     Bar,
     Curve,
     Group,
+    Parts,
     RunFigures,
     binned_mean,
     cdf,
@@ -147,8 +148,36 @@ def test_the_story_names_winner_saving_and_price() -> None:
     best = min((fifo, las, srsf), key=lambda run: run.result.mean_jct_s)
     assert told.startswith(f"{best.label} wins: ")
     assert f"{best.result.ratio_to_lower_bound:.3f} times the lower bound" in told
-    assert f"It stops {best.result.preemptions} times" in told
+    assert f"{best.label} stops jobs {best.result.preemptions} times" in told
     assert story([fifo, replace(fifo, label="other")]).startswith("fifo and other are as good as equal")
+
+
+def test_what_the_mean_is_made_of() -> None:
+    # First in, first out: waits of 0, 90 and 60 s before runs of 100, 20 and 20 s.
+    assert astuple(_figures("fifo").parts) == pytest.approx((50.0, 0.0, 0.0, 140 / 3))
+    # Stopped twice, with 5 s without progress after each: the short job and the pair never wait.
+    chosen = make_policy("srsf", {"preemption": "always"})
+    options = SimulationOptions(restart_s=5.0, keep_spans=True)
+    found = figures(run(Workload("w", JOBS), CLUSTER, chosen, "oracle", options), "srsf")
+    assert found.parts.wasted_s == pytest.approx(10.0 / 3)
+    for each in (found, _figures("las"), _figures("sjf")):
+        parts = each.parts
+        total_s = parts.waiting_s + parts.wasted_s + parts.slower_s + parts.run_s
+        assert total_s == pytest.approx(each.result.mean_jct_s)
+
+
+def test_the_story_says_what_is_saved_and_what_is_paid() -> None:
+    base = _figures("fifo")
+    slow = replace(base, label="slow", parts=Parts(7200.0, 0.0, 100.0, 300.0))
+    slow = replace(slow, result=replace(base.result, mean_jct_s=7600.0, ratio_to_lower_bound=4.0))
+    quick = replace(base, label="quick", parts=Parts(3600.0, 60.0, 40.0, 300.0))
+    quick = replace(quick, result=replace(base.result, mean_jct_s=4000.0, ratio_to_lower_bound=2.0))
+    told = story([slow, quick])
+    expected = (
+        "Against slow a job saves 1 h: 1 h less waiting and 1 min less slow placement or network, paid with 1 min more"
+    )
+    assert f"{expected} restarting and lost work." in told
+    assert told.count("Against") == 1
 
 
 def test_a_run_that_left_jobs_behind_never_wins() -> None:
@@ -158,6 +187,14 @@ def test_a_run_that_left_jobs_behind_never_wins() -> None:
     assert told.startswith("fifo finishes a job after")
     assert told.endswith("fast did not finish all jobs and is not ranked.")
     assert story([fast]).startswith("No run finished all jobs")
+
+
+def test_a_workload_without_jobs_has_a_report_too() -> None:
+    nothing = run(Workload("w", ()), CLUSTER, make_policy("fifo"), "oracle", SimulationOptions(keep_spans=True))
+    runs = [figures(nothing, label) for label in ("a", "b")]
+    assert story(runs) == "There is no job to compare."
+    assert "<td>-</td>" in comparison_html(runs, "w", CLUSTER)
+    assert "jobs left" not in comparison_html(runs, "w", CLUSTER)
 
 
 def test_sensitivity_compares_the_worst_estimates_with_the_best() -> None:
@@ -178,10 +215,12 @@ def test_sensitivity_compares_the_worst_estimates_with_the_best() -> None:
 def test_the_error_curve_appears_with_several_predictors_only() -> None:
     runs = [_figures(policy, predictor) for policy in ("sjf", "las") for predictor in ("oracle", "noisy:1", "none")]
     slugs = [chart.slug for chart in charts(runs, CLUSTER)]
-    assert slugs[:2] == ["cost-by-error", "preemptions-by-error"]
+    assert slugs[:2] == ["prediction-error", "time-parts"]
     assert len(slugs) == len(set(slugs))
-    assert "cost-by-error" not in [chart.slug for chart in charts(runs[:1], CLUSTER)]
+    assert "prediction-error" not in [chart.slug for chart in charts(runs[:1], CLUSTER)]
     page = comparison_html(runs, "w", CLUSTER)
+    assert "--predictors" not in page
+    assert "--predictors oracle,noisy:0.5,noisy:1,noisy:2,none" in comparison_html(runs[:1], "w", CLUSTER)
     assert page == comparison_html(runs, "w", CLUSTER)
     assert "las (noisy:1)" in page
 

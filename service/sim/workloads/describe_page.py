@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from policies.model.cluster import Cluster
-from service.sim.plots import Axis, Mark, Series, dot_chart, line_chart
+from service.sim.plots import Mark, Series, dot_chart, line_chart
 from service.sim.report_data import cdf, gang_class
 from service.sim.report_page import Chart, page, pictures
+from service.sim.svg import Axis
 from service.sim.workloads.model import Workload, WorkloadJob
 
 _BINS = 150
