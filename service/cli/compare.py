@@ -15,8 +15,9 @@ from typing import Any, Protocol
 
 from policies.model.cluster import Cluster
 from policies.registry import make_policy
-from service.sim.experiment import SimulationOptions, run
+from service.sim.experiment import SimulationOptions, run, run_jobs
 from service.sim.faults import FaultCounts
+from service.sim.jobs import SimJobs
 from service.sim.report_data import RunFigures, figures
 from service.sim.results import Result, Simulation, Unfinished, write_simulation
 from service.sim.workloads.model import Workload
@@ -43,12 +44,16 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all runs of a comparison share. ``draw``: condense each run into the figures of a report."""
+    """What all runs of a comparison share. ``draw``: condense each run into the figures of a report.
+
+    ``prepared`` stands for jobs of which more is known than ``workload`` says.
+    """
 
     workload: Workload
     cluster: Cluster
     options: SimulationOptions
     draw: bool = False
+    prepared: SimJobs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,12 @@ def simulate(setting: Setting, plan: Plan, on_progress: Progress | None = None) 
     started_s = time.perf_counter()
     policy = make_policy(plan.policy, plan.options)
     with _rare_collections():
-        simulation = run(setting.workload, setting.cluster, policy, plan.predictor, setting.options, on_progress)
+        if setting.prepared is not None:
+            simulation = run_jobs(
+                setting.prepared, setting.cluster, policy, plan.predictor, setting.options, on_progress
+            )
+        else:
+            simulation = run(setting.workload, setting.cluster, policy, plan.predictor, setting.options, on_progress)
     wall_s = round(time.perf_counter() - started_s, 3)
     return replace(simulation, result=replace(simulation.result, policy=plan.label, wall_s=wall_s))
 

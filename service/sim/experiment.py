@@ -78,6 +78,18 @@ def run(
         checkpoint_period_s=options.checkpoint_period_s,
         skip_invalid=options.skip_invalid,
     )
+    return run_jobs(prepared, cluster, policy, predictor, options, on_progress)
+
+
+def run_jobs(
+    prepared: SimJobs,
+    cluster: Cluster,
+    policy: Policy[Any],
+    predictor: str,
+    options: SimulationOptions,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Simulation:
+    """The same for jobs that do not come from a table (a table says less of them than is known)."""
     simulator = Simulator(prepared.jobs, cluster, policy, predictor, options)
     simulator.run(on_progress)
     return _simulation(simulator, prepared, cluster, predictor, options.seed)
@@ -169,7 +181,9 @@ class Simulator:
     def _arrive(self) -> None:
         job = self._jobs[self._next_job]
         self._next_job += 1
-        self.store.submit(JobRecord(job.id, job.spec, job.row.submit_time_s, iteration_times=job.times))
+        self.store.submit(
+            JobRecord(job.id, job.spec, job.row.submit_time_s, priority=job.spec.priority, iteration_times=job.times)
+        )
         self._schedule_arrival()
 
     def outcomes(self) -> list[JobOutcome]:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from policies.bounds import BoundJob, Bounds, lower_bound
 from policies.catalogue import UnknownModel, pipeline
 from policies.model.cluster import Cluster
+from policies.model.estimate import Estimate
 from policies.model.graph import StageGraph
 from policies.model.ids import JobId
 from policies.model.job import IterationTimes, JobSpec, PreemptionSignal
@@ -23,13 +24,17 @@ RETRIES_MAX = 2**31
 
 @value
 class SimJob:
-    """One row of the workload as the engine sees it (``id``, ``spec``) and as it truly is."""
+    """One row of the workload as the engine sees it (``id``, ``spec``) and as it truly is.
+
+    ``predicted`` is what a service said of it when it came, for jobs of its own history.
+    """
 
     id: JobId
     row: WorkloadJob
     spec: JobSpec
     times: IterationTimes | None
     iterations: float | None
+    predicted: Estimate | None = None
 
     def truth(self) -> JobTruth:
         """A fresh truth, without progress."""

@@ -56,12 +56,27 @@ class NoPredictor:
         """There is nothing to learn."""
 
 
+class RecordedPredictor:
+    """Implements :class:`service.engine.ports.Predictor`: what a service said of each job when it came."""
+
+    def __init__(self, jobs: Mapping[JobId, SimJob]) -> None:
+        self._jobs = jobs
+
+    def predict(self, now_s: float, requests: Sequence[PredictionRequest]) -> Sequence[Prediction | None]:
+        """The recorded estimate; None for a job of which nothing was said."""
+        found = [self._jobs[request.job].predicted for request in requests]
+        return [Prediction(estimate) if estimate is not None else None for estimate in found]
+
+    def ended(self, label: EndedJob) -> None:
+        """There is nothing to learn."""
+
+
 def make_predictor(name: str, jobs: Sequence[SimJob], seed: int) -> Predictor:
-    """The predictor that ``oracle``, ``noisy:SIGMA``, ``adversarial``, ``trained`` or ``none`` stands for.
+    """The predictor that ``oracle``, ``noisy:SIGMA``, ``adversarial``, ``trained``, ``recorded`` or ``none`` stands for.
 
     ``noisy`` = n exp(SIGMA z) with z ~ N(0, 1) drawn from (seed, job_id); ``adversarial`` = a tenth of the jobs, by seed,
-    off by a factor 100 either way; ``trained`` learns from the jobs that have ended in the simulation. Raises
-    :class:`PredictorNameError`.
+    off by a factor 100 either way; ``trained`` learns from the jobs that have ended in the simulation;
+    ``recorded`` says what the service said of jobs of its own history. Raises :class:`PredictorNameError`.
     """
     by_id = {job.id: job for job in jobs}
     kind, _, parameter = name.partition(":")
@@ -76,12 +91,18 @@ def make_predictor(name: str, jobs: Sequence[SimJob], seed: int) -> Predictor:
         return TruthPredictor(by_id, lambda job_id: adversarial_factor(seed, job_id), name)
     if kind == "none":
         return NoPredictor()
+    if kind == "recorded":
+        if jobs and all(job.predicted is None for job in jobs):
+            raise PredictorNameError("predictor 'recorded' needs jobs that a service has predicted: its own history")
+        return RecordedPredictor(by_id)
     if kind == "trained":
         # Only this one needs the learning libraries, and they take a second to load.
         from predictor.retraining import RetrainingPredictor
 
         return RetrainingPredictor(seed)
-    raise PredictorNameError(f"unknown predictor {name!r}; use oracle, noisy:SIGMA, adversarial, trained or none")
+    raise PredictorNameError(
+        f"unknown predictor {name!r}; use oracle, noisy:SIGMA, adversarial, trained, recorded or none"
+    )
 
 
 def adversarial_factor(seed: int, job_id: str) -> float:

@@ -1,0 +1,257 @@
+"""The service's own past as a workload: the truth of the jobs that ended, and what really became of them.
+
+``duration_s`` of a workload is the run time on an idle network at the best placement. A job's productive seconds were spent
+at the placements that it had; each is divided by how much slower than at its best the job ran there (1 without a graph).
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from policies.catalogue import UnknownModel, pipeline
+from policies.lifecycle import TERMINAL, JobState
+from policies.model.cluster import Cluster
+from policies.model.estimate import Estimate, Unit
+from policies.model.ids import JobId
+from policies.model.job import JobSpec, PreemptionSignal
+from policies.model.placement import Placement
+from policies.rank import OverRun, remaining_units
+from policies.throughput import NeverFits, iteration_times
+from service.db.past import PastJob
+from service.sim.executor import stretch_of
+from service.sim.jobs import SimJob, SimJobs, bounds_of, prepare
+from service.sim.results import JobOutcome, Result, summarise
+from service.sim.workloads.files import WorkloadError
+from service.sim.workloads.model import Workload, WorkloadJob
+
+_FINAL_STATES = {JobState.SUCCEEDED: "succeeded", JobState.FAILED: "failed", JobState.CANCELLED: "killed"}
+
+UNFINISHED = "has not ended yet"
+NEVER_RAN = "never ran"
+EARLIER = "was submitted before the window"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnJob:
+    """One ended job. ``row`` is its truth from the window's start on; ``carried`` says that it was there before.
+
+    ``own_graph``: it communicates in a way that no model of the catalogue stands for, so a table cannot hold it.
+    """
+
+    past: PastJob
+    row: WorkloadJob
+    done_ratio: float = 0.0
+    carried: bool = False
+    own_graph: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OwnHistory:
+    """A window of the past. ``start_s`` is second 0 of the rows; ``left_out`` counts the other jobs by why."""
+
+    start_s: float
+    jobs: Sequence[OwnJob]
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def workload(self) -> Workload:
+        """As a table."""
+        return Workload("own history", tuple(job.row for job in self.jobs))
+
+
+def own_history(past: Sequence[PastJob], cluster: Cluster, since_s: float | None, *, carry: bool) -> OwnHistory:
+    """The ended jobs of a window that begins at ``since_s`` (None: with the first submission).
+
+    ``cluster`` holds every stored server at its position. With ``carry`` the jobs that were unfinished when the window
+    began come first, submitted at second 0 with what they had left; without, they are left out.
+    """
+    start_s = since_s if since_s is not None else min((job.submitted_at_s for job in past), default=0.0)
+    left_out: Counter[str] = Counter()
+    jobs = []
+    for job in past:
+        carried = job.submitted_at_s < start_s
+        if job.state not in TERMINAL or job.finished_at_s is None:
+            left_out[UNFINISHED] += 1
+        elif job.service_s <= 0.0:
+            left_out[NEVER_RAN] += 1
+        elif carried and not carry:
+            left_out[EARLIER] += 1
+        elif (own := _own_job(job, cluster, start_s, carried)) is not None:
+            jobs.append(own)
+        else:
+            left_out[NEVER_RAN] += 1
+    jobs.sort(key=lambda own: (own.row.submit_time_s, own.past.submitted_at_s, own.past.id))
+    return OwnHistory(start_s, jobs, dict(left_out))
+
+
+def _own_job(job: PastJob, cluster: Cluster, start_s: float, carried: bool) -> OwnJob | None:
+    """None for one that had no work left when the window began."""
+    assert job.finished_at_s is not None
+    spec = job.spec
+    done_ratio = _share_before(job, start_s) if carried else 0.0
+    left = 1.0 - done_ratio
+    duration_s = job.service_s / _mean_stretch(job, cluster) * left
+    if duration_s <= 0.0:
+        return None
+    model = _catalogue_model(spec)
+    user, project, name = spec.recurrence
+    row = WorkloadJob(
+        job_id=str(job.id),
+        submit_time_s=max(0.0, job.submitted_at_s - start_s),
+        gpus=spec.gpus,
+        duration_s=duration_s,
+        user=user,
+        project=project,
+        name=name,
+        end_time_s=job.finished_at_s - start_s,
+        iterations=max(1, round(job.iterations * left)) if job.iterations is not None else None,
+        model=model or "",
+        declared_iterations=spec.declared_iterations,
+        walltime_s=spec.walltime_s,
+        gpu_type=spec.gpu_type or "",
+        final_state=_FINAL_STATES[job.state],
+    )
+    return OwnJob(job, row, done_ratio, carried, own_graph=spec.stage_graph is not None and model is None)
+
+
+def _catalogue_model(spec: JobSpec) -> str | None:
+    """The catalogue model that means exactly this job: a table says a model's name and the GPUs, nothing else."""
+    if spec.model is None or spec.stage_graph is None:
+        return None
+    try:
+        same = pipeline(spec.model, spec.gpus) == (spec.stage_graph, spec.parallelism)
+    except (UnknownModel, ValueError):
+        return None
+    return spec.model if same else None
+
+
+def _mean_stretch(job: PastJob, cluster: Cluster) -> float:
+    """How much slower than at its best the job ran: over its attempts, weighted by how long each ran."""
+    if job.iteration_times is None:
+        return 1.0
+    weighted = [
+        (ended_s - started_s, stretch_of(cluster, job.spec, job.iteration_times, attempt.placement))
+        for attempt in job.attempts
+        if (started_s := attempt.started_at_s) is not None
+        and (ended_s := attempt.ended_at_s) is not None
+        and ended_s > started_s
+    ]
+    total_s = sum(ran_s for ran_s, _ in weighted)
+    # At half the speed half the work is done in the same time.
+    work_s = sum(ran_s / stretch for ran_s, stretch in weighted)
+    return total_s / work_s if work_s > 0.0 else 1.0
+
+
+def _share_before(job: PastJob, at_s: float) -> float:
+    """The share of its running time that lay before an instant."""
+    ran_s = before_s = 0.0
+    for attempt in job.attempts:
+        if attempt.started_at_s is not None and attempt.ended_at_s is not None:
+            ran_s += max(0.0, attempt.ended_at_s - attempt.started_at_s)
+            before_s += max(0.0, min(at_s, attempt.ended_at_s) - attempt.started_at_s)
+    return before_s / ran_s if ran_s > 0.0 else 0.0
+
+
+def simulated_jobs(history: OwnHistory, cluster: Cluster, *, skip_invalid: bool = False) -> SimJobs:
+    """The jobs as the simulator takes them, on any cluster: with their own graphs, priorities, dependencies, what was
+    predicted of them, and whether a stop loses their work.
+
+    Raises :class:`WorkloadError` for a job that the cluster cannot hold.
+    """
+    rows = tuple(replace(job.row, model="") for job in history.jobs)
+    prepared = prepare(Workload("own history", rows), cluster, skip_invalid=skip_invalid)
+    own = {job.row.job_id: job for job in history.jobs}
+    numbers = {own[job.row.job_id].past.id: job.id for job in prepared.jobs}
+    return replace(prepared, jobs=[_simulated(job, own[job.row.job_id], numbers, cluster) for job in prepared.jobs])
+
+
+def _simulated(job: SimJob, own: OwnJob, numbers: Mapping[JobId, JobId], cluster: Cluster) -> SimJob:
+    past, spec = own.past, own.past.spec
+    times, row = None, job.row
+    if spec.stage_graph is not None and spec.parallelism is not None:
+        try:
+            times = iteration_times(spec.stage_graph, spec.parallelism, cluster, spec.gpu_type)
+        except NeverFits as error:
+            raise WorkloadError(f"job {row.job_id!r} can never start: {error}") from error
+        if past.iteration_times is not None:
+            # As many iterations, each at the best that these servers allow.
+            row = replace(row, duration_s=row.duration_s * times.min_s / past.iteration_times.min_s)
+    iterations = job.iterations
+    if iterations is None and times is not None:
+        iterations = max(1.0, float(round(row.duration_s / times.min_s)))
+    return SimJob(
+        job.id,
+        row,
+        replace(
+            job.spec,
+            stage_graph=spec.stage_graph,
+            parallelism=spec.parallelism,
+            model=spec.model,
+            recurrence_key=None,
+            priority=spec.priority,
+            after=tuple(numbers[needed] for needed in spec.after if needed in numbers),
+            checkpoint_period_s=spec.checkpoint_period_s if past.graceful else None,
+            preemption=PreemptionSignal() if past.graceful else None,
+        ),
+        times,
+        iterations,
+        _left(past.predicted, own),
+    )
+
+
+def _left(predicted: Estimate | None, own: OwnJob) -> Estimate | None:
+    """What was predicted of a job, less what it had done when the window began."""
+    if predicted is None or own.done_ratio == 0.0:
+        return predicted
+    total = own.past.service_s if predicted.unit is Unit.SERVICE_S else own.past.iterations
+    if total is None:
+        return None
+    done = total * own.done_ratio
+    alive = tuple(point - done for point in predicted.points if point > done)
+    return replace(predicted, points=alive or (remaining_units(predicted.points, done, OverRun.DOUBLE)[0],))
+
+
+def actual_result(history: OwnHistory, cluster: Cluster, jobs: Sequence[SimJob]) -> Result:
+    """What really became of the jobs that are simulated, as a result beside the simulated ones.
+
+    Its bound is that of the simulated jobs. Jobs that were there before the window count from its start.
+    """
+    own = {job.row.job_id: job for job in history.jobs}
+    outcomes = [_outcome(own[job.row.job_id]) for job in jobs]
+    return summarise(
+        outcomes,
+        policy="actual",
+        predictor="recorded",
+        seed=0,
+        jobs=len(outcomes),
+        skipped=0,
+        first_submission_s=min((outcome.submit_time_s for outcome in outcomes), default=0.0),
+        bounds=bounds_of(jobs, cluster),
+        events=0,
+    )
+
+
+def _outcome(own: OwnJob) -> JobOutcome:
+    past, row = own.past, own.row
+    assert row.end_time_s is not None
+    left = 1.0 - own.done_ratio
+    started_s = past.first_started_at_s if past.first_started_at_s is not None else past.finished_at_s
+    assert started_s is not None
+    assert past.finished_at_s is not None
+    return JobOutcome(
+        job_id=row.job_id,
+        submit_time_s=row.submit_time_s,
+        start_time_s=max(row.submit_time_s, started_s - (past.finished_at_s - row.end_time_s)),
+        finish_time_s=row.end_time_s,
+        duration_s=row.duration_s,
+        walltime_s=row.walltime_s,
+        # It ended as it did; a simulation runs it as far and calls that success.
+        succeeded=True,
+        gpus=row.gpus,
+        preemptions=past.preemptions,
+        held_s=past.held_gpu_s / row.gpus * left,
+        wasted_s=past.wasted_gpu_s / row.gpus * left,
+        placement=past.attempts[-1].placement if past.attempts else Placement(()),
+        gpu_ids=(),
+        user=row.user,
+    )
