@@ -25,6 +25,7 @@ from service.client_documents import (
     Model,
     Plans,
     Prediction,
+    Shadow,
     Told,
     TrainingRun,
 )
@@ -199,6 +200,11 @@ class Client(AbstractContextManager["Client"]):
     def snapshot(self, cycle: int) -> dict[str, Any]:
         """Everything that a cycle's decision rests on: what ``sooner sim replay`` reads."""
         found: dict[str, Any] = self._json("GET", f"/v1/cycles/{cycle}/snapshot")
+        return found
+
+    def shadow(self) -> Shadow:
+        """What the second policy would have done; an :class:`ApiError` of status 404 where there is none."""
+        found: Shadow = self._json("GET", "/v1/shadow")
         return found
 
     # Cluster

@@ -116,6 +116,14 @@ class Event(TypedDict):
     detail: str
 
 
+class ShadowOpinion(TypedDict):
+    """What the shadow policy thinks of a job: ``wants`` is ``start``, ``wait``, ``stop``, or None where it agrees."""
+
+    policy: str
+    wants: str | None
+    sentence: str
+
+
 class Explanation(TypedDict):
     """Why a job is where it is."""
 
@@ -131,6 +139,7 @@ class Explanation(TypedDict):
     rank: float | None
     waiting_for: list[int]
     numbers: dict[str, float]
+    shadow: ShadowOpinion | None
 
 
 class Spread(TypedDict):
@@ -303,3 +312,82 @@ class Accepted(TypedDict):
     accepted: str
     job_id: int | None
     server: str | None
+
+
+class ShadowStarts(TypedDict):
+    """Starts that two policies, or one of them alone, wanted."""
+
+    both: int
+    first_only: int
+    shadow_only: int
+    agreement_ratio: float | None
+    both_gpu_s: float
+    first_only_gpu_s: float
+    shadow_only_gpu_s: float
+    granted_later: int
+    same_placement: int
+    fewer_servers: int
+    more_servers: int
+    other_servers: int
+
+
+class ShadowStops(TypedDict):
+    """Preemptions likewise, and the work that they would lose."""
+
+    both: int
+    first_only: int
+    shadow_only: int
+    agreement_ratio: float | None
+    both_lost_gpu_s: float
+    first_only_lost_gpu_s: float
+    shadow_only_lost_gpu_s: float
+
+
+class Disagreement(TypedDict):
+    """A job on which the two policies disagree now."""
+
+    job_id: int
+    name: str
+    gpus: int
+    since: str
+    shadow_wants: str
+    servers: list[Placed]
+    for_job_id: int | None
+    first_reason: str
+    first_sentence: str
+    shadow_sentence: str
+
+
+class ShadowCycle(TypedDict):
+    """A pass in which the two did not want the same."""
+
+    cycle: int | None
+    at: str
+    starts_both: int
+    starts_first_only: list[int]
+    starts_shadow_only: list[int]
+    preemptions_both: int
+    preemptions_first_only: list[int]
+    preemptions_shadow_only: list[int]
+
+
+class Shadow(TypedDict):
+    """A second policy that decides beside the first and changes nothing."""
+
+    policy: str
+    options: dict[str, str]
+    first_policy: str
+    status: str
+    status_reason: str | None
+    since: str
+    at: str
+    passes: int
+    skipped: int
+    overruns: int
+    failures: int
+    rejected: int
+    starts: ShadowStarts
+    preemptions: ShadowStops
+    disagreements: list[Disagreement]
+    disagreements_total: int
+    cycles: list[ShadowCycle]

@@ -14,7 +14,7 @@ from sqlalchemy import Row
 from policies.lifecycle import AttemptState, Cause, JobState
 from policies.model.estimate import Unit
 from policies.model.placement import Placement
-from policies.model.reasons import Explanation, Reason
+from policies.model.reasons import Reason
 from service.db.reads import JobSummary
 from service.forecast_scores import Milestone
 
@@ -181,23 +181,6 @@ class ProgressDocument(BaseModel):
     loss: float | None
 
 
-class ExplanationDocument(BaseModel):
-    """Why a job is where it is. The numbers are null for a job that the loop does not hold."""
-
-    job_id: int
-    state: JobState
-    reason: Reason
-    sentence: str
-    gpus_needed: int
-    gpus_free: int | None
-    servers_with_free_gpus: int | None
-    servers_wanted: int | None
-    jobs_ahead: int | None
-    rank: float | None
-    waiting_for: list[int]
-    numbers: dict[str, float]
-
-
 class AcceptedDocument(BaseModel):
     """A request that the next cycle acts on."""
 
@@ -343,40 +326,6 @@ def progress_document(row: Row[Any]) -> ProgressDocument:
         total_iterations=row.total_iterations,
         checkpoint_iteration=row.checkpoint_iteration,
         loss=row.loss,
-    )
-
-
-def explanation_document(job: Row[Any], explanation: Explanation | None) -> ExplanationDocument:
-    """The loop's explanation; without one, what the job's row says."""
-    if explanation is None:
-        reason = Reason(job.reason)
-        return ExplanationDocument(
-            job_id=job.id,
-            state=JobState(job.state),
-            reason=reason,
-            sentence=reason.sentence,
-            gpus_needed=job.gpus,
-            gpus_free=None,
-            servers_with_free_gpus=None,
-            servers_wanted=None,
-            jobs_ahead=None,
-            rank=None,
-            waiting_for=[],
-            numbers={},
-        )
-    return ExplanationDocument(
-        job_id=job.id,
-        state=JobState(job.state),
-        reason=explanation.reason,
-        sentence=explanation.sentence,
-        gpus_needed=explanation.gpus_needed,
-        gpus_free=explanation.gpus_free,
-        servers_with_free_gpus=explanation.servers_with_free_gpus,
-        servers_wanted=explanation.servers_wanted,
-        jobs_ahead=explanation.jobs_ahead,
-        rank=explanation.rank,
-        waiting_for=[int(job_id) for job_id in explanation.waiting_for],
-        numbers=explanation.numbers,
     )
 
 

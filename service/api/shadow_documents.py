@@ -9,7 +9,7 @@ from service.api.documents import instant
 from service.api.forecast_documents import PlacedDocument
 from service.engine.agreement import Difference, Tally
 from service.engine.shadow import Status
-from service.shadowing import Disagreement, JobOpinion, ShadowReport, Want
+from service.shadowing import Disagreement, ShadowReport, Want
 
 
 class ShadowStartsDocument(BaseModel):
@@ -98,14 +98,6 @@ class ShadowDocument(BaseModel):
     )
 
 
-class ShadowOpinionDocument(BaseModel):
-    """What the shadow policy thinks of a job."""
-
-    policy: str
-    wants: Want | None = Field(description="null where it agrees.")
-    sentence: str
-
-
 def shadow_document(report: ShadowReport) -> ShadowDocument:
     """The whole report."""
     standing, totals = report.standing, report.totals
@@ -141,13 +133,6 @@ def shadow_document(report: ShadowReport) -> ShadowDocument:
         disagreements_total=report.disagreements_total,
         cycles=[_cycle_document(each) for each in report.differences],
     )
-
-
-def opinion_document(opinion: JobOpinion | None) -> ShadowOpinionDocument | None:
-    """What it thinks of one job."""
-    if opinion is None:
-        return None
-    return ShadowOpinionDocument(policy=opinion.policy, wants=opinion.wants, sentence=opinion.sentence)
 
 
 def _stops_document(tally: Tally) -> ShadowStopsDocument:

@@ -161,10 +161,19 @@ def _explanations(outlook: Outlook) -> Table[Explanation]:
             Column("JOB", lambda each: str(each["job_id"]), right=True),
             Column("STATE", lambda each: each["state"]),
             Column("REASON", lambda each: each["reason"]),
-            Column("EXPLANATION", lambda each: each["sentence"] + outlook.expected_start(each["job_id"]), long=True),
+            Column("EXPLANATION", lambda each: _explanation(each, outlook), long=True),
         ),
         key=lambda each: str(each["job_id"]),
     )
+
+
+def _explanation(each: Explanation, outlook: Outlook) -> str:
+    """Why, when, and what the shadow policy would do instead."""
+    shadow = each["shadow"]
+    dissent = (
+        "" if shadow is None or shadow["wants"] is None else f" Shadow policy {shadow['policy']}: {shadow['sentence']}"
+    )
+    return each["sentence"] + outlook.expected_start(each["job_id"]) + dissent
 
 
 @app.command("attempts")

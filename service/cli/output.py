@@ -55,11 +55,12 @@ class Table(Generic[Row]):
 
 @dataclass(frozen=True)
 class Answer(Generic[Row]):
-    """What a command found: rows for the table, the document for programs, and a note under the table."""
+    """What a command found: rows for the table, the document for programs, a note under the table, lines above it."""
 
     rows: Sequence[Row]
     document: Mapping[str, Any]
     note: str = ""
+    lead: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,10 @@ def _print(table: Table[Row], columns: Sequence[Column[Row]], answer: Answer[Row
         for row in answer.rows:
             typer.echo(table.key(row))
     else:
-        print_table(columns, answer.rows)
+        for line in answer.lead.splitlines():
+            typer.echo(printable(line))
+        if answer.rows or not answer.lead:
+            print_table(columns, answer.rows)
         if answer.note:
             typer.echo(answer.note, err=True)
 

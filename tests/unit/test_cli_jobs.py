@@ -10,7 +10,8 @@ import pytest
 
 from policies.model.ids import JobId
 from policies.model.reasons import Explanation, Reason
-from service.api.documents import AcceptedDocument, ExplanationDocument, JobDocument
+from service.api.documents import AcceptedDocument, JobDocument
+from service.api.explanation_documents import ExplanationDocument
 from service.cli import jobs, output
 from service.cli.submit import LOOK_SINGLY_MAX
 from service.client import Client, LogChunk

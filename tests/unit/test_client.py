@@ -9,7 +9,7 @@ import pytest
 
 import service.client as module
 from service import client_documents
-from service.api import documents, forecast_documents
+from service.api import documents, explanation_documents, forecast_documents, shadow_documents
 from service.api.app import create_app
 from service.api.routers import cluster as cluster_routes
 from service.api.routers import job_details, learning
@@ -45,7 +45,7 @@ def answering(handler: Any) -> Client:
         (client_documents.Share, documents.ShareDocument),
         (client_documents.Attempt, documents.AttemptDocument),
         (client_documents.Event, documents.EventDocument),
-        (client_documents.Explanation, documents.ExplanationDocument),
+        (client_documents.Explanation, explanation_documents.ExplanationDocument),
         (client_documents.Spread, forecast_documents.SpreadDocument),
         (client_documents.JobForecast, forecast_documents.JobForecastDocument),
         (client_documents.Forecasts, forecast_documents.ForecastsDocument),
@@ -59,6 +59,12 @@ def answering(handler: Any) -> Client:
         (client_documents.Placed, forecast_documents.PlacedDocument),
         (client_documents.Plan, forecast_documents.PlanDocument),
         (client_documents.Plans, forecast_documents.PlansDocument),
+        (client_documents.ShadowOpinion, explanation_documents.ShadowOpinionDocument),
+        (client_documents.ShadowStarts, shadow_documents.ShadowStartsDocument),
+        (client_documents.ShadowStops, shadow_documents.ShadowStopsDocument),
+        (client_documents.Disagreement, shadow_documents.DisagreementDocument),
+        (client_documents.ShadowCycle, shadow_documents.ShadowCycleDocument),
+        (client_documents.Shadow, shadow_documents.ShadowDocument),
         (client_documents.Accepted, documents.AcceptedDocument),
         (client_documents.TrainingRun, learning.TrainingRunDocument),
         (client_documents.Server, cluster_routes.ServerDocument),

@@ -9,15 +9,14 @@ from service.api.deps import Deps
 from service.api.documents import (
     AttemptDocument,
     EventDocument,
-    ExplanationDocument,
     PredictionDocument,
     ProgressDocument,
     attempt_document,
     event_document,
-    explanation_document,
     prediction_document,
     progress_document,
 )
+from service.api.explanation_documents import ExplanationDocument, explanation_document
 from service.api.paging import Page, Paging
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import JobPath, job_or_404, problems, require_job, router
@@ -37,10 +36,11 @@ LOG_HEADERS = {
 
 @routes.get("/jobs/{job_id}/explanation", responses=problems(404), summary="Why is the job where it is?")
 def explanation(dependencies: Deps, job_id: JobPath) -> ExplanationDocument:
-    """The reason with the numbers behind it, computed now."""
+    """The reason with the numbers behind it, computed now; and what the shadow policy would do, where there is one."""
     with dependencies.database.reading() as session:
         summary = job_or_404(session.connection(), job_id)
-    return explanation_document(summary.job, dependencies.explain(JobId(job_id)))
+    job = JobId(job_id)
+    return explanation_document(summary.job, dependencies.explain(job), dependencies.shadow_opinion(job))
 
 
 @routes.get("/jobs/{job_id}/attempts", responses=problems(404), summary="A job's attempts")
