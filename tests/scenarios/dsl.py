@@ -230,7 +230,8 @@ class Story:
         return self
 
     def restart(self) -> Self:
-        """The service dies and starts again: a new engine on what the store has kept."""
+        """The service dies and starts again: a new engine on what the store has kept, servers that were added included."""
+        self.cluster = self.engine._cluster
         self.engine = self._engine()
         self.engine.reconcile()
         return self

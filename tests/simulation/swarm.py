@@ -1,0 +1,280 @@
+"""A swarm of seeded faults: first everything goes wrong while the promises must hold, then nothing does and all must finish.
+
+``python -m tests.simulation.swarm --seeds 1000`` runs many; a seed that fails prints the command that repeats it.
+"""
+
+import argparse
+import random
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from itertools import count
+
+from policies.lifecycle import TERMINAL, JobState
+from policies.model.estimate import Unit
+from policies.model.ids import AttemptId, JobId, ServerIndex, attempt_id
+from policies.model.reasons import Reason
+from service.engine.engine import CycleOutcome
+from service.engine.events import Report, ReportKind
+from service.engine.ports import AttemptStatus
+from service.sim.work import Run
+from tests.scenarios.chance import WAITING_REASONS, Flaky
+from tests.scenarios.dsl import Story
+from tests.simulation.weather import LOSSY, Weather, draw_job, weather
+
+FAULTS_UNTIL_S = 600
+STEP_S = 5
+JOBS = 25
+EPSILON_S = 1e-6
+
+
+class Swarm(Story):
+    """A scenario that is looked at after every pass."""
+
+    def __init__(self, seed: int, name: str | None = None) -> None:
+        self.dice = random.Random(seed)
+        self.weather: Weather = weather(self.dice, name)
+        self.flaky = Flaky(seed, failing=0.0, stale=0.05 if "stale" in self.weather.kinds else 0.0)
+        self.submitted: dict[str, float] = {}
+        self._kept_s: dict[JobId, float] = {}
+        self._attempts: dict[JobId, int] = {}
+        super().__init__(
+            "",
+            self.weather.make(),
+            costs=self.weather.costs,
+            settings=self.weather.settings,
+            store=self.flaky,
+            names=self.weather.servers,
+            network=self.weather.network,
+        )
+        self.memory = self.flaky.inner
+        for at_s in sorted(self.dice.randrange(30) * 10.0 for _ in range(JOBS)):
+            self.submit(at_s)
+
+    def submit(self, at_s: float) -> None:
+        """Another job of the weather's kind."""
+        name = f"j{len(self.ids)}"
+        earlier = [other for other, other_at_s in self.submitted.items() if other_at_s <= at_s]
+        self.submitted[name] = at_s
+        self.job(name, at_s=at_s, **draw_job(self.dice, self.weather, earlier))
+
+    def cycle(self) -> CycleOutcome:
+        """One pass, then every promise."""
+        outcome = super().cycle()
+        assert self.engine.counters["decisions_rejected"] == 0
+        self._check_machines()
+        now_s = self.clock.now_s()
+        if not outcome.failed and (outcome.wake_at_s is None or outcome.wake_at_s > now_s):
+            # Else the engine will look at once what became of rows that others changed.
+            self._check_jobs(now_s)
+        return outcome
+
+    def live(self) -> Iterator[tuple[AttemptId, Run]]:
+        """What truly runs, starts or stops."""
+        for attempt, run in self.executor._runs.items():
+            if run.status is not AttemptStatus.ENDED:
+                yield attempt, run
+
+    def _check_machines(self) -> None:
+        """One attempt a job, one job a GPU, and no step behind a checkpoint; whatever the engine believes."""
+        jobs: set[JobId] = set()
+        gpus: set[tuple[ServerIndex, int]] = set()
+        for attempt, run in self.live():
+            assert run.launch.job not in jobs, f"two attempts of job {run.launch.job} at once"
+            jobs.add(run.launch.job)
+            for share, ids in zip(run.launch.placement.shares, run.launch.gpu_ids, strict=True):
+                for gpu in ids:
+                    assert (share.server, gpu) not in gpus, (
+                        f"GPU {gpu} of server {share.server} runs {attempt} and another"
+                    )
+                    gpus.add((share.server, gpu))
+        for job, truth in self.truths.items():
+            assert self._kept_s.get(job, 0.0) <= truth.done_s <= truth.duration_s, f"job {job} fell behind a checkpoint"
+            self._kept_s[job] = truth.done_s
+
+    def _check_jobs(self, now_s: float) -> None:
+        """What the engine believes of the jobs agrees with itself, and every "no" has its reason."""
+        for job in self.engine.world.jobs.values():
+            assert job.done(Unit.SERVICE_S, now_s) >= job.checkpoint_service_s - EPSILON_S
+            assert job.done(Unit.ITERATIONS, now_s) >= job.checkpoint_iteration - EPSILON_S
+            assert job.preemptions <= job.attempts
+            assert self._attempts.get(job.id, 0) <= job.attempts
+            self._attempts[job.id] = job.attempts
+            if job.state in (JobState.STARTING, JobState.RUNNING):
+                assert job.reason is Reason.STARTED, f"job {job.id} runs and says {job.reason}"
+            elif job.state is JobState.QUEUED:
+                assert job.reason in _reasons(job.held, job.unmet_dependencies, job.waiting), f"{job.id}: {job.reason}"
+
+
+def _reasons(held: bool, unmet: int, waiting: bool) -> frozenset[Reason]:
+    if waiting:
+        return WAITING_REASONS
+    if held:
+        return frozenset({Reason.HELD})
+    return frozenset({Reason.DEPENDENCY if unmet else Reason.RETRY_BACKOFF})
+
+
+def swarm(seed: int, name: str | None = None) -> Swarm:
+    """Ten minutes of faults, then peace until the end, where everything is accounted for."""
+    story = Swarm(seed, name)
+    story.flaky.failing = 0.02 if "store" in story.weather.kinds else 0.0
+    placed: dict[JobId, tuple[int, ...]] = {}
+    for at_s in range(5, FAULTS_UNTIL_S, STEP_S):
+        story.until(float(at_s))
+        _nobody_starts_on_a_server_that_is_out(story, placed)
+        _fault(story)
+        if story.weather.kinds.isdisjoint(LOSSY):
+            story.cycle()
+    _peace(story)
+    story.to_the_end()
+    _check_the_end(story)
+    return story
+
+
+def _peace(story: Swarm) -> None:
+    story.flaky.failing = story.flaky.stale = 0.0
+    story.until(story.clock.now_s())  # whoever was submitted at this very instant is to be released too
+    for server in range(len(story.engine.world.servers)):
+        story.executor.repair_server(ServerIndex(server))
+        story.resume(server)
+    for name in story.ids:
+        story.release(name)
+    story.wire.cut = False
+    story.cycle()
+    story.engine.reconcile()
+
+
+def _fault(story: Swarm) -> None:
+    """One kind of trouble of those that the weather has, or none."""
+    dice, kinds = story.dice, sorted(story.weather.kinds)
+    if not kinds or dice.random() < 0.2:
+        return
+    kind = dice.choice(kinds)
+    server = ServerIndex(dice.randrange(len(story.engine.world.servers)))
+    known = sorted(story.records)
+    running = [name for name in known if story.state(name) is JobState.RUNNING]
+    if kind == "server":
+        (story.executor.fail_server if dice.random() < 0.5 else story.executor.repair_server)(server)
+    elif kind == "drain":
+        (story.drain if dice.random() < 0.5 else story.resume)(server)
+    elif kind == "cut":
+        story.wire.cut = dice.random() < 0.5
+        if not story.wire.cut:
+            story.engine.reconcile()
+    elif kind == "restart":
+        _come_back(story)
+    elif kind == "server_added" and not story.weather.communication:
+        # The simulated machines do not know its NIC, so only where nobody asks for it; and a few are enough.
+        if len(story.engine.world.servers) < len(story.cluster.servers) + 2:
+            story.add_server(4, story.weather.servers[0].gpu_type)
+    elif kind == "late_jobs":
+        story.submit(story.clock.now_s())
+    elif kind == "crash" and running:
+        story.crash(dice.choice(running))
+    elif kind == "echo" and running:
+        _say_again(story, dice.choice(running))
+    elif known:
+        _ask(story, kind, dice.choice(known))
+
+
+def _ask(story: Swarm, kind: str, name: str) -> None:
+    """What users do."""
+    dice = story.dice
+    if kind == "hold":
+        if dice.random() < 0.5:
+            story.hold(name, preempt=dice.random() < 0.5)
+        else:
+            story.release(name)
+    elif kind == "cancel" and dice.random() < 0.3:
+        story.cancel(name)
+    elif kind == "priority":
+        story.prioritise(name, dice.choice((0, 0, 1, 2)))
+
+
+def _say_again(story: Swarm, name: str) -> None:
+    """Old reports once more: the start of this attempt, and the start and an end of the one before."""
+    job, number, now_s = story.ids[name], story.records[name].attempts, story.clock.now_s()
+    story.says(Report(ReportKind.STARTED, now_s, attempt_id(job, number)))
+    if number > 1:
+        before = attempt_id(job, number - 1)
+        story.says(Report(ReportKind.STARTED, now_s, before))
+        story.says(Report(ReportKind.EXITED, now_s, before, exit_code=story.dice.choice((0, 1, 75))))
+
+
+def _come_back(story: Swarm) -> None:
+    """The network is whole again, and the service starts anew; until it can load, it cannot."""
+    story.wire.cut = False
+    failing, story.flaky.failing = story.flaky.failing, 0.0
+    story.restart()
+    story.flaky.failing = failing
+
+
+def _nobody_starts_on_a_server_that_is_out(story: Swarm, placed: dict[JobId, tuple[int, ...]]) -> None:
+    """``placed``: servers of each job at the last look."""
+    world = story.engine.world
+    out = {index for index, record in enumerate(world.servers) if not record.usable}
+    for event in story.log.events[story.log.seen :]:
+        if event.target is JobState.STARTING and event.at_s == story.clock.now_s():
+            job = world.jobs.get(event.job)
+            if job is not None and job.placement is not None and job.state is JobState.STARTING:
+                assert not out.intersection(job.placement.servers)
+
+
+def _check_the_end(story: Swarm) -> None:
+    """All have ended, as somebody wanted them to; nothing is left on any GPU; and no second is unaccounted for."""
+    states = {name: story.state(name) for name in story.ids}
+    assert set(states.values()) <= TERMINAL, f"unfinished: {[name for name, s in states.items() if s not in TERMINAL]}"
+    assert JobState.FAILED not in states.values()
+    if "cancel" not in story.weather.kinds:
+        assert set(states.values()) == {JobState.SUCCEEDED}
+    assert not list(story.live()), "attempts that nobody wants are left"
+    assert not story.executor.observed()
+    world = story.engine.world
+    assert not world.jobs
+    assert [world.free_gpus(ServerIndex(n)) for n in range(len(world.servers))] == [
+        s.gpus for s in world.cluster.servers
+    ]
+    for name, job in story.ids.items():
+        record, truth = story.record(name), story.truths[job]
+        assert record.attempt is None
+        held_s = record.held_gpu_s / record.spec.gpus
+        assert held_s >= truth.productive_s - EPSILON_S
+        if states[name] is JobState.SUCCEEDED:
+            assert truth.done_s == truth.duration_s
+        if story.weather.kinds.isdisjoint(LOSSY):
+            costs = story.costs
+            overhead_s = record.attempts * (costs.launch_latency_s + costs.restart_s)
+            overhead_s += record.attempts * (costs.stop_latency_s + costs.checkpoint_s)
+            assert held_s - truth.productive_s <= truth.lost_s + overhead_s + EPSILON_S, (
+                f"{name} wastes more than it may"
+            )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the seeds that are asked for; 1 if one of them fails."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.swarm", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1000, help="how many")
+    parser.add_argument("--from", dest="first", type=int, default=0, help="the first of them")
+    parser.add_argument("--policy", help="one policy instead of any")
+    asked = parser.parse_args(arguments)
+    failed = 0
+    for seed in (number for number, _ in zip(count(asked.first), range(asked.seeds), strict=False)):
+        try:
+            swarm(seed, asked.policy)
+        except Exception:
+            failed += 1
+            traceback.print_exc()
+            print(how_to_repeat(seed, asked.policy), file=sys.stderr)
+    print(f"{asked.seeds} seeds, {failed} failed")
+    return 1 if failed else 0
+
+
+def how_to_repeat(seed: int, name: str | None = None) -> str:
+    """The command for one seed, and what it drew."""
+    chosen = f" --policy {name}" if name is not None else ""
+    drawn = weather(random.Random(seed), name)
+    return f"repeat with: python -m tests.simulation.swarm --from {seed} --seeds 1{chosen}\n{drawn}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
