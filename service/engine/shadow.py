@@ -175,9 +175,13 @@ class Shadow(WatchingPolicy):
     def decide(self, view: ClusterView, changes: Sequence[Change], state: Any) -> Decision:
         """The inner policy's decision; then the shadow's, on the same view and changes, which nobody carries out."""
         decision = self.inner.decide(view, changes, state)
-        self._settle()
         if self.status is not Status.DISABLED:
-            self._look(view, changes, decision)
+            try:
+                self._settle()
+                self._look(view, changes, decision)
+            except Exception as error:
+                # A decision that is none, for instance: whatever it is, it is the shadow's affair.
+                self._fail(error)
         return decision
 
     def committed(self, cycle: int) -> None:
@@ -237,9 +241,12 @@ class Shadow(WatchingPolicy):
         except OutOfTime as error:
             self._overrun(view.now_s, str(error))
         except Exception as error:
-            self.failures += 1
-            self._disable(f"it failed: {type(error).__name__}: {error}", error)
+            self._fail(error)
         return None
+
+    def _fail(self, error: Exception) -> None:
+        self.failures += 1
+        self._disable(f"it failed: {type(error).__name__}: {error}", error)
 
     def _overrun(self, now_s: float, said: str) -> None:
         self.overruns += 1

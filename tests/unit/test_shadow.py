@@ -394,6 +394,17 @@ def test_a_decision_that_breaks_a_rule_counts_for_nothing() -> None:
     assert starts(story) == (2, 1, 0)
 
 
+@pytest.mark.parametrize("nonsense", [None, Decision([None]), Decision([Start(JobId(1), None)]), "start"])  # type: ignore[list-item,arg-type]
+def test_a_decision_that_is_none_is_the_shadows_affair(nonsense: Any) -> None:
+    class Babbling(WatchingPolicy):
+        def decide(self, view: ClusterView, changes: Sequence[Change], state: Any) -> Any:
+            return nonsense
+
+    shadow = beside("fifo", Babbling(policy("fifo")))
+    cluster("1x4", shadow).job("a", gpus=4).job("b", gpus=4).until(0).starts("a").to_the_end().finishes("a", "b")
+    assert (shadow.status, shadow.failures) == (Status.DISABLED, 1)
+
+
 class Clockwork:
     """A runner that says when time is up: now, or with ``every`` in every so manieth work."""
 
