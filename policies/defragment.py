@@ -101,4 +101,4 @@ def _moves_easily(bid: Bid, job: JobView) -> bool:
     """Whether any other GPUs are as good for the job, and its attempt has run for long enough."""
     times = job.iteration_times
     local = times is None or times.max_s <= bid.policy.options.tau * times.min_s
-    return local and bid.ripe(job)
+    return local and bid.may_move(job)

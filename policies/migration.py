@@ -38,7 +38,7 @@ def migrate(bid: Bid, view: ClusterView, plan: Plan) -> None:
         job = view.jobs[job_id]
         if tried == TRIED_MAX:
             return
-        if job_id in state.leaving or not bid.ripe(job):
+        if job_id in state.leaving or not bid.may_move(job):
             continue
         tried += 1
         better = _better_stretch(bid, job)

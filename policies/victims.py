@@ -22,6 +22,9 @@ RESTARTS_PER_ATTEMPT_MIN = 2.0
 """Where preemption is free of charge, an attempt of a job that nobody can predict lasts at least so many restarts: half of
 it is progress."""
 
+MOVE_INTERVAL_S_MIN = 60.0
+"""A job that started over runs for so long at least before it is moved for the sake of traffic."""
+
 CANDIDATES_MAX = 256
 """Running jobs looked at, worst first, when one server's worth of GPUs is sought."""
 
@@ -77,6 +80,16 @@ class Bid:
             self.ripe_at_s = ripe_at_s if self.ripe_at_s is None else min(self.ripe_at_s, ripe_at_s)
             return False
         return True
+
+    def may_move(self, job: JobView) -> bool:
+        """Whether the job may be stopped for the sake of traffic: if it started over, it must have earned that first.
+
+        Whoever displaces by rank is better, which ends; but moves for traffic could undo each other, at one instant, for ever.
+        """
+        if not self.ripe(job) or job.attempt_started_at_s is None:
+            return False
+        earned_s = max(MOVE_INTERVAL_S_MIN, self.seconds_lost(job))
+        return job.attempts == 1 or job.attempt_started_at_s + earned_s <= self.view.now_s
 
     def displaces(self, key: Key, victim: JobView) -> bool:
         """Whether a job with this key may displace this one, the price apart."""
