@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from benchmarks import cycle, simulator
+from benchmarks import contention, cycle, simulator
 
 
 def _rows(printed: str, skip: int) -> list[list[str]]:
@@ -32,3 +32,14 @@ def test_cost_of_an_event(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     ]
     assert all(float(row[-3]) <= float(row[-2]) for row in rows)
     assert [row[-1] for row in rows[:3]] == ["1.00"] * 3
+
+
+def test_what_contention_costs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    scatter = "sjf:placement=random:delay_factor=0"
+    arguments = ["contention", "--first", "60", "--servers", "4", "--policies", f"asrpt,{scatter}"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    contention.main()
+    local, scattered = _rows(capsys.readouterr().out, 2)
+    assert (local[0], scattered[0]) == ("asrpt", scatter)
+    assert float(scattered[3]) > float(scattered[2]), "contended is slower than undisturbed"
+    assert int(scattered[-1]) > int(local[-1]), "more jobs straddle"
