@@ -22,6 +22,15 @@ CLUSTER = Cluster("c", tuple(Server(f"s{m}", 4, nic_bytes_s=1.25e9) for m in ran
 
 CONTENDED = SimulationOptions(network="contended", skip_invalid=True)
 
+HARSH = replace(
+    CONTENDED,
+    checkpoint_s=20.0,
+    launch_latency_s=5.0,
+    stop_latency_s=3.0,
+    faults=FaultPlan(mtbf_s=40_000.0, mttr_s=600.0, crash_mtbf_s=50_000.0),
+)
+"""Latencies, checkpoints, failing servers, crashing programs."""
+
 
 def crowded(seed: int, jobs: int = 80) -> Workload:
     """A generated workload whose jobs communicate and come so close together that they meet."""
@@ -40,10 +49,10 @@ def steps(simulation: Simulator) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("policy", ["asrpt", "las", "sjf"])
-def test_the_engine_knows_how_far_every_job_is(policy: str) -> None:
+@pytest.mark.parametrize(("policy", "options"), [("asrpt", CONTENDED), ("las", HARSH), ("sjf", HARSH)])
+def test_the_engine_knows_how_far_every_job_is(policy: str, options: SimulationOptions) -> None:
     """After each cycle its extrapolated progress is the truth, and an iteration is ranked by its seconds at the best place."""
-    simulation = simulator(crowded(3), policy)
+    simulation = simulator(crowded(3), policy, options)
     compared = slowed = 0
     for _ in steps(simulation):
         now_s = simulation.clock.now_s()
@@ -106,15 +115,8 @@ def test_equal_input_equal_bytes() -> None:
 
 
 def test_all_costs_and_faults_at_once() -> None:
-    """Latencies, checkpoints, failing servers, crashing programs: the run ends, and nobody is left on a link."""
-    options = replace(
-        CONTENDED,
-        checkpoint_s=20.0,
-        launch_latency_s=5.0,
-        stop_latency_s=3.0,
-        faults=FaultPlan(mtbf_s=40_000.0, mttr_s=600.0, crash_mtbf_s=50_000.0),
-    )
-    simulation = simulator(crowded(4), "asrpt", options)
+    """The run ends, and nobody is left on a link."""
+    simulation = simulator(crowded(4), "asrpt", HARSH)
     simulation.run()
     network = simulation.executor._network
     assert isinstance(network, ContendedNetwork)
