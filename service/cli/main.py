@@ -12,13 +12,16 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from service.cli import admin, cluster, forecast, jobs, models, shadow, submit
+from service.cli import admin, cluster, forecast, jobs, models, past, shadow, submit
 from service.cli.fail import EXIT_USAGE, refusals
 from service.cli.guard import DISTRIBUTION, conflict
 
 _LATER = {
     "sim": ("service.cli.replay", "Simulate a workload with the production engine."),
-    "workload": ("service.cli.past", "Workload tables: import traces, describe them, generate synthetic ones."),
+    "workload": (
+        "service.cli.workload_export",
+        "Workload tables: import traces, describe them, generate synthetic ones.",
+    ),
 }
 """Groups whose modules are imported when they are called: they bring numpy and the engine along."""
 
@@ -76,7 +79,7 @@ app.command("demo")(admin.demo_command)
 app.command("q")(jobs.queue)
 app.command("info")(cluster.info)
 app.command("forecast")(forecast.forecast_command)
-cluster.app.command("export")(past_commands.cluster_export_command)
+cluster.app.command("export")(past.cluster_export_command)
 app.command("shadow")(shadow.shadow_command)
 jobs.app.command("submit")(submit.submit_command)
 jobs.app.command("wait")(submit.wait_command)

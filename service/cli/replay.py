@@ -1,6 +1,7 @@
 """``sooner sim snapshot`` and ``sooner sim replay``: take a live cycle home, and decide it again.
 
-Adds its commands to the group of :mod:`service.cli.sim`; whoever wants the whole group takes ``app`` from here.
+Adds its commands to the group of :mod:`service.cli.sim`, by way of :mod:`service.cli.whatif`; whoever wants the whole group
+takes ``app`` from here.
 """
 
 import json
@@ -10,12 +11,13 @@ from typing import Annotated, Any
 
 import typer
 
+from policies.base import Policy
 from policies.model.decision import Action, Preempt, Reserve, Resize, Start
 from policies.options import OptionError
 from policies.registry import make_policy
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.output import JsonFlag, print_json, printable
-from service.cli.sim import app as app
+from service.cli.whatif import app as app
 from service.cycle_file import CycleFileError, read_cycle
 from service.db.codec import encode_actions
 from service.sim.replay import CycleSnapshot, Replay, replay
@@ -33,11 +35,11 @@ def replay_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Decide a recorded cycle again: exit code 0 if the actions are the recorded ones, 1 if not."""
-    snapshot = _read(file)
+    snapshot = read_snapshot(file)
     try:
-        chosen = make_policy(policy, {}) if policy is not None else make_policy(snapshot.policy, snapshot.options)
+        chosen = make_policy(policy, {}) if policy is not None else recorded_policy(file, snapshot)
     except OptionError as error:
-        fail(f"{file}: {error}" if policy is None else str(error))
+        fail(str(error))
     told = replay(snapshot, chosen)
     if as_json:
         print_json(_document(snapshot, chosen.name, told))
@@ -75,7 +77,16 @@ def snapshot_command(
     typer.echo(printable(str(target)))
 
 
-def _read(file: Path) -> CycleSnapshot:
+def recorded_policy(file: Path, snapshot: CycleSnapshot) -> Policy[Any]:
+    """The policy that decided the cycle, with its options; or an end with one line."""
+    try:
+        return make_policy(snapshot.policy, snapshot.options)
+    except OptionError as error:
+        fail(f"{file}: {error}")
+
+
+def read_snapshot(file: Path) -> CycleSnapshot:
+    """The recorded cycle, or an end with one line that says what is wrong with the file."""
     try:
         with file.open("rb") as stream:
             raw = stream.read(FILE_BYTES_MAX + 1)

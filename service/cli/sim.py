@@ -105,7 +105,7 @@ def run_command(
         ),
     )
     make_folder("--out", out)
-    finished = _run_all(Setting(jobs, machines, options), [plan], 1)
+    finished = run_all(Setting(jobs, machines, options), [plan], 1)
     if as_json:
         typer.echo(json.dumps(finished[0].result.to_dict(), allow_nan=False))
     else:
@@ -171,7 +171,7 @@ def compare_command(
             rasterizer()
         except NoRasterizer as error:
             fail(f"--png: {error}")
-    finished = _run_all(Setting(jobs, machines, options, draw), plans, workers)
+    finished = run_all(Setting(jobs, machines, options, draw), plans, workers)
     results = [each.result for each in finished]
     drawn = [each.figures for each in finished if each.figures is not None]
     if out is not None:
@@ -190,7 +190,7 @@ def compare_command(
     end(finished)
 
 
-def _run_all(setting: Setting, plans: list[Plan], workers: int | None) -> list[Finished]:
+def run_all(setting: Setting, plans: list[Plan], workers: int | None) -> list[Finished]:
     """Run, or end with one line that says why not."""
     try:
         for plan in plans:

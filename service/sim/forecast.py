@@ -257,8 +257,8 @@ def _job_forecast(prospect: Prospect, futures: Sequence[Future]) -> JobForecast:
         reason = f"It does not end in {len(futures) - len(ends)} of {len(futures)} sampled futures."
     return JobForecast(
         job=job.id,
-        start=_spread(starts) if queued and not never_starts else None,
-        finish=_spread(ends) if len(ends) == len(futures) else None,
+        start=spread(starts) if queued and not never_starts else None,
+        finish=spread(ends) if len(ends) == len(futures) else None,
         samples=len(futures),
         source=prospect.source,
         reason=reason,
@@ -277,7 +277,7 @@ def _why_not(job: JobRecord, missing: int, samples: int) -> str:
     )
 
 
-def _spread(values: Sequence[float]) -> Spread:
-    """Hazen's quantiles: the middle of each future's share of the mass, so both tails count alike."""
+def spread(values: Sequence[float]) -> Spread:
+    """What the futures say, by Hazen's quantiles: the middle of each future's share of the mass, so both tails count alike."""
     p10, p50, p90 = np.quantile(values, (0.1, 0.5, 0.9), method="hazen").tolist()
     return Spread(p10, p50, p90)

@@ -1,0 +1,131 @@
+"""The service's own past, as commands read it: the window, the database, what is left out. And ``sooner cluster export``.
+
+What opens the database is imported when it is opened: the other commands must not wait for its libraries.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from service.cli.connect import settings_or_fail
+from service.cli.fail import EXIT_FAILED, fail
+from service.cli.output import printable
+from service.settings import Settings
+
+if TYPE_CHECKING:
+    from policies.model.cluster import Cluster
+    from service.db.session import Database
+    from service.own_history import OwnHistory
+
+_AGO = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|d|w)")
+_UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+
+DatabaseOption = Annotated[str | None, typer.Option("--database-url", help="Setting database_url.")]
+DataDirOption = Annotated[Path | None, typer.Option("--data-dir", file_okay=False, help="Setting data_dir.")]
+SinceOption = Annotated[
+    str | None,
+    typer.Option("--since", metavar="WHEN", help="Begin of the window: 7d, 12h (ago), or a date and time, UTC."),
+]
+UntilOption = Annotated[
+    str | None, typer.Option("--until", metavar="WHEN", help="End of the window: jobs submitted before it.")
+]
+
+
+class Window(NamedTuple):
+    """Instants in seconds since the Unix epoch; None = no end on that side."""
+
+    since_s: float | None
+    until_s: float | None
+
+
+def window(since: str | None, until: str | None) -> Window:
+    """The window of these options, or an end with one line."""
+    now_s = datetime.now(UTC).timestamp()
+    found = Window(_instant_s("--since", since, now_s), _instant_s("--until", until, now_s))
+    if found.since_s is not None and found.until_s is not None and found.since_s >= found.until_s:
+        fail("--since is not before --until")
+    return found
+
+
+def _instant_s(flag: str, text: str | None, now_s: float) -> float | None:
+    if text is None:
+        return None
+    ago = _AGO.fullmatch(text.strip())
+    if ago is not None:
+        return now_s - float(ago[1]) * _UNITS_S[ago[2]]
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError:
+        fail(f"{flag} {text!r} is neither a time like 2026-03-01T12:00 nor one ago like 7d, 12h or 30min")
+    return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
+
+
+@contextmanager
+def own_database(database_url: str | None, data_dir: Path | None) -> Iterator[tuple[Settings, "Database"]]:
+    """The service's database, for reading: a running service is not disturbed. Nothing is created or upgraded."""
+    from service.db.migrate import SchemaState, state
+    from service.db.session import DatabaseUrlError, open_database
+
+    settings = settings_or_fail({"database_url": database_url, "data_dir": data_dir})
+    try:
+        where = state(settings.database_url)
+        if where is not SchemaState.CURRENT:
+            fail(where.sentence if where is not SchemaState.EMPTY else "there is no history: the database is empty")
+        database = open_database(settings.database_url)
+    except DatabaseUrlError as error:
+        fail(str(error))
+    try:
+        yield settings, database
+    finally:
+        database.close()
+
+
+def read_past(
+    database: "Database", settings: Settings, when: Window, *, carry: bool
+) -> tuple["OwnHistory", "Cluster", list[str]]:
+    """The window's jobs, the present servers, and the names of those that are down."""
+    from service.cluster_export import all_servers, present_cluster
+    from service.db.past import past_jobs, stored_servers
+    from service.own_history import own_history
+
+    servers = stored_servers(database)
+    cluster, down = present_cluster(servers, settings.cluster)
+    past = past_jobs(database, *when)
+    return own_history(past, all_servers(servers, cluster), when.since_s, carry=carry), cluster, down
+
+
+def told_left_out(history: "OwnHistory") -> list[str]:
+    """One line for each reason why jobs are not in it."""
+    return [f"left out {count_of(count)}: {why}" for why, count in sorted(history.left_out.items())]
+
+
+def count_of(count: int) -> str:
+    """``1 job``, ``2 jobs``."""
+    return f"{count} job{'s' if count != 1 else ''}"
+
+
+def cluster_export_command(
+    out: Annotated[Path, typer.Option("--out", dir_okay=False, help="Cluster file to write (sooner.cluster/1).")],
+    database_url: DatabaseOption = None,
+    data_dir: DataDirOption = None,
+) -> None:
+    """The service's servers as a cluster file; those that are down are left out and named."""
+    from service.cluster_export import present_cluster, write_cluster
+    from service.db.past import stored_servers
+
+    with own_database(database_url, data_dir) as (settings, database):
+        cluster, down = present_cluster(stored_servers(database), settings.cluster)
+    if not cluster.servers:
+        fail("the database holds no server that is not down", EXIT_FAILED)
+    try:
+        write_cluster(cluster, out)
+    except OSError as error:
+        fail(f"{out}: {error.strerror or error}")
+    if down:
+        typer.echo(printable(f"left out, because down: {', '.join(down)}"), err=True)
+    typer.echo(printable(f"wrote {len(cluster.servers)} servers to {out}"), err=True)

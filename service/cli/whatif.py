@@ -1,0 +1,318 @@
+"""``sooner sim what-if``: other policies or other servers, on the service's own past or on its queue as it is.
+
+Adds its command to the group of :mod:`service.cli.sim`; whoever wants the whole group takes ``app`` from there on.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from policies.model.cluster import Cluster
+from policies.registry import make_policy
+from service.cli.compare import Finished, Plan, Setting
+from service.cli.connect import settings_or_fail
+from service.cli.fail import EXIT_FAILED, fail
+from service.cli.output import Column, JsonFlag, print_json, print_table, printable
+from service.cli.past import (
+    DatabaseOption,
+    DataDirOption,
+    SinceOption,
+    UntilOption,
+    own_database,
+    read_past,
+    told_left_out,
+    window,
+)
+from service.cli.sim import app as app
+from service.cli.sim import run_all
+from service.cli.sim_options import (
+    NetworkOption,
+    OptionOption,
+    PoliciesOption,
+    SeedOption,
+    WorkersOption,
+    make_plans,
+)
+from service.cli.sim_tables import print_results
+from service.cluster_export import with_servers
+from service.cluster_file import ClusterFileError, load_cluster
+from service.settings import Settings
+from service.sim.experiment import SimulationOptions
+from service.sim.forecast import ForecastOptions, NoForecast
+from service.sim.whatif import Candidate, Outlook, Outlooks, outlooks
+from service.sim.workloads.files import WorkloadError
+
+if TYPE_CHECKING:
+    from service.own_history import OwnHistory
+
+CURRENT = "current"
+"""Stands among ``--policies`` for the policy that is in force, with its options."""
+
+_JOBS_SHOWN = 40
+_FUTURES = 16
+_JOBS_MAX = 100_000
+
+
+@app.command("what-if")
+def what_if_command(
+    policies: PoliciesOption,
+    snapshot: Annotated[
+        Path | None,
+        typer.Option(
+            "--snapshot", dir_okay=False, help="From now on: what 'sooner sim snapshot' wrote, into sampled futures."
+        ),
+    ] = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    servers: Annotated[
+        str | None,
+        typer.Option(
+            "--servers", metavar="+N|FILE", help="N more servers like the last one, or a cluster file instead."
+        ),
+    ] = None,
+    predictor: Annotated[
+        str,
+        typer.Option(
+            "--predictor",
+            help="recorded (what the service said then), oracle, noisy:SIGMA, adversarial, trained or none.",
+        ),
+    ] = "recorded",
+    option: OptionOption = None,
+    preemption: Annotated[
+        str | None, typer.Option("--preemption", help="never, guided or always, for all policies.")
+    ] = None,
+    network: NetworkOption = "reserved",
+    samples: Annotated[
+        int, typer.Option("--samples", min=5, max=1000, help="With --snapshot: sampled futures of each policy.")
+    ] = _FUTURES,
+    seed: SeedOption = 0,
+    workers: WorkersOption = None,
+    database_url: DatabaseOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Other policies on the service's own past, beside what really happened; or, with --snapshot, on the queue as it is.
+
+    Among the policies `current` is the one in force. The past is read from the database of the settings, also while the
+    service runs.
+    """
+    if snapshot is not None:
+        if since is not None or until is not None or servers is not None:
+            fail("--snapshot is about what comes: leave --since, --until and --servers out")
+        _from_now_on(snapshot, policies, option, preemption, ForecastOptions(samples, _JOBS_MAX, seed), as_json)
+        return
+    when = window(since, until)
+    plans = _plans(
+        policies,
+        option,
+        preemption,
+        predictor,
+        settings_or_fail({"database_url": database_url, "data_dir": data_dir}),
+    )
+    with own_database(database_url, data_dir) as (settings, database):
+        history, present, _ = read_past(database, settings, when, carry=True)
+    if not history.jobs:
+        fail("; ".join(["no job of the window has run and ended", *told_left_out(history)]), EXIT_FAILED)
+    options = SimulationOptions(
+        checkpoint_s=settings.checkpoint_s, restart_s=settings.restart_s, network=network, seed=seed
+    )
+    _on_the_past(history, present, _machines(present, servers), plans, options, workers, as_json)
+
+
+def _plans(
+    policies: str, option: list[str] | None, preemption: str | None, predictor: str, settings: Settings
+) -> list[Plan]:
+    """The plans in the order of the names, ``current`` with the settings' policy."""
+    names = [name.strip() for name in policies.split(",")]
+    others = [name for name in names if name != CURRENT]
+    made = (
+        {plan.label: plan for plan in make_plans(",".join(others), predictor, option, preemption, None)}
+        if others
+        else {}
+    )
+    if CURRENT in names:
+        from service.startup import configured_options
+
+        if names.count(CURRENT) > 1:
+            fail(f"--policies: {policies!r} names one twice")
+        made[CURRENT] = Plan(CURRENT, settings.policy, configured_options(settings), predictor)
+    return [made[name] for name in names]
+
+
+def _machines(present: Cluster, servers: str | None) -> Cluster:
+    if servers is None:
+        return present
+    more = re.fullmatch(r"\+(\d{1,5})", servers.strip())
+    if more is not None:
+        return with_servers(present, int(more[1]))
+    try:
+        return load_cluster(Path(servers))
+    except ClusterFileError as error:
+        fail(str(error))
+
+
+# The past.
+
+
+def _on_the_past(
+    history: "OwnHistory",
+    present: Cluster,
+    machines: Cluster,
+    plans: Sequence[Plan],
+    options: SimulationOptions,
+    workers: int | None,
+    as_json: bool,
+) -> None:
+    from service.own_history import actual_result, simulated_jobs
+
+    try:
+        prepared = simulated_jobs(history, machines)
+        actual = actual_result(history, present, simulated_jobs(history, present, skip_invalid=True).jobs)
+    except WorkloadError as error:
+        fail(str(error))
+    finished = run_all(Setting(history.workload, machines, options, prepared=prepared), list(plans), workers)
+    if as_json:
+        print_json(
+            {
+                "schema": "sooner.sim.whatif/1",
+                "start_s": history.start_s,
+                "jobs": len(history.jobs),
+                "carried": sum(job.carried for job in history.jobs),
+                "left_out": dict(history.left_out),
+                "servers": len(machines.servers),
+                "gpus": machines.gpus,
+                "actual": actual.to_dict(),
+                "runs": [each.result.to_dict() for each in finished],
+            }
+        )
+        return
+    typer.echo(_opening(history, machines), err=True)
+    for note in told_left_out(history):
+        typer.echo(note, err=True)
+    print_results([Finished(actual, None), *finished])
+
+
+def _opening(history: "OwnHistory", machines: Cluster) -> str:
+    start = datetime.fromtimestamp(history.start_s, UTC).isoformat(sep=" ", timespec="seconds")
+    carried = sum(job.carried for job in history.jobs)
+    before = f", {carried} of them there before" if carried else ""
+    return f"{len(history.jobs)} jobs from {start}{before}; {len(machines.servers)} servers with {machines.gpus} GPUs"
+
+
+# The present.
+
+
+def _from_now_on(
+    file: Path,
+    policies: str,
+    option: list[str] | None,
+    preemption: str | None,
+    options: ForecastOptions,
+    as_json: bool,
+) -> None:
+    from service.cli.replay import read_snapshot, recorded_policy
+
+    recorded = read_snapshot(file)
+    in_force = Candidate(CURRENT, recorded_policy(file, recorded), recorded.dump)
+    names = [name.strip() for name in policies.split(",")]
+    others = [name for name in names if name != CURRENT]
+    plans = make_plans(",".join(others), "none", option, preemption, None) if others else []
+    candidates = [in_force, *(Candidate(plan.label, make_policy(plan.policy, plan.options)) for plan in plans)]
+    try:
+        found = outlooks(recorded.world, candidates, options)
+    except NoForecast as error:
+        fail(f"{file}: {error}", EXIT_FAILED)
+    jobs = {job.id: job for job in recorded.world.jobs}
+    if as_json:
+        print_json(_document(recorded.cycle, recorded.policy, found))
+        return
+    typer.echo(
+        printable(f"cycle {recorded.cycle}, {found.unfinished} unfinished jobs, current policy: {recorded.policy}"),
+        err=True,
+    )
+    print_table(_policy_columns(found), found.outlooks)
+    typer.echo("")
+    rows = [
+        {"job": str(job), "name": jobs[job].spec.name, "gpus": str(jobs[job].spec.gpus)} | _ends(found, job)
+        for job in found.jobs
+    ]
+    columns = [
+        Column[Mapping[str, str]]("JOB", lambda row: row["job"], right=True),
+        Column("NAME", lambda row: row["name"], long=True),
+        Column("GPUS", lambda row: row["gpus"], right=True),
+        *(Column(f"END {each.label}", partial(_cell, f"end {each.label}"), right=True) for each in found.outlooks),
+    ]
+    print_table(columns, rows[:_JOBS_SHOWN])
+    if len(rows) > _JOBS_SHOWN:
+        typer.echo(f"... and {len(rows) - _JOBS_SHOWN} more jobs; --json has all", err=True)
+
+
+def _cell(name: str, row: Mapping[str, str]) -> str:
+    return row[name]
+
+
+def _ends(found: Outlooks, job: Any) -> dict[str, str]:
+    """When a job ends under each policy: p50 [p10-p90], from now."""
+    ends = {each.label: each.finishes[job] for each in found.outlooks}
+    return {
+        f"end {label}": " ".join(
+            (_ahead(end.p50_s - found.now_s), f"[{_ahead(end.p10_s - found.now_s)}-{_ahead(end.p90_s - found.now_s)}]")
+        )
+        for label, end in ends.items()
+    }
+
+
+def _ahead(seconds: float) -> str:
+    from service.cli.job_tables import duration
+
+    return duration(max(0.0, seconds))
+
+
+def _policy_columns(found: Outlooks) -> list[Column[Outlook]]:
+    first = found.outlooks[0]
+    return [
+        Column("POLICY", lambda each: each.label),
+        Column("MEAN JCT", lambda each: _ahead(each.mean_jct_s), right=True),
+        Column(
+            "P10-P90",
+            lambda each: f"{_ahead(each.mean_jct_spread_s.p10_s)}-{_ahead(each.mean_jct_spread_s.p90_s)}",
+            right=True,
+        ),
+        Column("AGAINST CURRENT", lambda each: f"{each.mean_jct_s / first.mean_jct_s - 1.0:+.1%}", right=True),
+        Column(
+            "BETTER IN",
+            lambda each: "" if each is first else f"{each.better_in} of {found.samples} futures",
+            right=True,
+        ),
+    ]
+
+
+def _document(cycle: int, policy: str, found: Outlooks) -> dict[str, Any]:
+    return {
+        "schema": "sooner.sim.outlook/1",
+        "cycle": cycle,
+        "now_s": found.now_s,
+        "current": policy,
+        "samples": found.samples,
+        "unfinished": found.unfinished,
+        "jobs": len(found.jobs),
+        "policies": [
+            {
+                "policy": each.label,
+                "mean_jct_s": each.mean_jct_s,
+                "mean_jct_p10_s": each.mean_jct_spread_s.p10_s,
+                "mean_jct_p90_s": each.mean_jct_spread_s.p90_s,
+                "better_in": each.better_in,
+                "finishes": [
+                    {"job_id": job, "p10_s": end.p10_s, "p50_s": end.p50_s, "p90_s": end.p90_s}
+                    for job, end in each.finishes.items()
+                ],
+            }
+            for each in found.outlooks
+        ],
+    }

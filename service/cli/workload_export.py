@@ -1,0 +1,81 @@
+"""``sooner workload export``: the service's own past as a workload table.
+
+Adds its command to the group of :mod:`service.cli.workload`; whoever wants the whole group takes ``app`` from here.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from service.cli.fail import EXIT_FAILED, fail
+from service.cli.output import JsonFlag, print_json, printable
+from service.cli.past import (
+    DatabaseOption,
+    DataDirOption,
+    SinceOption,
+    UntilOption,
+    count_of,
+    own_database,
+    read_past,
+    told_left_out,
+    window,
+)
+from service.cli.workload import OutOption
+from service.cli.workload import app as app
+from service.cluster_export import write_cluster
+from service.sim.workloads.files import WorkloadError
+from service.sim.workloads.table import write_workload
+
+
+@app.command("export")
+def workload_export_command(
+    out: OutOption,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    carry: Annotated[
+        bool, typer.Option("--carry", help="Also jobs unfinished at --since, with what they had left, at second 0.")
+    ] = False,
+    cluster_out: Annotated[
+        Path | None, typer.Option("--cluster-out", dir_okay=False, help="Write the servers as a cluster file as well.")
+    ] = None,
+    database_url: DatabaseOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """The service's own ended jobs as a workload table: what they truly needed, for `sooner sim compare`."""
+    when = window(since, until)
+    with own_database(database_url, data_dir) as (settings, database):
+        history, cluster, _ = read_past(database, settings, when, carry=carry)
+    notes = told_left_out(history)
+    if not history.jobs:
+        fail("; ".join(["no job of the window has run and ended", *notes]), EXIT_FAILED)
+    try:
+        write_workload(history.workload, out)
+        if cluster_out is not None:
+            write_cluster(cluster, cluster_out)
+    except WorkloadError as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror or error}")
+    own_graphs = sum(job.own_graph for job in history.jobs)
+    if own_graphs:
+        notes.append(
+            f"{count_of(own_graphs)} with a graph of their own: a table holds catalogue models alone, so without it"
+        )
+    carried = sum(job.carried for job in history.jobs)
+    for note in notes:
+        typer.echo(note, err=True)
+    if as_json:
+        print_json(
+            {
+                "schema": "sooner.workload.export/1",
+                "start_s": history.start_s,
+                "jobs": len(history.jobs),
+                "carried": carried,
+                "own_graphs": own_graphs,
+                "left_out": dict(history.left_out),
+            }
+        )
+    else:
+        typer.echo(printable(f"wrote {count_of(len(history.jobs))} to {out}"), err=True)

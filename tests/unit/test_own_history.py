@@ -1,0 +1,270 @@
+"""The service's past as a workload: a story that really went through the database, told again by the simulator."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from policies.catalogue import pipeline
+from policies.lifecycle import JobState
+from policies.model.cluster import Cluster, Server
+from policies.model.estimate import Estimate, Unit
+from policies.model.ids import JobId, ServerIndex
+from policies.model.job import JobSpec, PreemptionSignal
+from policies.model.placement import ServerShare, place
+from policies.registry import make_policy
+from policies.throughput import iteration_times
+from service.db.past import PastAttempt, PastJob, past_jobs, stored_servers
+from service.db.servers import enroll
+from service.db.session import Database
+from service.db.tables import JobRow, table
+from service.own_history import EARLIER, NEVER_RAN, UNFINISHED, actual_result, own_history, simulated_jobs
+from service.sim.executor import stretch_of
+from service.sim.experiment import SimulationOptions, run, run_jobs
+from service.sim.jobs import prepare
+from service.sim.predictors import PredictorNameError
+from service.sim.workloads.files import WorkloadError
+from service.sim.workloads.model import Workload, WorkloadJob
+from service.sim.workloads.table import read_workload, write_workload
+from tests.parity.test_stores import CLUSTER, SqlSimulator
+
+OPTIONS = SimulationOptions(restart_s=20.0)
+
+
+def rows(count: int = 12) -> tuple[WorkloadJob, ...]:
+    """A crowded morning on eight GPUs; every third job communicates."""
+    return tuple(
+        WorkloadJob(
+            f"j{number}",
+            40.0 * number,
+            (1, 4, 2, 8)[number % 4],
+            300.0 + 97.0 * (number * 7 % 11),
+            user=f"u{number % 3}",
+            name=f"program{number % 4}",
+            model="resnet50" if number % 3 == 0 else "",
+        )
+        for number in range(count)
+    )
+
+
+def live(database: Database, policy: str, jobs: Sequence[WorkloadJob]) -> None:
+    """Let the real engine run the jobs on the real database."""
+    enroll(database, CLUSTER)
+    prepared = prepare(Workload("w", tuple(jobs)), CLUSTER)
+    simulator = SqlSimulator(prepared.jobs, CLUSTER, make_policy(policy), "oracle", OPTIONS)
+    simulator.use(database, policy)
+    simulator.run()
+
+
+@pytest.mark.parametrize("policy", ["fifo", "asrpt"])
+def test_the_policy_that_ran_does_in_a_simulation_what_it_did(database: Database, policy: str) -> None:
+    """The whole way: engine, database, history, simulator. Truth, predictions and placements all have to be right."""
+    live(database, policy, rows())
+    past = past_jobs(database, None, None)
+    history = own_history(past, CLUSTER, None, carry=True)
+    assert history.left_out == {}
+    prepared = simulated_jobs(history, CLUSTER)
+    actual = actual_result(history, CLUSTER, prepared.jobs)
+    again = run_jobs(prepared, CLUSTER, make_policy(policy), "recorded", OPTIONS)
+    assert again.result.mean_jct_s == pytest.approx(actual.mean_jct_s, rel=1e-4)
+    assert again.result.makespan_s == pytest.approx(actual.makespan_s, rel=1e-4)
+    assert again.result.preemptions == actual.preemptions
+    assert again.result.mean_queueing_delay_s == pytest.approx(actual.mean_queueing_delay_s, rel=1e-3)
+    assert actual.policy == "actual"
+    assert actual.lower_bound_mean_jct_s == pytest.approx(again.result.lower_bound_mean_jct_s)
+    for job in history.jobs:
+        assert job.row.end_time_s is not None
+        truth = rows()[job.past.id - 1]
+        # A total in iterations is whole; the run time follows it.
+        assert job.row.duration_s == pytest.approx(truth.duration_s, rel=2e-3)
+        assert (job.row.gpus, job.row.user, job.row.name, job.row.model) == (
+            *(truth.gpus, truth.user, truth.name, truth.model),
+        )
+
+
+def test_a_table_of_the_past_reads_back_and_runs(database: Database, tmp_path: Path) -> None:
+    live(database, "fifo", rows(6))
+    history = own_history(past_jobs(database, None, None), CLUSTER, None, carry=False)
+    write_workload(history.workload, tmp_path / "past.csv")
+    table_again = read_workload(tmp_path / "past.csv")
+    assert table_again.jobs == history.workload.jobs
+    assert run(table_again, CLUSTER, make_policy("fifo"), "oracle", OPTIONS).result.finished == 6
+    with pytest.raises(PredictorNameError, match="own history"):
+        run(table_again, CLUSTER, make_policy("fifo"), "recorded", OPTIONS)
+
+
+def test_a_window_takes_in_who_was_there_and_what_they_had_left(database: Database) -> None:
+    live(
+        database,
+        "fifo",
+        [WorkloadJob("a", 0.0, 8, 100.0), WorkloadJob("b", 10.0, 8, 400.0), WorkloadJob("c", 300.0, 2, 50.0)],
+    )
+    # a: 0-100, b: 100-500, c: 500-550.
+    whole = past_jobs(database, 200.0, None)
+    assert [job.id for job in whole] == [2, 3]
+    history = own_history(whole, CLUSTER, 200.0, carry=True)
+    first, second = history.jobs
+    assert (first.carried, first.done_ratio, first.row.submit_time_s) == (True, 0.25, 0.0)
+    assert first.row.duration_s == pytest.approx(300.0)
+    assert first.row.end_time_s == pytest.approx(300.0)
+    assert (second.carried, second.row.submit_time_s) == (False, 100.0)
+    assert second.row.end_time_s == pytest.approx(350.0)
+    prepared = simulated_jobs(history, CLUSTER)
+    (left, _) = (job.predicted for job in prepared.jobs)
+    assert left is not None
+    assert left.points == pytest.approx((300.0,)), "the oracle had said 400 s, and 100 of them were over"
+    actual = actual_result(history, CLUSTER, prepared.jobs)
+    assert actual.mean_jct_s == pytest.approx((300.0 + 250.0) / 2)
+    again = run_jobs(prepared, CLUSTER, make_policy("fifo"), "recorded", OPTIONS)
+    assert again.result.mean_jct_s == pytest.approx(actual.mean_jct_s)
+    empty = own_history(whole, CLUSTER, 200.0, carry=False)
+    assert ([job.past.id for job in empty.jobs], empty.left_out) == ([3], {EARLIER: 1})
+    assert [job.id for job in past_jobs(database, None, 10.0)] == [1]
+    assert [job.id for job in past_jobs(database, 100.0, 300.0)] == [2]
+
+
+# By hand.
+
+SPEC = JobSpec("train", "ada", 2, project="nlp", preemption=PreemptionSignal())
+
+
+def past(number: int = 1, state: JobState = JobState.SUCCEEDED, **changes: Any) -> PastJob:
+    """A job that came at 1000, ran 100 s on two GPUs and was over at 1150."""
+    made = PastJob(
+        id=JobId(number),
+        spec=SPEC,
+        submitted_at_s=1000.0,
+        state=state,
+        finished_at_s=1150.0,
+        first_started_at_s=1050.0,
+        iterations=40.0,
+        service_s=100.0,
+        held_gpu_s=200.0,
+        wasted_gpu_s=0.0,
+        preemptions=0,
+        graceful=True,
+        iteration_times=None,
+        predicted=None,
+        attempts=(PastAttempt(place([ServerShare(ServerIndex(0), 2)]), 1050.0, 1050.0, 1150.0),),
+    )
+    return replace(made, **changes)
+
+
+def test_only_what_ran_and_ended_is_truth() -> None:
+    found = own_history(
+        [
+            past(1, JobState.FAILED),
+            past(2, JobState.CANCELLED, submitted_at_s=1010.0),
+            past(3, JobState.RUNNING, finished_at_s=None),
+            past(4, JobState.CANCELLED, service_s=0.0),
+        ],
+        CLUSTER,
+        None,
+        carry=True,
+    )
+    assert [(job.row.job_id, job.row.submit_time_s, job.row.final_state) for job in found.jobs] == [
+        ("1", 0.0, "failed"),
+        ("2", 10.0, "killed"),
+    ]
+    assert found.left_out == {UNFINISHED: 1, NEVER_RAN: 1}
+    assert found.start_s == 1000.0
+    row = found.jobs[0].row
+    assert (row.duration_s, row.end_time_s, row.iterations, row.project) == (100.0, 150.0, 40, "nlp")
+
+
+def _communicating() -> tuple[Cluster, PastJob, float]:
+    """A job that ran for 100 s on two servers and 50 s on one, on NICs that make the first slow; and how slow."""
+    graph, parallelism = pipeline("vgg19", 2)
+    cluster = Cluster("c", (Server("a", 2, nic_bytes_s=1e8), Server("b", 2, nic_bytes_s=1e8)))
+    times = iteration_times(graph, parallelism, cluster, None)
+    spec = replace(SPEC, stage_graph=graph, parallelism=parallelism, model="vgg19")
+    apart = place([ServerShare(ServerIndex(server), 1, (1,)) for server in (0, 1)])
+    together = place([ServerShare(ServerIndex(0), 2, (2,))])
+    attempts = (PastAttempt(apart, 0.0, 1000.0, 1100.0), PastAttempt(together, 0.0, 1100.0, 1150.0))
+    slow = stretch_of(cluster, spec, times, apart)
+    assert slow > 1.5
+    return cluster, past(spec=spec, service_s=150.0, iteration_times=times, attempts=attempts), slow
+
+
+def test_a_slow_placement_is_not_the_jobs_truth() -> None:
+    cluster, job, slow = _communicating()
+    (own,) = own_history([job], cluster, None, carry=False).jobs
+    assert own.row.duration_s == pytest.approx(100.0 / slow + 50.0)
+    assert (own.row.model, own.own_graph) == ("vgg19", False)
+
+
+def test_a_graph_of_its_own_stays_its_own_in_the_simulator_and_is_told_of_a_table() -> None:
+    cluster, job, _ = _communicating()
+    graph = job.spec.stage_graph
+    assert graph is not None
+    heavier = replace(
+        graph, stages=tuple(replace(stage, parameter_bytes=2 * stage.parameter_bytes) for stage in graph.stages)
+    )
+    history = own_history([replace(job, spec=replace(job.spec, stage_graph=heavier))], cluster, None, carry=False)
+    (own,) = history.jobs
+    assert (own.row.model, own.own_graph) == ("", True)
+    (simulated,) = simulated_jobs(history, cluster).jobs
+    assert simulated.spec.stage_graph == heavier
+    assert simulated.times is not None
+
+
+def test_faster_networks_make_the_same_iterations_shorter() -> None:
+    graph, parallelism = pipeline("vgg19", 4)
+    slow = Cluster("c", tuple(Server(name, 2, nic_bytes_s=1e8) for name in "ab"))
+    fast = replace(slow, servers=tuple(replace(server, nic_bytes_s=1e10) for server in slow.servers))
+    before, after = (iteration_times(graph, parallelism, each, None).min_s for each in (slow, fast))
+    assert before > 1.5 * after
+    spec = replace(SPEC, gpus=4, stage_graph=graph, parallelism=parallelism, model="vgg19")
+    placement = place([ServerShare(ServerIndex(server), 2, (2,)) for server in (0, 1)])
+    times = iteration_times(graph, parallelism, slow, None)
+    job = past(spec=spec, iteration_times=times, attempts=(PastAttempt(placement, 0.0, 1050.0, 1150.0),))
+    history = own_history([job], slow, None, carry=False)
+    (here,), (there,) = (simulated_jobs(history, each).jobs for each in (slow, fast))
+    assert there.row.duration_s / here.row.duration_s == pytest.approx(after / before)
+
+
+def test_jobs_keep_what_a_policy_goes_by() -> None:
+    estimate = Estimate((10.0, 20.0), Unit.SERVICE_S, "told")
+    first = past(1, predicted=estimate, graceful=False)
+    second = past(
+        2, spec=replace(SPEC, priority=3, after=(JobId(1), JobId(99)), preemption=None), submitted_at_s=1001.0
+    )
+    history = own_history([second, first], CLUSTER, None, carry=False)
+    one, two = simulated_jobs(history, CLUSTER).jobs
+    assert (one.predicted, one.spec.preemption, one.spec.checkpoint_period_s) == (estimate, None, None)
+    assert (two.spec.priority, two.spec.after) == (3, (one.id,))
+    assert two.spec.preemption is not None, "it has shown that it checkpoints"
+    assert two.spec.checkpoint_period_s == 300.0
+
+
+def test_what_no_server_can_hold_is_named() -> None:
+    history = own_history([past(7)], CLUSTER, None, carry=False)
+    tiny = Cluster("tiny", (Server("a", 1),))
+    with pytest.raises(WorkloadError, match="job '7' needs 2 GPUs"):
+        simulated_jobs(history, tiny)
+    assert simulated_jobs(history, tiny, skip_invalid=True).skipped == 1
+
+
+def test_servers_are_remembered_at_their_positions(database: Database) -> None:
+    enroll(database, CLUSTER)
+    enroll(database, Cluster("c", (Server("c", 2),)))
+    found = stored_servers(database)
+    assert [(server.name, record.down) for server, record in found] == [("a", True), ("b", True), ("c", False)]
+
+
+def test_the_newest_jobs_of_the_database_are_what_they_were(database: Database) -> None:
+    """Whatever the engine's record says of an ended job is what the past says."""
+    live(database, "fifo", rows(4))
+    with database.reading() as session:
+        stored = session.connection().execute(select(table(JobRow)).order_by(table(JobRow).c.id)).mappings().all()
+    for row, job in zip(stored, past_jobs(database, None, None), strict=True):
+        assert (job.finished_at_s, job.service_s, job.held_gpu_s) == (
+            row["finished_at_s"],
+            row["service_s"],
+            row["held_gpu_s"],
+        )
+        assert len(job.attempts) == row["attempts"]
+        assert job.predicted is not None
