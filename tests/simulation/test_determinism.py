@@ -20,14 +20,14 @@ CLUSTER = Cluster("c", tuple(Server(f"s{index}", 8) for index in range(4)))
 
 
 def fingerprint(seed: int) -> str:
-    """A hash over the outcomes of every policy on a generated workload, and over the events of a storm."""
+    """A hash over the outcomes of every policy on a generated workload, one of them on shared NICs too, and over a storm."""
     digest = hashlib.sha256()
-    for name in sorted(BUILT_IN):
+    for name, network in [*((name, "reserved") for name in sorted(BUILT_IN)), ("asrpt", "contended")]:
         workload = generate(seed, 60)
         crowded = replace(
             workload, jobs=tuple(replace(job, submit_time_s=job.submit_time_s / 40) for job in workload.jobs)
         )
-        options = SimulationOptions(seed=seed, skip_invalid=True)
+        options = SimulationOptions(seed=seed, skip_invalid=True, network=network)
         simulation = run(crowded, CLUSTER, make_policy(name), "noisy:0.5", options)
         digest.update(repr(simulation.outcomes).encode())
         digest.update(repr(replace(simulation.result, wall_s=0.0)).encode())
