@@ -67,6 +67,9 @@ LOOP_STALE_PERIODS = 4.0
 TRAINING_CHECK_S = 60.0
 """How often it is looked whether a training is due."""
 
+SHADOW_SAVED_S = 300.0
+"""How often the shadow's account is written down: a service that is killed loses no more of it."""
+
 WARM_ROWS_MAX = 40_000
 """Ended jobs that the predictor is warmed with: what its history keeps of a group is older than these only in small ones."""
 
@@ -147,7 +150,7 @@ class Service:
         self.forecaster = Forecaster(
             self.loop, self.clock.now_s, self.predictor.preview, settings, self.forecasting, self.keeper.keep
         )
-        self.shadowing = Shadowing(self.shadow, self.loop)
+        self.shadowing = Shadowing(self.shadow, self.loop, settings)
         self.server = uvicorn.Server(
             uvicorn.Config(
                 create_app(self._dependencies()), log_config=None, access_log=False, timeout_graceful_shutdown=5
@@ -173,6 +176,7 @@ class Service:
         finally:
             self.forecasting.close()  # a forecast under way would hold up the end by seconds
             self.scheduler.shutdown(wait=True)
+            self.shadowing.save()
         return EXIT_FAILED if self.lease_lost else 0
 
     # Building.
@@ -236,6 +240,7 @@ class Service:
         add(self.trainer.run_if_due, "interval", seconds=TRAINING_CHECK_S, id="retrain", **once)
         add(self._prune, "interval", seconds=settings.prune_period_s, id="prune", **once)
         add(self._keep_forecasts, "interval", seconds=settings.forecast_period_s, id="forecasts", **once)
+        add(self.shadowing.save, "interval", seconds=SHADOW_SAVED_S, id="shadow", **once)
         self.loop.start()
 
     # Scheduled work.

@@ -12,11 +12,12 @@ from policies.model.cluster import Cluster
 from policies.model.ids import JobId
 from policies.model.placement import Placement
 from policies.model.reasons import Explanation
+from service import shadow_file
 from service.engine.agreement import Agreement, Difference, Totals, Unwanted, Wish
 from service.engine.engine import Engine
 from service.engine.shadow import Opinion, Runner, Shadow, Standing
 from service.settings import Settings
-from service.startup import configured_shadow
+from service.startup import configured_options, configured_shadow
 
 logger = logging.getLogger(__name__)
 
@@ -82,11 +83,25 @@ class ShadowReport:
 
 
 def make_shadow(settings: Settings, first: Policy[Any], run: Runner) -> Shadow | None:
-    """``first`` with the second policy of the settings beside it. Raises :class:`~service.startup.StartError`."""
+    """``first`` with the second policy of the settings beside it, from where an earlier service left it.
+
+    Raises :class:`~service.startup.StartError`.
+    """
     found = configured_shadow(settings)
     if found is None:
         return None
-    return Shadow(first, found.policy, found.options, budget_s=settings.shadow_budget_s, run=run, trouble=_log_trouble)
+    shadow = Shadow(
+        first, found.policy, found.options, budget_s=settings.shadow_budget_s, run=run, trouble=_log_trouble
+    )
+    past = shadow_file.load(settings.data_dir, _pair(settings, shadow))
+    if past is not None:
+        shadow.resume(past)
+    return shadow
+
+
+def _pair(settings: Settings, shadow: Shadow) -> shadow_file.Pair:
+    standing = shadow.standing()
+    return shadow_file.Pair(settings.policy, configured_options(settings), standing.policy, standing.options)
 
 
 def _log_trouble(said: str, error: BaseException | None) -> None:
@@ -96,9 +111,10 @@ def _log_trouble(said: str, error: BaseException | None) -> None:
 class Shadowing:
     """Answers for one live shadow. Methods may be called from any thread."""
 
-    def __init__(self, shadow: Shadow | None, loop: Loop) -> None:
+    def __init__(self, shadow: Shadow | None, loop: Loop, settings: Settings) -> None:
         self._shadow = shadow
         self._loop = loop
+        self._settings = settings
 
     def report(self) -> ShadowReport | None:
         """The account up to the newest cycle; None without a shadow policy."""
@@ -109,6 +125,17 @@ class Shadowing:
         """What the shadow thinks of an unfinished job; None where it has nothing to say."""
         shadow = self._shadow
         return None if shadow is None else self._loop.read(lambda engine: _opinion(engine, shadow, job))
+
+    def save(self) -> None:
+        """Write down what a later service resumes from. The loop waits while it is copied, not while it is written."""
+        shadow = self._shadow
+        if shadow is None:
+            return
+        memory = self._loop.read(lambda engine: shadow.memory(engine.world))
+        try:
+            shadow_file.save(self._settings.data_dir, _pair(self._settings, shadow), memory)
+        except (OSError, ValueError, TypeError) as error:
+            logger.warning("the shadow's account was not saved: %s", error)
 
 
 def _report(engine: Engine[Any], shadow: Shadow) -> ShadowReport:

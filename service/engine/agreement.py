@@ -6,7 +6,9 @@ the shadow repeats pass after pass is one wish, from the pass in which it came u
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 from policies.lifecycle import JobState
 from policies.model.decision import Change, ChangeKind, Decision, Preempt, Start
@@ -102,6 +104,20 @@ class Difference:
     stops_shadow: tuple[JobId, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """An :class:`Agreement` as a value: what a restart begins from. ``agreed``: GPUs of running attempts that both wanted."""
+
+    since_s: float
+    at_s: float
+    totals: Totals
+    agreed: tuple[tuple[JobId, int], ...]
+    unwanted: tuple[Unwanted, ...]
+    wished_starts: tuple[Wish, ...]
+    wished_stops: tuple[Wish, ...]
+    differences: tuple[Difference, ...]
+
+
 @dataclass(slots=True)
 class Comparison:
     """Two decisions on one world, until it is known that the first one was carried out.
@@ -190,9 +206,9 @@ _NOTED = frozenset({ChangeKind.VACATED, ChangeKind.FINISHED, ChangeKind.WITHDRAW
 class Agreement:
     """The account of two policies. Times are seconds on the engine's clock and never go back."""
 
-    def __init__(self, since_s: float, totals: Totals | None = None) -> None:
+    def __init__(self, since_s: float) -> None:
         self.since_s = since_s
-        self.totals = totals or Totals()
+        self.totals = Totals()
         self.wished_starts: dict[JobId, Wish] = {}
         self.wished_stops: dict[JobId, Wish] = {}
         self.unwanted: dict[JobId, Unwanted] = {}
@@ -200,6 +216,35 @@ class Agreement:
         self._agreed: dict[JobId, int] = {}
         self._at_s = since_s
         self._gpus_agreed = self._gpus_unwanted = self._gpus_wished = 0
+
+    @classmethod
+    def recall(cls, past: Remembered) -> Self:
+        """The account of an earlier time: attempts and wishes that it knows have gone on since."""
+        account = cls(past.since_s)
+        account.totals = deepcopy(past.totals)
+        account._at_s = past.at_s
+        account._agreed = dict(past.agreed)
+        account.unwanted = {each.job: each for each in past.unwanted}
+        account.wished_starts = {each.job: each for each in past.wished_starts}
+        account.wished_stops = {each.job: each for each in past.wished_stops}
+        account.differences.extend(past.differences)
+        account._gpus_agreed = sum(account._agreed.values())
+        account._gpus_unwanted = sum(each.gpus for each in past.unwanted)
+        account._gpus_wished = sum(each.gpus for each in past.wished_starts)
+        return account
+
+    def remember(self) -> Remembered:
+        """A copy that does not change any more."""
+        return Remembered(
+            self.since_s,
+            self._at_s,
+            deepcopy(self.totals),
+            tuple(self._agreed.items()),
+            tuple(self.unwanted.values()),
+            tuple(self.wished_starts.values()),
+            tuple(self.wished_stops.values()),
+            tuple(self.differences),
+        )
 
     def advance(self, now_s: float) -> None:
         """Let GPU-seconds grow until now. O(1)."""

@@ -24,7 +24,7 @@ from policies.model.decision import Action, Change, ChangeKind, Decision, Start
 from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Explanation, Reason
 from policies.model.view import ClusterView, JobView, PreemptionCosts
-from service.engine.agreement import Agreement, Comparison, Unwanted, Wish, carried_out, compare
+from service.engine.agreement import Agreement, Comparison, Remembered, Unwanted, Wish, carried_out, compare
 from service.engine.watch import WatchingPolicy
 
 REBUILD_BUDGETS = 20.0
@@ -102,6 +102,14 @@ class Standing:
     rejected: int
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What outlives a restart: the account, and the policy's residue where there is one."""
+
+    account: Remembered
+    dump: dict[str, Any] | None
+
+
 class Window:
     """Implements :class:`policies.model.view.ClusterView` on the engine's world without a way to change it."""
 
@@ -152,6 +160,7 @@ class Shadow(WatchingPolicy):
         self._run = run
         self._trouble = trouble
         self._agreement: Agreement | None = None
+        self._residue: dict[str, Any] | None = None
         self._state: Any = None
         self._refused: list[Change] = []
         self._pending: Comparison | None = None
@@ -227,12 +236,19 @@ class Shadow(WatchingPolicy):
 
     def _start_over(self, view: ClusterView) -> None:
         self._refused = []
-        window, state = Window(view), self._state
-        self._state = self._attempt(
-            view,
-            lambda: self._other.rebuild(window, None if state is None else state.dump()),
-            REBUILD_BUDGETS * self._budget_s,
-        )
+        window, state, residue = Window(view), self._state, self._residue
+        self._residue = None
+
+        def work() -> Any:
+            if residue is None:
+                return self._other.rebuild(window, None if state is None else state.dump())
+            try:
+                return self._other.rebuild(window, residue)
+            except Exception:
+                # Another version may have written it.
+                return self._other.rebuild(window, None)
+
+        self._state = self._attempt(view, work, REBUILD_BUDGETS * self._budget_s)
 
     def _attempt(self, view: ClusterView, work: Callable[[], Result], budget_s: float) -> Result | None:
         """The work's result; None if there is none, and the shadow does not watch any more."""
@@ -275,6 +291,20 @@ class Shadow(WatchingPolicy):
         if self._agreement is None:
             self._agreement = Agreement(view.now_s)
         return self._agreement
+
+    # Across restarts.
+
+    def resume(self, past: Memory) -> None:
+        """Go on where an earlier process ended; before the engine is made."""
+        self._agreement = Agreement.recall(past.account)
+        self._residue = past.dump
+
+    def memory(self, view: ClusterView) -> Memory:
+        """What a later process can resume from. Between two passes."""
+        state, dump = self._state, None
+        if self.status is Status.WATCHING:
+            dump = self._attempt(view, lambda: state.dump(), REBUILD_BUDGETS * self._budget_s)
+        return Memory(self.agreement(view).remember(), dump)
 
     # What it says, between two passes.
 

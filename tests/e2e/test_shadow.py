@@ -40,3 +40,6 @@ def test_a_shadow_policy_beside_a_live_one(make_service: MakeService) -> None:
     service.start()
     again = service.until(disagreement, 30.0, "the shadow wants it still")
     assert [each["job_id"] for each in again["disagreements"]] == [small]
+    # The account goes on: it is still the one wish of before.
+    assert (again["since"], again["starts"]["shadow_only"]) == (report["since"], 1)
+    assert again["starts"]["shadow_only_gpu_s"] > report["starts"]["shadow_only_gpu_s"]

@@ -29,7 +29,7 @@ class Loop:
 
 def told_of(story: Story) -> Shadowing:
     assert isinstance(story.policy, Shadow)
-    return Shadowing(story.policy, Loop(story))
+    return Shadowing(story.policy, Loop(story), Settings())
 
 
 def report_of(story: Story) -> ShadowReport:
@@ -127,7 +127,8 @@ def test_opinions(blocked: Story) -> None:
 
 
 def test_without_a_shadow_there_is_nothing_to_say(blocked: Story) -> None:
-    silent = Shadowing(None, Loop(blocked))
+    silent = Shadowing(None, Loop(blocked), Settings())
+    silent.save()
     assert (silent.report(), silent.opinion(JobId(1))) == (None, None)
 
 

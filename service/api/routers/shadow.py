@@ -10,7 +10,7 @@ routes = router("shadow")
 
 @routes.get("/shadow", responses=problems(404), summary="What would a second policy have done?")
 def show_shadow(dependencies: Deps) -> ShadowDocument:
-    """Where the first policy and the shadow agree, counted since the service started, and where they do not now."""
+    """Where the first policy and the shadow have agreed since `since`, and where they do not now."""
     found = dependencies.shadow()
     if found is None:
         raise Problem(ProblemType.NOT_FOUND, "No shadow policy is set (SOONER_SHADOW_POLICY, serve --shadow-policy).")
