@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pickle
 import signal
 import sys
 import time
@@ -9,8 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children, get_context, parent_process
+from multiprocessing.connection import wait as wait_for
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread, current_thread, main_thread
+from types import FrameType
 from typing import Any, Protocol
 
 from policies.model.cluster import Cluster
@@ -18,8 +23,10 @@ from policies.registry import make_policy
 from service.sim.experiment import SimulationOptions, run, run_jobs
 from service.sim.faults import FaultCounts
 from service.sim.jobs import SimJobs
+from service.sim.predictors import PredictorNameError
 from service.sim.report_data import RunFigures, figures
 from service.sim.results import Result, Simulation, Unfinished, write_simulation
+from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.model import Workload
 
 JOBS_WORTH_A_PROCESS = 2000
@@ -125,8 +132,17 @@ def _reporter(show: Callable[[int, int], None] | None, index: int) -> Progress |
 
 
 def _finish(setting: Setting, plan: Plan, on_progress: Progress | None) -> Finished:
-    """Run, write the files and condense, in the process that holds the run's jobs."""
-    simulation = simulate(setting, plan, on_progress)
+    """Run, write the files and condense, in the process that holds the run's jobs.
+
+    What nobody foresaw names the run that it happened in.
+    """
+    try:
+        simulation = simulate(setting, plan, on_progress)
+    except (PredictorNameError, WorkloadError):
+        raise
+    except Exception as error:
+        error.add_note(f"in the run of {plan.label} with predictor {plan.predictor}")
+        raise
     if plan.folder is not None:
         write_simulation(simulation, plan.folder, setting.workload.name)
     drawn = figures(simulation, plan.label) if setting.draw else None
@@ -138,18 +154,67 @@ def _in_processes(
 ) -> list[Finished]:
     context = get_context("spawn")
     counts: Any = context.Array("q", len(plans), lock=False)
-    pool = ProcessPoolExecutor(workers, context, _begin, (setting, counts))
+    with TemporaryDirectory(prefix="sooner-compare-") as folder:
+        # As an argument it would go through a pipe that a worker empties only when it is up: they would start in turn.
+        shared = Path(folder) / "setting"
+        shared.write_bytes(pickle.dumps(setting))
+        pool = ProcessPoolExecutor(workers, context, _begin, (shared, counts))
+        try:
+            with _sigterm_ends():
+                with _signals_later():
+                    futures = [pool.submit(_work, index, plan) for index, plan in enumerate(plans)]
+                _watch(futures, counts, show)
+                return [future.result() for future in futures]
+        except BaseException:
+            # Nobody waits for the rest of a comparison that failed or was interrupted.
+            for child in active_children():
+                child.kill()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _signals_later() -> Iterator[None]:
+    """Ends nothing half-way, and processes that start now never hear of Ctrl-C: it is for the parent, who ends them.
+
+    They inherit what is blocked here. This process may have threads that block nothing, so it has to take note itself.
+    """
+    if current_thread() is not main_thread():
+        yield
+        return
+    caught: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        caught.append(number)
+
+    handlers = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, handlers)
     try:
-        futures = [pool.submit(_work, index, plan) for index, plan in enumerate(plans)]
-        _watch(futures, counts, show)
-        return [future.result() for future in futures]
-    except BaseException:
-        # Nobody waits for the rest of a comparison that failed or was interrupted.
-        for child in active_children():
-            child.terminate()
-        raise
+        yield
     finally:
-        pool.shutdown(cancel_futures=True)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if caught:
+            signal.raise_signal(caught[0])
+
+
+@contextmanager
+def _sigterm_ends() -> Iterator[None]:
+    """SIGTERM is an exception like Ctrl-C, so that no worker is left behind; the exit code is the one shells give it."""
+    if current_thread() is not main_thread():
+        yield
+        return
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _watch(futures: Sequence[Future[Finished]], counts: _Counts, show: Callable[[int, int], None] | None) -> None:
@@ -166,11 +231,19 @@ _shared: tuple[Setting, _Counts] | None = None
 """Of a worker process: what all its runs have in common, sent once instead of with each run."""
 
 
-def _begin(setting: Setting, counts: _Counts) -> None:
-    """Start of a worker. Ctrl-C is for the parent, who ends the workers."""
+def _begin(shared: Path, counts: _Counts) -> None:
+    """Start of a worker. It ends with its parent, also with one that was killed and could not end it."""
     global _shared
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _shared = (setting, counts)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    Thread(target=_end_with_parent, daemon=True).start()
+    _shared = (pickle.loads(shared.read_bytes()), counts)  # noqa: S301 (our own parent)
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    wait_for([parent.sentinel])
+    os._exit(1)
 
 
 def _work(index: int, plan: Plan) -> Finished:

@@ -8,6 +8,7 @@ import sys
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -30,6 +31,11 @@ PLANS = [
     Plan("asrpt", "asrpt", {"preemption": "guided"}, "noisy:1"),
     Plan("las", "las", {}, "none"),
 ]
+
+
+def _noted(error: Exception) -> Exception:
+    error.add_note("in the run of las")
+    return error
 
 
 def _setting(jobs: int = 60) -> Setting:
@@ -65,6 +71,15 @@ def test_an_error_in_a_worker_is_told_as_if_there_were_none() -> None:
     for workers in (1, 2):
         with pytest.raises(WorkloadError, match="job 'huge' needs 99 GPUs"):
             compare(setting, PLANS, workers)
+
+
+def test_what_nobody_foresaw_names_its_run() -> None:
+    missing: Any = None
+    broken = replace(_setting(), cluster=missing)
+    for workers in (1, 2):
+        with pytest.raises(AttributeError) as caught:
+            compare(broken, PLANS, workers)
+        assert caught.value.__notes__ == ["in the run of slow first with predictor oracle"]
 
 
 @pytest.fixture
@@ -138,7 +153,7 @@ def test_png_without_its_package_says_what_to_install(
     ("error", "said"),
     [
         (BrokenProcessPool("terminated abruptly"), "fewer --workers"),
-        (SimulationStuck("fifo asks for cycle after cycle"), "cycle after cycle"),
+        (_noted(SimulationStuck("it asks for cycle after cycle")), "cycle after cycle in the run of las"),
         (OSError(28, "No space left on device", "out/fifo/jobs.csv"), "out/fifo/jobs.csv: No space left on device"),
     ],
 )

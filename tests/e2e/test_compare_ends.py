@@ -1,0 +1,57 @@
+"""However a comparison ends, it leaves no process behind and says nothing but what is meant for the user."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from service.sim.workloads.generate import generate
+from service.sim.workloads.table import write_workload
+from tests.local_executor import wait_for
+
+pytestmark = pytest.mark.slow
+
+_DEADLINE_S = 90.0
+_COMMAND = "from service.cli.main import main; main()"
+_CLUSTER = "schema: sooner.cluster/1\nname: c\nservers: [{count: 8, gpus: 8, gpu_type: V100}]\n"
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_a_signal_ends_all_processes_of_a_comparison(tmp_path: Path, ending: signal.Signals, code: int) -> None:
+    write_workload(generate(1, 30_000, gpus=64, load=1.2), tmp_path / "w.csv")
+    (tmp_path / "c.yaml").write_text(_CLUSTER)
+    arguments = ["--workload", str(tmp_path / "w.csv"), "--cluster", str(tmp_path / "c.yaml")]
+    arguments += ["--policies", "srsf,las,asrpt", "--workers", "2", "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-c", _COMMAND, "sim", "compare", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as running:
+        parent = psutil.Process(running.pid)
+        # The third child tracks resources. The workers are still importing then, when Ctrl-C would hurt most.
+        children = wait_for(lambda: _children(parent), "two workers and the tracker of resources", _DEADLINE_S)
+        if ending is signal.SIGINT:
+            for process in (parent, *children):  # what a terminal does
+                process.send_signal(ending)
+        else:
+            parent.send_signal(ending)
+        _, stderr = running.communicate(timeout=_DEADLINE_S)
+    assert running.returncode == code
+    wait_for(lambda: not any(_alive(child) for child in children) or None, "the end of the workers", _DEADLINE_S)
+    if ending is not signal.SIGKILL:  # after which the tracker of resources has its say
+        assert b"Traceback" not in stderr
+        assert stderr.strip() in (b"", b"Aborted.", b"Aborted!")
+
+
+def _children(parent: psutil.Process) -> list[psutil.Process] | None:
+    children = parent.children(recursive=True)
+    return children if len(children) == 3 else None
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
