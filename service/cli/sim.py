@@ -203,7 +203,7 @@ def run_all(setting: Setting, plans: list[Plan], workers: int | None) -> list[Fi
     except WorkloadError as error:
         fail(str(error))
     except SimulationStuck as error:
-        fail(str(error), EXIT_FAILED)
+        fail(" ".join((str(error), *getattr(error, "__notes__", ()))), EXIT_FAILED)
     except BrokenProcessPool:
         fail("a worker process was killed; with fewer --workers less memory is needed", EXIT_FAILED)
     except OSError as error:
