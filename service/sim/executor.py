@@ -116,7 +116,7 @@ class SimulatedExecutor:
         """Go on with an attempt that was running before the simulation began.
 
         Its work began at ``progress_from_s`` (in the past, or still to come while it restarts) from what ``truth.done_s``
-        holds. Nothing is reported: its start is known.
+        holds. Its start is known and not reported; on a contended network its speed is another one from now on.
         """
         run = self._take(launch)
         run.status = AttemptStatus.RUNNING

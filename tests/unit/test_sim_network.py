@@ -119,6 +119,22 @@ def test_a_gang_that_has_nothing_to_say_to_other_servers_is_no_traffic() -> None
     assert (flow.straddles, flow.stretch) == (False, 1.0)
 
 
+def test_the_activations_of_a_pipeline_are_traffic_too() -> None:
+    """Two replicas a stage, a stage a server: each sends 0.25e9 bytes and gets as many through half of the job's part: 1 s."""
+    graph = StageGraph((Stage("a", 1.0, 1.0, 0), Stage("b", 1.0, 1.0, 0)), ((0, 1, 500_000_000),))
+    config = ParallelismConfig((2, 2), (1, 1))
+    spec = JobSpec("n", "u", 4, stage_graph=graph, parallelism=config)
+    times = iteration_times(graph, config, FOUR, None)
+    where = place([ServerShare(ServerIndex(0), 2, (2, 0)), ServerShare(ServerIndex(1), 2, (0, 2))])
+    network = ContendedNetwork(FOUR, PLAIN)
+    pipeline_flow = network.flow(AttemptId("1.1"), spec, times, where)
+    assert pipeline_flow is not None
+    assert (times.min_s, pipeline_flow.stretch) == (1.0, 2.0)
+    network.join(pipeline_flow)
+    assert network.join(flow_on(network, FOUR, 1, 2)) == [pipeline_flow]
+    assert pipeline_flow.stretch == 3.0
+
+
 def test_waste_and_latency() -> None:
     """f(2) = 2 + a; each iteration of 2 servers takes 2 xi2 longer: 1 + 2.5 + 0.2 s."""
     network = ContendedNetwork(FOUR, Contention(a=0.5, xi2=0.1))
