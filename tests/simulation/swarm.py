@@ -78,6 +78,7 @@ class Swarm(Story):
     def _check_machines(self) -> None:
         """One attempt a job, one job a GPU, and no step behind a checkpoint; whatever the engine believes."""
         jobs: set[JobId] = set()
+        kept_s = {job: truth.productive_s for job, truth in self.truths.items()}
         gpus: set[tuple[ServerIndex, int]] = set()
         for attempt, run in self.live():
             assert run.launch.job not in jobs, f"two attempts of job {run.launch.job} at once"
@@ -88,9 +89,11 @@ class Swarm(Story):
                         f"GPU {gpu} of server {share.server} runs {attempt} and another"
                     )
                     gpus.add((share.server, gpu))
+            kept_s[run.launch.job] += _checkpointed_s(run, self.clock.now_s())
         for job, truth in self.truths.items():
-            assert self._kept_s.get(job, 0.0) <= truth.done_s <= truth.duration_s, f"job {job} fell behind a checkpoint"
-            self._kept_s[job] = truth.done_s
+            assert truth.done_s <= truth.duration_s
+            assert kept_s[job] >= self._kept_s.get(job, 0.0) - EPSILON_S, f"job {job} fell behind a checkpoint"
+        self._kept_s = kept_s
 
     def _check_jobs(self, now_s: float) -> None:
         """What the engine believes of the jobs agrees with itself, and every "no" has its reason."""
@@ -100,10 +103,22 @@ class Swarm(Story):
             assert job.preemptions <= job.attempts
             assert self._attempts.get(job.id, 0) <= job.attempts
             self._attempts[job.id] = job.attempts
+            if job.reservation is not None:
+                assert job.waiting, f"GPUs are set aside for job {job.id}, which may not start"
+                servers = self.engine.world.servers
+                assert all(servers[n].usable for n in job.reservation.servers), (
+                    f"job {job.id} waits for a server that is out"
+                )
             if job.state in (JobState.STARTING, JobState.RUNNING):
                 assert job.reason is Reason.STARTED, f"job {job.id} runs and says {job.reason}"
             elif job.state is JobState.QUEUED:
                 assert job.reason in _reasons(job.held, job.unmet_dependencies, job.waiting), f"{job.id}: {job.reason}"
+
+
+def _checkpointed_s(run: Run, now_s: float) -> float:
+    """Productive seconds of this attempt that a periodic checkpoint holds: whole periods."""
+    productive_s, period_s = run.productive_s(now_s), run.launch.spec.checkpoint_period_s
+    return 0.0 if period_s is None else productive_s - (productive_s % period_s if period_s else 0.0)
 
 
 def _reasons(held: bool, unmet: int, waiting: bool) -> frozenset[Reason]:
@@ -161,6 +176,8 @@ def _fault(story: Swarm) -> None:
         story.wire.cut = dice.random() < 0.5
         if not story.wire.cut:
             story.engine.reconcile()
+    elif kind == "repeat" and story.wire.sent:
+        story.executor.send([dice.choice(story.wire.sent)])
     elif kind == "restart":
         _come_back(story)
     elif kind == "server_added" and not story.weather.communication:

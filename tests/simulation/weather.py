@@ -21,11 +21,11 @@ NIC_BYTES_S = 3.125e9
 
 KINDS = (
     *("server", "drain", "crash", "echo", "hold", "cancel", "priority", "late_jobs"),
-    *("cut", "restart", "store", "stale", "server_added"),
+    *("cut", "repeat", "restart", "store", "stale", "server_added"),
 )
 """Kinds of trouble; a seed draws about half of them, so that no kind always hides what another one would show."""
 
-LOSSY = frozenset({"cut", "restart", "store", "stale"})
+LOSSY = frozenset({"cut", "repeat", "restart", "store", "stale"})
 """Kinds under which the engine may hear late of what happened."""
 
 PREFERRED = ("asrpt", "asrpt", "asrpt", "las", "gittins", "srsf")
