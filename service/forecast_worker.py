@@ -4,6 +4,7 @@ It is the service's own child (:mod:`service.forecast_process`), so that the fut
 interpreter from the scheduling loop. Both ends run the same program; nothing of it is a format.
 """
 
+import gc
 import os
 import pickle
 import sys
@@ -19,6 +20,9 @@ NICENESS = 10
 """Whoever schedules and whoever trains comes first."""
 
 _LENGTH_BYTES = 8
+
+_ALLOCATIONS_A_COLLECTION = 200_000
+"""Futures make hardly any cyclic garbage, and looking for it at the usual pace costs a tenth of the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,7 @@ def main() -> None:
     """Answer until nobody asks any more."""
     parent = os.getppid()
     os.nice(NICENESS)
+    gc.set_threshold(_ALLOCATIONS_A_COLLECTION)
     while (message := read_message(sys.stdin.buffer)) is not None:
         write_message(sys.stdout.buffer, pickle.dumps(answer(pickle.loads(message), parent)))  # noqa: S301 (our own parent)
 

@@ -4,7 +4,7 @@ A sampled future gives every job one total. Draws are stratified: over the K fut
 spread levels of its distribution, in an order of its own, so 20 futures show a job's own spread without luck.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -68,7 +68,8 @@ def prospects(snapshot: WorldSnapshot) -> dict[JobId, Prospect]:
     A job without an estimate (or with one in iterations of unknown speed) is taken to need what the others here are
     predicted to need, and its source says so.
     """
-    jobs = [_prepared(job, snapshot) for job in snapshot.jobs]
+    present = {job.id for job in snapshot.jobs}
+    jobs = [_prepared(job, present) for job in snapshot.jobs]
     predicted = {job.id: _predicted(job, snapshot) for job in jobs}
     known = [prospect for prospect in predicted.values() if prospect is not None]
     if not known:
@@ -90,9 +91,8 @@ def at_level(points: Sequence[float], level: float) -> float:
     return points[min(len(points) - 1, int(level * len(points)))]
 
 
-def _prepared(job: JobRecord, snapshot: WorldSnapshot) -> JobRecord:
+def _prepared(job: JobRecord, present: Container[JobId]) -> JobRecord:
     """A copy that says nothing of jobs which have ended, and loses in a stop what the live job would lose."""
-    present = {other.id for other in snapshot.jobs}
     # A queued job's dependency that is not here has succeeded: had it ended otherwise, the job would have been cancelled.
     after = tuple(needed for needed in job.spec.after if needed in present)
     spec = job.spec

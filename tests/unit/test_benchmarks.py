@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from benchmarks import contention, cycle, simulator
+from benchmarks import contention, cycle, forecast, simulator
 
 
 def _rows(printed: str, skip: int) -> list[list[str]]:
@@ -43,3 +43,12 @@ def test_what_contention_costs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert (local[0], scattered[0]) == ("asrpt", scatter)
     assert float(scattered[3]) > float(scattered[2]), "contended is slower than undisturbed"
     assert int(scattered[-1]) > int(local[-1]), "more jobs straddle"
+
+
+def test_what_a_forecast_costs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["forecast", "--jobs", "4", "8", "--policies", "fifo", "--samples", "5", "--servers", "2"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    forecast.main()
+    rows = _rows(capsys.readouterr().out, 2)
+    assert [row[:3] for row in rows] == [["fifo", "4", "5"], ["fifo", "8", "5"]]
+    assert all(row[-2:] == ["0.00%", "+0.00%"] for row in rows), "fifo asks for no looks"
