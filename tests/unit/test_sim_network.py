@@ -236,15 +236,17 @@ def test_four_jobs_on_four_servers_as_measured() -> None:
 placements = st.lists(st.integers(0, 3), min_size=2, max_size=6)
 
 
-@given(st.lists(placements, min_size=1, max_size=7), st.data())
-@settings(max_examples=200, deadline=None)
-def test_crowds_are_what_a_full_count_says(where: list[list[int]], data: st.DataObject) -> None:
-    network = ContendedNetwork(FOUR, Contention(a=0.3, xi2=0.01))
-    flows = [flow_on(network, FOUR, *each) for each in where]
+@pytest.mark.parametrize("cluster", [FOUR, RACKS], ids=["one rack", "tiers"])
+@given(where=st.lists(placements, min_size=1, max_size=7), data=st.data())
+@settings(max_examples=120, deadline=None)
+def test_crowds_are_what_a_full_count_says(cluster: Cluster, where: list[list[int]], data: st.DataObject) -> None:
+    contention = Contention(a=0.3, xi2=0.01)
+    network = ContendedNetwork(cluster, contention)
+    flows = [flow_on(network, cluster, *each) for each in where]
     present: list[Flow] = []
     for _ in range(12):
         flow = data.draw(st.sampled_from(flows))
-        stretches = {id(other): other.stretch for other in present if other is not flow}
+        before = {id(other): other.crowd for other in present if other is not flow}
         if flow in present:
             present.remove(flow)
             told = network.leave(flow)
@@ -252,21 +254,41 @@ def test_crowds_are_what_a_full_count_says(where: list[list[int]], data: st.Data
             present.append(flow)
             told = network.join(flow)
         for other in present:
-            if not other.straddles:
-                continue
-            most = max(sum(m in each.placement.servers for each in present if each.straddles) for m in other.links[0])
-            share = 1e9 / Contention(a=0.3).split(most)
-            count = other.placement.gpus
-            # Each server's part of the ring is at least one GPU's, so the ring has the job's whole part of the NIC.
-            alpha_s = iteration_time_s(
-                *ring(count),
-                FOUR,
-                other.placement,
-                lambda m, here=other.placement, bytes_s=share: bytes_s / _gpus(here, m),  # type: ignore[misc]
-            )
-            assert other.stretch * other.best_s == pytest.approx(alpha_s + 0.01 * len(other.links[0]))
-        changed = {id(other) for other in present if other is not flow and stretches[id(other)] != other.stretch}
+            assert other.crowd == _counted(cluster, other, present)
+            assert other.stretch * other.best_s == pytest.approx(_alpha_s(cluster, contention, other))
+        changed = {id(other) for other in present if other is not flow and before[id(other)] != other.crowd}
         assert changed == {id(other) for other in told}
+
+
+def _racks(cluster: Cluster, flow: Flow) -> set[str]:
+    return {cluster.servers[m].rack for m in flow.placement.servers}
+
+
+def _counted(cluster: Cluster, flow: Flow, present: list[Flow]) -> tuple[int, int, int]:
+    """p_j at the NICs, the racks and the core, from the definition."""
+    here = set(flow.placement.servers)
+    straddling = [other for other in present if len(other.placement.servers) > 1]
+    if flow not in straddling:
+        return 0, 0, 0
+    nics = max(sum(m in other.placement.servers for other in straddling) for m in here)
+    crossing = [other for other in straddling if len(_racks(cluster, other)) > 1]
+    if flow not in crossing or cluster.rack_bytes_s is None:
+        return nics, 0, 0
+    racks = max(sum(rack in _racks(cluster, other) for other in crossing) for rack in _racks(cluster, flow))
+    return nics, racks, len(crossing)
+
+
+def _alpha_s(cluster: Cluster, contention: Contention, flow: Flow) -> float:
+    nics, racks, core = (contention.split(jobs) for jobs in flow.crowd)
+    part_bytes_s = 1e9 / nics
+    if flow.crowd[1]:
+        assert cluster.rack_bytes_s is not None
+        assert cluster.core_bytes_s is not None
+        part_bytes_s = min(part_bytes_s, cluster.rack_bytes_s / racks, cluster.core_bytes_s / core)
+    alpha_s = iteration_time_s(
+        *ring(flow.placement.gpus), cluster, flow.placement, lambda m: part_bytes_s / _gpus(flow.placement, m)
+    )
+    return alpha_s + (contention.xi2 * len(flow.placement.servers) if flow.straddles else 0.0)
 
 
 def _gpus(placement: Placement, server: ServerIndex) -> int:
