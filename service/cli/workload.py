@@ -26,7 +26,7 @@ FirstOption = Annotated[int | None, typer.Option("--first", min=1, help="Take th
 SkipInvalidFlag = Annotated[
     bool, typer.Option("--skip-invalid", help="Leave out and count rows that break the table instead of ending there.")
 ]
-OutOption = Annotated[Path, typer.Option("--out", help="File to write: .csv, .csv.gz or .parquet.", dir_okay=False)]
+OutOption = Annotated[Path, typer.Option("--out", help="File to write: .csv, .csv.gz, .parquet, or .json (for Batsim).", dir_okay=False)]
 
 
 def report_skipped(workload: Workload) -> None:

@@ -200,19 +200,23 @@ JOB_COLUMNS = (
 BATSIM_COLUMNS = (
     "job_id",
     "workload_name",
+    "profile",
     "submission_time",
     "requested_number_of_resources",
     "requested_time",
     "success",
+    "final_state",
     "starting_time",
     "execution_time",
     "finish_time",
     "waiting_time",
     "turnaround_time",
     "stretch",
+    "consumed_energy",
     "allocated_resources",
+    "metadata",
 )
-"""What Batsim writes as ``<prefix>_jobs.csv`` and evalys reads (documentation of both)."""
+"""What Batsim writes as ``<prefix>_jobs.csv``, in its order, and evalys reads (documentation of both)."""
 
 
 def write_simulation(simulation: Simulation, folder: Path, workload_name: str) -> None:
@@ -259,17 +263,21 @@ def _batsim_row(outcome: JobOutcome, workload_name: str, first_gpu: Sequence[int
     return (
         outcome.job_id,
         workload_name,
+        outcome.job_id,  # the profile's name in a workload written for Batsim
         outcome.submit_time_s,
         outcome.gpus,
         "" if outcome.walltime_s is None else outcome.walltime_s,
         int(outcome.succeeded),
+        "COMPLETED_SUCCESSFULLY" if outcome.succeeded else "COMPLETED_FAILED",
         outcome.start_time_s,
         execution_s,
         outcome.finish_time_s,
         outcome.start_time_s - outcome.submit_time_s,
         outcome.jct_s,
         outcome.jct_s / execution_s if execution_s > 0.0 else "",
+        "",  # nobody knows the energy
         interval_set(resources),
+        f"preemptions={outcome.preemptions}",
     )
 
 

@@ -210,11 +210,14 @@ def test_files_of_a_run(tmp_path: Path) -> None:
     assert jobs[1]["servers"] == "a b"
     with (tmp_path / "out" / "batsim_jobs.csv").open() as stream:
         rows = list(csv.DictReader(stream))
-    assert (rows[1]["requested_number_of_resources"], rows[1]["waiting_time"], rows[1]["stretch"]) == (
-        "6",
-        "0.0",
-        "1.0",
-    )
+    # The columns and their order are Batsim's ("Jobs" in its documentation).
+    assert list(rows[0]) == [
+        *("job_id", "workload_name", "profile", "submission_time", "requested_number_of_resources", "requested_time"),
+        *("success", "final_state", "starting_time", "execution_time", "finish_time", "waiting_time"),
+        *("turnaround_time", "stretch", "consumed_energy", "allocated_resources", "metadata"),
+    ]
+    wanted = ("profile", "requested_number_of_resources", "waiting_time", "stretch", "success", "final_state")
+    assert [rows[1][column] for column in wanted] == ["j1", "6", "0.0", "1.0", "1", "COMPLETED_SUCCESSFULLY"]
     resources = {
         number
         for part in rows[1]["allocated_resources"].split()

@@ -1,5 +1,6 @@
 """``sooner workload``: what lands in the file, on standard output and on standard error, and how it ends."""
 
+import gzip
 import json
 from pathlib import Path
 from xml.etree import ElementTree
@@ -61,6 +62,31 @@ def test_generate_is_reproducible(tmp_path: Path) -> None:
         assert result.exit_code == 0, result.output
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
     assert len(read_workload(tmp_path / "a.csv").jobs) == 50
+
+
+def test_a_workload_for_batsim(tmp_path: Path) -> None:
+    """Its fields are those of Batsim's documentation ("Workload")."""
+    table, out = tmp_path / "w.csv", tmp_path / "w.json"
+    table.write_text(
+        "job_id,submit_time_s,gpus,duration_s,walltime_s,user,name\n"
+        'a,0,8,10.5,60,ada,"say ""hi"""\nb,5,1,20,10,,\nc,5,2,20,,,\n'
+    )
+    result = RUNNER.invoke(app, ["import", "--format", "sooner", str(table), "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    document = json.loads(out.read_text())
+    assert document["nb_res"] == 8
+    first, second, third = document["jobs"]
+    assert json.loads(first.pop("extra_data")) == {"user": "ada", "name": 'say "hi"'}
+    assert first == {"id": "a", "subtime": 0.0, "res": 8, "profile": "a", "walltime": 60.0}
+    # It ran longer than its limit, which Batsim would enforce.
+    assert second == {"id": "b", "subtime": 5.0, "res": 1, "profile": "b"}
+    assert third == {"id": "c", "subtime": 5.0, "res": 2, "profile": "c"}
+    assert document["profiles"] == {
+        job: {"type": "delay", "delay": delay} for job, delay in (("a", 10.5), ("b", 20.0), ("c", 20.0))
+    }
+    again = tmp_path / "again.json.gz"
+    assert RUNNER.invoke(app, ["generate", "--jobs", "1", "--out", str(again)]).exit_code == 0
+    assert len(json.loads(gzip.decompress(again.read_bytes()))["jobs"]) == 1
 
 
 def test_a_file_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:

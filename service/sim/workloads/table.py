@@ -9,6 +9,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
+from service.sim.workloads.batsim import write_batsim
 from service.sim.workloads.files import WorkloadError, create_text, open_text
 from service.sim.workloads.model import (
     FINAL_STATES,
@@ -228,9 +229,12 @@ def _pyarrow_parquet(path: Path) -> Any:
 
 
 def write_workload(workload: Workload, path: Path) -> None:
-    """Write as Parquet if the name ends in ``.parquet``, else as CSV (gzip for ``.gz``). Equal workloads, equal bytes."""
+    """Write as Parquet for ``.parquet``, for Batsim for ``.json``, else as CSV (``.gz``: gzip). Equal workloads, equal bytes."""
     if path.suffix == ".parquet":
         _write_parquet(workload, path)
+        return
+    if ".json" in path.suffixes[-2:]:
+        write_batsim(workload, path)
         return
     cells = attrgetter(*COLUMNS)
     with create_text(path) as stream:
