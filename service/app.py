@@ -46,7 +46,7 @@ from service.forecast_process import ForecastProcess
 from service.forecasting import Forecaster
 from service.settings import Settings, SettingsError
 from service.shadowing import Shadowing, make_shadow
-from service.sim.replay import Recorder
+from service.sim.replay import CycleSnapshot, Recorder
 from service.startup import StartError, bind, configured_options, configured_policy, exclusive, listen, open_current
 from service.tasks.forecasts import ForecastKeeper
 from service.tasks.limited import Limited
@@ -308,6 +308,7 @@ class Service:
             plan=self.forecaster.plan,
             recorded=self.recorder.cycles,
             snapshot=self.recorder.snapshot,
+            snapshot_now=self._snapshot_now,
             shadow=self.shadowing.report,
             shadow_opinion=self.shadowing.opinion,
         )
@@ -318,6 +319,14 @@ class Service:
 
     def _explain(self, job: JobId) -> Explanation | None:
         return self.loop.read(lambda engine: engine.explain(job) if job in engine.world.jobs else None)
+
+    def _snapshot_now(self) -> CycleSnapshot | None:
+        def look(engine: Engine[Any]) -> CycleSnapshot | None:
+            if len(engine.world.jobs) > self.settings.forecast_jobs_max:
+                return None
+            return self.recorder.present(engine.world, engine.dump(), self.loop.cycle_number, self.clock.now_s())
+
+        return self.loop.read(look)
 
     def _loop_status(self) -> LoopStatus:
         at_s = self.loop.last_pass_at_s

@@ -202,6 +202,11 @@ class Client(AbstractContextManager["Client"]):
         found: dict[str, Any] = self._json("GET", f"/v1/cycles/{cycle}/snapshot")
         return found
 
+    def snapshot_now(self) -> dict[str, Any]:
+        """The same of the present: nothing was told, nothing decided. Status 409 for a very long queue."""
+        found: dict[str, Any] = self._json("GET", "/v1/snapshots/now")
+        return found
+
     def shadow(self) -> Shadow:
         """What the second policy would have done; an :class:`ApiError` of status 404 where there is none."""
         found: Shadow = self._json("GET", "/v1/shadow")

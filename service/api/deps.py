@@ -86,7 +86,8 @@ class ApiDependencies:
     ``explain`` is None for a job that the loop does not hold (ended, or not seen yet). ``train`` starts a retraining and
     returns its run's id, ``promote`` makes a model the champion; both raise :class:`Refused`. ``migrated`` says whether
     the schema is this program's. ``forecast`` raises :class:`~service.sim.forecast.NoForecast`; it and ``plan`` take
-    seconds for a long queue. ``recorded`` are the cycles of which ``snapshot`` has one, newest first. ``shadow`` is None
+    seconds for a long queue. ``recorded`` are the cycles of which ``snapshot`` has one, newest first;
+    ``snapshot_now`` is None for more than ``forecast_jobs_max`` unfinished jobs. ``shadow`` is None
     without a second policy, ``shadow_opinion`` also where that has nothing to say of a job.
     """
 
@@ -109,6 +110,7 @@ class ApiDependencies:
     plan: Callable[[Sequence[JobSpec]], Planned]
     recorded: Callable[[], Sequence[int]]
     snapshot: Callable[[int], CycleSnapshot | None]
+    snapshot_now: Callable[[], CycleSnapshot | None]
     shadow: Callable[[], ShadowReport | None]
     shadow_opinion: Callable[[JobId], JobOpinion | None]
 

@@ -5,46 +5,69 @@ takes ``app`` from here.
 """
 
 import json
+import sys
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from policies.base import Policy
 from policies.model.decision import Action, Preempt, Reserve, Resize, Start
+from policies.model.ids import JobId
 from policies.options import OptionError
 from policies.registry import make_policy
 from service.cli.fail import EXIT_FAILED, fail
-from service.cli.output import JsonFlag, print_json, printable
+from service.cli.output import Column, JsonFlag, print_json, print_table, printable
+from service.cli.sim_options import OptionOption, policy_options
 from service.cli.whatif import app as app
 from service.cycle_file import CycleFileError, read_cycle
 from service.db.codec import encode_actions
 from service.sim.replay import CycleSnapshot, Replay, replay
 
+if TYPE_CHECKING:
+    from service.client import Client
+
 FILE_BYTES_MAX = 1 << 30
 """A recorded cycle above this is not one."""
+
+_STANDARD = "-"
+"""A file name that means standard input or output."""
 
 
 @app.command("replay")
 def replay_command(
-    file: Annotated[Path, typer.Argument(metavar="CYCLE.json", help="What 'sooner sim snapshot' wrote.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="CYCLE.json", help="What 'sooner sim snapshot' wrote; - reads standard input.")
+    ],
     policy: Annotated[
-        str | None, typer.Option("--policy", help="Decide with this policy's defaults instead: a what-if.")
+        str | None, typer.Option("--policy", help="Decide with this policy instead, with its defaults: a what-if.")
     ] = None,
+    option: OptionOption = None,
+    why: Annotated[
+        bool, typer.Option("--why", help="Also why each job waits that is not started, as the policy explains it.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Decide a recorded cycle again: exit code 0 if the actions are the recorded ones, 1 if not."""
+    """Decide a recorded cycle again: exit code 0 if the actions are the recorded ones, 1 if not.
+
+    Options without a policy replace those of the recorded one.
+    """
     snapshot = read_snapshot(file)
-    try:
-        chosen = make_policy(policy, {}) if policy is not None else recorded_policy(file, snapshot)
-    except OptionError as error:
-        fail(str(error))
+    if policy is None and option is None:
+        chosen = recorded_policy(file, snapshot)
+    else:
+        name = policy or snapshot.policy
+        given = policy_options(name, option, None)
+        chosen = make_policy(name, given if policy is not None else {**snapshot.options, **given})
     told = replay(snapshot, chosen)
     if as_json:
         print_json(_document(snapshot, chosen.name, told))
     else:
-        _tell(snapshot, told)
+        _tell(snapshot, chosen.name, told)
+        if why:
+            _tell_why(snapshot, told)
     if not told.equal:
         raise typer.Exit(EXIT_FAILED)
 
@@ -54,27 +77,50 @@ def snapshot_command(
     cycle: Annotated[
         int | None, typer.Argument(metavar="CYCLE", min=0, help="A cycle's number; left out: the newest with actions.")
     ] = None,
+    now: Annotated[
+        bool, typer.Option("--now", help="The cluster and its queue as they are, whatever was decided last.")
+    ] = False,
+    known: Annotated[bool, typer.Option("--list", help="Print the cycles that can be saved, newest first.")] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", dir_okay=False, help="Write it here; left out: cycle-NUMBER.json.")
+        Path | None,
+        typer.Option(
+            "--out", dir_okay=False, help="Write it here, - for standard output; left out: cycle-NUMBER.json."
+        ),
     ] = None,
 ) -> None:
     """Save everything that a live cycle's decision rests on; commands and environments of jobs are left out."""
     # Only this command talks to a service; a simulation need not pay for that.
     from service.cli.connect import connect
 
+    if sum((cycle is not None, now, known)) > 1:
+        fail("give a cycle, --now or --list, not several of them")
     with connect() as client:
-        if cycle is None:
-            known = client.snapshots()
-            if not known:
-                fail("no cycle has been recorded: none had actions yet, or too many jobs are unfinished", EXIT_FAILED)
-            cycle = known[0]
-        document = client.snapshot(cycle)
-    target = out or Path(f"cycle-{cycle}.json")
+        if known:
+            for number in client.snapshots():
+                typer.echo(str(number))
+            return
+        document = client.snapshot_now() if now else client.snapshot(cycle if cycle is not None else _newest(client))
+    text = json.dumps(document, allow_nan=False)
+    if str(out) == _STANDARD:
+        typer.echo(text)
+        return
+    target = out or Path(f"cycle-{document['cycle']}{'-now' if now else ''}.json")
     try:
-        target.write_text(json.dumps(document, allow_nan=False) + "\n", encoding="utf-8")
+        target.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         fail(f"{target}: {error.strerror or error}")
     typer.echo(printable(str(target)))
+
+
+def _newest(client: "Client") -> int:
+    known = client.snapshots()
+    if not known:
+        fail(
+            "no cycle has been recorded: none had actions yet, or too many jobs are unfinished; "
+            "--now saves the queue as it is",
+            EXIT_FAILED,
+        )
+    return known[0]
 
 
 def recorded_policy(file: Path, snapshot: CycleSnapshot) -> Policy[Any]:
@@ -88,8 +134,11 @@ def recorded_policy(file: Path, snapshot: CycleSnapshot) -> Policy[Any]:
 def read_snapshot(file: Path) -> CycleSnapshot:
     """The recorded cycle, or an end with one line that says what is wrong with the file."""
     try:
-        with file.open("rb") as stream:
-            raw = stream.read(FILE_BYTES_MAX + 1)
+        if str(file) == _STANDARD:
+            raw = sys.stdin.buffer.read(FILE_BYTES_MAX + 1)
+        else:
+            with file.open("rb") as stream:
+                raw = stream.read(FILE_BYTES_MAX + 1)
         if len(raw) > FILE_BYTES_MAX:
             fail(f"{file}: larger than {FILE_BYTES_MAX} bytes")
         return read_cycle(json.loads(raw))
@@ -109,30 +158,68 @@ def _document(snapshot: CycleSnapshot, policy: str, told: Replay) -> Mapping[str
         "equal": told.equal,
         "recorded": encode_actions(told.recorded)["items"],
         "replayed": encode_actions(told.replayed)["items"],
+        "waiting": [
+            {"job_id": job, "reason": str(each.reason), "sentence": each.sentence} for job, each in told.waiting.items()
+        ],
     }
 
 
-def _tell(snapshot: CycleSnapshot, told: Replay) -> None:
-    names = [server.name for server in snapshot.world.cluster.servers]
+def _tell(snapshot: CycleSnapshot, policy: str, told: Replay) -> None:
+    world = snapshot.world
+    jobs = sum(1 for job in world.jobs if not job.finished)
+    typer.echo(
+        printable(
+            f"cycle {snapshot.cycle} at {_at(world.now_s)}: {jobs} unfinished job{'s' if jobs != 1 else ''}, "
+            f"{world.cluster.gpus} GPUs, {snapshot.policy}"
+        )
+    )
     if told.equal:
-        typer.echo(f"cycle {snapshot.cycle}: the same {len(told.recorded)} actions")
+        typer.echo(f"{policy} decides the same: {_count(len(told.recorded))}")
         for action in told.recorded:
-            typer.echo(printable(f"  {_words(action, names)}"))
+            typer.echo(printable(f"  {_words(action, snapshot)}"))
         return
-    typer.echo(f"cycle {snapshot.cycle}: decided differently")
+    typer.echo(f"{policy} decides differently")
     for title, actions in (("recorded", told.recorded), ("replayed", told.replayed)):
         for action in actions:
-            typer.echo(printable(f"  {title}: {_words(action, names)}"))
+            typer.echo(printable(f"  {title}: {_words(action, snapshot)}"))
         if not actions:
             typer.echo(f"  {title}: nothing")
 
 
-def _words(action: Action, names: list[str]) -> str:
-    """``start job 7 on s0001:4``."""
+def _at(now_s: float) -> str:
+    try:
+        return datetime.fromtimestamp(now_s).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError, OSError):
+        return f"{now_s:g} s"
+
+
+def _count(actions: int) -> str:
+    return f"{actions} action{'s' if actions != 1 else ''}" if actions else "nothing"
+
+
+def _tell_why(snapshot: CycleSnapshot, told: Replay) -> None:
+    names = {job.id: job.spec.name for job in snapshot.world.jobs}
+    columns: list[Column[JobId]] = [
+        Column("JOB", str, right=True),
+        Column("NAME", lambda job: names[job], long=True),
+        Column("REASON", lambda job: str(told.waiting[job].reason)),
+        Column("EXPLANATION", lambda job: told.waiting[job].sentence, long=True),
+    ]
+    print_table(columns, list(told.waiting))
+
+
+def _words(action: Action, snapshot: CycleSnapshot) -> str:
+    """``start job 7 (train) on s0001:4``."""
+    jobs = {job.id: job.spec.name for job in snapshot.world.jobs}
+
+    def job(number: JobId) -> str:
+        return f"job {number} ({jobs[number]})" if jobs.get(number) else f"job {number}"
+
     if isinstance(action, Preempt):
-        return f"preempt job {action.job}" + (f" for job {action.for_job}" if action.for_job is not None else "")
+        return f"preempt {job(action.job)}" + (f" for {job(action.for_job)}" if action.for_job is not None else "")
     verb = {Start: "start", Resize: "resize", Reserve: "reserve for"}[type(action)]
     if action.placement is None:
-        return f"release what is reserved for job {action.job}"
-    where = " ".join(f"{names[share.server]}:{share.gpus}" for share in action.placement.shares)
-    return f"{verb} job {action.job} on {where}"
+        return f"release what is reserved for {job(action.job)}"
+    servers = snapshot.world.cluster.servers
+    where = " ".join(f"{servers[share.server].name}:{share.gpus}" for share in action.placement.shares)
+    return f"{verb} {job(action.job)} on {where}"

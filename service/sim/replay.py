@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from policies.base import Policy
-from policies.model.decision import Action, Change, Decision
+from policies.model.decision import Action, Change, Decision, Start
+from policies.model.ids import JobId
+from policies.model.reasons import Explanation
 from policies.model.view import ClusterView
 from service.engine.record import ServerRecord, StoredWorld
 from service.engine.watch import WatchingPolicy
@@ -35,11 +37,12 @@ class CycleSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What was decided then, and what is decided now."""
+    """What was decided then, what is decided now, and why jobs wait that are not started now."""
 
     recorded: Sequence[Action]
     replayed: Sequence[Action]
     wake_at_s: float | None
+    waiting: Mapping[JobId, Explanation]
 
     @property
     def equal(self) -> bool:
@@ -64,7 +67,10 @@ def replay(snapshot: CycleSnapshot, policy: Policy[Any]) -> Replay:
     world.now_s = stored.now_s
     state = policy.rebuild(world, snapshot.dump)
     decision = policy.decide(world, (), state)
-    return Replay(snapshot.actions, list(decision.actions), decision.wake_at_s)
+    started = {action.job for action in decision.actions if isinstance(action, Start)}
+    left = [job.id for job in world.jobs.values() if job.waiting and job.id not in started]
+    waiting = {job: policy.explain(world, state, job) for job in left}
+    return Replay(snapshot.actions, list(decision.actions), decision.wake_at_s, waiting)
 
 
 class Recorder(WatchingPolicy):
@@ -104,6 +110,10 @@ class Recorder(WatchingPolicy):
             self._snapshots[cycle] = replace(noted, cycle=cycle)
             while len(self._snapshots) > self._kept:
                 self._snapshots.popitem(last=False)
+
+    def present(self, world: World, dump: dict[str, Any], cycle: int, now_s: float) -> CycleSnapshot:
+        """The world as it is between two passes, as if a pass had found nothing to do. O(jobs + servers)."""
+        return CycleSnapshot(cycle, self.name, self._options, take(world, now_s), dump, (), (), None)
 
     def cycles(self) -> list[int]:
         """The cycles that can be replayed, newest first."""

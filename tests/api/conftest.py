@@ -73,6 +73,7 @@ class World:
     planned: list[JobSpec] = field(default_factory=list)
     outlook: JobForecast | None = None
     snapshots: dict[int, CycleSnapshot] = field(default_factory=dict)
+    present: CycleSnapshot | None = None
     shadow: ShadowReport | None = None
     opinions: dict[JobId, JobOpinion] = field(default_factory=dict)
 
@@ -97,6 +98,7 @@ class World:
             plan=self._plan,
             recorded=lambda: sorted(self.snapshots, reverse=True),
             snapshot=lambda cycle: self.snapshots.get(cycle),
+            snapshot_now=self._snapshot_now,
             shadow=self._shadow,
             shadow_opinion=self._shadow_opinion,
         )
@@ -160,6 +162,10 @@ class World:
             self.now_s,
             [PlannedJob(spec, estimate, find(pool, cluster, spec), True, self.outlook, reason) for spec in specs],
         )
+
+    def _snapshot_now(self) -> CycleSnapshot | None:
+        self._waits_for_the_loop()
+        return self.present
 
     def _shadow(self) -> ShadowReport | None:
         self._waits_for_the_loop()

@@ -1,5 +1,7 @@
 """Recorded cycles over HTTP."""
 
+from dataclasses import replace
+
 from httpx import Client
 
 from service.cycle_file import read_cycle
@@ -24,3 +26,13 @@ def test_a_cycle_that_was_not_kept_says_which_are(client: Client) -> None:
     detail = assert_problem(client.get("/v1/cycles/3/snapshot"), "not-found")["detail"]
     assert "newest 20 cycles" in detail
     assert "snapshot_jobs_max" in detail
+
+
+def test_the_present_is_a_cycle_without_a_decision(client: Client, world: World) -> None:
+    detail = assert_problem(client.get("/v1/snapshots/now"), "conflict")["detail"]
+    assert "forecast_jobs_max" in detail
+    (kept, *_) = snapshots(recorded([(0, 4, 100), (0, 2, 50), (10, 4, 5)], "asrpt"))
+    world.present = replace(kept, changes=(), actions=())
+    again = read_cycle(client.get("/v1/snapshots/now").json())
+    assert (again.cycle, again.changes, again.actions) == (kept.cycle, [], [])
+    assert again.world == kept.world

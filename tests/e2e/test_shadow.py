@@ -4,6 +4,9 @@ from typing import Any
 
 import pytest
 
+from policies.registry import make_policy
+from service.cycle_file import read_cycle
+from service.sim.replay import replay
 from tests.e2e.conftest import MakeService
 
 pytestmark = pytest.mark.slow
@@ -35,6 +38,11 @@ def test_a_shadow_policy_beside_a_live_one(make_service: MakeService) -> None:
     assert [opinion["wants"] for opinion in opinions.values()] == [None, None, "start"]
     (cycle,) = [each["cycle"] for each in report["cycles"] if each["starts_shadow_only"] == [small]]
     assert cycle is None or service.get(f"/v1/cycles/{cycle}")["number"] == cycle
+
+    present = read_cycle(service.get("/v1/snapshots/now"))
+    assert [(job.id, job.waiting) for job in present.world.jobs] == [(first, False), (head, True), (small, True)]
+    assert replay(present, make_policy("fifo")).equal
+    assert [action.job for action in replay(present, make_policy("fifo_backfill")).replayed] == [small]
 
     assert service.stop() == 0
     service.start()

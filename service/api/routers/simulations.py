@@ -46,6 +46,18 @@ def list_snapshots(dependencies: Deps) -> SnapshotsDocument:
     return SnapshotsDocument(cycles=list(dependencies.recorded()))
 
 
+@routes.get("/snapshots/now", responses=problems(409), summary="The cluster and its queue as they are")
+def snapshot_now(dependencies: Deps) -> CycleSnapshotDocument:
+    """A cycle in which nothing was told and nothing decided: for `sooner sim what-if --snapshot` and `sooner sim replay`."""
+    found = dependencies.snapshot_now()
+    if found is None:
+        most = dependencies.settings.forecast_jobs_max
+        raise Problem(
+            ProblemType.CONFLICT, f"More than {most} jobs are unfinished (forecast_jobs_max): nothing is copied."
+        )
+    return CycleSnapshotDocument.model_validate(cycle_document(found))
+
+
 @routes.get("/cycles/{number}/snapshot", responses=problems(404), summary="Everything that a cycle's decision rests on")
 def cycle_snapshot(dependencies: Deps, number: Annotated[int, Path(ge=0, le=ID_MAX)]) -> CycleSnapshotDocument:
     """A file for `sooner sim replay`."""
