@@ -94,6 +94,18 @@ def test_a_stop_before_the_work_begins_leaves_the_network_alone() -> None:
     assert machines.speeds(a) == [(0.0, 5.0)]
 
 
+def test_a_stop_that_is_still_on_its_way_when_the_work_begins() -> None:
+    """B restarts until 60 and is stopped at 80. A: 30 s of work by 60, 20/3 more by 80, the last 63.3 s at 1/2."""
+    machines = Machines(FOUR, costs=ExecutorCosts(stop_latency_s=30.0, checkpoint_s=5.0))
+    a, b = machines.launch(1, 100.0, on(0, 1)), machines.launch(2, 100.0, on(0, 1), number=2)
+    machines.until(50.0)
+    machines.stop(b)
+    machines.until(500.0)
+    assert machines.end(b).at_s == 85.0
+    assert machines.end(b).iteration == pytest.approx(10.0 * 20.0 / 3.0)
+    assert machines.ends()[a] == pytest.approx(80.0 + 2.0 * (100.0 - 30.0 - 20.0 / 3.0))
+
+
 def test_a_lost_server_frees_the_others_of_its_jobs() -> None:
     """B on 1-2 dies with server 2 at 30; A on 0-1 has 10 s done, and 50 s left at 1/2. Its own server dies later."""
     machines = Machines(FOUR)
