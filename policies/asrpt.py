@@ -68,6 +68,7 @@ class Asrpt(RankedPolicy):
     """See the module."""
 
     name = "asrpt"
+    ranks_keep_to_lines = True
 
     def __init__(self, options: Options) -> None:
         """Raises OptionError for options that contradict each other."""

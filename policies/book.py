@@ -44,13 +44,18 @@ class Line(NamedTuple):
 
 @dataclass(slots=True)
 class Book:
-    """See the module. Every update is O(log n); ``guard_gpus_max`` bounds the guarded share of the cluster."""
+    """See the module. Every update is O(log n); ``guard_gpus_max`` bounds the guarded share of the cluster.
+
+    ``heads`` holds the best job of each gang class. ``settled`` says for which job of a class the last decision could do
+    nothing, and ``restless`` whether anything has happened since then, running jobs and time apart, that could change that.
+    """
 
     pool: FreePool
     gpus: int
     guard_gpus_max: float
     unusable: set[ServerIndex] = field(default_factory=set)
     waiting: dict[GangClass, SortedList] = field(default_factory=dict)
+    heads: dict[GangClass, Key] = field(default_factory=dict)
     waiting_keys: dict[JobId, tuple[GangClass, Key]] = field(default_factory=dict)
     running: dict[Line, SortedList] = field(default_factory=dict)
     running_keys: dict[JobId, tuple[Line, Key]] = field(default_factory=dict)
@@ -72,6 +77,8 @@ class Book:
     reasons: dict[JobId, Reason] = field(default_factory=dict)
     dirty: set[ServerIndex] = field(default_factory=set)
     unnoted: list[JobId] = field(default_factory=list)
+    restless: bool = True
+    settled: dict[GangClass, JobId] = field(default_factory=dict)
     _pencilled_claims: list[JobId] = field(default_factory=list)
     _pencilled_leaving: list[JobId] = field(default_factory=list)
     _taken: dict[ServerIndex, int] = field(default_factory=dict)
@@ -101,6 +108,10 @@ class Book:
         if entries is None:
             entries = self.waiting[gang] = SortedList()
         entries.add(key)
+        head = self.heads.get(gang)
+        if head is None or key < head:
+            self.heads[gang] = key
+            self.restless = True
         self.waiting_keys[job.id] = (gang, key)
         self.waiting_ages.add((job.submitted_at_s, job.id))
 
@@ -112,7 +123,10 @@ class Book:
             entries = self.waiting[gang]
             entries.remove(key)
             if not entries:
-                del self.waiting[gang]
+                del self.waiting[gang], self.heads[gang]
+            elif self.heads[gang] is key:
+                head = self.heads[gang] = entries[0]
+                self.restless = self.restless or self.settled.get(gang) != head.job
             self.waiting_ages.remove((key.submitted_at_s, job))
 
     def jobs_ahead(self, job: JobId) -> int:
@@ -194,28 +208,12 @@ class Book:
             heapq.heappop(self.refreshes)
         return None
 
-    def worst_running(self, now_s: float) -> Iterator[JobId]:
-        """Running jobs that may be displaced, worst first: smaller priorities, then larger ranks. O(log) each."""
-        heap: list[tuple[int, float, float, int, int, Line]] = []
-
-        def offer(line: Line, position: int) -> None:
-            if position >= 0:
-                key = self.running[line][position]
-                rank = key.rank + line.slope * line.gpus / self.gpus * now_s
-                heapq.heappush(heap, (-key.minus_priority, -rank, -key.submitted_at_s, -key.job, position, line))
-
-        for line, entries in self.running.items():
-            offer(line, len(entries) - 1)
-        while heap:
-            *_, minus_job, position, line = heapq.heappop(heap)
-            yield JobId(-minus_job)
-            offer(line, position - 1)
-
     # GPUs that are spoken for.
 
     def claim(self, job: JobId, placement: Placement) -> None:
         """Set these GPUs aside for a waiting job."""
         self.unclaim(job)
+        self.restless = True
         self.claims[job] = placement
         for share in placement.shares:
             self.claimed_on.setdefault(share.server, {})[job] = share.gpus
@@ -232,6 +230,7 @@ class Book:
 
     def _note_leaving(self, job: JobId, placement: Placement) -> None:
         self.leaving[job] = placement
+        self.restless = True
         for share in placement.shares:
             self.leaving_on.setdefault(share.server, {})[job] = share.gpus
             self.dirty.add(share.server)
@@ -243,6 +242,7 @@ class Book:
     def _drop(self, job: JobId, by_job: dict[JobId, Placement], by_server: dict[ServerIndex, dict[JobId, int]]) -> None:
         placement = by_job.pop(job, None)
         if placement is not None:
+            self.restless = True
             for share in placement.shares:
                 del by_server[share.server][job]
                 if not by_server[share.server]:
@@ -270,7 +270,10 @@ class Book:
         if free:
             owed = _total(self.claimed_on, server) - _total(self.leaving_on, server)
             free = max(0, free - max(0, owed) - self._taken.get(server, 0))
-        self.pool.set_free(server, free, view.cluster)
+        before = self.pool.free(server) if server < len(self.pool) else -1
+        if free != before:
+            self.pool.set_free(server, free, view.cluster)
+            self.restless = self.restless or free > before
 
     # The pencil.
 

@@ -25,6 +25,7 @@ from policies.plan import Plan
 from policies.rank import OverRun, remaining_units, seconds_per_unit
 from policies.ranked import Outcome
 from policies.victims import Bid, Soon
+from policies.why import blocked_reason
 
 DEFAULTS = Options(reserve=True, guard_share=0.0)
 """A head that waits for a better placement keeps the GPUs it could have; the shadow time is all the guard there is."""
@@ -76,6 +77,7 @@ class Easy(Fifo):
 
     name = "easy"
     delayed_per_class_max = WINDOW
+    head_matters = True
 
     def initial_state(self, view: ClusterView) -> Book:
         """Indexes of an empty cluster."""
@@ -109,7 +111,7 @@ class Easy(Fifo):
             return outcome, reason
         candidate = self.find(state.pool, view, job)
         if candidate is None:
-            return Outcome.BLOCKED, self._blocked_reason(view, state, job)
+            return Outcome.BLOCKED, blocked_reason(view, state, job)
         takes_extra = _of_type(view, candidate.placement, head.gpu_type) and not _ends_by(
             job, view.now_s, head.shadow_s
         )

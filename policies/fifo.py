@@ -16,6 +16,7 @@ class Fifo(RankedPolicy):
     """All ranks are equal, so submission time and serial decide."""
 
     name = "fifo"
+    ranks_keep_to_lines = True
 
     def rank(self, view: ClusterView, job: JobView, state: Book) -> Rank:
         """Nobody comes before anybody by rank."""

@@ -74,6 +74,7 @@ class Gittins(ranked.RankedPolicy):
     """See the module."""
 
     name = "gittins"
+    ranks_keep_to_lines = True
 
     def rank(self, view: ClusterView, job: JobView, state: Book) -> Rank:
         """The index in virtual seconds, under the job's own distribution, else under the cluster's."""

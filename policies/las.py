@@ -34,6 +34,7 @@ class Las(RankedPolicy):
     """Ordered by the level of attained GPU-seconds."""
 
     name = "las"
+    ranks_keep_to_lines = True
 
     def rank(self, view: ClusterView, job: JobView, state: Book) -> Rank:
         """The lower end of the level, in virtual seconds; the first level counts as zero."""

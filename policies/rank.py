@@ -19,6 +19,12 @@ CHECKPOINT_RATIO = 1.2
 GRACE_RATIO = 1.25
 """A job that has passed a point keeps its rank until it is past the point by this factor (unless the next is nearer)."""
 
+REFRESH_S_MIN = 1e-3
+"""A rank is refreshed this much later at the least: rounding must not ask for a refresh at the present instant again."""
+
+_HORIZON_S = 1e6
+"""Longer than any restart."""
+
 _TOLERANCE = 1.0 + 1e-9
 
 
@@ -158,3 +164,14 @@ def expected_remaining_s(job: JobView, now_s: float) -> float | None:
     if not alive:
         return remaining_units(estimate.points, done, OverRun.DOUBLE)[0] * unit_s
     return unit_s * sum(alive) / len(alive)
+
+
+def pause_s(job: JobView, now_s: float) -> float:
+    """How long the job still stands still because it restarts: what it gains over a long time shows it. O(1)."""
+    estimate = job.estimate
+    speed = job.speed(estimate.unit) if estimate is not None else 0.0
+    if estimate is None or speed <= 0.0:
+        return 0.0
+    gained = job.done(estimate.unit, now_s + _HORIZON_S) - job.done(estimate.unit, now_s)
+    left_s = _HORIZON_S - gained / speed
+    return left_s if left_s > REFRESH_S_MIN else 0.0

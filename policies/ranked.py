@@ -4,14 +4,13 @@ A policy file says only what its rank is and which options it takes. One decisio
 gang class and at the worst running jobs, through ordered indexes; it never scans the queue.
 """
 
-import heapq
-import math
 from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Any
 
 from policies.book import Book, GangClass, Key
 from policies.defragment import make_room
+from policies.heads import Heads
 from policies.lifecycle import JobState
 from policies.migration import migrate, stretch
 from policies.model.decision import Change, ChangeKind, Decision, Reserve
@@ -19,22 +18,18 @@ from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Explanation, Reason
 from policies.model.view import ClusterView, JobView
 from policies.options import Options, PlacementRule, Preemption, Queue
-from policies.placement.choose import Candidate, consolidated, find, fits_empty, servers_wanted
+from policies.placement.choose import Candidate, consolidated, find
 from policies.placement.pool import FreePool
 from policies.placement.scatter import salt_of
 from policies.plan import Plan
-from policies.promises import fits_usable, give_up_claims, reserve_for_oldest, start_claimants
-from policies.rank import Rank, expected_remaining_s
+from policies.promises import give_up_claims, reserve_for_oldest, start_claimants
+from policies.rank import REFRESH_S_MIN as REFRESH_S_MIN
+from policies.rank import Rank, expected_remaining_s, pause_s
 from policies.victims import Bid, find_victims
+from policies.why import blocked_reason, explanation, note_blocked
 
 DELAYED_PER_CLASS_MAX = 8
 """Jobs of one gang class that one cycle looks at while those before them wait for a better placement."""
-
-REFRESH_S_MIN = 1e-3
-"""A rank is refreshed this much later at the least: rounding must not ask for a refresh at the present instant again."""
-
-_HORIZON_S = 1e6
-"""Longer than any restart."""
 
 
 class Outcome(Enum):
@@ -53,6 +48,11 @@ class RankedPolicy:
 
     name = "ranked"
     delayed_per_class_max = DELAYED_PER_CLASS_MAX
+    ranks_keep_to_lines = False
+    """Whether running jobs' ranks follow the line (value, slope) that :meth:`rank` gives until they are refreshed. Where a
+    policy does not promise that, whoever wants to displace one looks at each job itself."""
+    head_matters = False
+    """Whether it matters to the others that a job was tried and could not start."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -76,7 +76,7 @@ class RankedPolicy:
         if speed <= 0.0:
             return None
         done = job.done(estimate.unit, view.now_s)
-        return view.now_s + max(REFRESH_S_MIN, _pause_s(view, job) + (rank.refresh_at_done - done) / speed)
+        return view.now_s + max(REFRESH_S_MIN, pause_s(job, view.now_s) + (rank.refresh_at_done - done) / speed)
 
     def on_arrival(self, view: ClusterView, job: JobView, state: Book) -> None:
         """A job may start now."""
@@ -155,7 +155,8 @@ class RankedPolicy:
     def decide(self, view: ClusterView, changes: Sequence[Change], state: Book) -> Decision:
         """One decision. O((changes + actions) log n + gang classes)."""
         plan = Plan()
-        state.unnoted += [job for change in changes if (job := self._absorb(view, change, state)) is not None]
+        for change in changes:
+            self._absorb(view, change, state)
         for job_id in state.due_refreshes(view.now_s):
             self._index_running(view, view.jobs[job_id], state)
         self.before(view, state, plan)
@@ -167,7 +168,8 @@ class RankedPolicy:
         self._try_in_order(view, state, plan)
         self._note_the_rest(view, state, plan)
         state.erase()
-        plan.actions += [Reserve(job_id, None) for job_id in given_up if job_id not in plan.placed]
+        if given_up:
+            plan.actions += [Reserve(job_id, None) for job_id in given_up if job_id not in plan.placed]
         if self.options.preemption is not Preemption.NEVER and state.waiting:
             refresh_s = state.next_refresh_s()
             if refresh_s is not None:
@@ -176,13 +178,13 @@ class RankedPolicy:
 
     # 1. Changes.
 
-    def _absorb(self, view: ClusterView, change: Change, state: Book) -> JobId | None:
-        """Index one change; returns the job if it has just arrived."""
+    def _absorb(self, view: ClusterView, change: Change, state: Book) -> None:
+        """Index one change."""
         kind = change.kind
         if kind is ChangeKind.SERVER_CHANGED:
             assert change.server is not None
             self._server_changed(view, change.server, state)
-            return None
+            return
         assert change.job is not None
         job = view.jobs.get(change.job)
         if kind is ChangeKind.VACATED:
@@ -195,12 +197,12 @@ class RankedPolicy:
             self.on_withdrawal(change.job, state)
             state.forget(change.job, job.submitted_at_s, job.spec.gpus)
         elif job is None:
-            return None
+            return
         elif kind is ChangeKind.ARRIVED:
             if job.waiting:
                 state.may_guard(job)
                 self.on_arrival(view, job, state)
-                return job.id
+                state.unnoted.append(job.id)
         elif kind is ChangeKind.WITHDRAWN:
             self.on_withdrawal(job.id, state)
             state.dequeue(job.id)
@@ -210,7 +212,6 @@ class RankedPolicy:
                 state.leave_guard(job.id, job.submitted_at_s, job.spec.gpus)
         else:
             self._absorb_of_known(view, change, job, state)
-        return None
 
     def _absorb_of_known(self, view: ClusterView, change: Change, job: JobView, state: Book) -> None:
         kind = change.kind
@@ -241,6 +242,7 @@ class RankedPolicy:
 
     def _server_changed(self, view: ClusterView, server: ServerIndex, state: Book) -> None:
         state.dirty.add(server)
+        state.restless = True
         if server >= len(state.pool):
             state.sync_server(view, server)
         state.unusable.discard(server)
@@ -264,7 +266,7 @@ class RankedPolicy:
         if self.options.preemption is Preemption.NEVER:
             return
         rank = self.rank(view, job, state)
-        moves_from_s = view.now_s + (_pause_s(view, job) if rank.slope < 0 else 0.0)
+        moves_from_s = view.now_s + (pause_s(job, view.now_s) if rank.slope < 0 else 0.0)
         state.index_running(job, rank, moves_from_s, self.refresh_at_s(view, job, rank))
 
     def _note_stretch(self, view: ClusterView, job: JobView, state: Book) -> None:
@@ -283,35 +285,37 @@ class RankedPolicy:
     # 2. Jobs in order.
 
     def _try_in_order(self, view: ClusterView, state: Book, plan: Plan) -> None:
+        strict = self.options.queue is Queue.STRICT
+        together = strict or self.head_matters
+        if not (state.restless or state.claims or together) and self.options.preemption is Preemption.NEVER:
+            return
+        state.restless = False
         bid = Bid(self, view, state)
         self.fill(bid, plan)
-        done = plan.placed.union(state.claims)
-        heads: list[tuple[Key, GangClass, int]] = []
-
-        def offer(gang: GangClass, position: int) -> None:
-            entries = state.waiting[gang]
-            while position < len(entries) and entries[position].job in done:
-                position += 1
-            if position < len(entries):
-                heapq.heappush(heads, (entries[position], gang, position))
-
-        for gang in state.waiting:
-            offer(gang, 0)
+        heads = Heads(bid, plan.placed.union(state.claims), together=together)
         delayed: dict[GangClass, int] = {}
-        while heads:
-            if state.pool.total == 0 and not bid.worth_trying(heads[0][0]):
-                self._note_blocked(view, state, plan, heads)
+        while heads.waiting:
+            if state.pool.total == 0 and not bid.worth_trying(heads.waiting[0].key):
+                heads.give_up()
                 break
-            key, gang, position = heapq.heappop(heads)
-            outcome, reason = self._try(view, state, plan, bid, view.jobs[key.job], key)
-            if outcome is not Outcome.PLACED:
-                plan.note(state, key.job, reason)
-                if self.options.queue is Queue.STRICT:
-                    break
-                delayed[gang] = delayed.get(gang, 0) + 1
-                if outcome is Outcome.BLOCKED or delayed[gang] > self.delayed_per_class_max:
-                    continue
-            offer(gang, position + 1)
+            if (head := heads.pop()) is None:
+                break
+            outcome, reason = self._try(view, state, plan, bid, view.jobs[head.key.job], head.key)
+            if outcome is Outcome.PLACED:
+                if reason is Reason.RESERVED:
+                    heads.hope_again(head)
+                heads.go_on(head)
+                continue
+            plan.note(state, head.key.job, reason)
+            state.settled[head.gang] = head.key.job
+            if outcome is Outcome.DELAYED or reason is Reason.FRAGMENTED:
+                state.restless = True
+            if strict:
+                break
+            delayed[head.gang] = delayed.get(head.gang, 0) + 1
+            if outcome is Outcome.DELAYED and delayed[head.gang] <= self.delayed_per_class_max:
+                heads.go_on(head)
+        note_blocked(view, state, plan, sorted(heads.hopeless)[:1] if strict else heads.hopeless)
         migrate(bid, view, plan)
         if bid.ripe_at_s is not None:
             plan.wakes_s.append(bid.ripe_at_s)
@@ -340,17 +344,7 @@ class RankedPolicy:
             if self.options.reserve:
                 state.pencil_start(view, candidate.placement)
             return Outcome.DELAYED, Reason.CONSOLIDATION_DELAY
-        return Outcome.BLOCKED, self._blocked_reason(view, state, job)
-
-    def _blocked_reason(self, view: ClusterView, state: Book, job: JobView) -> Reason:
-        seen = state.reasons.get(job.id) in (Reason.RESOURCES, Reason.FRAGMENTED) and not state.unusable
-        if not seen and (
-            not fits_empty(view.cluster, job.spec) or (state.unusable and not fits_usable(view, job.spec))
-        ):
-            return Reason.NO_SUCH_SERVERS
-        if state.pool.free_of_type(job.spec.gpu_type) >= job.spec.gpus:
-            return Reason.FRAGMENTED
-        return Reason.RESOURCES
+        return Outcome.BLOCKED, blocked_reason(view, state, job)
 
     def _delay_until_s(self, view: ClusterView, state: Book, job: JobView, candidate: Candidate) -> float | None:
         """Until when the job should wait for a better placement; None: take this one.
@@ -373,16 +367,10 @@ class RankedPolicy:
 
     # 3. Reasons.
 
-    def _note_blocked(
-        self, view: ClusterView, state: Book, plan: Plan, heads: list[tuple[Key, GangClass, int]]
-    ) -> None:
-        """Nothing is free and nobody can be displaced: the head of each class waits for GPUs."""
-        blocked = [min(heads)] if self.options.queue is Queue.STRICT else heads
-        for key, _, _ in blocked:
-            plan.note(state, key.job, self._blocked_reason(view, state, view.jobs[key.job]))
-
     def _note_the_rest(self, view: ClusterView, state: Book, plan: Plan) -> None:
         """Jobs that have come, and were not tried."""
+        if not state.unnoted:
+            return
         placed = plan.placed
         for job_id in state.unnoted:
             job = view.jobs.get(job_id)
@@ -393,39 +381,7 @@ class RankedPolicy:
     def explain(self, view: ClusterView, state: Book, job: JobId) -> Explanation:
         """The reason with its numbers. O(gang classes x log n + servers)."""
         record = view.jobs[job]
-        free_of_type = [
-            view.free_gpus(ServerIndex(index))
-            for index, server in enumerate(view.cluster.servers)
-            if record.spec.gpu_type in (None, server.gpu_type)
-        ]
-        ahead = state.jobs_ahead(job) if job in state.waiting_keys else None
         reason = state.reasons.get(job)
         if reason is None:
             reason = self.waiting_reason(state, job) if record.waiting else Reason.STARTED
-        if job in state.claims:
-            reason = Reason.RESERVED
-        times = record.iteration_times
-        wanted = servers_wanted(view.cluster, record.spec) if times is not None else None
-        waiting_for = tuple(sorted(state.leaving)) if reason is Reason.RESERVED else ()
-        rank = self.rank(view, record, state).value
-        return Explanation(
-            reason=reason,
-            gpus_needed=record.spec.gpus,
-            gpus_free=sum(free_of_type),
-            servers_with_free_gpus=sum(1 for free in free_of_type if free),
-            servers_wanted=wanted,
-            jobs_ahead=ahead,
-            rank=rank if math.isfinite(rank) else None,
-            waiting_for=waiting_for,
-        )
-
-
-def _pause_s(view: ClusterView, job: JobView) -> float:
-    """How long the job still stands still because it restarts: what it gains over a long time shows it. O(1)."""
-    estimate = job.estimate
-    speed = job.speed(estimate.unit) if estimate is not None else 0.0
-    if estimate is None or speed <= 0.0:
-        return 0.0
-    gained = job.done(estimate.unit, view.now_s + _HORIZON_S) - job.done(estimate.unit, view.now_s)
-    pause_s = _HORIZON_S - gained / speed
-    return pause_s if pause_s > REFRESH_S_MIN else 0.0
+        return explanation(view, state, record, reason, self.rank(view, record, state).value)

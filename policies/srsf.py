@@ -27,6 +27,7 @@ class Srsf(RankedPolicy):
     """Ordered by remaining GPU-seconds under the estimate."""
 
     name = "srsf"
+    ranks_keep_to_lines = True
 
     def rank(self, view: ClusterView, job: JobView, state: Book) -> Rank:
         """Remaining GPU-seconds / G."""

@@ -12,6 +12,7 @@ class Srtf(RankedPolicy):
     """Ordered by remaining seconds under the estimate; by seconds held so far where there is none."""
 
     name = "srtf"
+    ranks_keep_to_lines = True
 
     def rank(self, view: ClusterView, job: JobView, state: Book) -> Rank:
         """Remaining seconds at the best placement: the job's work on a cluster that is no larger than its gang."""

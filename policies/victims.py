@@ -14,6 +14,7 @@ from policies.model.placement import Placement
 from policies.model.view import ClusterView, JobView
 from policies.options import Preemption
 from policies.placement.choose import Candidate, consolidated
+from policies.standings import Standing, worst_first
 
 if TYPE_CHECKING:
     from policies.ranked import RankedPolicy
@@ -24,6 +25,9 @@ it is progress."""
 
 MOVE_INTERVAL_S_MIN = 60.0
 """A job that started over runs for so long at least before it is moved for the sake of traffic."""
+
+_ROUNDING = 1e-9
+"""A rank that follows a line in the book may be off by as much, relatively and in virtual seconds."""
 
 CANDIDATES_MAX = 256
 """Running jobs looked at, worst first, when one server's worth of GPUs is sought."""
@@ -40,12 +44,15 @@ class Bid:
         """Whether anyone may still be displaced in this decision."""
         self.eta = policy.options.eta if policy.options.preemption is Preemption.GUIDED else 1.0
         self._ranks: dict[JobId, float] = {}
-        self._worst = book.worst_running(view.now_s)
-        self._looked_at: list[JobView] = []
+        self._worst = worst_first(book, view.now_s)
+        self._looked_at: list[Standing] = []
         self._attempt_s_min = policy.options.attempt_duration_s_min
         # Without a price, jobs ranked by attained service would swap for ever and only restart.
         unpriced = policy.options.preemption is Preemption.ALWAYS
         self._unpredicted_s_min = RESTARTS_PER_ATTEMPT_MIN * view.costs.restart_s if unpriced else 0.0
+        unripe = self._attempt_s_min > 0.0 or self._unpredicted_s_min > 0.0
+        # Whoever waits for a job to be ripe must look at it.
+        self._glances = policy.ranks_keep_to_lines and not unripe
         self.ripe_at_s: float | None = None
         """When the first of the jobs that have not run for ``attempt_duration_s_min`` yet will have."""
 
@@ -120,31 +127,59 @@ class Bid:
         """Running jobs that the key may displace, worst first."""
         if not self.allowed:
             return
-        for victim in self._worst_first():
+        position = 0
+        while (standing := self._standing(position)) is not None:
+            position += 1
+            if standing.job in self.book.leaving:
+                continue
+            if self._glances and self._safe_from(key, standing):
+                return
+            victim = self.view.jobs[standing.job]
             if self.displaces(key, victim):
                 yield victim
             elif key.tier and -key.minus_priority <= victim.priority and self.rank(victim) * self.eta <= key.rank:
                 return
 
-    def _worst_first(self) -> Iterator[JobView]:
-        """Running jobs that the decision does not stop yet. Each is fetched from the book once, however many jobs bid."""
+    def hopeless(self, key: Key, missing: int) -> bool:
+        """Whether it is certain without a closer look that displacing jobs cannot bring so many GPUs. O(candidates)."""
+        if self._surplus():
+            return False
+        if not self.allowed:
+            return True
+        if not self._glances or key.tier == 0:
+            return False
         position = 0
-        while True:
-            if position == len(self._looked_at):
-                job_id = next(self._worst, None)
-                if job_id is None:
-                    return
-                self._looked_at.append(self.view.jobs[job_id])
-            victim = self._looked_at[position]
+        while missing > 0 and (standing := self._standing(position)) is not None:
+            if self._safe_from(key, standing):
+                return True
             position += 1
-            if victim.id not in self.book.leaving:
-                yield victim
+            if standing.job not in self.book.leaving:
+                missing -= standing.gpus
+        return missing > 0
+
+    def _safe_from(self, key: Key, standing: Standing) -> bool:
+        """Whether the key certainly displaces neither this job nor any that comes after it."""
+        if key.tier == 0 or -key.minus_priority > standing.priority:
+            return False
+        limit = self.eta * standing.rank
+        return -key.minus_priority < standing.priority or limit + abs(limit) * _ROUNDING + _ROUNDING <= key.rank
+
+    def _standing(self, position: int) -> Standing | None:
+        """The running job there, worst first. Each is fetched from the book once, however many jobs bid."""
+        if position == len(self._looked_at):
+            standing = next(self._worst, None)
+            if standing is None:
+                return None
+            self._looked_at.append(standing)
+        return self._looked_at[position]
+
+    def _surplus(self) -> bool:
+        """Whether GPUs are being vacated that nobody has claimed."""
+        return bool(self.book.leaving_on) and any(self.book.surplus(server) for server in self.book.leaving_on)
 
     def worth_trying(self, key: Key) -> bool:
         """Whether there is anyone at all to displace, or GPUs being vacated that nobody has claimed."""
-        if any(self.book.surplus(server) for server in self.book.leaving_on):
-            return True
-        return next(self.candidates(key), None) is not None
+        return self._surplus() or next(self.candidates(key), None) is not None
 
 
 def find_victims(
@@ -157,8 +192,8 @@ def find_victims(
     """
     soon = Soon(bid)
     try:
-        if (candidate := soon.fit(job, consolidated_only)) is not None:
-            return (candidate, ()) if soon.added else None
+        if soon.added and (candidate := soon.fit(job, consolidated_only)) is not None:
+            return candidate, ()
         picked = _enough(bid, soon, job, key)
         scattered = None
         if picked is not None and (candidate := soon.fit(job, consolidated_only)) is not None:

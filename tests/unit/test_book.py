@@ -11,6 +11,7 @@ from policies.model.job import JobSpec
 from policies.model.placement import Placement, ServerShare, place
 from policies.placement.pool import FreePool
 from policies.rank import Rank
+from policies.standings import worst_first
 from service.engine.record import JobRecord
 from service.engine.world import Costs, World
 
@@ -59,7 +60,7 @@ def test_running_jobs_come_worst_first_at_any_time(rows: list[tuple[int, int, in
         book.index_running(record, Rank(float(rank), slope), 100.0, None)
         expected.append((priority, -(rank + slope * gpus / 8 * later_s), -number))
     order = [-number for *_, number in sorted(expected)]
-    assert list(book.worst_running(100.0 + later_s)) == order
+    assert [standing.job for standing in worst_first(book, 100.0 + later_s)] == order
 
 
 def test_refreshes_fall_due_once_and_follow_the_newest_index() -> None:
@@ -159,7 +160,7 @@ def test_a_guarded_job_cannot_be_displaced() -> None:
     _, book = make(8, guard=3.0)
     book.guard(job(1, 2))
     book.index_running(job(1, 2), Rank(99.0, 0), 0.0, 5.0)
-    assert list(book.worst_running(0.0)) == []
+    assert list(worst_first(book, 0.0)) == []
     assert book.next_refresh_s() is None
 
 

@@ -1,0 +1,52 @@
+"""Why a job waits, in reasons and numbers."""
+
+import math
+from collections.abc import Sequence
+
+from policies.book import Book
+from policies.heads import Head
+from policies.model.ids import ServerIndex
+from policies.model.reasons import Explanation, Reason
+from policies.model.view import ClusterView, JobView
+from policies.placement.choose import fits_empty, servers_wanted
+from policies.plan import Plan
+from policies.promises import fits_usable
+
+
+def blocked_reason(view: ClusterView, state: Book, job: JobView) -> Reason:
+    """Why a job that was tried could not start."""
+    seen = state.reasons.get(job.id) in (Reason.RESOURCES, Reason.FRAGMENTED) and not state.unusable
+    if not seen and (not fits_empty(view.cluster, job.spec) or (state.unusable and not fits_usable(view, job.spec))):
+        return Reason.NO_SUCH_SERVERS
+    if state.pool.free_of_type(job.spec.gpu_type) >= job.spec.gpus:
+        return Reason.FRAGMENTED
+    return Reason.RESOURCES
+
+
+def note_blocked(view: ClusterView, state: Book, plan: Plan, heads: Sequence[Head]) -> None:
+    """These wait for GPUs, and nobody can be displaced for them."""
+    for key, gang, _ in heads:
+        state.settled[gang] = key.job
+        if state.unusable or state.reasons.get(key.job) is not Reason.RESOURCES:
+            plan.note(state, key.job, blocked_reason(view, state, view.jobs[key.job]))
+
+
+def explanation(view: ClusterView, state: Book, job: JobView, reason: Reason, rank: float) -> Explanation:
+    """The reason with its numbers. O(gang classes x log n + servers)."""
+    free_of_type = [
+        view.free_gpus(ServerIndex(index))
+        for index, server in enumerate(view.cluster.servers)
+        if job.spec.gpu_type in (None, server.gpu_type)
+    ]
+    if job.id in state.claims:
+        reason = Reason.RESERVED
+    return Explanation(
+        reason=reason,
+        gpus_needed=job.spec.gpus,
+        gpus_free=sum(free_of_type),
+        servers_with_free_gpus=sum(1 for free in free_of_type if free),
+        servers_wanted=servers_wanted(view.cluster, job.spec) if job.iteration_times is not None else None,
+        jobs_ahead=state.jobs_ahead(job.id) if job.id in state.waiting_keys else None,
+        rank=rank if math.isfinite(rank) else None,
+        waiting_for=tuple(sorted(state.leaving)) if reason is Reason.RESERVED else (),
+    )
