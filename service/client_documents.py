@@ -377,6 +377,7 @@ class Shadow(TypedDict):
     policy: str
     options: dict[str, str]
     first_policy: str
+    first_options: dict[str, str]
     status: str
     status_reason: str | None
     since: str

@@ -1,7 +1,7 @@
 """The shadow policy of the live service: made from settings, and told to those who ask, between two cycles."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from enum import StrEnum
@@ -74,6 +74,7 @@ class ShadowReport:
     """Where the two policies have agreed since ``since_s``, and the jobs on which they do not now. Seconds since the epoch."""
 
     standing: Standing
+    first_options: Mapping[str, str]
     since_s: float
     at_s: float
     totals: Totals
@@ -119,7 +120,8 @@ class Shadowing:
     def report(self) -> ShadowReport | None:
         """The account up to the newest cycle; None without a shadow policy."""
         shadow = self._shadow
-        return None if shadow is None else self._loop.read(lambda engine: _report(engine, shadow))
+        options = configured_options(self._settings)
+        return None if shadow is None else self._loop.read(lambda engine: _report(engine, shadow, options))
 
     def opinion(self, job: JobId) -> JobOpinion | None:
         """What the shadow thinks of an unfinished job; None where it has nothing to say."""
@@ -138,12 +140,13 @@ class Shadowing:
             logger.warning("the shadow's account was not saved: %s", error)
 
 
-def _report(engine: Engine[Any], shadow: Shadow) -> ShadowReport:
+def _report(engine: Engine[Any], shadow: Shadow, first_options: Mapping[str, str]) -> ShadowReport:
     account = shadow.agreement(engine.world)
     found = _found(engine, account)
     oldest = sorted(found, key=lambda each: (each.since_s, each.job))[:DISAGREEMENTS_MAX]
     return ShadowReport(
         shadow.standing(),
+        first_options,
         account.since_s,
         engine.world.now_s,
         deepcopy(account.totals),

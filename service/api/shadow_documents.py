@@ -80,6 +80,7 @@ class ShadowDocument(BaseModel):
     policy: str
     options: dict[str, str]
     first_policy: str
+    first_options: dict[str, str]
     status: Status
     status_reason: str | None = Field(description="Why it does not watch.")
     since: datetime = Field(description="What is counted began then.")
@@ -105,6 +106,7 @@ def shadow_document(report: ShadowReport) -> ShadowDocument:
         policy=standing.policy,
         options=dict(standing.options),
         first_policy=standing.first_policy,
+        first_options=dict(report.first_options),
         status=standing.status,
         status_reason=standing.reason or None,
         since=instant(report.since_s),

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from service.cli.connect import connect
+from service.cli.fail import fail
 from service.cli.job_tables import amount, duration, elapsed_s, when
 from service.cli.output import Answer, Column, ColumnsOption, JsonFlag, QuietFlag, Table, WatchFlag, show, style
 from service.client import Client
@@ -20,6 +21,13 @@ def shadow_command(
     cycles: Annotated[
         bool, typer.Option("--cycles", help="The newest passes in which the two did not want the same.")
     ] = False,
+    what_if: Annotated[
+        bool,
+        typer.Option(
+            "--what-if",
+            help="Simulate both policies on the service's past since then, beside what happened; reads its database.",
+        ),
+    ] = False,
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
     columns: ColumnsOption = None,
@@ -27,11 +35,28 @@ def shadow_command(
 ) -> None:
     """What the shadow policy would have done: where it agrees with the first one, and the jobs on which it does not now."""
     how = style(as_json, quiet, columns, watch)
+    if what_if and (cycles or quiet or columns or watch):
+        fail("--what-if goes with --json alone")
     with connect() as client:
-        if cycles:
+        if what_if:
+            _what_if(client.shadow(), as_json)
+        elif cycles:
             show(_CYCLES, lambda: _cycles(client), how)
         else:
             show(_JOBS, lambda: _jobs(client, summary=not how.columns), how)
+
+
+def _what_if(found: Shadow, as_json: bool) -> None:
+    """Both policies as the service has them, not as this shell's settings do."""
+    # The simulator is not needed to look at a report.
+    from service.cli.compare import Plan
+    from service.cli.past import own_database, window
+    from service.cli.whatif import RECORDED, past_under
+
+    first = Plan(found["first_policy"], found["first_policy"], found["first_options"], RECORDED)
+    label = found["policy"] if found["policy"] != found["first_policy"] else f"{found['policy']} (shadow)"
+    second = Plan(label, found["policy"], found["options"], RECORDED)
+    past_under([first, second], window(found["since"], None), own_database(None, None), as_json=as_json)
 
 
 _JOBS = Table[Disagreement](

@@ -23,6 +23,7 @@ from service.cli.past import (
     DataDirOption,
     SinceOption,
     UntilOption,
+    Window,
     own_database,
     read_past,
     told_left_out,
@@ -41,17 +42,26 @@ from service.cli.sim_options import (
 from service.cli.sim_tables import print_results
 from service.cluster_export import with_servers
 from service.cluster_file import ClusterFileError, load_cluster
-from service.settings import Settings
+from service.settings import Settings, env_name
 from service.sim.experiment import SimulationOptions
 from service.sim.forecast import ForecastOptions, NoForecast
 from service.sim.whatif import Candidate, Outlook, Outlooks, outlooks
 from service.sim.workloads.files import WorkloadError
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from service.db.session import Database
     from service.own_history import OwnHistory
 
 CURRENT = "current"
 """Stands among ``--policies`` for the policy that is in force, with its options."""
+
+SHADOW = "shadow"
+"""Stands for the shadow policy of the settings, with its options."""
+
+RECORDED = "recorded"
+"""Stands for the predictions that the service had at the time."""
 
 _JOBS_SHOWN = 40
 _FUTURES = 16
@@ -81,7 +91,7 @@ def what_if_command(
             "--predictor",
             help="recorded (what the service said then), oracle, noisy:SIGMA, adversarial, trained or none.",
         ),
-    ] = "recorded",
+    ] = RECORDED,
     option: OptionOption = None,
     preemption: Annotated[
         str | None, typer.Option("--preemption", help="never, guided or always, for all policies.")
@@ -98,23 +108,42 @@ def what_if_command(
 ) -> None:
     """Other policies on the service's own past, beside what really happened; or, with --snapshot, on the queue as it is.
 
-    Among the policies `current` is the one in force. The past is read from the database of the settings, also while the
-    service runs.
+    Among the policies `current` is the one in force and `shadow` the shadow policy, as the settings have them. The past is
+    read from the database of the settings, also while the service runs.
     """
+    ours = settings_or_fail({"database_url": database_url, "data_dir": data_dir})
     if snapshot is not None:
         if since is not None or until is not None or servers is not None:
             fail("--snapshot is about what comes: leave --since, --until and --servers out")
-        _from_now_on(snapshot, policies, option, preemption, ForecastOptions(samples, _JOBS_MAX, seed), as_json)
+        _from_now_on(snapshot, policies, option, preemption, ForecastOptions(samples, _JOBS_MAX, seed), ours, as_json)
         return
     when = window(since, until)
-    plans = _plans(
-        policies,
-        option,
-        preemption,
-        predictor,
-        settings_or_fail({"database_url": database_url, "data_dir": data_dir}),
+    plans = _plans(policies, option, preemption, predictor, ours)
+    past_under(
+        plans,
+        when,
+        own_database(database_url, data_dir),
+        servers=servers,
+        network=network,
+        seed=seed,
+        workers=workers,
+        as_json=as_json,
     )
-    with own_database(database_url, data_dir) as (settings, database):
+
+
+def past_under(
+    plans: Sequence[Plan],
+    when: Window,
+    own: "AbstractContextManager[tuple[Settings, Database]]",
+    *,
+    servers: str | None = None,
+    network: str = "reserved",
+    seed: int = 0,
+    workers: int | None = None,
+    as_json: bool = False,
+) -> None:
+    """Print what the service's past in the window would have been under each plan, beside what it was."""
+    with own as (settings, database):
         history, present, _ = read_past(database, settings, when, carry=True)
     if not history.jobs:
         fail("; ".join(["no job of the window has run and ended", *told_left_out(history)]), EXIT_FAILED)
@@ -127,9 +156,9 @@ def what_if_command(
 def _plans(
     policies: str, option: list[str] | None, preemption: str | None, predictor: str, settings: Settings
 ) -> list[Plan]:
-    """The plans in the order of the names, ``current`` with the settings' policy."""
-    names = [name.strip() for name in policies.split(",")]
-    others = [name for name in names if name != CURRENT]
+    """The plans in the order of the names, ``current`` and ``shadow`` with the settings' policies."""
+    names = _named(policies)
+    others = [name for name in names if name not in (CURRENT, SHADOW)]
     made = (
         {plan.label: plan for plan in make_plans(",".join(others), predictor, option, preemption, None)}
         if others
@@ -138,10 +167,29 @@ def _plans(
     if CURRENT in names:
         from service.startup import configured_options
 
-        if names.count(CURRENT) > 1:
-            fail(f"--policies: {policies!r} names one twice")
         made[CURRENT] = Plan(CURRENT, settings.policy, configured_options(settings), predictor)
+    if SHADOW in names:
+        made[SHADOW] = _shadow_plan(settings, predictor)
     return [made[name] for name in names]
+
+
+def _named(policies: str) -> list[str]:
+    names = [name.strip() for name in policies.split(",")]
+    if any(names.count(name) > 1 for name in (CURRENT, SHADOW)):
+        fail(f"--policies: {policies!r} names one twice")
+    return names
+
+
+def _shadow_plan(settings: Settings, predictor: str) -> Plan:
+    from service.startup import StartError, configured_shadow
+
+    try:
+        found = configured_shadow(settings)
+    except StartError as error:
+        fail(str(error))
+    if found is None:
+        fail(f"--policies: 'shadow' is the policy of {env_name('shadow_policy')}, and that is not set")
+    return Plan(SHADOW, settings.shadow_policy, dict(found.options), predictor)
 
 
 def _machines(present: Cluster, servers: str | None) -> Cluster:
@@ -213,15 +261,15 @@ def _from_now_on(
     option: list[str] | None,
     preemption: str | None,
     options: ForecastOptions,
+    settings: Settings,
     as_json: bool,
 ) -> None:
     from service.cli.replay import read_snapshot, recorded_policy
 
     recorded = read_snapshot(file)
     in_force = Candidate(CURRENT, recorded_policy(file, recorded), recorded.dump)
-    names = [name.strip() for name in policies.split(",")]
-    others = [name for name in names if name != CURRENT]
-    plans = make_plans(",".join(others), "none", option, preemption, None) if others else []
+    others = [name for name in _named(policies) if name != CURRENT]
+    plans = _plans(",".join(others), option, preemption, "none", settings) if others else []
     candidates = [in_force, *(Candidate(plan.label, make_policy(plan.policy, plan.options)) for plan in plans)]
     try:
         found = outlooks(recorded.world, candidates, options)

@@ -28,6 +28,7 @@ WISH = Disagreement(
 )
 REPORT = ShadowReport(
     STANDING,
+    {"tau": "2"},
     NOW_S - 3600.0,
     NOW_S,
     TOTALS,
@@ -41,6 +42,7 @@ def test_the_whole_report(client: Client, world: World) -> None:
     world.shadow = REPORT
     found = client.get("/v1/shadow").json()
     assert (found["policy"], found["options"], found["first_policy"]) == ("sjf", {"preemption": "never"}, "fifo")
+    assert found["first_options"] == {"tau": "2"}
     assert (found["status"], found["status_reason"]) == ("watching", None)
     assert (found["since"], found["at"]) == ("2025-12-31T23:00:00Z", "2026-01-01T00:00:00Z")
     assert (found["passes"], found["skipped"], found["overruns"], found["failures"], found["rejected"]) == (

@@ -12,6 +12,7 @@ from service.engine.shadow import Status
 from service.shadowing import JobOpinion, Want
 from tests.api.test_shadow import FIRST, REPORT, STANDING, TOTALS, WISH
 from tests.unit.cli_world import CliWorld, cli_world
+from tests.unit.test_own_history import live, rows
 
 
 @pytest.fixture
@@ -105,3 +106,65 @@ def test_an_explanation_says_what_the_shadow_would_do(cli: CliWorld) -> None:
     assert "Shadow policy sjf: It would start now on a:3 b:1." in cli.run("job", "explain", str(job)).stdout
     document = json.loads(cli.run("job", "explain", str(job), "--json").stdout)
     assert document["explanations"][0]["shadow"]["wants"] == "start"
+
+
+# What if the other one had ruled?
+
+
+@pytest.fixture
+def lived(cli: CliWorld) -> CliWorld:
+    """A service that has run twelve jobs under fifo, from the epoch on."""
+    with cli.world.database.writing() as session:
+        for name in ("job_events", "facts", "jobs", "servers"):
+            session.connection().exec_driver_sql(f"DELETE FROM {name}")
+    live(cli.world.database, "fifo", rows())
+    cli.world.shadow = replace(
+        REPORT, standing=replace(STANDING, policy="srtf", options={}), first_options={}, since_s=0.0
+    )
+    return cli
+
+
+def test_both_policies_on_the_past_since_the_shadow_began(lived: CliWorld) -> None:
+    told = lived.run("shadow", "--what-if", "--json")
+    assert told.exit_code == 0, told.output
+    document = json.loads(told.stdout)
+    assert (document["schema"], document["jobs"]) == ("sooner.sim.whatif/1", 12)
+    assert [(run["policy"], run["predictor"]) for run in document["runs"]] == [
+        ("fifo", "recorded"),
+        ("srtf", "recorded"),
+    ]
+    assert document["runs"][0]["mean_jct_s"] == pytest.approx(document["actual"]["mean_jct_s"], rel=1e-4)
+    assert document["runs"][1]["mean_jct_s"] < document["runs"][0]["mean_jct_s"]
+    table = lived.run("shadow", "--what-if").stdout
+    assert table.splitlines()[0].split() == ["policy", "actual", "fifo", "srtf"]
+
+
+def test_the_same_policy_with_other_options_keeps_a_name_of_its_own(lived: CliWorld) -> None:
+    assert lived.world.shadow is not None
+    standing = replace(STANDING, policy="fifo", options={"tau": "3"})
+    lived.world.shadow = replace(lived.world.shadow, standing=standing)
+    table = lived.run("shadow", "--what-if").stdout
+    assert table.splitlines()[0].split() == ["policy", "actual", "fifo", "fifo", "(shadow)"]
+
+
+def test_what_if_of_the_settings_shadow(lived: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ("sim", "what-if", "--policies", "current,shadow", "--json")
+    unset = lived.run(*arguments)
+    assert (unset.exit_code, unset.stderr.count("\n")) == (2, 1)
+    assert "SOONER_SHADOW_POLICY" in unset.stderr
+    monkeypatch.setenv("SOONER_POLICY", "fifo")
+    monkeypatch.setenv("SOONER_SHADOW_POLICY", "srtf")
+    document = json.loads(lived.run(*arguments).stdout)
+    assert document["runs"][0]["mean_jct_s"] == pytest.approx(document["actual"]["mean_jct_s"], rel=1e-4)
+    assert document["runs"][1]["mean_jct_s"] < document["runs"][0]["mean_jct_s"]
+    monkeypatch.setenv("SOONER_SHADOW_OPTIONS", "eta=9")
+    wrong = lived.run(*arguments)
+    assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1)
+
+
+def test_what_if_goes_with_nothing_but_json(cli: CliWorld) -> None:
+    for flag in ("--cycles", "--watch", "--quiet"):
+        assert cli.run("shadow", "--what-if", flag).exit_code == 2
+    nothing = cli.run("shadow", "--what-if")
+    assert (nothing.exit_code, nothing.stdout) == (1, "")
+    assert "no job of the window" in nothing.stderr
