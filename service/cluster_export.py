@@ -74,12 +74,7 @@ def _entry(members: Sequence[Server]) -> Mapping[str, Any]:
 
 
 def _gbps(bytes_s: float | None) -> float | None:
-    """Gigabits a second that read back as exactly so many bytes a second wherever a short number does."""
-    if bytes_s is None:
-        return None
-    exact = bytes_s * _BITS_PER_BYTE / _GIGA
-    short = float(f"{exact:.12g}")
-    return short if short * (_GIGA / _BITS_PER_BYTE) == bytes_s else exact
+    return None if bytes_s is None else bytes_s * _BITS_PER_BYTE / _GIGA
 
 
 def write_cluster(cluster: Cluster, path: Path) -> None:

@@ -123,6 +123,27 @@ def test_whoever_watches_the_live_policy_sees_no_forecast(live: Live, tmp_path: 
     assert onlooker.seen == seen == 4
 
 
+def test_each_forecast_that_is_made_is_handed_on_once(live: Live, tmp_path: Path) -> None:
+    kept: list[tuple[int, Forecast]] = []
+    forecaster = Forecaster(
+        live,
+        live.clock.now_s,
+        Tells().predict,
+        Settings(data_dir=tmp_path, forecast_jobs_max=1),
+        keep=lambda cycle, made: kept.append((cycle, made)),
+    )
+    live.submit(1)
+    first = forecaster.current()
+    assert forecaster.current() is first
+    assert kept == [(live.cycle_number, first)]
+    assert (first.policy, first.jobs[JobId(1)].gpus) == ("fifo", 1)
+    assert forecaster.unfinished() == (JobId(1),)
+    live.submit(2)
+    with pytest.raises(NoForecast):
+        forecaster.current()
+    assert len(kept) == 1, "a refusal is nothing to keep"
+
+
 def test_a_forecast_grows_old(live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     forecaster = make(live, tmp_path)
     live.submit(1)

@@ -240,6 +240,20 @@ def test_jobs_keep_what_a_policy_goes_by() -> None:
     assert two.spec.checkpoint_period_s == 300.0
 
 
+def test_the_simulator_goes_by_a_jobs_priority_and_waits_for_what_it_is_to_come_after() -> None:
+    """Three jobs of all GPUs at once: the urgent one first, and the one that waits for it next, whatever the order."""
+    whole = replace(SPEC, gpus=8)
+    jobs = [
+        past(1, spec=replace(whole, after=(JobId(3),))),
+        past(2, spec=whole),
+        past(3, spec=replace(whole, priority=5)),
+    ]
+    prepared = simulated_jobs(own_history(jobs, CLUSTER, None, carry=False), CLUSTER)
+    done = run_jobs(prepared, CLUSTER, make_policy("fifo"), "oracle", OPTIONS)
+    ends = {outcome.job_id: outcome.finish_time_s for outcome in done.outcomes}
+    assert ends == {"3": 100.0, "1": 200.0, "2": 300.0}
+
+
 def test_what_no_server_can_hold_is_named() -> None:
     history = own_history([past(7)], CLUSTER, None, carry=False)
     tiny = Cluster("tiny", (Server("a", 1),))
