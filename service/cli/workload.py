@@ -10,7 +10,7 @@ from service.cli.fail import EXIT_FAILED, fail
 from service.cli.output import JsonFlag
 from service.cluster_file import ClusterFileError, load_cluster
 from service.sim.workloads.describe import describe
-from service.sim.workloads.describe_page import description_html
+from service.sim.workloads.describe_page import description_html, told
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.generate import JOBS_MAX, PROGRAMS, USERS, generate
 from service.sim.workloads.importers import IMPORTERS, import_trace
@@ -26,7 +26,9 @@ FirstOption = Annotated[int | None, typer.Option("--first", min=1, help="Take th
 SkipInvalidFlag = Annotated[
     bool, typer.Option("--skip-invalid", help="Leave out and count rows that break the table instead of ending there.")
 ]
-OutOption = Annotated[Path, typer.Option("--out", help="File to write: .csv, .csv.gz, .parquet, or .json (for Batsim).", dir_okay=False)]
+OutOption = Annotated[
+    Path, typer.Option("--out", help="File to write: .csv, .csv.gz, .parquet, or .json (for Batsim).", dir_okay=False)
+]
 
 
 def report_skipped(workload: Workload) -> None:
@@ -94,9 +96,7 @@ def describe_command(
         typer.echo(json.dumps(description, allow_nan=False))
         return
     for key, value in description.items():
-        if isinstance(value, dict):
-            value = ", ".join(f"{name}: {count}" for name, count in value.items())
-        typer.echo(f"{key:<30}{f'{value:,.6g}' if isinstance(value, float) else value}")
+        typer.echo(f"{key:<30}{told(key, value)}")
 
 
 @app.command("generate")

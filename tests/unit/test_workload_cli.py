@@ -108,7 +108,9 @@ def test_describe_against_a_cluster_and_as_a_page(tmp_path: Path) -> None:
     text = page.read_text()
     tree = ElementTree.fromstring(text.replace("<!doctype html>", ""))
     sections = [section.get("id") for section in tree.iter("section")]
-    assert sections == ["durations", "gang-sizes", "offered", "users", "recurrence"]
+    assert sections == [
+        *("durations", "gang-sizes", "offered", "rhythm", "users", "recurrence", "new-programs", "repeats"),
+    ]
     assert "http" not in text
     assert "<w>" not in text
     assert "Synthetic" in text

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from policies.catalogue import MODELS
 from policies.model.cluster import Cluster, Server
-from service.sim.workloads.describe import describe
+from service.sim.workloads.describe import describe, factors_to_past, rhythm
 from service.sim.workloads.generate import Family, generate, make_families
 from service.sim.workloads.model import Workload, WorkloadJob
 from service.sim.workloads.population import nominal_iteration_s
@@ -150,7 +150,7 @@ def test_load_and_gangs_fit_the_cluster(load: float, gpus: int, jobs: int) -> No
 def test_submissions_follow_days_and_weeks_unless_they_are_steady(seed: int) -> None:
     """Fewer at night than in the afternoon, and fewer at the weekend than on workdays, over a whole number of weeks."""
     for steady in (False, True):
-        jobs = generate(seed, 6000, gpus=64, load=0.9, steady=steady).jobs
+        jobs = generate(seed, 8000, gpus=32, load=0.5, steady=steady).jobs
         weeks = int(jobs[-1].submit_time_s // WEEK_S)
         assert weeks >= 3
         times_s = [job.submit_time_s for job in jobs if job.submit_time_s < weeks * WEEK_S]
@@ -215,6 +215,22 @@ def test_description_by_hand() -> None:
     assert numbers["final_states"] == {"failed": 1, "unknown": 3}
     assert "load_ratio" not in numbers
     assert describe(Workload("none", ()))["jobs"] == 0
+
+
+def test_rhythms_and_repeats_by_hand() -> None:
+    # Three jobs in the first quarter of each of two days, one in the last, and some of a third day that is not over.
+    times_s = [day * 86_400.0 + at_s for day in (0, 1) for at_s in (0.0, 10.0, 20.0, 80_000.0)] + [172_800.0, 180_000.0]
+    jobs = [WorkloadJob(str(at), at, 1, 10.0) for at in times_s]
+    assert rhythm(jobs, 86_400.0, 4) == [3.0, 0.0, 0.0, 1.0]
+    assert rhythm(jobs, 7 * 86_400.0, 7) == []
+    numbers = describe(Workload("w", tuple(jobs)))
+    assert (numbers["busiest_hour_ratio"], numbers["quietest_hour_ratio"]) == (18.0, 0.0)
+    assert numbers["busiest_day_ratio"] is None
+    assert numbers["jobs_per_day"] == pytest.approx(10 / (180_000 / 86_400))
+    runs = [
+        WorkloadJob(str(at), at, 1, lasts, name="x") for at, lasts in enumerate([10.0, 20.0, 30.0, 40.0, 50.0, 15.0])
+    ]
+    assert factors_to_past(runs) == [50.0 / 25.0, 15.0 / 30.0]
 
 
 def test_description_of_load_quantiles_and_recurrence_by_hand() -> None:

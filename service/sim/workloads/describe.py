@@ -13,6 +13,7 @@ from service.sim.workloads.model import Workload, WorkloadJob
 DESCRIPTION_SCHEMA = "sooner.workload.description/1"
 RECURRING_RUNS_MIN = 5
 """Runs from which a program counts as recurring often, as published studies do."""
+DAY_S = 86_400.0
 _PAST_RUNS_MAX = 20
 """Past runs of a program that stand for what one could have known of the next."""
 
@@ -38,6 +39,7 @@ def describe(workload: Workload, cluster: Cluster | None = None) -> dict[str, An
         "mean_gpus_busy": busy,
         **_users(jobs),
         **_recurrence(jobs),
+        **_rhythm(jobs, span_s),
         "gpus_max": max(sizes, default=0),
         **_quantiles("gpus", [float(job.gpus) for job in jobs], (50, 90, 99), ""),
         "jobs_by_gpus": {str(size): sizes[size] for size in sorted(sizes)},
@@ -75,23 +77,54 @@ def _users(jobs: Sequence[WorkloadJob]) -> dict[str, Any]:
 
 
 def _recurrence(jobs: Sequence[WorkloadJob]) -> dict[str, Any]:
-    """How many jobs run a program again, and how far a run is from the median of the runs that were submitted before it."""
+    """How many jobs run a program again, and how far a run is from what its past says."""
     keys = Counter((job.user, job.project, job.name) for job in jobs if job.name)
     total = max(1, len(jobs))
-    past: defaultdict[tuple[str, str, str], deque[float]] = defaultdict(lambda: deque(maxlen=_PAST_RUNS_MAX))
-    repeats = off = 0
-    for job in jobs:
-        if job.name:
-            runs = past[job.user, job.project, job.name]
-            if len(runs) >= RECURRING_RUNS_MIN - 1:
-                repeats += 1
-                off += not 0.5 <= job.duration_s / median(runs) <= 2.0
-            runs.append(job.duration_s)
+    factors = factors_to_past(jobs)
+    off = sum(not 0.5 <= factor <= 2.0 for factor in factors)
     return {
         "recurrence_keys": len(keys),
         "recurring_jobs_ratio": sum(many for many in keys.values() if many > 1) / total,
         "recurring_5_jobs_ratio": sum(many for many in keys.values() if many >= RECURRING_RUNS_MIN) / total,
-        "repeats_off_2x_ratio": off / repeats if repeats else 0.0,
+        "repeats_off_2x_ratio": off / len(factors) if factors else 0.0,
+    }
+
+
+def factors_to_past(jobs: Sequence[WorkloadJob]) -> list[float]:
+    """Of each run with at least four before it: its duration over the median of up to 20 that were submitted before it."""
+    past: defaultdict[tuple[str, str, str], deque[float]] = defaultdict(lambda: deque(maxlen=_PAST_RUNS_MAX))
+    found = []
+    for job in jobs:
+        if job.name:
+            runs = past[job.user, job.project, job.name]
+            if len(runs) >= RECURRING_RUNS_MIN - 1:
+                found.append(job.duration_s / median(runs))
+            runs.append(job.duration_s)
+    return found
+
+
+def rhythm(jobs: Sequence[WorkloadJob], period_s: float, parts: int) -> list[float]:
+    """Submissions in each part of a period, relative to the mean, counted from second 0 over whole periods alone.
+
+    Empty where there is not one whole period.
+    """
+    periods = int(jobs[-1].submit_time_s // period_s) if jobs else 0
+    if not periods:
+        return []
+    times_s = np.array([job.submit_time_s for job in jobs])
+    inside = times_s[times_s < periods * period_s]
+    many = np.bincount((inside % period_s * (parts / period_s)).astype(int).clip(max=parts - 1), minlength=parts)
+    return [float(part) for part in many * (parts / max(1, len(inside)))]
+
+
+def _rhythm(jobs: Sequence[WorkloadJob], span_s: float) -> dict[str, Any]:
+    hours, days = rhythm(jobs, DAY_S, 24), rhythm(jobs, 7 * DAY_S, 7)
+    return {
+        "jobs_per_day": len(jobs) / span_s * DAY_S if span_s > 0.0 else 0.0,
+        "busiest_hour_ratio": max(hours, default=None),
+        "quietest_hour_ratio": min(hours, default=None),
+        "busiest_day_ratio": max(days, default=None),
+        "quietest_day_ratio": min(days, default=None),
     }
 
 

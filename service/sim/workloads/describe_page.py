@@ -12,7 +12,8 @@ from policies.model.cluster import Cluster
 from service.sim.plots import Mark, Series, dot_chart, line_chart
 from service.sim.report_data import cdf, gang_class
 from service.sim.report_page import Chart, page, pictures
-from service.sim.svg import Axis
+from service.sim.svg import Axis, duration
+from service.sim.workloads.describe import DAY_S, factors_to_past, rhythm
 from service.sim.workloads.model import Workload, WorkloadJob
 
 _BINS = 150
@@ -26,12 +27,23 @@ def description_html(workload: Workload, numbers: Mapping[str, Any], cluster: Cl
     rows = []
     for key, value in numbers.items():
         if key != "schema":
-            told = f"{value:,.6g}" if isinstance(value, float) else str(value)
-            if isinstance(value, dict):
-                told = ", ".join(f"{name}: {count:,}" for name, count in value.items())
-            rows.append(f'<tr><th scope="row">{escape(key)}</th><td class="words">{escape(told)}</td></tr>\n')
+            rows.append(
+                f'<tr><th scope="row">{escape(key)}</th><td class="words">{escape(told(key, value))}</td></tr>\n'
+            )
     table = f'<div class="wide"><table>\n<tbody>\n{"".join(rows)}</tbody>\n</table></div>\n'
     return page("Workload", about, f"{pictures(description_charts(workload, cluster))}{table}")
+
+
+def told(key: str, value: object) -> str:
+    """A number of the description for people: six digits that matter, times also in hours or days."""
+    if value is None:
+        return "-"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {count:,}" for name, count in value.items())
+    if isinstance(value, float):
+        text = f"{value:,.0f}" if abs(value) >= 1e5 else f"{value:,.6g}"
+        return f"{text} ({duration(value)})" if key.endswith("_s") and abs(value) >= 60.0 else text
+    return f"{value:,d}" if isinstance(value, int) else str(value)
 
 
 def description_charts(workload: Workload, cluster: Cluster | None = None) -> list[Chart]:
@@ -42,12 +54,17 @@ def description_charts(workload: Workload, cluster: Cluster | None = None) -> li
     found = [_durations(jobs), _sizes(jobs)]
     if jobs[-1].submit_time_s > jobs[0].submit_time_s:
         found.append(_offered(jobs, cluster))
+    found += _rhythm(jobs)
     users = Counter(job.user for job in jobs if job.user)
     if users:
         found.append(_users(users))
     programs = Counter((job.user, job.project, job.name) for job in jobs if job.name)
     if programs:
         found.append(_recurrence(programs, len(jobs)))
+        found.append(_new_programs(jobs))
+    factors = factors_to_past(jobs)
+    if factors:
+        found.append(_factors(factors))
     return found
 
 
@@ -127,3 +144,58 @@ def _recurrence(programs: Mapping[tuple[str, str, str], int], jobs: int) -> Char
     axis = Axis("runs of the program", log=True, least=1.0)
     svg = line_chart(title, axis, Axis("share of jobs", "ratio", least=0.0, most=1.0), series)
     return Chart("recurrence", "Recurrence", title, svg, f"{title}. A program is a user, a project and a name.")
+
+
+def _rhythm(jobs: Sequence[WorkloadJob]) -> list[Chart]:
+    """A mean week in parts of two hours, or a mean day where the table holds no whole week; nothing for less than a day."""
+    for name, period_s, parts in (("week", 7.0 * DAY_S, 84), ("day", DAY_S, 24)):
+        found = rhythm(jobs, period_s, parts)
+        if found:
+            title = f"Submissions over a mean {name}"
+            starts = [period_s * at / parts for at in range(parts + 1)]
+            series = [
+                Series("submissions", starts, [*found, found[-1]], 0),
+                Series("mean", (), (1.0,), 6, level=True),
+            ]
+            x = Axis(f"time of the {name}", "seconds", least=0.0, most=period_s)
+            svg = line_chart(title, x, Axis("submissions / mean", least=0.0), series, step=True)
+            return [Chart("rhythm", "Rhythm", title, svg, f"{title}, which begins when the table begins.")]
+    return []
+
+
+def _new_programs(jobs: Sequence[WorkloadJob]) -> Chart:
+    """The share of jobs whose program nobody had run before: how much a history can never know."""
+    seen: set[tuple[str, str, str]] = set()
+    fresh = []
+    for job in jobs:
+        key = (job.user, job.project, job.name)
+        fresh.append(float(bool(job.name) and key not in seen))
+        seen.add(key)
+    pieces = [piece for piece in np.array_split(np.array(fresh), min(len(fresh), 50)) if len(piece)]
+    ends = list(accumulate(len(piece) for piece in pieces))
+    title = "Share of jobs whose program is new"
+    series = [Series("new programs", [0.0, *map(float, ends[:-1])], [float(piece.mean()) for piece in pieces], 0)]
+    svg = line_chart(
+        title, Axis("jobs before", least=0.0), Axis("share of jobs", "ratio", least=0.0), series, step=True
+    )
+    return Chart("new-programs", "New programs", title, svg, f"{title}, in each fiftieth of the jobs.")
+
+
+def _factors(factors: Sequence[float]) -> Chart:
+    curve = cdf(factors)
+    title = "Duration of a run over the median of its past runs"
+    x = Axis("duration / median of up to 20 runs before", log=True, least=0.05, most=20.0)
+    svg = line_chart(
+        title,
+        x,
+        Axis("share of runs", "ratio", least=0.0, most=1.0),
+        [Series("runs", curve.xs, curve.ys, 0)],
+        step=True,
+    )
+    return Chart(
+        "repeats",
+        "How far repeats are off",
+        title,
+        svg,
+        f"{title}, where there are at least four. Right of 2 and left of 0.5 it misleads.",
+    )
