@@ -20,7 +20,7 @@ from policies.model.decision import Change, ChangeKind, Decision
 from policies.model.ids import JobId
 from policies.model.reasons import Reason
 from policies.model.view import ClusterView, JobView
-from policies.options import Fill, OptionError, Options, Order, Preemption, Release
+from policies.options import Fill, OptionError, Options, Order, Preemption, Queue, Release
 from policies.plan import Plan
 from policies.rank import Rank, attained_rank, expected_remaining_s, remaining_work_rank
 from policies.ranked import RankedPolicy
@@ -45,7 +45,7 @@ OPTIONS = frozenset(
         "guard_wait_s",
     }
 )
-DEFAULTS = Options(preemption=Preemption.GUIDED, fill=Fill.AUTO)
+DEFAULTS = Options(preemption=Preemption.GUIDED, queue=Queue.AUTO, fill=Fill.AUTO)
 
 
 class AsrptBook(Book):

@@ -23,6 +23,8 @@ class Queue(StrEnum):
 
     STRICT = "strict"
     SKIP = "skip"
+    AUTO = "auto"
+    """``strict`` behind the gate of ``asrpt`` without preemption, else ``skip``."""
 
 
 class Order(StrEnum):
@@ -107,7 +109,12 @@ def parse_options(defaults: Options, values: Mapping[str, str], allowed: frozens
         if name not in allowed or name not in types:
             raise OptionError(f"unknown option {name!r}; known: {', '.join(sorted(allowed))}")
         parsed[name] = _parse(name, text, types[name])
-    return replace(defaults, **parsed)
+    options = replace(defaults, **parsed)
+    if options.queue is Queue.AUTO:
+        # What passes a blocked gang takes the GPUs that would have come free for it: wide gangs pay, and so does the mean.
+        gated = options.preemption is Preemption.NEVER and options.release is Release.VIRTUAL
+        return replace(options, queue=Queue.STRICT if gated else Queue.SKIP)
+    return options
 
 
 def _parse(name: str, text: str, kind: type[Any]) -> Any:

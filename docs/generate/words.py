@@ -36,7 +36,8 @@ Further policies are plug-ins: see [how to add one](../how-to/extend.md).
 OPTION_MEANINGS = {
     "preemption": "May running jobs be stopped for better ones? `guided` does it where the gain pays for checkpoint, restart "
     "and lost work; `always` ignores that price and is for study. A policy without preemption takes `never` alone.",
-    "queue": "A job that cannot start is passed by those behind it (`skip`), or blocks them (`strict`).",
+    "queue": "A job that cannot start is passed by those behind it (`skip`), or blocks them (`strict`). `auto` blocks where "
+    "`asrpt` neither preempts nor releases early: what passes a wide gang would take the GPUs that come free for it.",
     "order": "Without preemption: released jobs go by virtual work, or by virtual completion time.",
     "release": "Without preemption: a job competes once the virtual machine has completed it (`virtual`), or earlier if GPUs "
     "would stay idle (`early`).",

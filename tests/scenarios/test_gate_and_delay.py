@@ -33,9 +33,21 @@ def test_a_short_job_overtakes_behind_the_gate() -> None:
 
 
 def test_a_released_job_that_nobody_tried_says_that_others_come_first() -> None:
-    story = cluster("1x1", policy("asrpt", **NEVER))
+    story = cluster("1x1", policy("asrpt", queue="skip", **NEVER))
     story.job("a", runs_s=100).until(100).starts("a")
     story.job("b", runs_s=10).job("c", runs_s=20).until(130).waits("b", Reason.RESOURCES).waits("c", Reason.PRIORITY)
+
+
+def test_nobody_passes_a_wide_gang_unless_told_to() -> None:
+    """Virtual seconds: a 50, wide 10, small 15. A GPU is free from 86 on, but the wide gang needs both and comes first."""
+    for queue, at_86 in (("auto", ()), ("strict", ()), ("skip", ("small",))):
+        story = cluster("1x2", policy("asrpt", queue=queue, **NEVER))
+        story.job("a", gpus=1, runs_s=100).until(50).starts("a")
+        story.job("wide", gpus=2, runs_s=10, at_s=60).job("small", gpus=1, runs_s=30, at_s=71).until(85).starts()
+        story.until(86).starts(*at_86)
+        if not at_86:
+            story.waits("small", Reason.QUEUE_HEAD_BLOCKED)
+            story.until(150).starts("wide").until(160).starts("small")
 
 
 def test_early_release_uses_idle_gpus_but_released_jobs_come_first() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from policies.options import Fill, OptionError, Options, Order, PlacementRule, Preemption, Queue, Release, parse_options
 from policies.rank import OverRun
+from policies.registry import BUILT_IN
 
 ALL = frozenset(Options.__dataclass_fields__)
 
@@ -44,6 +45,22 @@ def test_every_option_is_parsed_to_its_type() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("values", "queue"),
+    [
+        ({}, Queue.SKIP),
+        ({"preemption": "always"}, Queue.SKIP),
+        ({"preemption": "never"}, Queue.STRICT),
+        ({"preemption": "never", "release": "early"}, Queue.SKIP),
+        ({"preemption": "never", "queue": "skip"}, Queue.SKIP),
+        ({"queue": "strict"}, Queue.STRICT),
+    ],
+)
+def test_a_blocked_job_of_asrpt_blocks_others_behind_the_gate_alone(values: dict[str, str], queue: Queue) -> None:
+    defaults = BUILT_IN["asrpt"].defaults
+    assert parse_options(defaults, values, ALL).queue is queue
+
+
 def test_without_values_the_defaults_stay() -> None:
     assert parse_options(Options(eta=0.3), {}, ALL) == Options(eta=0.3)
 
@@ -57,7 +74,7 @@ def test_without_values_the_defaults_stay() -> None:
         ({"eta": "much"}, "option eta: 'much' is not a number"),
         ({"guard_wait_s": "-1"}, "outside 0 to"),
         ({"tau": "0.9"}, "option tau: 0.9 is outside 1 to"),
-        ({"queue": "fair"}, "option queue: 'fair' is none of strict, skip"),
+        ({"queue": "fair"}, "option queue: 'fair' is none of strict, skip, auto"),
         ({"reserve": "yes"}, "option reserve: 'yes' is neither"),
     ],
 )
