@@ -325,6 +325,7 @@ class ShadowStarts(TypedDict):
     first_only_gpu_s: float
     shadow_only_gpu_s: float
     granted_later: int
+    granted_later_s: float
     same_placement: int
     fewer_servers: int
     more_servers: int

@@ -13,16 +13,20 @@ from service.shadowing import Disagreement, ShadowReport, Want
 
 
 class ShadowStartsDocument(BaseModel):
-    """Starts. The GPU-seconds of the first two were held by attempts so far; those of ``shadow_only`` were waited in vain."""
+    """Starts. The GPU-seconds of the first two were held by attempts so far; those of ``shadow_only`` were free on GPUs that
+    the shadow would have used."""
 
     both: int
     first_only: int
-    shadow_only: int
+    shadow_only: int = Field(
+        description="However often it came up, the wish to start a job counts once until it starts."
+    )
     agreement_ratio: float | None = Field(description="both / all; null where nobody wanted anything.")
     both_gpu_s: float
     first_only_gpu_s: float
     shadow_only_gpu_s: float
-    granted_later: int = Field(description="Of shadow_only: those that the first policy made later, still wished for.")
+    granted_later: int = Field(description="Of shadow_only: those that the first policy made in a later pass.")
+    granted_later_s: float = Field(description="Seconds from the wish to that, over all of them.")
     same_placement: int = Field(description="Of both: on the same servers, with the same GPUs on each.")
     fewer_servers: int = Field(description="Of both: the shadow would have used fewer servers.")
     more_servers: int
@@ -66,9 +70,7 @@ class ShadowCycleDocument(BaseModel):
     at: datetime
     starts_both: int
     starts_first_only: list[int]
-    starts_shadow_only: list[int] = Field(
-        description="Wishes that came up in this pass; one that goes on is told once."
-    )
+    starts_shadow_only: list[int] = Field(description="Wishes that came up in this pass, and not in the one before.")
     preemptions_both: int
     preemptions_first_only: list[int]
     preemptions_shadow_only: list[int]
@@ -125,6 +127,7 @@ def shadow_document(report: ShadowReport) -> ShadowDocument:
             first_only_gpu_s=totals.starts.first_only_gpu_s,
             shadow_only_gpu_s=totals.starts.shadow_only_gpu_s,
             granted_later=totals.granted_later,
+            granted_later_s=totals.granted_later_s,
             same_placement=totals.same_placement,
             fewer_servers=totals.fewer_servers,
             more_servers=totals.more_servers,

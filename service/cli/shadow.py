@@ -156,9 +156,11 @@ def _remarks(found: Shadow) -> list[str]:
             f"servers for {starts['fewer_servers']}, more for {starts['more_servers']}, others for {starts['other_servers']}."
         )
     if starts["shadow_only"]:
+        later = starts["granted_later"]
+        mean = f", {duration(starts['granted_later_s'] / later)} later on average" if later else ""
         remarks.append(
-            f"Of the starts that only the shadow would have made, {starts['granted_later']} came later all the same; "
-            "their GPU-hours are those waited."
+            f"Of the starts that only the shadow would have made, {later} came all the same{mean}; "
+            "the GPU-hours are those of free GPUs that it would have used."
         )
     for count, what in (
         (found["overruns"], "decisions of the shadow took too long"),

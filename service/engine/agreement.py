@@ -1,21 +1,21 @@
 """Where two policies that look at the same world agree: counted decision by decision, in numbers and in GPU-seconds.
 
-The first policy's actions are what happens; the second one's, the shadow's, are wishes that nobody carries out. A wish that
-the shadow repeats pass after pass is one wish, from the pass in which it came up to the one in which it was granted or gone.
+The first policy's actions are what happens; the second one's, the shadow's, are wishes that nobody carries out. However often
+it comes up, the wish to start a job counts once until the job has started, and the wish to stop one once an attempt.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Self
 
-from policies.lifecycle import JobState
-from policies.model.decision import Change, ChangeKind, Decision, Preempt, Start
+from policies.model.decision import Change, ChangeKind
 from policies.model.ids import JobId
 from policies.model.placement import Placement
 from policies.model.reasons import Explanation
 from policies.model.view import ClusterView
+from service.engine.comparison import Comparison
 
 DIFFERENCES_KEPT = 100
 """Newest passes with a difference that are kept one by one."""
@@ -25,8 +25,8 @@ DIFFERENCES_KEPT = 100
 class Tally:
     """Decisions of one kind. ``first_only`` and ``shadow_only`` were made, or wished for, by one policy alone.
 
-    The GPU-seconds of starts: held by attempts that both policies, or only the first, started; and waited by jobs that only
-    the shadow would have started. Of preemptions: the work that a stop then and there would lose, times its GPUs.
+    The GPU-seconds of starts: held by attempts that both policies, or only the first, started; and free on GPUs that only
+    the shadow would have used. Of preemptions: the work that a stop then and there would lose, times its GPUs.
     """
 
     both: int = 0
@@ -45,7 +45,8 @@ class Tally:
 
 @dataclass(slots=True)
 class Totals:
-    """Everything that was counted. ``granted_later``: wished starts that the first policy made while they were still wished.
+    """Everything that was counted. ``granted_later``: wished starts that the first policy made in a later pass, and the
+    seconds from the first wish to that, over all of them.
 
     The last four are about starts that both made in one pass: on the same servers with the same shares, or the shadow's on
     fewer, more, or as many other servers (or in other shares).
@@ -56,6 +57,7 @@ class Totals:
     starts: Tally = field(default_factory=Tally)
     preemptions: Tally = field(default_factory=Tally)
     granted_later: int = 0
+    granted_later_s: float = 0.0
     same_placement: int = 0
     fewer_servers: int = 0
     more_servers: int = 0
@@ -91,7 +93,7 @@ class Unwanted:
 class Difference:
     """One pass in which the two did not want the same. ``cycle`` is None for a pass in which nothing happened.
 
-    ``shadow_*`` are wishes that came up in this pass.
+    ``shadow_*`` are wishes that came up in this pass, also if they had come up and gone before.
     """
 
     cycle: int | None
@@ -106,7 +108,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """An :class:`Agreement` as a value: what a restart begins from. ``agreed``: GPUs of running attempts that both wanted."""
+    """An :class:`Agreement` as a value: what a restart begins from.
+
+    ``agreed``: GPUs of running attempts that both wanted; ``first_wished``: when the start of a waiting job was first wished;
+    ``counted_stops``: running jobs whose wished stop is counted.
+    """
 
     since_s: float
     at_s: float
@@ -116,91 +122,8 @@ class Remembered:
     wished_starts: tuple[Wish, ...]
     wished_stops: tuple[Wish, ...]
     differences: tuple[Difference, ...]
-
-
-@dataclass(slots=True)
-class Comparison:
-    """Two decisions on one world, until it is known that the first one was carried out.
-
-    ``gpus`` are of all jobs that either starts or the shadow stops, ``lost_gpu_s`` of all that either stops, ``attempts`` of
-    those that the first one starts, before it does.
-    """
-
-    at_s: float
-    starts_first: dict[JobId, Placement]
-    starts_shadow: dict[JobId, Placement]
-    stops_first: dict[JobId, JobId | None]
-    stops_shadow: dict[JobId, JobId | None]
-    gpus: dict[JobId, int]
-    lost_gpu_s: dict[JobId, float]
-    attempts: dict[JobId, int]
-    changes: Sequence[Change]
-    why_waits: Mapping[JobId, Explanation]
-    cycle: int | None = None
-
-
-def compare(
-    view: ClusterView,
-    changes: Sequence[Change],
-    first: Decision,
-    shadow: Decision,
-    why_waits: Mapping[JobId, Explanation],
-) -> Comparison:
-    """The two decisions side by side, before any of them is applied. O(changes + actions).
-
-    ``changes`` came before them; ``why_waits`` is why the shadow would not start what the first policy starts.
-    """
-    starts_first, stops_first = _wanted(first)
-    starts_shadow, stops_shadow = _wanted(shadow)
-    jobs = view.jobs
-    return Comparison(
-        view.now_s,
-        starts_first,
-        starts_shadow,
-        stops_first,
-        stops_shadow,
-        {job: jobs[job].spec.gpus for job in (*starts_first, *starts_shadow, *stops_shadow)},
-        {job: jobs[job].spec.gpus * jobs[job].lost_s(view.now_s) for job in (*stops_first, *stops_shadow)},
-        {job: jobs[job].attempts for job in starts_first},
-        [change for change in changes if change.kind in _NOTED],
-        why_waits,
-    )
-
-
-def carried_out(view: ClusterView, seen: Comparison) -> Comparison | None:
-    """What is left of a comparison when the engine has taken back its pass, or parts of it; None if nothing is.
-
-    ``view`` is the world as it is now. Where the first policy's decision on a job did not come true, neither counts. O(actions).
-    """
-    jobs = view.jobs
-    # An attempt with the same placement may be the one before, whose end was taken back together with the new start.
-    starts = {
-        job: placed
-        for job, placed in seen.starts_first.items()
-        if job in jobs and jobs[job].attempts > seen.attempts[job] and jobs[job].placement is not None
-    }
-    stops = {
-        job: why for job, why in seen.stops_first.items() if job in jobs and jobs[job].state is JobState.PREEMPTING
-    }
-    fallen = (seen.starts_first.keys() | seen.stops_first.keys()) - starts.keys() - stops.keys()
-    if fallen and not starts and not stops:
-        return None
-    return replace(
-        seen,
-        starts_first=starts,
-        stops_first=stops,
-        starts_shadow={job: placed for job, placed in seen.starts_shadow.items() if job not in fallen},
-        stops_shadow={job: why for job, why in seen.stops_shadow.items() if job not in fallen},
-    )
-
-
-def _wanted(decision: Decision) -> tuple[dict[JobId, Placement], dict[JobId, JobId | None]]:
-    starts = {action.job: action.placement for action in decision.actions if isinstance(action, Start)}
-    stops = {action.job: action.for_job for action in decision.actions if isinstance(action, Preempt)}
-    return starts, stops
-
-
-_NOTED = frozenset({ChangeKind.VACATED, ChangeKind.FINISHED, ChangeKind.WITHDRAWN})
+    first_wished: tuple[tuple[JobId, float], ...]
+    counted_stops: tuple[JobId, ...]
 
 
 class Agreement:
@@ -214,6 +137,8 @@ class Agreement:
         self.unwanted: dict[JobId, Unwanted] = {}
         self.differences: deque[Difference] = deque(maxlen=DIFFERENCES_KEPT)
         self._agreed: dict[JobId, int] = {}
+        self._first_wished: dict[JobId, float] = {}
+        self._counted_stops: set[JobId] = set()
         self._at_s = since_s
         self._gpus_agreed = self._gpus_unwanted = self._gpus_wished = 0
 
@@ -228,6 +153,8 @@ class Agreement:
         account.wished_starts = {each.job: each for each in past.wished_starts}
         account.wished_stops = {each.job: each for each in past.wished_stops}
         account.differences.extend(past.differences)
+        account._first_wished = dict(past.first_wished)
+        account._counted_stops = set(past.counted_stops)
         account._gpus_agreed = sum(account._agreed.values())
         account._gpus_unwanted = sum(each.gpus for each in past.unwanted)
         account._gpus_wished = sum(each.gpus for each in past.wished_starts)
@@ -244,6 +171,8 @@ class Agreement:
             tuple(self.wished_starts.values()),
             tuple(self.wished_stops.values()),
             tuple(self.differences),
+            tuple(self._first_wished.items()),
+            tuple(sorted(self._counted_stops)),
         )
 
     def advance(self, now_s: float) -> None:
@@ -264,6 +193,8 @@ class Agreement:
                 self._release(change.job)
             elif change.kind in (ChangeKind.FINISHED, ChangeKind.WITHDRAWN):
                 self._drop_wish(change.job)
+                if change.kind is ChangeKind.FINISHED:
+                    self._first_wished.pop(change.job, None)
 
     def count(self, seen: Comparison) -> None:
         """The first policy's half has been carried out. O(actions + open wishes)."""
@@ -304,6 +235,9 @@ class Agreement:
         for job in list(self.wished_starts):
             if job not in view.jobs or not view.jobs[job].waiting:
                 self._drop_wish(job)
+        for job in list(self._first_wished):
+            if job not in view.jobs:
+                del self._first_wished[job]
 
     def _count_starts(self, seen: Comparison) -> tuple[JobId, ...]:
         totals, now_s = self.totals, seen.at_s
@@ -312,6 +246,10 @@ class Agreement:
             self._drop_wish(job)
         for job, placement in seen.starts_first.items():
             self._release(job)
+            first_wished_s = self._first_wished.pop(job, None)
+            if first_wished_s is not None:
+                totals.granted_later += 1
+                totals.granted_later_s += now_s - first_wished_s
             wished = seen.starts_shadow.get(job)
             if wished is None:
                 totals.starts.first_only += 1
@@ -319,7 +257,6 @@ class Agreement:
                 self._gpus_unwanted += seen.gpus[job]
                 continue
             totals.starts.both += 1
-            totals.granted_later += job in self.wished_starts
             self._drop_wish(job)
             self._agreed[job] = seen.gpus[job]
             self._gpus_agreed += seen.gpus[job]
@@ -330,9 +267,11 @@ class Agreement:
                 continue
             before = self.wished_starts.get(job)
             if before is None:
-                totals.starts.shadow_only += 1
                 self._gpus_wished += seen.gpus[job]
                 new.append(job)
+            if job not in self._first_wished:
+                totals.starts.shadow_only += 1
+                self._first_wished[job] = now_s
             since_s = now_s if before is None else before.since_s
             self.wished_starts[job] = Wish(job, since_s, seen.gpus[job], placement)
         return tuple(new)
@@ -364,9 +303,11 @@ class Agreement:
                 continue
             before = self.wished_stops.get(job)
             if before is None:
+                new.append(job)
+            if job not in self._counted_stops:
                 tally.shadow_only += 1
                 tally.shadow_only_gpu_s += seen.lost_gpu_s[job]
-                new.append(job)
+                self._counted_stops.add(job)
             since_s = seen.at_s if before is None else before.since_s
             wished[job] = Wish(job, since_s, seen.gpus[job], for_job=for_job)
         self.wished_stops = wished
@@ -378,6 +319,7 @@ class Agreement:
         if (unwanted := self.unwanted.pop(job, None)) is not None:
             self._gpus_unwanted -= unwanted.gpus
         self.wished_stops.pop(job, None)
+        self._counted_stops.discard(job)
 
     def _drop_wish(self, job: JobId) -> None:
         if (wish := self.wished_starts.pop(job, None)) is not None:

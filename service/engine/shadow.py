@@ -24,7 +24,8 @@ from policies.model.decision import Action, Change, ChangeKind, Decision, Start
 from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Explanation, Reason
 from policies.model.view import ClusterView, JobView, PreemptionCosts
-from service.engine.agreement import Agreement, Comparison, Remembered, Unwanted, Wish, carried_out, compare
+from service.engine.agreement import Agreement, Remembered, Unwanted, Wish
+from service.engine.comparison import Comparison, carried_out, compare
 from service.engine.watch import WatchingPolicy
 
 REBUILD_BUDGETS = 20.0

@@ -40,7 +40,8 @@ def test_the_counts_and_the_jobs_on_which_they_disagree(cli: CliWorld) -> None:
         "",
         "Of the starts that both made, 3 on the same GPUs; the shadow would have used fewer servers for 2, more for 1, "
         "others for 0.",
-        "Of the starts that only the shadow would have made, 1 came later all the same; their GPU-hours are those waited.",
+        "Of the starts that only the shadow would have made, 1 came all the same, 1:30 later on average; the GPU-hours are "
+        "those of free GPUs that it would have used.",
         "1 decisions of the shadow took too long.",
         "2 decisions of the shadow broke a rule and count for nothing.",
     ]

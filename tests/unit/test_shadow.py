@@ -15,7 +15,8 @@ from policies.model.placement import ServerShare, place
 from policies.model.reasons import Explanation, Reason
 from policies.model.view import ClusterView
 from policies.registry import BUILT_IN
-from service.engine.agreement import Agreement, Comparison, Totals
+from service.engine.agreement import Agreement, Totals
+from service.engine.comparison import Comparison
 from service.engine.shadow import OVERRUNS_MAX, PAUSE_S, OutOfTime, Shadow, Status, Window, at_once
 from service.engine.watch import WatchingPolicy, unwatched
 from service.tasks.limited import Limited
@@ -76,7 +77,9 @@ def test_fifo_beside_sjf() -> None:
     assert starts(story) == (1, 1, 1)
     assert told.starts.agreement_ratio == pytest.approx(1 / 3)
     assert (told.starts.both_gpu_s, told.starts.first_only_gpu_s, told.starts.shadow_only_gpu_s) == (40.0, 400.0, 0.0)
-    assert (told.same_placement, told.granted_later, told.skipped) == (1, 0, 0)
+    assert (told.same_placement, told.skipped) == (1, 0)
+    # SJF would have started the short one at once, FIFO did so after 100 s.
+    assert (told.granted_later, told.granted_later_s) == (1, 100.0)
     assert account(story).unwanted == {}
     newest, oldest = account(story).differences[0], account(story).differences[-1]
     assert newest is oldest
@@ -101,8 +104,11 @@ def test_a_wish_that_goes_on_is_one_wish() -> None:
     story.until(110)
     assert starts(story) == (2, 0, 1)
     assert totals(story).starts.shadow_only_gpu_s == 2 * 80.0
+    # At 150 s, when the head has ended, it would start again: still the same job that it would have started at 20 s.
+    story.until(150)
+    assert (starts(story), totals(story).granted_later, totals(story).granted_later_s) == ((3, 0, 1), 1, 130.0)
     story.to_the_end()
-    assert (starts(story), totals(story).granted_later) == ((4, 0, 1), 0)
+    assert (starts(story), totals(story).granted_later) == ((4, 0, 1), 1)
 
 
 def test_a_wish_that_the_first_policy_grants_later() -> None:
@@ -111,7 +117,7 @@ def test_a_wish_that_the_first_policy_grants_later() -> None:
     story.job("runs", gpus=2, runs_s=100.0).job("head", gpus=4, runs_s=50.0, at_s=10.0)
     story.job("small", gpus=2, runs_s=20.0, at_s=20.0)
     story.until(70).cancel("head").until(70).starts("small")
-    assert (starts(story), totals(story).granted_later) == ((2, 0, 1), 1)
+    assert (starts(story), totals(story).granted_later, totals(story).granted_later_s) == ((2, 0, 1), 1, 50.0)
     assert totals(story).starts.shadow_only_gpu_s == 2 * 50.0
     story.until(80)
     assert totals(story).starts.shadow_only_gpu_s == 2 * 50.0
@@ -139,6 +145,12 @@ def test_preemptions_that_only_the_shadow_would_have_made() -> None:
     assert totals(story).preemptions.shadow_only_gpu_s == 400.0
     wish = account(story).wished_stops[story.ids["long"]]
     assert (wish.since_s, wish.gpus, wish.for_job, wish.placement) == (100.0, 4, story.ids["short"], None)
+    # It is gone while nobody shorter waits, and when it comes back it is counted already.
+    story.hold("short").until(210)
+    assert account(story).wished_stops == {}
+    story.release("short").until(220)
+    assert account(story).wished_stops[story.ids["long"]].since_s == 210.0
+    assert stops(story) == (0, 0, 1)
     story.to_the_end()
     assert stops(story) == (0, 0, 1)
     assert account(story).wished_stops == {}
