@@ -77,12 +77,8 @@ def tellings(connection: Connection, jobs: Collection[JobId]) -> Mapping[JobId, 
     return found
 
 
-def score_forecasts(connection: Connection, now_s: float, limit: int) -> int:
-    """Score at most ``limit`` forecasts whose milestone has been reached, or never will be; returns how many.
-
-    A start is scored against the job's first start after the telling. What a user cancelled has nothing to be compared
-    with: it is closed without a score. O(open forecasts of jobs that have started or ended).
-    """
+def settled_forecasts(connection: Connection, limit: int) -> Sequence[Row[Any]]:
+    """At most ``limit`` unscored forecasts whose milestone has been reached, or never will be. O(unscored forecasts)."""
     forecasts, events = _FORECASTS.c, _EVENTS.c
     ended = _JOBS.c.finished_at_s.is_not(None)
     began = (events.job_id == forecasts.job_id) & (events.target == _STARTING) & (events.at_s >= forecasts.made_at_s)
@@ -98,11 +94,20 @@ def score_forecasts(connection: Connection, now_s: float, limit: int) -> int:
         .where(forecasts.scored_at_s.is_(None), or_(ended, started))
         .limit(limit)
     )
-    rows = connection.execute(statement).all()
+    return connection.execute(statement).all()
+
+
+def score_forecasts(connection: Connection, now_s: float, limit: int) -> int:
+    """Score at most ``limit`` of the settled forecasts; returns how many.
+
+    A start is scored against the job's first start after the telling. What a user cancelled has nothing to be compared
+    with: it is closed without a score.
+    """
+    rows = settled_forecasts(connection, limit)
     starts = _starts(connection, sorted({row.job_id for row in rows if row.milestone == _START}))
     if rows:
         scored = [_values(row, starts.get(row.job_id, ()), now_s) for row in rows]
-        connection.execute(update(_FORECASTS).where(forecasts.id == bindparam("at_id")), scored)
+        connection.execute(update(_FORECASTS).where(_FORECASTS.c.id == bindparam("at_id")), scored)
     return len(rows)
 
 
@@ -159,18 +164,13 @@ def forecasts_of(connection: Connection, job_id: int, after_id: int, limit: int)
 
 
 def newest_forecasts(connection: Connection, job_ids: Collection[int]) -> Mapping[int, Mapping[Milestone, Row[Any]]]:
-    """What was last told of each of these jobs that was told of, one row a milestone at most."""
+    """What was last told of each milestone of these jobs, where anything was."""
     if not job_ids:
         return {}
     forecasts = _FORECASTS.c
-    newest = (
-        select(forecasts.job_id, func.max(forecasts.made_at_s).label("made_at_s"))
-        .where(forecasts.job_id.in_(job_ids))
-        .group_by(forecasts.job_id)
-        .subquery()
-    )
-    same = and_(newest.c.job_id == forecasts.job_id, newest.c.made_at_s == forecasts.made_at_s)
+    of_job = forecasts.job_id.in_(job_ids)
+    newest = select(func.max(forecasts.id)).where(of_job).group_by(forecasts.job_id, forecasts.milestone)
     found: dict[int, dict[Milestone, Row[Any]]] = {}
-    for row in connection.execute(select(_FORECASTS).join(newest, same)):
+    for row in connection.execute(select(_FORECASTS).where(forecasts.id.in_(newest))):
         found.setdefault(row.job_id, {})[Milestone(row.milestone)] = row
     return found

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from policies.model.ids import JobId
-from service.db.forecasts import Telling, Told, score_forecasts, store_forecasts, tellings
+from service.db.forecasts import Telling, Told, score_forecasts, settled_forecasts, store_forecasts, tellings
 from service.db.session import Database
 from service.forecast_scores import Milestone
 from service.sim.forecast import Forecast, JobForecast, NoForecast
@@ -78,6 +78,10 @@ class ForecastKeeper:
         self._said = reason
 
     def _score(self) -> None:
+        with self._database.reading() as session:
+            # Most of the time nothing is, and then nobody needs to wait for the write lock.
+            if not settled_forecasts(session.connection(), 1):
+                return
         while True:
             with self._database.writing() as session:
                 scored = score_forecasts(session.connection(), self._now_s(), SCORED_AT_ONCE_MAX)

@@ -212,10 +212,10 @@ def test_what_was_last_told_of_jobs(shelf: Shelf) -> None:
     with shelf.database.reading() as session:
         found = newest_forecasts(session.connection(), [1, 2, 3])
         assert {job: sorted(each) for job, each in found.items()} == {
-            1: [Milestone.FINISH],
+            1: [Milestone.FINISH, Milestone.START],
             2: [Milestone.FINISH, Milestone.START],
         }
-        assert found[1][Milestone.FINISH].p50_s == 1500.0
+        assert (found[1][Milestone.FINISH].p50_s, found[1][Milestone.START].p50_s) == (1500.0, 1100.0)
         assert newest_forecasts(session.connection(), []) == {}
         assert [row.made_at_s for row in forecasts_of(session.connection(), 1, 0, 2)] == [1000.0, 1000.0]
         assert [row.made_at_s for row in forecasts_of(session.connection(), 1, 2, 9)] == [1500.0]
@@ -265,6 +265,13 @@ def test_scores_come_with_the_round(shelf: Shelf) -> None:
     shelf.driver.commit(ends(job, 1300.0))
     shelf.keeper.run(Asked(shelf, []), list)
     assert [row.scored_at_s for row in shelf.rows()] == [1000.0, 1000.0]
+
+
+def test_a_round_without_news_needs_no_write_lock(shelf: Shelf) -> None:
+    shelf.submit(1)
+    shelf.tell(told(1))
+    with shelf.database.writing():
+        shelf.keeper.run(Asked(shelf, [told(1)]), lambda: [JobId(1)])
 
 
 def test_a_long_computation_is_followed_by_a_pause(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
