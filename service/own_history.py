@@ -231,6 +231,12 @@ def actual_result(history: OwnHistory, cluster: Cluster, jobs: Sequence[SimJob])
     )
 
 
+def _stops_after(job: PastJob, at_s: float) -> int:
+    """Attempts that ended after an instant, but for the last one."""
+    ended = sum(attempt.ended_at_s is not None and attempt.ended_at_s > at_s for attempt in job.attempts)
+    return max(0, ended - 1)
+
+
 def _outcome(own: OwnJob) -> JobOutcome:
     past, row = own.past, own.row
     assert row.end_time_s is not None
@@ -248,7 +254,7 @@ def _outcome(own: OwnJob) -> JobOutcome:
         # It ended as it did; a simulation runs it as far and calls that success.
         succeeded=True,
         gpus=row.gpus,
-        preemptions=past.preemptions,
+        preemptions=min(past.preemptions, _stops_after(past, past.finished_at_s - row.end_time_s)),
         held_s=past.held_gpu_s / row.gpus * left,
         wasted_s=past.wasted_gpu_s / row.gpus * left,
         placement=past.attempts[-1].placement if past.attempts else Placement(()),

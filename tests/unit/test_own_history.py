@@ -175,6 +175,17 @@ def test_only_what_ran_and_ended_is_truth() -> None:
     assert (row.duration_s, row.end_time_s, row.iterations, row.project) == (100.0, 150.0, 40, "nlp")
 
 
+def test_what_was_stopped_before_the_window_does_not_count_in_it() -> None:
+    place_a = place([ServerShare(ServerIndex(0), 2)])
+    times = ((1000.0, 1010.0), (1020.0, 1060.0), (1070.0, 1120.0))
+    attempts = tuple(PastAttempt(place_a, began, began, over) for began, over in times)
+    job = past(preemptions=2, attempts=attempts, finished_at_s=1120.0, first_started_at_s=1000.0)
+    for since_s, preemptions, left_s in ((1000.0, 2, 100.0), (1015.0, 1, 90.0), (1065.0, 0, 50.0)):
+        history = own_history([job], CLUSTER, since_s, carry=True)
+        actual = actual_result(history, CLUSTER, simulated_jobs(history, CLUSTER).jobs)
+        assert (actual.preemptions, history.jobs[0].row.duration_s) == (preemptions, pytest.approx(left_s)), since_s
+
+
 def _communicating() -> tuple[Cluster, PastJob, float]:
     """A job that ran for 100 s on two servers and 50 s on one, on NICs that make the first slow; and how slow."""
     graph, parallelism = pipeline("vgg19", 2)
