@@ -131,6 +131,7 @@ def test_a_wish_ends_with_its_job(event: str) -> None:
     story.job("small", gpus=2, runs_s=20.0, at_s=20.0)
     getattr(story.until(70), event)("small").until(70)
     assert account(story).wished_starts == {}
+    assert len(account(story).remember().first_wished) == (event == "hold"), "a held job may come back"
     story.until(90)
     assert totals(story).starts.shadow_only_gpu_s == 2 * 50.0
 
@@ -154,6 +155,15 @@ def test_preemptions_that_only_the_shadow_would_have_made() -> None:
     story.to_the_end()
     assert stops(story) == (0, 0, 1)
     assert account(story).wished_stops == {}
+
+
+def test_another_attempt_may_be_wished_to_stop_again() -> None:
+    story = cluster("1x4", beside("sjf", "srtf", preemption="always"))
+    story.job("long", gpus=4, runs_s=1000.0).job("short", gpus=4, runs_s=10.0, at_s=100.0).until(99).until(110)
+    assert stops(story) == (0, 0, 1)
+    story.hold("short").crash("long").until(120).starts("long")
+    story.release("short").until(130)
+    assert stops(story) == (0, 0, 2)
 
 
 def test_preemptions_that_only_the_first_policy_makes() -> None:
