@@ -105,11 +105,17 @@ class Explanation:
     @property
     def sentence(self) -> str:
         """For people: the numbers first, then what would change the state."""
-        parts = [f"Needs {self.gpus_needed} GPUs"]
+        parts = [f"Needs {_count(self.gpus_needed, 'GPU')}"]
         if self.servers_wanted is not None:
-            parts[0] += f" on <={self.servers_wanted} server{'s' if self.servers_wanted != 1 else ''}"
-        parts.append(f"{self.gpus_free} free on {self.servers_with_free_gpus} servers")
+            parts[0] += f" on <={_count(self.servers_wanted, 'server')}"
+        parts.append(f"{self.gpus_free} free on {_count(self.servers_with_free_gpus, 'server')}")
         if self.jobs_ahead is not None:
-            parts.append(f"{self.jobs_ahead} jobs precede it")
+            verb = "precedes" if self.jobs_ahead == 1 else "precede"
+            parts.append(f"{_count(self.jobs_ahead, 'job')} {verb} it")
         head = "; ".join(parts) + ". "
         return head + (self.detail or self.reason.sentence)
+
+
+def _count(number: int, what: str) -> str:
+    """``1 job``, ``2 jobs``."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

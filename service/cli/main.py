@@ -44,7 +44,9 @@ class Sooner(TyperGroup):
 def load_group(name: str) -> Any:
     """The real group behind a placeholder."""
     module, _ = _LATER[name]
-    group = typer.main.get_group(import_module(module).app)
+    late = import_module(module).app
+    late.rich_markup_mode = app.rich_markup_mode
+    group = typer.main.get_group(late)
     group.name = name
     return group
 
@@ -55,6 +57,8 @@ app = typer.Typer(
     help="Sooner: prediction-assisted scheduling of deep-learning training jobs.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    # In rich's own markup "p50 [p10-p90]" loses its brackets.
+    rich_markup_mode="markdown",
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 

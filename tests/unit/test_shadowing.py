@@ -103,7 +103,7 @@ def test_a_job_that_waits_for_its_gate_says_so() -> None:
     story = cluster("1x4", Shadow(policy("fifo"), policy("asrpt", preemption="never")))
     story.job("a", gpus=4, runs_s=100.0).until(50)
     (told,) = report_of(story).disagreements
-    assert told.sentence.startswith("It would not have been started. Needs 4 GPUs; 4 free on 1 servers.")
+    assert told.sentence.startswith("It would not have been started. Needs 4 GPUs; 4 free on 1 server.")
     assert Reason.VIRTUAL_GATE.sentence in told.sentence
 
 
