@@ -8,6 +8,7 @@ Source: the trace's README (S-Lab-System-Group/HeliosData).
 
 from collections.abc import Mapping
 from pathlib import Path
+from sys import intern
 
 from service.sim.workloads.importers.rows import (
     SkipRow,
@@ -53,8 +54,8 @@ def _parse(line: int, cells: Mapping[str, str]) -> WorkloadJob:
 
 
 def known(cell: str | None) -> str:
-    """The cell, or nothing where it says that there is nothing."""
-    return "" if cell is None or cell in _NO_NAME else cell
+    """The cell, kept once for all rows that share it, or nothing where it says that there is nothing."""
+    return "" if cell is None or cell in _NO_NAME else intern(cell)
 
 
 def run_time_s(cells: Mapping[str, str]) -> float:

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from sys import intern
 from typing import Final
 
 from service.sim.workloads.files import WorkloadError
@@ -84,7 +85,7 @@ def _parse(line: int, cells: Mapping[str, str]) -> WorkloadJob:
 
 
 def _known(cell: str | None) -> str:
-    return "" if cell is None or cell in _NO_USER else cell
+    return "" if cell is None or cell in _NO_USER else intern(cell)  # kept once for all rows that share it
 
 
 def _gpus(cells: Mapping[str, str]) -> tuple[int, str]:

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from sys import intern
 
 from service.sim.workloads.files import WorkloadError, open_text
 from service.sim.workloads.importers.rows import SkipRow, checked
@@ -98,7 +99,7 @@ def _parse(cells: list[str]) -> _Record:
     request = ":".join(
         (f"p{processors}", f"t{cells[8]}", f"m{cells[9]}", f"q{cells[14]}", f"c{cells[15]}", *cells[_FIELDS:])
     )
-    return _Record(checked(job), _known(cells[13]), request)
+    return _Record(checked(job), _known(cells[13]), intern(request))
 
 
 def _number(cell: str, position: int) -> float:
@@ -112,4 +113,4 @@ def _number(cell: str, position: int) -> float:
 
 
 def _known(cell: str) -> str:
-    return "" if float(cell) == _UNKNOWN else cell
+    return "" if float(cell) == _UNKNOWN else intern(cell)  # kept once for all lines that share it
