@@ -40,6 +40,7 @@ from service.cli.sim_options import (
     StopLatencyOption,
     WorkersOption,
     WorkloadOption,
+    check_file,
     inputs,
     make_folder,
     make_plans,
@@ -166,6 +167,7 @@ def compare_command(
     )
     make_folder("--out", out)
     make_folder("--png", png)
+    check_file("--html", html)
     if png is not None:
         try:
             rasterizer()

@@ -217,3 +217,15 @@ def make_folder(flag: str, folder: Path | None) -> None:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             fail(f"{flag} {folder}: {error.strerror or error}")
+
+
+def check_file(flag: str, path: Path | None) -> None:
+    """Before the run, for the same reason: the file can be written. One that was not there is not left behind."""
+    if path is not None:
+        try:
+            existed = path.exists()
+            path.open("a").close()
+            if not existed:
+                path.unlink()
+        except OSError as error:
+            fail(f"{flag} {path}: {error.strerror or error}")

@@ -1,6 +1,6 @@
 """A comparison as one self-contained page: no script, no font and no picture from elsewhere, readable without colour."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
@@ -16,21 +16,23 @@ from service.sim.svg import duration
 class _Measure(NamedTuple):
     field: str
     title: str
-    form: str
+    form: str = ""
+    """How its numbers are told; left out: seconds, with a decimal where the longest of them are short."""
 
 
+_DECIMAL_UP_TO_S = 10_000.0
 _HINT = (
     '<p class="note">How much do wrong estimates cost? With <code>--predictors oracle,noisy:0.5,noisy:1,noisy:2,none</code> this '
     "page begins with a curve of cost and preemptions against prediction error.</p>\n"
 )
 _MEASURES = (
-    _Measure("mean_jct_s", "Mean JCT, s", ",.0f"),
-    _Measure("median_jct_s", "Median JCT, s", ",.0f"),
-    _Measure("p90_jct_s", "p90 JCT, s", ",.0f"),
-    _Measure("p99_jct_s", "p99 JCT, s", ",.0f"),
-    _Measure("mean_queueing_delay_s", "Mean waiting, s", ",.0f"),
+    _Measure("mean_jct_s", "Mean JCT, s"),
+    _Measure("median_jct_s", "Median JCT, s"),
+    _Measure("p90_jct_s", "p90 JCT, s"),
+    _Measure("p99_jct_s", "p99 JCT, s"),
+    _Measure("mean_queueing_delay_s", "Mean waiting, s"),
     _Measure("mean_slowdown", "Mean slowdown", ",.3f"),
-    _Measure("makespan_s", "Makespan, s", ",.0f"),
+    _Measure("makespan_s", "Makespan, s"),
     _Measure("utilization_ratio", "Utiliza\u00adtion", ".1%"),
     _Measure("preemptions", "Preemp\u00adtions", ",d"),
     _Measure("wasted_gpu_s", "Wasted GPU-s", ",.0f"),
@@ -64,6 +66,7 @@ def _table(runs: Sequence[RunFigures], several: bool) -> str:
     head = "".join(
         f'<th scope="col">{title}</th>' for title in ("Ratio to the bound", "", *(m.title for m in _MEASURES))
     )
+    forms = {measure.field: _form(measure, runs) for measure in _MEASURES}
     rows = []
     for run, ratio in zip(runs, ratios, strict=True):
         left = run.result.finished < run.result.jobs
@@ -72,7 +75,7 @@ def _table(runs: Sequence[RunFigures], several: bool) -> str:
         mark = ' class="best"' if ratio is not None and ratio == best else ""
         rows.append(
             f'<tr{mark}><th scope="row">{escape(run_name(run, several))}</th><td>{number}</td>'
-            f'<td class="bar"><span style="width: {width:.2f}rem"></span></td>{_cells(run.result)}</tr>\n'
+            f'<td class="bar"><span style="width: {width:.2f}rem"></span></td>{_cells(run.result, forms)}</tr>\n'
         )
     caption = (
         "Mean JCT over the lower bound: 1 is out of reach for most workloads, and less is impossible. The least is in bold. "
@@ -85,10 +88,15 @@ def _table(runs: Sequence[RunFigures], several: bool) -> str:
     )
 
 
-def _cells(result: Result) -> str:
+def _cells(result: Result, forms: Mapping[str, str]) -> str:
     cells = []
     for measure in _MEASURES:
         value = getattr(result, measure.field)
-        title = f' title="{duration(value)}"' if measure.field.endswith("_s") and "gpu" not in measure.field else ""
-        cells.append(f"<td{title}>{format(value, measure.form)}</td>")
+        title = "" if measure.form else f' title="{duration(value)}"'
+        cells.append(f"<td{title}>{format(value, forms[measure.field])}</td>")
     return "".join(cells)
+
+
+def _form(measure: _Measure, runs: Sequence[RunFigures]) -> str:
+    longest = max(getattr(run.result, measure.field) for run in runs)
+    return measure.form or (",.0f" if longest >= _DECIMAL_UP_TO_S else ",.1f")

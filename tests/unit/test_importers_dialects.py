@@ -104,6 +104,11 @@ def test_sacct_parsable_ends_each_line_with_a_bar_and_arrays_are_jobs(tmp_path: 
     ]
 
 
+def test_sacct_without_any_run_time_in_a_row(tmp_path: Path) -> None:
+    text = "JobID|State|Submit|End|ElapsedRaw|AllocTRES\n1|COMPLETED|0|9||gres/gpu=1\n"
+    assert [row.reason for row in _import("sacct", tmp_path, text).skipped] == ["the run time is empty"]
+
+
 def test_swf_of_other_machines(tmp_path: Path) -> None:
     """Headers in old encodings and between jobs, unknowns as fractions, floating point times, fields past the 18th."""
     text = (

@@ -106,9 +106,6 @@ def test_compare_as_a_page(files: list[str], tmp_path: Path) -> None:
     assert [cell.text for cell in tree.iter("th")].count("fifo") == 1
     assert "http" not in text
     assert "&lt;b&gt;&amp;.csv" in text
-    refused = RUNNER.invoke(app, [*arguments, "--html", str(tmp_path / "none" / "report.html")])
-    assert refused.exit_code == 1
-    assert "--html" in refused.stderr
 
 
 def test_bounds(files: list[str]) -> None:

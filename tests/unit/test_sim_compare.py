@@ -128,6 +128,22 @@ def test_mistakes_are_told_before_anything_runs(files: list[str], arguments: lis
     assert said in result.stderr
 
 
+def test_a_report_that_cannot_be_written_is_told_before_anything_runs(
+    files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sim, "compare", lambda *arguments: pytest.fail("it runs"))
+    result = RUNNER.invoke(app, ["compare", *files, "--policies", "fifo", "--html", str(tmp_path / "no" / "r.html")])
+    assert result.exit_code == 2
+    assert "--html" in result.stderr
+    assert "r.html: No such file or directory" in result.stderr
+    monkeypatch.undo()
+    page = tmp_path / "r.html"
+    assert RUNNER.invoke(app, ["compare", *files, "--policies", "fifo,nobody", "--html", str(page)]).exit_code == 2
+    assert not page.exists()
+    assert RUNNER.invoke(app, ["compare", *files, "--policies", "fifo", "--html", str(page)]).exit_code == 0
+    assert page.read_text().startswith("<!doctype html>")
+
+
 def test_pictures_as_png(files: list[str], tmp_path: Path) -> None:
     pytest.importorskip("resvg_py", reason="PNG files need the extra 'png'")
     result = RUNNER.invoke(app, ["compare", *files, "--policies", "fifo,las", "--png", str(tmp_path / "png")])

@@ -121,6 +121,8 @@ def _run_s(cells: Mapping[str, str]) -> float:
         return positive_seconds(cells["ElapsedRaw"], "ElapsedRaw")
     if cells.get("Elapsed"):
         run_s, column = _duration_s(cells["Elapsed"]), "Elapsed"
+    elif "Start" not in cells:
+        raise SkipRow("the run time is empty")
     else:
         run_s, column = _moment_s(cells, "End") - _moment_s(cells, "Start"), "End - Start"
     if not run_s > 0.0:
