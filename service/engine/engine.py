@@ -42,6 +42,7 @@ from service.engine.ports import (
     StoreUnavailable,
 )
 from service.engine.record import JobRecord
+from service.engine.refusals import Refusals
 from service.engine.reports import apply_report, attained_walltime, fence
 from service.engine.world import Costs, World, world_of
 
@@ -92,6 +93,7 @@ class Engine(Generic[State]):
         self._feedback: list[Change] = []
         self._wake_at_s: float | None = None
         self._adrift = False
+        self._refusals = Refusals()
         self.recover()
 
     @property
@@ -206,6 +208,7 @@ class Engine(Generic[State]):
         records = self._ports.store.jobs(sorted(by_job)) if by_job else []
         new = [record for record in records if record.id not in self._world.jobs and not record.finished]
         states = self._states_of_dependencies(new)
+        self._refusals.hold_back(new, cycle)
         for record, prediction in zip(new, self._predict(cycle.now_s, new), strict=True):
             if prediction is not None:
                 record.estimate = prediction.estimate
@@ -309,6 +312,7 @@ class Engine(Generic[State]):
         self._number = cycle.number
         self._cluster = self._world.cluster
         self._after_commit(cycle, dropped)
+        self._refusals.forget(cycle.writes, dropped)
         self._ports.sink.cycle(batch)
         if dropped:
             self._undo(cycle, applied, dropped)
@@ -325,6 +329,8 @@ class Engine(Generic[State]):
         for job in unfinished:
             self._world.add_job(job)
         self._join(unfinished)
+        self._refusals.note(applied, dropped, cycle.now_s)
+        self._refusals.hold_back(unfinished, cycle)
         self._state = self.policy.rebuild(self._world, self._state.dump())
         refused = {action.job for action in applied if action.job in dropped}
         self._feedback = [

@@ -126,7 +126,7 @@ def _reasons(held: bool, unmet: int, waiting: bool) -> frozenset[Reason]:
         return WAITING_REASONS
     if held:
         return frozenset({Reason.HELD})
-    return frozenset({Reason.DEPENDENCY if unmet else Reason.RETRY_BACKOFF})
+    return frozenset({Reason.DEPENDENCY}) if unmet else frozenset({Reason.RETRY_BACKOFF, Reason.REFUSED})
 
 
 def swarm(seed: int, name: str | None = None) -> Swarm:
