@@ -66,7 +66,7 @@ SENTENCES: dict[Reason, str] = {
     Reason.DEPENDENCY: "It waits for the jobs in 'after' to succeed.",
     Reason.RETRY_BACKOFF: "Its last attempt failed; it is tried again after a pause.",
     Reason.NO_SUCH_SERVERS: "No set of servers that are up can hold the gang; add, resume or repair servers.",
-    Reason.REFUSED: "A start was decided but could not be applied; it is decided again at once, and after a pause if that goes on.",
+    Reason.REFUSED: "A start was decided but could not be applied; it is decided again, after a pause if that goes on.",
     Reason.PREEMPTED: "A job with less remaining work took the GPUs; it resumes from its checkpoint.",
     Reason.YIELDED: "The program itself asked to stop and resume later (exit code 75).",
     Reason.CRASHED: "The program ended with an error.",
@@ -104,7 +104,9 @@ class Explanation:
 
     @property
     def sentence(self) -> str:
-        """For people: the numbers first, then what would change the state."""
+        """For people: the numbers first, then what would change the state. One that has its GPUs needs none."""
+        if self.reason is Reason.STARTED:
+            return f"Holds {_count(self.gpus_needed, 'GPU')}. {self.detail or self.reason.sentence}"
         parts = [f"Needs {_count(self.gpus_needed, 'GPU')}"]
         if self.servers_wanted is not None:
             parts[0] += f" on <={_count(self.servers_wanted, 'server')}"

@@ -17,7 +17,7 @@ from policies.model.reasons import SENTENCES, Explanation, Reason
             Explanation(Reason.PRIORITY, 4, 0, 0, servers_wanted=1, jobs_ahead=0),
             "Needs 4 GPUs on <=1 server; 0 free on 0 servers; 0 jobs precede it. ",
         ),
-        (Explanation(Reason.STARTED, 2, 0, 0), "Needs 2 GPUs; 0 free on 0 servers. "),
+        (Explanation(Reason.STARTED, 2, 0, 0), "Holds 2 GPUs. "),
     ],
 )
 def test_the_numbers_come_first(explanation: Explanation, head: str) -> None:
