@@ -71,8 +71,8 @@ def _where_time_goes(best: RunFigures, other: RunFigures) -> str:
         return ""
     differences = [
         (other.parts.waiting_s - best.parts.waiting_s, "waiting"),
-        (other.parts.wasted_s - best.parts.wasted_s, "restarting and lost work"),
-        (other.parts.slower_s - best.parts.slower_s, "slow placement or network"),
+        (other.parts.wasted_s - best.parts.wasted_s, "lost to restarts and repeated work"),
+        (other.parts.slower_s - best.parts.slower_s, "lost to placement and network"),
     ]
     differences.sort(key=lambda item: -item[0])
     least_s = _WORTH_TELLING * saved_s

@@ -173,10 +173,8 @@ def test_the_story_says_what_is_saved_and_what_is_paid() -> None:
     quick = replace(base, label="quick", parts=Parts(3600.0, 60.0, 40.0, 300.0))
     quick = replace(quick, result=replace(base.result, mean_jct_s=4000.0, ratio_to_lower_bound=2.0))
     told = story([slow, quick])
-    expected = (
-        "Against slow a job saves 1 h: 1 h less waiting and 1 min less slow placement or network, paid with 1 min more"
-    )
-    assert f"{expected} restarting and lost work." in told
+    expected = "Against slow a job saves 1 h: 1 h less waiting and 1 min less lost to placement and network, paid with 1 min more"
+    assert f"{expected} lost to restarts and repeated work." in told
     assert told.count("Against") == 1
 
 
