@@ -47,12 +47,15 @@ class ForecastOptions:
 
     ``wake_slack``: a rank may be refreshed late by this share of the time ahead. A policy that ranks by distributions asks
     for a look some twenty times a job, and what is said of an hour ahead does not hang on a minute.
+    ``shared_error``: how much jobs' totals go up and down together, see :func:`service.sim.futures.levels`. Its default is
+    our construction, chosen by ``benchmarks/forecast_accuracy.py``: independent draws make a queue look too certain.
     """
 
     samples: int = 16
     jobs_max: int = 1000
     seed: int = 0
     wake_slack: float = 0.02
+    shared_error: float = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,7 @@ def sample(
     if not found and snapshot.jobs:
         raise NoForecast("No unfinished job has a prediction yet.")
     count = min(options.samples, max(SAMPLES_MIN, RUNS_MAX // max(1, len(found))))
-    drawn = {job: levels(job, count, options.seed) for job in found}
+    drawn = {job: levels(job, count, options.seed, options.shared_error) for job in found}
     futures: list[Future] = []
     for number in range(count):
         totals = {job: at_level(each.totals, drawn[job][number]) for job, each in found.items()}

@@ -20,6 +20,9 @@ from service.sim.work import JobTruth
 POOL_POINTS = 20
 """Points that each predicted job lends to jobs without a prediction: enough for its shape, and no job outweighs another."""
 
+_COMMON = 2**32
+"""In the place of a job's number for what all jobs share: no job has it."""
+
 OVER_RUN_POINTS = 10
 """Points of the remaining work of a job that has outrun its whole prediction."""
 
@@ -78,10 +81,18 @@ def prospects(snapshot: WorldSnapshot) -> dict[JobId, Prospect]:
     return {job.id: predicted[job.id] or _borrowed(job, snapshot.now_s, pool, len(known)) for job in jobs}
 
 
-def levels(job: JobId, samples: int, seed: int) -> Sequence[float]:
-    """One level in (0, 1) for each future, one in each of ``samples`` equal strata, in an order drawn from (seed, job)."""
+def levels(job: JobId, samples: int, seed: int, shared_error: float = 0.0) -> Sequence[float]:
+    """One level in (0, 1) for each future, one in each of ``samples`` equal strata, in an order drawn from (seed, job).
+
+    ``shared_error`` is how much of the order all jobs have in common, as the correlation of two jobs' normal scores: a
+    predictor that is wrong is often wrong about many jobs of a queue in the same direction. Each job's own distribution is
+    met as evenly as without.
+    """
     generator = np.random.default_rng((seed, int(job)))
-    strata = generator.permutation(samples)
+    own = generator.standard_normal(samples)
+    common = np.random.default_rng((seed, _COMMON)).standard_normal(samples)
+    mixed = np.sqrt(shared_error) * common + np.sqrt(1.0 - shared_error) * own
+    strata = mixed.argsort().argsort()
     drawn: list[float] = ((strata + generator.uniform(1e-9, 1.0 - 1e-9, samples)) / samples).tolist()
     return drawn
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from benchmarks import contention, cycle, forecast, simulator
+from benchmarks import contention, cycle, forecast, forecast_accuracy, simulator
 
 
 def _rows(printed: str, skip: int) -> list[list[str]]:
@@ -52,3 +52,13 @@ def test_what_a_forecast_costs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     rows = _rows(capsys.readouterr().out, 2)
     assert [row[:3] for row in rows] == [["fifo", "4", "5"], ["fifo", "8", "5"]]
     assert all(row[-2:] == ["0.00%", "+0.00%"] for row in rows), "fifo asks for no looks"
+
+
+def test_how_right_forecasts_are(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["forecast_accuracy", "--jobs", "40", "--tellings", "3", "--policies", "fifo", "--load", "1.5"]
+    monkeypatch.setattr(sys, "argv", [*arguments, "--samples", "5"])
+    forecast_accuracy.main()
+    rows = _rows(capsys.readouterr().out, 1)
+    (finish,) = (row for row in rows if row[1:3] == ["finish", "all"])
+    assert int(finish[3]) >= int(finish[4]) > 0
+    assert finish[5].endswith("%")

@@ -280,10 +280,18 @@ def test_the_draws_are_the_same_in_another_process() -> None:
     assert told.strip() == str(list(levels(JobId(7), 20, 3)))
 
 
-@given(st.integers(1, 10_000), st.integers(1, 40), st.integers(0, 5))
+def test_jobs_share_as_much_of_their_luck_as_is_said() -> None:
+    """The correlation of two jobs' levels; of normal scores 0.25 is of ranks (6 / pi) asin(0.25 / 2) = 0.239."""
+    for shared_error, told in ((0.0, 0.0), (0.25, 0.239), (1.0, 1.0)):
+        drawn = np.array([levels(JobId(number), 400, 3, shared_error) for number in range(1, 41)])
+        found = np.corrcoef(drawn)[np.triu_indices(40, 1)].mean()
+        assert found == pytest.approx(told, abs=0.05), shared_error
+
+
+@given(st.integers(1, 10_000), st.integers(1, 40), st.integers(0, 5), st.floats(0.0, 1.0))
 @settings(max_examples=30, deadline=None)
-def test_levels_meet_every_stratum_once(number: int, samples: int, seed: int) -> None:
-    drawn = levels(JobId(number), samples, seed)
+def test_levels_meet_every_stratum_once(number: int, samples: int, seed: int, shared_error: float) -> None:
+    drawn = levels(JobId(number), samples, seed, shared_error)
     assert sorted(int(level * samples) for level in drawn) == list(range(samples))
 
 

@@ -120,8 +120,8 @@ def test_intervals_hold_four_fifths_of_what_comes_from_their_own_distributions(p
         jobs += [job(number, points(), preemption=PreemptionSignal()) for number in range(2, 9)]
         cluster = Cluster("c", (Server("a", gpus),))
         world = snapshot(*jobs, cluster=cluster)
-        told = forecast(world, chosen, options=ForecastOptions(20, seed=queue))
-        (truth,) = [forecast(world, chosen, options=ForecastOptions(1, seed=1000 + queue))]
+        told = forecast(world, chosen, options=ForecastOptions(20, seed=queue, shared_error=0.0))
+        (truth,) = [forecast(world, chosen, options=ForecastOptions(1, seed=1000 + queue, shared_error=0.0))]
         for number, each in told.jobs.items():
             then = truth.jobs[JobId(number)]
             for milestone, spread, came in (
