@@ -233,9 +233,9 @@ class Client(AbstractContextManager["Client"]):
 
     # Learning
 
-    def predictions(self, job_id: int | None = None) -> list[Prediction]:
-        """Predictions, newest first; of one job if given."""
-        return list(self._pages("/v1/predictions", {"job": job_id}))
+    def predictions(self, job_id: int | None = None, *, limit: int | None = None) -> list[Prediction]:
+        """Predictions, newest first; of one job if given; all pages, or at most ``limit``."""
+        return list(self._pages("/v1/predictions", {"job": job_id}, limit))
 
     def models(self) -> list[Model]:
         """Models, newest first."""
@@ -324,15 +324,16 @@ class Client(AbstractContextManager["Client"]):
             answer = self._http.request(method, path, json=body, params=parameters, headers=headers)
         except httpx.ConnectError as error:
             refused = "refused" in str(error).lower()
-            raise Unreachable(self._address, "connection refused" if refused else _line(error)) from error
+            raise Unreachable(self.address, "connection refused" if refused else _line(error)) from error
         except (httpx.TransportError, httpx.InvalidURL) as error:
-            raise Unreachable(self._address, _line(error)) from error
+            raise Unreachable(self.address, _line(error)) from error
         if not answer.is_success:
             raise ApiError(_problem(answer))
         return answer
 
     @property
-    def _address(self) -> str:
+    def address(self) -> str:
+        """Where the service is."""
         return str(self._http.base_url).rstrip("/")
 
 

@@ -26,10 +26,20 @@ def settings_or_fail(flags: dict[str, object] | None = None) -> Settings:
         fail(str(error))
 
 
+class AddressError(ValueError):
+    """What is no address of a service; one line."""
+
+
 def connect() -> Client:
     """A client of the service that this user means."""
-    settings = settings_or_fail()
-    given = os.environ.get(URL_VARIABLE) or None
+    try:
+        return service_client(settings_or_fail(), os.environ.get(URL_VARIABLE) or None)
+    except AddressError as error:
+        fail(f"{URL_VARIABLE}: {error}")
+
+
+def service_client(settings: Settings, given: str | None = None) -> Client:
+    """A client of the service at the address ``given``, or of this machine's. Raises :class:`AddressError`."""
     ours = given is None or _is_here(_parsed(given).host)
     token = os.environ.get(TOKEN_VARIABLE, "").strip() or (_token_file(settings) if ours else None)
     return Client(given or service_url(settings.host, settings.port), token)
@@ -52,7 +62,7 @@ def _parsed(url: str) -> httpx.URL:
     except httpx.InvalidURL:
         parsed = httpx.URL()
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        fail(f"{URL_VARIABLE}: {url!r} is not an address like http://127.0.0.1:8765")
+        raise AddressError(f"{url!r} is not an address like http://127.0.0.1:8765")
     return parsed
 
 

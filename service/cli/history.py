@@ -66,10 +66,11 @@ def add_history(
 
 def _past(workload: Workload, start_s: float) -> Iterator[PastJob]:
     for row in workload.jobs:
-        yield PastJob(row.job_id, _label(row, start_s))
+        yield PastJob(row.job_id, label_of(row, start_s))
 
 
-def _label(row: WorkloadJob, start_s: float) -> EndedJob:
+def label_of(row: WorkloadJob, start_s: float) -> EndedJob:
+    """A row of a table whose second 0 was ``start_s``, as what is learnt from (``job`` is nobody's number)."""
     iterations = float(row.iterations) if row.iterations is not None else None
     return EndedJob(
         job=JobId(0),

@@ -68,16 +68,13 @@ def _instant_s(flag: str, text: str | None, now_s: float) -> float | None:
 @contextmanager
 def own_database(database_url: str | None, data_dir: Path | None) -> Iterator[tuple[Settings, "Database"]]:
     """The service's database, for reading: a running service is not disturbed. Nothing is created or upgraded."""
-    from service.db.migrate import SchemaState, state
-    from service.db.session import DatabaseUrlError, open_database
+    from service.db.migrate import SchemaError, open_current
+    from service.db.session import DatabaseUrlError
 
     settings = settings_or_fail({"database_url": database_url, "data_dir": data_dir})
     try:
-        where = state(settings.database_url)
-        if where is not SchemaState.CURRENT:
-            fail(where.sentence if where is not SchemaState.EMPTY else "there is no history: the database is empty")
-        database = open_database(settings.database_url)
-    except DatabaseUrlError as error:
+        database = open_current(settings.database_url)
+    except (DatabaseUrlError, SchemaError) as error:
         fail(str(error))
     try:
         yield settings, database

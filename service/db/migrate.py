@@ -65,6 +65,19 @@ def state(url: str) -> SchemaState:
         database.close()
 
 
+def open_current(url: str) -> Database:
+    """The database of a URL for reading its past. Creates and upgrades nothing.
+
+    Raises :class:`SchemaError` where it is empty or has another schema, and DatabaseUrlError.
+    """
+    where = state(url)
+    if where is not SchemaState.CURRENT:
+        raise SchemaError(
+            where.sentence if where is not SchemaState.EMPTY else "there is no history: the database is empty"
+        )
+    return open_database(url)
+
+
 def state_of(connection: Connection) -> SchemaState:
     """Where the database behind a connection stands."""
     tables = set(inspect(connection).get_table_names())

@@ -1,0 +1,34 @@
+"""Scored predictions with their jobs, in bulk: what somebody who studies the errors reads."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Row, func, select
+
+from service.db.session import Database
+from service.db.tables import JobRow, PredictionRow, table
+
+
+def scored_predictions(database: Database, newest: int) -> Sequence[Row[Any]]:
+    """What was first said of each job that ended, newest jobs first; at most ``newest``. Read in one snapshot.
+
+    Columns: those of the prediction, and ``name``, ``user``, ``project``, ``gpus`` and ``submitted_at_s`` of the job. Jobs
+    that did no work are left out: nothing was right or wrong about them.
+    """
+    jobs, predictions = table(JobRow).c, table(PredictionRow).c
+    scored = predictions.actual.is_not(None)
+    first = select(func.min(predictions.id)).where(scored).group_by(predictions.job_id)
+    statement = (
+        select(
+            *(predictions.job_id, predictions.scored_at_s, predictions.unit, predictions.points),
+            *(predictions.p10, predictions.p50, predictions.p90, predictions.actual),
+            *(predictions.source, predictions.model_version, predictions.shadows),
+            *(jobs.name, jobs.user, jobs.project, jobs.gpus, jobs.submitted_at_s),
+        )
+        .join(table(JobRow), jobs.id == predictions.job_id)
+        .where(predictions.id.in_(first), predictions.actual > 0.0)
+        .order_by(predictions.id.desc())
+        .limit(newest)
+    )
+    with database.reading() as session:
+        return session.connection().execute(statement).all()

@@ -1,0 +1,36 @@
+"""What the notebooks in ``notebooks/`` are written with: where the data comes from, how predictions are judged, pictures.
+
+A notebook needs four names: :func:`open_source`, the functions of :mod:`.judging` and :mod:`.replaying`, and the
+:class:`Picture` and :class:`Table` that a cell ends with.
+"""
+
+from service.notebooks.judging import (
+    Score,
+    answered_by,
+    by_group,
+    calibration_curve,
+    over_time,
+    score,
+)
+from service.notebooks.pictures import Picture, Table
+from service.notebooks.replaying import corrected_run, drift_curve, who_answered
+from service.notebooks.scored import Scored
+from service.notebooks.sources import Source, SourceError, open_source
+
+__all__ = [
+    "Picture",
+    "Score",
+    "Scored",
+    "Source",
+    "SourceError",
+    "Table",
+    "answered_by",
+    "by_group",
+    "calibration_curve",
+    "corrected_run",
+    "drift_curve",
+    "open_source",
+    "over_time",
+    "score",
+    "who_answered",
+]

@@ -1,0 +1,101 @@
+"""How wrong predictions were, in figures that a person can say aloud: factors, shares, and levels that should hold."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from service.notebooks.scored import Scored
+
+NEAR = math.log(2.0)
+FAR_UNDER = math.log(4.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The errors of some jobs. Factors are at least 1, shares from 0 to 1.
+
+    ``median_factor`` and ``p90_factor``: half, or 90%, of the jobs are off by at most so much. ``under_4x``: the job took
+    more than four times what was said. ``covered``: it ended between p10 and p90 (80% should).
+    """
+
+    jobs: int
+    median_factor: float
+    p90_factor: float
+    within_2x: float
+    under_4x: float
+    covered: float
+    below: float
+    above: float
+
+
+def score(rows: Sequence[Scored]) -> Score:
+    """The errors of these jobs. Raises ValueError where there is none."""
+    if not rows:
+        raise ValueError("there is nothing to score")
+    errors = np.array([row.log_error for row in rows])
+    off = np.abs(errors)
+    below = float(np.mean([row.actual < row.p10 for row in rows]))
+    above = float(np.mean([row.actual > row.p90 for row in rows]))
+    return Score(
+        jobs=len(rows),
+        median_factor=float(np.exp(np.median(off))),
+        p90_factor=float(np.exp(np.quantile(off, 0.9))),
+        within_2x=float(np.mean(off <= NEAR)),
+        under_4x=float(np.mean(errors < -FAR_UNDER)),
+        covered=1.0 - below - above,
+        below=below,
+        above=above,
+    )
+
+
+def by_group(
+    rows: Sequence[Scored], key: Callable[[Scored], str], *, most: int | None = None, jobs_min: int = 1
+) -> dict[str, list[Scored]]:
+    """Jobs by what they have in common, the largest groups first: at most ``most``, each of at least ``jobs_min``."""
+    groups: defaultdict[str, list[Scored]] = defaultdict(list)
+    for row in rows:
+        groups[key(row)].append(row)
+    ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+    return dict([(name, group) for name, group in ordered if len(group) >= jobs_min][:most])
+
+
+def over_time(rows: Sequence[Scored], parts: int) -> list[tuple[float, list[Scored]]]:
+    """Equally many jobs in each part, in the order in which they were submitted, and when the middle one of it was."""
+    ordered = sorted(rows, key=lambda row: (row.submitted_at_s, row.job_id))
+    edges = np.linspace(0, len(ordered), min(parts, len(ordered)) + 1).astype(int).tolist()
+    pieces = [ordered[first:end] for first, end in pairwise(edges) if end > first]
+    return [(piece[len(piece) // 2].submitted_at_s, piece) for piece in pieces]
+
+
+def calibration_curve(rows: Sequence[Scored]) -> tuple[list[float], list[float]]:
+    """Nominal levels, and the share of jobs that took no more than what was said at each.
+
+    From the whole distributions where they are told, else from p10, p50 and p90.
+    """
+    if all(len(row.points) > 1 for row in rows) and len({len(row.points) for row in rows}) == 1:
+        points = np.array([row.points for row in rows])
+        levels = ((np.arange(points.shape[1]) + 0.5) / points.shape[1]).tolist()
+    else:
+        points = np.array([(row.p10, row.p50, row.p90) for row in rows])
+        levels = [0.1, 0.5, 0.9]
+    actual = np.array([row.actual for row in rows])
+    return levels, np.mean(actual[:, None] <= points, axis=0).tolist()
+
+
+def answered_by(row: Scored) -> str:
+    """Who gave the answer: a model, or which rung of the ladder."""
+    if row.model:
+        return "a model"
+    if "set aside" in row.source:
+        return "history, the model being set aside"
+    if row.source.startswith("recurrence"):
+        return "history of the program"
+    if "the user's" in row.source:
+        return "history of the user"
+    if row.source.startswith("cold start"):
+        return "history of the cluster"
+    return row.source.partition(":")[0]

@@ -1,0 +1,121 @@
+"""A running service as a source, read through its HTTP API.
+
+The API tells three quantiles of a prediction and when a job held GPUs; whole distributions, what other models said, and the
+exact seconds of progress are in the database (:mod:`.stored`).
+"""
+
+from collections.abc import Iterator
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from policies.model.cluster import Cluster
+from service.client import TERMINAL_STATES, Client
+from service.client_documents import Job, Prediction, Server
+from service.cluster_file import SCHEMA, parse_cluster
+from service.notebooks.scored import Scored, first_said
+from service.notebooks.sources import Past
+from service.sim.jobs import prepare
+from service.sim.workloads.model import Workload, WorkloadJob, in_submission_order
+
+_FINAL_STATES = {"cancelled": "killed"}
+"""What a workload table calls a state, where it is another word."""
+
+
+class LiveSource:
+    """Implements :class:`service.notebooks.sources.Source`. At most the ``newest`` jobs and predictions are read, once."""
+
+    synthetic = False
+
+    def __init__(self, client: Client, address: str, newest: int) -> None:
+        self.origin = f"the service at {address}: its newest {newest:,} jobs at most"
+        self._client = client
+        self._newest = newest
+
+    @cached_property
+    def _jobs(self) -> dict[int, Job]:
+        return {job["id"]: job for job in self._client.jobs(limit=self._newest)}
+
+    def predictions(self) -> list[Scored]:
+        """What was first said of each job that has ended. Raises ClientError."""
+        found: dict[int, Scored] = {}
+        # Newest first: the last that is seen of a job was said first.
+        for said in self._client.predictions(limit=self._newest):
+            job = self._jobs.get(said["job_id"])
+            if job is not None and said["actual"]:
+                found[said["job_id"]] = _scored(said, said["actual"], job)
+        return first_said(found)
+
+    def workload(self) -> Workload:
+        """The jobs that ran and ended. A duration is the time in which a job held GPUs; the API does not know a shorter one."""
+        return in_submission_order("the service's newest jobs", self._rows(), ())
+
+    def _rows(self) -> Iterator[WorkloadJob]:
+        for job in self._jobs.values():
+            if job["state"] in TERMINAL_STATES and job["started_at"] and job["finished_at"]:
+                duration_s = self._held_s(job)
+                if duration_s > 0.0:
+                    yield WorkloadJob(
+                        job_id=str(job["id"]),
+                        submit_time_s=_instant_s(job["submitted_at"]),
+                        gpus=job["gpus"],
+                        duration_s=duration_s,
+                        user=job["user"] or "",
+                        project=job["project"] or "",
+                        name=job["name"],
+                        end_time_s=_instant_s(job["finished_at"]),
+                        iterations=round(job["iterations_done"]) if job["iterations_done"] else None,
+                        final_state=_FINAL_STATES.get(job["state"], job["state"]),
+                    )
+
+    def _held_s(self, job: Job) -> float:
+        if job["attempts"] == 1:
+            assert job["started_at"] is not None
+            assert job["finished_at"] is not None
+            return _instant_s(job["finished_at"]) - _instant_s(job["started_at"])
+        return sum(
+            _instant_s(attempt["ended_at"]) - _instant_s(attempt["started_at"])
+            for attempt in self._client.attempts(job["id"])
+            if attempt["started_at"] is not None and attempt["ended_at"] is not None
+        )
+
+    def cluster(self) -> Cluster:
+        """The service's servers, those that are down among them."""
+        found = self._client.cluster()
+        return parse_cluster(
+            {"schema": SCHEMA, "name": found["name"], "servers": [_entry(server) for server in found["servers"]]}
+        )
+
+    def past(self) -> Past:
+        """The jobs, as if each could run anywhere: which network a job has is in the database."""
+        cluster = self.cluster()
+        return Past(prepare(self.workload(), cluster, skip_invalid=True), cluster)
+
+
+def _scored(said: Prediction, actual: float, job: Job) -> Scored:
+    return Scored(
+        job_id=job["id"],
+        name=job["name"],
+        user=job["user"] or "",
+        project=job["project"] or "",
+        gpus=job["gpus"],
+        submitted_at_s=_instant_s(job["submitted_at"]),
+        scored_at_s=_instant_s(said["scored_at"] or said["made_at"]),
+        unit=said["unit"],
+        p10=said["p10"],
+        p50=said["p50"],
+        p90=said["p90"],
+        actual=actual,
+        source=said["source"],
+        model=said["model_version"] or "",
+    )
+
+
+def _entry(server: Server) -> dict[str, Any]:
+    """The server as an entry of a cluster file."""
+    shared = ("gpus", "gpu_type", "rack", "nic_gbps", "intra_gbps", "gpu_speed", "gpu_memory_gib")
+    return {"names": [server["name"]]} | {key: value for key, value in server.items() if key in shared}
+
+
+def _instant_s(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()

@@ -1,0 +1,118 @@
+"""What a notebook works out again from the past: calibration before and after its correction, drift, and who answered."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.model.estimate import Unit
+from predictor import prequential
+from predictor.dataset import Example, Knowledge, replay
+from predictor.drift import DriftMonitor
+from predictor.intervals import Array, ConformalCalibrator
+from predictor.recurrence import BUCKETS
+from predictor.training import ESTIMATORS, TEST_RATIO
+from service.notebooks.judging import answered_by, over_time
+from service.notebooks.scored import Scored
+from service.sim.evaluate import rows_of
+from service.sim.workloads.model import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Corrected:
+    """Log points of one model for the same jobs, as it said them (``raw``) and after the correction. ``buckets`` are
+    positions in ``predictor.recurrence.BUCKETS``."""
+
+    labels: Array
+    buckets: NDArray[np.intp]
+    raw: Array
+    corrected: Array
+
+    def of_bucket(self, bucket: int) -> "Corrected":
+        """The jobs of one history bucket."""
+        rows = self.buckets == bucket
+        return Corrected(self.labels[rows], self.buckets[rows], self.raw[rows], self.corrected[rows])
+
+    def named_buckets(self, jobs_min: int) -> dict[str, "Corrected"]:
+        """The jobs of each bucket that has so many."""
+        parts = {name: self.of_bucket(bucket) for bucket, name in enumerate(BUCKETS)}
+        return {name: part for name, part in parts.items() if len(part.labels) >= jobs_min}
+
+
+def corrected_run(workload: Workload, kind: str, *, jobs_min: int = 100) -> Corrected | None:
+    """Fit a model on the first 60% of the jobs, predict the others in seconds of service, and correct as jobs end.
+
+    The correction is the one that serves: rolling, split-conformal, by history bucket; it learns from a job once that has
+    ended. The fifth before the test is predicted too, so that the correction starts with something. None where there are
+    fewer than ``jobs_min`` jobs.
+    """
+    found = (examples.get(Unit.SERVICE_S) for _, examples in replay(rows_of(workload.jobs), Knowledge()))
+    usable = [example for example in found if example is not None and example.base == example.base]
+    if len(usable) < jobs_min:
+        return None
+    test = len(usable) - int(len(usable) * TEST_RATIO)
+    start = test - test // 5
+    opened_s = usable[start].submission.submitted_at_s
+    known = [example for example in usable[:start] if example.ended_at_s <= opened_s]
+    if len(known) < prequential.FIT_ROWS_MIN:
+        return None
+    model = prequential.fit({kind: ESTIMATORS[kind]}, known, seed=0)[kind]
+    predicted = usable[start:]
+    bases = np.array([example.base for example in predicted])[:, None]
+    raw = bases + model.predict_points(np.array([example.features for example in predicted]))
+    labels = np.array([example.label for example in predicted], dtype=float)
+    corrected = _corrected(predicted, labels, raw)
+    tested = slice(test - start, None)
+    buckets = np.array([example.bucket for example in predicted], dtype=np.intp)
+    return Corrected(labels[tested], buckets[tested], raw[tested], corrected[tested])
+
+
+def _corrected(examples: Sequence[Example], labels: Array, raw: Array) -> Array:
+    calibrator = ConformalCalibrator()
+    waiting: list[tuple[float, int]] = []
+    corrected = np.empty_like(raw)
+    for row, example in enumerate(examples):
+        while waiting and waiting[0][0] <= example.submission.submitted_at_s:
+            _, ended = heappop(waiting)
+            calibrator.observe(examples[ended].bucket, float(labels[ended]), raw[ended])
+        corrected[row] = calibrator.calibrate(example.bucket, raw[row])
+        heappush(waiting, (example.ended_at_s, row))
+    return corrected
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """The drift monitor after each scored job, in the order in which the jobs ended: ``alarm`` while it stood."""
+
+    at_s: Sequence[float]
+    recent: Sequence[float]
+    alarm: Sequence[bool]
+
+    @property
+    def raised_at_s(self) -> list[float]:
+        """When the alarm was raised."""
+        before = (False, *self.alarm)
+        return [at for at, now, was in zip(self.at_s, self.alarm, before, strict=False) if now and not was]
+
+
+def drift_curve(rows: Sequence[Scored]) -> Drift:
+    """Feed a fresh monitor with what was scored, as the service did. ``recent`` is the mean abs(ln(said / actual)).
+
+    Rows of both units are told apart in the service; give those of one.
+    """
+    monitor = DriftMonitor()
+    ended = sorted(rows, key=lambda row: (row.scored_at_s, row.job_id))
+    recent, alarm = [], []
+    for row in ended:
+        monitor.observe(row.log_error)
+        recent.append(monitor.recent_mean)
+        alarm.append(monitor.alarm)
+    return Drift([row.scored_at_s for row in ended], recent, alarm)
+
+
+def who_answered(rows: Sequence[Scored], parts: int) -> list[tuple[float, Counter[str]]]:
+    """How many answers each rung gave, in ``parts`` equal parts of the jobs."""
+    return [(at_s, Counter(map(answered_by, piece))) for at_s, piece in over_time(rows, parts)]

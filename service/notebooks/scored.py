@@ -1,0 +1,70 @@
+"""One scored prediction, wherever it was read from."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from predictor.recurrence import BUCKETS, bucket_of
+
+_PAST_RUNS = re.compile(r"([\d,]+) past runs?\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What was said of a job when it came, and what became of it.
+
+    Instants are seconds since the Unix epoch, or since the beginning of a table. Totals (``p10`` to ``actual``) count
+    ``unit``: ``iterations``, or ``service_s`` for seconds. ``points`` are the whole distribution, and ``others`` what every
+    baseline and model said, where the source tells them.
+    """
+
+    job_id: int
+    name: str
+    user: str
+    project: str
+    gpus: int
+    submitted_at_s: float
+    scored_at_s: float
+    unit: str
+    p10: float
+    p50: float
+    p90: float
+    actual: float
+    source: str
+    model: str = ""
+    points: Sequence[float] = ()
+    others: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+    @property
+    def log_error(self) -> float:
+        """ln(p50 / actual): above 0 it was predicted too long."""
+        return math.log(self.p50 / self.actual)
+
+    @property
+    def factor(self) -> float:
+        """How far off, either way: 2.0 is twice or half of what it took."""
+        return math.exp(abs(self.log_error))
+
+    @property
+    def program(self) -> str:
+        """Who ran what: the recurrence key without the size."""
+        return "/".join(part for part in (self.user, self.project, self.name) if part) or "(unnamed)"
+
+    @property
+    def runs(self) -> int:
+        """Past runs of the program with as many GPUs that the prediction rests on, as its source says in words."""
+        if not self.source.startswith("recurrence:"):
+            return 0
+        found = _PAST_RUNS.search(self.source)
+        return int(found[1].replace(",", "")) if found is not None else 0
+
+    @property
+    def bucket(self) -> str:
+        """The history bucket, one of ``predictor.recurrence.BUCKETS``."""
+        return BUCKETS[bucket_of(self.runs)]
+
+
+def first_said(rows: Mapping[int, Scored]) -> list[Scored]:
+    """One prediction a job, the jobs in the order in which they came."""
+    return sorted(rows.values(), key=lambda row: (row.submitted_at_s, row.job_id))

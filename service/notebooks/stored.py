@@ -1,0 +1,81 @@
+"""A service's database as a source: the whole distributions, what every model said, and the past as it really was."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from sqlalchemy import Row
+
+from policies.model.cluster import Cluster
+from service.cli.past import Window, read_past
+from service.db.codec import decode_shadows
+from service.db.scored import scored_predictions
+from service.db.session import Database
+from service.notebooks.scored import Scored, first_said
+from service.notebooks.sources import Past
+from service.own_history import OwnHistory, actual_result, simulated_jobs
+from service.settings import Settings
+from service.sim.workloads.model import Workload
+
+
+class StoredSource:
+    """Implements :class:`service.notebooks.sources.Source`. A running service is not disturbed; nothing is written."""
+
+    synthetic = False
+
+    def __init__(self, database: Database, settings: Settings, newest: int) -> None:
+        self.origin = (
+            f"the database {database.url}: predictions of its newest {newest:,} jobs at most, and all its past"
+        )
+        self._database = database
+        self._settings = settings
+        self._newest = newest
+
+    def predictions(self) -> list[Scored]:
+        """What was first said of each job that has ended."""
+        return first_said({row.job_id: _scored(row) for row in scored_predictions(self._database, self._newest)})
+
+    @cached_property
+    def _past(self) -> tuple[OwnHistory, Cluster]:
+        history, cluster, _ = read_past(self._database, self._settings, Window(None, None), carry=False)
+        return history, cluster
+
+    def workload(self) -> Workload:
+        """The jobs that ran and ended: their productive seconds, at the best placement."""
+        return self._past[0].workload
+
+    def cluster(self) -> Cluster:
+        """The servers that are not down."""
+        return self._past[1]
+
+    def past(self) -> Past:
+        """The jobs with their own networks, priorities and predictions, and what really became of them."""
+        history, cluster = self._past
+        jobs = simulated_jobs(history, cluster, skip_invalid=True)
+        recorded = any(job.predicted is not None for job in jobs.jobs)
+        return Past(jobs, cluster, actual_result(history, cluster, jobs.jobs), recorded)
+
+
+def _scored(row: Row[Any]) -> Scored:
+    return Scored(
+        job_id=row.job_id,
+        name=row.name,
+        user=row.user,
+        project=row.project,
+        gpus=row.gpus,
+        submitted_at_s=row.submitted_at_s,
+        scored_at_s=row.scored_at_s,
+        unit=row.unit,
+        p10=row.p10,
+        p50=row.p50,
+        p90=row.p90,
+        actual=row.actual,
+        source=row.source,
+        model=row.model_version,
+        points=tuple(row.points),
+        others=_others(row.shadows),
+    )
+
+
+def _others(document: object) -> Mapping[str, tuple[float, ...]]:
+    return {shadow.model_version: shadow.points for shadow in decode_shadows(document)}
