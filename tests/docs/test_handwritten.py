@@ -17,7 +17,9 @@ from policies.model.reasons import Reason
 from predictor import training
 from predictor.ladder import CLUSTER_JOBS_TRUSTED, USER_PROGRAMS_MIN
 from service.api.schemas import JobBody
+from service.app import SHADOW_SAVED_S
 from service.cluster_file import _GROUP_KEYS
+from service.engine import shadow
 from service.engine.commands import Launch
 from service.executors import folder as attempt_files
 from service.executors.launch_plan import Site, allowed_environment, build_plan
@@ -146,6 +148,18 @@ def test_numbers_that_pages_repeat() -> None:
     assert f"{training.COVERAGE_MIN:.0%}"[:-1] in prediction
     assert f"{training.COVERAGE_MAX:.0%}" in prediction
     assert f"when {Settings.model_fields['retrain_jobs_min'].default} jobs have ended" in models
+
+
+def test_limits_of_a_shadow_policy() -> None:
+    page = " ".join(_page("how-to/shadow-policy.md").split())
+    told = {
+        "pauses for a minute": shadow.PAUSE_S == 60.0,
+        "twenty times as long": shadow.REBUILD_BUDGETS == 20.0,
+        "five such decisions within an hour": (shadow.OVERRUNS_MAX, shadow.OVERRUN_WINDOW_S) == (5, 3600.0),
+        "every five minutes": SHADOW_SAVED_S == 300.0,
+    }
+    assert {words for words in told if words not in page} == set()
+    assert all(told.values())
 
 
 def test_defaults_of_a_server() -> None:
