@@ -146,7 +146,9 @@ class Service:
         )
         self.forecasting = ForecastProcess()
         stack.callback(self.forecasting.close)
-        self.keeper = ForecastKeeper(self.database, self.clock.now_s, settings.forecast_cpu_ratio)
+        self.keeper = ForecastKeeper(
+            self.database, self.clock.now_s, settings.forecast_cpu_ratio, settings.forecast_jobs_max
+        )
         self.forecaster = Forecaster(
             self.loop, self.clock.now_s, self.predictor.preview, settings, self.forecasting, self.keeper.keep
         )

@@ -38,12 +38,15 @@ class Source(Protocol):
 class ForecastKeeper:
     """Keeps and scores forecasts. Methods may be called from any thread, and never inside a writing transaction."""
 
-    def __init__(self, database: Database, now_s: Callable[[], float], cpu_ratio: float) -> None:
+    def __init__(self, database: Database, now_s: Callable[[], float], cpu_ratio: float, jobs_max: int) -> None:
         self._database = database
         self._now_s = now_s
         self._cpu_ratio = cpu_ratio
+        self._jobs_max = jobs_max
         self._lock = threading.Lock()
         self._known: dict[JobId, Telling] = {}
+        self._untold: set[JobId] = set()
+        """Jobs of which the database knows no forecast: it need not be asked again."""
         self._not_before_s = 0.0
         self._said = ""
 
@@ -60,7 +63,11 @@ class ForecastKeeper:
         self._score()
         if time.monotonic() < self._not_before_s:
             return
-        if not self._any_due(list(unfinished())):
+        jobs = list(unfinished())
+        if len(jobs) > self._jobs_max:
+            self._say(f"more than {self._jobs_max} jobs are unfinished (forecast_jobs_max)")
+            return
+        if not self._any_due(jobs):
             return
         began_s = time.monotonic()
         try:
@@ -104,10 +111,12 @@ class ForecastKeeper:
         """Forget jobs that have ended; ask the database about those that are new here (all of them after a restart)."""
         present = set(jobs)
         self._known = {job: telling for job, telling in self._known.items() if job in present}
-        unknown = present - self._known.keys()
+        self._untold &= present
+        unknown = present - self._known.keys() - self._untold
         if unknown:
             with self._database.reading() as session:
                 self._known |= tellings(session.connection(), unknown)
+            self._untold |= unknown - self._known.keys()
 
     def _store(self, cycle: int, forecast: Forecast) -> None:
         now_s = forecast.now_s
@@ -121,6 +130,7 @@ class ForecastKeeper:
         for each in due:
             known = self._known.get(each.job, Telling(now_s, now_s, 0))
             self._known[each.job] = Telling(known.first_s, now_s, known.times + 1)
+            self._untold.discard(each.job)
 
 
 def _told(cycle: int, forecast: Forecast, job: JobForecast) -> Iterator[Told]:

@@ -83,7 +83,7 @@ def test_a_job_document_names_the_route(client: Client) -> None:
 
 def keep(world: World, made_at_s: float, *numbers: int) -> None:
     """Put the forecasts of these jobs on record, as the service does."""
-    keeper = ForecastKeeper(world.database, lambda: NOW_S, 1.0)
+    keeper = ForecastKeeper(world.database, lambda: NOW_S, 1.0, 100)
     keeper.keep(3, Forecast(made_at_s, 16, {JobId(number): told(number) for number in numbers}, "asrpt"))
 
 

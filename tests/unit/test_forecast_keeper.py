@@ -48,7 +48,7 @@ class Shelf:
 
     def restart(self, cpu_ratio: float = 1.0) -> None:
         """A keeper that remembers nothing."""
-        self.keeper = ForecastKeeper(self.database, lambda: self.now_s, cpu_ratio)
+        self.keeper = ForecastKeeper(self.database, lambda: self.now_s, cpu_ratio, jobs_max=3)
 
     def submit(self, count: int) -> list[JobRecord]:
         store = SqlStore(self.database)
@@ -265,6 +265,19 @@ def test_scores_come_with_the_round(shelf: Shelf) -> None:
     shelf.driver.commit(ends(job, 1300.0))
     shelf.keeper.run(Asked(shelf, []), list)
     assert [row.scored_at_s for row in shelf.rows()] == [1000.0, 1000.0]
+
+
+def test_the_database_is_asked_about_a_job_once(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also about one that nothing can be told of, and about none where the queue is too long for forecasts anyway."""
+    asked: list[set[JobId]] = []
+    monkeypatch.setattr(
+        module, "tellings", lambda connection, jobs: asked.append(set(jobs)) or tellings(connection, jobs)
+    )
+    source = Asked(shelf, [], refusal="No unfinished job has a prediction yet.")
+    for jobs in ([1], [1], [1, 2], [1, 2, 3, 4], [2]):
+        shelf.keeper.run(source, lambda jobs=jobs: [JobId(job) for job in jobs])
+    assert asked == [{1}, {2}]
+    assert source.times == 4
 
 
 def test_a_round_without_news_needs_no_write_lock(shelf: Shelf) -> None:
