@@ -51,6 +51,8 @@ def comparison_html(runs: Sequence[RunFigures], workload: str, cluster: Cluster)
     )
     several = len(predictors) > 1
     told = " ".join(part for part in (story(main_runs(runs)), sensitivity(runs)) if part)
+    if several:
+        told = f"With predictor {predictors[0]}: {told}"
     story_html = f'<p class="story">{escape(told)}</p>\n'
     return page(
         "Comparison of policies",

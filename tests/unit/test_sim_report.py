@@ -221,6 +221,7 @@ def test_the_error_curve_appears_with_several_predictors_only() -> None:
     assert "--predictors oracle,noisy:0.5,noisy:1,noisy:2,none" in comparison_html(runs[:1], "w", CLUSTER)
     assert page == comparison_html(runs, "w", CLUSTER)
     assert "las (noisy:1)" in page
+    assert '<p class="story">With predictor oracle: ' in page
 
 
 def test_a_workload_without_users_has_no_chart_of_users() -> None:
