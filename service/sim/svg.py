@@ -46,6 +46,10 @@ class Axis:
     """Places beyond the numbers that have a name instead, ascending."""
 
 
+_FLAT = 1e-9
+"""Values that differ by less than this share of themselves are one value: ticks between them would all read the same."""
+
+
 class Scale:
     """From values to pixels, with its ticks."""
 
@@ -57,8 +61,8 @@ class Scale:
         if axis.log:
             least = max(least, 1e-9)
             most = max(most, least * 1.5)
-        elif most <= least:
-            most = least + 1.0
+        elif most - least <= _FLAT * max(_FLAT, abs(least), abs(most)):
+            most = least + max(1.0, abs(least))
         self._low, self._high, self._log = low, high, axis.log
         self._from, self._to = self._plain(least), self._plain(most)
         numbers = _ticks(axis, least, most)

@@ -113,6 +113,12 @@ def test_a_gantt_block_covers_its_rows_and_its_time() -> None:
     assert 'stroke="#000"' in svg
 
 
+@pytest.mark.parametrize("values", [[0.0, 5e-324], [1e18, 1e18], [-3.0, -3.0], [7.0, 7.0 + 1e-12], [0.0, 0.0]])
+def test_equal_values_have_an_axis_too(values: list[float]) -> None:
+    svg = line_chart("t", Axis("x"), Axis("y"), [Series("a", [0.0, 1.0], values, 0)])
+    assert len({text for text in _texts(svg) if re.search(r"\d", text)}) >= 4
+
+
 VALUES = st.floats(min_value=-1e12, max_value=1e12)
 
 
