@@ -15,6 +15,8 @@ OPTIONS = frozenset(
         "placement",
         "eta",
         "attempt_duration_s_min",
+        "restarts_free",
+        "restarted_attempt_s_min",
         "tau",
         "delay_factor",
         "reserve",

@@ -73,6 +73,9 @@ class Options:
     slowest placement is more than tau times its best is communication-heavy and may wait for a good one, at most
     ``delay_factor`` times its remaining time. ``guard_share`` of the GPUs goes to the oldest jobs first (0: no guard);
     after ``guard_wait_s`` GPUs are set aside for the oldest as they free up.
+
+    A job that has started over ``restarts_free`` times runs undisturbed for ``restarted_attempt_s_min`` after each further
+    start, so that in any 24 hours it is preempted at most restarts_free + 86,400 / restarted_attempt_s_min + 1 times.
     """
 
     preemption: Preemption = Preemption.NEVER
@@ -85,6 +88,8 @@ class Options:
     over_run: OverRun = OverRun.DOUBLE
     eta: float = 0.8
     attempt_duration_s_min: float = 0.0
+    restarts_free: float = 20.0
+    restarted_attempt_s_min: float = 1800.0
     tau: float = 1.5
     delay_factor: float = 1.0
     guard_share: float = 0.05
@@ -94,6 +99,8 @@ class Options:
 _RANGES: dict[str, tuple[float, float]] = {
     "eta": (0.0, 1.0),
     "attempt_duration_s_min": (0.0, 30 * 86_400.0),
+    "restarts_free": (0.0, 1e6),
+    "restarted_attempt_s_min": (0.0, 30 * 86_400.0),
     "tau": (1.0, 1e6),
     "delay_factor": (0.0, 1e6),
     "guard_share": (0.0, 1.0),

@@ -13,6 +13,8 @@ OPTIONS = frozenset(
         "over_run",
         "eta",
         "attempt_duration_s_min",
+        "restarts_free",
+        "restarted_attempt_s_min",
         "placement",
         "tau",
         "delay_factor",

@@ -47,12 +47,12 @@ class Bid:
         self._worst = worst_first(book, view.now_s)
         self._looked_at: list[Standing] = []
         self._attempt_s_min = policy.options.attempt_duration_s_min
+        self._restarts_free = policy.options.restarts_free
+        self._restarted_s_min = policy.options.restarted_attempt_s_min
         # Without a price, jobs ranked by attained service would swap for ever and only restart.
         unpriced = policy.options.preemption is Preemption.ALWAYS
         self._unpredicted_s_min = RESTARTS_PER_ATTEMPT_MIN * view.costs.restart_s if unpriced else 0.0
-        unripe = self._attempt_s_min > 0.0 or self._unpredicted_s_min > 0.0
-        # Whoever waits for a job to be ripe must look at it.
-        self._glances = policy.ranks_keep_to_lines and not unripe
+        self._glances = policy.ranks_keep_to_lines
         self.ripe_at_s: float | None = None
         """When the first of the jobs that have not run for ``attempt_duration_s_min`` yet will have."""
 
@@ -82,6 +82,9 @@ class Bid:
         attempt_s_min = self._attempt_s_min
         if self._unpredicted_s_min > attempt_s_min and (job.estimate is None or not job.estimate.trusted):
             attempt_s_min = self._unpredicted_s_min
+        if job.attempts > self._restarts_free:
+            # The worst-ranked job would else make way for everyone who comes: hundreds of times a day on a busy cluster.
+            attempt_s_min = max(attempt_s_min, self._restarted_s_min)
         ripe_at_s = started_at_s + attempt_s_min
         if ripe_at_s > self.view.now_s:
             self.ripe_at_s = ripe_at_s if self.ripe_at_s is None else min(self.ripe_at_s, ripe_at_s)
@@ -165,12 +168,16 @@ class Bid:
         return -key.minus_priority < standing.priority or limit + abs(limit) * _ROUNDING + _ROUNDING <= key.rank
 
     def _standing(self, position: int) -> Standing | None:
-        """The running job there, worst first. Each is fetched from the book once, however many jobs bid."""
-        if position == len(self._looked_at):
+        """The running job there, worst first, of those that may be stopped at all.
+
+        Each is fetched from the book once, however many jobs bid, and so are those that are left alone.
+        """
+        while position == len(self._looked_at):
             standing = next(self._worst, None)
             if standing is None:
                 return None
-            self._looked_at.append(standing)
+            if self.ripe(self.view.jobs[standing.job]):
+                self._looked_at.append(standing)
         return self._looked_at[position]
 
     def _surplus(self) -> bool:

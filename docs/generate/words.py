@@ -50,6 +50,8 @@ OPTION_MEANINGS = {
     "over_run": "What is left of a job that has outlived its estimate: up to the next doubling, or as much as it has had.",
     "eta": "A job displaces another only if its rank is below this fraction of the other's, less the price.",
     "attempt_duration_s_min": "Seconds that an attempt runs undisturbed before it may be preempted.",
+    "restarts_free": "How often a job may start over before `restarted_attempt_s_min` protects its attempts.",
+    "restarted_attempt_s_min": "Seconds that an attempt runs undisturbed once the job has started over so often.",
     "tau": "A job whose slowest placement takes more than this many times its fastest may wait for a good one.",
     "delay_factor": "It waits at most this many times its remaining time, and never longer than the bad placement would cost "
     "it. 0: it never waits.",
