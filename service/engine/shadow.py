@@ -39,8 +39,8 @@ OVERRUNS_MAX = 5
 
 OVERRUN_WINDOW_S = 3600.0
 
-EXPLAINED_PER_PASS_MAX = 8
-"""Jobs of one pass that only the first policy starts and for which the shadow is asked why not."""
+EXPLAINED_PER_PASS_MAX = 2
+"""Jobs of one pass that only the first policy starts and for which the shadow is asked why not: each answer is O(servers)."""
 
 _Answer = tuple[Decision, Mapping[JobId, Explanation]]
 """What it would do, and why it would not start what the first policy starts."""
@@ -223,9 +223,7 @@ class Shadow(WatchingPolicy):
 
         def work() -> _Answer:
             wished = self._other.decide(window, told, state)
-            starts = {action.job for action in wished.actions if isinstance(action, Start)}
-            alone = [action.job for action in first.actions if isinstance(action, Start) and action.job not in starts]
-            return wished, {job: self._other.explain(window, state, job) for job in alone[:EXPLAINED_PER_PASS_MAX]}
+            return wished, {job: self._other.explain(window, state, job) for job in _unexplained(first, wished)}
 
         answer = self._attempt(view, work, self._budget_s)
         if answer is not None and check(view, answer[0]):
@@ -342,6 +340,13 @@ class Shadow(WatchingPolicy):
             window, state = Window(view), self._state
             explanation = self._attempt(view, lambda: self._other.explain(window, state, job), self._budget_s)
         return Opinion(self._other.name, explanation, wish, account.unwanted.get(job))
+
+
+def _unexplained(first: Decision, wished: Decision) -> list[JobId]:
+    """What the first policy alone starts, if the shadow starts nothing of its own: else that says why, and costs nothing."""
+    starts = [action.job for action in first.actions if isinstance(action, Start)]
+    others = {action.job for action in wished.actions if isinstance(action, Start)}
+    return [job for job in starts if job not in others][:EXPLAINED_PER_PASS_MAX] if others.issubset(starts) else []
 
 
 def _refusals(first: Decision, wished: Decision) -> list[Change]:

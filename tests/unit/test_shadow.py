@@ -65,9 +65,8 @@ def test_fifo_beside_sjf() -> None:
     assert account(story).since_s == 0.0
     unwanted = account(story).unwanted[story.ids["long"]]
     assert (unwanted.since_s, unwanted.gpus) == (0.0, 4)
-    assert unwanted.shadow is not None
-    assert unwanted.shadow.jobs_ahead == 1
-    assert unwanted.instead == (story.ids["short"],)
+    # What it would have started says why; there is no need to ask.
+    assert (unwanted.shadow, unwanted.instead) == (None, (story.ids["short"],))
     story.until(50)
     # On the GPUs that are taken SJF would not start anything either.
     assert account(story).wished_starts == {}
@@ -85,6 +84,19 @@ def test_fifo_beside_sjf() -> None:
     assert newest is oldest
     assert (oldest.at_s, oldest.cycle) == (0.0, None)
     assert (oldest.starts_both, oldest.starts_first, oldest.starts_shadow) == (0, (1,), (2,))
+
+
+def test_a_start_that_the_shadow_would_have_put_off_is_explained() -> None:
+    """A-SRPT's gate is shut for all four; two are asked about, and the answer was true before they started."""
+    story = cluster("1x4", beside("fifo", "asrpt", preemption="never"))
+    for name in "abcd":
+        story.job(name, gpus=1, runs_s=100.0)
+    story.until(1)
+    assert len(account(story).unwanted) == 4
+    told = [each.shadow for each in account(story).unwanted.values()]
+    assert [each is not None for each in told] == [True, True, False, False]
+    assert told[0] is not None
+    assert (told[0].reason, told[0].gpus_free) == (Reason.VIRTUAL_GATE, 4)
 
 
 def test_a_wish_that_goes_on_is_one_wish() -> None:

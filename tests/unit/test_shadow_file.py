@@ -93,7 +93,8 @@ class Remembering(WatchingPolicy):
 def test_the_policys_own_residue_is_used_once_and_forgiven(story: Story) -> None:
     assert isinstance(story.policy, Shadow)
     memory = story.policy.memory(story.engine.world)
-    assert memory.dump == {"delayed_since_s": {}, "guarded": [], "guarded_extra": None}
+    assert memory.dump is not None
+    assert memory.dump.keys() >= {"delayed_since_s", "guarded", "guarded_extra"}
     for dump, expected in (
         ({"guarded": []}, [{"guarded": []}]),
         ({"version": 9}, [{"version": 9}, None]),
