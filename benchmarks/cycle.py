@@ -1,6 +1,6 @@
 """Prints what arrivals and finishes cost the live loop's engine, and how much more they cost with a longer queue.
 
-python -m benchmarks.cycle [--servers 1000 10000] [--queued 1000 100000] [--policies asrpt] [--events N]
+python -m benchmarks.cycle [--servers 1000 10000] [--queued 1000 100000] [--policies asrpt] [--shadow NAME] [--events N]
 
 The engine of the service with the memory store and an executor in simulated time, on servers of eight GPUs that are all
 taken. First the running jobs start, then the queue is filled; only then is every event timed alone: its cycles from the
@@ -18,10 +18,12 @@ import numpy as np
 from benchmarks.calibration import calibrate, line
 from policies.model.cluster import Cluster, Server
 from policies.registry import make_policy
+from service.engine.shadow import Shadow
 from service.sim.experiment import SimulationOptions, Simulator
 from service.sim.jobs import prepare
 from service.sim.workloads.generate import generate
 from service.sim.workloads.model import Workload, WorkloadJob
+from service.tasks.limited import Limited
 
 GPUS_A_RUNNING_JOB = 4
 _FIRST_S = 10.0
@@ -33,6 +35,9 @@ _QUEUED_S = 10.0 * _LONG_S
 _SHORT_S = 10_000.0
 """Run time of urgent jobs: worth a preemption, and longer than events are timed."""
 
+_SHADOW_BUDGET_S = 10.0
+"""No decision of the shadow is to be left out here."""
+
 
 def main() -> None:
     """Run the benchmark."""
@@ -40,6 +45,7 @@ def main() -> None:
     parser.add_argument("--servers", type=int, nargs="+", default=[1_000, 10_000])
     parser.add_argument("--queued", type=int, nargs="+", default=[1_000, 100_000])
     parser.add_argument("--policies", default="asrpt", help="policies by name")
+    parser.add_argument("--shadow", help="a second policy that decides beside it and is not obeyed, as in the service")
     parser.add_argument("--events", type=int, default=500, help="arrivals, and finishes, that are timed")
     arguments = parser.parse_args()
 
@@ -51,7 +57,7 @@ def main() -> None:
         for servers in arguments.servers:
             shortest: dict[str, float] = {}
             for queued in arguments.queued:
-                running, costs_s = _measure(policy, servers, queued, arguments.events)
+                running, costs_s = _measure(policy, arguments.shadow, servers, queued, arguments.events)
                 for event, each_s in costs_s.items():
                     p50_ms, p99_ms = (1e3 * float(value) for value in np.percentile(each_s, (50, 99)))
                     ratio = p50_ms / shortest.setdefault(event, p50_ms)
@@ -59,13 +65,18 @@ def main() -> None:
                     print(f"{sizes}  {event:8}{p50_ms:9.2f}{p99_ms:9.2f}{ratio:11.2f}", flush=True)
 
 
-def _measure(policy: str, servers: int, queued: int, events: int) -> tuple[int, dict[str, list[float]]]:
+def _measure(
+    policy: str, shadow: str | None, servers: int, queued: int, events: int
+) -> tuple[int, dict[str, list[float]]]:
     """How many jobs run, and the seconds of each timed arrival and finish."""
     cluster = Cluster("benchmark", tuple(Server(f"s{index}", 8) for index in range(servers)))
     running = cluster.gpus // GPUS_A_RUNNING_JOB
     options = SimulationOptions()
     jobs = prepare(Workload("benchmark", _rows(running, queued, events)), cluster).jobs
-    simulator = Simulator(jobs, cluster, make_policy(policy), "oracle", options)
+    chosen = make_policy(policy)
+    if shadow is not None:
+        chosen = Shadow(chosen, make_policy(shadow), budget_s=_SHADOW_BUDGET_S, run=Limited())
+    simulator = Simulator(jobs, cluster, chosen, "oracle", options)
     while (at_s := simulator.clock.next_at_s) is not None and at_s < 2.0 and simulator.step():
         pass
     waiting = len(simulator.engine.world.jobs) - running
