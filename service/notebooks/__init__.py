@@ -6,15 +6,17 @@ A notebook needs four names: :func:`open_source`, the functions of :mod:`.judgin
 
 from service.notebooks.judging import (
     Score,
+    against_others,
     answered_by,
     by_group,
+    by_history,
     calibration_curve,
     over_time,
     score,
 )
 from service.notebooks.pictures import Picture, Table
 from service.notebooks.replaying import corrected_run, drift_curve, who_answered
-from service.notebooks.scored import Scored
+from service.notebooks.scored import Scored, told_history
 from service.notebooks.sources import Source, SourceError, open_source
 
 __all__ = [
@@ -24,13 +26,16 @@ __all__ = [
     "Source",
     "SourceError",
     "Table",
+    "against_others",
     "answered_by",
     "by_group",
+    "by_history",
     "calibration_curve",
     "corrected_run",
     "drift_curve",
     "open_source",
     "over_time",
     "score",
+    "told_history",
     "who_answered",
 ]

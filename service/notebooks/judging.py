@@ -8,7 +8,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from service.notebooks.scored import Scored
+from predictor.evaluation import pinball
+from predictor.intervals import quantile_of
+from predictor.rows import UNITS_MIN
+from service.notebooks.scored import HISTORY, Scored
 
 NEAR = math.log(2.0)
 FAR_UNDER = math.log(4.0)
@@ -61,6 +64,39 @@ def by_group(
         groups[key(row)].append(row)
     ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
     return dict([(name, group) for name, group in ordered if len(group) >= jobs_min][:most])
+
+
+def by_history(rows: Sequence[Scored]) -> dict[str, list[Scored]]:
+    """Jobs by how often their program had run, from never on; buckets without a job are left out."""
+    groups = by_group(rows, lambda row: row.history)
+    return {name: groups[name] for name in HISTORY if name in groups}
+
+
+def against_others(rows: Sequence[Scored], *, jobs_min: int = 50) -> dict[str, tuple[int, float]]:
+    """Of every baseline and model that said something of at least ``jobs_min`` of these jobs: of how many, and its mean
+    pinball loss over that of what served, on the same jobs. Above 1: what served was better. The best first.
+
+    Both are judged on as many points as the others' are kept with. Versions of one model count together.
+    """
+    said: defaultdict[str, list[tuple[Scored, Sequence[float]]]] = defaultdict(list)
+    for row in rows:
+        for name, points in row.others.items() if row.points else ():
+            said[_without_version(name)].append((row, points))
+    ratios = {name: (len(pairs), _ratio(pairs)) for name, pairs in said.items() if len(pairs) >= jobs_min}
+    return dict(sorted(ratios.items(), key=lambda item: item[1][1]))
+
+
+def _without_version(name: str) -> str:
+    family, _, kind = name.partition("/")
+    return kind if family == "baseline" else f"model {kind}"
+
+
+def _ratio(pairs: Sequence[tuple[Scored, Sequence[float]]]) -> float:
+    labels = np.log([row.actual for row, _ in pairs])
+    others = np.log(np.maximum([points for _, points in pairs], UNITS_MIN))
+    levels = (np.arange(others.shape[1]) + 0.5) / others.shape[1]
+    served = np.stack([quantile_of(np.log(row.points), levels) for row, _ in pairs])
+    return pinball(labels, others) / max(pinball(labels, served), 1e-12)
 
 
 def over_time(rows: Sequence[Scored], parts: int) -> list[tuple[float, list[Scored]]]:

@@ -13,7 +13,7 @@ from re import search
 from service.cli.comparison_files import rasterizer
 from service.sim.svg import GREY, WIDTH, standalone, svg_document, text
 
-_TITLE_WIDTH, _NOTE_WIDTH = 78, 106
+_TITLE_WIDTH, _NOTE_WIDTH = 64, 90
 _TITLE_LINE, _NOTE_LINE = 21.0, 16.0
 _MARGIN = 12.0
 

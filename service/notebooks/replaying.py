@@ -13,10 +13,9 @@ from predictor import prequential
 from predictor.dataset import Example, Knowledge, replay
 from predictor.drift import DriftMonitor
 from predictor.intervals import Array, ConformalCalibrator
-from predictor.recurrence import BUCKETS
 from predictor.training import ESTIMATORS, TEST_RATIO
 from service.notebooks.judging import answered_by, over_time
-from service.notebooks.scored import Scored
+from service.notebooks.scored import HISTORY, Scored
 from service.sim.evaluate import rows_of
 from service.sim.workloads.model import Workload
 
@@ -37,8 +36,8 @@ class Corrected:
         return Corrected(self.labels[rows], self.buckets[rows], self.raw[rows], self.corrected[rows])
 
     def named_buckets(self, jobs_min: int) -> dict[str, "Corrected"]:
-        """The jobs of each bucket that has so many."""
-        parts = {name: self.of_bucket(bucket) for bucket, name in enumerate(BUCKETS)}
+        """The jobs of each bucket that has so many, in words."""
+        parts = {name: self.of_bucket(bucket) for bucket, name in enumerate(HISTORY)}
         return {name: part for name, part in parts.items() if len(part.labels) >= jobs_min}
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from predictor.recurrence import BUCKETS, bucket_of
 
+HISTORY = tuple("never run before" if name == "0" else f"{name} past runs" for name in BUCKETS)
+"""The predictor's history buckets, in words: how often the program had ended before, with as many GPUs."""
 _PAST_RUNS = re.compile(r"([\d,]+) past runs?\b")
 
 
@@ -60,9 +62,14 @@ class Scored:
         return int(found[1].replace(",", "")) if found is not None else 0
 
     @property
-    def bucket(self) -> str:
-        """The history bucket, one of ``predictor.recurrence.BUCKETS``."""
-        return BUCKETS[bucket_of(self.runs)]
+    def history(self) -> str:
+        """The history bucket, one of :data:`HISTORY`."""
+        return HISTORY[bucket_of(self.runs)]
+
+
+def told_history(name: str) -> str:
+    """A history bucket in a sentence: ``for programs with 5-19 past runs``."""
+    return f"for programs {name}" if name == HISTORY[0] else f"for programs with {name}"
 
 
 def first_said(rows: Mapping[int, Scored]) -> list[Scored]:

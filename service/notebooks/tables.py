@@ -68,7 +68,7 @@ def generated(jobs: int, seed: int, change: float) -> TableSource:
         workload = _changed(workload, change)
     servers = tuple(replace(_SERVER, name=f"s{number:02d}") for number in range(GENERATED_GPUS // GPUS_PER_SERVER))
     origin = f"{jobs:,} made-up jobs (seeded generator, seed {seed}): no number here is about a real cluster"
-    return TableSource(origin, workload, Cluster("made up", servers), synthetic=True)
+    return TableSource(origin, workload, Cluster("a made-up cluster", servers), synthetic=True)
 
 
 def read_table(path: Path, jobs: int) -> Workload:
@@ -100,7 +100,7 @@ def _sized(workload: Workload) -> Cluster:
     types = sorted({job.gpu_type for job in jobs if job.gpu_type}) or [_SERVER.gpu_type]
     count = math.ceil(gpus / GPUS_PER_SERVER)
     return Cluster(
-        f"{count} servers made up to be loaded by {LOAD:.0%}",
+        "a made-up cluster",
         tuple(
             replace(_SERVER, name=f"s{number:03d}", gpu_type=types[number % len(types)])
             for number in range(max(count, len(types)))
