@@ -170,6 +170,13 @@ def test_a_job_that_faults_never_let_save_anything_is_given_up_and_no_other() ->
     assert crashing.unfinished == [Unfinished("j0", Reason.CRASHED)]
 
 
+def test_a_job_that_saves_something_now_and_then_is_not_given_up() -> None:
+    simulation = simulate([(0, 1, 4000)], FaultPlan(crash_mtbf_s=12.0))
+    assert simulation.faults is not None
+    assert simulation.faults.crashes > FRUITLESS_ATTEMPTS_MAX
+    assert simulation.unfinished == []
+
+
 def test_a_long_job_is_not_given_up_for_faults_that_do_not_hit_it() -> None:
     # b fails many times while j0 runs on a; nothing waits, and nothing else is to come.
     outages = tuple(Window(B, 10.0 * n, 10.0 * n + 5.0) for n in range(1, 1500))
