@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import service
+from service.packaged import packaged_folder
 from service.sim.workloads.generate import Family, generate
 from service.sim.workloads.model import Workload
 
@@ -119,7 +119,5 @@ ONE_THREAD: Mapping[str, str] = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_
 
 
 def examples() -> Path:
-    """The example programs: inside the package in an installed wheel, at the project's top in a checkout."""
-    package = Path(service.__file__).resolve().parent
-    installed = package / "_examples"
-    return installed if installed.is_dir() else package.parent / "examples"
+    """The example programs."""
+    return packaged_folder("examples")

@@ -36,7 +36,8 @@ def test_it_holds_every_module_and_no_leavings(wheel: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "inside"), [("migrations", "service/db/_migrations"), ("examples", "service/_examples")]
+    ("folder", "inside"),
+    [("migrations", "service/db/_migrations"), ("examples", "service/_examples"), ("notebooks", "service/_notebooks")],
 )
 def test_data_folders_are_inside(wheel: Path, folder: str, inside: str) -> None:
     ours = {path.relative_to(ROOT / folder).as_posix() for path in (ROOT / folder).rglob("*") if path.is_file()}
