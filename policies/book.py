@@ -5,6 +5,7 @@ rubbed out at the decision's end (:meth:`Book.erase`), because what was really d
 """
 
 import heapq
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -69,6 +70,8 @@ class Book:
     leaving: dict[JobId, Placement] = field(default_factory=dict)
     leaving_on: dict[ServerIndex, dict[JobId, int]] = field(default_factory=dict)
     waiting_ages: SortedList = field(default_factory=SortedList)
+    entitled: SortedList = field(default_factory=SortedList)
+    entitled_since_s: dict[JobId, float] = field(default_factory=dict)
     ages: SortedList = field(default_factory=SortedList)
     guarded: dict[JobId, int] = field(default_factory=dict)
     guarded_gpus: int = 0
@@ -114,6 +117,8 @@ class Book:
             self.restless = True
         self.waiting_keys[job.id] = (gang, key)
         self.waiting_ages.add((job.submitted_at_s, job.id))
+        since_s = self.entitled_since_s[job.id] = job.submitted_at_s + self._earned_s(job)
+        self.entitled.add((since_s, job.id))
 
     def dequeue(self, job: JobId) -> None:
         """Forget a waiting job; unknown ones are ignored."""
@@ -128,6 +133,7 @@ class Book:
                 head = self.heads[gang] = entries[0]
                 self.restless = self.restless or self.settled.get(gang) != head.job
             self.waiting_ages.remove((key.submitted_at_s, job))
+            self.entitled.remove((self.entitled_since_s.pop(job), job))
 
     def jobs_ahead(self, job: JobId) -> int:
         """Waiting jobs with a better key. O(gang classes x log n)."""
@@ -316,6 +322,12 @@ class Book:
         """0 for guarded jobs, else 1."""
         return 0 if job in self.guarded or job == self.guarded_extra else 1
 
+    def _earned_s(self, job: JobView) -> float:
+        """How long a job must wait for the seconds that it has run: these are the guarded share of it."""
+        if job.attempts == 0 or self.guard_gpus_max <= 0.0:
+            return 0.0
+        return job.attained_service_s(0.0) / job.spec.gpus * self.gpus / self.guard_gpus_max
+
     def forget(self, job: JobId, submitted_at_s: float, gpus: int) -> None:
         """The job has ended."""
         self.dequeue(job)
@@ -347,12 +359,13 @@ class Book:
         self.guarded_gpus += job.spec.gpus
 
     def fill_guard(self, overdue_since_s: float) -> list[JobId]:
-        """Guard the oldest unfinished jobs while they fit the share, and the oldest waiting one; returns the new ones.
+        """Guard the oldest unfinished jobs while they fit the share, and one that waits; returns the new ones.
 
-        The oldest waiting job is guarded at once if its gang alone would fit the share, and whatever its size when it is
-        overdue (submitted before ``overdue_since_s``). On a small cluster, where one gang is most of the GPUs, the head of
-        the queue would else displace everyone, one after another, and the order would be FIFO.
-        Membership lasts until the job ends, so each job enters at most twice: O(log n) amortised.
+        The latter is the oldest waiting job if its gang alone would fit the share. Else it is, whatever its size, whoever
+        waits most beyond what the time it has run is worth, when it is overdue (since ``overdue_since_s`` or before). On a
+        small cluster, where one gang is most of the GPUs, the head of the queue would else displace everyone, one after
+        another: first in, first out. Membership lasts until the job ends, or its turn does
+        (:func:`policies.promises.end_turn`): O(log n) amortised.
         """
         entered = []
         while self.ages and self.guarded_gpus + self.ages[0][2] <= self.guard_gpus_max:
@@ -363,11 +376,17 @@ class Book:
                 self.guarded_extra = None
             entered.append(job)
         if self.guarded_extra is None and self.guard_gpus_max > 0.0:
-            oldest = next((entry for entry in self.waiting_ages if entry[1] not in self.guarded), None)
-            if oldest is not None and (oldest[0] <= overdue_since_s or self._gang(oldest[1]) <= self.guard_gpus_max):
-                self.guarded_extra = oldest[1]
-                entered.append(oldest[1])
+            _, oldest = self._first_unguarded(self.waiting_ages)
+            if oldest is None or self._gang(oldest) > self.guard_gpus_max:
+                since_s, oldest = self._first_unguarded(self.entitled)
+                oldest = oldest if since_s <= overdue_since_s else None
+            if oldest is not None:
+                self.guarded_extra = oldest
+                entered.append(oldest)
         return entered
+
+    def _first_unguarded(self, ages: SortedList) -> tuple[float, JobId | None]:
+        return next((entry for entry in ages if entry[1] not in self.guarded), (math.inf, None))
 
     def _gang(self, job: JobId) -> int:
         return self.waiting_keys[job][0][0]

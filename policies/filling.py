@@ -10,7 +10,6 @@ loads that the cluster could carry. Prices, guard, priorities and the treatment 
 """
 
 import heapq
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -20,6 +19,7 @@ from policies.book import Key
 from policies.lifecycle import JobState
 from policies.model.ids import JobId
 from policies.model.view import ClusterView, JobView
+from policies.options import Preemption
 from policies.placement.choose import Candidate, consolidated
 from policies.plan import Plan
 from policies.rank import expected_remaining_s
@@ -33,9 +33,6 @@ FILL_FROM = 0.25
 
 FILL_UNTIL = 0.10
 """... and until they bring less than this."""
-
-_ABOVE_ALL = -(2**31)
-"""Stands for the priority of overdue jobs: among them age alone decides."""
 
 ARRIVALS_MIN = 8
 """Fewer arrivals than this say nothing yet."""
@@ -144,17 +141,10 @@ def fill_servers(bid: Bid, plan: Plan, delay_until_s: DelayUntil) -> None:
     bid.allowed = False
 
 
-def _overdue_since_s(bid: Bid) -> float:
-    """Jobs submitted until then are overdue; minus infinity where nobody is guarded."""
-    if bid.book.guard_gpus_max <= 0.0:
-        return -math.inf
-    return bid.view.now_s - bid.policy.options.guard_wait_s
-
-
 def _displaceable(bid: Bid) -> Iterator[JobView]:
     """Running jobs that may be stopped: on servers that take new work, and ripe.
 
-    Guarded ones too, for overdue jobs: what fills the cluster comes before what is oldest (see :func:`_in_order`).
+    Guarded ones too: they stand before all others, but what fills the cluster comes before who stands first.
     """
     book, view = bid.book, bid.view
     guarded = [*book.guarded, *(() if book.guarded_extra is None else (book.guarded_extra,))]
@@ -171,15 +161,15 @@ def _displaceable(bid: Bid) -> Iterator[JobView]:
 def _target(bid: Bid, running: Mapping[JobId, JobView], plan: Plan) -> Target:
     """The smallest prefix of all jobs whose GPUs fill what can be had; of it, the largest gangs first while they fit.
 
-    Larger priorities fill what they can before smaller ones, and guarded jobs before all. Gangs that are no powers of two
-    may leave a remainder, which smaller ones of the prefix take.
+    Larger priorities fill what they can before smaller ones. Gangs that are no powers of two may leave a remainder, which
+    smaller ones of the prefix take.
     """
     free = bid.book.pool.total + sum(bid.book.surplus(server) for server in bid.book.leaving_on)
     left = free + sum(job.spec.gpus for job in running.values())
     idle = left
     target: list[Standing] = []
     place: dict[JobId, int] = {}
-    for _, equals in groupby(_in_order(bid, running, plan), key=lambda standing: standing.key[:2]):
+    for _, equals in groupby(_in_order(bid, running, plan), key=lambda standing: standing.key.minus_priority):
         prefix: list[Standing] = []
         wanted = 0
         for standing in equals:
@@ -200,36 +190,19 @@ def _target(bid: Bid, running: Mapping[JobId, JobView], plan: Plan) -> Target:
 
 
 def _in_order(bid: Bid, running: Mapping[JobId, JobView], plan: Plan) -> Iterator[Standing]:
-    """Running and waiting jobs, best first. Waiting ones are fetched one by one: O(log n) each.
-
-    Overdue jobs come first, by age, and fill the cluster like all others. That keeps the queue of overdue jobs itself from
-    growing: if each ran undisturbed once it is the oldest, a small one would keep every gang of the whole cluster waiting.
-    """
-    book, spoken_for, since_s = bid.book, plan.placed.union(bid.book.claims), _overdue_since_s(bid)
+    """Running and waiting jobs, best first. Waiting ones are fetched one by one: O(log n) each."""
+    book, spoken_for = bid.book, plan.placed.union(bid.book.claims)
 
     def stays(job: JobView) -> Standing:
-        rank = bid.eta * bid.rank(job) - bid.price(job)
         tier = book.tier(job.id)
-        key = Key(tier, -job.priority, rank if tier else 0.0, job.submitted_at_s, job.id)
-        if job.submitted_at_s <= since_s:
-            key = Key(0, _ABOVE_ALL, 0.0, job.submitted_at_s, job.id)
-        return Standing(key, job.spec.gpus, runs=True)
+        rank = bid.eta * bid.rank(job) - bid.price(job) if tier else 0.0
+        return Standing(Key(tier, -job.priority, rank, job.submitted_at_s, job.id), job.spec.gpus, runs=True)
 
     def waits(gpus: int, entries: Iterable[Key]) -> Iterator[Standing]:
-        for key in entries:
-            if key.job not in spoken_for and key.submitted_at_s > since_s:
-                yield Standing(key, gpus, runs=False)
-
-    def overdue() -> Iterator[Standing]:
-        for submitted_at_s, job_id in book.waiting_ages:
-            if submitted_at_s > since_s:
-                return
-            if job_id not in spoken_for:
-                key = Key(0, _ABOVE_ALL, 0.0, submitted_at_s, job_id)
-                yield Standing(key, bid.view.jobs[job_id].spec.gpus, runs=False)
+        return (Standing(key, gpus, runs=False) for key in entries if key.job not in spoken_for)
 
     queues = (waits(gang[0], entries) for gang, entries in book.waiting.items())
-    return heapq.merge(sorted(stays(job) for job in running.values()), overdue(), *queues)
+    return heapq.merge(sorted(stays(job) for job in running.values()), *queues)
 
 
 def _find(bid: Bid, job: JobView, victims: Sequence[JobView]) -> tuple[Candidate, list[JobView]] | None:
@@ -261,18 +234,26 @@ def _find(bid: Bid, job: JobView, victims: Sequence[JobView]) -> tuple[Candidate
 def _pays(bid: Bid, standing: Standing, stopped: Sequence[JobView], target: Target) -> bool:
     """Whether to stop them. The order of standing has the price in it; it says nothing of those who stand better.
 
-    They are stopped only to fill the cluster: what would idle for as long as the job may run against what stopping costs.
-    None that has just started: else two sets of jobs that fill the cluster equally could take turns at one instant.
+    They are stopped only to fill the cluster. If they went on, the GPUs that the others leave would idle until the last of
+    them has ended, and every waiting job would end that much later; if they are stopped, each waits for as long as the gang
+    runs. None that has just started is stopped: else two sets of jobs that fill the cluster equally could take turns at one
+    instant.
     """
     place = target.place[standing.key.job]
     better = [victim for victim in stopped if target.place.get(victim.id, place) < place]
-    if standing.key.tier == 0 or not better:
+    if not better:
         return True
     if any(victim.attempt_started_at_s == bid.view.now_s for victim in better):
         return False
-    job = bid.view.jobs[standing.key.job]
-    gain_s = target.idle_gpus / bid.book.gpus * standing.key.rank / bid.policy.rank_per_s(job, bid.book)
-    return sum(bid.price(victim) for victim in stopped) <= bid.eta * gain_s
+    cost_s = len(better) * _left_s(bid, bid.view.jobs[standing.key.job]) + sum(bid.price(victim) for victim in stopped)
+    left_s = max(_left_s(bid, victim) for victim in better)
+    idle_s = left_s * target.idle_gpus / bid.book.gpus
+    return bid.policy.options.preemption is Preemption.ALWAYS or left_s + len(bid.book.waiting_keys) * idle_s > cost_s
+
+
+def _left_s(bid: Bid, job: JobView) -> float:
+    """Seconds that the job has left at its best placement, as its rank says."""
+    return bid.rank(job) / bid.policy.rank_per_s(job, bid.book)
 
 
 def _free_now(bid: Bid, candidate: Candidate) -> bool:

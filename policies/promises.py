@@ -3,13 +3,16 @@
 from typing import TYPE_CHECKING
 
 from policies.book import Book
+from policies.lifecycle import JobState
 from policies.model.ids import JobId, ServerIndex
 from policies.model.job import JobSpec
 from policies.model.placement import Placement
 from policies.model.view import ClusterView, JobView
+from policies.options import Preemption
 from policies.placement.choose import find
 from policies.placement.pool import FreePool
 from policies.plan import Plan
+from policies.victims import RESTARTS_PER_ATTEMPT_MIN
 
 if TYPE_CHECKING:
     from policies.ranked import RankedPolicy
@@ -41,16 +44,21 @@ def start_claimants(view: ClusterView, state: Book, plan: Plan) -> None:
 
 
 def reserve_for_oldest(policy: "RankedPolicy", view: ClusterView, state: Book, plan: Plan) -> None:
-    """After ``guard_wait_s`` the oldest waiting job gets GPUs set aside as they free up."""
-    oldest = next(iter(state.waiting_ages), None)
+    """After ``guard_wait_s`` whoever is most overdue gets GPUs set aside as they free up.
+
+    Where running jobs may be stopped it is guarded, and displaces whom it needs: GPUs set aside would only idle till then.
+    """
+    oldest = next(iter(state.entitled), None)
     if oldest is None or state.guard_gpus_max <= 0.0:
         return
-    submitted_at_s, job_id = oldest
+    since_s, job_id = oldest
     if job_id in state.claims or job_id in plan.placed:
         return
-    due_s = submitted_at_s + policy.options.guard_wait_s
+    due_s = since_s + policy.options.guard_wait_s
     if due_s > view.now_s:
         plan.wakes_s.append(due_s)
+        return
+    if policy.options.preemption is not Preemption.NEVER:
         return
     job = view.jobs[job_id]
     if policy.find(state.pool, view, job) is not None:
@@ -58,6 +66,31 @@ def reserve_for_oldest(policy: "RankedPolicy", view: ClusterView, state: Book, p
     placement = _drain_target(policy, view, state, job)
     if placement is not None:
         plan.reserve(view, state, job_id, placement)
+
+
+def end_turn(policy: "RankedPolicy", view: ClusterView, state: Book, plan: Plan) -> JobView | None:
+    """The job that has run undisturbed for as long as its wait has earned it, and may be displaced again. O(1).
+
+    A gang beyond the guarded share that was overdue runs for ``guard_share x guard_wait_s`` (but not for less than two
+    restarts), and is overdue again after a further ``guard_wait_s``: so every job runs for the guarded share of its time at
+    least. Guarded until its end it could keep half a cluster idle for days, if it is large or if gangs wait that need what
+    it holds.
+    """
+    if state.guarded_extra is None or policy.options.preemption is Preemption.NEVER:
+        return None
+    job = view.jobs[state.guarded_extra]
+    started_at_s = job.attempt_started_at_s
+    if job.state not in (JobState.STARTING, JobState.RUNNING) or started_at_s is None:
+        return None
+    if job.spec.gpus <= state.guard_gpus_max:
+        return None
+    turn_s = policy.options.guard_share * policy.options.guard_wait_s
+    ends_at_s = started_at_s + max(turn_s, RESTARTS_PER_ATTEMPT_MIN * view.costs.restart_s)
+    if ends_at_s > view.now_s:
+        plan.wakes_s.append(ends_at_s)
+        return None
+    state.guarded_extra = None
+    return job
 
 
 def fits_usable(view: ClusterView, spec: JobSpec) -> bool:

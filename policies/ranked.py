@@ -22,7 +22,7 @@ from policies.placement.choose import Candidate, consolidated, find
 from policies.placement.pool import FreePool
 from policies.placement.scatter import salt_of
 from policies.plan import Plan
-from policies.promises import give_up_claims, reserve_for_oldest, start_claimants
+from policies.promises import end_turn, give_up_claims, reserve_for_oldest, start_claimants
 from policies.rank import REFRESH_S_MIN as REFRESH_S_MIN
 from policies.rank import Rank, expected_remaining_s, pause_s
 from policies.victims import Bid, find_victims
@@ -161,7 +161,7 @@ class RankedPolicy:
             self._index_running(view, view.jobs[job_id], state)
         self.before(view, state, plan)
         state.sync(view)
-        self._guard(view, state)
+        self._guard(view, state, plan)
         given_up = give_up_claims(view, state)
         start_claimants(view, state, plan)
         self.reserve(view, state, plan)
@@ -275,7 +275,9 @@ class RankedPolicy:
         if (ratio := stretch(job, view.cluster, job.placement)) is not None:
             state.scatter(job, ratio)
 
-    def _guard(self, view: ClusterView, state: Book) -> None:
+    def _guard(self, view: ClusterView, state: Book, plan: Plan) -> None:
+        if (rested := end_turn(self, view, state, plan)) is not None:
+            self._index_running(view, rested, state)
         for job_id in state.fill_guard(view.now_s - self.options.guard_wait_s):
             job = view.jobs[job_id]
             if job_id in state.waiting_keys:

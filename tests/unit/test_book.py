@@ -156,6 +156,22 @@ def test_a_job_that_does_not_compete_is_not_guarded() -> None:
     assert (book.guarded, book.guarded_gpus, list(book.ages)) == ({}, 0, [])
 
 
+def test_who_has_run_is_overdue_when_it_has_waited_for_it() -> None:
+    _, book = make(8, guard=2.0)
+    runner = job(1, 4)
+    runner.attempts, runner.held_gpu_s = 1, 40.0  # 10 s of 4 GPUs; the guarded share is a quarter: worth 40 s of waiting
+    for record in (runner, job(2, 4)):
+        book.may_guard(record)
+        book.enqueue(record, 1.0)
+    assert list(book.entitled) == [(0.0, 2), (40.0, 1)]
+    assert book.fill_guard(39.0) == [2]
+    book.forget(JobId(2), 0.0, 4)
+    assert book.fill_guard(39.0) == []
+    assert book.fill_guard(40.0) == [1]
+    book.dequeue(JobId(1))
+    assert (list(book.entitled), book.entitled_since_s) == ([], {})
+
+
 def test_a_guarded_job_cannot_be_displaced() -> None:
     _, book = make(8, guard=3.0)
     book.guard(job(1, 2))
@@ -171,4 +187,8 @@ def test_a_dump_names_who_is_guarded(guard: float) -> None:
     book.enqueue(job(1, 2), 1.0)
     book.fill_guard(-1e9)
     book.delayed_since_s[JobId(1)] = 12.5
-    assert book.dump() == {"delayed_since_s": {"1": 12.5}, "guarded": [1] if guard else [], "guarded_extra": None}
+    assert book.dump() == {
+        "delayed_since_s": {"1": 12.5},
+        "guarded": [1] if guard else [],
+        "guarded_extra": None,
+    }
