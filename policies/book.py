@@ -115,6 +115,9 @@ class Book:
         if head is None or key < head:
             self.heads[gang] = key
             self.restless = True
+        elif head.job in self.claims:
+            # The head's turn has come already: whoever is next now is next in truth.
+            self.restless = True
         self.waiting_keys[job.id] = (gang, key)
         self.waiting_ages.add((job.submitted_at_s, job.id))
         since_s = self.entitled_since_s[job.id] = job.submitted_at_s + self._earned_s(job)
@@ -129,9 +132,11 @@ class Book:
             entries.remove(key)
             if not entries:
                 del self.waiting[gang], self.heads[gang]
-            elif self.heads[gang] is key:
+            elif (head := self.heads[gang]) is key:
                 head = self.heads[gang] = entries[0]
                 self.restless = self.restless or self.settled.get(gang) != head.job
+            elif head.job in self.claims:
+                self.restless = True
             self.waiting_ages.remove((key.submitted_at_s, job))
             self.entitled.remove((self.entitled_since_s.pop(job), job))
 

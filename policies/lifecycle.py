@@ -10,6 +10,8 @@ from typing import NamedTuple
 class JobState(StrEnum):
     """Eight states; why a job is in one is a :class:`policies.model.reasons.Reason`."""
 
+    __hash__ = str.__hash__  # an Enum's own is a call of Python code
+
     QUEUED = "queued"
     STARTING = "starting"
     RUNNING = "running"
@@ -22,6 +24,8 @@ class JobState(StrEnum):
 
 class AttemptState(StrEnum):
     """One placement-to-stop life of a job."""
+
+    __hash__ = str.__hash__  # an Enum's own is a call of Python code
 
     LAUNCHING = "launching"
     RUNNING = "running"
@@ -45,6 +49,8 @@ ATTEMPT_OPEN = frozenset({AttemptState.LAUNCHING, AttemptState.RUNNING, AttemptS
 
 class Cause(StrEnum):
     """What makes a job change its state. One word per row of the table in ``docs/reference/states.md``."""
+
+    __hash__ = str.__hash__  # an Enum's own is a call of Python code
 
     SUBMITTED = "submitted"
     START_DECIDED = "start_decided"
@@ -135,9 +141,9 @@ class ImpossibleTransition(Exception):
         super().__init__(f"{what}: {source} -> {target} because of {cause} is not a transition; story: {story}")
 
 
-def check_transition(job: str, source: JobState, target: JobState, cause: Cause, story: str = "") -> None:
+def check_transition(job: int | str, source: JobState, target: JobState, cause: Cause, story: str = "") -> None:
     """Raise :class:`ImpossibleTransition` unless the table holds this change. O(1)."""
-    if Transition(source, target, cause) not in TRANSITIONS:
+    if (source, target, cause) not in TRANSITIONS:
         raise ImpossibleTransition(f"job {job}", source, target, cause, story)
 
 

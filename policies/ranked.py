@@ -157,16 +157,19 @@ class RankedPolicy:
         plan = Plan()
         for change in changes:
             self._absorb(view, change, state)
-        for job_id in state.due_refreshes(view.now_s):
-            self._index_running(view, view.jobs[job_id], state)
+        if state.refreshes and state.refreshes[0][0] <= view.now_s:
+            for job_id in state.due_refreshes(view.now_s):
+                self._index_running(view, view.jobs[job_id], state)
         self.before(view, state, plan)
         state.sync(view)
         self._guard(view, state, plan)
         given_up = give_up_claims(view, state)
-        start_claimants(view, state, plan)
+        if state.claims:
+            start_claimants(view, state, plan)
         self.reserve(view, state, plan)
         self._try_in_order(view, state, plan)
-        self._note_the_rest(view, state, plan)
+        if state.unnoted:
+            self._note_the_rest(view, state, plan)
         state.erase()
         if given_up:
             plan.actions += [Reserve(job_id, None) for job_id in given_up if job_id not in plan.placed]
@@ -174,7 +177,7 @@ class RankedPolicy:
             refresh_s = state.next_refresh_s()
             if refresh_s is not None:
                 plan.wakes_s.append(refresh_s)
-        return Decision(plan.actions, plan.reasons, min(plan.wakes_s, default=None))
+        return Decision(plan.actions, plan.reasons, min(plan.wakes_s) if plan.wakes_s else None)
 
     # 1. Changes.
 
@@ -289,7 +292,7 @@ class RankedPolicy:
     def _try_in_order(self, view: ClusterView, state: Book, plan: Plan) -> None:
         strict = self.options.queue is Queue.STRICT
         together = strict or self.head_matters
-        if not (state.restless or state.claims or together) and self.options.preemption is Preemption.NEVER:
+        if not (state.restless or together) and self.options.preemption is Preemption.NEVER:
             return
         state.restless = False
         bid = Bid(self, view, state)
@@ -371,8 +374,6 @@ class RankedPolicy:
 
     def _note_the_rest(self, view: ClusterView, state: Book, plan: Plan) -> None:
         """Jobs that have come, and were not tried."""
-        if not state.unnoted:
-            return
         placed = plan.placed
         for job_id in state.unnoted:
             job = view.jobs.get(job_id)

@@ -23,12 +23,12 @@ class Placement:
     @property
     def gpus(self) -> int:
         """GPUs of the whole gang."""
-        return sum(share.gpus for share in self.shares)
+        return sum([share.gpus for share in self.shares])
 
     @property
     def servers(self) -> tuple[ServerIndex, ...]:
         """The servers used, in ascending order."""
-        return tuple(share.server for share in self.shares)
+        return tuple([share.server for share in self.shares])
 
 
 def place(shares: "list[ServerShare] | tuple[ServerShare, ...]") -> Placement:

@@ -68,11 +68,10 @@ class Cycle:
     def move(self, job: JobRecord, target: JobState, cause: Cause, reason: Reason, detail: str = "") -> None:
         """Change a job's state: the only place where that happens. Raises ImpossibleTransition."""
         write = self.touch(job)
-        check_transition(str(job.id), job.state, target, cause)
+        source = job.state
+        check_transition(job.id, source, target, cause)
         attempt = job.attempt.id if job.attempt is not None else None
-        write.events.append(
-            JobEvent(job.id, self.now_s, job.state, target, cause, reason, self.number, attempt, detail)
-        )
+        write.events.append(JobEvent(job.id, self.now_s, source, target, cause, reason, self.number, attempt, detail))
         job.state = target
         job.reason = reason
 
@@ -80,11 +79,11 @@ class Cycle:
         """Change the open attempt's state."""
         attempt = job.attempt
         assert attempt is not None
-        write = self.touch(job)
+        attempts = self.touch(job).attempts
         check_attempt_transition(attempt.id, attempt.state, target)
         attempt.state = target
-        if attempt not in write.attempts:
-            write.attempts.append(attempt)
+        if not any(known is attempt for known in attempts):
+            attempts.append(attempt)
 
     def arrive(self, job: JobRecord) -> None:
         """Tell the policy that the job may start now, if it may."""

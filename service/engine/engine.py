@@ -26,7 +26,6 @@ from policies.model.ids import JobId, job_of
 from policies.model.reasons import Explanation, Reason
 from policies.model.value import value
 from service.engine.actions import apply_action, launch_command
-from service.engine.commands import Command
 from service.engine.cycle import Cycle, EngineSettings
 from service.engine.events import Fact, FactKind
 from service.engine.facts import admit, apply_fact, cancel_dependent, count_dependencies, request_stop, stop_command
@@ -170,7 +169,8 @@ class Engine(Generic[State]):
             is_open = known is not None and known.attempt is not None and known.attempt.id == attempt_id
             if not is_open and status is not AttemptStatus.ENDED:
                 fence(cycle, attempt_id)
-        self._send([command for _, command in cycle.commands])
+        if cycle.commands:
+            self._ports.executor.send([command for _, command in cycle.commands])
 
     def explain(self, job_id: JobId) -> Explanation:
         """Why an unfinished job is where it is. Raises KeyError for others."""
@@ -192,16 +192,20 @@ class Engine(Generic[State]):
         for report in self._ports.executor.poll():
             apply_report(cycle, report)
         self._fire_timers(cycle)
-        for job_id, failed in self._orphans:
-            if (job := self._world.jobs.get(job_id)) is not None and job.state is JobState.QUEUED:
-                cancel_dependent(cycle, job, failed)
-        self._orphans = []
+        if self._orphans:
+            for job_id, failed in self._orphans:
+                if (job := self._world.jobs.get(job_id)) is not None and job.state is JobState.QUEUED:
+                    cancel_dependent(cycle, job, failed)
+            self._orphans = []
         facts = self._ports.store.pending_facts(self.settings.facts_per_cycle_max)
         if facts:
-            self._admit(cycle, [fact for fact in facts if fact.kind is FactKind.SUBMITTED])
-            for fact in facts:
-                if fact.kind is not FactKind.SUBMITTED:
-                    apply_fact(cycle, fact)
+            submitted = [fact for fact in facts if fact.kind is FactKind.SUBMITTED]
+            if submitted:
+                self._admit(cycle, submitted)
+            if len(submitted) < len(facts):
+                for fact in facts:
+                    if fact.kind is not FactKind.SUBMITTED:
+                        apply_fact(cycle, fact)
 
     def _admit(self, cycle: Cycle, facts: Sequence[Fact]) -> None:
         by_job = {fact.job: fact for fact in facts if fact.job is not None}
@@ -214,12 +218,15 @@ class Engine(Generic[State]):
                 record.estimate = prediction.estimate
             admit(cycle, record, by_job[record.id], states)
             cycle.writes[record.id].prediction = prediction
-        admitted = {record.id for record in new}
-        cycle.facts += [fact.id for fact in facts if fact.job not in admitted]
+        if len(new) < len(facts):
+            admitted = {record.id for record in new}
+            cycle.facts += [fact.id for fact in facts if fact.job not in admitted]
 
     def _states_of_dependencies(self, jobs: Sequence[JobRecord]) -> dict[JobId, JobState]:
         """The committed states of what these jobs wait for, as far as the world does not hold it."""
-        unknown = {needed for job in jobs for needed in job.spec.after if needed not in self._world.jobs}
+        unknown = {
+            needed for job in jobs if job.spec.after for needed in job.spec.after if needed not in self._world.jobs
+        }
         return {job.id: job.state for job in self._ports.store.jobs(sorted(unknown))} if unknown else {}
 
     def _join(self, jobs: Sequence[JobRecord]) -> None:
@@ -273,7 +280,7 @@ class Engine(Generic[State]):
 
     def _decide(self, cycle: Cycle) -> Decision:
         decision = self.policy.decide(self._world, cycle.changes, self._state)
-        if self.settings.enforce_invariants and (violations := check(self._world, decision)):
+        if decision.actions and self.settings.enforce_invariants and (violations := check(self._world, decision)):
             self.violations = violations
             self.counters["decisions_rejected"] += 1
             for violation in violations:
@@ -357,11 +364,13 @@ class Engine(Generic[State]):
         for job_id in cycle.ended:
             if job_id not in dropped:
                 self._world.remove_job(job_id)
-        self._send([command for job_id, command in cycle.commands if job_id is None or job_id not in dropped])
+        if cycle.commands:
+            ports.executor.send([command for job_id, command in cycle.commands if job_id not in dropped])
+        transition = ports.sink.transition
         for job_id, write in cycle.writes.items():
             if job_id not in dropped:
                 for event in write.events:
-                    ports.sink.transition(event, write.job)
+                    transition(event, write.job)
                 if write.label is not None:
                     self._teach(write.label)
 
@@ -372,13 +381,11 @@ class Engine(Generic[State]):
             # As in _predict: learning is optional, and everything else about the end is committed.
             self.counters["prediction_failures"] += 1
 
-    def _send(self, commands: list[Command]) -> None:
-        if commands:
-            self._ports.executor.send(commands)
-
     def _wake(self) -> float | None:
-        candidates = [at for at in (self._wake_at_s, self._timers[0][0] if self._timers else None) if at is not None]
-        return min(candidates, default=None)
+        if not self._timers:
+            return self._wake_at_s
+        timer_at_s = self._timers[0][0]
+        return timer_at_s if self._wake_at_s is None else min(self._wake_at_s, timer_at_s)
 
 
 def _label(write: JobWrite, world: World) -> EndedJob:

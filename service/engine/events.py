@@ -12,6 +12,8 @@ from policies.model.value import value
 class FactKind(StrEnum):
     """What a user or an operator may ask of the engine."""
 
+    __hash__ = str.__hash__  # an Enum's own is a call of Python code
+
     SUBMITTED = "submitted"
     CANCEL = "cancel"
     HOLD = "hold"
@@ -41,6 +43,8 @@ class Fact:
 
 class ReportKind(StrEnum):
     """What an executor may say of an attempt or a server."""
+
+    __hash__ = str.__hash__  # an Enum's own is a call of Python code
 
     STARTED = "started"
     PROGRESS = "progress"

@@ -1,6 +1,8 @@
 """A store without a disk: for the simulator, and (``durable=True``) for tests of rolled-back and stale transactions."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
 
 from policies.model.ids import JobId
 from service.engine.events import Fact, FactKind
@@ -31,16 +33,16 @@ class MemoryStore:
             self._committed[job.id] = job.copy()
         else:
             self._submitted[job.id] = job
-        return self.add_fact(Fact(0, FactKind.SUBMITTED, job.submitted_at_s, job=job.id))
+        return self._remember(Fact(self._next_fact, FactKind.SUBMITTED, job.submitted_at_s, job.id))
 
     def add_fact(self, fact: Fact) -> Fact:
         """Accept a request; its id is given here."""
-        stored = Fact(
-            self._next_fact, fact.kind, fact.at_s, fact.job, fact.server, fact.priority, fact.preempt, fact.server_spec
-        )
-        self._facts[stored.id] = stored
+        return self._remember(replace(fact, id=self._next_fact))
+
+    def _remember(self, fact: Fact) -> Fact:
+        self._facts[fact.id] = fact
         self._next_fact += 1
-        return stored
+        return fact
 
     def bump(self, job_id: JobId) -> None:
         """Change a committed row behind the engine's back, as another writer would (tests)."""
@@ -65,7 +67,7 @@ class MemoryStore:
         """Unconsumed facts, oldest first."""
         if not self._facts:
             return ()
-        return [fact for fact, _ in zip(self._facts.values(), range(limit), strict=False)]
+        return list(islice(self._facts.values(), limit))
 
     def commit(self, batch: CycleBatch) -> frozenset[JobId]:
         """Apply the batch; see the protocol."""
@@ -80,15 +82,12 @@ class MemoryStore:
                 dropped = dropped_with(stale, batch)
             self._keep(batch, dropped)
         for job_id, write in batch.writes.items():
-            if job_id not in dropped:
+            if write.facts and job_id not in dropped:
                 for fact_id in write.facts:
                     del self._facts[fact_id]
+                self._submitted.pop(job_id, None)
         for fact_id in batch.facts:
             del self._facts[fact_id]
-        if not self._durable:
-            for job_id, write in batch.writes.items():
-                if write.facts:
-                    self._submitted.pop(job_id, None)
         return dropped
 
     def _keep(self, batch: CycleBatch, dropped: frozenset[JobId]) -> None:
