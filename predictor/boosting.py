@@ -14,6 +14,7 @@ from predictor.intervals import LEVELS, Array
 
 FITTED_LEVELS: Final[Array] = np.array([0.05, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95])
 """Levels that are learnt; the 32 points lie between them (flat beyond the outermost, which calibration then corrects)."""
+_MEDIAN: Final = FITTED_LEVELS.tolist().index(0.5)
 ROUNDS: Final = 100
 _PARAMETERS: Final[dict[str, Any]] = {
     "objective": "reg:quantileerror",
@@ -48,6 +49,16 @@ class Boosting:
         """The fitted levels, sorted (they may cross), read at the 32 levels."""
         fitted = np.sort(np.asarray(self._model.inplace_predict(features), dtype=np.float64), axis=1)
         return np.stack([np.interp(LEVELS, FITTED_LEVELS, row) for row in fitted])
+
+    def contributions(self, features: Array) -> Array:
+        """What each feature added to the fitted median: shape (rows, features + 1), the last column what all rows share.
+
+        A row sums to the median before crossing levels are sorted. XGBoost's ``pred_contribs``.
+        """
+        import xgboost
+
+        found = self._model.predict(xgboost.DMatrix(features, nthread=1), pred_contribs=True)
+        return np.asarray(found[:, _MEDIAN], dtype=np.float64)
 
     def save(self, path: Path) -> None:
         """Write XGBoost's binary JSON (.ubj): data, no code."""

@@ -31,65 +31,25 @@ from predictor.throughput_table import Throughput, ThroughputRow, ThroughputTabl
 from predictor.training import TrainedHead, TrainedModel
 
 PENDING_MAX: Final = 100_000
-"""Predictions remembered until their job ends (about 2 kB each); beyond that the oldest are not scored any more."""
-SHADOW_LEVELS: Final[Array] = (np.arange(8) + 0.5) / 8
-"""Shadows keep 8 equal-mass points: enough to score them, a quarter of the space."""
+"""Predictions remembered until their job ends (about 4 kB each); beyond that the oldest are not scored any more."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class PredictorStatus:
-    """What serves now. ``champions`` and ``drifting`` per unit; ``known_jobs`` are labels in history."""
+    """What serves now. Per unit: ``champions`` in a line, every bucket's champions and trust, ``drifting`` and for how many
+    ended jobs' labels there is history. ``switches`` counts how often a bucket has changed its rung of trust.
+    """
 
     model_version: str
     champions: Mapping[Unit, str]
+    buckets: Mapping[Unit, tuple[BucketStatus, ...]]
+    switches: int
     drifting: Mapping[Unit, bool]
     recent_log_error: Mapping[Unit, float]
     known_jobs: Mapping[Unit, int]
     pending: int
-
-
-class _Served:
-    """A model in service: its own copy of the calibrators, which roll on, and who is champion of each head."""
-
-    def __init__(self, model: TrainedModel, kind: str | None, champion: bool) -> None:
-        self.model = model
-        self.calibrators: dict[Unit, dict[str, ConformalCalibrator]] = {
-            unit: {name: deepcopy(c) for name, c in head.calibrators.items()} for unit, head in model.heads.items()
-        }
-        self.champions: dict[Unit, str] = {}
-        self.insisted = kind is not None or not model.promotable
-        for unit, head in model.heads.items():
-            # A model of which no head passed the gate serves only because a person promoted it: then with the best it has.
-            chosen = kind or head.champion or (head.best if self.insisted else None)
-            if champion and chosen is not None:
-                if chosen not in head.kinds:
-                    raise ValueError(f"model {model.version} has no {chosen!r} for {unit}; it has {sorted(head.kinds)}")
-                self.champions[unit] = chosen
-
-    def version(self, kind: str) -> str:
-        return f"{self.model.version}/{kind}"
-
-    def champion(self, unit: Unit, bucket: int) -> str | None:
-        """The kind that answers for jobs of this unit and history bucket; None where the ladder does."""
-        kind = self.champions.get(unit)
-        if kind is None or self.insisted or self.model.heads[unit].beats_baselines(kind, bucket):
-            return kind
-        return None
-
-
-@dataclass(slots=True)
-class _Asked:
-    """A job that was predicted and has not ended: what to score when it does. ``raw`` are uncalibrated log points.
-
-    ``baselines`` holds the history bucket and the baselines' log points of each unit: every head learns, whichever answered.
-    """
-
-    baselines: dict[Unit, tuple[int, tuple[float, ...]]]
-    unit: Unit
-    served_log: float | None = None
-    raw: dict[tuple[str, str], Array] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -104,14 +64,6 @@ class _Plan:
     raw: dict[tuple[str, str], Array] = field(default_factory=dict)
 
 
-def _shadows(said: Sequence[tuple[str, Array]]) -> tuple[ShadowPrediction, ...]:
-    """What every baseline and model says, thinned to :data:`SHADOW_LEVELS`, in units. One array operation for all."""
-    if not said:
-        return ()
-    totals = in_units(quantile_of(np.stack([points for _, points in said]), SHADOW_LEVELS)).tolist()
-    return tuple(ShadowPrediction(name, tuple(row)) for (name, _), row in zip(said, totals, strict=True))
-
-
 class LivePredictor:
     """Predicts from history and, once one is promoted, from a model. Call :meth:`warm` before the first prediction."""
 
@@ -119,27 +71,83 @@ class LivePredictor:
         self._lock = threading.RLock()
         self._knowledge = Knowledge()
         self._scores = {unit: BaselineScores() for unit in UNITS}
-        self._drift = {unit: DriftMonitor() for unit in UNITS}
+        self._heads = {unit: HeadState() for unit in UNITS}
         self._throughput = ThroughputTable()
-        self._asked: OrderedDict[JobId, _Asked] = OrderedDict()
-        self._served: tuple[_Served, ...] = ()
+        self._asked: OrderedDict[JobId, Asked] = OrderedDict()
+        self._champion: ServedModel | None = None
+        self._candidates: tuple[ServedModel, ...] = ()
         if model is not None:
             self.use(model)
 
     # Learning
 
-    def warm(self, ended: Iterable[EndedJob], open_jobs: Iterable[PredictionRequest] = ()) -> None:
-        """Load history at start: ended jobs in any order (the newest 40,000 count) and the jobs that are unfinished now."""
+    def warm(
+        self,
+        ended: Iterable[EndedJob],
+        open_jobs: Iterable[PredictionRequest] = (),
+        said: Iterable[tuple[JobId, Prediction]] = (),
+    ) -> None:
+        """Load history at start: ended jobs in any order (the newest 40,000 count) and the jobs that are unfinished now.
+
+        ``said`` is what was first said of any of those jobs, in the order in which it was said: it is scored as if it had been
+        said by this predictor, so that calibration, the choice of champions and trust go on where they were. For this the
+        model that served must be in use already.
+        """
         rows = newest_by_submission(map(ended_row, ended), ROWS_MAX)
+        waiting = [request_submission(request) for request in open_jobs]
+        spoken = dict(said)
         with self._lock:
-            seen = [(unit, example) for _, found in replay(rows, self._knowledge) for unit, example in found.items()]
-            for unit, example in sorted(seen, key=lambda pair: (pair[1].ended_at_s, pair[1].submission.job)):
-                if example.label is not None:
-                    self._scores[unit].observe(example.bucket, example.baselines, example.label)
+            baselines = self._replay(rows, waiting)
+            asked = self._restore(spoken, baselines)
             for row in sorted(rows, key=lambda row: (row.ended_at_s, row.submission.job)):
+                job = JobId(row.submission.job)
+                self._label(row, asked.get(job) or Asked(baselines.get(job, {}), Unit.SERVICE_S))
                 self._throughput.observe_row(row)
-            for request in open_jobs:
-                self._knowledge.submit(request_submission(request))
+            for submission in waiting:
+                self._knowledge.submit(submission)
+                if JobId(submission.job) in asked:
+                    self._asked[JobId(submission.job)] = asked[JobId(submission.job)]
+
+    def _replay(self, rows: Sequence[EndedRow], waiting: Sequence[Submission]) -> dict[JobId, Baselines]:
+        """Learn the rows; what the baselines would have said of each job, and of those that wait, when it was submitted."""
+        # An unfinished job passes by as one that never ran: it teaches nothing.
+        unfinished = [EndedRow(submission, math.inf, None, 0.0) for submission in waiting]
+        stream = sorted((*rows, *unfinished), key=lambda row: (row.submission.submitted_at_s, row.submission.job))
+        found: dict[JobId, Baselines] = {}
+        for row, examples in replay(stream, self._knowledge):
+            if math.isinf(row.ended_at_s):
+                examples = {unit: self._knowledge.example(row.submission, unit) for unit in UNITS}
+            found[JobId(row.submission.job)] = {
+                unit: (example.bucket, example.baselines) for unit, example in examples.items()
+            }
+        return found
+
+    def _restore(
+        self, spoken: Mapping[JobId, Prediction], baselines: Mapping[JobId, Baselines]
+    ) -> dict[JobId, Asked]:
+        """What was said of each job, with the models' raw points, which follow from the features that are stored."""
+        asked = {job: restored(prediction, baselines.get(job, {})) for job, prediction in spoken.items()}
+        version = self._champion.model.version if self._champion is not None else ""
+        mark_current(list(asked.values()), version)
+        if self._champion is not None:
+            for unit, head in self._champion.model.heads.items():
+                jobs = [job for job, each in asked.items() if each.current and each.unit is unit]
+                self._run_again(head, [(asked[job], spoken[job]) for job in jobs])
+        return asked
+
+    def _run_again(self, head: TrainedHead, said: Sequence[tuple[Asked, Prediction]]) -> None:
+        ready = [
+            (asked, prediction.features)
+            for asked, prediction in said
+            if prediction.feature_schema == features.SCHEMA and np.isfinite(prediction.features).all()
+        ]
+        if ready and self._champion is not None:
+            matrix = np.array([vector for _, vector in ready])
+            bases = matrix[:, features.NAMES.index("base")]
+            known = bases != features.MISSING
+            targets = [asked.raw for (asked, _), has in zip(ready, known, strict=True) if has]
+            if targets:
+                run_head(self._champion.model.version, head, matrix[known], bases[known], targets)
 
     def ended(self, label: EndedJob) -> None:
         """A job ended: score what was said of it, then learn from it. A job that never ran teaches nothing."""
@@ -147,25 +155,26 @@ class LivePredictor:
         with self._lock:
             asked = self._asked.pop(label.job, None)
             if asked is not None:
-                for unit in UNITS:
-                    total = row.label(unit)
-                    if total is not None:
-                        self._score(asked, unit, math.log(total))
+                for unit, switch in self._label(row, asked):
+                    log_switch(unit, switch)
             self._knowledge.end(row)
             self._throughput.observe_row(row)
 
-    def _score(self, asked: _Asked, unit: Unit, label: float) -> None:
-        bucket, baselines = asked.baselines[unit]
-        self._scores[unit].observe(bucket, baselines, label)
-        if unit is not asked.unit:
-            return
-        if asked.served_log is not None:
-            self._drift[unit].observe(label - asked.served_log)
-        for served in self._served:
-            for kind, calibrator in served.calibrators.get(unit, {}).items():
-                raw = asked.raw.get((served.model.version, kind))
-                if raw is not None:
-                    calibrator.observe(bucket, label, raw)
+    def _label(self, row: EndedRow, asked: Asked) -> list[tuple[Unit, Switch]]:
+        """Score what was said of a job; what has switched. Live and at start the same, so a restart changes nothing."""
+        switches: list[tuple[Unit, Switch]] = []
+        for unit in UNITS:
+            total = row.label(unit)
+            if total is None or unit not in asked.baselines:
+                continue
+            label, (bucket, baselines) = math.log(total), asked.baselines[unit]
+            self._scores[unit].observe(bucket, baselines, label)
+            if unit is not asked.unit or not asked.said:
+                continue
+            switches += [(unit, switch) for switch in self._heads[unit].score(bucket, label, asked, row.ended_at_s)]
+            for served in self._all_served():
+                served.observe(unit, bucket, label, asked.raw)
+        return switches
 
     # Models
 
@@ -174,17 +183,29 @@ class LivePredictor:
     ) -> None:
         """Serve with this model from now on (None: with history alone); ``candidates`` score every job as shadows.
 
-        Each head is served by its champion, in the history buckets where no baseline beats it; or by ``kind`` where a person
-        insists; or, in a model without any champion (which only a person would promote), by its least bad. A batch under way
-        ends with the old model.
+        Each history bucket of a head is served by whoever did best: see :mod:`predictor.mix`. A head of which no model passed
+        the gate is served by the baselines. By ``kind`` alone where a person insists; or, in a model without any champion
+        (which only a person would promote), by its least bad. A batch under way ends with the old model.
         Raises ValueError where the model has no such kind.
         """
-        served = [] if model is None else [_Served(model, kind, champion=True)]
-        served += [_Served(candidate, None, champion=False) for candidate in candidates]
+        insisted = {unit: None if model is None else insisted_kind(model, unit, kind) for unit in UNITS}
         with self._lock:
-            self._served = tuple(served)
-            # Errors of the model that served before say nothing about this one.
-            self._drift = {unit: DriftMonitor() for unit in UNITS}
+            self._champion = None if model is None else ServedModel(model)
+            self._candidates = tuple(map(ServedModel, candidates))
+            for asked in self._asked.values():
+                asked.current = False
+            for unit, head in self._heads.items():
+                for switch in head.use(model.heads.get(unit) if model is not None else None, insisted[unit]):
+                    log_switch(unit, switch)
+
+    def _all_served(self) -> tuple[ServedModel, ...]:
+        return self._candidates if self._champion is None else (self._champion, *self._candidates)
+
+    @property
+    def drift_alarm(self) -> bool:
+        """Whether the errors of any head have grown: a reason to train again."""
+        with self._lock:
+            return any(head.drift.alarm for head in self._heads.values())
 
     # Predicting
 
@@ -351,6 +372,11 @@ class LivePredictor:
                 known_jobs={unit: len(history.cluster) for unit, history in self._knowledge.history.items()},
                 pending=len(self._asked),
             )
+
+    def model(self, version: str) -> TrainedModel | None:
+        """The model of this version, as long as it serves or is a candidate."""
+        with self._lock:
+            return next((each.model for each in self._served if each.model.version == version), None)
 
     def throughput_rows(self) -> list[ThroughputRow]:
         """The throughput table as it is now, in a stable order."""
