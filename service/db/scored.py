@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Row, func, select
+from sqlalchemy import ColumnElement, Row, func, select
 
 from service.db.session import Database
 from service.db.tables import JobRow, PredictionRow, table
@@ -16,17 +16,18 @@ def scored_predictions(database: Database, newest: int) -> Sequence[Row[Any]]:
     that did no work are left out: nothing was right or wrong about them.
     """
     jobs, predictions = table(JobRow).c, table(PredictionRow).c
-    scored = predictions.actual.is_not(None)
+    scored = predictions.log_error.is_not(None)
     first = select(func.min(predictions.id)).where(scored).group_by(predictions.job_id)
+    columns: tuple[ColumnElement[Any], ...] = (
+        *(predictions.job_id, predictions.scored_at_s, predictions.unit, predictions.points),
+        *(predictions.p10, predictions.p50, predictions.p90, predictions.actual),
+        *(predictions.source, predictions.model_version, predictions.shadows),
+        *(jobs.name, jobs.user, jobs.project, jobs.gpus, jobs.submitted_at_s),
+    )
     statement = (
-        select(
-            *(predictions.job_id, predictions.scored_at_s, predictions.unit, predictions.points),
-            *(predictions.p10, predictions.p50, predictions.p90, predictions.actual),
-            *(predictions.source, predictions.model_version, predictions.shadows),
-            *(jobs.name, jobs.user, jobs.project, jobs.gpus, jobs.submitted_at_s),
-        )
+        select(*columns)
         .join(table(JobRow), jobs.id == predictions.job_id)
-        .where(predictions.id.in_(first), predictions.actual > 0.0)
+        .where(predictions.id.in_(first))
         .order_by(predictions.id.desc())
         .limit(newest)
     )

@@ -42,7 +42,7 @@ class LiveSource:
         # Newest first: the last that is seen of a job was said first.
         for said in self._client.predictions(limit=self._newest):
             job = self._jobs.get(said["job_id"])
-            if job is not None and said["actual"]:
+            if job is not None and said["actual"] is not None and said["log_error"] is not None:
                 found[said["job_id"]] = _scored(said, said["actual"], job)
         return first_said(found)
 

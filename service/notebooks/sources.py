@@ -90,7 +90,9 @@ def open_source(
         if named.startswith(("http://", "https://")):
             from service.notebooks.live import LiveSource
 
-            return LiveSource(service_client(load_settings(), named), named, jobs)
+            client = service_client(load_settings(), named)
+            client.jobs(limit=1)  # whether it answers, and to us
+            return LiveSource(client, client.address, jobs)
         if "://" in named:
             return _stored(named, jobs)
         from service.notebooks.tables import TableSource, read_table

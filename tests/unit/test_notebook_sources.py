@@ -1,0 +1,256 @@
+"""Where notebooks read from: a story that really went through the database, told by the database and by the API alike."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from policies.registry import make_policy
+from service.api.app import create_app
+from service.client import Client
+from service.db.migrate import upgrade
+from service.db.servers import enroll
+from service.db.session import open_database
+from service.db.store import SqlStore
+from service.notebooks import SourceError, by_history, open_source, score, sources
+from service.notebooks.live import LiveSource
+from service.notebooks.sources import Source
+from service.notebooks.stored import StoredSource
+from service.sim.experiment import SimulationOptions, run_jobs
+from service.sim.jobs import prepare
+from service.sim.workloads.generate import generate
+from service.sim.workloads.model import WorkloadJob
+from service.sim.workloads.table import write_workload
+from tests.api.client import AppTransport
+from tests.api.conftest import World, make_world
+from tests.docs.test_notebooks import NAMES, Ran
+from tests.parity.test_stores import CLUSTER, SqlSimulator
+
+OPTIONS = SimulationOptions(restart_s=20.0)
+WORKLOAD = generate(5, 60, gpus=CLUSTER.gpus, programs=6, users=3, communication=False)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A service whose 60 jobs have all ended: the real engine, predictor and database."""
+    folder = tmp_path_factory.mktemp("world")
+    world = make_world(folder)
+    world.database.close()
+    url = f"sqlite:///{folder / 'own.db'}"
+    upgrade(url)
+    world.database = open_database(url)
+    world.store, world.servers = SqlStore(world.database), list(CLUSTER.servers)
+    enroll(world.database, CLUSTER)
+    prepared = prepare(WORKLOAD, CLUSTER)
+    simulator = SqlSimulator(prepared.jobs, CLUSTER, make_policy("asrpt"), "trained", OPTIONS)
+    simulator.use(world.database, "asrpt")
+    simulator.run()
+    yield world
+    world.database.close()
+
+
+def live(world: World, newest: int = 1000) -> LiveSource:
+    transport = AppTransport(create_app(world.dependencies()))
+    return LiveSource(
+        Client("http://127.0.0.1:8765", world.token, transport=transport), "http://127.0.0.1:8765", newest
+    )
+
+
+def stored(world: World, newest: int = 1000) -> StoredSource:
+    return StoredSource(world.database, world.settings, newest)
+
+
+@pytest.fixture(autouse=True)
+def nothing_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for variable in ("SOONER_URL", "SOONER_DATABASE_URL", "SOONER_TOKEN"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("SOONER_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("SOONER_PORT", "9")  # nobody listens there
+
+
+def told(source: Source) -> list[tuple[object, ...]]:
+    """What every source tells of a prediction."""
+    return [
+        (each.job_id, each.program, each.gpus, each.unit, each.p10, each.p50, each.p90, each.actual, each.source)
+        for each in source.predictions()
+    ]
+
+
+def test_the_service_and_its_database_tell_the_same_predictions(world: World) -> None:
+    database, service = stored(world), live(world)
+    assert told(service) == told(database)
+    assert len(told(database)) > 50
+    assert [each.job_id for each in database.predictions()] == sorted(each.job_id for each in database.predictions())
+    assert score(database.predictions()) == score(service.predictions())
+    assert by_history(service.predictions()).keys() == by_history(database.predictions()).keys()
+
+
+def test_the_database_tells_more(world: World) -> None:
+    prediction = stored(world).predictions()[-1]
+    assert len(prediction.points) == 32
+    assert prediction.points[0] <= prediction.p10 <= prediction.p50 <= prediction.p90 <= prediction.points[-1]
+    assert "baseline/recurrence_median20" in prediction.others
+    bare = live(world).predictions()[-1]
+    assert (list(bare.points), dict(bare.others)) == ([], {})
+
+
+def test_only_the_newest_are_read(world: World) -> None:
+    for source in (stored(world, 7), live(world, 7)):
+        assert [row[0] for row in told(source)] == list(range(54, 61))
+
+
+def test_what_was_predicted_is_what_came(world: World) -> None:
+    truth = dict(enumerate(WORKLOAD.jobs, start=1))
+    for row in stored(world).predictions():
+        job = truth[row.job_id]
+        assert (row.name, row.user, row.project, row.gpus) == (job.name, job.user, job.project, job.gpus)
+        total = job.iterations if row.unit == "iterations" else job.duration_s
+        assert row.actual == pytest.approx(total, rel=1e-6)
+
+
+def test_workloads_of_the_service_and_of_its_database(world: World) -> None:
+    exact, held = stored(world).workload(), live(world).workload()
+    assert [job.job_id for job in exact.jobs] == [job.job_id for job in held.jobs]
+    by_id = {str(number): job for number, job in enumerate(WORKLOAD.jobs, start=1)}
+    for theirs, ours in zip(held.jobs, exact.jobs, strict=True):
+        truth = by_id[ours.job_id]
+        assert _same(ours) == _same(theirs) == _same(truth)
+        assert ours.duration_s == pytest.approx(truth.duration_s, rel=2e-3)
+        # Holding GPUs is working, starting again, and writing checkpoints.
+        assert theirs.duration_s >= ours.duration_s - 1e-3
+        assert theirs.submit_time_s == pytest.approx(ours.submit_time_s, abs=1e-3)
+
+
+def _same(job: WorkloadJob) -> tuple[object, ...]:
+    return (job.user, job.project, job.name, job.gpus, job.iterations)
+
+
+def test_the_past_is_simulated_beside_what_really_happened(world: World) -> None:
+    past = stored(world).past()
+    assert past.recorded
+    assert past.actual is not None
+    again = run_jobs(past.jobs, past.cluster, make_policy("asrpt"), "recorded", OPTIONS)
+    assert again.result.finished == past.actual.finished == 60
+    assert again.result.mean_jct_s == pytest.approx(past.actual.mean_jct_s, rel=0.02)
+    service = live(world).past()
+    assert (service.actual, service.recorded) == (None, False)
+    assert len(service.jobs.jobs) == 60
+
+
+def test_servers_are_those_of_the_service(world: World) -> None:
+    for source in (stored(world), live(world)):
+        assert source.cluster().servers == CLUSTER.servers
+
+
+# Which source is meant.
+
+
+def test_nothing_named_and_nobody_there_is_the_generator_and_says_so() -> None:
+    source = open_source(jobs=20)
+    assert source.synthetic
+    assert "made-up" in source.origin
+    assert len(source.workload().jobs) == 20
+
+
+def test_the_service_of_this_machine_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = live(world)
+    monkeypatch.setattr(sources, "service_client", lambda *_: ours._client)
+    source = open_source()
+    assert not source.synthetic
+    assert source.origin.startswith("the service at http://127.0.0.1:8765")
+    assert told(source) == told(ours)
+
+
+def test_a_database_is_named_by_argument_or_variable(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = str(world.database.url)
+    assert told(open_source(url)) == told(stored(world))
+    monkeypatch.setenv("SOONER_DATABASE_URL", url)
+    assert told(open_source()) == told(stored(world))
+    assert open_source("generator", jobs=5).synthetic, "what is named goes before what the environment says"
+
+
+def test_a_table_on_servers_of_its_own_or_made_up(tmp_path: Path) -> None:
+    table, servers = tmp_path / "jobs.csv", tmp_path / "cluster.yaml"
+    write_workload(WORKLOAD, table)
+    servers.write_text("schema: sooner.cluster/1\nservers: [{count: 3, gpus: 4}]\n")
+    source = open_source(str(table), jobs=50, cluster=str(servers))
+    assert not source.synthetic
+    assert source.cluster().gpus == 12
+    assert source.workload().jobs == WORKLOAD.jobs[:50]
+    made_up = open_source(str(table)).cluster()
+    jobs = WORKLOAD.jobs
+    busy = sum(job.gpus * job.duration_s for job in jobs) / (jobs[-1].submit_time_s - jobs[0].submit_time_s)
+    assert made_up.gpus - 8 < max(busy / 0.85, max(job.gpus for job in jobs)) <= made_up.gpus
+
+
+def test_a_table_is_predicted_from_what_had_ended(tmp_path: Path) -> None:
+    """Change what the last job took: nothing that was said of any job changes."""
+    from dataclasses import replace
+
+    last = replace(WORKLOAD.jobs[-1], duration_s=WORKLOAD.jobs[-1].duration_s * 50.0, iterations=1)
+    said = []
+    for jobs in (WORKLOAD.jobs, (*WORKLOAD.jobs[:-1], last)):
+        write_workload(replace(WORKLOAD, jobs=tuple(jobs)), tmp_path / "jobs.csv")
+        said.append([each.points for each in open_source(str(tmp_path / "jobs.csv")).predictions()])
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ("http://127.0.0.1:9", "cannot reach Sooner at http://127.0.0.1:9"),
+        ("https://", "is not an address"),
+        ("sqlite:////nowhere/at/all.db", "no history"),
+        ("oracle://x", "oracle"),
+        ("nowhere.csv", "nowhere.csv"),
+        ("nowhere.parquet", "nowhere.parquet"),
+    ],
+)
+def test_a_named_source_that_cannot_be_read_is_one_line_and_never_replaced(named: str, words: str) -> None:
+    with pytest.raises(SourceError) as caught:
+        open_source(named)
+    assert words in str(caught.value)
+    assert str(caught.value).endswith("name another source, or 'generator'")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_service_that_refuses_is_an_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = AppTransport(create_app(world.dependencies()))
+    stranger = Client("http://127.0.0.1:8765", "wrong", transport=transport)
+    monkeypatch.setattr(sources, "service_client", lambda *_: stranger)
+    with pytest.raises(SourceError, match="oken"):
+        open_source("http://127.0.0.1:8765")
+    assert open_source(jobs=5).synthetic, "nobody named it"
+
+
+def test_an_empty_table_is_said(tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_text("job_id,submit_time_s,gpus,duration_s\n")
+    with pytest.raises(SourceError, match="holds no job"):
+        open_source(str(tmp_path / "jobs.csv"))
+
+
+def test_the_generator_changes_its_programs_where_it_is_told() -> None:
+    plain, changed = (open_source("generator", jobs=30, change=change).workload().jobs for change in (1.0, 3.0))
+    ratios = [after.duration_s / before.duration_s for before, after in zip(plain, changed, strict=True)]
+    assert ratios == [pytest.approx(1.0)] * 20 + [pytest.approx(3.0)] * 10
+    assert json.dumps([job.submit_time_s for job in plain]) == json.dumps([job.submit_time_s for job in changed])
+
+
+# The notebooks on them.
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", ["database", "service"])
+def test_each_notebook_runs_on_a_service_and_on_its_database(
+    world: World, name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = live(world)
+    monkeypatch.setattr(sources, "service_client", lambda *_: ours._client)
+    less = {"POLICIES": ["asrpt"], "ERRORS": ["oracle", "none"]} if name.startswith("02") else {}
+    ran = Ran(name, SOURCE=str(world.database.url) if kind == "database" else "http://127.0.0.1:8765", **less)
+    assert not ran.names["source"].synthetic
+    assert len(ran.pictures) >= 5
+    if name.startswith("02"):
+        assert set(ran.names["results"]) == {"asrpt"} | ({"(what happened)"} if kind == "database" else set())
+        assert ran.names["predictor"] == ("recorded" if kind == "database" else "noisy:0.7")
