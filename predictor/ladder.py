@@ -124,6 +124,12 @@ def finish(rung: Rung, unit: Unit, walltime_s: float | None) -> tuple[float, ...
     return tuple(totals.tolist())
 
 
+def point_in_units(log_point: float, unit: Unit, walltime_s: float | None) -> float:
+    """A point in units, under the same limits as :func:`finish` sets to a distribution."""
+    total = float(in_units(np.array(log_point)))
+    return total if unit is not Unit.SERVICE_S or walltime_s is None else min(total, walltime_s)
+
+
 def unit_of(knowledge: Knowledge, submission: Submission, *, speed_known: bool) -> Unit:
     """Which head answers: iterations where this program reports them and a speed makes them time, else seconds.
 

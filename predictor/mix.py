@@ -5,9 +5,9 @@ by quantile, of boosting and the quantile forest, whose errors differ. What a ca
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,17 @@ WITHIN_2X_LOSS_MAX: Final = 0.01
 OVERTIME_RATIO: Final = 1.05
 """Schedulers grant a few minutes of grace before they end a job."""
 OVERTIME_SHARE_MAX: Final = 0.01
+
+
+class Scores(NamedTuple):
+    """How a candidate did on some jobs: mean pinball loss (log), share inside its 80% interval, mean absolute error of its
+    middle in units, and share of them within a factor of two.
+    """
+
+    pinball: float
+    coverage: float
+    error: float
+    within_2x: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,26 +104,52 @@ def _rows_of(buckets: Rows, bucket: int) -> Rows:
 
 
 def _champions(labels: Array, rows: Rows, candidates: Mapping[str, Array]) -> tuple[str, str]:
-    if not len(rows):
-        return SIMPLEST, SIMPLEST
     truth = labels[rows]
-    said = {name: points[rows] for name, points in candidates.items()}
-    shape = _distribution(truth, said)
-    return shape, _point(truth, said, shape)
+    return champions({name: _scores(truth, points[rows]) for name, points in candidates.items()} if len(rows) else {})
 
 
-def _distribution(truth: Array, said: Mapping[str, Array]) -> str:
-    """The least pinball loss; a model must beat the best baseline by the gate's margin, and be calibrated."""
-    loss = {name: pinball(truth, points) for name, points in said.items()}
-    best = min(BASELINE_NAMES, key=lambda name: loss[name])
-    limit = LOSS_RATIO_MAX * loss[best]
-    base_gap = abs(coverage(truth, said[best]) - COVERAGE)
+def _scores(truth: Array, points: Array) -> Scores:
+    point = middle(points)
+    return Scores(
+        pinball(truth, points),
+        coverage(truth, points),
+        float(np.mean(np.abs(np.exp(truth) - np.exp(point)))),
+        float(np.mean(np.abs(truth - point) <= np.log(2.0))),
+    )
+
+
+def champions(scores: Mapping[str, Scores], models: Collection[str] | None = None) -> tuple[str, str]:
+    """Who serves the distribution and who the point, by what all of them scored on the same jobs; the simplest without any.
+
+    ``models`` are those that may serve a distribution (None: all): who ranks jobs may have been decided by more than scores.
+    """
+    if not scores:
+        return SIMPLEST, SIMPLEST
+    allowed = {name: score for name, score in scores.items() if models is None or name in (*BASELINE_NAMES, *models)}
+    shape = _distribution(allowed)
+    return shape, _point(scores, shape)
+
+
+def _distribution(scores: Mapping[str, Scores]) -> str:
+    """The least pinball loss; it takes the gate's margin to beat the simplest, and a model must beat every baseline and be
+    calibrated.
+    """
+    baselines = [name for name in scores if name in BASELINE_NAMES]
+    best = min(baselines, key=lambda name: scores[name].pinball)
+    least = scores[best].pinball
+    if scores[best].pinball > LOSS_RATIO_MAX * scores[SIMPLEST].pinball:
+        best = SIMPLEST
+    base_gap = abs(scores[best].coverage - COVERAGE)
     better = [
         name
-        for name in said
-        if name not in BASELINE_NAMES and loss[name] <= limit and _calibrated(coverage(truth, said[name]), base_gap)
+        for name, score in scores.items()
+        if name not in BASELINE_NAMES
+        # Where nobody ever errs nobody is better.
+        and score.pinball <= LOSS_RATIO_MAX * least
+        and score.pinball < least
+        and _calibrated(score.coverage, base_gap)
     ]
-    return min(better, key=lambda name: loss[name], default=best)
+    return min(better, key=lambda name: scores[name].pinball, default=best)
 
 
 def _calibrated(covered: float, baseline_gap: float) -> bool:
@@ -120,19 +157,19 @@ def _calibrated(covered: float, baseline_gap: float) -> bool:
     return COVERAGE_MIN <= covered <= COVERAGE_MAX or abs(covered - COVERAGE) <= baseline_gap
 
 
-def _point(truth: Array, said: Mapping[str, Array], shape: str) -> str:
+def _point(scores: Mapping[str, Scores], shape: str) -> str:
     """The simplest, unless others have a mean error lower by the margin and are within a factor of two as often: then of those
     the middle of the distribution that serves, or, where it is not one, the least mean error.
     """
-    middles = {name: middle(points) for name, points in said.items()}
-    error = {name: float(np.mean(np.abs(np.exp(truth) - np.exp(point)))) for name, point in middles.items()}
-    within = {name: float(np.mean(np.abs(truth - point) <= np.log(2.0))) for name, point in middles.items()}
+    simplest = scores[SIMPLEST]
     better = [
         name
-        for name in said
-        if error[name] <= LOSS_RATIO_MAX * error[SIMPLEST] and within[name] >= within[SIMPLEST] - WITHIN_2X_LOSS_MAX
+        for name, score in scores.items()
+        if score.error <= LOSS_RATIO_MAX * simplest.error
+        and score.within_2x >= simplest.within_2x - WITHIN_2X_LOSS_MAX
+        and score.error < simplest.error
     ]
-    return shape if shape in better else min(better, key=lambda name: error[name], default=SIMPLEST)
+    return shape if shape in better else min(better, key=lambda name: scores[name].error, default=SIMPLEST)
 
 
 def serve(run: Run) -> Served:

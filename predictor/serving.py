@@ -9,26 +9,35 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRequest, ShadowPrediction, Unit
+from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRequest, Unit
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from predictor import features
-from predictor.baselines import NAMES as BASELINE_NAMES
-from predictor.dataset import UNITS, Example, Knowledge, replay
-from predictor.drift import DriftMonitor
-from predictor.intervals import Array, ConformalCalibrator, quantile_of
-from predictor.ladder import Rung, climb, finish, in_units, unit_of, weigh_declaration
-from predictor.mix import blended
+from predictor.answering import (
+    Plan,
+    baseline_points,
+    calibrated,
+    choose,
+    insisted_kind,
+    log_switch,
+    run_head,
+    run_models,
+)
+from predictor.asked import Asked, Baselines, mark_current, restored, shadows
+from predictor.dataset import UNITS, Knowledge, replay
+from predictor.ladder import climb, finish, point_in_units, unit_of, weigh_declaration
+from predictor.mix import Mix
 from predictor.prequential import ROWS_MAX, BaselineScores
-from predictor.rows import Submission, ended_row, newest_by_submission, request_submission
+from predictor.rows import EndedRow, Submission, ended_row, newest_by_submission, request_submission
+from predictor.served import BucketStatus, HeadState, ServedModel
 from predictor.throughput_table import Throughput, ThroughputRow, ThroughputTable
 from predictor.training import TrainedHead, TrainedModel
+from predictor.trust import Switch
 
 PENDING_MAX: Final = 100_000
 """Predictions remembered until their job ends (about 4 kB each); beyond that the oldest are not scored any more."""
@@ -52,16 +61,16 @@ class PredictorStatus:
     pending: int
 
 
-@dataclass(slots=True)
-class _Plan:
-    """One request on its way to an answer."""
+class _Serving(NamedTuple):
+    """What a batch is answered by, whatever is swapped meanwhile."""
 
-    submission: Submission
-    unit: Unit
-    example: Example
-    rung: Rung | None
-    seconds_per_unit: float | None
-    raw: dict[tuple[str, str], Array] = field(default_factory=dict)
+    champion: ServedModel | None
+    models: tuple[ServedModel, ...]
+    mixes: Mapping[Unit, Mix]
+
+    @property
+    def version(self) -> str:
+        return self.champion.model.version if self.champion is not None else ""
 
 
 class LivePredictor:
@@ -122,9 +131,7 @@ class LivePredictor:
             }
         return found
 
-    def _restore(
-        self, spoken: Mapping[JobId, Prediction], baselines: Mapping[JobId, Baselines]
-    ) -> dict[JobId, Asked]:
+    def _restore(self, spoken: Mapping[JobId, Prediction], baselines: Mapping[JobId, Baselines]) -> dict[JobId, Asked]:
         """What was said of each job, with the models' raw points, which follow from the features that are stored."""
         asked = {job: restored(prediction, baselines.get(job, {})) for job, prediction in spoken.items()}
         version = self._champion.model.version if self._champion is not None else ""
@@ -216,12 +223,11 @@ class LivePredictor:
         submission, so that a prediction that comes late is still the one that training would have seen.
         """
         with self._lock:
-            served = self._served
-            drifting = {unit for unit, monitor in self._drift.items() if monitor.alarm}
+            serving = _Serving(self._champion, self._all_served(), {unit: self._heads[unit].mix() for unit in UNITS})
             plans = self._plan_all(requests)
-        self._run_models(served, [plan for plan in plans if plan is not None])
+        run_models(serving.models, [plan for plan in plans if plan is not None])
         with self._lock:
-            return [self._answer_safely(served, drifting, plan) for plan in plans]
+            return [self._answer_safely(serving, plan) for plan in plans]
 
     def preview(self, now_s: float, requests: Sequence[PredictionRequest]) -> list[Prediction | None]:
         """As :meth:`predict`, for jobs that may never be submitted: nothing of the question is remembered.
@@ -236,8 +242,8 @@ class LivePredictor:
                     self._asked.pop(request.job, None)
                     self._knowledge.open_jobs.remove(request.job)
 
-    def _plan_all(self, requests: Sequence[PredictionRequest]) -> list[_Plan | None]:
-        plans: list[_Plan | None] = []
+    def _plan_all(self, requests: Sequence[PredictionRequest]) -> list[Plan | None]:
+        plans: list[Plan | None] = []
         submissions = [request_submission(request) for request in requests]
         # All are open before the first is looked at, so the order of a batch does not matter.
         for submission in submissions:
@@ -250,7 +256,7 @@ class LivePredictor:
                 plans.append(None)
         return plans
 
-    def _plan(self, request: PredictionRequest, submission: Submission) -> _Plan:
+    def _plan(self, request: PredictionRequest, submission: Submission) -> Plan:
         speed = self._throughput.lookup(submission.recurrence, submission.gpus, submission.gpu_type)
         unit = unit_of(
             self._knowledge, submission, speed_known=speed is not None or request.spec.stage_graph is not None
@@ -259,116 +265,63 @@ class LivePredictor:
         if request.job not in self._asked:
             # The first answer is the one that is scored.
             said = {each: (example.bucket, example.baselines) for each, example in examples.items()}
-            self._asked[request.job] = _Asked(said, unit)
+            self._asked[request.job] = Asked(said, unit)
             if len(self._asked) > PENDING_MAX:
                 self._asked.popitem(last=False)
         rung = climb(self._knowledge, self._scores[unit], examples[unit], unit)
         seconds = 1.0 if unit is Unit.SERVICE_S else speed.seconds_per_iteration if speed is not None else None
-        return _Plan(submission, unit, examples[unit], rung, seconds)
+        return Plan(submission, unit, examples[unit], rung, seconds)
 
-    def _run_models(self, served: Sequence[_Served], plans: Sequence[_Plan]) -> None:
-        """Every model on every job of its unit, in one call each, outside the lock."""
-        for unit in UNITS:
-            ready = [plan for plan in plans if plan.unit is unit and not math.isnan(plan.example.base)]
-            if not ready:
-                continue
-            matrix = np.array([plan.example.features for plan in ready])
-            for each in served:
-                head = each.model.heads.get(unit)
-                if head is not None:
-                    self._run_head(each.model.version, head, matrix, ready)
-
-    @staticmethod
-    def _run_head(version: str, head: TrainedHead, matrix: Array, plans: Sequence[_Plan]) -> None:
-        for kind, estimator in head.estimators.items():
-            try:
-                residuals = estimator.predict_points(matrix)
-            except Exception:
-                _log.exception("model %s/%s failed; the ladder answers for it", version, kind)
-                continue
-            for plan, row in zip(plans, residuals, strict=True):
-                if np.isfinite(row).all():
-                    plan.raw[version, kind] = plan.example.base + row
-
-    def _answer_safely(self, served: Sequence[_Served], drifting: set[Unit], plan: _Plan | None) -> Prediction | None:
+    def _answer_safely(self, serving: _Serving, plan: Plan | None) -> Prediction | None:
         try:
-            return None if plan is None else self._answer(served, drifting, plan)
+            return None if plan is None else self._answer(serving, plan)
         except Exception:
             _log.exception("the answer for a job failed; it is ranked by attained service")
             return None
 
-    def _answer(self, served: Sequence[_Served], drifting: set[Unit], plan: _Plan) -> Prediction | None:
-        unit, example = plan.unit, plan.example
-        said: dict[str, Array] = {}
-        for each in served:
-            calibrated = {
-                kind: calibrator.calibrate(example.bucket, plan.raw[each.model.version, kind])
-                for kind, calibrator in each.calibrators.get(unit, {}).items()
-                if (each.model.version, kind) in plan.raw
-            }
-            said |= {each.version(kind): points for kind, points in blended(calibrated).items()}
-        rung, version = self._refine(served, drifting, plan, said)
-        if unit is Unit.ITERATIONS:
-            evidence = self._knowledge.declarations.evidence(plan.submission)
-            rung = weigh_declaration(rung, plan.submission, evidence)
+    def _answer(self, serving: _Serving, plan: Plan) -> Prediction | None:
+        unit, submission = plan.unit, plan.submission
+        said = baseline_points(self._scores[unit], plan) | calibrated(serving.models, plan)
+        standing = self._heads[unit].trust.standing(plan.example.bucket)
+        choice = choose(plan, said, serving.version, serving.mixes[unit], standing)
+        rung = choice.rung if choice is not None else None
+        log_point = choice.log_point if choice is not None else None
+        if unit is Unit.ITERATIONS and submission.declared_iterations is not None:
+            weighed = weigh_declaration(rung, submission, self._knowledge.declarations.evidence(submission))
+            if rung is None or weighed is None or weighed.points is not rung.points:
+                log_point = None
+            rung = weighed
         if rung is None:
             return None
         estimate = Estimate(
-            points=finish(rung, unit, plan.submission.walltime_s),
+            points=finish(rung, unit, submission.walltime_s),
             unit=unit,
             source=rung.source,
-            model_version=version,
+            model_version=choice.model_version if choice is not None else "",
             seconds_per_unit=plan.seconds_per_unit,
             trusted=rung.trusted,
+            point=None if log_point is None else point_in_units(log_point, unit, submission.walltime_s),
         )
-        asked = self._asked.get(JobId(plan.submission.job))
+        prediction = Prediction(estimate, features.SCHEMA, tuple(plan.example.features), shadows(list(said.items())))
+        asked = self._asked.get(JobId(submission.job))
         if asked is not None and asked.served_log is None:
-            asked.served_log = math.log(estimate.median)
+            asked.answered(prediction)
             asked.raw = plan.raw
-        return Prediction(
-            estimate=estimate,
-            feature_schema=features.SCHEMA,
-            features=tuple(example.features),
-            shadows=_shadows([*self._baseline_points(plan), *said.items()]),
-        )
-
-    @staticmethod
-    def _refine(
-        served: Sequence[_Served], drifting: set[Unit], plan: _Plan, said: Mapping[str, Array]
-    ) -> tuple[Rung | None, str]:
-        """The champion's distribution and version; the ladder's where no champion may or can serve."""
-        for each in served:
-            kind = each.champion(plan.unit, plan.example.bucket)
-            points = said.get(each.version(kind)) if kind is not None else None
-            if kind is None or points is None or plan.rung is None:
-                continue
-            if plan.unit in drifting:
-                reason = "the model is set aside: its errors have grown"
-                return plan.rung._replace(source=f"{plan.rung.source}; {reason}"), ""
-            source = f"{plan.rung.source}; distribution by {kind.replace('_', ' ')}"
-            return Rung(points, source, True), each.version(kind)
-        return plan.rung, ""
-
-    def _baseline_points(self, plan: _Plan) -> list[tuple[str, Array]]:
-        if math.isnan(plan.example.base):
-            return []
-        scores, bucket = self._scores[plan.unit], plan.example.bucket
-        return [
-            (f"baseline/{name}", scores.points(index, bucket, plan.example.baselines[index]))
-            for index, name in enumerate(BASELINE_NAMES)
-        ]
+            asked.current = serving.champion is self._champion
+        return prediction
 
     # Looking inside
 
     def status(self) -> PredictorStatus:
         """What serves now and how well."""
         with self._lock:
-            champion = self._served[0] if self._served and self._served[0].champions else None
             return PredictorStatus(
-                model_version=champion.model.version if champion is not None else "",
-                champions=dict(champion.champions) if champion is not None else {},
-                drifting={unit: monitor.alarm for unit, monitor in self._drift.items()},
-                recent_log_error={unit: monitor.recent_mean for unit, monitor in self._drift.items()},
+                model_version=self._champion.model.version if self._champion is not None else "",
+                champions={unit: head.mix().name for unit, head in self._heads.items()},
+                buckets={unit: head.status() for unit, head in self._heads.items()},
+                switches=sum(head.trust.switches for head in self._heads.values()),
+                drifting={unit: head.drift.alarm for unit, head in self._heads.items()},
+                recent_log_error={unit: head.drift.recent_mean for unit, head in self._heads.items()},
                 known_jobs={unit: len(history.cluster) for unit, history in self._knowledge.history.items()},
                 pending=len(self._asked),
             )
@@ -376,7 +329,7 @@ class LivePredictor:
     def model(self, version: str) -> TrainedModel | None:
         """The model of this version, as long as it serves or is a candidate."""
         with self._lock:
-            return next((each.model for each in self._served if each.model.version == version), None)
+            return next((each.model for each in self._all_served() if each.model.version == version), None)
 
     def throughput_rows(self) -> list[ThroughputRow]:
         """The throughput table as it is now, in a stable order."""

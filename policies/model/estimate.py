@@ -22,7 +22,8 @@ class Estimate:
     ``seconds_per_unit`` is the predictor's view at the best placement: seconds per iteration, or 1.0 for
     ``Unit.SERVICE_S``; None = not known yet (the policy falls back on the job's own model, then on 1.0).
     ``source`` says in words where the points come from ("recurrence: 14 past runs"), ``model_version`` which model made
-    them ("" for a baseline). ``trusted`` is False where the policy should rank by attained service instead.
+    them ("" for a baseline). ``trusted`` is False where the policy should rank by attained service instead. ``point`` is the
+    single number that people are told, where it is not the middle of the distribution (None: it is); nothing is ranked by it.
     """
 
     points: tuple[float, ...]
@@ -31,6 +32,7 @@ class Estimate:
     model_version: str = ""
     seconds_per_unit: float | None = None
     trusted: bool = True
+    point: float | None = None
 
     def quantile(self, level: float) -> float:
         """The point at ``level`` in [0, 1] (nearest rank on the equal-mass points)."""

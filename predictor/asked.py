@@ -1,0 +1,105 @@
+"""What was said of a job, kept until it ends: what there is to score. The same whether it was said just now or is read again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from policies.model.estimate import Estimate, Prediction, ShadowPrediction, Unit
+from predictor.baselines import NAMES as BASELINE_NAMES
+from predictor.intervals import Array, quantile_of
+from predictor.ladder import in_units
+from predictor.mix import SIMPLEST
+
+SHADOW_LEVELS: Final[Array] = (np.arange(8) + 0.5) / 8
+"""Shadows keep 8 equal-mass points: enough to score them, a quarter of the space."""
+LADDER: Final = "ladder"
+"""The shadow of what history alone says: the group distribution, or the cold start's."""
+MIX: Final = "mix"
+"""The shadow of what the champions say, whether or not they are trusted just then. Its name begins with their model."""
+_BASELINE: Final = "baseline"
+
+Baselines = dict[Unit, tuple[int, tuple[float, ...]]]
+
+
+def baseline_name(name: str) -> str:
+    """The shadow of a baseline."""
+    return f"{_BASELINE}/{name}"
+
+
+def mix_name(version: str) -> str:
+    """The shadow of the champions; ``version`` "" where no model serves."""
+    return f"{version or _BASELINE}/{MIX}"
+
+
+def shadows(said: Sequence[tuple[str, Array]]) -> tuple[ShadowPrediction, ...]:
+    """Log points, thinned to :data:`SHADOW_LEVELS`, in units. One array operation for all."""
+    if not said:
+        return ()
+    totals = in_units(quantile_of(np.stack([points for _, points in said]), SHADOW_LEVELS)).tolist()
+    return tuple(ShadowPrediction(name, tuple(row)) for (name, _), row in zip(said, totals, strict=True))
+
+
+def log_point(estimate: Estimate) -> float:
+    """Natural log of the served point."""
+    return float(np.log(estimate.point if estimate.point is not None else estimate.median))
+
+
+@dataclass(slots=True)
+class Asked:
+    """A job that was predicted and has not ended. About 4 kB.
+
+    ``baselines`` holds the history bucket and the baselines' log points of each unit: every head learns, whichever answered.
+    ``version`` is the model that served then ("": none) and ``current`` whether that is the one which serves now. ``said``
+    are the log points of every shadow, ``raw`` those of the models before calibration, by version and kind.
+    """
+
+    baselines: Baselines
+    unit: Unit
+    version: str = ""
+    current: bool = True
+    served_log: float | None = None
+    said: dict[str, Array] = field(default_factory=dict)
+    raw: dict[tuple[str, str], Array] = field(default_factory=dict)
+
+    def answered(self, prediction: Prediction) -> None:
+        """Keep what was said. Reads nothing but what is stored with the prediction."""
+        self.served_log = log_point(prediction.estimate)
+        points = np.log([shadow.points for shadow in prediction.shadows])
+        self.said = {shadow.model_version: row for shadow, row in zip(prediction.shadows, points, strict=True)}
+        suffix = f"/{MIX}"
+        name = next((name for name in self.said if name.endswith(suffix)), "")
+        self.version = name.removesuffix(suffix).removeprefix(_BASELINE)
+
+    def candidates(self) -> dict[str, Array]:
+        """Log points by the candidates' own names. The simplest is the ladder: of strangers it knows more than a median."""
+        found = {name: self.said[key] for name in BASELINE_NAMES if (key := baseline_name(name)) in self.said}
+        if LADDER in self.said:
+            found[SIMPLEST] = self.said[LADDER]
+        prefix = f"{self.version}/"
+        if self.version:
+            found |= {key.removeprefix(prefix): row for key, row in self.said.items() if key.startswith(prefix)}
+        return found
+
+    @property
+    def mixed(self) -> Array | None:
+        """What the champions said."""
+        return self.said.get(mix_name(self.version))
+
+
+def restored(prediction: Prediction, baselines: Baselines) -> Asked:
+    """A job of which this was said before a restart; its raw points are for :func:`predictor.serving.LivePredictor.warm`."""
+    asked = Asked(baselines, prediction.estimate.unit)
+    asked.answered(prediction)
+    return asked
+
+
+def mark_current(asked: Sequence[Asked], version: str) -> None:
+    """Of jobs in the order in which they were asked, those since the serving model came are current."""
+    since = 0
+    for position, each in enumerate(asked):
+        if each.version != version:
+            since = position + 1
+    for position, each in enumerate(asked):
+        each.current = position >= since

@@ -1,0 +1,109 @@
+"""What each candidate said of the jobs that have ended, scored: the live half of the choice that :mod:`predictor.mix` makes.
+
+A new model brings the scores of its own test, bucket by bucket; each job that ends in service takes the place of one of those.
+"""
+
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from predictor.evaluation import PINBALL_LEVELS
+from predictor.intervals import BUCKET_RESIDUALS_MIN, Array, quantile_of
+from predictor.mix import EVIDENCE_ROWS_MAX, SIMPLEST, Mix, Scores, champions
+from predictor.recurrence import BUCKETS
+
+_LOW, _MIDDLE, _HIGH = (int(np.flatnonzero(level == PINBALL_LEVELS)[0]) for level in (0.1, 0.5, 0.9))
+_LOG_2: Final = float(np.log(2.0))
+
+
+class _Weighed(NamedTuple):
+    """Sums of scores, one row a candidate, over so many jobs."""
+
+    jobs: int
+    sums: Array
+
+
+def scores_of(label: float, points: Array) -> Array:
+    """Scores of one job, one row a candidate in the order of :class:`Scores`. ``points`` (candidates, m) log, ascending."""
+    quantiles = quantile_of(points, PINBALL_LEVELS)
+    error = label - quantiles
+    loss = np.maximum(PINBALL_LEVELS * error, (PINBALL_LEVELS - 1.0) * error).mean(axis=1)
+    inside = (quantiles[:, _LOW] <= label) & (label <= quantiles[:, _HIGH])
+    middle = quantiles[:, _MIDDLE]
+    close = np.abs(label - middle) <= _LOG_2
+    return np.stack([loss, inside, np.abs(np.exp(label) - np.exp(middle)), close], axis=1)
+
+
+class Evidence:
+    """The scores of one head's candidates, the newest 2,000 jobs of each history bucket."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        tested: Mapping[str, Mapping[str, Any]] | None = None,
+        models: Collection[str] | None = None,
+    ) -> None:
+        """``names`` of the candidates, the simplest among them; ``tested`` = a model's metrics of its own test, by candidate;
+        ``models`` = those that may serve a distribution, None = all.
+        """
+        self.names = tuple(names)
+        self._models = models
+        self._rows: list[deque[Array]] = [deque() for _ in BUCKETS]
+        self._sums = [np.zeros((len(self.names), len(Scores._fields))) for _ in BUCKETS]
+        self._tested = [self._of_test(bucket, tested) for bucket in BUCKETS]
+        self._mix: Mix | None = None
+
+    def _of_test(self, bucket: str, tested: Mapping[str, Mapping[str, Any]] | None) -> _Weighed:
+        nothing = np.zeros((len(self.names), len(Scores._fields)))
+        if tested is None or any(name not in tested for name in self.names):
+            return _Weighed(0, nothing)
+        parts = [tested[name]["buckets"][bucket] for name in self.names]
+        jobs = int(parts[0]["jobs"])
+        if not jobs:
+            return _Weighed(0, nothing)
+        means = [[part["pinball_log"], part["coverage_80"], part["mae"], part["within_2x"]] for part in parts]
+        return _Weighed(jobs, np.array(means, dtype=np.float64))
+
+    def observe(self, bucket: int, label: float, said: Mapping[str, Array]) -> None:
+        """A job ended with this log label; ``said`` holds log points by candidate.
+
+        A candidate that could not speak is scored as the simplest, which would have served instead; without that the job
+        shows nothing.
+        """
+        simplest = said.get(SIMPLEST)
+        if simplest is None:
+            return
+        scored = scores_of(label, np.stack([said.get(name, simplest) for name in self.names]))
+        self._rows[bucket].append(scored)
+        self._sums[bucket] += scored
+        if len(self._rows[bucket]) > EVIDENCE_ROWS_MAX:
+            self._sums[bucket] -= self._rows[bucket].popleft()
+        self._mix = None
+
+    def _weighed(self, bucket: int) -> _Weighed:
+        """The jobs seen in service, and of the test's as many as there is room for."""
+        live, (jobs, means) = len(self._rows[bucket]), self._tested[bucket]
+        room = min(jobs, EVIDENCE_ROWS_MAX - live)
+        return _Weighed(live + room, self._sums[bucket] + room * means)
+
+    def jobs(self, bucket: int) -> int:
+        """Jobs behind the choice of a bucket."""
+        return self._weighed(bucket).jobs
+
+    def mix(self) -> Mix:
+        """Who serves each bucket now. One with under 50 jobs follows all that were seen before; jobs never seen do not."""
+        if self._mix is None:
+            chosen = [champions(self._scores(bucket), self._models) for bucket in range(len(BUCKETS))]
+            self._mix = Mix(tuple(shape for shape, _ in chosen), tuple(point for _, point in chosen))
+        return self._mix
+
+    def _scores(self, bucket: int) -> dict[str, Scores]:
+        jobs, sums = self._weighed(bucket)
+        if jobs < BUCKET_RESIDUALS_MIN and bucket > 0:
+            parts = [self._weighed(each) for each in range(1, len(BUCKETS))]
+            jobs, sums = sum(part.jobs for part in parts), np.sum([part.sums for part in parts], axis=0)
+        if jobs < BUCKET_RESIDUALS_MIN:
+            return {}
+        return {name: Scores(*row) for name, row in zip(self.names, (sums / jobs).tolist(), strict=True)}

@@ -1,0 +1,188 @@
+"""The trust ladder: model -> group distribution -> attained service, per history bucket, and it switches by itself.
+
+Both answers are scored for every job that ends, whichever of them served. So a rung is left because of its own record, and taken
+again because of its own record; the limits of coming back lie above those of leaving.
+"""
+
+import math
+from collections import deque
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from predictor.intervals import Array, quantile_of
+from predictor.recurrence import BUCKETS
+
+WINDOW: Final = 200
+"""Scored jobs of a bucket that are looked at, the newest."""
+JOBS_MIN: Final = 50
+"""Scored jobs before anything is said."""
+COVERAGE_MIN: Final = 0.65
+COVERAGE_BACK: Final = 0.70
+CONCORDANCE_MIN: Final = 0.52
+CONCORDANCE_BACK: Final = 0.54
+PAIR_SPAN: Final = 50
+"""A job is compared with so many that were scored before it: those that it competed with."""
+PAIRS_MIN: Final = 500
+CLAIM_LOG: Final = math.log(1.1)
+"""Predictions closer than 10% claim no order: of runs of one program nobody knows which will be the longer."""
+RETRAIN_GRACE_S: Final = 86_400.0
+"""A drift alarm sets the model aside when no better one has come within a day."""
+_ENDS: Final[Array] = np.array([0.1, 0.5, 0.9])
+_ROUNDING: Final = 1e-6
+"""Log units: a total that was written down and read again is still inside an interval that it bounds."""
+
+
+class TrustRung(IntEnum):
+    """Who may rank the jobs of a bucket, most trusted first."""
+
+    MODEL = 0
+    GROUP = 1
+    ATTAINED_SERVICE = 2
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return ("model", "group distribution", "attained service")[self]
+
+
+class _Scored(NamedTuple):
+    label: float
+    said: float
+    inside: bool
+    right: float
+    pairs: int
+
+
+class Watch:
+    """Coverage of the 80% interval and concordance of one answerer in one bucket, over its newest jobs."""
+
+    def __init__(self) -> None:
+        self._jobs: deque[_Scored] = deque()
+        self._inside = 0
+        self._right = 0.0
+        self._pairs = 0
+        self._uncovered = self._disordered = False
+
+    def observe(self, label: float, points: Array) -> None:
+        """A job ended with this log label, of which the answerer had said these log points (ascending). O(50)."""
+        low, said, high = quantile_of(points, _ENDS).tolist()
+        inside = low - _ROUNDING <= label <= high + _ROUNDING
+        right, pairs = 0.0, 0
+        for job in list(self._jobs)[-PAIR_SPAN:]:
+            claim, truth = said - job.said, label - job.label
+            if abs(claim) >= CLAIM_LOG and truth != 0.0:
+                pairs += 1
+                right += claim * truth > 0.0
+        self._jobs.append(_Scored(label, said, inside, right, pairs))
+        self._count(self._jobs[-1], 1)
+        if len(self._jobs) > WINDOW:
+            self._count(self._jobs.popleft(), -1)
+        self._judge()
+
+    def _count(self, job: _Scored, sign: int) -> None:
+        self._inside += sign * job.inside
+        self._right += sign * job.right
+        self._pairs += sign * job.pairs
+
+    def _judge(self) -> None:
+        covered, ordered = self.coverage, self.concordance
+        if covered is not None:
+            self._uncovered = covered < (COVERAGE_BACK if self._uncovered else COVERAGE_MIN)
+        if ordered is not None:
+            self._disordered = ordered < (CONCORDANCE_BACK if self._disordered else CONCORDANCE_MIN)
+
+    @property
+    def jobs(self) -> int:
+        """Jobs in the window."""
+        return len(self._jobs)
+
+    @property
+    def coverage(self) -> float | None:
+        """Share of the truths inside the 80% interval; None under 50 jobs."""
+        return self._inside / len(self._jobs) if len(self._jobs) >= JOBS_MIN else None
+
+    @property
+    def concordance(self) -> float | None:
+        """Share of the pairs that were put in the right order, of those of which an order was claimed; None under 500."""
+        return self._right / self._pairs if self._pairs >= PAIRS_MIN else None
+
+    @property
+    def fault(self) -> str:
+        """What is wrong, in words; "" where nothing is."""
+        faults = []
+        if self._uncovered and self.coverage is not None:
+            faults.append(f"{self.coverage:.0%} of the newest {self.jobs} such jobs were inside their 80% interval")
+        if self._disordered and self.concordance is not None:
+            faults.append(f"{self.concordance:.0%} of the newest pairs of such jobs were in the right order")
+        return " and ".join(faults)
+
+
+class Standing(NamedTuple):
+    """Who may rank the jobs of a bucket, why not a better one ("" on the first rung), and the record of that one."""
+
+    rung: TrustRung
+    reason: str
+
+
+class Switch(NamedTuple):
+    """A bucket has changed its rung."""
+
+    bucket: str
+    before: TrustRung
+    after: TrustRung
+    reason: str
+
+
+class Trust:
+    """The ladder of one head: a model's watch and a group distribution's in every bucket, and the drift alarm's age."""
+
+    def __init__(self) -> None:
+        self.models = [Watch() for _ in BUCKETS]
+        self.groups = [Watch() for _ in BUCKETS]
+        self.switches = 0
+        """How often a bucket has changed its rung."""
+        self._drifted = False
+
+    def standing(self, bucket: int) -> Standing:
+        """The rung of a bucket, with the reason where it is not the first."""
+        fault = self.models[bucket].fault
+        if self._drifted:
+            drift = "errors have grown for a day and no better model has come"
+            fault = f"{fault}; {drift}" if fault else drift
+        if not fault:
+            return Standing(TrustRung.MODEL, "")
+        group = self.groups[bucket].fault
+        return Standing(TrustRung.ATTAINED_SERVICE, group) if group else Standing(TrustRung.GROUP, fault)
+
+    def observe(
+        self, bucket: int, label: float, *, model: Array | None, group: Array | None, alarm_age_s: float | None
+    ) -> list[Switch]:
+        """A job ended. ``model`` and ``group`` are what each had said (None: nothing that counts); what has switched.
+
+        ``alarm_age_s`` is how long the drift alarm has stood by then; None without one.
+        """
+        before = [self.standing(each).rung for each in range(len(BUCKETS))]
+        if model is not None:
+            self.models[bucket].observe(label, model)
+        if group is not None:
+            self.groups[bucket].observe(label, group)
+        self._drifted = alarm_age_s is not None and alarm_age_s >= RETRAIN_GRACE_S
+        return self._switched(before)
+
+    def new_model(self) -> list[Switch]:
+        """Another model serves from now on: the record of the one before says nothing about it."""
+        before = [self.standing(each).rung for each in range(len(BUCKETS))]
+        self.models = [Watch() for _ in BUCKETS]
+        self._drifted = False
+        return self._switched(before)
+
+    def _switched(self, before: list[TrustRung]) -> list[Switch]:
+        found = []
+        for bucket, old in enumerate(before):
+            rung, reason = self.standing(bucket)
+            if rung is not old:
+                found.append(Switch(BUCKETS[bucket], old, rung, reason))
+        self.switches += len(found)
+        return found
