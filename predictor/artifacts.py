@@ -13,6 +13,8 @@ import hashlib
 import json
 import shutil
 import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -113,6 +115,29 @@ def save(model: TrainedModel, out: Path) -> str:
         shutil.rmtree(draft, ignore_errors=True)
         raise
     return digest
+
+
+def choose(folder: Path, champions: Mapping[Unit, str | None]) -> str:
+    """Name other champions of the heads of a folder that nobody has on record yet. Returns the manifest's new sha256.
+
+    Raises :class:`ArtifactError` where a head has no such kind.
+    """
+    model = load(folder)
+    heads = {unit: replace(head, champion=champions.get(unit, head.champion)) for unit, head in model.heads.items()}
+    for unit, head in heads.items():
+        if head.champion is not None and head.champion not in head.kinds:
+            raise ArtifactError(f"{folder}: {unit} has no {head.champion!r} to be champion")
+    manifest = _read_json(folder / MANIFEST)
+    draft = folder / f".{METRICS}"
+    _write_json(draft, metrics_json(replace(model, heads=heads)))
+    draft.replace(folder / METRICS)
+    manifest["metrics_sha256"] = sha256_of(folder / METRICS)
+    for unit, head in heads.items():
+        manifest["heads"][unit.value]["champion"] = head.champion
+    draft = folder / f".{MANIFEST}"
+    _write_json(draft, manifest)
+    draft.replace(folder / MANIFEST)
+    return sha256_of(folder / MANIFEST)
 
 
 def _verified(folder: Path, name: object, expected: object) -> Path:

@@ -184,8 +184,8 @@ def row_from_dict(values: Mapping[str, Any]) -> EndedRow:
 
 
 @contextmanager
-def _text(path: Path, mode: str) -> Iterator[IO[str]]:
-    """A text file, gzipped where its name ends in .gz."""
+def open_text(path: Path, mode: str) -> Iterator[IO[str]]:
+    """A text file ("r" or "w"), gzipped where its name ends in .gz."""
     if path.suffix == ".gz":
         # gzip's stub answers a union over its modes; "rt" and "wt" are text.
         with cast(IO[str], gzip_open(path, f"{mode}t", encoding="utf-8")) as stream:
@@ -198,7 +198,7 @@ def _text(path: Path, mode: str) -> Iterator[IO[str]]:
 def rows_to_jsonl(path: Path, rows: Iterable[EndedJob]) -> int:
     """Write ended jobs, in any order, as JSON lines after a header line; returns how many."""
     count = 0
-    with _text(path, "w") as stream:
+    with open_text(path, "w") as stream:
         stream.write(json.dumps({"schema": ROWS_SCHEMA}) + "\n")
         for row in rows:
             stream.write(json.dumps(label_row(row), allow_nan=False) + "\n")
@@ -208,7 +208,7 @@ def rows_to_jsonl(path: Path, rows: Iterable[EndedJob]) -> int:
 
 def read_jsonl(path: Path) -> Iterator[EndedRow]:
     """Stream the rows of a file. Raises :class:`RowError` naming file, line and field."""
-    with _text(path, "r") as stream:
+    with open_text(path, "r") as stream:
         for number, line in enumerate(stream, start=1):
             try:
                 values = json.loads(line)

@@ -7,8 +7,11 @@ ended job: ``job``, ``gpus``, ``submitted_at_s``, ``ended_at_s``, ``service_s`` 
 the Unix epoch, UTC. The 200,000 newest ended jobs make the history, the 40,000 newest of them are learnt from.
 
 Output: the model folder of :mod:`predictor.artifacts`, there completely or not at all. Standard output gets one JSON line:
-``{"version", "sha256", "promotable", "champions"}``. Exit codes: 0 trained (whether or not a model passed the gate), 1 too little
-to learn from, 2 wrong usage or input. The caller sets the time and CPU limits; killing it at any time leaves no half folder.
+``{"version", "sha256", "promotable", "champions"}``. With ``--sheet FILE`` the answers of all candidates to the newest tested
+jobs are left for a replay (:mod:`predictor.replay_sheet`), with ``--champion DIR`` also those of the model that serves.
+
+Exit codes: 0 trained (whether or not a model passed the gate), 1 too little to learn from, 2 wrong usage or input. The caller
+sets the time, processor and memory limits; killing it at any time leaves no half folder.
 """
 
 import argparse
@@ -17,19 +20,35 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from predictor import artifacts
-from predictor.errors import TrainingError
+from policies.model.estimate import Unit
+from predictor import artifacts, replay_sheet
+from predictor.errors import ArtifactError, TrainingError
+from predictor.prequential import Run
 from predictor.registry import ModelVersion, model_version
 from predictor.rows import RowError, newest_by_submission, read_jsonl
-from predictor.training import train
+from predictor.training import TrainedModel, train
 
 HISTORY_ROWS_MAX: Final = 200_000
 """Bounds the memory of a training (about 200 MB); a group's older jobs have long left its newest 20."""
+
+SHEET_JOBS: Final = 2_000
+"""As many as the gate tests of one head at most."""
 
 
 def load_result(folder: Path) -> ModelVersion:
     """The record of what a training process left in ``folder``, verified. Raises :class:`predictor.errors.ArtifactError`."""
     return model_version(artifacts.load(folder), folder, artifacts.sha256_of(folder / artifacts.MANIFEST))
+
+
+def _champion(folder: Path | None, sha256: str | None) -> TrainedModel | None:
+    """The model that serves; None where it cannot be used any more: then nothing is compared with it."""
+    if folder is None:
+        return None
+    try:
+        return artifacts.load(folder, manifest_sha256=sha256)
+    except ArtifactError as error:
+        print(f"--champion: {error}", file=sys.stderr)
+        return None
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -38,18 +57,27 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--input", type=Path, required=True, help="JSON lines of ended jobs (.gz allowed)")
     parser.add_argument("--out", type=Path, required=True, help="folder to create; must not exist or be empty")
     parser.add_argument("--seed", type=int, default=0, help="seed of every random choice (default 0)")
+    parser.add_argument("--sheet", type=Path, help="file to create: what each candidate said of the tested jobs")
+    parser.add_argument("--sheet-jobs", type=int, default=SHEET_JOBS, help="newest tested jobs in it")
+    parser.add_argument("--champion", type=Path, help="folder of the model that serves now")
+    parser.add_argument("--champion-sha256", help="the registry's record of that folder")
     options = parser.parse_args(arguments)
     if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
         print(f"--out {options.out}: exists and is not an empty folder", file=sys.stderr)
         return 2
+    runs: dict[Unit, Run] = {}
     try:
-        model = train(newest_by_submission(read_jsonl(options.input), HISTORY_ROWS_MAX), seed=options.seed)
+        rows = newest_by_submission(read_jsonl(options.input), HISTORY_ROWS_MAX)
+        model = train(rows, seed=options.seed, on_tested=runs.__setitem__ if options.sheet else None)
     except (RowError, OSError) as error:
         print(f"--input: {error}", file=sys.stderr)
         return 2
     except TrainingError as error:
         print(error, file=sys.stderr)
         return 1
+    if options.sheet:
+        champion = _champion(options.champion, options.champion_sha256)
+        replay_sheet.write_sheet(options.sheet, model, runs, champion, options.sheet_jobs)
     digest = artifacts.save(model, options.out)
     champions = {unit.value: head.champion for unit, head in model.heads.items()}
     result = {"version": model.version, "sha256": digest, "promotable": model.promotable, "champions": champions}

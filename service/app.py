@@ -133,7 +133,7 @@ class Service:
         self.predictor = LivePredictor()
         self.engine = self._engine([self.recorder] if self.shadow is None else [self.recorder, self.shadow])
         self._warm()
-        self.trainer = Trainer(self.database, settings, self.predictor, self.clock.now_s)
+        self.trainer = Trainer(self.database, settings, self.predictor, self.clock.now_s, self.cluster)
         self.trainer.recover()
         stack.callback(self.trainer.close)
         self.scheduler = BackgroundScheduler(timezone="UTC")

@@ -252,6 +252,18 @@ class Settings(BaseSettings):
     retrain_timeout_s: float = _between(
         900.0, 1.0, _DAY_S, "A training that takes longer is stopped and the old model stays; normal is under a minute."
     )
+    retrain_memory_bytes_max: int = _between(
+        2048 * _MIB,
+        512 * _MIB,
+        1024 * 1024 * _MIB,
+        "Address space of a training; one that needs more fails and the old model stays. 40,000 jobs take half of it.",
+    )
+    retrain_replay_jobs_max: int = _between(
+        2000,
+        0,
+        5000,
+        "Newest tested jobs that are replayed under old and new model before one is promoted; 0 leaves it to the gate.",
+    )
 
     # What it keeps, and for how long.
     cycles_kept_s: float = _between(

@@ -1,40 +1,56 @@
-"""Training as a scheduled job: export labels, train in a process of its own, register, promote, swap.
+"""Training as a scheduled job: export labels, train in a process of its own, replay, register, promote, swap.
 
 The old champion stays whatever goes wrong here, and nothing is trained inside the service's process.
 """
 
+import json
 import logging
-import os
+import pickle
 import shutil
-import subprocess
-import sys
+import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import func, insert, select, update
-
+from policies.model.cluster import Cluster
+from predictor import artifacts
 from predictor.errors import ArtifactError
 from predictor.registry import ModelState, ModelVersion, load_version
 from predictor.rows import rows_to_jsonl
 from predictor.serving import LivePredictor
 from predictor.train_process import load_result
+from service.db import leases
 from service.db.history import ended_jobs
 from service.db.session import Database
-from service.db.tables import HistoryRow, ModelVersionRow, TrainingRunRow, table
 from service.settings import Settings
+from service.sim.experiment import SimulationOptions
+from service.startup import configured_options
+from service.tasks import model_records
+from service.tasks.bounded import BoundedRunner, Bounds, Closed
+from service.tasks.promotion import decide
+from service.tasks.replay_models import Setup
 
 logger = logging.getLogger(__name__)
 
-LABELS_GROWTH_RATIO = 1.1
-"""A retraining before its time is due when the labels have grown by this factor."""
+LABELS_GROWTH_RATIO = 0.1
+"""A retraining before its time is due when so many of what the last one learnt from have ended since."""
+
+NEW_LABELS_MIN = 20
+"""Ended jobs without which a retraining could only repeat the last one."""
+
+DRIFT_PAUSE_S = 3600.0
+"""Between the trainings that a standing drift alarm asks for: jobs have to end before anything new can be learnt."""
+
+TRAINING_LEASE = "training"
+
+_LEASE_GRACE_S = 60.0
 
 _TOO_LITTLE = 1
 """Exit code of the training process where there is too little to learn from."""
-
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 class TrainingUnderWay(RuntimeError):
@@ -54,65 +70,90 @@ class _Outcome:
 _STOPPED = _Outcome("stopped", "the service was shut down")
 
 
+class _Ended(Exception):
+    """A training that ends without a model."""
+
+    def __init__(self, word: str, detail: str) -> None:
+        super().__init__(detail)
+        self.outcome = _Outcome(word, detail)
+
+
 class Trainer:
-    """Trains and promotes. ``start`` runs in a thread of its own; at most one training is under way."""
+    """Trains and promotes. ``start`` runs in a thread of its own; at most one training of a database is under way."""
 
     def __init__(
-        self, database: Database, settings: Settings, predictor: LivePredictor, now_s: Callable[[], float]
+        self,
+        database: Database,
+        settings: Settings,
+        predictor: LivePredictor,
+        now_s: Callable[[], float],
+        cluster: Cluster,
     ) -> None:
         self._database = database
         self._settings = settings
         self._predictor = predictor
         self._now_s = now_s
+        self._cluster = cluster
         self._models = settings.data_dir / "models"
         self._busy = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
+        self._runner = BoundedRunner()
         self._thread: threading.Thread | None = None
-        self._closing = threading.Event()
-        self._launching = threading.Lock()
-        self._labels_trained = 0
+        self._labels_seen = 0
+        self._rows_trained = 0
         self._last_started_s: float | None = None
 
     def recover(self) -> None:
         """At start: close the runs of a service that died, and take the champion back."""
-        runs = table(TrainingRunRow)
-        lost = update(runs).where(runs.c.outcome.is_(None)).values(outcome="lost", ended_at_s=self._now_s())
-        with self._database.writing() as session:
-            session.connection().execute(lost)
-        champion = self._row(state=ModelState.CHAMPION)
+        model_records.close_lost_runs(self._database, self._now_s())
+        for draft in (*self._models.glob("run-*.work"), *self._models.glob(".run-*")):
+            # What a training left behind that was killed together with its service.
+            shutil.rmtree(draft, ignore_errors=True)
+        champion = model_records.find_version(self._database, state=ModelState.CHAMPION)
         if champion is not None:
             try:
                 self._predictor.use(load_version(champion))
-                self._labels_trained = champion.rows
+                self._labels_seen = model_records.label_count(self._database, until_s=champion.trained_until_s)
+                self._rows_trained = champion.rows
                 self._last_started_s = champion.trained_until_s
             except ArtifactError as error:
                 logger.warning("champion %s is refused, a new one will be trained: %s", champion.id, error)
-                self._set_state(champion.id, ModelState.RETIRED)
+                model_records.retire(self._database, champion.id)
 
-    def due(self) -> bool:
-        """Whether a training should start by itself."""
-        labels = self._labels()
+    def due(self) -> str:
+        """Why a training should start by itself; empty where none should."""
+        labels = model_records.label_count(self._database)
         if labels < self._settings.retrain_jobs_min:
-            return False
-        if self._last_started_s is None or self._now_s() - self._last_started_s >= self._settings.retrain_period_s:
-            return True
-        return labels >= self._labels_trained * LABELS_GROWTH_RATIO and labels > self._labels_trained + 20
+            return ""
+        if self._last_started_s is None:
+            return "first training"
+        new, pause_s = labels - self._labels_seen, self._now_s() - self._last_started_s
+        if pause_s >= self._settings.retrain_period_s:
+            return "it was time"
+        if new < NEW_LABELS_MIN:
+            return ""
+        if new >= LABELS_GROWTH_RATIO * self._rows_trained:
+            return f"{new:,} new labels"
+        drifting = [unit for unit, alarm in self._predictor.status().drifting.items() if alarm]
+        return f"drift of {', '.join(sorted(drifting))}" if drifting and pause_s >= DRIFT_PAUSE_S else ""
 
     def run_if_due(self) -> None:
         """The scheduled job."""
-        if self.due():
+        reason = self.due()
+        if reason:
             try:
-                self.start()
-            except TrainingUnderWay:
-                logger.info("a training is under way already")
+                self.start(reason)
+            except TrainingUnderWay as error:
+                logger.info("no training although there is reason for one (%s): %s", reason, error)
 
-    def start(self) -> int:
+    def start(self, reason: str = "asked for") -> int:
         """Start a training in the background; returns the run's id. Raises :class:`TrainingUnderWay`."""
         if not self._busy.acquire(blocking=False):
             raise TrainingUnderWay("a training is under way")
         try:
-            run = self._open_run()
-            self._thread = threading.Thread(target=self._train, args=(run,), name="training", daemon=True)
+            lease = self._lease()
+            run = model_records.open_run(self._database, self._now_s(), reason)
+            logger.info("training %s starts: %s", run, reason)
+            self._thread = threading.Thread(target=self._train, args=(run, lease), name="training", daemon=True)
             self._thread.start()
         except BaseException:
             self._busy.release()
@@ -121,7 +162,7 @@ class Trainer:
 
     def promote(self, model_id: str) -> None:
         """Make a model the champion. Raises :class:`UnknownModel`."""
-        version = self._row(model_id=model_id)
+        version = model_records.find_version(self._database, model_id=model_id)
         if version is None:
             raise UnknownModel(f"there is no model {model_id!r}")
         try:
@@ -129,169 +170,137 @@ class Trainer:
         except ArtifactError as error:
             raise UnknownModel(f"model {model_id!r} cannot be used: {error}") from error
         self._predictor.use(model)
-        self._crown(version.id)
+        model_records.crown(self._database, version.id)
 
     def close(self) -> None:
         """End a training that is under way, and wait until its run is closed as stopped. Nothing starts afterwards."""
-        with self._launching:
-            self._closing.set()
-            if self._process is not None:
-                self._process.kill()
+        self._runner.close()
         if self._thread is not None:
             self._thread.join()
 
     # One training.
 
-    def _train(self, run: int) -> None:
+    def _lease(self) -> leases.Lease:
+        """The database is trained on by one service at a time, also while one takes over from another."""
+        holder = f"{socket.gethostname()}:{self._settings.data_dir}"
+        lease = leases.acquire(
+            self._database, TRAINING_LEASE, holder, self._settings.retrain_timeout_s + _LEASE_GRACE_S
+        )
+        if lease is None:
+            raise TrainingUnderWay("another service trains on this database")
+        return lease
+
+    def _train(self, run: int, lease: leases.Lease) -> None:
         try:
-            outcome = self._attempt(run)
+            outcome = self._attempt(run, lease)
+        except _Ended as ended:
+            outcome = ended.outcome
+        except Closed:
+            outcome = _STOPPED
         except Exception as error:
             logger.exception("training %s failed", run)
             outcome = _Outcome("failed", str(error))
+        try:
+            logger.info("training %s: %s %s", run, outcome.word, outcome.detail)
+            model_records.close_run(self._database, run, self._now_s(), outcome.word, outcome.detail)
+            leases.release(self._database, lease)
         finally:
-            self._process = None
             self._busy.release()
-        self._close_run(run, outcome)
 
-    def _attempt(self, run: int) -> _Outcome:
+    def _attempt(self, run: int, lease: leases.Lease) -> _Outcome:
         self._last_started_s = self._now_s()
+        deadline_s = time.monotonic() + self._settings.retrain_timeout_s
         self._models.mkdir(mode=0o700, exist_ok=True)
-        work = self._models / f"run-{run}-{uuid.uuid4().hex[:8]}"
-        rows_file = work.with_suffix(".jsonl.gz")
+        name = f"run-{run}-{uuid.uuid4().hex[:8]}"
+        work, out = self._models / f"{name}.work", self._models / name
+        work.mkdir(mode=0o700)
         try:
-            rows = rows_to_jsonl(rows_file, ended_jobs(self._database, newest=self._settings.retrain_rows_max))
-            self._labels_trained = rows
-            failure = self._run_process(run, rows_file, work)
-            if failure is not None:
-                shutil.rmtree(work, ignore_errors=True)
-                return failure
-            return self._register(load_result(work))
+            version = self._fit(run, work, out, deadline_s)
+            outcome, version = self._judge(version, work, deadline_s)
+            if leases.renew(self._database, lease, _LEASE_GRACE_S) is None:
+                raise _Ended("failed", "another service has taken over; its champion stays")
+            self._register(version, promoted=outcome.word == "promoted")
+            return outcome
+        except BaseException:
+            shutil.rmtree(out, ignore_errors=True)
+            raise
         finally:
-            rows_file.unlink(missing_ok=True)
+            shutil.rmtree(work, ignore_errors=True)
 
-    def _run_process(self, run: int, rows_file: Path, out: Path) -> _Outcome | None:
-        """The training process; None if it left a model."""
-        command = [sys.executable, "-m", "predictor.train_process", "--input", str(rows_file), "--out", str(out)]
-        with self._launching:
-            # Either the close that comes now sees the process, or the process is never made.
-            if self._closing.is_set():
-                return _STOPPED
-            process = self._process = subprocess.Popen(
-                [*command, "--seed", str(run)],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                stdin=subprocess.DEVNULL,
-                text=True,
-                env={**os.environ, **_ONE_THREAD},
-                start_new_session=True,
-            )
-        self._note_pid(run, process.pid)
-        try:
-            _, said = process.communicate(timeout=self._settings.retrain_timeout_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            return _Outcome("timeout", f"stopped after {self._settings.retrain_timeout_s:g} s (retrain_timeout_s)")
-        if self._closing.is_set():
-            return _STOPPED
-        if process.returncode == 0:
-            return None
-        detail = said.strip().splitlines()[-1] if said.strip() else f"exit code {process.returncode}"
-        return _Outcome("too_little" if process.returncode == _TOO_LITTLE else "failed", detail)
+    def _fit(self, run: int, work: Path, out: Path, deadline_s: float) -> ModelVersion:
+        rows_file = work / "rows.jsonl.gz"
+        self._labels_seen = model_records.label_count(self._database)
+        newest = self._settings.retrain_rows_max
+        self._rows_trained = rows_to_jsonl(rows_file, ended_jobs(self._database, newest=newest))
+        arguments = ["--input", str(rows_file), "--out", str(out), "--seed", str(run)]
+        if self._settings.retrain_replay_jobs_max:
+            arguments += ["--sheet", str(work / "sheet.jsonl.gz")]
+            arguments += ["--sheet-jobs", str(self._settings.retrain_replay_jobs_max), *self._champion_arguments()]
+        bounds = self._bounds(deadline_s)
+        pid = self._runner.start("predictor.train_process", arguments, bounds)
+        model_records.note_pid(self._database, run, pid)
+        ended = self._runner.wait(bounds.wall_s)
+        if ended.limit:
+            raise _Ended("timeout" if ended.timed_out else "failed", f"{ended.limit}; the old champion stays")
+        if ended.code != 0:
+            raise _Ended("too_little" if ended.code == _TOO_LITTLE else "failed", ended.last_line)
+        return load_result(out)
 
-    def _register(self, version: ModelVersion) -> _Outcome:
-        self._insert(version)
+    def _champion_arguments(self) -> list[str]:
+        champion = model_records.find_version(self._database, state=ModelState.CHAMPION)
+        if champion is None:
+            return []
+        return ["--champion", champion.path, "--champion-sha256", champion.sha256]
+
+    def _bounds(self, deadline_s: float) -> Bounds:
+        left_s = max(1.0, deadline_s - time.monotonic())
+        # On its one thread it cannot need more processor time than there is real time.
+        return Bounds(left_s, left_s, self._settings.retrain_memory_bytes_max)
+
+    def _judge(self, version: ModelVersion, work: Path, deadline_s: float) -> tuple[_Outcome, ModelVersion]:
+        """The gate, then the replay. A replay that fails leaves the choice to the gate, and says so."""
         if not version.promotable:
-            return _Outcome("not_promoted", f"{version.id}: no model passed the gate; the old champion stays")
-        # Serving comes first: whoever sees the champion's row may count on its predictions.
-        self._predictor.use(load_version(version))
-        self._crown(version.id)
-        return _Outcome("promoted", f"{version.id} ({version.kind}) from {version.rows} ended jobs")
+            return _Outcome("not_promoted", f"{version.id}: no model passed the gate; the old champion stays"), version
+        if not self._settings.retrain_replay_jobs_max:
+            return _Outcome("promoted", _described(version)), version
+        rehearsal = self._rehearse(work, deadline_s)
+        if "mean_jct_s" not in rehearsal:
+            detail = f"{_described(version)}; no replay: {rehearsal['failed']}"
+            return _Outcome("promoted", detail), _with_replay(version, rehearsal)
+        decision = decide(version, rehearsal)
+        if decision.promoted:
+            artifacts.choose(Path(version.path), decision.champions)
+            version = load_result(Path(version.path))
+            outcome = _Outcome("promoted", f"{_described(version)}; {decision.detail}")
+        else:
+            outcome = _Outcome("not_promoted", f"{version.id}: {decision.detail}; what serves now stays")
+        return outcome, _with_replay(version, {**rehearsal, "verdict": decision.detail})
 
-    # Rows.
+    def _rehearse(self, work: Path, deadline_s: float) -> dict[str, Any]:
+        settings = self._settings
+        options = SimulationOptions(checkpoint_s=settings.checkpoint_s, restart_s=settings.restart_s)
+        setup = Setup(settings.policy, configured_options(settings), self._cluster, options)
+        (work / "setup").write_bytes(pickle.dumps(setup))
+        files = [str(work / name) for name in ("sheet.jsonl.gz", "setup", "replay.json")]
+        ended = self._runner.run("service.tasks.replay_models", files, self._bounds(deadline_s))
+        if ended.limit or ended.code != 0:
+            reason = ended.limit or ended.last_line
+            logger.warning("the replay under the candidates failed: %s", reason)
+            return {"failed": reason}
+        found: dict[str, Any] = json.loads((work / "replay.json").read_text(encoding="utf-8"))
+        return found
 
-    def _labels(self) -> int:
-        history = table(HistoryRow)
-        with self._database.reading() as session:
-            counted = session.connection().execute(
-                select(func.count()).select_from(history).where(history.c.service_s > 0.0)
-            )
-            return int(counted.scalar_one())
+    def _register(self, version: ModelVersion, *, promoted: bool) -> None:
+        model_records.insert_version(self._database, version, self._now_s())
+        if promoted:
+            # Serving comes first: whoever sees the champion's row may count on its predictions.
+            self._predictor.use(load_version(version))
+            model_records.crown(self._database, version.id)
 
-    def _open_run(self) -> int:
-        statement = insert(table(TrainingRunRow)).returning(table(TrainingRunRow).c.id)
-        with self._database.writing() as session:
-            return int(session.connection().execute(statement, {"started_at_s": self._now_s()}).scalar_one())
 
-    def _note_pid(self, run: int, pid: int) -> None:
-        runs = table(TrainingRunRow)
-        with self._database.writing() as session:
-            session.connection().execute(update(runs).where(runs.c.id == run).values(pid=pid))
+def _described(version: ModelVersion) -> str:
+    return f"{version.id} ({version.kind}) from {version.rows:,} ended jobs"
 
-    def _close_run(self, run: int, outcome: _Outcome) -> None:
-        logger.info("training %s: %s %s", run, outcome.word, outcome.detail)
-        runs = table(TrainingRunRow)
-        values = {"outcome": outcome.word, "detail": outcome.detail, "ended_at_s": self._now_s()}
-        with self._database.writing() as session:
-            session.connection().execute(update(runs).where(runs.c.id == run).values(**values))
 
-    def _insert(self, version: ModelVersion) -> None:
-        values = {
-            "id": version.id,
-            "kind": version.kind,
-            "state": ModelState.CANDIDATE.value,
-            "trained_until_s": version.trained_until_s,
-            "rows": version.rows,
-            "feature_schema": version.feature_schema,
-            "libraries": dict(version.libraries),
-            "metrics": dict(version.metrics),
-            "sha256": version.sha256,
-            "path": version.path,
-            "created_at_s": self._now_s(),
-        }
-        models = table(ModelVersionRow)
-        with self._database.writing() as session:
-            connection = session.connection()
-            # Training on equal rows with an equal seed gives an equal model: the newer files take the older's place.
-            if connection.execute(select(models.c.id).where(models.c.id == version.id)).first() is None:
-                connection.execute(insert(models), values)
-            else:
-                connection.execute(update(models).where(models.c.id == version.id).values(**values))
-
-    def _crown(self, model_id: str) -> None:
-        models = table(ModelVersionRow)
-        with self._database.writing() as session:
-            connection = session.connection()
-            former = (models.c.state == ModelState.CHAMPION.value) & (models.c.id != model_id)
-            connection.execute(update(models).where(former).values(state=ModelState.RETIRED.value))
-            connection.execute(update(models).where(models.c.id == model_id).values(state=ModelState.CHAMPION.value))
-
-    def _set_state(self, model_id: str, state: ModelState) -> None:
-        models = table(ModelVersionRow)
-        with self._database.writing() as session:
-            session.connection().execute(update(models).where(models.c.id == model_id).values(state=state.value))
-
-    def _row(self, *, model_id: str | None = None, state: ModelState | None = None) -> ModelVersion | None:
-        models = table(ModelVersionRow)
-        statement = select(models)
-        if model_id is not None:
-            statement = statement.where(models.c.id == model_id)
-        if state is not None:
-            statement = statement.where(models.c.state == state.value)
-        with self._database.reading() as session:
-            row = session.connection().execute(statement).mappings().first()
-        if row is None:
-            return None
-        return ModelVersion(
-            id=row["id"],
-            kind=row["kind"],
-            trained_until_s=row["trained_until_s"],
-            rows=row["rows"],
-            feature_schema=row["feature_schema"],
-            libraries=row["libraries"],
-            metrics=row["metrics"],
-            sha256=row["sha256"],
-            path=row["path"],
-            promotable=True,
-            state=ModelState(row["state"]),
-        )
+def _with_replay(version: ModelVersion, rehearsal: dict[str, Any]) -> ModelVersion:
+    return replace(version, metrics={**version.metrics, "replay": rehearsal})

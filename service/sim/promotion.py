@@ -1,0 +1,85 @@
+"""The last weeks once more, in the simulator, under each candidate: whose answers would have scheduled best?
+
+The jobs, what was said of them, and nothing else differ from a production run: the service's own cluster, policy and costs. What
+counts is the mean completion time; how right a prediction was has been judged before.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from policies.base import Policy
+from policies.model.cluster import Cluster
+from policies.model.estimate import Estimate, Unit
+from service.sim.experiment import SimulationOptions, run_jobs
+from service.sim.jobs import SimJob, SimJobs, prepare
+from service.sim.workloads.model import Workload, WorkloadJob
+
+if TYPE_CHECKING:
+    from predictor.replay_sheet import SheetJob
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """Mean completion time in seconds per arm, over the same ``jobs`` jobs; ``skipped`` could not run on this cluster."""
+
+    policy: str
+    jobs: int
+    skipped: int
+    mean_jct_s: Mapping[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        return {
+            "policy": self.policy,
+            "jobs": self.jobs,
+            "skipped": self.skipped,
+            "mean_jct_s": {arm: round(value, 3) for arm, value in self.mean_jct_s.items()},
+        }
+
+
+def rehearse(
+    sheet: Sequence["SheetJob"], cluster: Cluster, make: Callable[[], Policy[Any]], options: SimulationOptions
+) -> Rehearsal:
+    """Replay the jobs of a sheet once for each of its arms. Deterministic. Raises ValueError for a sheet without jobs."""
+    if not sheet:
+        raise ValueError("there are no jobs to replay")
+    start_s = min(job.row.submission.submitted_at_s for job in sheet)
+    rows = Workload("replay", tuple(_row(job, start_s) for job in sheet))
+    # The past may have needed servers that are gone.
+    prepared = prepare(rows, cluster, checkpoint_period_s=options.checkpoint_period_s, skip_invalid=True)
+    if not prepared.jobs:
+        raise ValueError("no job of the replay fits the cluster as it is now")
+    said = {str(job.row.submission.job): job for job in sheet}
+    mean_jct_s = {}
+    for arm in sheet[0].said:
+        jobs = [_predicted(job, said[job.row.job_id], arm) for job in prepared.jobs]
+        run = run_jobs(SimJobs(jobs, prepared.skipped), cluster, make(), "recorded", options)
+        spans_s = [outcome.finish_time_s - outcome.submit_time_s for outcome in run.outcomes]
+        mean_jct_s[arm] = sum(spans_s) / len(spans_s)
+    return Rehearsal(make().name, len(prepared.jobs), prepared.skipped, mean_jct_s)
+
+
+def _row(job: "SheetJob", start_s: float) -> WorkloadJob:
+    of = job.row.submission
+    return WorkloadJob(
+        job_id=str(of.job),
+        submit_time_s=of.submitted_at_s - start_s,
+        gpus=of.gpus,
+        duration_s=job.row.service_s,
+        user=of.user,
+        project=of.project,
+        name=of.name,
+        iterations=max(1, round(job.row.iterations)) if job.row.iterations is not None else None,
+        walltime_s=of.walltime_s,
+        gpu_type=of.gpu_type,
+    )
+
+
+def _predicted(job: SimJob, said: "SheetJob", arm: str) -> SimJob:
+    per_unit_s = 1.0
+    if said.unit is Unit.ITERATIONS and job.iterations is not None:
+        # Its speed is known from its first reports on; what is judged here is the total.
+        per_unit_s = job.row.duration_s / job.iterations
+    estimate = Estimate(tuple(said.said[arm]), said.unit, arm, seconds_per_unit=per_unit_s)
+    return replace(job, predicted=estimate)

@@ -1,0 +1,123 @@
+"""What the database knows of models and of training runs: plain statements, each a transaction of its own."""
+
+from sqlalchemy import func, insert, select, update
+
+from predictor.registry import ModelState, ModelVersion
+from service.db.session import Database
+from service.db.tables import HistoryRow, ModelVersionRow, TrainingRunRow, table
+
+
+def label_count(database: Database, *, until_s: float | None = None) -> int:
+    """Jobs that can be learnt from: they ended (by ``until_s``) after they had run."""
+    history = table(HistoryRow)
+    counted = select(func.count()).select_from(history).where(history.c.service_s > 0.0)
+    if until_s is not None:
+        counted = counted.where(history.c.ended_at_s <= until_s)
+    with database.reading() as session:
+        return int(session.connection().execute(counted).scalar_one())
+
+
+def open_run(database: Database, now_s: float, trigger: str) -> int:
+    """A training begins; returns its number. Until it ends, its detail says what set it off."""
+    runs = table(TrainingRunRow)
+    with database.writing() as session:
+        statement = insert(runs).returning(runs.c.id)
+        return int(session.connection().execute(statement, {"started_at_s": now_s, "detail": trigger}).scalar_one())
+
+
+def note_pid(database: Database, run: int, pid: int) -> None:
+    """The process that is at work for a run."""
+    _set_run(database, run, pid=pid)
+
+
+def close_run(database: Database, run: int, now_s: float, outcome: str, detail: str) -> None:
+    """A training has ended."""
+    _set_run(database, run, outcome=outcome, detail=detail, ended_at_s=now_s)
+
+
+def close_lost_runs(database: Database, now_s: float) -> None:
+    """The runs of a service that died have ended too."""
+    runs = table(TrainingRunRow)
+    values = {"outcome": "lost", "detail": "the service ended while it trained", "ended_at_s": now_s}
+    with database.writing() as session:
+        session.connection().execute(update(runs).where(runs.c.outcome.is_(None)).values(**values))
+
+
+def _set_run(database: Database, run: int, **values: object) -> None:
+    runs = table(TrainingRunRow)
+    with database.writing() as session:
+        session.connection().execute(update(runs).where(runs.c.id == run).values(**values))
+
+
+def insert_version(database: Database, version: ModelVersion, now_s: float) -> None:
+    """Put a model on record, as a candidate.
+
+    Training on equal rows with an equal seed gives an equal model: the newer files take the older's place.
+    """
+    values = {
+        "id": version.id,
+        "kind": version.kind,
+        "state": ModelState.CANDIDATE.value,
+        "trained_until_s": version.trained_until_s,
+        "rows": version.rows,
+        "feature_schema": version.feature_schema,
+        "libraries": dict(version.libraries),
+        "metrics": dict(version.metrics),
+        "sha256": version.sha256,
+        "path": version.path,
+        "created_at_s": now_s,
+    }
+    models = table(ModelVersionRow)
+    with database.writing() as session:
+        connection = session.connection()
+        if connection.execute(select(models.c.id).where(models.c.id == version.id)).first() is None:
+            connection.execute(insert(models), values)
+        else:
+            connection.execute(update(models).where(models.c.id == version.id).values(**values))
+
+
+def crown(database: Database, model_id: str) -> None:
+    """Make it the champion; the former one retires in the same transaction."""
+    models = table(ModelVersionRow)
+    with database.writing() as session:
+        connection = session.connection()
+        former = (models.c.state == ModelState.CHAMPION.value) & (models.c.id != model_id)
+        connection.execute(update(models).where(former).values(state=ModelState.RETIRED.value))
+        connection.execute(update(models).where(models.c.id == model_id).values(state=ModelState.CHAMPION.value))
+
+
+def retire(database: Database, model_id: str) -> None:
+    """It serves no more."""
+    models = table(ModelVersionRow)
+    with database.writing() as session:
+        statement = update(models).where(models.c.id == model_id).values(state=ModelState.RETIRED.value)
+        session.connection().execute(statement)
+
+
+def find_version(
+    database: Database, *, model_id: str | None = None, state: ModelState | None = None
+) -> ModelVersion | None:
+    """A model by its id or its state."""
+    models = table(ModelVersionRow)
+    statement = select(models)
+    if model_id is not None:
+        statement = statement.where(models.c.id == model_id)
+    if state is not None:
+        statement = statement.where(models.c.state == state.value)
+    with database.reading() as session:
+        row = session.connection().execute(statement).mappings().first()
+    if row is None:
+        return None
+    return ModelVersion(
+        id=row["id"],
+        kind=row["kind"],
+        trained_until_s=row["trained_until_s"],
+        rows=row["rows"],
+        feature_schema=row["feature_schema"],
+        libraries=row["libraries"],
+        metrics=row["metrics"],
+        sha256=row["sha256"],
+        path=row["path"],
+        promotable=True,
+        state=ModelState(row["state"]),
+    )

@@ -1,0 +1,55 @@
+"""Whether a model that was just trained takes the champion's place: the gates first, then the completion time in a replay."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from policies.model.estimate import Unit
+from predictor.registry import ModelVersion
+from predictor.replay_sheet import BASELINES, CHAMPION
+
+JCT_RATIO_MAX: Final = 1.01
+"""A new model may schedule worse by this: two runs of a simulator with as good predictions differ by as much."""
+TIE_RATIO: Final = 1.005
+"""Kinds whose completion times are this close are told apart by the pinball loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """``champions`` of each head, if the model is promoted; ``detail`` in words for the run's record."""
+
+    promoted: bool
+    champions: Mapping[Unit, str]
+    detail: str
+
+
+def decide(version: ModelVersion, rehearsal: Mapping[str, Any]) -> Decision:
+    """Choose among the kinds that passed the gate by their mean completion time in the replay, then hold the best against
+    what serves now and against serving no model at all.
+    """
+    jct_s: Mapping[str, float] = rehearsal["mean_jct_s"]
+    kinds = [arm for arm in jct_s if arm not in (BASELINES, CHAMPION)]
+    best_s = min(jct_s[kind] for kind in kinds)
+    close = [kind for kind in kinds if jct_s[kind] <= TIE_RATIO * best_s]
+    kind = min(close, key=lambda each: (_pinball(version, each), each))
+    rivals = {name: jct_s[arm] for arm, name in _RIVALS.items() if arm in jct_s}
+    promoted = all(jct_s[kind] <= JCT_RATIO_MAX * rival_s for rival_s in rivals.values())
+    against = " and ".join(f"{rival_s:,.0f} s of {name}" for name, rival_s in rivals.items())
+    detail = f"JCT {jct_s[kind]:,.0f} s with {kind} against {against}, replaying {rehearsal['jobs']:,} jobs"
+    champions = {Unit(unit): kind for unit in version.metrics if _passed(version, unit, kind)}
+    return Decision(promoted, champions, detail)
+
+
+_RIVALS: Final = {CHAMPION: "the champion", BASELINES: "the baselines alone"}
+
+
+def _passed(version: ModelVersion, unit: str, kind: str) -> bool:
+    return any(each["kind"] == kind and each["passed"] for each in version.metrics[unit]["verdicts"])
+
+
+def _pinball(version: ModelVersion, kind: str) -> float:
+    """Mean pinball loss over the heads in which the kind passed."""
+    losses = [
+        head["models"][kind]["pinball_log"] for unit, head in version.metrics.items() if _passed(version, unit, kind)
+    ]
+    return float(sum(losses) / len(losses))

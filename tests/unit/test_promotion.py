@@ -1,0 +1,88 @@
+"""Who is promoted: the replay of the tested jobs, and what is made of its completion times."""
+
+from typing import Any
+
+import pytest
+
+from policies.model.cluster import Cluster, Server
+from policies.model.estimate import Unit
+from policies.registry import make_policy
+from predictor.registry import ModelVersion
+from predictor.replay_sheet import SheetJob
+from predictor.rows import EndedRow, Submission
+from service.sim.experiment import SimulationOptions
+from service.sim.promotion import rehearse
+from service.tasks.promotion import decide
+
+ONE_GPU = Cluster("one", (Server("s0", 1),))
+FREE = SimulationOptions(restart_s=0.0)
+
+
+def _job(job: int, service_s: float, said: dict[str, float], unit: Unit = Unit.SERVICE_S, gpus: int = 1) -> SheetJob:
+    submission = Submission(job, "ada", "", "p", gpus, submitted_at_s=1000.0)
+    iterations = service_s * 2.0 if unit is Unit.ITERATIONS else None
+    row = EndedRow(submission, 5000.0, iterations, service_s)
+    return SheetJob(row, unit, {arm: [point] * 32 for arm, point in said.items()})
+
+
+@pytest.mark.parametrize("unit", [Unit.SERVICE_S, Unit.ITERATIONS])
+def test_each_arm_is_served_its_own_answers(unit: Unit) -> None:
+    """One GPU, three jobs at once. Right: 1, 1 + 5, 1 + 5 + 10 s. Upside down: 10, 10 + 5, 10 + 5 + 1 s."""
+    scale = 2.0 if unit is Unit.ITERATIONS else 1.0
+    sheet = [
+        _job(number, service_s, {"right": service_s * scale, "wrong": scale * 100.0 / service_s}, unit)
+        for number, service_s in enumerate((10.0, 5.0, 1.0))
+    ]
+    found = rehearse(sheet, ONE_GPU, lambda: make_policy("sjf", {}), FREE)
+    assert found.mean_jct_s == pytest.approx({"right": 23.0 / 3.0, "wrong": 41.0 / 3.0})
+    assert (found.jobs, found.skipped, found.policy) == (3, 0, "sjf")
+    assert found.to_json()["mean_jct_s"] == {"right": 7.667, "wrong": 13.667}
+
+
+def test_jobs_that_need_servers_which_are_gone_are_left_out() -> None:
+    sheet = [_job(1, 10.0, {"a": 10.0}), _job(2, 10.0, {"a": 10.0}, gpus=8)]
+    found = rehearse(sheet, ONE_GPU, lambda: make_policy("fifo", {}), FREE)
+    assert (found.jobs, found.skipped, found.mean_jct_s) == (1, 1, {"a": 10.0})
+    with pytest.raises(ValueError, match="no job of the replay fits"):
+        rehearse(sheet[1:], ONE_GPU, lambda: make_policy("fifo", {}), FREE)
+    with pytest.raises(ValueError, match="no jobs to replay"):
+        rehearse([], ONE_GPU, lambda: make_policy("fifo", {}), FREE)
+
+
+def _version(**passed: float) -> ModelVersion:
+    """A model with one head in which these kinds passed the gate, with their pinball losses."""
+    verdicts = [{"kind": kind, "passed": True} for kind in passed] + [{"kind": "random_forest", "passed": False}]
+    models: dict[str, Any] = {kind: {"pinball_log": loss} for kind, loss in passed.items()}
+    metrics = {"service_s": {"verdicts": verdicts, "models": models}}
+    return ModelVersion("m-1", "", 0.0, 10, "", {}, metrics, "", "", promotable=True)
+
+
+def _decide(version: ModelVersion, **jct_s: float) -> tuple[bool, str]:
+    decision = decide(version, {"jobs": 2000, "mean_jct_s": jct_s})
+    assert set(decision.champions) == {Unit.SERVICE_S}
+    return decision.promoted, decision.champions[Unit.SERVICE_S]
+
+
+BOTH = _version(blend=0.20, xgboost=0.21)
+
+
+def test_the_completion_time_decides_among_the_kinds_that_passed() -> None:
+    assert _decide(BOTH, baselines=1400.0, blend=1300.0, xgboost=1200.0) == (True, "xgboost")
+
+
+def test_as_good_completion_times_leave_it_to_the_pinball_loss() -> None:
+    assert _decide(BOTH, baselines=1400.0, blend=1204.0, xgboost=1200.0) == (True, "blend")
+    assert _decide(BOTH, baselines=1400.0, blend=1207.0, xgboost=1200.0) == (True, "xgboost")
+
+
+def test_whoever_schedules_worse_than_what_serves_is_not_promoted() -> None:
+    assert _decide(BOTH, baselines=1400.0, champion=1180.0, blend=1300.0, xgboost=1200.0) == (False, "xgboost")
+    assert _decide(BOTH, baselines=1400.0, champion=1190.0, blend=1300.0, xgboost=1200.0) == (True, "xgboost")
+    assert _decide(BOTH, baselines=1100.0, champion=1300.0, blend=1300.0, xgboost=1200.0) == (False, "xgboost")
+
+
+def test_the_decision_says_its_numbers() -> None:
+    decision = decide(BOTH, {"jobs": 2000, "mean_jct_s": {"baselines": 1400.0, "champion": 1300.0, "blend": 1234.4}})
+    assert decision.detail == (
+        "JCT 1,234 s with blend against 1,300 s of the champion and 1,400 s of the baselines alone, replaying 2,000 jobs"
+    )
