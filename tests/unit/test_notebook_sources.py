@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import delete, insert, select
 
 from policies.registry import make_policy
 from service.api.app import create_app
@@ -13,6 +15,7 @@ from service.db.migrate import upgrade
 from service.db.servers import enroll
 from service.db.session import open_database
 from service.db.store import SqlStore
+from service.db.tables import PredictionRow, table
 from service.notebooks import SourceError, by_history, open_source, score, sources
 from service.notebooks.live import LiveSource
 from service.notebooks.sources import Source
@@ -95,6 +98,22 @@ def test_the_database_tells_more(world: World) -> None:
     assert (list(bare.points), dict(bare.others)) == ([], {})
 
 
+def test_what_was_said_first_counts(world: World) -> None:
+    """A job that was predicted again, and better, is scored as it was when it came."""
+    before = told(stored(world))
+    rows = table(PredictionRow)
+    with world.database.writing() as session:
+        connection = session.connection()
+        again = dict(connection.execute(select(rows).where(rows.c.job_id == 30)).mappings().one())
+        del again["id"]
+        number = connection.execute(insert(rows).values(again | {"p50": again["actual"]})).inserted_primary_key[0]
+    try:
+        assert told(stored(world)) == told(live(world)) == before
+    finally:
+        with world.database.writing() as session:
+            session.connection().execute(delete(rows).where(rows.c.id == number))
+
+
 def test_only_the_newest_are_read(world: World) -> None:
     for source in (stored(world, 7), live(world, 7)):
         assert [row[0] for row in told(source)] == list(range(54, 61))
@@ -171,29 +190,35 @@ def test_a_database_is_named_by_argument_or_variable(world: World, monkeypatch: 
 
 
 def test_a_table_on_servers_of_its_own_or_made_up(tmp_path: Path) -> None:
-    table, servers = tmp_path / "jobs.csv", tmp_path / "cluster.yaml"
-    write_workload(WORKLOAD, table)
+    file, servers = tmp_path / "jobs.csv", tmp_path / "cluster.yaml"
+    write_workload(WORKLOAD, file)
     servers.write_text("schema: sooner.cluster/1\nservers: [{count: 3, gpus: 4}]\n")
-    source = open_source(str(table), jobs=50, cluster=str(servers))
+    source = open_source(str(file), jobs=50, cluster=str(servers))
     assert not source.synthetic
     assert source.cluster().gpus == 12
     assert source.workload().jobs == WORKLOAD.jobs[:50]
-    made_up = open_source(str(table)).cluster()
+    made_up = open_source(str(file)).cluster()
     jobs = WORKLOAD.jobs
     busy = sum(job.gpus * job.duration_s for job in jobs) / (jobs[-1].submit_time_s - jobs[0].submit_time_s)
     assert made_up.gpus - 8 < max(busy / 0.85, max(job.gpus for job in jobs)) <= made_up.gpus
 
 
 def test_a_table_is_predicted_from_what_had_ended(tmp_path: Path) -> None:
-    """Change what the last job took: nothing that was said of any job changes."""
-    from dataclasses import replace
-
-    last = replace(WORKLOAD.jobs[-1], duration_s=WORKLOAD.jobs[-1].duration_s * 50.0, iterations=1)
+    """Change what a job took that ends after all others came: nothing that was said of any job changes."""
     said = []
-    for jobs in (WORKLOAD.jobs, (*WORKLOAD.jobs[:-1], last)):
+    for factor in (1, 50):
+        jobs = list(WORKLOAD.jobs)
+        changed = jobs[10]
+        jobs[10] = replace(
+            changed,
+            duration_s=changed.duration_s * factor,
+            iterations=(changed.iterations or 1) * factor,
+            end_time_s=1e9,
+        )
         write_workload(replace(WORKLOAD, jobs=tuple(jobs)), tmp_path / "jobs.csv")
         said.append([each.points for each in open_source(str(tmp_path / "jobs.csv")).predictions()])
     assert said[0] == said[1]
+    assert len(said[0]) > 50
 
 
 @pytest.mark.parametrize(
