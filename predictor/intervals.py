@@ -5,6 +5,7 @@ back on all buckets together while a bucket has fewer than 50 residuals. Everyth
 """
 
 from collections import deque
+from itertools import islice
 from statistics import NormalDist
 from typing import Any, Final
 
@@ -51,10 +52,15 @@ def mixture(first: Array, second: Array, weight: float) -> Array:
 
 
 class _Window:
-    """Residuals per bucket, with quantiles cached until the window has grown by 2%."""
+    """Residuals per bucket, counted when the window has grown by 2%.
+
+    When they are counted depends on what was pushed alone, never on who asked: a predictor that was told the same twice, live
+    and again after a restart, answers the same.
+    """
 
     def __init__(self, size: int) -> None:
-        self._residuals: list[deque[Any]] = [deque(maxlen=size) for _ in BUCKETS]
+        self._size = size
+        self._residuals: list[deque[Any]] = [deque() for _ in BUCKETS]
         self._fresh = [0] * len(BUCKETS)
         self._cache: dict[int, Array | None] = {}
 
@@ -65,11 +71,19 @@ class _Window:
             # Also the pooled quantiles, and those of every bucket that still lives on them.
             self._cache.clear()
             self._fresh = [0] * len(BUCKETS)
+            for window in self._residuals:
+                while len(window) > self._size:
+                    window.popleft()
 
     def _pool(self, bucket: int) -> Array | None:
-        own = self._residuals[bucket]
-        values = list(own) if len(own) >= BUCKET_RESIDUALS_MIN else [x for window in self._residuals for x in window]
+        values = self._counted(bucket)
+        if len(values) < BUCKET_RESIDUALS_MIN:
+            values = [residual for each in range(len(BUCKETS)) for residual in self._counted(each)]
         return np.array(values) if len(values) >= BUCKET_RESIDUALS_MIN else None
+
+    def _counted(self, bucket: int) -> list[Any]:
+        window = self._residuals[bucket]
+        return list(islice(window, len(window) - self._fresh[bucket]))
 
     def __len__(self) -> int:
         return sum(len(window) for window in self._residuals)

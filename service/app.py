@@ -31,6 +31,7 @@ from service.db.history import ended_jobs
 from service.db.identity import database_id
 from service.db.progress import ProgressPoint, record_progress
 from service.db.servers import ServerInUse, enroll
+from service.db.said import first_said
 from service.db.session import DatabaseUrlError
 from service.db.store import LEADER_LEASE, SqlStore
 from service.engine.cycle import EngineSettings
@@ -72,6 +73,9 @@ SHADOW_SAVED_S = 300.0
 
 WARM_ROWS_MAX = 40_000
 """Ended jobs that the predictor is warmed with: what its history keeps of a group is older than these only in small ones."""
+
+SAID_ROWS_MAX = 10_000
+"""Newest predictions that are scored again at start: more than the windows behind calibration, champions and trust hold."""
 
 
 class WallClock:
@@ -132,9 +136,9 @@ class Service:
         self.store = SqlStore(self.database, fencing_token=self.lease.token)
         self.predictor = LivePredictor()
         self.engine = self._engine([self.recorder] if self.shadow is None else [self.recorder, self.shadow])
-        self._warm()
         self.trainer = Trainer(self.database, settings, self.predictor, self.clock.now_s, self.cluster)
         self.trainer.recover()
+        self._warm()
         stack.callback(self.trainer.close)
         self.scheduler = BackgroundScheduler(timezone="UTC")
         self.loop = SchedulerLoop(
@@ -232,7 +236,8 @@ class Service:
         unfinished = [
             PredictionRequest(job.id, job.spec, job.submitted_at_s) for job in self.engine.world.jobs.values()
         ]
-        self.predictor.warm(ended_jobs(self.database, newest=WARM_ROWS_MAX), unfinished)
+        said = first_said(self.database, SAID_ROWS_MAX, [request.job for request in unfinished])
+        self.predictor.warm(ended_jobs(self.database, newest=WARM_ROWS_MAX), unfinished, said)
 
     def _schedule(self) -> None:
         settings = self.settings

@@ -14,6 +14,7 @@ class Prediction(TypedDict):
     p10: float
     p50: float
     p90: float
+    point: float
     unit: str
     source: str
     model_version: str | None

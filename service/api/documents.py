@@ -42,6 +42,7 @@ class PredictionDocument(BaseModel):
     p10: float
     p50: float
     p90: float
+    point: float = Field(description="The single best guess; it may come from another champion than the distribution.")
     unit: Unit
     source: str = Field(description="Where it comes from, in words.")
     model_version: str | None = Field(description="null for a rule without a model.")
@@ -197,6 +198,7 @@ def prediction_document(row: Row[Any]) -> PredictionDocument:
         p10=row.p10,
         p50=row.p50,
         p90=row.p90,
+        point=row.p50 if row.point is None else row.point,
         unit=Unit(row.unit),
         source=row.source,
         model_version=row.model_version or None,

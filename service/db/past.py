@@ -7,12 +7,12 @@ from sqlalchemy import Connection, RowMapping, Select, func, or_, select
 
 from policies.lifecycle import JobState
 from policies.model.cluster import Server
-from policies.model.estimate import Estimate, Unit
+from policies.model.estimate import Estimate
 from policies.model.ids import JobId
 from policies.model.job import IterationTimes, JobSpec
 from policies.model.placement import Placement
 from service.db.codec import decode
-from service.db.rows import chunks
+from service.db.rows import chunks, estimate_of
 from service.db.session import Database
 from service.db.tables import AttemptRow, JobRow, PredictionRow, ServerRow, table
 from service.engine.record import ServerRecord
@@ -122,14 +122,7 @@ def _first_predictions(connection: Connection, ids: Sequence[int]) -> Mapping[in
     for part in chunks(ids):
         first = select(func.min(predictions.id)).where(predictions.job_id.in_(part)).group_by(predictions.job_id)
         for row in connection.execute(select(table(PredictionRow)).where(predictions.id.in_(first))).mappings():
-            found[row["job_id"]] = Estimate(
-                tuple(row["points"]),
-                Unit(row["unit"]),
-                row["source"],
-                row["model_version"],
-                row["seconds_per_unit"],
-                row["trusted"],
-            )
+            found[row["job_id"]] = estimate_of(row)
     return found
 
 

@@ -1,5 +1,6 @@
 """Between the engine's records and the rows of a transaction. Pure: no session, no query."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from enum import StrEnum
@@ -9,12 +10,12 @@ from sqlalchemy import RowMapping
 
 from policies.lifecycle import AttemptState, JobState
 from policies.model.cluster import Server
-from policies.model.estimate import EndedJob, Estimate, Prediction
+from policies.model.estimate import EndedJob, Estimate, Prediction, Unit
 from policies.model.ids import JobId
 from policies.model.job import IterationTimes, JobSpec
 from policies.model.placement import Placement
 from policies.model.reasons import Reason
-from service.db.codec import CodecError, FactPayload, decode, encode, encode_shadows
+from service.db.codec import CodecError, FactPayload, decode, decode_shadows, encode, encode_shadows
 from service.engine.events import Fact, FactKind, JobEvent
 from service.engine.record import AttemptRecord, JobRecord, ServerRecord
 
@@ -170,11 +171,35 @@ def prediction_values(job: JobId, cycle: int, made_at_s: float, prediction: Pred
         "model_version": estimate.model_version,
         "seconds_per_unit": estimate.seconds_per_unit,
         "trusted": estimate.trusted,
+        "point": estimate.point,
         "feature_schema": prediction.feature_schema,
         # A missing feature is NaN to a model and null to JSON.
         "features": [value if value == value else None for value in prediction.features],
         "shadows": encode_shadows(prediction.shadows),
     }
+
+
+def estimate_of(row: RowMapping) -> Estimate:
+    """The estimate of a stored prediction."""
+    return Estimate(
+        points=tuple(row["points"]),
+        unit=Unit(row["unit"]),
+        source=row["source"],
+        model_version=row["model_version"],
+        seconds_per_unit=row["seconds_per_unit"],
+        trusted=row["trusted"],
+        point=row["point"],
+    )
+
+
+def prediction_of(row: RowMapping) -> Prediction:
+    """The inverse of :func:`prediction_values`."""
+    return Prediction(
+        estimate=estimate_of(row),
+        feature_schema=row["feature_schema"],
+        features=tuple(math.nan if value is None else value for value in row["features"]),
+        shadows=tuple(decode_shadows(row["shadows"])),
+    )
 
 
 def label_values(label: EndedJob) -> Values:

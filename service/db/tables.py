@@ -228,6 +228,7 @@ class PredictionRow(Base, table=True):
     """What was predicted for a job, from what, and, once the job ended, how wrong it was.
 
     ``log_error`` = ln(p50 / actual): above 0 it was predicted too long. NULL while unscored, and for jobs that did no work.
+    ``point`` is the single number that people are told; NULL where it is p50.
     """
 
     __tablename__ = "predictions"
@@ -255,6 +256,7 @@ class PredictionRow(Base, table=True):
     actual: float | None = _seconds_or_null()
     scored_at_s: float | None = _seconds_or_null()
     log_error: float | None = _seconds_or_null()
+    point: float | None = _seconds_or_null()
 
 
 class HistoryRow(Base, table=True):
