@@ -17,10 +17,11 @@ from typing import Any
 import uvicorn
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from policies.model.estimate import PredictionRequest
+from policies.model.estimate import PredictionRequest, Unit
 from policies.model.ids import AttemptId, JobId, ServerIndex
 from policies.model.reasons import Explanation
 from policies.options import OptionError
+from predictor.explain import Contributions, contributions
 from predictor.serving import LivePredictor
 from service.api.app import create_app
 from service.api.deps import ApiDependencies, ClusterNow, LogPart, LoopStatus, Refused
@@ -30,8 +31,8 @@ from service.db import leases, migrate
 from service.db.history import ended_jobs
 from service.db.identity import database_id
 from service.db.progress import ProgressPoint, record_progress
-from service.db.servers import ServerInUse, enroll
 from service.db.said import first_said
+from service.db.servers import ServerInUse, enroll
 from service.db.session import DatabaseUrlError
 from service.db.store import LEADER_LEASE, SqlStore
 from service.engine.cycle import EngineSettings
@@ -318,6 +319,8 @@ class Service:
             snapshot_now=self._snapshot_now,
             shadow=self.shadowing.report,
             shadow_opinion=self.shadowing.opinion,
+            contributions=self._contributions,
+            wait_pass=self.loop.wait_pass,
         )
 
     def _migrated(self) -> bool:
@@ -326,6 +329,10 @@ class Service:
 
     def _explain(self, job: JobId) -> Explanation | None:
         return self.loop.read(lambda engine: engine.explain(job) if job in engine.world.jobs else None)
+
+    def _contributions(self, version: str, unit: Unit, vector: Sequence[float | None]) -> Contributions | None:
+        model = self.predictor.model(version.partition("/")[0])
+        return None if model is None else contributions(model, unit, vector)
 
     def _snapshot_now(self) -> CycleSnapshot | None:
         def look(engine: Engine[Any]) -> CycleSnapshot | None:

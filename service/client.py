@@ -29,6 +29,7 @@ from service.client_documents import (
     Told,
     TrainingRun,
 )
+from service.client_prediction_documents import PredictionDetails
 
 PAGE_SIZE = 500
 """Entries asked for at once: the most that a service with default settings gives."""
@@ -107,10 +108,16 @@ class Client(AbstractContextManager["Client"]):
 
     # Jobs
 
-    def submit(self, body: Mapping[str, Any], idempotency_key: str | None = None) -> list[Job]:
-        """Submit one job, or ``{"jobs": [...]}``; the new jobs in their order. A key makes it safe to repeat."""
+    def submit(
+        self, body: Mapping[str, Any], idempotency_key: str | None = None, *, wait_prediction: bool = False
+    ) -> list[Job]:
+        """Submit one job, or ``{"jobs": [...]}``; the new jobs in their order. A key makes it safe to repeat.
+
+        With ``wait_prediction`` the answer comes when the jobs are predicted, at most some seconds later.
+        """
         headers = {"Idempotency-Key": idempotency_key} if idempotency_key is not None else None
-        document = self._json("POST", "/v1/jobs", body=body, headers=headers)
+        parameters = {"wait_prediction": "true"} if wait_prediction else None
+        document = self._json("POST", "/v1/jobs", body=body, parameters=parameters, headers=headers)
         return list(document["jobs"]) if "jobs" in document else [document]
 
     def jobs(
@@ -134,6 +141,11 @@ class Client(AbstractContextManager["Client"]):
     def explanation(self, job_id: int) -> Explanation:
         """Why a job is where it is, with the numbers behind it."""
         found: Explanation = self._json("GET", f"/v1/jobs/{job_id}/explanation")
+        return found
+
+    def prediction(self, job_id: int) -> PredictionDetails:
+        """A job's newest prediction and why it is what it is. An :class:`ApiError` of status 404 while there is none."""
+        found: PredictionDetails = self._json("GET", f"/v1/jobs/{job_id}/prediction")
         return found
 
     def attempts(self, job_id: int) -> list[Attempt]:

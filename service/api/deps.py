@@ -12,9 +12,11 @@ from fastapi import Depends, Request
 from sqlmodel import Session
 
 from policies.model.cluster import Cluster
+from policies.model.estimate import Unit
 from policies.model.ids import AttemptId, JobId
 from policies.model.job import JobSpec
 from policies.model.reasons import Explanation
+from predictor.explain import Contributions
 from service.api.idempotency import Keys
 from service.db.session import Database
 from service.engine.events import Fact
@@ -77,6 +79,10 @@ ProgressSink = Callable[[AttemptId, str, Mapping[str, Any]], bool]
 instance). Raises PermissionError where the token does not open that attempt (unknown, ended, or another's)."""
 
 
+Contribute = Callable[[str, Unit, Sequence[float | None]], Contributions | None]
+"""(model version, unit, stored feature vector of this version). None where that model serves no more or cannot be explained."""
+
+
 @dataclass(frozen=True, slots=True)
 class ApiDependencies:
     """Everything that :func:`service.api.app.create_app` needs.
@@ -88,7 +94,8 @@ class ApiDependencies:
     the schema is this program's. ``forecast`` raises :class:`~service.sim.forecast.NoForecast`; it and ``plan`` take
     seconds for a long queue. ``recorded`` are the cycles of which ``snapshot`` has one, newest first;
     ``snapshot_now`` is None for more than ``forecast_jobs_max`` unfinished jobs. ``shadow`` is None
-    without a second policy, ``shadow_opinion`` also where that has nothing to say of a job.
+    without a second policy, ``shadow_opinion`` also where that has nothing to say of a job. ``wait_pass`` returns how many
+    passes the loop has finished: as soon as they are more than the number given, or after so many seconds.
     """
 
     settings: Settings
@@ -113,6 +120,8 @@ class ApiDependencies:
     snapshot_now: Callable[[], CycleSnapshot | None]
     shadow: Callable[[], ShadowReport | None]
     shadow_opinion: Callable[[JobId], JobOpinion | None]
+    contributions: Contribute
+    wait_pass: Callable[[int, float], int]
 
 
 async def _dependencies(request: Request) -> ApiDependencies:

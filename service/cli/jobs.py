@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from typing import Annotated
 
 import typer
@@ -25,9 +26,11 @@ from service.cli.output import (
     show,
     style,
 )
+from service.cli.prediction_lines import prediction_lines
 from service.cli.selectors import JobArgument, SelectorArgument, select, select_one
-from service.client import TERMINAL_STATES, UNFINISHED_STATES, Client
+from service.client import TERMINAL_STATES, UNFINISHED_STATES, ApiError, Client
 from service.client_documents import Accepted, Attempt, Event, Explanation, Job
+from service.client_prediction_documents import PredictionDetails
 
 app = typer.Typer(help="Submit, look at and steer jobs.", no_args_is_help=True)
 
@@ -137,7 +140,10 @@ def _card(client: Client, job_id: int, how: Style) -> Answer[tuple[str, str]]:
 
 @app.command("explain")
 def explain_command(jobs: SelectorArgument, as_json: JsonFlag = False, watch: WatchFlag = False) -> None:
-    """Why jobs are where they are, with the numbers behind it, and when a waiting one is expected to start."""
+    """Why jobs are where they are, with the numbers behind it, and when a waiting one is expected to start.
+
+    For a single job also why it is predicted as it is: the source, what moved the model, and past jobs like it.
+    """
     with connect() as client:
         ids = select(client, jobs, unfinished=True)
         outlook = Outlook(client)
@@ -152,7 +158,20 @@ def _explain(client: Client, ids: Sequence[int], outlook: Outlook | None) -> Ans
     found = [client.explanation(job_id) for job_id in ids]
     if outlook is not None and any(each["state"] == "queued" for each in found):
         outlook.ask()
-    return Answer(found, {"schema": "sooner.explanations/1", "explanations": found})
+    # Among many jobs nobody reads why each is predicted as it is; programs get it all.
+    predicted = [_prediction(client, job_id) for job_id in ids if outlook is None or len(ids) == 1]
+    document = {"schema": "sooner.explanations/1", "explanations": found, "predictions": predicted}
+    tail = "\n".join(line for each in predicted if each is not None for line in prediction_lines(each))
+    return Answer(found, document, tail=tail)
+
+
+def _prediction(client: Client, job_id: int) -> PredictionDetails | None:
+    try:
+        return client.prediction(job_id)
+    except ApiError as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+        return None
 
 
 def _explanations(outlook: Outlook) -> Table[Explanation]:

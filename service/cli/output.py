@@ -55,12 +55,13 @@ class Table(Generic[Row]):
 
 @dataclass(frozen=True)
 class Answer(Generic[Row]):
-    """What a command found: rows for the table, the document for programs, a note under the table, lines above it."""
+    """What a command found: rows for the table, the document for programs, lines above and below the table, a note after all."""
 
     rows: Sequence[Row]
     document: Mapping[str, Any]
     note: str = ""
     lead: str = ""
+    tail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,8 @@ def _print(table: Table[Row], columns: Sequence[Column[Row]], answer: Answer[Row
             typer.echo(printable(line))
         if answer.rows or not answer.lead:
             print_table(columns, answer.rows)
+        for line in answer.tail.splitlines():
+            typer.echo(printable(line))
         if answer.note:
             typer.echo(answer.note, err=True)
 

@@ -18,6 +18,7 @@ from service.db.rows import chunks
 from service.db.tables import (
     AttemptRow,
     CycleRow,
+    FactRow,
     JobEventRow,
     JobRow,
     ModelVersionRow,
@@ -28,6 +29,7 @@ from service.db.tables import (
     TrainingRunRow,
     table,
 )
+from service.engine.events import FactKind
 from service.forecast_scores import Milestone
 
 _JOBS = table(JobRow)
@@ -199,6 +201,13 @@ def existing_jobs(connection: Connection, job_ids: Collection[int]) -> set[int]:
     for part in chunks(sorted(job_ids)):
         known.update(connection.execute(select(_JOBS.c.id).where(_JOBS.c.id.in_(part))).scalars())
     return known
+
+
+def taken_in(connection: Connection, job_ids: Collection[int]) -> bool:
+    """Whether a cycle has acted on the submission of every one of these jobs, and so predicted it if it could."""
+    facts = table(FactRow)
+    waiting = select(facts.c.job_id).where(facts.c.consumed_cycle.is_(None), facts.c.kind == FactKind.SUBMITTED.value)
+    return not set(job_ids).intersection(connection.execute(waiting).scalars())
 
 
 def unfinished_jobs(connection: Connection) -> int:

@@ -49,6 +49,8 @@ class SchedulerLoop:
         self._scheduler = scheduler
         self._settings = settings
         self._lock = threading.Lock()
+        self._done = threading.Condition()
+        self._passes_done = 0
         self._passes = 0
         self._nudged = False
         self._wake_at_s: float | None = None
@@ -88,6 +90,12 @@ class SchedulerLoop:
         with self._lock:
             return look(self._engine)
 
+    def wait_pass(self, seen: int, timeout_s: float) -> int:
+        """How many passes have ended: as soon as they are more than ``seen``, or after so many seconds."""
+        with self._done:
+            self._done.wait_for(lambda: self._passes_done > seen, timeout_s)
+            return self._passes_done
+
     def _poll(self) -> None:
         if self._executor.collect():
             self._pass()
@@ -98,6 +106,14 @@ class SchedulerLoop:
         self._pass()
 
     def _pass(self, *, reconcile: bool = False) -> None:
+        try:
+            self._pass_alone(reconcile)
+        finally:
+            with self._done:
+                self._passes_done += 1
+                self._done.notify_all()
+
+    def _pass_alone(self, reconcile: bool) -> None:
         with self._lock:
             try:
                 outcome = self._engine.cycle()

@@ -2,7 +2,7 @@
 
 import secrets
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache
@@ -22,6 +22,8 @@ from policies.model.job import JobSpec
 from policies.model.reasons import Explanation
 from policies.placement.choose import find
 from policies.placement.pool import FreePool
+from predictor.explain import Contributions, contributions
+from predictor.training import TrainedModel
 from service.api.app import create_app
 from service.api.deps import ApiDependencies, ClusterNow, LoopStatus, Refused
 from service.api.idempotency import Keys
@@ -76,6 +78,8 @@ class World:
     present: CycleSnapshot | None = None
     shadow: ShadowReport | None = None
     opinions: dict[JobId, JobOpinion] = field(default_factory=dict)
+    models: dict[str, TrainedModel] = field(default_factory=dict)
+    on_pass: Callable[[], None] | None = None
 
     def dependencies(self) -> ApiDependencies:
         return ApiDependencies(
@@ -101,6 +105,8 @@ class World:
             snapshot_now=self._snapshot_now,
             shadow=self._shadow,
             shadow_opinion=self._shadow_opinion,
+            contributions=self._contributions,
+            wait_pass=self._wait_pass,
         )
 
     def _waits_for_the_loop(self) -> None:
@@ -174,6 +180,17 @@ class World:
     def _shadow_opinion(self, job: JobId) -> JobOpinion | None:
         self._waits_for_the_loop()
         return self.opinions.get(job)
+
+    def _contributions(self, version: str, unit: Unit, vector: Sequence[float | None]) -> Contributions | None:
+        model = self.models.get(version.partition("/")[0])
+        return None if model is None else contributions(model, unit, vector)
+
+    def _wait_pass(self, seen: int, timeout_s: float) -> int:
+        """A pass is made by whoever waits for one, and is not for lack of one waited for."""
+        assert 0.0 <= timeout_s <= 10.0
+        if seen >= 0 and self.on_pass is not None:
+            self.on_pass()
+        return seen + 1
 
     def _promote(self, model_id: str) -> None:
         self._waits_for_the_loop()

@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from service.cli.submit import LOOK_SINGLY_MAX
 from service.client import Client, LogChunk
 from service.client_documents import Job
 from service.db.tables import JobRow, table
+from tests.api.test_predictions import end, said, take_in
 from tests.unit.cli_world import CliWorld, cli_world
+from tests.unit.predictor_history import small_model
 
 
 @pytest.fixture
@@ -132,6 +135,34 @@ def test_explain_prints_the_numbers_that_the_loop_gives(cli: CliWorld) -> None:
     assert document["schema"] == "sooner.explanations/1"
     assert set(document["explanations"][0]) == set(ExplanationDocument.model_fields)
     assert document["explanations"][0]["numbers"] == {"rank_s": 1.5}
+
+
+def test_explain_of_one_job_says_why_it_is_predicted_so(cli: CliWorld) -> None:
+    model = small_model()
+    cli.world.models[model.version] = model
+    past, job_id, other = cli.submit(), cli.submit(), cli.submit()
+    end(cli.world, [past])
+    take_in(cli.world, job_id, said("recurrence: 14 past runs, median 150 s", f"{model.version}/blend"))
+    lines = cli.run("job", "explain", str(job_id)).stdout.splitlines()
+    assert "Predicted 200 [100-200] s: recurrence: 14 past runs, median 150 s." in lines
+    assert "It is ranked by the model's distribution." in lines
+    assert "14 past runs with as many GPUs; intervals are calibrated among jobs with 5-19 of them." in lines
+    start = lines.index(next(line for line in lines if line.startswith("What moved")))
+    assert lines[start].startswith(f"What moved {model.version}/xgboost from 150 s, the nearest past's median, to ")
+    assert all(re.match(r"  x\d+\.\d\d  \w", line) for line in lines[start + 1 : start + 9])
+    assert lines[start + 9 :] == ["Jobs like it:", f"  job {past}: digits, 2 GPUs, 60 s, succeeded"]
+    assert "Predicted" not in cli.run("job", "explain", f"{job_id},{other}").stdout
+    assert "Predicted" not in cli.run("job", "explain", str(other)).stdout
+    document = json.loads(cli.run("job", "explain", f"{job_id},{other}", "--json").stdout)
+    assert document["predictions"] == [cli.client.prediction(job_id), None]
+
+
+def test_explain_says_why_no_model_moved_a_prediction(cli: CliWorld) -> None:
+    job_id = cli.submit()
+    take_in(cli.world, job_id, said(trusted=False))
+    text = cli.run("job", "explain", str(job_id)).stdout
+    assert "It is not trusted: ranked by the service it has had so far.\n" in text
+    assert "History alone was asked; no model moved it.\nNo job like it has ended here.\n" in text
 
 
 def test_attempts_and_events_are_versioned_documents(cli: CliWorld) -> None:

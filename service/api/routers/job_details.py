@@ -4,24 +4,26 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
+from policies.model.estimate import Unit
 from policies.model.ids import JobId
+from predictor.explain import readable
 from service.api.deps import Deps
 from service.api.documents import (
     AttemptDocument,
     EventDocument,
-    PredictionDocument,
     ProgressDocument,
     attempt_document,
     event_document,
-    prediction_document,
     progress_document,
 )
 from service.api.explanation_documents import ExplanationDocument, explanation_document
 from service.api.paging import Page, Paging
+from service.api.prediction_documents import SIMILAR_MAX, PredictionDetailsDocument, prediction_details
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import JobPath, job_or_404, problems, require_job, router
 from service.api.schemas import ID_MAX
 from service.db import reads
+from service.db.similar import similar_jobs, stored_prediction
 
 routes = router("jobs")
 
@@ -77,14 +79,20 @@ def progress(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[Progre
     return paging.page(scope, rows, lambda row: (row.id,), progress_document)
 
 
-@routes.get("/jobs/{job_id}/prediction", responses=problems(404), summary="A job's newest prediction")
-def prediction(dependencies: Deps, job_id: JobPath) -> PredictionDocument:
-    """404 until the next cycle has predicted it."""
+@routes.get("/jobs/{job_id}/prediction", responses=problems(404), summary="A job's newest prediction, and why")
+def prediction(dependencies: Deps, job_id: JobPath) -> PredictionDetailsDocument:
+    """404 until the next cycle has predicted it. What moved the model is computed now, from the features on record."""
     with dependencies.database.reading() as session:
-        summary = job_or_404(session.connection(), job_id)
-    if summary.prediction is None:
-        raise Problem(ProblemType.NOT_FOUND, f"Job {job_id} has no prediction yet; the next cycle makes it.")
-    return prediction_document(summary.prediction)
+        connection = session.connection()
+        job = job_or_404(connection, job_id).job
+        row = stored_prediction(connection, job_id)
+        if row is None:
+            raise Problem(ProblemType.NOT_FOUND, f"Job {job_id} has no prediction yet; the next cycle makes it.")
+        similar = similar_jobs(connection, job, row.made_at_s, SIMILAR_MAX)
+    moved = None
+    if row.model_version and readable(row.feature_schema, row.features):
+        moved = dependencies.contributions(row.model_version, Unit(row.unit), row.features)
+    return prediction_details(row, similar, moved)
 
 
 @routes.get(

@@ -1,8 +1,11 @@
 """Jobs: submit, list, show, and the requests that the next cycle acts on."""
 
-from typing import Annotated
+import json
+import time
+from typing import Annotated, Any
 
 from fastapi import Body, Header, Query, Response
+from fastapi.responses import JSONResponse
 from sqlalchemy import Connection
 from sqlmodel import Session
 
@@ -31,6 +34,8 @@ from service.settings import Settings
 routes = router("jobs")
 
 IfMatch = Annotated[str | None, Header(max_length=1024, description="Act only if the job still has this ETag.")]
+PREDICTION_WAIT_S = 10.0
+"""Longest wait for a prediction: it holds one of the threads that answer requests."""
 FilterText = Annotated[str | None, Query(max_length=TEXT_MAX)]
 
 
@@ -41,8 +46,17 @@ FilterText = Annotated[str | None, Query(max_length=TEXT_MAX)]
     responses=problems(400, 409, 413, 415, 429),
     summary="Submit one job, or many at once",
 )
-def submit(dependencies: Deps, keys: KeyStore, keyed: Keyed, body: SubmissionBody) -> Response:
-    """Accepts all jobs of the request or none. The prediction follows in the next cycle."""
+def submit(
+    dependencies: Deps,
+    keys: KeyStore,
+    keyed: Keyed,
+    body: SubmissionBody,
+    wait_prediction: Annotated[
+        bool, Query(description="Answer when the next cycle has predicted the jobs, or after 10 s as if not asked.")
+    ] = False,
+) -> Response:
+    """Accepts all jobs of the request or none. The prediction follows in the next cycle, which nobody waits for unless
+    ``wait_prediction`` is given; ``prediction`` is null also where nothing is known to predict from."""
 
     def prepare() -> Effect:
         specs = parse_submission(body.root, dependencies.settings, dependencies.layout())
@@ -51,7 +65,33 @@ def submit(dependencies: Deps, keys: KeyStore, keyed: Keyed, body: SubmissionBod
 
     answer = keys.run(keyed, prepare)
     dependencies.nudge()
+    if wait_prediction and answer.status_code == 201:
+        return _when_predicted(dependencies, answer, isinstance(body.root, JobBody))
     return answer
+
+
+def _when_predicted(dependencies: ApiDependencies, accepted: Response, single: bool) -> Response:
+    """The same answer with the jobs as they are once a cycle has taken them in."""
+    said = json.loads(bytes(accepted.body))
+    ids = [job["id"] for job in ([said] if single else said["jobs"])]
+    until_s = time.monotonic() + PREDICTION_WAIT_S
+    passes = dependencies.wait_pass(-1, 0.0)
+    while True:
+        with dependencies.database.reading() as session:
+            connection = session.connection()
+            if reads.taken_in(connection, ids) or time.monotonic() >= until_s:
+                documents = [job_document(summary) for summary in reads.jobs_by_id(connection, ids)]
+                break
+        passes = dependencies.wait_pass(passes, max(0.0, until_s - time.monotonic()))
+    headers = {
+        name: value for name, value in accepted.headers.items() if name not in ("content-length", "content-type")
+    }
+    return JSONResponse(_body(documents, single), accepted.status_code, headers)
+
+
+def _body(documents: list[JobDocument], single: bool) -> Any:
+    document = documents[0] if single else JobsDocument(jobs=documents)
+    return document.model_dump(mode="json")
 
 
 def _insert(session: Session, dependencies: ApiDependencies, specs: list[JobSpec], single: bool) -> Answer:
@@ -60,10 +100,7 @@ def _insert(session: Session, dependencies: ApiDependencies, specs: list[JobSpec
     check_room(connection, dependencies.settings, len(specs))
     ids = dependencies.store.submit(session, specs, dependencies.now_s())
     documents = [job_document(summary) for summary in reads.jobs_by_id(connection, ids)]
-    if single:
-        return Answer(201, documents[0].model_dump(mode="json"), documents[0].links.self)
-    body = JobsDocument(jobs=documents).model_dump(mode="json")
-    return Answer(201, body, "/v1/jobs")
+    return Answer(201, _body(documents, single), documents[0].links.self if single else "/v1/jobs")
 
 
 def check_room(connection: Connection, settings: Settings, more: int) -> None:

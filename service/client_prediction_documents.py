@@ -1,0 +1,48 @@
+"""What the API says of a prediction and why, as a client sees it: see :mod:`service.client_documents`."""
+
+from typing import TypedDict
+
+from service.client_documents import Prediction
+
+
+class Contribution(TypedDict):
+    """A feature, its value in words, and how many times longer (above 1) or shorter (below 1) it made the prediction."""
+
+    feature: str
+    words: str
+    factor: float
+
+
+class Contributions(TypedDict):
+    """How a model came to its median before calibration: ``total`` is the product of all the others."""
+
+    model_version: str
+    history_median: float
+    usual_factor: float
+    top: list[Contribution]
+    others_factor: float
+    total: float
+
+
+class SimilarJob(TypedDict):
+    """A past job to compare with; ``total`` is in the prediction's unit."""
+
+    job_id: int
+    name: str
+    gpus: int
+    state: str
+    ended_at: str
+    total: float | None
+    link: str
+
+
+class PredictionDetails(Prediction):
+    """A prediction and why it is what it is. ``trust`` is ``model``, ``history`` or ``attained_service``."""
+
+    trust: str
+    past_runs: int | None
+    bucket: str | None
+    level: str | None
+    contributions: Contributions | None
+    contributions_reason: str | None
+    similar: list[SimilarJob]

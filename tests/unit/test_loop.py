@@ -1,0 +1,46 @@
+"""Waiting for the loop's passes."""
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from service.tasks.loop import LoopSettings, SchedulerLoop
+
+
+class _Passes:
+    """An engine whose passes do nothing, or fail."""
+
+    def __init__(self, broken: bool) -> None:
+        self.broken = broken
+        self.recovered = 0
+
+    def cycle(self) -> Any:
+        if self.broken:
+            raise RuntimeError("broken")
+        return SimpleNamespace(number=1, failed="", wake_at_s=None)
+
+    def recover(self) -> None:
+        self.recovered += 1
+
+
+def _loop(engine: Any) -> SchedulerLoop:
+    clock: Any = SimpleNamespace(now_s=lambda: 0.0)
+    unused: Any = None
+    return SchedulerLoop(engine, unused, clock, unused, LoopSettings(30.0, 1.0))
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_whoever_waits_for_a_pass_is_woken_by_it(broken: bool) -> None:
+    loop = _loop(_Passes(broken))
+    seen = loop.wait_pass(-1, 0.0)
+    assert seen == 0
+    assert loop.wait_pass(seen, 0.0) == 0, "nothing passed, so time ran out"
+    found: list[int] = []
+    waiting = threading.Thread(target=lambda: found.append(loop.wait_pass(seen, 600.0)), daemon=True)
+    waiting.start()
+    loop.tick()
+    waiting.join(60.0)
+    assert found == [1], "a pass that fails is over too"
+    assert loop.wait_pass(seen, 600.0) == 1, "a pass that is over is not waited for"
