@@ -15,7 +15,7 @@ from service.notebooks.judging import (
     score,
 )
 from service.notebooks.pictures import Picture, Table
-from service.notebooks.replaying import corrected_run, drift_curve, who_answered
+from service.notebooks.replaying import corrected_run, drift_curve, trust_changes, who_answered
 from service.notebooks.scored import Scored, told_history
 from service.notebooks.sources import Source, SourceError, open_source
 
@@ -37,5 +37,6 @@ __all__ = [
     "over_time",
     "score",
     "told_history",
+    "trust_changes",
     "who_answered",
 ]

@@ -13,6 +13,8 @@ from predictor.intervals import quantile_of
 from predictor.rows import UNITS_MIN
 from service.notebooks.scored import HISTORY, Scored
 
+SET_ASIDE = " is set aside"
+"""How a source says that the record of the model in such jobs is bad (:mod:`predictor.answering`)."""
 NEAR = math.log(2.0)
 FAR_UNDER = math.log(4.0)
 
@@ -123,10 +125,12 @@ def calibration_curve(rows: Sequence[Scored]) -> tuple[list[float], list[float]]
 
 
 def answered_by(row: Scored) -> str:
-    """Who gave the answer: a model, or which rung of the ladder."""
+    """Who gave the answer: a model, or which history; or nobody who is trusted, and the job is ranked by what it has got."""
+    if not row.trusted:
+        return "nobody trusted: attained service"
     if row.model:
         return "a model"
-    if "set aside" in row.source:
+    if SET_ASIDE in row.source:
         return "history, the model being set aside"
     if row.source.startswith("recurrence"):
         return "history of the program"

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +15,8 @@ from predictor.dataset import Example, Knowledge, replay
 from predictor.drift import DriftMonitor
 from predictor.intervals import Array, ConformalCalibrator
 from predictor.training import ESTIMATORS, TEST_RATIO
-from service.notebooks.judging import answered_by, over_time
-from service.notebooks.scored import HISTORY, Scored
+from service.notebooks.judging import SET_ASIDE, answered_by, over_time
+from service.notebooks.scored import HISTORY, RANKED_BY_SERVICE, Scored
 from service.sim.evaluate import rows_of
 from service.sim.workloads.model import Workload
 
@@ -106,10 +107,46 @@ def drift_curve(rows: Sequence[Scored]) -> Drift:
     ended = sorted(rows, key=lambda row: (row.scored_at_s, row.job_id))
     recent, alarm = [], []
     for row in ended:
-        monitor.observe(row.log_error)
+        monitor.observe(row.log_error, row.scored_at_s)
         recent.append(monitor.recent_mean)
         alarm.append(monitor.alarm)
     return Drift([row.scored_at_s for row in ended], recent, alarm)
+
+
+class TrustChange(NamedTuple):
+    """In jobs of this unit and history, from this one on, somebody else ranked than before. ``reason``: in the source's words."""
+
+    at_s: float
+    unit: str
+    history: str
+    before: str
+    after: str
+    reason: str
+
+
+def trust_changes(rows: Sequence[Scored]) -> list[TrustChange]:
+    """Every change of trust that shows in the jobs, in the order in which they were submitted.
+
+    The first job of a unit and history is compared with full trust.
+    """
+    standing: dict[tuple[str, str], str] = {}
+    found = []
+    for row in rows:
+        after, reason = _standing(row)
+        before = standing.setdefault((row.unit, row.history), "the champion")
+        if after != before:
+            found.append(TrustChange(row.submitted_at_s, row.unit, row.history, before, after, reason))
+            standing[row.unit, row.history] = after
+    return found
+
+
+def _standing(row: Scored) -> tuple[str, str]:
+    """Who ranks such jobs, and why not a better one. Too little history is no distrust: it says nothing of a record."""
+    for words, after in ((RANKED_BY_SERVICE, "attained service"), (SET_ASIDE, "history")):
+        _, found, reason = row.source.partition(words)
+        if found:
+            return after, reason.removeprefix(":").strip()
+    return "the champion", ""
 
 
 def who_answered(rows: Sequence[Scored], parts: int) -> list[tuple[float, Counter[str]]]:

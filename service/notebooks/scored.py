@@ -9,6 +9,9 @@ from predictor.recurrence import BUCKETS, bucket_of
 
 HISTORY = tuple("never run before" if name == "0" else f"{name} past runs" for name in BUCKETS)
 """The predictor's history buckets, in words: how often the program had ended before, with as many GPUs."""
+RANKED_BY_SERVICE = "ranked by attained service"
+UNTRUSTED = (RANKED_BY_SERVICE, "too few to rank by", "not confirmed by any past run")
+"""How a source says that its estimate is shown but ranks nothing (:mod:`predictor.ladder`, :mod:`predictor.answering`)."""
 _PAST_RUNS = re.compile(r"([\d,]+) past runs?\b")
 
 
@@ -17,8 +20,9 @@ class Scored:
     """What was said of a job when it came, and what became of it.
 
     Instants are seconds since the Unix epoch, or since the beginning of a table. Totals (``p10`` to ``actual``) count
-    ``unit``: ``iterations``, or ``service_s`` for seconds. ``points`` are the whole distribution, and ``others`` what every
-    baseline and model said, where the source tells them.
+    ``unit``: ``iterations``, or ``service_s`` for seconds. ``point`` is the single number that people were told, None where
+    that is p50. ``points`` are the whole distribution, and ``others`` what every baseline and model said, where the source
+    tells them.
     """
 
     job_id: int
@@ -35,13 +39,19 @@ class Scored:
     actual: float
     source: str
     model: str = ""
+    point: float | None = None
     points: Sequence[float] = ()
     others: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @property
+    def said(self) -> float:
+        """The single number that people were told."""
+        return self.p50 if self.point is None else self.point
+
+    @property
     def log_error(self) -> float:
-        """ln(p50 / actual): above 0 it was predicted too long."""
-        return math.log(self.p50 / self.actual)
+        """ln(said / actual): above 0 it was predicted too long."""
+        return math.log(self.said / self.actual)
 
     @property
     def factor(self) -> float:
@@ -60,6 +70,11 @@ class Scored:
             return 0
         found = _PAST_RUNS.search(self.source)
         return int(found[1].replace(",", "")) if found is not None else 0
+
+    @property
+    def trusted(self) -> bool:
+        """Whether it could rank the job; else the job is ranked by the service that it has got."""
+        return not any(words in self.source for words in UNTRUSTED)
 
     @property
     def history(self) -> str:

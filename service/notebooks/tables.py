@@ -145,6 +145,7 @@ def _scored(
         actual=actual,
         source=estimate.source,
         model=estimate.model_version,
+        point=estimate.point,
         points=estimate.points,
         others={shadow.model_version: shadow.points for shadow in shadows},
     )

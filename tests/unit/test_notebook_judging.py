@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.model.estimate import EndedJob, PredictionRequest
+from policies.model.estimate import EndedJob, PredictionRequest, Unit
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from predictor.evaluation import coverage
+from predictor.rows import Submission
 from predictor.serving import LivePredictor
 from service.notebooks import (
     Picture,
@@ -30,6 +31,7 @@ from service.notebooks import (
     over_time,
     score,
     told_history,
+    trust_changes,
     who_answered,
 )
 from service.sim.plots import Axis, Series, line_chart
@@ -106,6 +108,7 @@ def test_the_predictors_own_words_are_understood() -> None:
         if said is not None:
             row = replace(ROW, source=said.estimate.source, model=said.estimate.model_version)
             assert row.runs == number - 1
+            assert row.trusted is said.estimate.trusted
             rungs[answered_by(row)] += 1
         predictor.ended(EndedJob(JobId(number), spec, float(number), number + 0.5, None, 100.0, "succeeded"))
     other = JobSpec("other", "ada", 1)
@@ -120,17 +123,75 @@ def test_the_predictors_own_words_are_understood() -> None:
     [
         ("recurrence: 7 past runs; distribution by blend", "m-1/blend", "a model"),
         (
-            "recurrence: 7 past runs; the model is set aside: its errors have grown",
+            "recurrence: 7 past runs; blend is set aside: 60% of the newest 200 such jobs were inside their 80% interval",
             "",
             "history, the model being set aside",
         ),
         ("cold start: median of the user's last 20 programs, 498 s", "", "history of the user"),
         ("cold start: cluster median of 20 programs at their first run, 5 s", "", "history of the cluster"),
-        ("declared: 500 iterations, not confirmed by any past run", "", "declared"),
+        ("declared: 500 iterations, not confirmed by any past run", "", "nobody trusted: attained service"),
+        ("recurrence: 7 past runs; ranked by attained service: 51% of", "", "nobody trusted: attained service"),
+        (
+            "cold start: cluster median of 3 jobs, 5 s (too few to rank by; it takes 20)",
+            "",
+            "nobody trusted: attained service",
+        ),
     ],
 )
 def test_who_answered(source: str, model: str, who: str) -> None:
     assert answered_by(replace(ROW, source=source, model=model)) == who
+
+
+def test_changes_of_trust_by_hand() -> None:
+    words = [
+        "recurrence: 7 past runs; distribution by blend",
+        "recurrence: 8 past runs; blend is set aside: 60% of the newest 200",
+        "recurrence: 9 past runs; blend is set aside: 59% of the newest 200",
+        "recurrence: 30 past runs",
+        "recurrence: 10 past runs; ranked by attained service: 51% of the newest pairs",
+        "recurrence: 11 past runs; distribution by blend",
+        "cold start: cluster median of 3 jobs, 5 s (too few to rank by; it takes 20)",
+    ]
+    rows = [replace(ROW, source=source, submitted_at_s=float(at)) for at, source in enumerate(words)]
+    assert [(each.at_s, each.before, each.after, each.reason) for each in trust_changes(rows)] == [
+        (1.0, "the champion", "history", "60% of the newest 200"),
+        (4.0, "history", "attained service", "51% of the newest pairs"),
+        (5.0, "attained service", "the champion", ""),
+    ]
+    assert {each.history for each in trust_changes(rows)} == {"5-19 past runs"}
+
+
+def test_the_words_of_distrust_are_the_predictors_own() -> None:
+    """Its answers, made as it makes them, on every rung of trust."""
+    from predictor.answering import Plan, choose
+    from predictor.dataset import Example
+    from predictor.ladder import Rung
+    from predictor.mix import BLEND, Mix
+    from predictor.trust import Standing, TrustRung
+
+    points = np.zeros(32)
+    example = Example(Submission(1, "ada", "nlp", "train", 2, 0.0), (), 7, (0.0,) * 8)
+    plan = Plan(example.submission, Unit.SERVICE_S, example, Rung(points, "recurrence: 7 past runs", True), 1.0)
+    mix = Mix((BLEND,) * 4, (BLEND,) * 4)
+    who = {}
+    for rung in TrustRung:
+        choice = choose(plan, {f"m-1/{BLEND}": points}, "m-1", mix, Standing(rung, "why"))
+        assert choice is not None
+        row = replace(ROW, source=choice.rung.source, model=choice.model_version)
+        assert row.trusted is choice.rung.trusted
+        who[rung] = answered_by(row)
+        assert [each.reason for each in trust_changes([row])] == ([] if rung is TrustRung.MODEL else ["why"])
+    assert who == {
+        TrustRung.MODEL: "a model",
+        TrustRung.GROUP: "history, the model being set aside",
+        TrustRung.ATTAINED_SERVICE: "nobody trusted: attained service",
+    }
+
+
+def test_the_single_number_is_what_is_judged() -> None:
+    row = took(100.0, point=50.0)
+    assert (row.said, row.factor) == (50.0, pytest.approx(2.0))
+    assert took(100.0).said == 100.0
 
 
 def test_groups_and_their_order() -> None:
