@@ -7,13 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sqlalchemy import insert
 
 from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Unit
 from policies.model.ids import JobId
+from predictor.intervals import PointResiduals
 from predictor.serving import LivePredictor
 from service.db.migrate import upgrade
-from service.db.rows import prediction_values
+from service.db.rows import prediction_of, prediction_values
 from service.db.said import first_said
 from service.db.session import Database, open_database
 from service.db.store import SqlStore
@@ -148,9 +151,23 @@ def test_unfinished_jobs_are_read_however_old_they_are(database: Database) -> No
     assert [number for number, _ in first_said(database, 3)] == sorted(number_of)[-3:]
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 1_000), st.integers(150, 400))
+def test_what_a_window_answers_does_not_depend_on_when_it_was_asked_before(seed: int, count: int) -> None:
+    rng = np.random.default_rng(seed)
+    curious, quiet = PointResiduals(), PointResiduals()
+    for bucket, residual in zip(rng.integers(2, size=count).tolist(), rng.normal(size=count).tolist(), strict=True):
+        for each in (curious, quiet):
+            each.observe(bucket, residual)
+        curious.quantiles(bucket)
+    for bucket in range(4):
+        first, second = curious.quantiles(bucket), quiet.quantiles(bucket)
+        assert first is not None
+        assert second is not None
+        assert (first == second).all()
+
+
 def test_a_stored_prediction_comes_back_as_it_was() -> None:
     (answer,) = _lived(_later(1), 0).said.values()
-    from service.db.rows import prediction_of
-
     row = json.loads(json.dumps(prediction_values(JobId(1), 1, 0.0, answer)))
     assert prediction_of(row) == answer
