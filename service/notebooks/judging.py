@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from predictor.asked import LADDER, MIX, baseline_name
 from predictor.evaluation import pinball
 from predictor.intervals import quantile_of
 from predictor.rows import UNITS_MIN
@@ -90,7 +91,11 @@ def against_others(rows: Sequence[Scored], *, jobs_min: int = 50) -> dict[str, t
 
 def _without_version(name: str) -> str:
     family, _, kind = name.partition("/")
-    return kind if family == "baseline" else f"model {kind}"
+    if name == LADDER:
+        return "history alone"
+    if kind == MIX:
+        return "champions, trusted or not"
+    return kind if name == baseline_name(kind) else f"model {kind}"
 
 
 def _ratio(pairs: Sequence[tuple[Scored, Sequence[float]]]) -> float:

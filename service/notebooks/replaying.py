@@ -145,7 +145,8 @@ def _standing(row: Scored) -> tuple[str, str]:
     for words, after in ((RANKED_BY_SERVICE, "attained service"), (SET_ASIDE, "history")):
         _, found, reason = row.source.partition(words)
         if found:
-            return after, reason.removeprefix(":").strip()
+            # What follows the next semicolon is about something else: the weight of a declaration.
+            return after, reason.removeprefix(":").partition(";")[0].strip()
     return "the champion", ""
 
 

@@ -148,7 +148,7 @@ def test_changes_of_trust_by_hand() -> None:
         "recurrence: 8 past runs; blend is set aside: 60% of the newest 200",
         "recurrence: 9 past runs; blend is set aside: 59% of the newest 200",
         "recurrence: 30 past runs",
-        "recurrence: 10 past runs; ranked by attained service: 51% of the newest pairs",
+        "recurrence: 10 past runs; ranked by attained service: 51% of the newest pairs; declared 9 iterations weighs 5%",
         "recurrence: 11 past runs; distribution by blend",
         "cold start: cluster median of 3 jobs, 5 s (too few to rank by; it takes 20)",
     ]
@@ -246,6 +246,11 @@ def test_others_are_judged_on_the_jobs_they_spoke_of() -> None:
     # Twice as much and half as much are as far off in logarithms, and the levels are symmetric.
     assert found["user_last"] == (3, pytest.approx(1.0))
     assert against_others(rows, jobs_min=4) == {}
+    names = {"ladder": exact, "baseline/mix": exact, "m-1/mix": exact}
+    assert against_others([took(100.0, points=twice, others=names)] * 2, jobs_min=2) == {
+        "champions, trusted or not": (4, 0.0),
+        "history alone": (2, 0.0),
+    }
     assert against_others([took(1.0)]) == {}
 
 
