@@ -17,6 +17,7 @@ from policies.registry import make_policy
 from policies.relaxation import VirtualMachine
 from service.sim.draws import normal
 from service.sim.experiment import SimulationOptions, run
+from service.sim.jobs import prepare
 from service.sim.workloads.model import Workload, WorkloadJob
 
 GPUS = 8
@@ -86,3 +87,30 @@ def test_the_gate_by_hand() -> None:
 @pytest.mark.parametrize("gpus", [1, GPUS])
 def test_a_single_job_waits_for_its_virtual_completion(gpus: int) -> None:
     assert real_sum_s([(0, gpus, 80)], "oracle") == gpus * 10 + 80
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 100), st.integers(1, GPUS), st.integers(1, 100)), min_size=1, max_size=12).map(
+        sorted
+    ),
+    st.sampled_from([1e8, 1e9, 12.5e9]),
+)
+def test_with_communication(rows: list[tuple[int, int, int]], nic_bytes_s: float) -> None:
+    """rho > 1 on servers of two GPUs. Works are at alpha_min, which is what the policy knows: too long by mu2 at most."""
+    jobs = tuple(WorkloadJob(f"j{n}", at, gpus, s, model="resnet50") for n, (at, gpus, s) in enumerate(rows))
+    cluster = Cluster("c", tuple(Server(f"s{n}", 2, "V100", "", nic_bytes_s, 120e9) for n in range(GPUS // 2)))
+    prepared = prepare(Workload("w", jobs), cluster).jobs
+    times = [job.times for job in prepared if job.times is not None]
+    assert len(times) == len(rows)
+    rho = max(each.ceil_s / each.floor_s for each in times)
+    over = max(each.min_s / each.floor_s for each in times)
+    machine, optimum_s = VirtualMachine(float(rows[0][0])), 0.0
+    for job in prepared:
+        optimum_s += sum(done.at_s for done in machine.advance(job.row.submit_time_s))
+        machine.add(job.id, job.row.gpus * job.floor_duration_s / GPUS, job.row.submit_time_s)
+    optimum_s += sum(done.at_s for done in machine.advance(1e9))
+    optimum_s = max(optimum_s, sum(job.row.submit_time_s + job.floor_duration_s for job in prepared))
+    outcomes = run(Workload("w", jobs), cluster, make_policy("asrpt", PAPERS_SHAPE), "oracle").outcomes
+    assert len(outcomes) == len(rows)
+    assert sum(each.finish_time_s for each in outcomes) <= (over * (1 + rho * packing(rows)) + rho) * optimum_s + 1e-6
