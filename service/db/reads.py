@@ -70,6 +70,7 @@ _PREDICTION_COLUMNS: tuple[Column[Any], ...] = tuple(
         "p10",
         "p50",
         "p90",
+        "point",
         "source",
         "model_version",
         "seconds_per_unit",

@@ -20,7 +20,7 @@ def scored_predictions(database: Database, newest: int) -> Sequence[Row[Any]]:
     first = select(func.min(predictions.id)).where(scored).group_by(predictions.job_id)
     columns: tuple[ColumnElement[Any], ...] = (
         *(predictions.job_id, predictions.scored_at_s, predictions.unit, predictions.points),
-        *(predictions.p10, predictions.p50, predictions.p90, predictions.actual),
+        *(predictions.p10, predictions.p50, predictions.p90, predictions.point, predictions.actual),
         *(predictions.source, predictions.model_version, predictions.shadows),
         *(jobs.name, jobs.user, jobs.project, jobs.gpus, jobs.submitted_at_s),
     )

@@ -90,7 +90,7 @@ def against_others(rows: Sequence[Scored], *, jobs_min: int = 50) -> dict[str, t
 
 
 def _without_version(name: str) -> str:
-    family, _, kind = name.partition("/")
+    kind = name.rpartition("/")[2]
     if name == LADDER:
         return "history alone"
     if kind == MIX:

@@ -108,6 +108,7 @@ def _scored(said: Prediction, actual: float, job: Job) -> Scored:
         actual=actual,
         source=said["source"],
         model=said["model_version"] or "",
+        point=said["point"],
     )
 
 

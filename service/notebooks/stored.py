@@ -72,6 +72,7 @@ def _scored(row: Row[Any]) -> Scored:
         actual=row.actual,
         source=row.source,
         model=row.model_version,
+        point=row.point,
         points=tuple(row.points),
         others=_others(row.shadows),
     )

@@ -75,7 +75,10 @@ def nothing_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def told(source: Source) -> list[tuple[object, ...]]:
     """What every source tells of a prediction."""
     return [
-        (each.job_id, each.program, each.gpus, each.unit, each.p10, each.p50, each.p90, each.actual, each.source)
+        (
+            *(each.job_id, each.program, each.gpus, each.unit, each.p10, each.p50, each.p90),
+            *(each.said, each.actual, each.source, each.model),
+        )
         for each in source.predictions()
     ]
 
