@@ -47,8 +47,9 @@ class Line(NamedTuple):
 class Book:
     """See the module. Every update is O(log n); ``guard_gpus_max`` bounds the guarded share of the cluster.
 
-    ``heads`` holds the best job of each gang class. ``settled`` says for which job of a class the last decision could do
-    nothing, and ``restless`` whether anything has happened since then, running jobs and time apart, that could change that.
+    ``heads``: the best job of each gang class. ``settled``: for which job of a class the last decision could do nothing;
+    ``delaying``: in which classes jobs wait for a better placement, the first until ``look_again_s``; ``restless``: whether
+    anything has happened since then, running jobs apart, that could change that.
     """
 
     pool: FreePool
@@ -82,6 +83,8 @@ class Book:
     unnoted: list[JobId] = field(default_factory=list)
     restless: bool = True
     settled: dict[GangClass, JobId] = field(default_factory=dict)
+    delaying: set[GangClass] = field(default_factory=set)
+    look_again_s: float = math.inf
     _pencilled_claims: list[JobId] = field(default_factory=list)
     _pencilled_leaving: list[JobId] = field(default_factory=list)
     _taken: dict[ServerIndex, int] = field(default_factory=dict)
@@ -115,8 +118,8 @@ class Book:
         if head is None or key < head:
             self.heads[gang] = key
             self.restless = True
-        elif head.job in self.claims:
-            # The head's turn has come already: whoever is next now is next in truth.
+        elif head.job in self.claims or gang in self.delaying:
+            # Its turn has come already, or others of the class are tried as well.
             self.restless = True
         self.waiting_keys[job.id] = (gang, key)
         self.waiting_ages.add((job.submitted_at_s, job.id))
@@ -135,7 +138,7 @@ class Book:
             elif (head := self.heads[gang]) is key:
                 head = self.heads[gang] = entries[0]
                 self.restless = self.restless or self.settled.get(gang) != head.job
-            elif head.job in self.claims:
+            elif head.job in self.claims or gang in self.delaying:
                 self.restless = True
             self.waiting_ages.remove((key.submitted_at_s, job))
             self.entitled.remove((self.entitled_since_s.pop(job), job))
@@ -203,7 +206,7 @@ class Book:
                 holders.pop(job, None)
 
     def due_refreshes(self, now_s: float) -> Iterator[JobId]:
-        """Running jobs whose rank must be computed anew."""
+        """Jobs to be ranked anew."""
         while self.refreshes and self.refreshes[0][0] <= now_s:
             at_s, job = heapq.heappop(self.refreshes)
             if self.refresh_at_s.get(job) == at_s:
@@ -284,7 +287,7 @@ class Book:
         before = self.pool.free(server) if server < len(self.pool) else -1
         if free != before:
             self.pool.set_free(server, free, view.cluster)
-            self.restless = self.restless or free > before
+            self.restless = self.restless or free > before or bool(self.delaying)
 
     # The pencil.
 

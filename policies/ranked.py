@@ -4,6 +4,7 @@ A policy file says only what its rank is and which options it takes. One decisio
 gang class and at the worst running jobs, through ordered indexes; it never scans the queue.
 """
 
+import math
 from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Any
@@ -177,7 +178,7 @@ class RankedPolicy:
             refresh_s = state.next_refresh_s()
             if refresh_s is not None:
                 plan.wakes_s.append(refresh_s)
-        return Decision(plan.actions, plan.reasons, min(plan.wakes_s) if plan.wakes_s else None)
+        return Decision(plan.actions, plan.reasons, min(plan.wakes_s, default=None))
 
     # 1. Changes.
 
@@ -292,9 +293,13 @@ class RankedPolicy:
     def _try_in_order(self, view: ClusterView, state: Book, plan: Plan) -> None:
         strict = self.options.queue is Queue.STRICT
         together = strict or self.head_matters
-        if not (state.restless or together) and self.options.preemption is Preemption.NEVER:
+        quiet = not (state.restless or together) and view.now_s < state.look_again_s
+        if quiet and self.options.preemption is Preemption.NEVER:
+            if state.look_again_s < math.inf:
+                plan.wakes_s.append(state.look_again_s)
             return
-        state.restless = False
+        state.restless, wakes = False, len(plan.wakes_s)
+        state.delaying.clear()
         bid = Bid(self, view, state)
         self.fill(bid, plan)
         heads = Heads(bid, plan.placed.union(state.claims), together=together)
@@ -313,13 +318,19 @@ class RankedPolicy:
                 continue
             plan.note(state, head.key.job, reason)
             state.settled[head.gang] = head.key.job
-            if outcome is Outcome.DELAYED or reason is Reason.FRAGMENTED:
+            if outcome is Outcome.DELAYED:
+                state.delaying.add(head.gang)
+            elif reason is Reason.FRAGMENTED:
                 state.restless = True
             if strict:
                 break
             delayed[head.gang] = delayed.get(head.gang, 0) + 1
             if outcome is Outcome.DELAYED and delayed[head.gang] <= self.delayed_per_class_max:
                 heads.go_on(head)
+        state.look_again_s = min(plan.wakes_s[wakes:], default=math.inf)
+        if state.delaying and plan.actions:
+            # What they were offered may be gone.
+            state.restless = True
         note_blocked(view, state, plan, sorted(heads.hopeless)[:1] if strict else heads.hopeless)
         migrate(bid, view, plan)
         if bid.ripe_at_s is not None:

@@ -38,8 +38,17 @@ def find(pool: FreePool, cluster: Cluster, spec: JobSpec, salt: int | None = Non
         return scattered
     if gang is None:
         return _anywhere(pool, spec.gpus, spec.gpu_type)
+    # Many jobs of one shape wait, and ask again and again while nothing has changed.
+    sought = (gang, spec.gpu_type)
+    if sought not in pool.found:
+        pool.found[sought] = _fastest_of_types(pool, cluster, gang, spec.gpu_type)
+    found: Candidate | None = pool.found[sought]
+    return found
+
+
+def _fastest_of_types(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str | None) -> Candidate | None:
     best: Timed | None = None
-    for name in pool.gpu_types if spec.gpu_type is None else (spec.gpu_type,):
+    for name in pool.gpu_types if gpu_type is None else (gpu_type,):
         timed = fastest(pool, cluster, gang, name)
         if timed is not None and (best is None or timed[0] < best[0]):
             best = timed

@@ -6,8 +6,10 @@ least sufficient level, is a handful of machine operations even for thousands of
 whoever built it takes and gives placements.
 """
 
+import copy
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from typing import Any
 
 from policies.model.cluster import Cluster
 from policies.model.ids import ServerIndex
@@ -39,12 +41,6 @@ class _Buckets:
         self.levels: list[int] = [0]
         self.mask = 0
         self.total = 0
-
-    def copy(self) -> "_Buckets":
-        """The same contents, to be changed independently."""
-        copied = _Buckets()
-        copied.levels, copied.mask, copied.total = list(self.levels), self.mask, self.total
-        return copied
 
     def fill(self, by_level: dict[int, list[int]]) -> None:
         """Replace all contents at once. O(servers)."""
@@ -161,7 +157,7 @@ class _TypePool:
             self.racks[rack] = self.all
         elif rack not in self.racks:
             for name, buckets in self.racks.items():
-                self.racks[name] = buckets.copy() if buckets is self.all else buckets
+                self.racks[name] = copy.deepcopy(buckets) if buckets is self.all else buckets
             self.racks[rack] = _Buckets()
 
     def move(self, rack: str, server: int, before: int, after: int) -> None:
@@ -228,7 +224,7 @@ class FreePool:
     work (down, drained) simply has none free. A gang never mixes GPU types.
     """
 
-    __slots__ = ("_capacity", "_free", "_place", "_types", "servers_with_free", "total")
+    __slots__ = ("_capacity", "_free", "_place", "_types", "found", "servers_with_free", "total")
 
     def __init__(self, cluster: Cluster, free: Sequence[int]) -> None:
         """``free[i]`` GPUs are free on server i. ValueError if a count is negative or above the server's GPUs."""
@@ -247,6 +243,7 @@ class FreePool:
                 levels.setdefault(count, []).append(index)
         for gpu_type, by_rack in contents.items():
             self._types[gpu_type].fill(by_rack)
+        self.found: dict[object, Any] = {}  # what was looked for since the last change: for ``choose``
         self.total = sum(free)
         self.servers_with_free = sum(1 for count in free if count)
 
@@ -359,6 +356,8 @@ class FreePool:
             pool, rack = self._place[server]
             pool.move(rack, server, before, after)
             self._free[server] = after
+            if self.found:
+                self.found = {}
             self.total += after - before
             if not before:
                 self.servers_with_free += 1

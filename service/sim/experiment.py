@@ -90,23 +90,20 @@ def run_jobs(
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Simulation:
     """The same for jobs that do not come from a table (a table says less of them than is known)."""
-    simulator = Simulator(prepared.jobs, cluster, policy, predictor, options)
-    simulator.run(on_progress)
-    return _simulation(simulator, prepared, cluster, predictor, options.seed)
-
-
-def _simulation(simulator: "Simulator", prepared: SimJobs, cluster: Cluster, predictor: str, seed: int) -> Simulation:
     jobs = prepared.jobs
+    bounds = bounds_of(jobs, cluster)
+    simulator = Simulator(jobs, cluster, policy, predictor, options)
+    simulator.run(on_progress)
     outcomes = simulator.outcomes()
     result = summarise(
         outcomes,
         policy=simulator.engine.policy.name,
         predictor=predictor,
-        seed=seed,
+        seed=options.seed,
         jobs=len(jobs),
         skipped=prepared.skipped,
         first_submission_s=jobs[0].row.submit_time_s if jobs else 0.0,
-        bounds=bounds_of(jobs, cluster),
+        bounds=bounds,
         events=simulator.clock.events,
     )
     return Simulation(result, outcomes, cluster, simulator.unfinished(), simulator.fault_counts())
@@ -124,11 +121,14 @@ class Simulator:
         options: SimulationOptions,
     ) -> None:
         self._jobs = jobs
-        self._next_job = 0
-        self._sink = _Ends(options.keep_spans)
-        self.clock = SimClock(jobs[0].row.submit_time_s if jobs else 0.0)
+        self._arrivals = iter(jobs)
+        self._next: SimJob | None = next(self._arrivals, None)
+        self.clock = SimClock(self._next.row.submit_time_s if self._next is not None else 0.0)
         self.store = MemoryStore()
-        self._truths = {job.id: job.truth() for job in jobs}
+        # What follows of a job is there from its submission to its end.
+        self._present: dict[JobId, SimJob] = {}
+        self._truths: dict[JobId, JobTruth] = {}
+        self._sink = _Ends(options.keep_spans, self._present, self._truths)
         self.executor = SimulatedExecutor(
             self.clock,
             cluster,
@@ -145,7 +145,13 @@ class Simulator:
         self.engine: Engine[Any] = Engine(
             policy,
             cluster,
-            Ports(self.store, self.executor, self.clock, make_predictor(predictor, jobs, options.seed), sink),
+            Ports(
+                self.store,
+                self.executor,
+                self.clock,
+                make_predictor(predictor, jobs, options.seed, self._present),
+                sink,
+            ),
             Costs(options.checkpoint_s, options.restart_s),
             # A trace's walltime is a feature and what backfilling believes; the run times already show its effect.
             EngineSettings(enforce_walltime=False, facts_per_cycle_max=len(jobs) + 1, dump_every_cycles=2**62),
@@ -157,7 +163,7 @@ class Simulator:
 
     def _lively(self) -> bool:
         """Whether a job holds GPUs or is still to arrive."""
-        return self._next_job < len(self._jobs) or bool(self.engine.world.holding())
+        return self._next is not None or bool(self.engine.world.holding())
 
     def run(self, on_progress: Callable[[int, int], None] | None = None) -> None:
         """Go on until nothing is left to happen."""
@@ -174,13 +180,15 @@ class Simulator:
 
     def _schedule_arrival(self) -> None:
         """Arrivals enter the heap one at a time: it stays as small as the number of running jobs."""
-        if self._next_job < len(self._jobs):
-            at_s = self._jobs[self._next_job].row.submit_time_s
-            self.clock.schedule(at_s, Priority.ARRIVAL, self._arrive)
+        if self._next is not None:
+            self.clock.schedule(self._next.row.submit_time_s, Priority.ARRIVAL, self._arrive)
 
     def _arrive(self) -> None:
-        job = self._jobs[self._next_job]
-        self._next_job += 1
+        job = self._next
+        assert job is not None
+        self._next = next(self._arrivals, None)
+        self._present[job.id] = job
+        self._truths[job.id] = job.truth()
         self.store.submit(
             JobRecord(job.id, job.spec, job.row.submit_time_s, priority=job.spec.priority, iteration_times=job.times)
         )
@@ -188,20 +196,19 @@ class Simulator:
 
     def outcomes(self) -> list[JobOutcome]:
         """The jobs that ended, in order of submission."""
-        ended = self._sink.ended
-        keep = self._sink.keep_spans
-        return [_outcome(job, *ended[job.id], self._truths[job.id], keep) for job in self._jobs if job.id in ended]
+        return [outcome for _, outcome in sorted(self._sink.ended.items())]
 
     def unfinished(self) -> list[Unfinished]:
         """The jobs that did not succeed, in order of submission, each with the reason why."""
-        ended = self._sink.ended
+        ended, failed = self._sink.ended, self._sink.failed
         given_up = self._faults.given_up if self._faults is not None else {}
         found = []
-        for job in self._jobs:
-            if job.id not in ended:
-                found.append(Unfinished(job.row.job_id, self._why_waiting(job)))
-            elif ended[job.id][0].state is not JobState.SUCCEEDED:
-                found.append(Unfinished(job.row.job_id, given_up.get(job.id, ended[job.id][0].reason)))
+        if len(ended) < len(self._jobs) or failed:
+            for job in self._jobs:
+                if job.id not in ended:
+                    found.append(Unfinished(job.row.job_id, self._why_waiting(job)))
+                elif job.id in failed:
+                    found.append(Unfinished(job.row.job_id, given_up.get(job.id, failed[job.id])))
         return found
 
     def _why_waiting(self, job: SimJob) -> Reason:
@@ -216,18 +223,25 @@ class Simulator:
         """What went wrong; None in a run without faults."""
         if self._faults is None:
             return None
-        lost_gpu_s = sum(job.row.gpus * self._truths[job.id].lost_s for job in self._jobs)
+        lost_gpu_s = self._sink.lost_gpu_s
+        lost_gpu_s += sum(self._present[job].row.gpus * truth.lost_s for job, truth in self._truths.items())
         return replace(self._faults.counts, lost_gpu_s=lost_gpu_s)
 
 
 @dataclass(slots=True)
 class _Ends:
-    """Sink: keeps the last attempt (or with ``keep_spans`` all) of running jobs and the records of those that ended."""
+    """Sink: keeps the last attempt (or with ``keep_spans`` all) of running jobs and what came of those that ended."""
 
     keep_spans: bool
-    ended: dict[JobId, tuple[JobRecord, Sequence[Span]]] = field(default_factory=dict)
+    present: dict[JobId, SimJob]
+    truths: dict[JobId, JobTruth]
+    ended: dict[JobId, JobOutcome] = field(default_factory=dict)
+    failed: dict[JobId, Reason] = field(default_factory=dict)
+    lost_gpu_s: float = 0.0
     fresh: bool = False
     _spans: dict[JobId, list[Span]] = field(default_factory=dict)
+    _placements: dict[Placement, Placement] = field(default_factory=dict)
+    _gpu_ids: dict[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]] = field(default_factory=dict)
 
     def transition(self, event: JobEvent, job: JobRecord) -> None:
         """Note starts, returns to the queue and ends."""
@@ -239,10 +253,27 @@ class _Ends:
                 self._spans[job.id] = [span]
         elif job.finished:
             self._close(event, job.id)
-            self.ended[job.id] = (job, self._spans.pop(job.id, ()))
+            self._end(job)
             self.fresh = True
         elif event.target is JobState.QUEUED:
             self._close(event, job.id)
+
+    def _end(self, record: JobRecord) -> None:
+        """Condense the job to its outcome, and forget the rest."""
+        job, truth = self.present.pop(record.id), self.truths.pop(record.id)
+        spans = self._spans.pop(record.id, [])
+        if spans and len(spans[-1].placement.shares) == 1:
+            # Most jobs of a large run are small, and have been where others were before.
+            last = spans[-1]
+            spans[-1] = replace(
+                last,
+                placement=self._placements.setdefault(last.placement, last.placement),
+                gpu_ids=self._gpu_ids.setdefault(last.gpu_ids, last.gpu_ids),
+            )
+        self.ended[record.id] = _outcome(job, record, spans, truth, self.keep_spans)
+        self.lost_gpu_s += job.row.gpus * truth.lost_s
+        if record.state is not JobState.SUCCEEDED:
+            self.failed[record.id] = record.reason
 
     def _close(self, event: JobEvent, job: JobId) -> None:
         if self.keep_spans and event.source in HOLDS_GPUS:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import overload
 
 from policies.bounds import BoundJob, Bounds, lower_bound
 from policies.catalogue import UnknownModel, pipeline
@@ -68,16 +69,42 @@ def prepare(
     A row that no set of the cluster's servers can hold, or that names an unknown model, is a :class:`WorkloadError` that
     names the job; with ``skip_invalid`` it is left out and counted.
     """
-    jobs: list[SimJob] = []
+    rows: list[WorkloadJob] = []
     skipped = len(workload.skipped)
     for row in workload.jobs:
         try:
-            jobs.append(_sim_job(JobId(len(jobs) + 1), row, cluster, checkpoint_period_s))
+            _check_size(row, cluster)
+            if row.model:
+                _pace(row, cluster)
+            rows.append(row)
         except ValueError as error:
             if not skip_invalid:
                 raise WorkloadError(f"job {row.job_id!r} {error}", file=workload.name) from error
             skipped += 1
-    return SimJobs(jobs, skipped)
+    return SimJobs(JobsOfRows(rows, cluster, checkpoint_period_s), skipped)
+
+
+class JobsOfRows(Sequence[SimJob]):
+    """The jobs of rows that are known to fit, numbered from 1. Each is made when it is asked for, and not kept: of a million
+    jobs few are unfinished at any instant."""
+
+    def __init__(self, rows: Sequence[WorkloadJob], cluster: Cluster, checkpoint_period_s: float | None) -> None:
+        self.rows = rows
+        self._cluster = cluster
+        self._checkpoint_period_s = checkpoint_period_s
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> SimJob: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[SimJob]: ...
+    def __getitem__(self, index: int | slice) -> SimJob | list[SimJob]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self.rows)))]
+        at = index if index >= 0 else len(self.rows) + index
+        return _sim_job(JobId(at + 1), self.rows[index], self._cluster, self._checkpoint_period_s)
 
 
 def bounds_of(jobs: Sequence[SimJob], cluster: Cluster) -> Bounds:
@@ -88,18 +115,7 @@ def bounds_of(jobs: Sequence[SimJob], cluster: Cluster) -> Bounds:
 
 
 def _sim_job(job_id: JobId, row: WorkloadJob, cluster: Cluster, checkpoint_period_s: float | None) -> SimJob:
-    _check_size(row, cluster)
-    graph: StageGraph | None = None
-    parallelism: ParallelismConfig | None = None
-    times: IterationTimes | None = None
-    if row.model:
-        try:
-            graph, parallelism = _pipeline(row.model, row.gpus)
-            times = iteration_times(graph, parallelism, cluster, row.gpu_type or None)
-        except UnknownModel as error:
-            raise ValueError(f"names an unknown model: {error}") from error
-        except NeverFits as error:
-            raise ValueError(f"can never start: {error}") from error
+    graph, parallelism, times = _pace(row, cluster) if row.model else (None, None, None)
     iterations = float(row.iterations) if row.iterations is not None else None
     if iterations is None and times is not None:
         iterations = max(1.0, float(round(row.duration_s / times.min_s)))
@@ -117,9 +133,23 @@ def _sim_job(job_id: JobId, row: WorkloadJob, cluster: Cluster, checkpoint_perio
         checkpoint_period_s=checkpoint_period_s,
         max_retries=RETRIES_MAX,
         # Simulated programs all take the warning signal: a graceful preemption loses no work.
-        preemption=PreemptionSignal(),
+        preemption=_SIGNAL,
     )
     return SimJob(job_id, row, spec, times, iterations)
+
+
+_SIGNAL = PreemptionSignal()
+
+
+def _pace(row: WorkloadJob, cluster: Cluster) -> tuple[StageGraph, ParallelismConfig, IterationTimes]:
+    """What the row's model means on this cluster; ValueError says why it means nothing."""
+    try:
+        graph, parallelism = _pipeline(row.model, row.gpus)
+        return graph, parallelism, iteration_times(graph, parallelism, cluster, row.gpu_type or None)
+    except UnknownModel as error:
+        raise ValueError(f"names an unknown model: {error}") from error
+    except NeverFits as error:
+        raise ValueError(f"can never start: {error}") from error
 
 
 @lru_cache(maxsize=1024)

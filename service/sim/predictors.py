@@ -71,14 +71,17 @@ class RecordedPredictor:
         """There is nothing to learn."""
 
 
-def make_predictor(name: str, jobs: Sequence[SimJob], seed: int) -> Predictor:
+def make_predictor(
+    name: str, jobs: Sequence[SimJob], seed: int, present: Mapping[JobId, SimJob] | None = None
+) -> Predictor:
     """The predictor that ``oracle``, ``noisy:SIGMA``, ``adversarial``, ``trained``, ``recorded`` or ``none`` stands for.
 
     ``noisy`` = n exp(SIGMA z) with z ~ N(0, 1) drawn from (seed, job_id); ``adversarial`` = a tenth of the jobs, by seed,
     off by a factor 100 either way; ``trained`` learns from the jobs that have ended in the simulation;
     ``recorded`` says what the service said of jobs of its own history. Raises :class:`PredictorNameError`.
+    ``present`` holds each job at least from its submission to its prediction, where the caller does not keep all of them.
     """
-    by_id = {job.id: job for job in jobs}
+    by_id = {job.id: job for job in jobs} if present is None else present
     kind, _, parameter = name.partition(":")
     if kind == "noisy":
         sigma = _sigma(parameter)

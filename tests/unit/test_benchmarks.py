@@ -1,10 +1,13 @@
 """The benchmarks run, and print the figures that they promise; their sizes here are tiny and their figures mean nothing."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from benchmarks import contention, cycle, forecast, forecast_accuracy, simulator
+from service.sim.workloads.generate import generate
+from service.sim.workloads.table import write_workload
 
 
 def _rows(printed: str, skip: int) -> list[list[str]]:
@@ -20,6 +23,17 @@ def test_jobs_a_cpu_second(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     assert [row[-6:-4] for row in rows] == [["sjf", "60"], ["las", "60"]] * 2
     assert all(float(row[-3].replace(",", "")) > 0.0 for row in rows)
     assert [row[-1] for row in rows if "sjf" in row] == ["1.00", "1.00"]
+
+
+def test_the_whole_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    table = tmp_path / "w.csv"
+    write_workload(generate(1, 40, gpus=32), table)
+    arguments = ["simulator", "--command", "--trace", str(table), "--servers", "4", "--first", "30"]
+    monkeypatch.setattr(sys, "argv", [*arguments, "--policies", "sjf,asrpt:preemption=never"])
+    simulator.main()
+    rows = _rows(capsys.readouterr().out, 2)
+    assert [row[:2] for row in rows] == [["sjf", "30"], ["asrpt:preemption=never", "30"]]
+    assert all(float(row[-1]) > 20.0 for row in rows), "no Python with numpy fits into 20 MiB"
 
 
 def test_cost_of_an_event(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,66 @@
+"""Quick looks change nothing: whoever looks at each job and tries each class in each cycle decides the same."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from policies import heads, ranked
+from policies.asrpt import DEFAULTS, Asrpt
+from policies.book import Book
+from policies.model.cluster import Cluster, Server
+from policies.model.decision import Change, Decision
+from policies.model.view import ClusterView
+from policies.options import Options, Preemption, Queue
+from policies.sjf import Sjf
+from service.sim.experiment import SimulationOptions, run
+from service.sim.workloads.generate import generate
+
+
+def _slow(policy: type[ranked.RankedPolicy]) -> type[ranked.RankedPolicy]:
+    """The same policy, which trusts no line and forgets after each decision what it had found out."""
+
+    class Slow(policy):  # type: ignore[misc, valid-type]
+        ranks_keep_to_lines = False
+
+        def decide(self, view: ClusterView, changes: Sequence[Change], state: Book) -> Decision:
+            state.restless = True
+            decision: Decision = policy.decide(self, view, changes, state)
+            return decision
+
+    return Slow
+
+
+@pytest.mark.parametrize("communication", [False, True])
+@pytest.mark.parametrize(
+    ("policy", "options"),
+    [
+        (Asrpt, DEFAULTS),
+        (Asrpt, Options(preemption=Preemption.NEVER)),
+        (Sjf, Options()),
+        (Sjf, Options(reserve=True, guard_wait_s=3600.0)),
+        (Sjf, Options(queue=Queue.STRICT)),
+    ],
+    ids=["guided", "never", "sjf", "reserve", "strict"],
+)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_quick_looks_change_nothing(
+    policy: type[ranked.RankedPolicy],
+    options: Options,
+    communication: bool,
+    seed: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster("c", tuple(Server(f"s{index}", 8, nic_bytes_s=3.125e9) for index in range(4)))
+    workload = generate(seed, 120, gpus=32, load=1.3, communication=communication)
+    settings = SimulationOptions(seed=seed, skip_invalid=True)
+    predictor = f"noisy:{seed - 1}"
+    quick = run(workload, cluster, policy(options), predictor, settings)
+    monkeypatch.setattr(heads.Heads, "_is_hopeless", _never_hopeless)
+    slow = run(workload, cluster, _slow(policy)(options), predictor, settings)
+    assert quick.outcomes == slow.outcomes
+    assert quick.result.events == slow.result.events
+
+
+def _never_hopeless(self: heads.Heads, head: Any) -> bool:
+    return False
