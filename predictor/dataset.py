@@ -27,7 +27,8 @@ _FINE: Final = frozenset({"", "succeeded"})
 class Example:
     """One job as a model sees it. ``baselines`` are log points in the order of ``baselines.NAMES`` (NaN: nothing known).
 
-    ``label`` is the natural log of the total, known from ``ended_at_s`` on; None while serving.
+    ``label`` is the natural log of the total, known from ``ended_at_s`` on; None while serving. ``service_s``: productive
+    seconds in all, whatever the unit.
     """
 
     submission: Submission
@@ -36,6 +37,15 @@ class Example:
     baselines: tuple[float, ...]
     label: float | None = None
     ended_at_s: float = math.inf
+    service_s: float = math.nan
+
+    def floor(self, at_s: float) -> float | None:
+        """Log of what the job had certainly done by then, while it ran; None where that is nothing.
+
+        Had it run without a pause from then to its end, it would have done the rest in that time; it cannot have done more.
+        """
+        done_ratio = 1.0 - (self.ended_at_s - at_s) / self.service_s
+        return self.label + math.log(done_ratio) if self.label is not None and 0.0 < done_ratio < 1.0 else None
 
     @property
     def base(self) -> float:
@@ -102,7 +112,13 @@ def replay(rows: Iterable[EndedRow], knowledge: Knowledge) -> Iterator[tuple[End
             if label is not None:
                 seen = knowledge.example(submission, unit)
                 examples[unit] = Example(
-                    submission, seen.features, seen.runs, seen.baselines, math.log(label), row.ended_at_s
+                    submission,
+                    seen.features,
+                    seen.runs,
+                    seen.baselines,
+                    math.log(label),
+                    row.ended_at_s,
+                    row.service_s,
                 )
         knowledge.submit(submission)
         heappush(ends, (row.ended_at_s, submission.job, row))

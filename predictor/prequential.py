@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from predictor.baselines import NAMES as BASELINE_NAMES
+from predictor.censored import CensoredEstimator
 from predictor.dataset import Example
 from predictor.estimator import Estimator
 from predictor.intervals import NORMAL_POINTS, POINTS, Array, ConformalCalibrator, PointResiduals
@@ -50,15 +51,24 @@ class BaselineScores:
         return self._residuals[index].quantiles(bucket) is not None
 
 
-def fit(factories: Factories, examples: Sequence[Example], seed: int) -> dict[str, Estimator]:
-    """Every model on these examples (the newest :data:`ROWS_MAX` by end)."""
+Running = Sequence[tuple[Example, float]]
+"""Jobs that had not ended yet, each with the log of what it had done for certain."""
+
+
+def fit(factories: Factories, examples: Sequence[Example], seed: int, running: Running = ()) -> dict[str, Estimator]:
+    """Every model on these examples (the newest :data:`ROWS_MAX` by end), and on ``running`` jobs where it can use them."""
     newest = sorted(examples, key=lambda example: (example.ended_at_s, example.submission.job))[-ROWS_MAX:]
     features = np.array([example.features for example in newest])
     residuals = np.array([_label(example) - example.base for example in newest])
     models: dict[str, Estimator] = {}
     for kind, make in factories.items():
-        models[kind] = make()
-        models[kind].fit(features, residuals, seed)
+        model = models[kind] = make()
+        if running and isinstance(model, CensoredEstimator):
+            open_features = np.array([example.features for example, _ in running])
+            floors = np.array([floor - example.base for example, floor in running])
+            model.fit_censored(features, residuals, open_features, floors, seed)
+        else:
+            model.fit(features, residuals, seed)
     return models
 
 
@@ -173,8 +183,13 @@ def run(
         predict_s=dict.fromkeys((*BASELINE_NAMES, *factories), 0.0),
     )
     for chunk in outcome.chunks:
-        known = [example for example in usable[: start + chunk.first] if example.ended_at_s <= chunk.opened_s]
-        raw = _predict_chunk(outcome, chunk, known, factories, seed)
+        submitted = usable[: start + chunk.first]
+        known = [example for example in submitted if example.ended_at_s <= chunk.opened_s]
+        floors = (
+            (example, example.floor(chunk.opened_s)) for example in submitted if example.ended_at_s > chunk.opened_s
+        )
+        running = [(example, floor) for example, floor in floors if floor is not None]
+        raw = _predict_chunk(outcome, chunk, known, running, factories, seed)
         for row in range(chunk.first, chunk.last):
             example = predicted[row]
             rolling.settle(example.submission.submitted_at_s)
@@ -188,14 +203,14 @@ def run(
 
 
 def _predict_chunk(
-    outcome: Run, chunk: Chunk, known: Sequence[Example], factories: Factories, seed: int
+    outcome: Run, chunk: Chunk, known: Sequence[Example], running: Running, factories: Factories, seed: int
 ) -> dict[str, Array]:
     """Residual points of each model, fitted on the jobs that are known, for the rows of the chunk."""
     raw: dict[str, Array] = {}
     features = np.array([example.features for example in outcome.examples[chunk.first : chunk.last]])
     for kind in factories if len(known) >= FIT_ROWS_MIN else ():
         started_s = time.process_time()
-        model = fit({kind: factories[kind]}, known, seed)[kind]
+        model = fit({kind: factories[kind]}, known, seed, running)[kind]
         fitted_s = time.process_time()
         raw[kind] = model.predict_points(features)
         outcome.fit_s[kind].append(fitted_s - started_s)

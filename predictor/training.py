@@ -14,22 +14,27 @@ from policies.model.estimate import Unit
 from predictor import features, prequential
 from predictor.baselines import NAMES as BASELINE_NAMES
 from predictor.boosting import Boosting
+from predictor.censored import SurvivalBoosting
 from predictor.dataset import UNITS, Example, Knowledge, replay
 from predictor.errors import TrainingError
 from predictor.estimator import Estimator
 from predictor.evaluation import by_history
+from predictor.evidence import Evidence
 from predictor.forest import QuantileForest, RandomForest
-from predictor.intervals import BUCKET_RESIDUALS_MIN, ConformalCalibrator
+from predictor.intervals import ConformalCalibrator
 from predictor.mix import BLEND, BLENDED, blended
-from predictor.recurrence import BUCKETS
+from predictor.raw_forest import RawQuantileForest
 from predictor.rows import EndedRow
 
 ESTIMATORS: Final[Mapping[str, Callable[[], Estimator]]] = {
     RandomForest.kind: RandomForest,
     Boosting.kind: Boosting,
     QuantileForest.kind: QuantileForest,
+    RawQuantileForest.kind: RawQuantileForest,
 }
 """Every model that is trained; the champion is the best of them, or of their blend, that passes the gate."""
+CHALLENGERS: Final[Mapping[str, Callable[[], Estimator]]] = {SurvivalBoosting.kind: SurvivalBoosting}
+"""Tried at every training and reported with the others, but never stored: none of them has earned it."""
 HEAD_ROWS_MIN: Final = 100
 """Labelled jobs that a head needs before it is trained."""
 TEST_RATIO: Final = 0.4
@@ -78,17 +83,9 @@ class TrainedHead:
         return min(self.kinds, key=lambda kind: (self.metrics[kind]["pinball_log"], kind))
 
     def beats_baselines(self, kind: str, bucket: int) -> bool:
-        """Whether the model earned this history bucket: no baseline had a lower pinball loss there.
-
-        A bucket with too few test jobs follows the whole test, but jobs never seen before do not: they are another
-        population, in which a model that is good at recurring jobs may know nothing.
-        """
-        name = BUCKETS[bucket]
-        tested = self.metrics[kind]["buckets"][name]
-        if tested["jobs"] < BUCKET_RESIDUALS_MIN:
-            return bucket > 0
-        best = min(self.metrics[baseline]["buckets"][name]["pinball_log"] for baseline in BASELINE_NAMES)
-        return bool(tested["pinball_log"] <= best)
+        """Whether the model's test won it this history bucket, by the rule of :mod:`predictor.mix`."""
+        evidence = Evidence((*BASELINE_NAMES, kind), self.metrics)
+        return evidence.mix().distribution[bucket] == kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +146,8 @@ def train_head(unit: Unit, examples: Sequence[Example], seed: int, on_tested: Te
     """Evaluate prequentially, judge, then fit every model on all of the examples (sorted by submission)."""
     test_rows = min(int(len(examples) * TEST_RATIO), TEST_ROWS_MAX)
     chunks = max(1, min(CHUNKS_MAX, test_rows // CHUNK_ROWS))
-    outcome = prequential.run(examples, ESTIMATORS, test_start=len(examples) - test_rows, chunks=chunks, seed=seed)
+    tried = {**ESTIMATORS, **CHALLENGERS}
+    outcome = prequential.run(examples, tried, test_start=len(examples) - test_rows, chunks=chunks, seed=seed)
     if on_tested is not None:
         on_tested(unit, outcome)
     said = blended(outcome.points)
@@ -159,7 +157,8 @@ def train_head(unit: Unit, examples: Sequence[Example], seed: int, on_tested: Te
     champion = min(passed, key=lambda kind: (metrics[kind]["pinball_log"], kind)) if passed else None
     usable = [example for example in examples if example.base == example.base]
     estimators = prequential.fit(ESTIMATORS, usable, seed)
-    return TrainedHead(unit, len(usable), estimators, outcome.calibrators, champion, verdicts, metrics)
+    calibrators = {kind: outcome.calibrators[kind] for kind in estimators}
+    return TrainedHead(unit, len(usable), estimators, calibrators, champion, verdicts, metrics)
 
 
 def _version(heads: Mapping[Unit, Sequence[Example]], seed: int, libraries: Mapping[str, str]) -> str:

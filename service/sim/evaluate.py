@@ -76,9 +76,10 @@ def evaluate(
     """
     from predictor import mix, prequential
     from predictor.dataset import Knowledge, replay
-    from predictor.training import ESTIMATORS, TEST_RATIO
+    from predictor.training import CHALLENGERS, ESTIMATORS, TEST_RATIO
 
-    factories = {kind: ESTIMATORS[kind] for kind in _chosen(kinds)}
+    tried = {**ESTIMATORS, **CHALLENGERS}
+    factories = {kind: tried[kind] for kind in _chosen(kinds)}
     if len(workload.jobs) < JOBS_MIN:
         raise EvaluationError(f"{len(workload.jobs)} jobs are too few to evaluate on; it takes {JOBS_MIN}")
     found = (examples.get(Unit.SERVICE_S) for _, examples in replay(rows_of(workload.jobs), Knowledge()))
@@ -88,30 +89,35 @@ def evaluate(
     run = prequential.run(examples, factories, test_start=test_start, chunks=chunks, seed=seed, on_progress=on_progress)
     if not len(run.labels):
         raise EvaluationError("no job had ended before the last was submitted: there is nothing to learn from")
-    served = mix.serve(run)
+    # A challenger is measured beside the models; it serves nobody.
+    serving = {name: points for name, points in run.all_points.items() if name not in CHALLENGERS}
+    served = mix.serve(replace(run, all_points=serving))
     tested = [workload.jobs[example.submission.job] for example in run.examples[run.test_start :]]
     return Evaluation(_document(workload.name, run, served), tested, run, served)
 
 
 def _chosen(kinds: Sequence[str] | None) -> list[str]:
-    """The models to train. Naming a baseline is no mistake: it is scored anyway."""
+    """The models to train; challengers only where they are named. Naming a baseline is no mistake: it is scored anyway."""
     from predictor.baselines import NAMES
-    from predictor.training import ESTIMATORS
+    from predictor.training import CHALLENGERS, ESTIMATORS
 
+    known = (*ESTIMATORS, *CHALLENGERS)
     for kind in kinds or ():
-        if kind not in ESTIMATORS and kind not in NAMES:
-            raise EvaluationError(f"unknown model {kind!r}; the models are {', '.join((*ESTIMATORS, *NAMES))}")
-    return [kind for kind in ESTIMATORS if kinds is None or kind in kinds]
+        if kind not in known and kind not in NAMES:
+            raise EvaluationError(f"unknown model {kind!r}; the models are {', '.join((*known, *NAMES))}")
+    return [kind for kind in known if (kind in ESTIMATORS if kinds is None else kind in kinds)]
 
 
 def _document(name: str, run: "Run", served: "Served") -> dict[str, Any]:
     from predictor import mix
+    from predictor.training import CHALLENGERS
 
     models = {
         kind: _measured(run, points, None, mix.BLENDED if kind == mix.BLEND else (kind,))
         for kind, points in mix.blended(run.points).items()
     }
-    models[SERVED] = _measured(run, served.points, served.predicted, tuple(run.fit_s))
+    serving = [kind for kind in run.fit_s if kind not in CHALLENGERS]
+    models[SERVED] = _measured(run, served.points, served.predicted, serving)
     return {
         "schema": EVALUATION_SCHEMA,
         "workload": name,
