@@ -321,6 +321,7 @@ class Service:
             shadow_opinion=self.shadowing.opinion,
             contributions=self._contributions,
             wait_pass=self.loop.wait_pass,
+            predictor_status=self.predictor.status,
         )
 
     def _migrated(self) -> bool:

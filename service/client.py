@@ -29,7 +29,7 @@ from service.client_documents import (
     Told,
     TrainingRun,
 )
-from service.client_prediction_documents import PredictionDetails
+from service.client_prediction_documents import PredictionDetails, Predictor
 
 PAGE_SIZE = 500
 """Entries asked for at once: the most that a service with default settings gives."""
@@ -256,6 +256,11 @@ class Client(AbstractContextManager["Client"]):
     def model(self, model_id: str) -> Model:
         """One model with its metrics."""
         found: Model = self._json("GET", f"/v1/models/{_segment(model_id)}")
+        return found
+
+    def predictor(self) -> Predictor:
+        """What predicts now, and how far it is trusted."""
+        found: Predictor = self._json("GET", "/v1/predictor")
         return found
 
     def train(self) -> int:

@@ -46,3 +46,34 @@ class PredictionDetails(Prediction):
     contributions: Contributions | None
     contributions_reason: str | None
     similar: list[SimilarJob]
+
+
+class Bucket(TypedDict):
+    """Jobs that were seen so often before: their champions, and who may rank them (model, history, attained_service)."""
+
+    past_runs: str
+    distribution: str
+    point: str
+    jobs: int
+    trust: str
+    reason: str
+    coverage_80: float | None
+    concordance: float | None
+
+
+class Head(TypedDict):
+    """One of the two things that are predicted."""
+
+    unit: str
+    known_jobs: int
+    drifting: bool
+    recent_log_error: float
+    buckets: list[Bucket]
+
+
+class Predictor(TypedDict):
+    """What predicts new jobs now; ``model_version`` is None where history alone does."""
+
+    model_version: str | None
+    switches: int
+    heads: list[Head]

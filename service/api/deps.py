@@ -17,6 +17,7 @@ from policies.model.ids import AttemptId, JobId
 from policies.model.job import JobSpec
 from policies.model.reasons import Explanation
 from predictor.explain import Contributions
+from predictor.serving import PredictorStatus
 from service.api.idempotency import Keys
 from service.db.session import Database
 from service.engine.events import Fact
@@ -122,6 +123,7 @@ class ApiDependencies:
     shadow_opinion: Callable[[JobId], JobOpinion | None]
     contributions: Contribute
     wait_pass: Callable[[int, float], int]
+    predictor_status: Callable[[], PredictorStatus]
 
 
 async def _dependencies(request: Request) -> ApiDependencies:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -26,8 +26,9 @@ from service.cli.output import (
 )
 from service.client import Client
 from service.client_documents import Model, TrainingRun
+from service.client_prediction_documents import Bucket, Head, Predictor
 
-app = typer.Typer(help="Trained models: list, show, train, promote, evaluate.", no_args_is_help=True)
+app = typer.Typer(help="Trained models: list, show, who serves, train, promote, evaluate.", no_args_is_help=True)
 app.command("evaluate")(evaluate_command)
 
 TRAIN_POLL_S = 0.5
@@ -52,6 +53,38 @@ MODELS = Table[Model](
             lambda model: " ".join(f"{name} {value}" for name, value in model["libraries"].items()),
             long=True,
         ),
+    ),
+)
+
+
+class Served(NamedTuple):
+    """One line of ``sooner model serving``."""
+
+    head: Head
+    bucket: Bucket
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+
+SERVED = Table[Served](
+    columns=(
+        Column("UNIT", lambda served: served.head["unit"]),
+        Column("PAST_RUNS", lambda served: served.bucket["past_runs"]),
+        Column("TRUST", lambda served: served.bucket["trust"]),
+        Column("DISTRIBUTION", lambda served: served.bucket["distribution"]),
+        Column("POINT", lambda served: served.bucket["point"]),
+        Column("JOBS", lambda served: amount(served.bucket["jobs"]), right=True),
+        Column("COVERAGE_80", lambda served: _share(served.bucket["coverage_80"]), right=True),
+        Column("CONCORDANCE", lambda served: _share(served.bucket["concordance"]), right=True),
+        Column("REASON", lambda served: served.bucket["reason"], long=True),
+    ),
+    key=lambda served: f"{served.head['unit']}/{served.bucket['past_runs']}",
+    hidden=(
+        Column("KNOWN_JOBS", lambda served: amount(served.head["known_jobs"]), right=True),
+        Column("DRIFTING", lambda served: "yes" if served.head["drifting"] else "no"),
+        Column("LOG_ERROR", lambda served: f"{served.head['recent_log_error']:.2f}", right=True),
     ),
 )
 
@@ -86,6 +119,21 @@ def show_command(model: ModelArgument, as_json: JsonFlag = False) -> None:
 
 def _indented(metrics: dict[str, Any]) -> str:
     return json.dumps(metrics, indent=2, ensure_ascii=True)
+
+
+def buckets_answer(predictor: Predictor) -> Answer[Served]:
+    """Who predicts, bucket by bucket, as a table and as a document."""
+    rows = [Served(head, bucket) for head in predictor["heads"] for bucket in head["buckets"]]
+    return Answer(rows, {"schema": "sooner.predictor/1", "predictor": predictor})
+
+
+@app.command("serving")
+def serving_command(
+    as_json: JsonFlag = False, quiet: QuietFlag = False, columns: ColumnsOption = None, watch: WatchFlag = False
+) -> None:
+    """Who predicts now for jobs that were seen so often before, how well, and how far that is trusted."""
+    with connect() as client:
+        show(SERVED, lambda: buckets_answer(client.predictor()), style(as_json, quiet, columns, watch))
 
 
 @app.command("train")

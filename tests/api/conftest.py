@@ -23,6 +23,7 @@ from policies.model.reasons import Explanation
 from policies.placement.choose import find
 from policies.placement.pool import FreePool
 from predictor.explain import Contributions, contributions
+from predictor.serving import LivePredictor
 from predictor.training import TrainedModel
 from service.api.app import create_app
 from service.api.deps import ApiDependencies, ClusterNow, LoopStatus, Refused
@@ -78,6 +79,7 @@ class World:
     present: CycleSnapshot | None = None
     shadow: ShadowReport | None = None
     opinions: dict[JobId, JobOpinion] = field(default_factory=dict)
+    predictor: LivePredictor = field(default_factory=LivePredictor)
     models: dict[str, TrainedModel] = field(default_factory=dict)
     on_pass: Callable[[], None] | None = None
 
@@ -107,6 +109,7 @@ class World:
             shadow_opinion=self._shadow_opinion,
             contributions=self._contributions,
             wait_pass=self._wait_pass,
+            predictor_status=lambda: self.predictor.status(),
         )
 
     def _waits_for_the_loop(self) -> None:

@@ -5,9 +5,12 @@ from typing import Any
 from httpx import Client
 from sqlalchemy import insert
 
+from policies.model.estimate import Unit
+from predictor.serving import LivePredictor
 from service.db.tables import ModelVersionRow, ThroughputRow, TrainingRunRow, table
 from tests.api.conftest import NOW_S, World
 from tests.api.helpers import assert_problem
+from tests.unit.predictor_history import ended, recurring_history, request, small_model
 
 
 def model_row(name: str, created_at_s: float, state: str = "candidate") -> dict[str, Any]:
@@ -29,6 +32,29 @@ def model_row(name: str, created_at_s: float, state: str = "candidate") -> dict[
 def add_rows(world: World, kind: Any, rows: list[dict[str, Any]]) -> None:
     with world.database.writing() as session:
         session.connection().execute(insert(table(kind)), rows)
+
+
+def test_who_predicts_and_how_far_it_is_trusted(client: Client, world: World) -> None:
+    world.predictor = LivePredictor(small_model())
+    world.predictor.warm(recurring_history(240, reports=False))
+    for job in range(1_000, 1_060):
+        # A program that takes 60 s, or 6,000 s, as it likes: nobody's intervals hold that.
+        world.predictor.predict(0.0, [request(job, name="fickle", gpus=1)])
+        service_s = 60.0 if job % 3 else 6_000.0 * (job - 999) ** 2
+        world.predictor.ended(ended(job, None, submitted_at_s=1e6 + job, service_s=service_s, name="fickle", gpus=1))
+    shown = client.get("/v1/predictor").json()
+    assert shown["model_version"] == small_model().version
+    iterations, seconds = shown["heads"]
+    assert (iterations["unit"], seconds["unit"]) == ("iterations", "service_s")
+    assert seconds["known_jobs"] == 300
+    status = world.predictor.status()
+    for bucket, expected in zip(seconds["buckets"], status.buckets[Unit.SERVICE_S], strict=True):
+        assert bucket["past_runs"] == expected.bucket
+        assert (bucket["distribution"], bucket["point"]) == (expected.distribution, expected.point)
+        assert (bucket["coverage_80"], bucket["concordance"]) == (expected.coverage, expected.concordance)
+        assert bucket["trust"] == {0: "model", 1: "history", 2: "attained_service"}[expected.rung]
+    assert [bucket["past_runs"] for bucket in seconds["buckets"]] == ["0", "1-4", "5-19", "20+"]
+    assert shown["switches"] == status.switches
 
 
 def test_models_are_listed_newest_first_and_shown(client: Client, world: World) -> None:

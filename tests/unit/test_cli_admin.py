@@ -115,6 +115,17 @@ def test_models_are_listed_and_shown(cli: CliWorld) -> None:
     assert (missing.exit_code, "no model 'm-9'" in missing.stderr) == (1, True)
 
 
+def test_who_predicts_is_shown_bucket_by_bucket(cli: CliWorld) -> None:
+    lines = cli.run("model", "serving").stdout.splitlines()
+    assert lines[0].split()[:5] == ["UNIT", "PAST_RUNS", "TRUST", "DISTRIBUTION", "POINT"]
+    assert lines[1].split() == ["iterations", "0", "model", *(["recurrence_median20"] * 2), "0", "-", "-"]
+    assert len(lines) == 1 + 2 * 4
+    assert cli.run("model", "serving", "--quiet").stdout.split()[-1] == "service_s/20+"
+    document = json.loads(cli.run("model", "serving", "--json").stdout)
+    assert document["schema"] == "sooner.predictor/1"
+    assert [head["unit"] for head in document["predictor"]["heads"]] == ["iterations", "service_s"]
+
+
 def test_training_is_started_and_can_be_waited_for(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli.run("model", "train").stdout == "training run 1 started\n"
     assert json.loads(cli.run("model", "train", "--json").stdout) == {"schema": "sooner.training/1", "training_run": 2}

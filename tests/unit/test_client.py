@@ -9,7 +9,14 @@ import pytest
 
 import service.client as module
 from service import client_documents, client_prediction_documents
-from service.api import documents, explanation_documents, forecast_documents, prediction_documents, shadow_documents
+from service.api import (
+    documents,
+    explanation_documents,
+    forecast_documents,
+    prediction_documents,
+    predictor_documents,
+    shadow_documents,
+)
 from service.api.app import create_app
 from service.api.routers import cluster as cluster_routes
 from service.api.routers import job_details, learning
@@ -70,6 +77,9 @@ def answering(handler: Any) -> Client:
         (client_documents.Server, cluster_routes.ServerDocument),
         (client_documents.ClusterStatus, cluster_routes.ClusterDocument),
         (client_documents.Model, learning.ModelDocument),
+        (client_prediction_documents.Bucket, predictor_documents.BucketDocument),
+        (client_prediction_documents.Head, predictor_documents.HeadDocument),
+        (client_prediction_documents.Predictor, predictor_documents.PredictorDocument),
         (client_prediction_documents.Contribution, prediction_documents.ContributionDocument),
         (client_prediction_documents.Contributions, prediction_documents.ContributionsDocument),
         (client_prediction_documents.SimilarJob, prediction_documents.SimilarJobDocument),

@@ -11,6 +11,7 @@ from service.api.deps import Deps, KeyStore, Refused
 from service.api.documents import PredictionDocument, instant, prediction_document
 from service.api.idempotency import Answer, Effect, Keyed
 from service.api.paging import Page, Paging
+from service.api.predictor_documents import PredictorDocument, predictor_document
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import NoBody, found_or_404, problems, router
 from service.api.schemas import ID_MAX, TEXT_MAX
@@ -101,6 +102,12 @@ def show_model(dependencies: Deps, model_id: ModelPath) -> ModelDocument:
     """With its metrics."""
     with dependencies.database.reading() as session:
         return _model(found_or_404(reads.model(session.connection(), model_id), f"model {model_id!r}"))
+
+
+@routes.get("/predictor", summary="What predicts now, and how far it is trusted")
+def show_predictor(dependencies: Deps) -> PredictorDocument:
+    """The champions of each history bucket and the rung of the ladder of trust that it is on."""
+    return predictor_document(dependencies.predictor_status())
 
 
 @routes.post(
