@@ -41,7 +41,7 @@ class Score:
 def score(rows: Sequence[Scored]) -> Score:
     """The errors of these jobs. Raises ValueError where there is none."""
     if not rows:
-        raise ValueError("there is nothing to score")
+        raise ValueError("there is nothing to score: no job that was predicted has ended yet")
     errors = np.array([row.log_error for row in rows])
     off = np.abs(errors)
     below = float(np.mean([row.actual < row.p10 for row in rows]))

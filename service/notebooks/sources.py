@@ -79,14 +79,10 @@ def open_source(
     named = named or os.environ.get(URL_VARIABLE) or os.environ.get(env_name("database_url")) or None
     if named is None:
         found = _ours(jobs)
-        named = GENERATOR
-        if found is not None:
-            return found
+        return found if not isinstance(found, str) else _generated(jobs, seed, change, found)
     try:
         if named == GENERATOR:
-            from service.notebooks.tables import generated
-
-            return generated(jobs, seed, change)
+            return _generated(jobs, seed, change)
         if named.startswith(("http://", "https://")):
             from service.notebooks.live import LiveSource
 
@@ -103,6 +99,15 @@ def open_source(
         raise SourceError(f"{error}; name another source, or {GENERATOR!r}") from error
 
 
+def _generated(jobs: int, seed: int, change: float, why: str = "") -> Source:
+    from service.notebooks.tables import generated
+
+    try:
+        return generated(jobs, seed, change, why)
+    except ValueError as error:
+        raise SourceError(f"{GENERATOR}: {error}") from error
+
+
 def _stored(url: str, jobs: int) -> Source:
     from service.db.migrate import SchemaError, open_current
     from service.db.session import DatabaseUrlError
@@ -114,13 +119,13 @@ def _stored(url: str, jobs: int) -> Source:
         raise SourceError(f"{error}; name another source, or {GENERATOR!r}") from error
 
 
-def _ours(jobs: int) -> Source | None:
-    """The service of this machine, where it answers and a prediction of it has been scored."""
+def _ours(jobs: int) -> Source | str:
+    """The service of this machine, where it answers and a prediction of it has been scored; else why not."""
     from service.notebooks.live import LiveSource
 
     try:
         client = service_client(load_settings())
         source = LiveSource(client, client.address, jobs)
-        return source if source.predictions() else None
-    except (AddressError, ClientError, SettingsError):
-        return None
+        return source if source.predictions() else f"no job that {client.address} predicted has ended yet"
+    except (AddressError, ClientError, SettingsError) as error:
+        return str(error)

@@ -61,13 +61,18 @@ class TableSource:
         return Past(prepare(self._workload, cluster, skip_invalid=True), cluster)
 
 
-def generated(jobs: int, seed: int, change: float) -> TableSource:
-    """The generator as a source; see :func:`service.notebooks.sources.open_source`."""
+def generated(jobs: int, seed: int, change: float, why: str = "") -> TableSource:
+    """The generator as a source; see :func:`service.notebooks.sources.open_source`. ``why`` it is not another one.
+
+    Raises ValueError for arguments out of range.
+    """
     workload = generate(seed, jobs, gpus=GENERATED_GPUS, load=LOAD)
     if change != 1.0:
         workload = _changed(workload, change)
     servers = tuple(replace(_SERVER, name=f"s{number:02d}") for number in range(GENERATED_GPUS // GPUS_PER_SERVER))
     origin = f"{jobs:,} made-up jobs (seeded generator, seed {seed}): no number here is about a real cluster"
+    if why:
+        origin += f"\n({why}; SOURCE names another source)"
     return TableSource(origin, workload, Cluster("a made-up cluster", servers), synthetic=True)
 
 

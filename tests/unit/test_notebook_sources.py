@@ -172,6 +172,9 @@ def test_nothing_named_and_nobody_there_is_the_generator_and_says_so() -> None:
     source = open_source(jobs=20)
     assert source.synthetic
     assert "made-up" in source.origin
+    assert "cannot reach Sooner at http://127.0.0.1:9" in source.origin
+    with pytest.raises(SourceError, match="generator: jobs must be from 0"):
+        open_source("generator", jobs=-1)
     assert len(source.workload().jobs) == 20
 
 
@@ -250,6 +253,16 @@ def test_a_service_that_refuses_is_an_error(world: World, monkeypatch: pytest.Mo
     with pytest.raises(SourceError, match="oken"):
         open_source("http://127.0.0.1:8765")
     assert open_source(jobs=5).synthetic, "nobody named it"
+
+
+def test_a_service_that_has_nothing_to_tell_yet_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = make_world(tmp_path)
+    ours = live(empty)
+    monkeypatch.setattr(sources, "service_client", lambda *_: ours._client)
+    source = open_source(jobs=5)
+    assert source.synthetic
+    assert "no job that http://127.0.0.1:8765 predicted has ended yet" in source.origin
+    empty.database.close()
 
 
 def test_an_empty_table_is_said(tmp_path: Path) -> None:
