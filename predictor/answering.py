@@ -27,7 +27,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Plan:
-    """One request on its way to an answer. ``raw`` are the models' log points before calibration, by version and kind."""
+    """One request on its way to an answer. ``raw`` are the models' log points before calibration, by version and kind, ``said``
+    those after it, by full names.
+    """
 
     submission: Submission
     unit: Unit
@@ -35,6 +37,7 @@ class Plan:
     rung: Rung | None
     seconds_per_unit: float | None
     raw: dict[tuple[str, str], Array] = field(default_factory=dict)
+    said: dict[str, Array] = field(default_factory=dict)
 
 
 class Choice(NamedTuple):
@@ -81,22 +84,28 @@ def run_head(
         except Exception:
             _log.exception("model %s/%s failed; the ladder answers for it", version, kind)
             continue
-        for target, base, row in zip(raw, bases, residuals, strict=True):
-            if np.isfinite(row).all():
+        finite = np.asarray(np.isfinite(residuals).all(axis=1))
+        for target, base, row, spoke in zip(raw, bases, residuals, finite, strict=True):
+            if spoke:
                 target[version, kind] = base + row
 
 
-def calibrated(served: Sequence[ServedModel], plan: Plan) -> dict[str, Array]:
-    """What the models say of the job, by their full names."""
-    said: dict[str, Array] = {}
-    for each in served:
-        points = {
-            kind: calibrator.calibrate(plan.example.bucket, plan.raw[each.model.version, kind])
-            for kind, calibrator in each.calibrators.get(plan.unit, {}).items()
-            if (each.model.version, kind) in plan.raw
-        }
-        said |= {each.version(kind): row for kind, row in blended(points).items()}
-    return said
+def calibrate(served: Sequence[ServedModel], plans: Sequence[Plan]) -> None:
+    """What the models say of each job, into its ``said``: one array operation for all jobs of which the same models spoke."""
+    alike: dict[tuple[Unit, int, tuple[tuple[str, str], ...]], list[Plan]] = {}
+    for plan in plans:
+        alike.setdefault((plan.unit, plan.example.bucket, tuple(plan.raw)), []).append(plan)
+    for (unit, bucket, spoke), jobs in alike.items():
+        for each in served:
+            points = {
+                kind: calibrator.calibrate(bucket, np.array([plan.raw[each.model.version, kind] for plan in jobs]))
+                for kind, calibrator in each.calibrators.get(unit, {}).items()
+                if (each.model.version, kind) in spoke
+            }
+            for kind, rows in blended(points).items():
+                name = each.version(kind)
+                for plan, row in zip(jobs, rows, strict=True):
+                    plan.said[name] = row
 
 
 def baseline_points(scores: BaselineScores, plan: Plan) -> dict[str, Array]:

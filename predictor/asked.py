@@ -8,12 +8,17 @@ import numpy as np
 
 from policies.model.estimate import Estimate, Prediction, ShadowPrediction, Unit
 from predictor.baselines import NAMES as BASELINE_NAMES
-from predictor.intervals import Array, quantile_of
+from predictor.baselines import baseline_points
+from predictor.dataset import Knowledge
+from predictor.intervals import POINTS, Array
 from predictor.ladder import in_units
 from predictor.mix import SIMPLEST
+from predictor.recurrence import Level, bucket_of, keys_of
+from predictor.rows import Submission
 
-SHADOW_LEVELS: Final[Array] = (np.arange(8) + 0.5) / 8
+SHADOW_POINTS: Final = 8
 """Shadows keep 8 equal-mass points: enough to score them, a quarter of the space."""
+_STRIDE: Final = POINTS // SHADOW_POINTS
 LADDER: Final = "ladder"
 """The shadow of what history alone says: the group distribution, or the cold start's."""
 MIX: Final = "mix"
@@ -33,12 +38,25 @@ def mix_name(version: str) -> str:
     return f"{version or _BASELINE}/{MIX}"
 
 
+def thin(points: Array) -> Array:
+    """:data:`SHADOW_POINTS` equal-mass points of rows of 32. Their levels lie half-way between two of the 32."""
+    return np.asarray((points[:, _STRIDE // 2 - 1 :: _STRIDE] + points[:, _STRIDE // 2 :: _STRIDE]) * 0.5)
+
+
 def shadows(said: Sequence[tuple[str, Array]]) -> tuple[ShadowPrediction, ...]:
-    """Log points, thinned to :data:`SHADOW_LEVELS`, in units. One array operation for all."""
+    """Log points, thinned to :data:`SHADOW_POINTS`, in units. One array operation for all."""
     if not said:
         return ()
-    totals = in_units(quantile_of(np.stack([points for _, points in said]), SHADOW_LEVELS)).tolist()
+    totals = in_units(thin(np.array([points for _, points in said]))).tolist()
     return tuple(ShadowPrediction(name, tuple(row)) for (name, _), row in zip(said, totals, strict=True))
+
+
+def baselines_of(knowledge: Knowledge, submission: Submission, unit: Unit) -> tuple[int, tuple[float, ...]]:
+    """History bucket and baselines' log points of a job in a unit: what an example has of them, without its features."""
+    history, keys = knowledge.history[unit], keys_of(submission)
+    declared = submission.declared_iterations if unit is Unit.ITERATIONS else None
+    group = history.group(Level.RECURRENCE_GPUS, keys[Level.RECURRENCE_GPUS])
+    return bucket_of(group.count if group is not None else 0), baseline_points(history, keys, declared)
 
 
 def log_point(estimate: Estimate) -> float:

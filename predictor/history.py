@@ -34,7 +34,19 @@ def median_of(ordered: Sequence[float]) -> float:
 class Group:
     """The past of one group: count, newest labels, and their summary. All labels are log units."""
 
-    __slots__ = ("_total", "count", "ended_at_s", "ewma", "failed", "high", "labels", "low", "median", "spread")
+    __slots__ = (
+        "_total",
+        "count",
+        "ended_at_s",
+        "ewma",
+        "failed",
+        "failed_ratio",
+        "high",
+        "labels",
+        "low",
+        "median",
+        "spread",
+    )
 
     def __init__(self) -> None:
         self.count = 0
@@ -45,6 +57,8 @@ class Group:
         self.low = 0.0
         self.high = 0.0
         self.spread = 0.0
+        self.failed_ratio = 0.0
+        """Share of the remembered jobs that did not succeed."""
         self.ended_at_s = 0.0
         self._total = 0.0
 
@@ -62,6 +76,7 @@ class Group:
         self.high = ordered[len(ordered) - 1 - len(ordered) // 10]
         mean = sum(ordered) / len(ordered)
         self.spread = math.sqrt(sum((x - mean) ** 2 for x in ordered) / len(ordered))
+        self.failed_ratio = sum(self.failed) / len(self.failed)
 
     @property
     def last(self) -> float:
@@ -83,11 +98,6 @@ class Group:
         """Log of the mean of all totals of the group, not only the remembered ones."""
         return math.log(self._total / self.count)
 
-    @property
-    def failed_ratio(self) -> float:
-        """Share of the remembered jobs that did not succeed."""
-        return sum(self.failed) / len(self.failed)
-
 
 class ClusterLabels:
     """The newest labels of the whole cluster, in order of size: median and quantiles in O(log n)."""
@@ -95,6 +105,7 @@ class ClusterLabels:
     def __init__(self) -> None:
         self._newest: deque[float] = deque()
         self._ordered: SortedList = SortedList()
+        self._median: float | None = None
 
     def __len__(self) -> int:
         return len(self._newest)
@@ -105,11 +116,14 @@ class ClusterLabels:
             self._ordered.remove(self._newest.popleft())
         self._newest.append(label)
         self._ordered.add(label)
+        self._median = None
 
     @property
     def median(self) -> float:
-        """The median label."""
-        return median_of(self._ordered)
+        """The median label, looked up once between two ends: a batch of new jobs asks for it many times a job."""
+        if self._median is None:
+            self._median = median_of(self._ordered)
+        return self._median
 
     def points(self, count: int) -> list[float]:
         """``count`` equal-mass points of the empirical distribution, ascending."""

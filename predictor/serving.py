@@ -21,14 +21,14 @@ from predictor import features
 from predictor.answering import (
     Plan,
     baseline_points,
-    calibrated,
+    calibrate,
     choose,
     insisted_kind,
     log_switch,
     run_head,
     run_models,
 )
-from predictor.asked import Asked, Baselines, mark_current, restored, shadows
+from predictor.asked import Asked, Baselines, baselines_of, mark_current, restored, shadows
 from predictor.dataset import UNITS, Knowledge, replay
 from predictor.ladder import climb, finish, point_in_units, unit_of, weigh_declaration
 from predictor.mix import Mix
@@ -227,6 +227,7 @@ class LivePredictor:
             plans = self._plan_all(requests)
         run_models(serving.models, [plan for plan in plans if plan is not None])
         with self._lock:
+            calibrate(serving.models, [plan for plan in plans if plan is not None])
             return [self._answer_safely(serving, plan) for plan in plans]
 
     def preview(self, now_s: float, requests: Sequence[PredictionRequest]) -> list[Prediction | None]:
@@ -261,16 +262,21 @@ class LivePredictor:
         unit = unit_of(
             self._knowledge, submission, speed_known=speed is not None or request.spec.stage_graph is not None
         )
-        examples = {each: self._knowledge.example(submission, each) for each in UNITS}
+        example = self._knowledge.example(submission, unit)
         if request.job not in self._asked:
-            # The first answer is the one that is scored.
-            said = {each: (example.bucket, example.baselines) for each, example in examples.items()}
+            # The first answer is the one that is scored. The other head needs no features: nobody asks its models.
+            said = {
+                each: (example.bucket, example.baselines)
+                if each is unit
+                else baselines_of(self._knowledge, submission, each)
+                for each in UNITS
+            }
             self._asked[request.job] = Asked(said, unit)
             if len(self._asked) > PENDING_MAX:
                 self._asked.popitem(last=False)
-        rung = climb(self._knowledge, self._scores[unit], examples[unit], unit)
+        rung = climb(self._knowledge, self._scores[unit], example, unit)
         seconds = 1.0 if unit is Unit.SERVICE_S else speed.seconds_per_iteration if speed is not None else None
-        return Plan(submission, unit, examples[unit], rung, seconds)
+        return Plan(submission, unit, example, rung, seconds)
 
     def _answer_safely(self, serving: _Serving, plan: Plan | None) -> Prediction | None:
         try:
@@ -281,7 +287,7 @@ class LivePredictor:
 
     def _answer(self, serving: _Serving, plan: Plan) -> Prediction | None:
         unit, submission = plan.unit, plan.submission
-        said = baseline_points(self._scores[unit], plan) | calibrated(serving.models, plan)
+        said = baseline_points(self._scores[unit], plan) | plan.said
         standing = self._heads[unit].trust.standing(plan.example.bucket)
         choice = choose(plan, said, serving.version, serving.mixes[unit], standing)
         rung = choice.rung if choice is not None else None

@@ -11,9 +11,11 @@ import pytest
 from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Unit
 from policies.model.ids import JobId
 from predictor import features, serving
+from predictor.asked import SHADOW_POINTS, thin
 from predictor.baselines import NAMES as BASELINE_NAMES
 from predictor.dataset import Knowledge, replay
 from predictor.forest import QuantileForest
+from predictor.intervals import quantile_of
 from predictor.recurrence import BUCKETS
 from predictor.retraining import RetrainingPredictor
 from predictor.rows import ended_row
@@ -60,7 +62,7 @@ def test_a_promoted_model_answers_and_says_so_and_everyone_else_shadows() -> Non
     assert after.features == before.features
     assert after.feature_schema == features.SCHEMA
     names = [shadow.model_version for shadow in after.shadows]
-    kinds = ("random_forest", "xgboost", "quantile_forest", "blend")
+    kinds = ("random_forest", "xgboost", "quantile_forest", "raw_quantile_forest", "blend")
     models = [f"{model.version}/{kind}" for kind in kinds]
     assert names == [*(f"baseline/{name}" for name in BASELINE_NAMES), *models, "ladder", f"{model.version}/mix"]
     for shadow in after.shadows:
@@ -394,3 +396,21 @@ def test_a_predictor_that_retrains_itself_promotes_what_passes_and_repeats_itsel
     (answer,) = answers
     assert answer is not None
     assert answer.estimate.model_version.endswith("" if champion in BASELINE_NAMES else f"/{champion}")
+
+
+def test_shadows_are_the_middle_points_of_eighths() -> None:
+    points = np.sort(np.random.default_rng(2).normal(size=(5, 32)), axis=1)
+    levels = (np.arange(SHADOW_POINTS) + 0.5) / SHADOW_POINTS
+    assert (thin(points) == quantile_of(points, levels)).all()
+
+
+def test_a_batch_is_answered_as_its_jobs_are_one_by_one() -> None:
+    # Of different programs, buckets and calibration: each gets its own numbers and nobody else's.
+    asks = [request(5_000 + number, name=f"program{number % 12}", user=f"user{number % 5}") for number in range(40)]
+    together, alone = _warm(), _warm()
+    for predictor in (together, alone):
+        predictor.use(small_model(), kind="blend")
+    answers = together.predict(0.0, asks)
+    assert len({answer.features[0] for answer in answers if answer is not None}) > 2, "several buckets"
+    alone.predict(0.0, asks)  # so that the same jobs are open
+    assert [alone.predict(0.0, [ask])[0] for ask in asks] == answers
