@@ -4,6 +4,7 @@
 with one clear line and exit code 2 before anything runs; a failure on the way ends it with 1.
 """
 
+import gc
 import logging
 import os
 import signal
@@ -167,6 +168,9 @@ class Service:
     def run(self) -> int:
         """Serve until stopped."""
         log.configure()
+        # What has been loaded stays. To look through it for garbage again and again is a third of a large batch of predictions.
+        gc.collect()
+        gc.freeze()
         self._schedule()
         self.scheduler.start()
         host, port = self.socket.getsockname()[:2]
