@@ -1,4 +1,4 @@
-"""Scored predictions with their jobs, in bulk: what somebody who studies the errors reads."""
+"""The newest scored predictions and jobs, in bulk: what somebody who studies the errors reads."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,10 @@ def scored_predictions(database: Database, newest: int) -> Sequence[Row[Any]]:
     """
     jobs, predictions = table(JobRow).c, table(PredictionRow).c
     scored = predictions.log_error.is_not(None)
-    first = select(func.min(predictions.id)).where(scored).group_by(predictions.job_id)
+    # The newest first, and only then their first: a row holds kilobytes, so nothing here may look at all of them.
+    newly = select(predictions.job_id).where(scored).order_by(predictions.id.desc()).limit(newest).subquery()
+    of_those = predictions.job_id.in_(select(newly.c.job_id))
+    first = select(func.min(predictions.id)).where(scored, of_those).group_by(predictions.job_id)
     columns: tuple[ColumnElement[Any], ...] = (
         *(predictions.job_id, predictions.scored_at_s, predictions.unit, predictions.points),
         *(predictions.p10, predictions.p50, predictions.p90, predictions.point, predictions.actual),
@@ -33,3 +36,11 @@ def scored_predictions(database: Database, newest: int) -> Sequence[Row[Any]]:
     )
     with database.reading() as session:
         return session.connection().execute(statement).all()
+
+
+def window_of_newest(database: Database, newest: int) -> float | None:
+    """When the first of the ``newest`` jobs was submitted, seconds since the Unix epoch; None where there are no more."""
+    jobs = table(JobRow).c
+    with database.reading() as session:
+        statement = select(jobs.submitted_at_s).order_by(jobs.id.desc()).offset(newest - 1).limit(1)
+        return session.connection().execute(statement).scalar_one_or_none()

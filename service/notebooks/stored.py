@@ -9,7 +9,7 @@ from sqlalchemy import Row
 from policies.model.cluster import Cluster
 from service.cli.past import Window, read_past
 from service.db.codec import decode_shadows
-from service.db.scored import scored_predictions
+from service.db.scored import scored_predictions, window_of_newest
 from service.db.session import Database
 from service.notebooks.scored import Scored, first_said
 from service.notebooks.sources import Past
@@ -24,9 +24,7 @@ class StoredSource:
     synthetic = False
 
     def __init__(self, database: Database, settings: Settings, newest: int) -> None:
-        self.origin = (
-            f"the database {database.url}: predictions of its newest {newest:,} jobs at most, and all its past"
-        )
+        self.origin = f"the database {database.url}: its newest {newest:,} jobs at most"
         self._database = database
         self._settings = settings
         self._newest = newest
@@ -37,7 +35,8 @@ class StoredSource:
 
     @cached_property
     def _past(self) -> tuple[OwnHistory, Cluster]:
-        history, cluster, _ = read_past(self._database, self._settings, Window(None, None), carry=False)
+        since_s = window_of_newest(self._database, self._newest)
+        history, cluster, _ = read_past(self._database, self._settings, Window(since_s, None), carry=False)
         return history, cluster
 
     def workload(self) -> Workload:

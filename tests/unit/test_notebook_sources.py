@@ -120,6 +120,8 @@ def test_what_was_said_first_counts(world: World) -> None:
 def test_only_the_newest_are_read(world: World) -> None:
     for source in (stored(world, 7), live(world, 7)):
         assert [row[0] for row in told(source)] == list(range(54, 61))
+        assert [job.job_id for job in source.workload().jobs] == [str(number) for number in range(54, 61)]
+        assert len(source.past().jobs.jobs) == 7
 
 
 def test_what_was_predicted_is_what_came(world: World) -> None:
