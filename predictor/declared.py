@@ -1,6 +1,7 @@
 """What a user's declarations are worth: evidence whose weight is earned, never truth.
 
-A declaration that was exceeded is worth nothing until the same user declares right again, so that nobody gains by understating.
+Declarations of a user are worth nothing from one that was exceeded until as many have held in a row as were exceeded lately, so
+that nobody gains by understating, not even by doing it now and then.
 A job that ends early (a crash, early stopping) costs its declarations precision, not their standing.
 """
 
@@ -18,11 +19,18 @@ RATIOS_KEPT: Final = 20
 
 
 class Evidence(NamedTuple):
-    """``weight`` in [0, 0.9]; ``log_ratios`` = past log(actual / declared), newest last; ``exceeded``: the newest one was."""
+    """``weight`` in [0, 0.9]; ``log_ratios`` = past log(actual / declared), newest last; ``exceeded``: standing is lost."""
 
     weight: float
     log_ratios: tuple[float, ...]
     exceeded: bool
+
+
+def _standing_lost(log_ratios: Sequence[float]) -> bool:
+    """Whether fewer have held since the last that was exceeded than were exceeded, of those that are remembered."""
+    over = [ratio > HELD_LOG_RATIO for ratio in log_ratios]
+    held_since = over[::-1].index(True) if any(over) else len(over)
+    return held_since < sum(over)
 
 
 class Declarations:
@@ -47,7 +55,7 @@ class Declarations:
         """
         by_user: Sequence[float] = self._ratios.get(submission.user, ())
         ratios = tuple(self._ratios.get(submission.recurrence, by_user))
-        exceeded = bool(by_user) and by_user[-1] > HELD_LOG_RATIO
+        exceeded = _standing_lost(by_user)
         if submission.declared_iterations is None or exceeded:
             return Evidence(0.0, ratios, exceeded)
         held = sum(abs(ratio) <= HELD_LOG_RATIO for ratio in ratios)

@@ -101,7 +101,7 @@ def weigh_declaration(rung: Rung | None, submission: Submission, evidence: Evide
     if evidence.exceeded:
         if rung is None:
             return None
-        return rung._replace(source=f"{rung.source}; declared {said} not counted: the last declaration was exceeded")
+        return rung._replace(source=f"{rung.source}; declared {said} not counted: too many were exceeded lately")
     points = declared_points(declared, evidence)
     if rung is None:
         return Rung(points, f"declared: {said}, not confirmed by any past run", False)

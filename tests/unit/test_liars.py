@@ -1,0 +1,88 @@
+"""Nobody gains by understating: the same jobs, declared honestly, not at all, or far too small, through the whole scheduler."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from policies.model.cluster import Cluster, Server
+from policies.registry import make_policy
+from predictor.declared import Declarations
+from predictor.rows import EndedRow, Submission
+from service.sim.experiment import run
+from service.sim.workloads.model import Workload, WorkloadJob
+
+CLUSTER = Cluster("two", (Server("a", 4), Server("b", 4)))
+LIAR = "user0"
+SEEDS = (2, 3, 5, 6)
+
+
+@cache
+def _jobs(seed: int) -> tuple[WorkloadJob, ...]:
+    """Twelve programs of four users on a busy cluster; a job's second is an iteration."""
+    rng = np.random.default_rng(seed)
+    programs = [(f"user{i % 4}", f"p{i}", float(np.exp(rng.normal(6.0, 1.0)))) for i in range(12)]
+    at_s, found = 0.0, []
+    for number in range(180):
+        at_s += float(rng.exponential(230.0))
+        user, name, size = programs[int(rng.integers(12))]
+        iterations = max(1, int(size * np.exp(0.4 * rng.normal())))
+        gpus = int(rng.choice([1, 2, 4]))
+        found.append(WorkloadJob(f"j{number}", at_s, gpus, float(iterations), user, "x", name, iterations=iterations))
+    return tuple(found)
+
+
+@cache
+def _mean_jct_s(seed: int, declare: Callable[[int, int], int] | None) -> float:
+    """Of the liar's jobs, where ``declare(how many before, iterations)`` says what is declared (None: nothing)."""
+    before, jobs = 0, []
+    for job in _jobs(seed):
+        if job.user == LIAR and declare is not None and job.iterations is not None:
+            job = replace(job, declared_iterations=max(1, declare(before, job.iterations)))
+            before += 1
+        jobs.append(job)
+    outcomes = run(Workload("w", tuple(jobs)), CLUSTER, make_policy("asrpt"), "trained").outcomes
+    own = {job.job_id for job in jobs if job.user == LIAR}
+    return float(np.mean([outcome.jct_s for outcome in outcomes if outcome.job_id in own]))
+
+
+def _always(before: int, iterations: int) -> int:
+    return iterations // 20
+
+
+def _every_second(before: int, iterations: int) -> int:
+    return iterations // 20 if before % 2 else iterations
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("lie", "at_least"), [(_always, 1.0), (_every_second, 0.99)])
+def test_a_liars_mean_jct_is_not_better_than_without_declarations(
+    lie: Callable[[int, int], int], at_least: float
+) -> None:
+    ratios = [_mean_jct_s(seed, lie) / _mean_jct_s(seed, None) for seed in SEEDS]
+    assert np.mean(ratios) >= at_least - 1e-9, ratios
+
+
+def _declared(declarations: Declarations, job: int, ratio: float) -> bool:
+    """A job ends that took ``ratio`` times what it had declared; whether declarations count afterwards."""
+    submission = Submission(job, "eve", "", f"p{job}", 1, 0.0, declared_iterations=1_000.0)
+    declarations.ended(EndedRow(submission, 10.0 * job, 1_000.0 * ratio, 10.0))
+    return not declarations.evidence(submission).exceeded
+
+
+def test_as_many_must_hold_in_a_row_as_were_exceeded() -> None:
+    declarations = Declarations()
+    told = [1.0, 20.0, 1.0, 20.0, 1.0, 1.0, 20.0, 1.0, 1.0, 1.0, 0.2]
+    counts = [_declared(declarations, job, ratio) for job, ratio in enumerate(told)]
+    assert counts == [True, False, True, False, False, True, False, False, False, True, True]
+
+
+def test_what_was_exceeded_long_ago_is_forgotten() -> None:
+    declarations = Declarations()
+    for job in range(15):
+        _declared(declarations, job, 20.0)
+    counts = [_declared(declarations, job, 1.0) for job in range(15, 30)]
+    # Of the 20 remembered, k have held in a row and at most 20 - k were exceeded.
+    assert counts == [False] * 9 + [True] * 6
