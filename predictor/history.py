@@ -203,7 +203,10 @@ class OpenJobs:
             self.remove(next(iter(self._members)))
         self._members[job] = (submitted_at_s, tuple(keys))
         for key in keys:
-            self._groups.setdefault(key, SortedDict())[(submitted_at_s, job)] = None
+            members = self._groups.get(key)
+            if members is None:
+                members = self._groups[key] = SortedDict()
+            members[(submitted_at_s, job)] = None
 
     def remove(self, job: int) -> None:
         """It ended, or is no longer believed to be open."""
