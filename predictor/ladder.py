@@ -18,7 +18,7 @@ from predictor.history import HistoryStore
 from predictor.intervals import LEVELS, NORMAL_POINTS, POINTS, Array, mixture, quantile_of
 from predictor.prequential import BaselineScores
 from predictor.recurrence import Level, keys_of
-from predictor.rows import UNITS_MAX, Submission
+from predictor.rows import UNITS_MAX, UNITS_MIN, Submission
 
 RECURRENCE_SPREAD: Final = 0.5
 """Standard deviation of log error assumed for a recurrence until 50 errors are known: most recurrences are within 2x."""
@@ -120,14 +120,14 @@ def finish(rung: Rung, unit: Unit, walltime_s: float | None) -> tuple[float, ...
     """The points in units: at least one unit, finite, ascending, and within a walltime that will be enforced."""
     totals = in_units(np.sort(rung.points))
     if unit is Unit.SERVICE_S and walltime_s is not None:
-        totals = np.minimum(totals, walltime_s)
+        totals = np.minimum(totals, max(UNITS_MIN, walltime_s))
     return tuple(totals.tolist())
 
 
 def point_in_units(log_point: float, unit: Unit, walltime_s: float | None) -> float:
     """A point in units, under the same limits as :func:`finish` sets to a distribution."""
     total = float(in_units(np.array(log_point)))
-    return total if unit is not Unit.SERVICE_S or walltime_s is None else min(total, walltime_s)
+    return total if unit is not Unit.SERVICE_S or walltime_s is None else min(total, max(UNITS_MIN, walltime_s))
 
 
 def unit_of(knowledge: Knowledge, submission: Submission, *, speed_known: bool) -> Unit:

@@ -137,19 +137,20 @@ def _distribution(scores: Mapping[str, Scores]) -> str:
     baselines = [name for name in scores if name in BASELINE_NAMES]
     best = min(baselines, key=lambda name: scores[name].pinball)
     least = scores[best].pinball
-    if scores[best].pinball > LOSS_RATIO_MAX * scores[SIMPLEST].pinball:
+    if not _lower(least, scores[SIMPLEST].pinball):
         best = SIMPLEST
     base_gap = abs(scores[best].coverage - COVERAGE)
     better = [
         name
         for name, score in scores.items()
-        if name not in BASELINE_NAMES
-        # Where nobody ever errs nobody is better.
-        and score.pinball <= LOSS_RATIO_MAX * least
-        and score.pinball < least
-        and _calibrated(score.coverage, base_gap)
+        if name not in BASELINE_NAMES and _lower(score.pinball, least) and _calibrated(score.coverage, base_gap)
     ]
     return min(better, key=lambda name: scores[name].pinball, default=best)
+
+
+def _lower(loss: float, than: float) -> bool:
+    """Lower by the margin. Where nobody ever errs, nobody is better."""
+    return loss < than and loss <= LOSS_RATIO_MAX * than
 
 
 def _calibrated(covered: float, baseline_gap: float) -> bool:
@@ -165,9 +166,7 @@ def _point(scores: Mapping[str, Scores], shape: str) -> str:
     better = [
         name
         for name, score in scores.items()
-        if score.error <= LOSS_RATIO_MAX * simplest.error
-        and score.within_2x >= simplest.within_2x - WITHIN_2X_LOSS_MAX
-        and score.error < simplest.error
+        if _lower(score.error, simplest.error) and score.within_2x >= simplest.within_2x - WITHIN_2X_LOSS_MAX
     ]
     return shape if shape in better else min(better, key=lambda name: scores[name].error, default=SIMPLEST)
 

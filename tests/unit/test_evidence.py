@@ -1,0 +1,111 @@
+"""The live choice of champions: the same as the evaluation's on the same jobs, and a test that gives way to service."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from predictor import evidence, mix
+from predictor.baselines import NAMES as BASELINE_NAMES
+from predictor.evaluation import by_history
+from predictor.evidence import Evidence
+from predictor.intervals import NORMAL_POINTS, Array
+
+POINTS: Array = NORMAL_POINTS[2::4]
+NAMES = (*BASELINE_NAMES, "model", "other")
+
+
+def _jobs(count: int, seed: int) -> tuple[Array, np.ndarray, dict[str, Array]]:
+    """Labels, history buckets and what candidates of different skill said, eight points each."""
+    rng = np.random.default_rng(seed)
+    labels = rng.normal(6.0, 1.0, count)
+    said = {}
+    for name in NAMES:
+        error = rng.uniform(0.2, 0.8)
+        said[name] = (labels + error * rng.normal(size=count))[:, None] + POINTS * rng.uniform(0.7, 1.3) * error
+    return labels, rng.integers(0, 4, count), said
+
+
+def _observed(evidence_: Evidence, labels: Array, buckets: np.ndarray, said: dict[str, Array]) -> Evidence:
+    for row, (label, bucket) in enumerate(zip(labels.tolist(), buckets.tolist(), strict=True)):
+        evidence_.observe(bucket, label, {name: points[row] for name, points in said.items()})
+    return evidence_
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10_000), st.integers(0, 400))
+def test_the_choice_is_that_of_the_evaluation_on_the_same_jobs(seed: int, count: int) -> None:
+    labels, buckets, said = _jobs(count, seed)
+    assert _observed(Evidence(NAMES), labels, buckets, said).mix() == mix.choose(labels, buckets, said)
+
+
+def test_only_the_newest_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence, "EVIDENCE_ROWS_MAX", 80)
+    labels, buckets, said = _jobs(1_000, 3)
+    found = _observed(Evidence(NAMES), labels, buckets, said)
+    newest = np.sort(np.concatenate([np.flatnonzero(buckets == bucket)[-80:] for bucket in range(4)]))
+    kept = {name: points[newest] for name, points in said.items()}
+    assert found.mix() == mix.choose(labels[newest], buckets[newest], kept)
+    assert [found.jobs(bucket) for bucket in range(4)] == [80] * 4
+
+
+def _tested(labels: Array, buckets: np.ndarray, said: dict[str, Array]) -> dict[str, dict[str, object]]:
+    return {name: by_history(labels, points, buckets.tolist()) for name, points in said.items()}
+
+
+def test_a_models_test_and_the_jobs_of_its_service_are_one_record() -> None:
+    labels, buckets, said = _jobs(600, 5)
+    half = slice(300, None)
+    test = _tested(labels[:300], buckets[:300], {name: points[:300] for name, points in said.items()})
+    both = _observed(
+        Evidence(NAMES, test), labels[half], buckets[half], {name: points[half] for name, points in said.items()}
+    )
+    alone = _observed(Evidence(NAMES), labels, buckets, said)
+    assert both.mix() == alone.mix()
+    for bucket in range(4):
+        assert both.jobs(bucket) == alone.jobs(bucket)
+        for name, scores in both._scores(bucket).items():
+            assert scores == pytest.approx(alone._scores(bucket)[name])
+
+
+def test_the_test_gives_way_as_jobs_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence, "EVIDENCE_ROWS_MAX", 100)
+    labels, _, said = _jobs(400, 5)
+    found = Evidence(NAMES, _tested(labels, np.full(400, 3), said))
+    assert found.jobs(3) == 100
+    _observed(found, labels[:100], np.full(100, 3), {name: points[:100] for name, points in said.items()})
+    alone = _observed(
+        Evidence(NAMES), labels[:100], np.full(100, 3), {name: points[:100] for name, points in said.items()}
+    )
+    assert found._scores(3) == alone._scores(3), "nothing of the test is left"
+
+
+def test_only_the_models_that_may_rank_serve_a_distribution_but_any_a_point() -> None:
+    labels = np.random.default_rng(0).normal(6.0, 1.0, 200)
+    noise = np.random.default_rng(1).normal(size=200)
+    said = dict.fromkeys(BASELINE_NAMES, (labels + 0.5 * noise)[:, None] + POINTS * 0.5)
+    said |= {
+        "model": (labels + 0.4 * noise)[:, None] + POINTS * 0.4,
+        "other": (labels + 0.1 * noise)[:, None] + POINTS * 0.1,
+    }
+    found = _observed(Evidence(NAMES, models=("model",)), labels, np.full(200, 3), said)
+    assert (found.mix().distribution[3], found.mix().point[3]) == ("model", "model")
+    barred = _observed(Evidence(NAMES, models=()), labels, np.full(200, 3), said)
+    assert (barred.mix().distribution[3], barred.mix().point[3]) == (mix.SIMPLEST, "other")
+
+
+def test_a_candidate_that_says_nothing_is_scored_as_the_simplest_and_nothing_without_that() -> None:
+    labels, buckets, said = _jobs(200, 7)
+    silent = {name: points for name, points in said.items() if name != "model"}
+    filled = {**said, "model": said[mix.SIMPLEST]}
+    found = _observed(Evidence(NAMES), labels, buckets, silent)
+    assert found._scores(3) == _observed(Evidence(NAMES), labels, buckets, filled)._scores(3)
+    before = found.jobs(0)
+    found.observe(0, 5.0, {"model": POINTS})
+    assert found.jobs(0) == before
+
+
+def test_where_nobody_ever_errs_the_simplest_serves() -> None:
+    labels = np.full(100, 5.0)
+    said = {name: np.full((100, 8), 5.0) for name in NAMES}
+    assert _observed(Evidence(NAMES), labels, np.full(100, 3), said).mix().name == mix.SIMPLEST
