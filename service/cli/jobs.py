@@ -161,7 +161,7 @@ def _explain(client: Client, ids: Sequence[int], outlook: Outlook | None) -> Ans
     # Among many jobs nobody reads why each is predicted as it is; programs get it all.
     predicted = [_prediction(client, job_id) for job_id in ids if outlook is None or len(ids) == 1]
     document = {"schema": "sooner.explanations/1", "explanations": found, "predictions": predicted}
-    tail = "\n".join(line for each in predicted if each is not None for line in prediction_lines(each))
+    tail = "\n".join(line for each in predicted for line in prediction_lines(each))
     return Answer(found, document, tail=tail)
 
 

@@ -12,10 +12,12 @@ _TRUST = {
 }
 
 
-def prediction_lines(found: PredictionDetails) -> list[str]:
-    """The prediction, who trusts it, what moved it, and past jobs to compare it with."""
+def prediction_lines(found: PredictionDetails | None) -> list[str]:
+    """The prediction, who trusts it, what moved it, and past jobs to compare it with; or that there is none."""
+    if found is None:
+        return ["There is no prediction: no cycle has taken the job in yet, or nothing like it has ended."]
     unit = "iterations" if found["unit"] == "iterations" else "s"
-    spread = f"{amount(found['p50'])} [{amount(found['p10'])}-{amount(found['p90'])}] {unit}"
+    spread = f"{amount(found['point'])} [{amount(found['p10'])}-{amount(found['p90'])}] {unit}"
     lines = [f"Predicted {spread}: {found['source']}.", f"It is {_TRUST.get(found['trust'], found['trust'])}."]
     if found["bucket"] is not None and found["past_runs"] is not None:
         runs = f"{found['past_runs']:,} past run{'' if found['past_runs'] == 1 else 's'} with as many GPUs"
