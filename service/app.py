@@ -18,11 +18,10 @@ from typing import Any
 import uvicorn
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from policies.model.estimate import PredictionRequest, Unit
+from policies.model.estimate import PredictionRequest
 from policies.model.ids import AttemptId, JobId, ServerIndex
 from policies.model.reasons import Explanation
 from policies.options import OptionError
-from predictor.explain import Contributions, contributions
 from predictor.serving import LivePredictor
 from service.api.app import create_app
 from service.api.deps import ApiDependencies, ClusterNow, LogPart, LoopStatus, Refused
@@ -51,6 +50,7 @@ from service.settings import Settings, SettingsError
 from service.shadowing import Shadowing, make_shadow
 from service.sim.replay import CycleSnapshot, Recorder
 from service.startup import StartError, bind, configured_options, configured_policy, exclusive, listen, open_current
+from service.tasks.explaining import Explainer
 from service.tasks.forecasts import ForecastKeeper
 from service.tasks.limited import Limited
 from service.tasks.loop import LoopSettings, SchedulerLoop
@@ -323,7 +323,7 @@ class Service:
             snapshot_now=self._snapshot_now,
             shadow=self.shadowing.report,
             shadow_opinion=self.shadowing.opinion,
-            contributions=self._contributions,
+            contributions=Explainer(self.database, self.predictor).contributions,
             wait_pass=self.loop.wait_pass,
             predictor_status=self.predictor.status,
         )
@@ -334,10 +334,6 @@ class Service:
 
     def _explain(self, job: JobId) -> Explanation | None:
         return self.loop.read(lambda engine: engine.explain(job) if job in engine.world.jobs else None)
-
-    def _contributions(self, version: str, unit: Unit, vector: Sequence[float | None]) -> Contributions | None:
-        model = self.predictor.model(version.partition("/")[0])
-        return None if model is None else contributions(model, unit, vector)
 
     def _snapshot_now(self) -> CycleSnapshot | None:
         def look(engine: Engine[Any]) -> CycleSnapshot | None:

@@ -81,7 +81,7 @@ instance). Raises PermissionError where the token does not open that attempt (un
 
 
 Contribute = Callable[[str, Unit, Sequence[float | None]], Contributions | None]
-"""(model version, unit, stored feature vector of this version). None where that model serves no more or cannot be explained."""
+"""(model version, unit, stored feature vector of this version). None where that model is gone or cannot be explained."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,9 @@ def _no_contributions(row: Row[Any]) -> str:
         return "History alone was asked; no model moved it."
     if not readable(row.feature_schema, row.features):
         return "It was made from the features of another version of Sooner."
-    return f"Model {row.model_version.partition('/')[0]} serves no more, or has no part that can be explained."
+    return (
+        f"Model {row.model_version.partition('/')[0]} is not on record any more, or has no part that can be explained."
+    )
 
 
 def _similar(row: Row[Any], unit: Unit) -> SimilarJobDocument:

@@ -76,7 +76,11 @@ def test_a_prediction_of_a_model_says_what_moved_it(client: Client, world: World
     [
         (said(), "history", "History alone was asked; no model moved it."),
         (said(trusted=False), "attained_service", "History alone was asked; no model moved it."),
-        (said(version="m-gone/xgboost"), "model", "Model m-gone serves no more, or has no part that can be explained."),
+        (
+            said(version="m-gone/xgboost"),
+            "model",
+            "Model m-gone is not on record any more, or has no part that can be explained.",
+        ),
         (
             Prediction(said(version="m1/blend").estimate, "features/0:abc", (1.0, 2.0)),
             "model",
