@@ -7,14 +7,33 @@ from service.db.session import Database
 from service.db.tables import HistoryRow, ModelVersionRow, TrainingRunRow, table
 
 
-def label_count(database: Database, *, until_s: float | None = None) -> int:
-    """Jobs that can be learnt from: they ended (by ``until_s``) after they had run."""
-    history = table(HistoryRow)
-    counted = select(func.count()).select_from(history).where(history.c.service_s > 0.0)
-    if until_s is not None:
-        counted = counted.where(history.c.ended_at_s <= until_s)
-    with database.reading() as session:
-        return int(session.connection().execute(counted).scalar_one())
+class LabelCounter:
+    """How many jobs can be learnt from: those that ended after they had run. Looks at each row of the history once."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._counted = 0
+        self._newest_id = 0
+
+    def count(self) -> int:
+        """All of them, now."""
+        history = table(HistoryRow)
+        fresh = select(func.count(), func.max(history.c.id)).where(
+            history.c.id > self._newest_id, history.c.service_s > 0.0
+        )
+        with self._database.reading() as session:
+            counted, newest_id = session.connection().execute(fresh).one()
+        self._counted += int(counted)
+        self._newest_id = self._newest_id if newest_id is None else int(newest_id)
+        return self._counted
+
+    def count_until(self, ended_at_s: float) -> int:
+        """Those that had ended by then."""
+        history = table(HistoryRow)
+        counted = select(func.count()).select_from(history)
+        counted = counted.where(history.c.service_s > 0.0, history.c.ended_at_s <= ended_at_s)
+        with self._database.reading() as session:
+            return int(session.connection().execute(counted).scalar_one())
 
 
 def open_run(database: Database, now_s: float, trigger: str) -> int:

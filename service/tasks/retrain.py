@@ -98,6 +98,7 @@ class Trainer:
         self._busy = threading.Lock()
         self._runner = BoundedRunner()
         self._thread: threading.Thread | None = None
+        self._labels = model_records.LabelCounter(database)
         self._labels_seen = 0
         self._rows_trained = 0
         self._last_started_s: float | None = None
@@ -112,7 +113,7 @@ class Trainer:
         if champion is not None:
             try:
                 self._predictor.use(load_version(champion))
-                self._labels_seen = model_records.label_count(self._database, until_s=champion.trained_until_s)
+                self._labels_seen = self._labels.count_until(champion.trained_until_s)
                 self._rows_trained = champion.rows
                 self._last_started_s = champion.trained_until_s
             except ArtifactError as error:
@@ -121,7 +122,7 @@ class Trainer:
 
     def due(self) -> str:
         """Why a training should start by itself; empty where none should."""
-        labels = model_records.label_count(self._database)
+        labels = self._labels.count()
         if labels < self._settings.retrain_jobs_min:
             return ""
         if self._last_started_s is None:
@@ -229,7 +230,7 @@ class Trainer:
 
     def _fit(self, run: int, work: Path, out: Path, deadline_s: float) -> ModelVersion:
         rows_file = work / "rows.jsonl.gz"
-        self._labels_seen = model_records.label_count(self._database)
+        self._labels_seen = self._labels.count()
         newest = self._settings.retrain_rows_max
         self._rows_trained = rows_to_jsonl(rows_file, ended_jobs(self._database, newest=newest))
         arguments = ["--input", str(rows_file), "--out", str(out), "--seed", str(run)]

@@ -1,6 +1,7 @@
 """Stored models: what is written is what is read, and nothing else is ever read."""
 
 import json
+import pickle
 import shutil
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import skops.io
 
 from policies.model.estimate import Unit
 from predictor import artifacts, features, forest
+from predictor.boosting import Boosting
 from predictor.errors import ArtifactError
 from predictor.forest import QuantileForest
 from predictor.serving import LivePredictor
@@ -139,6 +141,81 @@ def test_a_hostile_file_never_runs_code(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="types that are not on the list"):
         QuantileForest().load(path)
     assert not mark.exists()
+
+
+class _Payload:
+    """Touches a file when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return Path.touch, (self.mark,)
+
+
+@pytest.mark.parametrize("kind", ["random_forest", "raw_quantile_forest", "xgboost"])
+def test_a_pickle_in_a_models_place_never_runs_although_its_hash_is_right(
+    copy: Path, tmp_path: Path, kind: str
+) -> None:
+    """Whoever can write the folder can also write the manifest: what is hashed is not trusted for it."""
+    mark = tmp_path / "ran"
+    pickle.loads(pickle.dumps(_Payload(mark)))
+    assert mark.exists()
+    mark.unlink()
+    entry = json.loads((copy / artifacts.MANIFEST).read_text())["heads"]["service_s"]["models"][kind]
+    (copy / entry["file"]).write_bytes(pickle.dumps(_Payload(mark)))
+    digest = artifacts.sha256_of(copy / entry["file"])
+    _manifest(lambda m: m["heads"]["service_s"]["models"][kind].update(sha256=digest))(copy)
+    with pytest.raises(ArtifactError, match="not a readable"):
+        artifacts.load(copy)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("name", ["../metrics.json", "/etc/passwd", "a/b", "", ".", "..", None, 7])
+@pytest.mark.parametrize("field", ["file", "calibration"])
+def test_no_name_in_a_manifest_leads_out_of_its_folder(copy: Path, field: str, name: object) -> None:
+    _manifest(lambda m: m["heads"]["service_s"]["models"]["xgboost"].update({field: name}))(copy)
+    with pytest.raises(ArtifactError, match=r"not a file name in the folder|missing; train again"):
+        artifacts.load(copy)
+
+
+def test_a_library_sees_no_byte_of_a_file_whose_hash_is_wrong(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """XGBoost's reader ends the whole process on some damaged files: only whole ones may reach it."""
+    path = copy / "service_s.xgboost.ubj"
+    path.write_bytes(path.read_bytes()[:20])
+    monkeypatch.setattr(Boosting, "load", lambda *_: pytest.fail("it was read"))
+    with pytest.raises(ArtifactError, match="its sha256 is not the one on record"):
+        artifacts.load(copy)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"learner": 3}', bytes(range(256)) * 20])
+def test_what_is_no_xgboost_model_is_an_artifact_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "model.ubj").write_bytes(content)
+    with pytest.raises(ArtifactError, match="not a readable XGBoost model"):
+        Boosting().load(tmp_path / "model.ubj")
+
+
+@pytest.mark.parametrize("residual", [[0.0] * 31, [float("nan")] * 32, ["0"], "x", 3])
+def test_a_calibration_of_another_shape_is_refused(copy: Path, residual: object) -> None:
+    path = copy / "service_s.xgboost.calibration.json"
+    path.write_text(json.dumps([[residual], [], [], []]))
+    digest = artifacts.sha256_of(path)
+    _manifest(lambda m: m["heads"]["service_s"]["models"]["xgboost"].update(calibration_sha256=digest))(copy)
+    with pytest.raises(ArtifactError, match="not a complete manifest"):
+        artifacts.load(copy)
+
+
+def test_another_champion_can_be_chosen_until_the_folder_is_on_record(stored: tuple[Path, str], copy: Path) -> None:
+    digest = artifacts.choose(copy, {Unit.SERVICE_S: "xgboost"})
+    assert digest != stored[1]
+    chosen = artifacts.load(copy, manifest_sha256=digest)
+    assert chosen.heads[Unit.SERVICE_S].champion == "xgboost"
+    assert artifacts.metrics_json(chosen)["heads"]["service_s"]["champion"] == "xgboost"
+    assert json.loads((copy / "metrics.json").read_text()) == artifacts.metrics_json(chosen)
+    assert sorted(path.name for path in copy.iterdir()) == sorted(path.name for path in stored[0].iterdir())
+    with pytest.raises(ArtifactError, match="has no 'oracle' to be champion"):
+        artifacts.choose(copy, {Unit.SERVICE_S: "oracle"})
+    assert artifacts.sha256_of(copy / artifacts.MANIFEST) == digest
 
 
 def test_foreign_and_damaged_files_are_artifact_errors(tmp_path: Path) -> None:

@@ -120,6 +120,18 @@ def test_it_is_due_for_the_first_time_when_enough_have_ended(database: Database,
     assert trainer.due() == "first training"
 
 
+def test_labels_are_counted_once_and_jobs_that_never_ran_are_none(database: Database) -> None:
+    counter = model_records.LabelCounter(database)
+    assert counter.count() == 0
+    _learn(database, 5)
+    _learn(database, 2, service_s=0.0, first=5)
+    assert (counter.count(), counter.count()) == (5, 5)
+    _learn(database, 3, first=7)
+    assert counter.count() == 8 == model_records.LabelCounter(database).count()
+    # They all end as many seconds after their submission, at 0, 1, 2 ... s.
+    assert counter.count_until(UNUSABLE_S + 3.0) == 4
+
+
 def test_it_is_due_again_when_a_tenth_of_what_it_learnt_from_is_new(
     database: Database, trainer: Trainer, now: Now
 ) -> None:
