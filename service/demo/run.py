@@ -227,7 +227,8 @@ def _what_changed(first: Model, second: Model) -> str:
 def _served_metrics(model: Model, unit: str) -> dict[str, float] | None:
     """The measures of what serves a unit: its champion, or past runs where no model passed the gate."""
     head = model["metrics"].get(unit)
-    if head is None:
+    # Beside the units stands the replay that decided on the promotion; it has no models.
+    if head is None or "models" not in head:
         return None
     found: dict[str, float] = head["models"][head["champion"] or "recurrence_median20"]
     return found
