@@ -53,7 +53,10 @@ class Ground:
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """A feature, its value in words, and how many times longer (above 1) or shorter (below 1) it made the prediction."""
+    """A feature, its value in words, and how many times longer (above 1) or shorter (below 1) it made the prediction.
+
+    ``feature`` is a whole level where that has no past.
+    """
 
     feature: str
     words: str
@@ -100,18 +103,21 @@ def contributions(model: TrainedModel, unit: Unit, vector: Sequence[float | None
         return None
     row = np.array([[math.nan if value is None else value for value in vector]])
     *moved, usual = boosting.contributions(row)[0].tolist()
-    order = sorted(range(len(moved)), key=lambda index: -abs(moved[index]))
-    top = [index for index in order[:TOP] if moved[index] != 0.0]
-    others = sum(moved[index] for index in order if index not in top)
+    # Of a group without a past every feature says the same: "none". Together they are one.
+    parts: dict[str, float] = {}
+    said: dict[str, str] = {}
+    for name, value, change in zip(features.NAMES, row[0].tolist(), moved, strict=True):
+        key = name.partition(".")[0] if value <= features.MISSING else name
+        parts[key] = parts.get(key, 0.0) + change
+        said.setdefault(key, words(name, value, base, unit))
+    order = sorted(parts, key=lambda key: -abs(parts[key]))
+    top = [key for key in order[:TOP] if parts[key] != 0.0]
     return Contributions(
         model_version=f"{model.version}/{Boosting.kind}",
         history_median=math.exp(base),
         usual_factor=math.exp(usual),
-        top=tuple(
-            Contribution(name, words(name, row[0, index], base, unit), math.exp(moved[index]))
-            for index, name in ((index, features.NAMES[index]) for index in top)
-        ),
-        others_factor=math.exp(others),
+        top=tuple(Contribution(key, said[key], math.exp(parts[key])) for key in top),
+        others_factor=math.exp(sum(parts[key] for key in order if key not in top)),
         total=math.exp(base + usual + sum(moved)),
     )
 

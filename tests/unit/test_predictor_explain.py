@@ -43,6 +43,25 @@ def test_the_factors_multiply_to_the_models_own_median() -> None:
     assert found.history_median == pytest.approx(math.exp(vector[features.NAMES.index("base")]))
 
 
+def test_a_group_without_a_past_is_one_cause() -> None:
+    vector = _vector(name="unheard", user="user3")
+    found = contributions(small_model(), Unit.SERVICE_S, vector)
+    assert found is not None
+    said = [each.words for each in found.top]
+    assert len(set(said)) == len(said), "nothing is said twice"
+    boosting = small_model().heads[Unit.SERVICE_S].estimators["xgboost"]
+    assert isinstance(boosting, Boosting)
+    moved = dict(zip(features.NAMES, boosting.contributions(np.array([vector]))[0], strict=False))
+    none = [each for each in found.top if each.words == "runs of this program with as many GPUs: none"]
+    missing = sum(
+        change
+        for (name, change), value in zip(moved.items(), vector, strict=True)
+        if name.startswith("recurrence_gpus.") and value == features.MISSING
+    )
+    assert [each.feature for each in none] == ["recurrence_gpus"]
+    assert none[0].factor == pytest.approx(math.exp(missing))
+
+
 def test_a_feature_that_the_model_follows_is_named_first() -> None:
     # One feature says everything about the label: no other may be said to have moved the prediction as much.
     draw = np.random.default_rng(3)
