@@ -72,12 +72,14 @@ class HeadState:
     trust: Trust = field(default_factory=Trust)
     drift: DriftMonitor = field(default_factory=DriftMonitor)
     insisted: str | None = None
+    has_model: bool = False
 
     def use(self, head: TrainedHead | None, insisted: str | None) -> list[Switch]:
         """Another model serves: what the one before said counts no more. The trust in the group distribution stays."""
         self.evidence = _evidence(head)
         self.drift = DriftMonitor()
         self.insisted = insisted
+        self.has_model = insisted is not None or (head is not None and head.champion is not None)
         return self.trust.new_model()
 
     def mix(self) -> Mix:
@@ -92,7 +94,8 @@ class HeadState:
             if asked.served_log is not None:
                 self.drift.observe(label - asked.served_log, at_s)
             self.evidence.observe(bucket, label, asked.candidates())
-        since_s = self.drift.since_s
+        # Baselines learn from each job: there is no training that they could be waiting for.
+        since_s = self.drift.since_s if self.has_model else None
         return self.trust.observe(
             bucket,
             label,

@@ -208,12 +208,6 @@ class LivePredictor:
     def _all_served(self) -> tuple[ServedModel, ...]:
         return self._candidates if self._champion is None else (self._champion, *self._candidates)
 
-    @property
-    def drift_alarm(self) -> bool:
-        """Whether the errors of any head have grown: a reason to train again."""
-        with self._lock:
-            return any(head.drift.alarm for head in self._heads.values())
-
     # Predicting
 
     def predict(self, now_s: float, requests: Sequence[PredictionRequest]) -> list[Prediction | None]:

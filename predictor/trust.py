@@ -35,7 +35,7 @@ _ROUNDING: Final = 1e-6
 
 
 class TrustRung(IntEnum):
-    """Who may rank the jobs of a bucket, most trusted first."""
+    """Who may rank the jobs of a bucket, most trusted first. The champions are baselines where no model won the bucket."""
 
     MODEL = 0
     GROUP = 1
@@ -44,7 +44,7 @@ class TrustRung(IntEnum):
     @property
     def words(self) -> str:
         """For people."""
-        return ("model", "group distribution", "attained service")[self]
+        return ("the champions", "the group distribution", "attained service")[self]
 
 
 class _Scored(NamedTuple):
@@ -161,7 +161,8 @@ class Trust:
     ) -> list[Switch]:
         """A job ended. ``model`` and ``group`` are what each had said (None: nothing that counts); what has switched.
 
-        ``alarm_age_s`` is how long the drift alarm has stood by then; None without one.
+        ``alarm_age_s`` is how long the drift alarm has stood by then; None without one, or without a model that could be
+        better.
         """
         before = [self.standing(each).rung for each in range(len(BUCKETS))]
         if model is not None:

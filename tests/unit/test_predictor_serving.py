@@ -237,7 +237,7 @@ def test_a_model_whose_intervals_no_longer_hold_is_set_aside_and_says_so(caplog:
     bucket = status.buckets[Unit.SERVICE_S][3]
     assert bucket.rung is TrustRung.GROUP
     assert status.switches == 1
-    assert "group distribution now, not model" in caplog.text
+    assert "the group distribution now, not the champions" in caplog.text
     (answer,) = predictor.predict(0.0, [_ask(9_000)])
     assert answer is not None
     assert answer.estimate.model_version == ""
