@@ -82,7 +82,8 @@ class Asrpt(RankedPolicy):
     def _watches_the_mix(self) -> bool:
         return self.options.fill is Fill.AUTO and self.options.preemption is not Preemption.NEVER
 
-    def _fills_servers(self, state: Book) -> bool:
+    def fills(self, state: Book) -> bool:
+        """With ``server_filling``, or while ``auto`` says so."""
         assert isinstance(state, AsrptBook)
         return self.options.fill is Fill.SERVER_FILLING or (self._watches_the_mix and state.mix.filling)
 
@@ -131,17 +132,20 @@ class Asrpt(RankedPolicy):
         assert isinstance(state, AsrptBook)
         if self._watches_the_mix:
             arrived = [view.jobs.get(each.job) for each in changes if each.kind is ChangeKind.ARRIVED and each.job]
+            filled = state.mix.filling
             state.mix.count(view, [job for job in arrived if job is not None])
+            # Who fills the cluster lets nobody displace others one by one.
+            state.swayed = state.swayed or state.mix.filling != filled
         return RankedPolicy.decide(self, view, changes, state)
 
     def reserve(self, view: ClusterView, state: Book, plan: Plan) -> None:
         """Who fills servers displaces for overdue jobs: GPUs set aside for one of them would only idle."""
-        if not self._fills_servers(state):
+        if not self.fills(state):
             RankedPolicy.reserve(self, view, state, plan)
 
     def fill(self, bid: Bid, plan: Plan) -> None:
-        """With ``server_filling``, or while ``auto`` says so, choose the jobs that run as a set."""
-        if self._fills_servers(bid.book):
+        """Choose the jobs that run as a set."""
+        if self.fills(bid.book):
             fill_servers(bid, plan, partial(self._delay_until_s, bid.view, bid.book))
 
     def on_arrival(self, view: ClusterView, job: JobView, state: Book) -> None:

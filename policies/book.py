@@ -49,7 +49,8 @@ class Book:
 
     ``heads``: the best job of each gang class. ``settled``: for which job of a class the last decision could do nothing;
     ``delaying``: in which classes jobs wait for a better placement, the first until ``look_again_s``; ``restless``: whether
-    anything has happened since then, running jobs apart, that could change that.
+    anything has happened since then, running jobs apart, that could change that; ``swayed``: whether a running job is
+    easier to displace than it was. ``sheltered``: running jobs that may not be stopped yet, whoever comes.
     """
 
     pool: FreePool
@@ -64,6 +65,7 @@ class Book:
     on_server: dict[ServerIndex, dict[JobId, bool]] = field(default_factory=dict)
     scattered: SortedList = field(default_factory=SortedList)
     scattered_keys: dict[JobId, tuple[float, float, JobId]] = field(default_factory=dict)
+    sheltered: dict[JobId, None] = field(default_factory=dict)
     refreshes: list[tuple[float, JobId]] = field(default_factory=list)
     refresh_at_s: dict[JobId, float] = field(default_factory=dict)
     claims: dict[JobId, Placement] = field(default_factory=dict)
@@ -82,6 +84,8 @@ class Book:
     dirty: set[ServerIndex] = field(default_factory=set)
     unnoted: list[JobId] = field(default_factory=list)
     restless: bool = True
+    swayed: bool = True
+    tried_at_s: float = -math.inf
     settled: dict[GangClass, JobId] = field(default_factory=dict)
     delaying: set[GangClass] = field(default_factory=set)
     look_again_s: float = math.inf
@@ -167,6 +171,7 @@ class Book:
 
         Guarded jobs stay out: nobody may displace them.
         """
+        before = self.running_keys.get(job.id)
         self.unindex_running(job.id)
         if job.id in self.guarded or job.id == self.guarded_extra:
             return
@@ -178,9 +183,21 @@ class Book:
             entries = self.running[line] = SortedList()
         entries.add(key)
         self.running_keys[job.id] = (line, key)
+        if before is None or before[0] != line or before[1].minus_priority != -job.priority or before[1].rank < origin:
+            self.swayed = True
         if refresh_at_s is not None:
-            self.refresh_at_s[job.id] = refresh_at_s
-            heapq.heappush(self.refreshes, (refresh_at_s, job.id))
+            self._refresh(job.id, refresh_at_s)
+
+    def shelter(self, job: JobId, until_s: float) -> None:
+        """Keep a running job out of the index until it may be stopped: nobody then has to pass it over."""
+        self.unindex_running(job)
+        if job not in self.guarded and job != self.guarded_extra:
+            self.sheltered[job] = None
+            self._refresh(job, until_s)
+
+    def _refresh(self, job: JobId, at_s: float) -> None:
+        self.refresh_at_s[job] = at_s
+        heapq.heappush(self.refreshes, (at_s, job))
 
     def unindex_running(self, job: JobId) -> None:
         """The job cannot be preempted any more; unknown ones are ignored."""
@@ -191,6 +208,8 @@ class Book:
             entries.remove(key)
             if not entries:
                 del self.running[line]
+        else:
+            self.sheltered.pop(job, None)
         self.refresh_at_s.pop(job, None)
 
     def vacate(self, job: JobId, placement: Placement) -> None:

@@ -89,7 +89,7 @@ class Options:
     eta: float = 0.8
     attempt_duration_s_min: float = 0.0
     restarts_free: float = 20.0
-    restarted_attempt_s_min: float = 1800.0
+    restarted_attempt_s_min: float = 900.0
     tau: float = 1.5
     delay_factor: float = 1.0
     guard_share: float = 0.05

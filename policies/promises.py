@@ -12,7 +12,7 @@ from policies.options import Preemption
 from policies.placement.choose import find
 from policies.placement.pool import FreePool
 from policies.plan import Plan
-from policies.victims import RESTARTS_PER_ATTEMPT_MIN
+from policies.ripeness import RESTARTS_PER_ATTEMPT_MIN
 
 if TYPE_CHECKING:
     from policies.ranked import RankedPolicy

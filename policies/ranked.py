@@ -26,6 +26,7 @@ from policies.plan import Plan
 from policies.promises import end_turn, give_up_claims, reserve_for_oldest, start_claimants
 from policies.rank import REFRESH_S_MIN as REFRESH_S_MIN
 from policies.rank import Rank, expected_remaining_s, pause_s
+from policies.ripeness import ripe_at_s
 from policies.victims import Bid, find_victims
 from policies.why import blocked_reason, explanation, note_blocked
 
@@ -85,6 +86,10 @@ class RankedPolicy:
 
     def on_withdrawal(self, job: JobId, state: Book) -> None:
         """A waiting job may not start any more, or has ended."""
+
+    def fills(self, state: Book) -> bool:
+        """Whether :meth:`fill` does anything."""
+        return False
 
     def before(self, view: ClusterView, state: Book, plan: Plan) -> None:
         """Called when the changes are indexed, before jobs are tried."""
@@ -168,7 +173,10 @@ class RankedPolicy:
         if state.claims:
             start_claimants(view, state, plan)
         self.reserve(view, state, plan)
+        in_advance = bool(plan.actions)
         self._try_in_order(view, state, plan)
+        # Nobody could try to displace a job that was given GPUs in advance; the next decision lets them.
+        state.swayed = state.swayed or in_advance
         if state.unnoted:
             self._note_the_rest(view, state, plan)
         state.erase()
@@ -240,7 +248,13 @@ class RankedPolicy:
             if job.reservation is not None:
                 state.claim(job.id, job.reservation)
         if job.state in (JobState.STARTING, JobState.RUNNING):
+            swayed = state.swayed
             self._index_running(view, job, state)
+            if kind is ChangeKind.STARTED:
+                # Those before it were tried while its GPUs were free, those after it may not displace it.
+                state.swayed = swayed
+            elif kind is ChangeKind.REFUSED or not job.graceful:
+                state.swayed = True
         elif job.waiting and job.id in state.waiting_keys:
             self.on_arrival(view, job, state)
 
@@ -263,11 +277,14 @@ class RankedPolicy:
         """G has changed, and with it every rank. O(n log n): servers are rarely added."""
         for job_id in list(state.waiting_keys):
             self.on_arrival(view, view.jobs[job_id], state)
-        for job_id in list(state.running_keys):
+        for job_id in [*state.running_keys, *state.sheltered]:
             self._index_running(view, view.jobs[job_id], state)
 
     def _index_running(self, view: ClusterView, job: JobView, state: Book) -> None:
         if self.options.preemption is Preemption.NEVER:
+            return
+        if (at_s := ripe_at_s(self.options, view.costs, job)) > view.now_s:
+            state.shelter(job.id, at_s)
             return
         rank = self.rank(view, job, state)
         moves_from_s = view.now_s + (pause_s(job, view.now_s) if rank.slope < 0 else 0.0)
@@ -294,11 +311,12 @@ class RankedPolicy:
         strict = self.options.queue is Queue.STRICT
         together = strict or self.head_matters
         quiet = not (state.restless or together) and view.now_s < state.look_again_s
-        if quiet and self.options.preemption is Preemption.NEVER:
+        if quiet and (self.options.preemption is Preemption.NEVER or self._nobody_swayed(view, state)):
             if state.look_again_s < math.inf:
                 plan.wakes_s.append(state.look_again_s)
             return
-        state.restless, wakes = False, len(plan.wakes_s)
+        state.restless, state.swayed, wakes = False, False, len(plan.wakes_s)
+        state.tried_at_s = view.now_s
         state.delaying.clear()
         bid = Bid(self, view, state)
         self.fill(bid, plan)
@@ -333,8 +351,14 @@ class RankedPolicy:
             state.restless = True
         note_blocked(view, state, plan, sorted(heads.hopeless)[:1] if strict else heads.hopeless)
         migrate(bid, view, plan)
-        if bid.ripe_at_s is not None:
+        if bid.ripe_at_s < math.inf:
             plan.wakes_s.append(bid.ripe_at_s)
+
+    def _nobody_swayed(self, view: ClusterView, state: Book) -> bool:
+        """Whether running jobs are certainly no easier to displace, nor to move, than when all were tried. O(lines)."""
+        if state.swayed or state.scattered or state.delaying or not self.ranks_keep_to_lines or self.fills(state):
+            return False
+        return state.tried_at_s == view.now_s or not any(line.slope > 0.0 for line in state.running)
 
     def _try(
         self, view: ClusterView, state: Book, plan: Plan, bid: Bid, job: JobView, key: Key

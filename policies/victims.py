@@ -14,14 +14,11 @@ from policies.model.placement import Placement
 from policies.model.view import ClusterView, JobView
 from policies.options import Preemption
 from policies.placement.choose import Candidate, consolidated
+from policies.ripeness import ripe_at_s
 from policies.standings import Standing, worst_first
 
 if TYPE_CHECKING:
     from policies.ranked import RankedPolicy
-
-RESTARTS_PER_ATTEMPT_MIN = 2.0
-"""Where preemption is free of charge, an attempt of a job that nobody can predict lasts at least so many restarts: half of
-it is progress."""
 
 MOVE_INTERVAL_S_MIN = 60.0
 """A job that started over runs for so long at least before it is moved for the sake of traffic."""
@@ -46,15 +43,9 @@ class Bid:
         self._ranks: dict[JobId, float] = {}
         self._worst = worst_first(book, view.now_s)
         self._looked_at: list[Standing] = []
-        self._attempt_s_min = policy.options.attempt_duration_s_min
-        self._restarts_free = policy.options.restarts_free
-        self._restarted_s_min = policy.options.restarted_attempt_s_min
-        # Without a price, jobs ranked by attained service would swap for ever and only restart.
-        unpriced = policy.options.preemption is Preemption.ALWAYS
-        self._unpredicted_s_min = RESTARTS_PER_ATTEMPT_MIN * view.costs.restart_s if unpriced else 0.0
         self._glances = policy.ranks_keep_to_lines
-        self.ripe_at_s: float | None = None
-        """When the first of the jobs that have not run for ``attempt_duration_s_min`` yet will have."""
+        self.ripe_at_s = math.inf
+        """When the first of those that were looked at, and may not be stopped yet, may be."""
 
     def rank(self, job: JobView) -> float:
         """A running job's rank now."""
@@ -76,18 +67,9 @@ class Bid:
 
     def ripe(self, job: JobView) -> bool:
         """Whether the job's attempt has run for long enough to be stopped; notes when the next one will have."""
-        started_at_s = job.attempt_started_at_s
-        if started_at_s is None:
-            return False
-        attempt_s_min = self._attempt_s_min
-        if self._unpredicted_s_min > attempt_s_min and (job.estimate is None or not job.estimate.trusted):
-            attempt_s_min = self._unpredicted_s_min
-        if job.attempts > self._restarts_free:
-            # The worst-ranked job would else make way for everyone who comes: hundreds of times a day on a busy cluster.
-            attempt_s_min = max(attempt_s_min, self._restarted_s_min)
-        ripe_at_s = started_at_s + attempt_s_min
-        if ripe_at_s > self.view.now_s:
-            self.ripe_at_s = ripe_at_s if self.ripe_at_s is None else min(self.ripe_at_s, ripe_at_s)
+        at_s = ripe_at_s(self.policy.options, self.view.costs, job)
+        if at_s > self.view.now_s:
+            self.ripe_at_s = min(self.ripe_at_s, at_s)
             return False
         return True
 

@@ -39,7 +39,7 @@ def most_in_a_day(at_s: Sequence[float]) -> int:
 @pytest.mark.parametrize("mode", ["guided", "always"])
 @pytest.mark.parametrize("name", PREEMPTIVE)
 def test_no_job_is_preempted_more_than_k_times_a_day(name: str, mode: str) -> None:
-    assert PREEMPTIONS_PER_DAY_MAX == 69  # as the documentation says
+    assert PREEMPTIONS_PER_DAY_MAX == 117  # as the documentation says
     long = a_day_of_short_jobs(name, mode)
     stopped_at_s = [span.end_s for span in long.spans[:-1]]
     assert len(stopped_at_s) == long.preemptions

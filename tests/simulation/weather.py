@@ -35,7 +35,7 @@ _NUMBERS: Mapping[str, tuple[float, ...]] = {
     "eta": (0.5, 0.8, 1.0),
     "attempt_duration_s_min": (0.0, 0.0, 40.0),
     "restarts_free": (0.0, 2.0, 20.0),
-    "restarted_attempt_s_min": (0.0, 40.0, 1800.0),
+    "restarted_attempt_s_min": (0.0, 40.0, 900.0),
     "tau": (1.0, 1.5),
     "delay_factor": (0.0, 0.2, 1.0),
     "guard_share": (0.0, 0.05, 0.5),

@@ -8,6 +8,7 @@ import pytest
 from policies import heads, ranked
 from policies.asrpt import DEFAULTS, Asrpt
 from policies.book import Book
+from policies.las import Las
 from policies.model.cluster import Cluster, Server
 from policies.model.decision import Change, Decision
 from policies.model.view import ClusterView
@@ -37,11 +38,13 @@ def _slow(policy: type[ranked.RankedPolicy]) -> type[ranked.RankedPolicy]:
     [
         (Asrpt, DEFAULTS),
         (Asrpt, Options(preemption=Preemption.NEVER)),
+        (Asrpt, Options(preemption=Preemption.GUIDED, restarts_free=2.0, restarted_attempt_s_min=600.0)),
+        (Las, Options(preemption=Preemption.GUIDED)),
         (Sjf, Options()),
         (Sjf, Options(reserve=True, guard_wait_s=3600.0)),
         (Sjf, Options(queue=Queue.STRICT)),
     ],
-    ids=["guided", "never", "sjf", "reserve", "strict"],
+    ids=["guided", "never", "sheltered", "las", "sjf", "reserve", "strict"],
 )
 @pytest.mark.parametrize("seed", [1, 2])
 def test_quick_looks_change_nothing(
