@@ -58,15 +58,16 @@ def main() -> None:
         started_s = time.thread_time()
         predictor = LivePredictor()
         predictor.warm(ended_jobs(database, newest=WARM_ROWS_MAX))
-        # As the service does once it is up.
-        gc.collect()
-        gc.freeze()
         print(f"{arguments.history:,} ended jobs in the database; warmed in {time.thread_time() - started_s:.1f} s")
         newest = newest_by_submission(map(ended_row, ended_jobs(database, newest=arguments.trained)), arguments.trained)
         database.close()
     model = train(newest, seed=arguments.seed)
     head = next(iter(model.heads.values()))
     predictor.use(model, kind=head.best)
+    del newest
+    # As the service does once it is up.
+    gc.collect()
+    gc.freeze()
     print(f"{len(head.estimators)} models trained on {arguments.trained:,}; {head.best} answers")
     draw = np.random.default_rng(arguments.seed + 1)
     requests = [
