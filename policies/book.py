@@ -300,7 +300,7 @@ class Book:
     def sync_server(self, view: ClusterView, server: ServerIndex) -> None:
         """Free for all = free, less what claims need beyond what is being vacated, less what is pencilled in."""
         free = view.free_gpus(server)
-        if free:
+        if free and (self._taken or server in self.claimed_on):
             owed = _total(self.claimed_on, server) - _total(self.leaving_on, server)
             free = max(0, free - max(0, owed) - self._taken.get(server, 0))
         before = self.pool.free(server) if server < len(self.pool) else -1

@@ -44,7 +44,9 @@ class World:
 
     def free_gpus(self, server: ServerIndex) -> int:
         """GPUs held by nobody on a usable server."""
-        return self._free[server].bit_count() if self.servers[server].usable else 0
+        record = self.servers[server]
+        # Spelt out, not asked of the record: this is read several times an event.
+        return 0 if record.drained or record.down else self._free[server].bit_count()
 
     def holding(self) -> Iterable[JobId]:
         """Jobs that hold GPUs, in the order in which they got them."""
