@@ -250,7 +250,10 @@ class Settings(BaseSettings):
         40_000, 200, 10_000_000, "Newest ended jobs that a training sees: seconds of work, and old habits fade."
     )
     retrain_timeout_s: float = _between(
-        900.0, 1.0, _DAY_S, "A training that takes longer is stopped and the old model stays; 40,000 jobs take two minutes of a core."
+        900.0,
+        1.0,
+        _DAY_S,
+        "A training that takes longer is stopped and the old model stays; 40,000 jobs take two minutes of a core.",
     )
     retrain_memory_bytes_max: int = _between(
         2048 * _MIB,
