@@ -1,12 +1,13 @@
 """The handful of placements of a gang with a stage graph that are worth comparing, all on servers of one GPU type."""
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import islice
 
 from policies.model.cluster import Cluster
 from policies.model.placement import Placement, ServerShare, place
-from policies.placement.iteration import Counts, Gang, link_of, seconds, straddles
-from policies.placement.mapping import mapped
+from policies.placement.iteration import Counts, Gang, Link, link_of, seconds, straddles
+from policies.placement.mapping import MEMO_MAX, mapped
 from policies.placement.packing import Rows
 from policies.placement.pool import FreePool, Grant
 from policies.placement.splits import balanced, levelled
@@ -175,7 +176,12 @@ def _in_rank_order(gang: Gang, grants: Sequence[Grant]) -> list[Counts]:
 
 def timed(cluster: Cluster, gang: Gang, grants: Sequence[Grant], rows: Sequence[Counts]) -> Timed:
     """alpha(x) and x, for replicas ``rows`` on the granted GPUs."""
-    links = [link_of(cluster.servers[server]) for server, _ in grants]
-    held = [gpus for _, gpus in grants]
+    links = tuple([link_of(cluster.servers[server]) for server, _ in grants])
+    held = tuple([gpus for _, gpus in grants])
     shares = [ServerShare(server, gpus, row) for (server, gpus), row in zip(grants, rows, strict=True)]
-    return seconds(gang, links, rows, straddles(gang, held, rows)), place(shares)
+    return _alpha_s(gang, links, held, tuple(rows)), place(shares)
+
+
+@lru_cache(maxsize=MEMO_MAX)
+def _alpha_s(gang: Gang, links: tuple[Link, ...], held: tuple[int, ...], rows: Rows) -> float:
+    return seconds(gang, links, rows, straddles(gang, held, rows))

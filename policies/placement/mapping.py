@@ -19,7 +19,7 @@ from policies.placement.packing import Rows, packed, packings
 
 ENUMERATED_MAX = 256
 """Mappings that are all compared rather than searched: 8 GPUs or fewer nearly always, in a few milliseconds at most."""
-ENUMERATED_GPUS_MAX = 16
+ENUMERATED_GPUS_MAX = 8
 """Of a larger gang the mappings are not even counted: most have far too many."""
 SEARCH_CELLS_MAX = 64
 """Servers x stages up to which exchanges are tried: beyond, a round of them would take longer than it is worth."""
@@ -28,11 +28,14 @@ SEARCH_ROUNDS_MAX = 8
 SEARCH_STARTS = 3
 """Layouts, the fastest first, from which the search starts."""
 
+MEMO_MAX = 32_768
+"""Answers that are remembered, of a kilobyte or less: a busy cluster asks for the same few networks on ever other leftovers."""
+
 _Cost = tuple[float, float]
 """alpha(x) in seconds, then the bytes that leave servers."""
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=MEMO_MAX)
 def mapped(gang: Gang, links: tuple[Link, ...], granted: tuple[int, ...]) -> tuple[float, Rows] | None:
     """(alpha, replicas on each server) for servers with ``granted`` GPUs; None if the tensor groups find no room."""
     if len(granted) > 1 and len(gang.replicas) > 1 and gang.gpus <= ENUMERATED_GPUS_MAX:

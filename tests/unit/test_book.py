@@ -159,7 +159,10 @@ def test_a_job_that_does_not_compete_is_not_guarded() -> None:
 def test_who_has_run_is_overdue_when_it_has_waited_for_it() -> None:
     _, book = make(8, guard=2.0)
     runner = job(1, 4)
-    runner.attempts, runner.held_gpu_s = 1, 40.0  # 10 s of 4 GPUs; the guarded share is a quarter: worth 40 s of waiting
+    runner.attempts, runner.held_gpu_s = (
+        1,
+        40.0,
+    )  # 10 s of 4 GPUs; the guarded share is a quarter: worth 40 s of waiting
     for record in (runner, job(2, 4)):
         book.may_guard(record)
         book.enqueue(record, 1.0)

@@ -1,0 +1,47 @@
+"""Kinds of settings: how words, pairs and folders are written in the environment, and numbers with their bounds."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic_settings import NoDecode
+
+
+def _split(value: object) -> object:
+    """``a, b`` from the environment; lists from a file stay what they are."""
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def _pairs(value: object) -> object:
+    """``k=v,k=v`` from the environment or the command line; mappings from a file get their values as words."""
+    if isinstance(value, Mapping):
+        return {str(key): str(entry) for key, entry in value.items()}
+    if not isinstance(value, str):
+        return value
+    parts = [part.partition("=") for part in value.split(",") if part.strip()]
+    if any(not separator or not key.strip() for key, separator, _ in parts):
+        raise ValueError("write it as name=value,name=value")
+    return {key.strip(): entry.strip() for key, _, entry in parts}
+
+
+def _absolute(value: Path) -> Path:
+    return value.expanduser().absolute()
+
+
+def default_data_dir() -> Path:
+    """Where the service keeps its data unless told otherwise: the user's data folder of the XDG convention."""
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "sooner"
+
+
+Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+Pairs = Annotated[dict[str, str], NoDecode, BeforeValidator(_pairs)]
+Folder = Annotated[Path, AfterValidator(_absolute)]
+
+
+def between(default: float, least: float, most: float, description: str) -> Any:
+    """A number with its bounds, both included; the description gives the reason for the default."""
+    return Field(
+        default, ge=least, le=most, allow_inf_nan=False if isinstance(default, float) else None, description=description
+    )
