@@ -51,6 +51,7 @@ class Book:
     ``delaying``: in which classes jobs wait for a better placement, the first until ``look_again_s``; ``restless``: whether
     anything has happened since then, running jobs apart, that could change that; ``swayed``: whether a running job is
     easier to displace than it was. ``sheltered``: running jobs that may not be stopped yet, whoever comes.
+    ``moved``: running jobs that the decision in hand must index, with the rank by which they waited if they have just started.
     """
 
     pool: FreePool
@@ -66,6 +67,7 @@ class Book:
     scattered: SortedList = field(default_factory=SortedList)
     scattered_keys: dict[JobId, tuple[float, float, JobId]] = field(default_factory=dict)
     sheltered: dict[JobId, None] = field(default_factory=dict)
+    moved: dict[JobId, float] = field(default_factory=dict)
     refreshes: list[tuple[float, JobId]] = field(default_factory=list)
     refresh_at_s: dict[JobId, float] = field(default_factory=dict)
     claims: dict[JobId, Placement] = field(default_factory=dict)

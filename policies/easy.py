@@ -8,6 +8,7 @@ and again. Where nobody knows, the job may take extra GPUs alone, and a head tha
 none of the GPUs that it could use are extra.
 """
 
+import math
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -93,9 +94,11 @@ class Easy(Fifo):
         for _, job_id in list(takewhile(lambda key: key[0] <= view.now_s, state.ends)):
             state.index_end(job_id, _end_s(view.jobs[job_id], view.now_s))
 
-    def _index_running(self, view: ClusterView, job: JobView, state: Book) -> None:
+    def _index_running(self, view: ClusterView, job: JobView, state: Book) -> float:
+        """Nobody is displaced, but it is known when jobs are expected to end."""
         assert isinstance(state, EasyBook)
         state.index_end(job.id, _end_s(job, view.now_s))
+        return -math.inf
 
     def _try(
         self, view: ClusterView, state: Book, plan: Plan, bid: Bid, job: JobView, key: Key

@@ -30,6 +30,9 @@ from policies.ripeness import ripe_at_s
 from policies.victims import Bid, find_victims
 from policies.why import blocked_reason, explanation, note_blocked
 
+_ROUNDING = 1e-9
+"""Ranks that differ by less, relatively, are equal."""
+
 DELAYED_PER_CLASS_MAX = 8
 """Jobs of one gang class that one cycle looks at while those before them wait for a better placement."""
 
@@ -163,6 +166,8 @@ class RankedPolicy:
         plan = Plan()
         for change in changes:
             self._absorb(view, change, state)
+        if state.moved:
+            self._index_moved(view, state)
         if state.refreshes and state.refreshes[0][0] <= view.now_s:
             for job_id in state.due_refreshes(view.now_s):
                 self._index_running(view, view.jobs[job_id], state)
@@ -229,6 +234,8 @@ class RankedPolicy:
         kind = change.kind
         if kind is ChangeKind.STARTED:
             assert change.placement is not None
+            waited = state.waiting_keys.get(job.id)
+            state.moved[job.id] = waited[1].rank if waited is not None else -math.inf
             self.on_withdrawal(job.id, state)
             state.dequeue(job.id)
             state.unclaim(job.id)
@@ -248,15 +255,24 @@ class RankedPolicy:
             if job.reservation is not None:
                 state.claim(job.id, job.reservation)
         if job.state in (JobState.STARTING, JobState.RUNNING):
-            swayed = state.swayed
-            self._index_running(view, job, state)
-            if kind is ChangeKind.STARTED:
-                # Those before it were tried while its GPUs were free, those after it may not displace it.
-                state.swayed = swayed
-            elif kind is ChangeKind.REFUSED or not job.graceful:
+            state.moved.setdefault(job.id, -math.inf)
+            if kind not in (ChangeKind.STARTED, ChangeKind.PROGRESSED) or not job.graceful:
                 state.swayed = True
         elif job.waiting and job.id in state.waiting_keys:
             self.on_arrival(view, job, state)
+
+    def _index_moved(self, view: ClusterView, state: Book) -> None:
+        """Index each running job that the changes were about, once however many there were."""
+        for job_id, rank_waiting in state.moved.items():
+            job = view.jobs.get(job_id)
+            if job is None or job.state not in (JobState.STARTING, JobState.RUNNING):
+                continue
+            swayed = state.swayed
+            rank = self._index_running(view, job, state)
+            if rank_waiting > -math.inf and rank <= rank_waiting + abs(rank_waiting) * _ROUNDING:
+                # It has started. Those before it were tried while its GPUs were free, those after it may not displace it.
+                state.swayed = swayed
+        state.moved.clear()
 
     def _server_changed(self, view: ClusterView, server: ServerIndex, state: Book) -> None:
         state.dirty.add(server)
@@ -280,15 +296,17 @@ class RankedPolicy:
         for job_id in [*state.running_keys, *state.sheltered]:
             self._index_running(view, view.jobs[job_id], state)
 
-    def _index_running(self, view: ClusterView, job: JobView, state: Book) -> None:
+    def _index_running(self, view: ClusterView, job: JobView, state: Book) -> float:
+        """Returns the rank by which it may be displaced; minus infinity where it may not."""
         if self.options.preemption is Preemption.NEVER:
-            return
+            return -math.inf
         if (at_s := ripe_at_s(self.options, view.costs, job)) > view.now_s:
             state.shelter(job.id, at_s)
-            return
+            return -math.inf
         rank = self.rank(view, job, state)
         moves_from_s = view.now_s + (pause_s(job, view.now_s) if rank.slope < 0 else 0.0)
         state.index_running(job, rank, moves_from_s, self.refresh_at_s(view, job, rank))
+        return rank.value
 
     def _note_stretch(self, view: ClusterView, job: JobView, state: Book) -> None:
         if self.options.preemption is Preemption.NEVER or job.placement is None:
