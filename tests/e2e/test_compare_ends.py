@@ -1,5 +1,6 @@
 """However a comparison ends, it leaves no process behind and says nothing but what is meant for the user."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -33,8 +34,7 @@ def test_a_signal_ends_all_processes_of_a_comparison(tmp_path: Path, ending: sig
         # The third child tracks resources. The workers are still importing then, when Ctrl-C would hurt most.
         children = wait_for(lambda: _children(parent), "two workers and the tracker of resources", _DEADLINE_S)
         if ending is signal.SIGINT:
-            for process in (parent, *children):  # what a terminal does
-                process.send_signal(ending)
+            os.killpg(running.pid, ending)  # what a terminal does
         else:
             parent.send_signal(ending)
         _, stderr = running.communicate(timeout=_DEADLINE_S)

@@ -32,9 +32,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return ["--workload", str(table), "--cluster", str(cluster), "--skip-invalid", "--json"]
 
 
-def simulate(files: list[str], policy: str, network: str) -> dict[str, float]:
+def simulate(files: list[str], policy: str, network: str, *options: str) -> dict[str, float]:
     name, _, preemption = policy.partition(":")
-    options = ["--preemption", preemption] if preemption else []
+    options += ("--preemption", preemption) if preemption else ()
     result = RUNNER.invoke(sim, ["run", *files, "--policy", name, *options, "--network", network])
     assert result.exit_code == 0, result.output
     found: dict[str, float] = json.loads(result.stdout)
@@ -49,8 +49,9 @@ def test_every_job_ends(files: list[str], policy: str) -> None:
 
 
 def test_contention_costs_something(files: list[str]) -> None:
-    """Without preemption many gangs straddle; on the other network everyone has whole NICs."""
-    found, lone = (simulate(files, "asrpt:never", network) for network in ("contended", "contended:xi1=0"))
+    """Without preemption and patience many gangs straddle; on the other network everyone has whole NICs."""
+    hasty = ("--option", "delay_factor=0")
+    found, lone = (simulate(files, "sjf", network, *hasty) for network in ("contended", "contended:xi1=0"))
     assert found["finished"] == lone["finished"] == 6000
     assert 1.02 <= found["mean_jct_s"] / lone["mean_jct_s"] <= 1.15
 

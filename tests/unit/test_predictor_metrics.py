@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictor.baselines import NAMES as BASELINE_NAMES
-from predictor.drift import DriftMonitor
 from predictor.evaluation import by_history, concordance, coverage, kendall_tau, measure, pinball
 from predictor.intervals import (
     CONFORMAL_WINDOW,
@@ -170,20 +169,3 @@ def test_the_gate_names_what_a_model_failed(model: dict, failed: str | None) -> 
     assert len(verdict.reasons) == (failed is not None)
     if failed is not None:
         assert failed in verdict.reasons[0]
-
-
-def test_drift_raises_and_clears_with_hysteresis() -> None:
-    monitor = DriftMonitor()
-    for _ in range(200):
-        monitor.observe(-0.2)
-    assert not monitor.alarm
-    assert monitor.recent_mean == pytest.approx(0.2)
-    for _ in range(99):
-        monitor.observe(1.0)
-    assert monitor.alarm
-    for _ in range(500):
-        monitor.observe(1.0)
-    assert monitor.alarm, "drifted errors must not become what is usual"
-    for _ in range(101):
-        monitor.observe(0.2)
-    assert not monitor.alarm

@@ -1,5 +1,6 @@
 """Serving with a model: who answers, what is scored, and what happens when a model is swapped, drifts or breaks."""
 
+import logging
 import subprocess
 import sys
 import threading
@@ -229,6 +230,7 @@ def _erring_from(predictor: LivePredictor, first: int, count: int, *, seconds_ap
 
 
 def test_a_model_whose_intervals_no_longer_hold_is_set_aside_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
     predictor = _warm()
     predictor.use(small_model(), kind="quantile_forest")
     _erring_from(predictor, 7_000, 320)
