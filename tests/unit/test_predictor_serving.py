@@ -230,7 +230,7 @@ def _erring_from(predictor: LivePredictor, first: int, count: int, *, seconds_ap
 
 
 def test_a_model_whose_intervals_no_longer_hold_is_set_aside_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
+    caplog.set_level(logging.WARNING, logger="predictor.answering")
     predictor = _warm()
     predictor.use(small_model(), kind="quantile_forest")
     _erring_from(predictor, 7_000, 320)
