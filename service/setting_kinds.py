@@ -8,6 +8,9 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
+DAY_S = 86_400.0
+MIB = 1 << 20
+
 
 def _split(value: object) -> object:
     """``a, b`` from the environment; lists from a file stay what they are."""

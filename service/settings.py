@@ -1,4 +1,4 @@
-"""Every setting and limit of the service, in one place: name (unit last), default, bounds, and the reason for them.
+"""The settings of the service and where each value comes from; what they are is told in :mod:`service.setting_groups`.
 
 A value comes from the command line, else from the environment (``SOONER_`` and the name in capitals), else from a YAML file
 named by ``SOONER_CONFIG_FILE``, else it is the default. Nothing here starts anything or opens the database.
@@ -11,17 +11,19 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 import yaml
-from pydantic import Field, PrivateAttr, ValidationError, model_validator
+from pydantic import PrivateAttr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from service.setting_kinds import Folder, Pairs, Words, between, default_data_dir
+from service.setting_groups.attempts import Attempts
+from service.setting_groups.deciding import Deciding
+from service.setting_groups.forecasting import Forecasting
+from service.setting_groups.keeping import Keeping
+from service.setting_groups.learning import Learning
+from service.setting_groups.listening import Listening
+from service.setting_groups.requests import Requests
 
 ENV_PREFIX = "SOONER_"
 CONFIG_FILE_VARIABLE = "SOONER_CONFIG_FILE"
-
-_DAY_S = 86_400.0
-_MIB = 1 << 20
-
 
 Source = Literal["default", "env", "file", "flag"]
 
@@ -41,264 +43,12 @@ class SettingLine(NamedTuple):
     description: str
 
 
-class Settings(BaseSettings):
+# A model's fields come in the order of its bases from the last to the first.
+class Settings(Attempts, Requests, Keeping, Learning, Forecasting, Deciding, Listening, BaseSettings):
     """The settings of one service. Frozen; build with :func:`load_settings`, which turns a fault into one line."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX, frozen=True, extra="forbid", env_ignore_empty=True, validate_default=True
-    )
-
-    # Where it listens and what it keeps.
-    host: str = Field(
-        "127.0.0.1",
-        min_length=1,
-        description="Address to listen on. This machine alone by default, because whoever reaches it can run commands.",
-    )
-    port: int = between(8765, 0, 65_535, "TCP port to listen on; 0 takes any free one.")
-    data_dir: Folder = Field(
-        default_factory=default_data_dir,
-        description="Folder of the token, the database, logs, checkpoints and models; created for its owner alone (0700).",
-    )
-    database_url: str = Field(
-        "",
-        max_length=2048,
-        description="Where the database is. By default the file sooner.db in data_dir, so that nothing has to be set up.",
-    )
-    cluster: Folder | None = Field(
-        None,
-        description="Cluster file. Without one: one server with this machine's GPUs, or virtual_gpus virtual ones.",
-    )
-    virtual_gpus: int = between(
-        4, 1, 1024, "GPUs pretended where the machine has none. Four let a gang and a preemption be seen on a laptop."
-    )
-    allowed_hosts: Words = Field(
-        ("127.0.0.1", "localhost", "[::1]"),
-        min_length=1,
-        description="Host headers that are answered, comma-separated; no others, so that no web page can rebind its name to us.",
-    )
-    allowed_origins: Words = Field(
-        (),
-        description="Web origins whose requests are answered, comma-separated; none by default: no page has a reason to call.",
-    )
-
-    # How it decides.
-    executor: Literal["local", "fake"] = Field(
-        "local", description="What runs the jobs: processes on this machine, or a timed imitation."
-    )
-    policy: str = Field("asrpt", min_length=1, max_length=64, description="Scheduling policy, by its registered name.")
-    preemption: Literal["never", "guided", "always"] = Field(
-        "guided",
-        description="Whether running jobs are stopped for shorter ones; guided does it where the gain pays for the loss.",
-    )
-    policy_options: Pairs = Field(
-        default_factory=dict,
-        description="Further options of the policy as name=value,name=value; its own defaults otherwise.",
-    )
-    shadow_policy: str = Field(
-        "",
-        max_length=64,
-        description="A second policy that decides beside the first and changes nothing, to compare them; empty for none.",
-    )
-    shadow_options: Pairs = Field(
-        default_factory=dict,
-        description="Options of the second policy as name=value,name=value; the settings above stand in for those left out.",
-    )
-    shadow_budget_s: float = between(
-        0.25,
-        0.001,
-        60.0,
-        "A decision of the second policy that takes longer is left out: the loop waits for it, and it must not wait long.",
-    )
-    over_run: Literal["double", "attained"] = Field(
-        "double",
-        description="What is left of a job that outlives its prediction: up to the next doubling, or as much as it had.",
-    )
-    reschedule_period_s: float = between(
-        5.0,
-        0.1,
-        3600.0,
-        "The loop looks again at the latest after this long, whatever woke it before: a safety net, not the pulse.",
-    )
-    poll_period_s: float = between(
-        0.25,
-        0.01,
-        60.0,
-        "How often attempts are looked at. A quarter of a second is unnoticed by people and costs next to nothing.",
-    )
-    checkpoint_s: float = between(
-        0.0,
-        0.0,
-        86_400.0,
-        "How long GPUs stay held at a preemption, in its price. As in the simulator, so that both decide alike.",
-    )
-    restart_s: float = between(
-        60.0,
-        0.0,
-        86_400.0,
-        "Time without progress at each restart, in the price of a preemption: loading a framework and a checkpoint.",
-    )
-    attempt_duration_s_min: float = between(
-        60.0,
-        0.0,
-        _DAY_S,
-        "A job that has run for less is not preempted: as long as a restart takes, or starts would be all it does.",
-    )
-    stop_grace_s: float = between(
-        30.0,
-        0.0,
-        3600.0,
-        "Between the signals of a stop where the job chose no grace: time to write a checkpoint of some gigabytes.",
-    )
-    yields_max: int = between(
-        1000,
-        1,
-        1_000_000,
-        "Unasked exits with code 75 before a job counts as failed: one that yields for ever makes no progress.",
-    )
-    retry_backoff_s: float = between(
-        10.0,
-        0.0,
-        86_400.0,
-        "Pause before a failed job is tried again, times its failures so far: a broken file system needs a moment.",
-    )
-    facts_per_cycle_max: int = between(
-        10_000, 1, 1_000_000, "Requests taken in by one cycle, so that a flood of submissions cannot stall the loop."
-    )
-    dump_every_cycles: int = between(
-        100, 1, 1_000_000, "The policy's own state is stored with every so many cycles: replay starts from there."
-    )
-
-    # How it looks ahead.
-    forecast_samples: int = between(
-        16, 5, 1000, "Sampled futures behind a forecast; a long queue gets fewer. Sixteen show a spread, more cost CPU."
-    )
-    forecast_jobs_max: int = between(
-        2000, 1, 100_000, "Unfinished jobs up to which there are forecasts: each future runs all of them to their end."
-    )
-    forecast_timeout_s: float = between(
-        10.0,
-        0.1,
-        600.0,
-        "A forecast that takes longer tells the futures it has, or is given up: whoever asked is waiting for it.",
-    )
-    forecast_period_s: float = between(
-        5.0,
-        0.1,
-        3600.0,
-        "How often it is looked whether a job has no recent forecast on record, so that new jobs get one.",
-    )
-    forecast_cpu_ratio: float = between(
-        0.1, 0.001, 1.0, "Share of one core that these unasked forecasts may take: a long queue is told of less often."
-    )
-
-    snapshots_kept: int = between(
-        20,
-        0,
-        1000,
-        "Newest cycles with actions that can be replayed; about 2 kB of memory for each unfinished job of each.",
-    )
-    snapshot_jobs_max: int = between(
-        500, 0, 100_000, "Unfinished jobs up to which cycles are recorded for replay: every pass copies all of them."
-    )
-
-    # How it learns.
-    retrain_period_s: float = between(
-        _DAY_S, 60.0, 30 * _DAY_S, "How often the models are trained anew: habits change by the day, not by the hour."
-    )
-    retrain_jobs_min: int = between(
-        200,
-        20,
-        1_000_000,
-        "Ended jobs before the first training; below, the recurrence and cold-start rules are better.",
-    )
-    retrain_rows_max: int = between(
-        40_000, 200, 10_000_000, "Newest ended jobs that a training sees: seconds of work, and old habits fade."
-    )
-    retrain_timeout_s: float = between(
-        900.0,
-        1.0,
-        _DAY_S,
-        "A training that takes longer is stopped and the old model stays; 40,000 jobs take two minutes of a core.",
-    )
-    retrain_memory_bytes_max: int = between(
-        2048 * _MIB,
-        512 * _MIB,
-        1024 * 1024 * _MIB,
-        "Address space of a training; one that needs more fails and the old model stays. 40,000 jobs take far less.",
-    )
-    retrain_replay_jobs_max: int = between(
-        2000,
-        0,
-        5000,
-        "Newest tested jobs that are replayed under old and new model before one is promoted; 0 leaves it to the gate.",
-    )
-
-    # What it keeps, and for how long.
-    cycles_kept_s: float = between(
-        30 * _DAY_S, 3600.0, 3650 * _DAY_S, "Cycles older than this are forgotten: a month covers any question of why."
-    )
-    forecasts_kept_s: float = between(
-        90 * _DAY_S, 3600.0, 3650 * _DAY_S, "Scored forecasts older than this are forgotten: a season shows any drift."
-    )
-    logs_kept_s: float = between(
-        7 * _DAY_S,
-        0.0,
-        3650 * _DAY_S,
-        "Logs and checkpoints of finished jobs are deleted after this. Jobs and predictions stay.",
-    )
-    idempotency_kept_s: float = between(
-        _DAY_S, 60.0, 30 * _DAY_S, "How long an Idempotency-Key is remembered: longer than any client keeps retrying."
-    )
-    prune_period_s: float = between(
-        3600.0, 1.0, _DAY_S, "How often old rows and folders are looked for; a pass is short, and nothing is urgent."
-    )
-    prune_rows_max: int = between(
-        1000, 1, 100_000, "Rows deleted in one transaction, so that pruning never holds the write lock for long."
-    )
-
-    # Limits of requests and jobs.
-    body_bytes_max: int = between(
-        8 * _MIB, 1024, 1024 * _MIB, "Largest request body; room for a thousand jobs with a graph of usual size."
-    )
-    jobs_per_request_max: int = between(
-        1000, 1, 100_000, "Jobs in one submission: they are checked and stored in one transaction."
-    )
-    layers_max: int = between(
-        2000,
-        1,
-        100_000,
-        "Layers of a job's graph; the largest public models have some hundreds. Cutting takes their square.",
-    )
-    jobs_queued_max: int = between(
-        100_000, 1, 10_000_000, "Unfinished jobs; a further submission is refused until some have ended."
-    )
-    page_size_default: int = between(50, 1, 10_000, "Entries of a page if the client names no limit.")
-    page_size_max: int = between(500, 1, 10_000, "Most entries of a page: an answer stays well under a megabyte.")
-
-    # Limits of running attempts.
-    lease_s: float = between(
-        3600.0,
-        1.0,
-        30 * _DAY_S,
-        "An attempt is stopped when no service has asked for it for so long. An hour outlasts an upgrade.",
-    )
-    leader_lease_s: float = between(
-        15.0,
-        1.0,
-        3600.0,
-        "A service that has not renewed its lead for so long has lost it: the longest pause at a fail-over.",
-    )
-    log_bytes_max: int = between(
-        64 * _MIB, 4096, 1024 * 1024 * _MIB, "Log kept of one attempt; of more, the beginning and the end."
-    )
-    progress_line_bytes_max: int = between(
-        65_536, 256, _MIB, "Longest progress line of a program; longer ones are counted and ignored."
-    )
-    progress_lines_per_s_max: float = between(
-        10.0, 0.001, 1000.0, "Progress lines taken from one attempt a second; more are counted and ignored."
-    )
-    progress_rows_max: int = between(
-        1000, 10, 1_000_000, "Progress points kept of one job; older ones are thinned out: enough for a curve."
     )
 
     _sources: dict[str, Source] = PrivateAttr(default_factory=dict)

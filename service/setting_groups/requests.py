@@ -1,0 +1,27 @@
+"""Limits of requests and jobs."""
+
+from pydantic import BaseModel
+
+from service.setting_kinds import MIB, between
+
+
+class Requests(BaseModel):
+    """What one request, and what all waiting jobs together may be."""
+
+    body_bytes_max: int = between(
+        8 * MIB, 1024, 1024 * MIB, "Largest request body; room for a thousand jobs with a graph of usual size."
+    )
+    jobs_per_request_max: int = between(
+        1000, 1, 100_000, "Jobs in one submission: they are checked and stored in one transaction."
+    )
+    layers_max: int = between(
+        2000,
+        1,
+        100_000,
+        "Layers of a job's graph; the largest public models have some hundreds. Cutting takes their square.",
+    )
+    jobs_queued_max: int = between(
+        100_000, 1, 10_000_000, "Unfinished jobs; a further submission is refused until some have ended."
+    )
+    page_size_default: int = between(50, 1, 10_000, "Entries of a page if the client names no limit.")
+    page_size_max: int = between(500, 1, 10_000, "Most entries of a page: an answer stays well under a megabyte.")
