@@ -22,6 +22,7 @@ from sqlmodel import Session
 from service.api.problems import Problem, ProblemType
 from service.db.session import Database
 from service.db.tables import IdempotencyKeyRow, table
+from service.engine.crash_points import CrashPoint, reached
 
 KEY_LENGTH_MAX = 255
 REPLAYED_HEADER = "Idempotent-Replayed"
@@ -103,6 +104,8 @@ class Keys:
             answer = effect(session)
             if request.key is not None:
                 self._keep(session.connection(), request, request.key, answer)
+            reached(CrashPoint.REQUEST_WRITTEN)
+        reached(CrashPoint.REQUEST_COMMITTED)
         return answer, False
 
     @contextmanager

@@ -25,6 +25,7 @@ from service.db.rows import (
 )
 from service.db.session import Database
 from service.db.tables import AttemptRow, CycleRow, FactRow, JobEventRow, JobRow, ServerRow, table
+from service.engine.crash_points import CrashPoint, reached
 from service.engine.events import Fact, FactKind, JobEvent
 from service.engine.ports import CycleBatch, StoreUnavailable
 from service.engine.record import JobRecord, ServerRecord, StoredWorld
@@ -77,7 +78,9 @@ class SqlStore:
                 connection = session.connection()
                 if self._fencing_token is not None:
                     check_fence(connection, self._lease, self._fencing_token)
-                return apply_batch(connection, batch)
+                dropped = apply_batch(connection, batch)
+                reached(CrashPoint.WRITTEN)
+            return dropped
         except DBAPIError as error:
             raise StoreUnavailable(f"cycle {batch.cycle} was not committed: {error.orig}") from error
 

@@ -26,6 +26,7 @@ from policies.model.ids import JobId, job_of
 from policies.model.reasons import Explanation, Reason
 from policies.model.value import value
 from service.engine.actions import apply_action, launch_command
+from service.engine.crash_points import CrashPoint, reached
 from service.engine.cycle import Cycle, EngineSettings
 from service.engine.events import Fact, FactKind
 from service.engine.facts import admit, apply_fact, cancel_dependent, count_dependencies, request_stop, stop_command
@@ -107,6 +108,7 @@ class Engine(Generic[State]):
         """
         self._adrift = True
         stored = self._ports.store.load()
+        reached(CrashPoint.LOADED)
         self._world = world_of(stored, self._cluster, self._costs)
         self._world.now_s = self._ports.clock.now_s()
         self._number = stored.cycle
@@ -170,7 +172,9 @@ class Engine(Generic[State]):
             if not is_open and status is not AttemptStatus.ENDED:
                 fence(cycle, attempt_id)
         if cycle.commands:
+            reached(CrashPoint.RECONCILING)
             self._ports.executor.send([command for _, command in cycle.commands])
+            reached(CrashPoint.RECONCILED)
 
     def explain(self, job_id: JobId) -> Explanation:
         """Why an unfinished job is where it is. Raises KeyError for others."""
@@ -315,7 +319,9 @@ class Engine(Generic[State]):
             wake_at_s=decision.wake_at_s,
             dump=self._state.dump() if with_dump else None,
         )
+        reached(CrashPoint.DECIDED)
         dropped = self._ports.store.commit(batch)
+        reached(CrashPoint.COMMITTED)
         self._number = cycle.number
         self._cluster = self._world.cluster
         self._after_commit(cycle, dropped)
@@ -361,11 +367,13 @@ class Engine(Generic[State]):
         ports = self._ports
         if cycle.handled:
             ports.executor.acknowledge([report for job_id, report in cycle.handled if job_id not in dropped])
+            reached(CrashPoint.ACKNOWLEDGED)
         for job_id in cycle.ended:
             if job_id not in dropped:
                 self._world.remove_job(job_id)
         if cycle.commands:
             ports.executor.send([command for job_id, command in cycle.commands if job_id not in dropped])
+            reached(CrashPoint.SENT)
         transition = ports.sink.transition
         for job_id, write in cycle.writes.items():
             if job_id not in dropped:

@@ -22,6 +22,7 @@ from policies.model.cluster import Cluster
 from policies.model.ids import AttemptId, JobId, attempt_id
 from policies.model.reasons import Reason
 from service.engine.commands import Command, Launch, Stop
+from service.engine.crash_points import CrashPoint, reached
 from service.engine.events import Report
 from service.engine.ports import AttemptStatus, Clock
 from service.executors import folder as names
@@ -99,6 +100,7 @@ class LocalExecutor:
                     self._launch(command)
                 else:
                     self._stop(command)
+                reached(CrashPoint.COMMANDED)
 
     def poll(self) -> Sequence[Report]:
         """What the attempts' folders say. O(live attempts), some ten system calls each. Renews the lease."""
@@ -214,6 +216,7 @@ class LocalExecutor:
     def _forget(self, watched: Watched) -> None:
         if not watched.settle():
             self._never.add(watched.attempt)
+        reached(CrashPoint.SETTLED)
         del self._live[watched.attempt]
         self._url_limits.pop(watched.attempt, None)
         if watched.child is not None:
@@ -228,7 +231,9 @@ class LocalExecutor:
         taken = {other.master_port for other in self._live.values()}
         try:
             watched.master_port = free_port(taken, first=int(token[:8], 16))
-            watched.child = _spawn(build_plan(launch, self._site, token, watched.master_port))
+            child = _spawn(build_plan(launch, self._site, token, watched.master_port))
+            reached(CrashPoint.SPAWNED)
+            watched.child = child
         except OSError as error:
             reason = Reason.DISK_FULL if is_disk_full(error) else Reason.LAUNCH_FAILED
             watched.fail(self._clock.now_s(), reason, f"{error.strerror or error}")

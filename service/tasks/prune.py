@@ -16,6 +16,7 @@ from service.db.forecast_tables import ForecastRow
 from service.db.progress import thin_progress
 from service.db.session import Database
 from service.db.tables import CycleRow, FactRow, IdempotencyKeyRow, JobRow, ProgressRow, table
+from service.engine.crash_points import CrashPoint, reached
 from service.settings import Settings
 
 DeleteFiles = Callable[[Sequence[JobId]], object]
@@ -99,6 +100,7 @@ def _prune_files(database: Database, settings: Settings, now_s: float, delete_fi
             return pruned
         # The files go first: if we die in between, the next pass finds nothing to delete and only sets the mark.
         delete_files(ids)
+        reached(CrashPoint.FILES_DELETED)
         with database.writing() as session:
             connection = session.connection()
             connection.execute(delete(table(ProgressRow)).where(table(ProgressRow).c.job_id.in_(ids)))

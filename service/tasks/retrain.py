@@ -26,6 +26,7 @@ from predictor.train_process import load_result
 from service.db import leases
 from service.db.history import ended_jobs
 from service.db.session import Database
+from service.engine.crash_points import CrashPoint, reached
 from service.settings import Settings
 from service.sim.experiment import SimulationOptions
 from service.startup import configured_options
@@ -217,6 +218,7 @@ class Trainer:
         work.mkdir(mode=0o700)
         try:
             version = self._fit(run, work, out, deadline_s)
+            reached(CrashPoint.MODEL_TRAINED)
             outcome, version = self._judge(version, work, deadline_s)
             if leases.renew(self._database, lease, _LEASE_GRACE_S) is None:
                 raise _Ended("failed", "another service has taken over; its champion stays")
@@ -293,10 +295,13 @@ class Trainer:
 
     def _register(self, version: ModelVersion, *, promoted: bool) -> None:
         model_records.insert_version(self._database, version, self._now_s())
+        reached(CrashPoint.MODEL_REGISTERED)
         if promoted:
             # Serving comes first: whoever sees the champion's row may count on its predictions.
             self._predictor.use(load_version(version))
+            reached(CrashPoint.MODEL_SERVED)
             model_records.crown(self._database, version.id)
+            reached(CrashPoint.MODEL_CROWNED)
 
 
 def _described(version: ModelVersion) -> str:
