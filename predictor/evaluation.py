@@ -12,11 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.intervals import Array, quantile_of
-from predictor.recurrence import BUCKETS
+from predictor.recurrence import BUCKETS, Level, keys_of
+from predictor.rows import Submission
 
 PINBALL_LEVELS: Final[Array] = np.array([0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95])
 CONCORDANCE_SPAN: Final = 50
 """Concordance looks at pairs submitted within this many jobs of each other: those that compete for the same GPUs."""
+BURST_S: Final = 300.0
+"""Runs of one program that are submitted within so long are one burst: an array of jobs is one question, asked many times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +42,26 @@ class Metrics:
         return {key: None if value != value else value for key, value in asdict(self).items()}
 
 
+def pinball_rows(labels: Array, points: Array) -> Array:
+    """Mean pinball loss of each job over the seven levels, natural log. ``points`` (n, m) equal-mass, ascending."""
+    error = labels[:, None] - quantile_of(points, PINBALL_LEVELS)
+    return np.asarray(np.maximum(PINBALL_LEVELS * error, (PINBALL_LEVELS - 1.0) * error).mean(axis=1))
+
+
 def pinball(labels: Array, points: Array) -> float:
     """Mean pinball loss over the seven levels and the jobs, natural log. ``points`` (n, m) equal-mass, ascending."""
-    quantiles = quantile_of(points, PINBALL_LEVELS)
-    error = labels[:, None] - quantiles
-    return float(np.mean(np.maximum(PINBALL_LEVELS * error, (PINBALL_LEVELS - 1.0) * error)))
+    return float(np.mean(pinball_rows(labels, points)))
+
+
+def inside(labels: Array, points: Array, level: float) -> NDArray[np.bool_]:
+    """Which labels are inside the central interval of this level."""
+    ends = quantile_of(points, np.array([0.5 - level / 2.0, 0.5 + level / 2.0]))
+    return np.asarray((labels >= ends[:, 0]) & (labels <= ends[:, 1]))
 
 
 def coverage(labels: Array, points: Array, level: float = 0.8) -> float:
     """Share of labels inside the central interval of this level."""
-    ends = quantile_of(points, np.array([0.5 - level / 2.0, 0.5 + level / 2.0]))
-    return float(np.mean((labels >= ends[:, 0]) & (labels <= ends[:, 1])))
+    return float(np.mean(inside(labels, points, level)))
 
 
 def concordance(labels: Array, predicted: Array) -> float:
@@ -74,6 +86,41 @@ def kendall_tau(labels: Array, predicted: Array) -> float:
     if len(labels) < 2 or np.ptp(labels) == 0.0 or np.ptp(predicted) == 0.0:
         return float("nan")
     return float(kendalltau(labels, predicted).statistic)
+
+
+def first_of_bursts(submissions: Sequence[Submission]) -> NDArray[np.bool_]:
+    """One row for each program (with as many GPUs) and five minutes: the first. Jobs of nobody in particular are all kept."""
+    seen: set[object] = set()
+    first = np.ones(len(submissions), dtype=bool)
+    for row, submission in enumerate(submissions):
+        key = keys_of(submission)[Level.RECURRENCE_GPUS]
+        if key is not None:
+            burst = (key, submission.submitted_at_s // BURST_S)
+            first[row] = burst not in seen
+            seen.add(burst)
+    return first
+
+
+def by_user(users: Sequence[str], labels: Array, points: Array, predicted: Array) -> dict[str, float | int]:
+    """The metrics that are means over jobs, taken for each user and then over users: the busiest counts like any other.
+
+    ``users`` names each row's user; the rest as in :func:`measure`. The key ``users`` says how many there are.
+    """
+    names, of = np.unique(np.array(users, dtype=object).astype(str), return_inverse=True)
+    sizes = np.bincount(of, minlength=len(names))
+    actual, guess = np.exp(labels), np.exp(predicted)
+    error = np.abs(actual - guess)
+    per_row = {
+        "mae": error,
+        "within_2x": np.abs(labels - predicted) <= np.log(2.0),
+        "under_4x": guess < actual / 4.0,
+        "pinball_log": pinball_rows(labels, points),
+        "coverage_80": inside(labels, points, 0.8),
+    }
+    means = {key: float(np.mean(np.bincount(of, weights=values) / sizes)) for key, values in per_row.items()}
+    by_size = np.split((error / actual)[np.argsort(of, kind="stable")], np.cumsum(sizes)[:-1])
+    medians = [float(np.median(errors)) for errors in by_size]
+    return {"users": len(names), **means, "median_ape": float(np.mean(medians))}
 
 
 def middle(points: Array) -> Array:

@@ -130,7 +130,7 @@ def _document(name: str, run: "Run", served: "Served") -> dict[str, Any]:
 
 def _measured(run: "Run", points: Any, predicted: Any, parts: Sequence[str]) -> dict[str, Any]:
     """The metrics of one model, under the names of the document. ``parts`` are the models that it has to fit and ask."""
-    from predictor.evaluation import by_history
+    from predictor.evaluation import by_history, by_user, first_of_bursts, measure, middle
 
     fits_s = [run.fit_s[kind] for kind in parts if kind in run.fit_s]
     cost = {
@@ -141,10 +141,22 @@ def _measured(run: "Run", points: Any, predicted: Any, parts: Sequence[str]) -> 
     def named(metrics: dict[str, Any]) -> dict[str, Any]:
         return {**{"mae_s" if key == "mae" else key: value for key, value in metrics.items()}, **cost}
 
-    whole = by_history(run.labels, points, run.buckets, predicted)
+    point = middle(points) if predicted is None else predicted
+    whole = by_history(run.labels, points, run.buckets, point)
+    submissions = [example.submission for example in run.examples[run.test_start :]]
+    once = first_of_bursts(submissions)
+    users = by_user([submission.user for submission in submissions], run.labels, points, point)
+    bursts = measure(run.labels[once], points[once], point[once]).to_json()
     buckets = {bucket: named(part) for bucket, part in whole.pop("buckets").items()}
     seen, cold = named(whole.pop("seen")), named(whole.pop("cold"))
-    return {**named(whole), "seen": seen, "cold": cold, "buckets": buckets}
+    return {
+        **named(whole),
+        "seen": seen,
+        "cold": cold,
+        "buckets": buckets,
+        "macro_by_user": named(users),
+        "deduplicated": named(bursts),
+    }
 
 
 def write_evaluation(evaluation: Evaluation, folder: Path) -> None:

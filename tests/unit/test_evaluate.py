@@ -73,6 +73,9 @@ def test_the_document_is_the_documented_one(document: dict[str, Any]) -> None:
         assert set(measured["seen"]) >= METRICS
         assert set(measured["cold"]) >= METRICS
         assert measured["seen"]["jobs"] + measured["cold"]["jobs"] == measured["jobs"] == 120
+        assert set(measured["deduplicated"]) >= METRICS
+        assert 1 < measured["deduplicated"]["jobs"] <= 120
+        assert set(measured["macro_by_user"]) == METRICS - {"r2_log", "kendall_tau", "concordance"} | {"users"}
 
 
 def test_costs_are_those_of_what_must_be_fitted(document: dict[str, Any]) -> None:

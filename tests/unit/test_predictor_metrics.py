@@ -8,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictor.baselines import NAMES as BASELINE_NAMES
-from predictor.evaluation import by_history, concordance, coverage, kendall_tau, measure, pinball
+from predictor.evaluation import (
+    by_history,
+    by_user,
+    concordance,
+    coverage,
+    first_of_bursts,
+    kendall_tau,
+    measure,
+    pinball,
+)
 from predictor.intervals import (
     CONFORMAL_WINDOW,
     LEVELS,
@@ -18,6 +27,7 @@ from predictor.intervals import (
     mixture,
     quantile_of,
 )
+from predictor.rows import Submission
 from predictor.training import judge
 
 
@@ -82,6 +92,41 @@ def test_metrics_of_constant_labels_and_of_nothing_are_null_not_errors() -> None
     assert parts["cold"]["jobs"] == 1
     assert parts["seen"]["jobs"] == 0
     assert parts["seen"]["mae"] is None
+
+
+def test_the_mean_over_users_by_hand() -> None:
+    """Ada's four jobs are exact, Bob's one is ten times the guess and outside its interval."""
+    labels = np.log(np.array([100.0, 100.0, 100.0, 1_000.0, 100.0]))
+    predicted = np.full(5, math.log(100.0))
+    means = by_user(["ada", "ada", "ada", "bob", "ada"], labels, predicted[:, None], predicted)
+    assert means["users"] == 2
+    assert means["mae"] == pytest.approx((0 + 900) / 2)
+    assert means["median_ape"] == pytest.approx((0 + 0.9) / 2)
+    assert means["within_2x"] == means["coverage_80"] == means["under_4x"] == pytest.approx(0.5)
+    assert means["pinball_log"] == pytest.approx(math.log(10.0) / 2 / 2)
+
+
+def test_a_burst_of_one_program_is_one_row() -> None:
+    def job(at_s: float, name: str = "p", gpus: int = 1, user: str = "u") -> Submission:
+        return Submission(0, user, "", name, gpus, at_s)
+
+    jobs = [job(0.0), job(299.0), job(299.0, gpus=2), job(299.5, name="q"), job(300.0), job(301.0)]
+    assert first_of_bursts(jobs).tolist() == [True, False, True, True, True, False]
+    nobody = job(0.0, name="", user="")
+    assert first_of_bursts([nobody, nobody]).all(), "nobody's jobs are no program"
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(-3.0, 9.0), st.floats(-3.0, 9.0)), min_size=1, max_size=20))
+def test_the_mean_over_users_is_that_of_each_users_own_metrics(rows: list[tuple[str, float, float]]) -> None:
+    users = [user for user, _, _ in rows]
+    labels, predicted = (np.array([row[i] for row in rows]) for i in (1, 2))
+    points = predicted[:, None] + np.linspace(-1.0, 1.0, 5)
+    of = np.array(users)
+    own = [measure(labels[of == user], points[of == user]) for user in sorted(set(users))]
+    for key, value in by_user(users, labels, points, predicted).items():
+        expected = len(own) if key == "users" else np.mean([getattr(each, key) for each in own])
+        assert value == pytest.approx(expected)
 
 
 def test_point_residuals_speak_per_bucket_and_pool_while_there_are_few() -> None:
