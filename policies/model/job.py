@@ -26,6 +26,15 @@ class PreemptionSignal:
 
 
 @value
+class ArrayPlace:
+    """Which element of a job array a job is. ``id`` is the array's: the id of its first job; 0 before that is known."""
+
+    index: int
+    count: int
+    id: JobId = JobId(0)
+
+
+@value
 class JobSpec:
     """A submitted job.
 
@@ -59,6 +68,7 @@ class JobSpec:
     gpus_max: int | None = None
     preemption: PreemptionSignal | None = None
     launch: Launch = Launch.SERVER
+    array: ArrayPlace | None = None
 
     @property
     def recurrence(self) -> tuple[str, str, str]:

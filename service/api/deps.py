@@ -41,6 +41,9 @@ class Submitter(Protocol):
     def add_fact(self, session: Session, fact: Fact) -> int:
         """One accepted request, in the caller's transaction; returns its id (``fact.id`` is ignored)."""
 
+    def add_facts(self, session: Session, facts: Sequence[Fact]) -> None:
+        """Accepted requests about jobs, in the caller's transaction."""
+
 
 class ClusterNow(NamedTuple):
     """The cluster as the loop sees it: GPUs by server index. ``usable`` is 0 where a server is down or drained."""

@@ -63,6 +63,8 @@ def new_job_values(spec: JobSpec, submitted_at_s: float, job: JobRecord) -> Valu
         "gpus": spec.gpus,
         "spec": encode(spec),
         "submitted_at_s": submitted_at_s,
+        "array_id": None if spec.array is None else spec.array.id,
+        "array_index": None if spec.array is None else spec.array.index,
     }
 
 

@@ -1,9 +1,10 @@
 """The store port on a database: what the engine reads, the inserts of the HTTP side, and one guarded commit per cycle."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlmodel import Session
 
@@ -91,9 +92,9 @@ class SqlStore:
         if not specs:
             return []
         connection = session.connection()
-        rows = [new_job_values(spec, now_s, _new_job(spec, now_s)) for spec in specs]
-        returned = insert(table(JobRow)).returning(table(JobRow).c.id, sort_by_parameter_order=True)
-        ids = [JobId(number) for number in connection.execute(returned, rows).scalars()]
+        ids: list[JobId] = []
+        for run in _runs(specs):
+            ids += _insert_array(connection, run, now_s) if run[0].array else _insert_jobs(connection, run, now_s)
         events = [
             JobEvent(job, now_s, None, JobState.QUEUED, Cause.SUBMITTED, _first_reason(spec), 0)
             for job, spec in zip(ids, specs, strict=True)
@@ -103,13 +104,18 @@ class SqlStore:
         connection.execute(insert(table(FactRow)), facts)
         return ids
 
+    def add_facts(self, session: Session, facts: Sequence[Fact]) -> None:
+        """Insert accepted requests about jobs, in their order (their ids are ignored)."""
+        rows = [fact_values(fact.kind, fact.at_s, fact.job, _payload(fact)) for fact in facts]
+        if rows:
+            session.connection().execute(insert(table(FactRow)), rows)
+
     def add_fact(self, session: Session, fact: Fact) -> int:
         """Insert an accepted request and return its id (``fact.id`` is ignored). Raises :class:`DuplicateServer`."""
         connection = session.connection()
         if fact.server_spec is not None and _server_known(connection, fact.server_spec.name):
             raise DuplicateServer(f"a server named {fact.server_spec.name!r} exists already")
-        payload = FactPayload(fact.server, fact.priority, fact.preempt, fact.server_spec)
-        values = fact_values(fact.kind, fact.at_s, fact.job, payload)
+        values = fact_values(fact.kind, fact.at_s, fact.job, _payload(fact))
         return int(connection.execute(insert(table(FactRow)).returning(table(FactRow).c.id), values).scalar_one())
 
     def _read(self, query: Callable[[Connection], T]) -> T:
@@ -118,6 +124,40 @@ class SqlStore:
                 return query(session.connection())
         except DBAPIError as error:
             raise StoreUnavailable(f"the database cannot be read: {error.orig}") from error
+
+
+def _payload(fact: Fact) -> FactPayload:
+    return FactPayload(fact.server, fact.priority, fact.preempt, fact.server_spec)
+
+
+def _runs(specs: Sequence[JobSpec]) -> Iterator[Sequence[JobSpec]]:
+    """The specs cut into stretches that are inserted together: each array alone, whatever is between arrays as one."""
+    at = 0
+    while at < len(specs):
+        array = specs[at].array
+        end = at + array.count if array is not None else at + 1
+        while array is None and end < len(specs) and specs[end].array is None:
+            end += 1
+        yield specs[at:end]
+        at = end
+
+
+def _insert_jobs(connection: Connection, specs: Sequence[JobSpec], now_s: float) -> list[JobId]:
+    if not specs:
+        return []
+    rows = [new_job_values(spec, now_s, _new_job(spec, now_s)) for spec in specs]
+    returned = insert(table(JobRow)).returning(table(JobRow).c.id, sort_by_parameter_order=True)
+    return [JobId(number) for number in connection.execute(returned, rows).scalars()]
+
+
+def _insert_array(connection: Connection, specs: Sequence[JobSpec], now_s: float) -> list[JobId]:
+    """The elements of one array. It is called by its first job, whose id only the database can tell."""
+    jobs = table(JobRow)
+    [first] = _insert_jobs(connection, specs[:1], now_s)
+    named = [replace(spec, array=replace(spec.array, id=first)) for spec in specs if spec.array is not None]
+    values = new_job_values(named[0], now_s, _new_job(named[0], now_s))
+    connection.execute(update(jobs).where(jobs.c.id == first).values(array_id=first, spec=values["spec"]))
+    return [first, *_insert_jobs(connection, named[1:], now_s)]
 
 
 def _new_job(spec: JobSpec, now_s: float) -> JobRecord:

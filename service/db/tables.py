@@ -27,6 +27,7 @@ _SERIAL = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 _WITH_FILES = sa.text("finished_at_s IS NOT NULL AND files_deleted_at_s IS NULL")
 _UNCONSUMED = sa.text("consumed_cycle IS NULL")
 _DUMPED = sa.text("dump IS NOT NULL")
+_IN_ARRAY = sa.text("array_id IS NOT NULL")
 
 
 def _words(column: str, values: "type[JobState | AttemptState]") -> str:
@@ -63,8 +64,8 @@ class Base(SQLModel):
 class JobRow(Base, table=True):
     """One job: what was asked, frozen, and every field of the engine's ``JobRecord``.
 
-    ``name``, ``user``, ``project`` and ``gpus`` repeat the spec so that a filter has an index to use. The engine alone
-    changes a row, guarded by ``version``; the HTTP side only inserts.
+    ``name``, ``user``, ``project``, ``gpus`` and ``array_*`` repeat the spec so that a filter has an index to use. The
+    engine alone changes a row, guarded by ``version``; the HTTP side only inserts.
     """
 
     __tablename__ = "jobs"
@@ -77,6 +78,7 @@ class JobRow(Base, table=True):
         sa.Index("ix_jobs_user_id", "user", "id"),
         sa.Index("ix_jobs_project_id", "project", "id"),
         sa.Index("ix_jobs_name_id", "name", "id"),
+        sa.Index("ix_jobs_array_id_id", "array_id", "id", sqlite_where=_IN_ARRAY, postgresql_where=_IN_ARRAY),
         # What pruning has still to look at: ended jobs whose logs and checkpoints may be on the disk.
         sa.Index("ix_jobs_with_files", "finished_at_s", sqlite_where=_WITH_FILES, postgresql_where=_WITH_FILES),
         {"sqlite_autoincrement": True},
@@ -120,6 +122,8 @@ class JobRow(Base, table=True):
     exit_code: int | None = None
     stop_cause: str | None = None
     files_deleted_at_s: float | None = _seconds_or_null()
+    array_id: int | None = None
+    array_index: int | None = None
 
 
 class AttemptRow(Base, table=True):

@@ -87,6 +87,12 @@ def _environment(launch: Launch, site: Site, token: str, master_port: int) -> di
         "NNODES": str(len(launch.placement.shares)),
         "WORLD_SIZE": str(launch.placement.gpus),
     }
+    if (array := launch.spec.array) is not None:
+        ours |= {
+            "SOONER_ARRAY_ID": str(array.id),
+            "SOONER_ARRAY_INDEX": str(array.index),
+            "SOONER_ARRAY_COUNT": str(array.count),
+        }
     if site.progress_url is not None:
         url = site.progress_url.replace("{job}", str(launch.job)).replace("{attempt}", launch.attempt)
         ours["SOONER_PROGRESS_URL"] = url
