@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.access import LOCAL
+from service.api.access import remember
 from service.api.problems import TYPE_PREFIX, Problem, ProblemType, response
 from service.settings import Settings
 
@@ -89,6 +91,7 @@ class Door:
             token = bearer(headers)
             if token is None or not hmac.compare_digest(token.encode("utf-8", "surrogateescape"), self._token):
                 raise Problem(ProblemType.UNAUTHORIZED, headers={"WWW-Authenticate": 'Bearer realm="sooner"'})
+            remember(scope, LOCAL)
         if scope["method"] in _METHODS_WITH_BODY:
             self._check_body(headers)
 

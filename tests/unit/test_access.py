@@ -1,0 +1,54 @@
+"""Who may see and change what, rule by rule."""
+
+import pytest
+
+from service.access import LOCAL, NO_PROJECT, Identity, Role
+
+
+def caller(role: Role, *projects: str, user: str = "ada") -> Identity:
+    everything = role.covers(Role.OPERATOR)
+    return Identity(user, role, None if everything else frozenset((*projects, NO_PROJECT)), "k1")
+
+
+def test_each_role_covers_those_before_it() -> None:
+    order = [Role.VIEWER, Role.SUBMITTER, Role.OPERATOR, Role.ADMIN]
+    for position, role in enumerate(order):
+        assert [role.covers(least) for least in order] == [index <= position for index in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("role", "project", "user", "expected"),
+    [
+        # sees, changes, reads the log, reads the environment
+        (Role.VIEWER, "nlp", "ada", (True, False, True, True)),
+        (Role.VIEWER, "nlp", "bob", (True, False, False, False)),
+        (Role.SUBMITTER, "nlp", "ada", (True, True, True, True)),
+        (Role.SUBMITTER, "nlp", "bob", (True, False, False, False)),
+        (Role.SUBMITTER, "vision", "bob", (False, False, False, False)),
+        (Role.OPERATOR, "vision", "bob", (True, True, True, False)),
+        (Role.ADMIN, "vision", "bob", (True, True, True, True)),
+    ],
+)
+def test_what_a_member_of_nlp_may(role: Role, project: str, user: str, expected: tuple[bool, bool, bool, bool]) -> None:
+    ada = caller(role, "nlp")
+    found = (ada.sees(project, user), ada.changes(user), ada.reads_output(user), ada.reads_environment(user))
+    assert found == expected
+
+
+def test_a_job_without_a_project_is_its_users_alone() -> None:
+    ada = caller(Role.SUBMITTER, "nlp")
+    assert ada.sees(NO_PROJECT, "ada")
+    assert not ada.sees(NO_PROJECT, "bob")
+    narrow = Identity("ada", Role.SUBMITTER, frozenset({"nlp"}), "k2")
+    assert not narrow.sees(NO_PROJECT, "ada"), "a key that is narrowed to projects opens those alone"
+
+
+def test_a_project_that_was_left_is_not_seen_any_more() -> None:
+    assert not caller(Role.SUBMITTER).sees("nlp", "ada")
+
+
+def test_the_local_token_is_an_admin_without_a_name() -> None:
+    assert LOCAL.role is Role.ADMIN
+    assert LOCAL.sees("any", "body")
+    assert LOCAL.reads_environment("body")
+    assert not LOCAL.owns("")
