@@ -1,0 +1,49 @@
+"""Requests counted and timed by route, around the whole application: also what the door refuses is seen here."""
+
+import time
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.telemetry import tracing
+from service.telemetry.metrics import Metrics
+
+NO_ROUTE = "none"
+"""Paths that no route takes, and what the door refuses: their number is the clients' choice, so they share a label."""
+
+
+class MeasuredApp:
+    """ASGI middleware. Streams are measured to their end."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, and count."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status = 500
+        start_s = time.perf_counter()
+
+        async def remember(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        with tracing.span("http.request") as span:
+            try:
+                await self._app(scope, receive, remember)
+            finally:
+                route = getattr(scope.get("route"), "path", NO_ROUTE)
+                self._metrics.requests.labels(_method(scope), route, str(status)).inc()
+                self._metrics.request_duration.labels(route).observe(time.perf_counter() - start_s)
+                if span is not None:
+                    span.set_attributes({"http.route": route, "http.response.status_code": status})
+
+
+def _method(scope: Scope) -> str:
+    """The method, if it is one that exists: a client may send any word."""
+    method = str(scope["method"])
+    return method if method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS") else "other"

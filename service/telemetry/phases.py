@@ -1,0 +1,136 @@
+"""How long the phases of a scheduling pass take: ports and a policy that pass everything on and look at the watch.
+
+The engine reads no clock, so whoever composes the service wraps what the engine calls. Each phase is a histogram's value and,
+where spans are collected, a span.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from policies.model.decision import Change, Decision
+from policies.model.estimate import EndedJob, Prediction, PredictionRequest
+from policies.model.ids import AttemptId, JobId
+from policies.model.view import ClusterView
+from service.engine.commands import Command, Launch
+from service.engine.events import Fact, Report
+from service.engine.ports import AttemptStatus, CycleBatch, Executor, Predictor, Store
+from service.engine.record import JobRecord, StoredWorld
+from service.engine.watch import WatchingPolicy
+from service.telemetry import tracing
+from service.telemetry.metrics import Metrics
+
+PHASES = ("total", "predict", "decide", "commit", "command")
+"""The whole pass, and the parts of it that call somebody else; the rest is bookkeeping in memory."""
+
+
+class Phases:
+    """Where the phases' times go."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.metrics = metrics
+        self._durations = {phase: metrics.cycle_duration.labels(phase) for phase in PHASES}
+
+    @contextmanager
+    def measured(self, phase: str) -> Iterator[None]:
+        """One passage of a phase, also one that raises."""
+        start_s = time.perf_counter()
+        with tracing.span(f"cycle.{phase}"):
+            try:
+                yield
+            finally:
+                self._durations[phase].observe(time.perf_counter() - start_s)
+
+    @contextmanager
+    def cycle(self) -> Iterator[None]:
+        """A whole pass."""
+        with self.measured("total"):
+            yield
+
+
+class MeasuredStore:
+    """Implements :class:`service.engine.ports.Store` around another one."""
+
+    def __init__(self, inner: Store, phases: Phases) -> None:
+        self._inner = inner
+        self._phases = phases
+
+    def load(self) -> StoredWorld:
+        """Pass on."""
+        return self._inner.load()
+
+    def jobs(self, ids: Sequence[JobId]) -> list[JobRecord]:
+        """Pass on."""
+        return self._inner.jobs(ids)
+
+    def pending_facts(self, limit: int) -> Sequence[Fact]:
+        """Pass on."""
+        return self._inner.pending_facts(limit)
+
+    def commit(self, batch: CycleBatch) -> frozenset[JobId]:
+        """Pass on, measured."""
+        with self._phases.measured("commit"):
+            return self._inner.commit(batch)
+
+
+class MeasuredPredictor:
+    """Implements :class:`service.engine.ports.Predictor` around another one."""
+
+    def __init__(self, inner: Predictor, phases: Phases) -> None:
+        self._inner = inner
+        self._phases = phases
+
+    def predict(self, now_s: float, requests: Sequence[PredictionRequest]) -> Sequence[Prediction | None]:
+        """Pass on, measured."""
+        with self._phases.measured("predict"):
+            return self._inner.predict(now_s, requests)
+
+    def ended(self, label: EndedJob) -> None:
+        """Pass on."""
+        self._inner.ended(label)
+
+
+class MeasuredExecutor:
+    """Implements :class:`service.engine.ports.Executor` around another one, and counts commands."""
+
+    def __init__(self, inner: Executor, phases: Phases) -> None:
+        self._inner = inner
+        self._phases = phases
+
+    def send(self, commands: Sequence[Command]) -> None:
+        """Pass on, measured and counted."""
+        outcome = "refused"
+        try:
+            with self._phases.measured("command"):
+                self._inner.send(commands)
+            outcome = "sent"
+        finally:
+            for command in commands:
+                kind = "launch" if isinstance(command, Launch) else "stop"
+                self._phases.metrics.commands.labels(kind, outcome).inc()
+
+    def poll(self) -> Sequence[Report]:
+        """Pass on."""
+        return self._inner.poll()
+
+    def acknowledge(self, reports: Sequence[Report]) -> None:
+        """Pass on."""
+        self._inner.acknowledge(reports)
+
+    def observed(self) -> Mapping[AttemptId, AttemptStatus]:
+        """Pass on."""
+        return self._inner.observed()
+
+
+class MeasuredPolicy(WatchingPolicy):
+    """Times the decisions of the policy inside."""
+
+    def __init__(self, inner: Any, phases: Phases) -> None:
+        super().__init__(inner)
+        self._phases = phases
+
+    def decide(self, view: ClusterView, changes: Sequence[Change], state: Any) -> Decision:
+        """The inner policy's, measured."""
+        with self._phases.measured("decide"):
+            return super().decide(view, changes, state)

@@ -1,0 +1,169 @@
+"""What is read when somebody scrapes: queue, cluster, loop, models. O(servers + running jobs) under the loop's lock."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from policies.lifecycle import JobState
+from policies.model.ids import ServerIndex
+from predictor.serving import PredictorStatus
+from service.engine.engine import Engine
+from service.telemetry.metrics import NAMESPACE, Metrics
+
+INTERVAL_LEVEL = "0.8"
+"""The interval whose coverage is tracked."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueNow:
+    """Queue and cluster between two passes. ``oldest_queued_at_s`` is the submission of the job that has waited longest."""
+
+    jobs: Mapping[JobState, int]
+    gpus: Mapping[str, int]
+    fragmentation: float
+    oldest_queued_at_s: float | None
+    rejected: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopNow:
+    """Whether this process leads, when its loop last passed (seconds since the epoch), and the newest cycle."""
+
+    leads: bool
+    last_pass_at_s: float | None
+    cycle: int
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """Where a scrape looks. Each may be asked from any thread."""
+
+    now_s: Callable[[], float]
+    loop: Callable[[], LoopNow]
+    queue: Callable[[], QueueNow | None]
+    """None while this process does not lead."""
+    predictor: Callable[[], PredictorStatus | None]
+    retrainings: Callable[[], Mapping[str, int]]
+    migrated: Callable[[], bool]
+    version: str = field(default="")
+
+
+def queue_now(engine: Engine[Any]) -> QueueNow:
+    """Read an engine between two passes."""
+    world = engine.world
+    jobs = dict.fromkeys(
+        (JobState.QUEUED, JobState.STARTING, JobState.RUNNING, JobState.PREEMPTING, JobState.CANCELLING), 0
+    )
+    held = 0
+    for job_id in world.holding():
+        job = world.jobs[job_id]
+        jobs[job.state] += 1
+        held += job.spec.gpus
+    jobs[JobState.QUEUED] = len(world.jobs) - sum(jobs.values())
+    oldest = next((job.submitted_at_s for job in world.jobs.values() if job.state is JobState.QUEUED), None)
+    total, usable, free, stranded = 0, 0, 0, 0
+    for index, server in enumerate(world.cluster.servers):
+        here, may = world.free_gpus(ServerIndex(index)), world.usable_gpus(ServerIndex(index))
+        total += server.gpus
+        usable += may
+        free += here
+        stranded += here if here < may else 0
+    prefix = "violated_"
+    rejected = {name.removeprefix(prefix): n for name, n in engine.counters.items() if name.startswith(prefix)}
+    gpus = {"total": total, "held": held, "free": free, "unusable": total - usable}
+    return QueueNow(jobs, gpus, stranded / free if free else 0.0, oldest, rejected)
+
+
+class ScrapeCollector(Collector):
+    """The metrics that are states, for the registry."""
+
+    def __init__(self, readings: Readings) -> None:
+        self._readings = readings
+
+    def describe(self) -> list[Metric]:
+        """Nothing is read when the collector is registered."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Read everything once."""
+        readings = self._readings
+        loop = readings.loop()
+        yield InfoMetricFamily(f"{NAMESPACE}_build", "Version of the program.", {"version": readings.version})
+        yield _gauge("leader", "1 where this process runs the loop.", float(loop.leads))
+        yield _gauge("migrations_pending", "1 while the database needs another schema.", float(not readings.migrated()))
+        if loop.last_pass_at_s is not None:
+            help_text = "When a scheduling pass last ended well."
+            yield _gauge("cycle_last_success_timestamp_seconds", help_text, loop.last_pass_at_s)
+        yield _gauge("cycle_number", "Newest cycle that changed something.", float(loop.cycle))
+        yield _counter("retrainings", "Trainings that ended.", "outcome", readings.retrainings())
+        queue = readings.queue()
+        if queue is not None:
+            yield from _queue_metrics(queue, readings.now_s())
+        status = readings.predictor()
+        if status is not None:
+            yield from _predictor_metrics(status)
+
+
+def _queue_metrics(queue: QueueNow, now_s: float) -> Iterator[Metric]:
+    yield _gauges("jobs", "Unfinished jobs.", "state", {state.value: count for state, count in queue.jobs.items()})
+    yield _gauges("gpus", "GPUs; unusable ones are on servers that are down or drained.", "state", queue.gpus)
+    meaning = "Share of the free GPUs that lie on servers where others are held."
+    yield _gauge("gpu_fragmentation_ratio", meaning, queue.fragmentation)
+    age_s = 0.0 if queue.oldest_queued_at_s is None else max(0.0, now_s - queue.oldest_queued_at_s)
+    yield _gauge("queue_oldest_age_seconds", "How long the job that was queued first has been there.", age_s)
+    yield _counter(
+        "decisions_rejected", "Broken invariants of decisions that were dropped.", "invariant", queue.rejected
+    )
+
+
+def _predictor_metrics(status: PredictorStatus) -> Iterator[Metric]:
+    yield InfoMetricFamily(f"{NAMESPACE}_model", "The model that serves.", {"version": status.model_version})
+    coverage = GaugeMetricFamily(
+        f"{NAMESPACE}_prediction_interval_coverage_ratio",
+        "Share of ended jobs inside the interval of that level, newest jobs of a history bucket.",
+        labels=("level", "unit", "bucket"),
+    )
+    rung = GaugeMetricFamily(
+        f"{NAMESPACE}_prediction_trust_rung",
+        "Who ranks: 0 the champions, 1 the group distribution, 2 attained service.",
+        labels=("unit", "bucket"),
+    )
+    drifting = GaugeMetricFamily(f"{NAMESPACE}_prediction_drifting", "1 while errors have shifted.", labels=("unit",))
+    for unit, buckets in status.buckets.items():
+        drifting.add_metric((unit.value,), float(status.drifting[unit]))
+        for bucket in buckets:
+            rung.add_metric((unit.value, bucket.bucket), float(bucket.rung))
+            if bucket.coverage is not None:
+                coverage.add_metric((INTERVAL_LEVEL, unit.value, bucket.bucket), bucket.coverage)
+    yield coverage
+    yield rung
+    yield drifting
+    switches = "Changes of the rung of trust."
+    yield CounterMetricFamily(f"{NAMESPACE}_prediction_trust_switches", switches, value=float(status.switches))
+
+
+def _gauge(name: str, meaning: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"{NAMESPACE}_{name}", meaning, value=value)
+
+
+def _gauges(name: str, meaning: str, label: str, values: Mapping[str, int]) -> Metric:
+    family = GaugeMetricFamily(f"{NAMESPACE}_{name}", meaning, labels=(label,))
+    for value, count in values.items():
+        family.add_metric((value,), float(count))
+    return family
+
+
+def _counter(name: str, meaning: str, label: str, values: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(f"{NAMESPACE}_{name}", meaning, labels=(label,))
+    for value, count in values.items():
+        family.add_metric((value,), float(count))
+    return family
+
+
+def exposition(metrics: Metrics) -> bytes:
+    """All metrics in the text format."""
+    return generate_latest(metrics.registry)

@@ -1,0 +1,164 @@
+"""What the service counts: stories with known numbers, read back as a scraper would read them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from policies.lifecycle import JobState
+from policies.model.estimate import Estimate, Unit
+from predictor.serving import LivePredictor
+from service.engine.engine import Engine, Ports
+from service.engine.ports import StoreUnavailable
+from service.engine.world import Costs
+from service.telemetry.metrics import Metrics, MetricsSink, source_kind
+from service.telemetry.phases import (
+    PHASES,
+    MeasuredExecutor,
+    MeasuredPolicy,
+    MeasuredPredictor,
+    MeasuredStore,
+    Phases,
+)
+from service.telemetry.scrape import LoopNow, Readings, ScrapeCollector, exposition, queue_now
+from tests.scenarios.dsl import Story, policy
+
+
+class Measured(Story):
+    """A story whose ports are measured."""
+
+    def __init__(self, shape: str, name: str = "fifo_backfill", **more: Any) -> None:
+        self.metrics = Metrics()
+        self.phases = Phases(self.metrics)
+        super().__init__(shape, MeasuredPolicy(policy(name, **more), self.phases))
+
+    def _engine(self) -> Engine[Any]:
+        phases = self.phases
+        ports = Ports(
+            MeasuredStore(self.store, phases),
+            MeasuredExecutor(self.wire, phases),
+            self.clock,
+            MeasuredPredictor(self.told, phases),
+            MetricsSink(self.log, self.metrics),
+        )
+        return Engine(self.policy, self.cluster, ports, Costs(0.0, 0.0), self.settings)
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """One sample of the registry."""
+        return self.metrics.registry.get_sample_value(f"sooner_{name}", labels)
+
+
+def test_ends_delays_and_slowdowns_are_those_of_the_story() -> None:
+    story = Measured("1x4")
+    story.job("first", gpus=4, runs_s=100).job("second", gpus=4, runs_s=20).job("third", gpus=1, runs_s=5)
+    story.until(50).cancel("third").until(1000)
+    assert story.value("job_ends_total", state="succeeded") == 2
+    assert story.value("job_ends_total", state="cancelled") == 1
+    assert story.value("job_queueing_delay_seconds_sum") == 0 + 100, (
+        "the second waits for the first; the third never starts"
+    )
+    assert story.value("job_queueing_delay_seconds_count") == 2
+    assert story.value("job_completion_time_seconds_sum") == 100 + 120
+    assert story.value("job_slowdown_ratio_sum") == pytest.approx(100 / 100 + 120 / 20)
+    assert story.value("executor_commands_total", command="launch", outcome="sent") == 2
+    assert story.value("executor_commands_total", command="launch", outcome="started") == 2
+
+
+def test_a_preempted_job_counts_its_stop_its_waste_and_its_delay_once() -> None:
+    story = Measured("1x4", "srsf", attempt_duration_s_min=0)
+    story.job("long", gpus=4, runs_s=1000, preemption=None, checkpoint_period_s=None)
+    story.until(100).job("short", gpus=4, runs_s=10).until(5000)
+    assert story.value("preemptions_total", reason="preempted") == 1
+    assert story.value("executor_commands_total", command="stop", outcome="stopped") == 1
+    assert story.value("preemption_wasted_gpu_seconds_total") == pytest.approx(4 * 100), "it cannot checkpoint"
+    assert story.value("job_queueing_delay_seconds_count") == 2, "the second start of the long one is no queueing"
+    assert story.value("decision_actions_total", action="preempt") == 1
+    assert story.value("decision_actions_total", action="start") == 3
+
+
+def test_every_phase_is_measured_also_where_it_fails() -> None:
+    story = Measured("1x4")
+    story.job("a").until(100)
+    for phase in PHASES[1:]:
+        assert story.value("cycle_duration_seconds_count", phase=phase), phase
+
+    class Broken:
+        def commit(self, batch: object) -> frozenset[int]:
+            raise StoreUnavailable("gone")
+
+    before = story.value("cycle_duration_seconds_count", phase="commit")
+    assert before is not None
+    with pytest.raises(StoreUnavailable):
+        MeasuredStore(Broken(), story.phases).commit(None)  # type: ignore[arg-type]
+    assert story.value("cycle_duration_seconds_count", phase="commit") == before + 1
+
+
+def test_errors_are_counted_by_the_kind_of_source_and_not_by_its_words() -> None:
+    story = Measured("1x4")
+    story.job("right", runs_s=100, predicted=100).job("short", runs_s=100, predicted=20).until(1000)
+    assert story.value("prediction_error_ratio_bucket", source="other", le="0.25") == 1
+    assert story.value("prediction_error_ratio_bucket", source="other", le="1.0") == 2
+    words = {
+        "recurrence: 14 past runs, median 5,200 iterations": "recurrence",
+        "recurrence on other GPU counts: 2 past runs, median 5 s": "recurrence_on_other_gpu_counts",
+        "cold start: cluster median of 7 jobs, 30 s": "cold_start",
+        "declared: 5 iterations, not confirmed by any past run": "declared",
+        "anything: else": "other",
+    }
+    for said, kind in words.items():
+        assert source_kind(Estimate((1.0,), Unit.SERVICE_S, said)) == kind
+    assert source_kind(Estimate((1.0,), Unit.SERVICE_S, "recurrence: 1 past run", "m-7")) == "model"
+
+
+def test_the_queue_is_read_as_it_stands() -> None:
+    story = Measured("2x4")
+    story.job("big", gpus=3, runs_s=100).job("late", gpus=8, runs_s=10, at_s=7).until(10)
+    now = queue_now(story.engine)
+    assert now.jobs[JobState.RUNNING] == 1
+    assert now.jobs[JobState.QUEUED] == 1
+    assert now.gpus == {"total": 8, "held": 3, "free": 5, "unusable": 0}
+    assert now.fragmentation == pytest.approx(1 / 5), "one of the five free ones is beside held ones"
+    assert now.oldest_queued_at_s == 7
+    story.drain(1).until(11)
+    assert queue_now(story.engine).gpus == {"total": 8, "held": 3, "free": 1, "unusable": 4}
+
+
+def _readings(story: Measured | None, **other: Any) -> Readings:
+    fields: dict[str, Callable[[], Any]] = {
+        "now_s": lambda: 60.0,
+        "loop": lambda: LoopNow(story is not None, 55.0, 3),
+        "queue": lambda: queue_now(story.engine) if story is not None else None,
+        "predictor": lambda: LivePredictor().status() if story is not None else None,
+        "retrainings": lambda: {"promoted": 2, "failed": 1},
+        "migrated": lambda: True,
+    }
+    return Readings(**{**fields, **other}, version="1.2.3")
+
+
+def test_a_scrape_is_valid_and_says_what_the_process_is() -> None:
+    story = Measured("2x4")
+    story.job("a", gpus=2, runs_s=100).job("b", gpus=8, at_s=10).until(20)
+    story.metrics.registry.register(ScrapeCollector(_readings(story)))
+    families = {family.name: family for family in text_string_to_metric_families(exposition(story.metrics).decode())}
+    assert all(family.documentation.endswith(".") for family in families.values())
+    assert all(name.startswith("sooner_") for name in families)
+    value = story.value
+    assert value("leader") == 1
+    assert value("jobs", state="queued") == 1
+    assert value("gpus", state="held") == 2
+    assert value("queue_oldest_age_seconds") == 50
+    assert value("cycle_last_success_timestamp_seconds") == 55
+    assert value("retrainings_total", outcome="promoted") == 2
+    assert value("migrations_pending") == 0
+    assert value("build_info", version="1.2.3") == 1
+    assert value("prediction_trust_rung", unit="iterations", bucket="0") is not None
+
+
+def test_a_process_that_does_not_lead_says_so_and_nothing_of_the_queue() -> None:
+    registry = CollectorRegistry()
+    registry.register(ScrapeCollector(_readings(None)))
+    assert registry.get_sample_value("sooner_leader") == 0
+    assert registry.get_sample_value("sooner_jobs", {"state": "queued"}) is None
+    assert registry.get_sample_value("sooner_model_info", {"version": ""}) is None
