@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 import service.client as module
-from service import client_documents, client_prediction_documents
+from service import client_documents, client_prediction_documents, client_transport
 from service.api import (
     documents,
     explanation_documents,
@@ -115,7 +115,7 @@ def test_a_key_makes_a_submission_safe_to_repeat(world: World) -> None:
 def test_lists_follow_pages_up_to_the_limit(
     world: World, monkeypatch: pytest.MonkeyPatch, limit: int | None, expected: list[int]
 ) -> None:
-    monkeypatch.setattr(module, "PAGE_SIZE", 2)
+    monkeypatch.setattr(client_transport, "PAGE_SIZE", 2)
     with client_of(world) as client:
         client.submit({"jobs": [BODY] * 5})
         assert [job["id"] for job in client.jobs(limit=limit)] == expected
