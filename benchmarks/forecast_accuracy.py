@@ -11,6 +11,7 @@ and absolute error, that over the horizon.
 import argparse
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from policies.model.cluster import Cluster, Server
 from policies.model.ids import JobId
@@ -37,8 +38,23 @@ def main() -> None:
     parser.add_argument("--shared-error", type=float, default=ForecastOptions().shared_error)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    logging.getLogger("predictor").setLevel(logging.ERROR)
+    with _quiet("predictor"):
+        _measure(arguments)
 
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Only errors of this logger while it lasts: a line for each switch of trust would stand between the rows."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _measure(arguments: argparse.Namespace) -> None:
     print(
         f"{'policy':8}{'of':>8}  {'ahead':16}{'count':>7}{'jobs':>6}{'inside':>8}{'bias s':>9}{'error s':>9}{'of horizon':>12}"
     )

@@ -8,6 +8,7 @@ with as many of the newest jobs as the service gives it, its prequential test an
 """
 
 import argparse
+import math
 import os
 import resource
 import subprocess
@@ -97,7 +98,13 @@ class Cost(NamedTuple):
 
     def line(self, step: str) -> str:
         """One row of the table."""
-        return f"{step:10}{self.wall_s:9.1f}{self.cpu_s:9.1f}{self.peak_mib:10.0f}"
+        return f"{step:10}{_three(self.wall_s):>9}{_three(self.cpu_s):>9}{_three(self.peak_mib):>10}"
+
+
+def _three(value: float) -> str:
+    """A number to three significant digits, never as a power of ten."""
+    decimals = 2 - math.floor(math.log10(value)) if value > 0.0 else 0
+    return f"{round(value, decimals):.{max(0, decimals)}f}"
 
 
 def _measured(command: list[str]) -> Cost:

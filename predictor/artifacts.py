@@ -26,7 +26,7 @@ from predictor.estimator import Estimator
 from predictor.intervals import ConformalCalibrator
 from predictor.training import ESTIMATORS, TrainedHead, TrainedModel, Verdict, library_versions
 
-SCHEMA: Final = "sooner.model/1"
+SCHEMA: Final = "sooner.model/2"
 MANIFEST: Final = "manifest.json"
 METRICS: Final = "metrics.json"
 FILE_BYTES_MAX: Final = 512 * 1024 * 1024

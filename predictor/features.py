@@ -4,8 +4,11 @@ Every feature is causal: the job's own submission, the history of jobs that had 
 users and programs never become numbers; they only choose which history is read. The vector is stored with each prediction.
 """
 
+import ast
 import hashlib
 import math
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from predictor.declared import Evidence
@@ -44,10 +47,28 @@ _REQUEST_FEATURES: Final = (
 NAMES: Final = (*(f"{level}.{name}" for level in _GROUP_LEVELS for name in _GROUP_FEATURES), *_REQUEST_FEATURES)
 """Name of each position. Labels are log units; those of a group are relative to ``base``, except medians."""
 
-SCHEMA_ID: Final = "features/1"
-SCHEMA_HASH: Final = hashlib.sha256("\n".join((SCHEMA_ID, *NAMES)).encode()).hexdigest()[:16]
-SCHEMA: Final = f"{SCHEMA_ID}:{SCHEMA_HASH}"
-"""Stored with each prediction and checked when a model is loaded. Change ``SCHEMA_ID`` when a feature's meaning changes."""
+_DEFINED_BY: Final = ("features", "history", "recurrence", "declared", "baselines", "dataset", "rows")
+"""The modules of this package in which it is written what a number of the vector means."""
+
+
+class _Meaning(ast.NodeTransformer):
+    """Code without its docstrings: a sentence that reads better changes no feature."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
+        return None if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str) else node
+
+
+def schema_of(sources: Iterable[str]) -> str:
+    """The id of the vector that these sources define: a hash of their code, whatever its comments, docstrings and layout."""
+    digest = hashlib.sha256()
+    for source in sources:
+        digest.update(ast.dump(_Meaning().visit(ast.parse(source))).encode())
+    return f"features:{digest.hexdigest()[:16]}"
+
+
+SCHEMA: Final = schema_of(Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8") for name in _DEFINED_BY)
+"""Stored with each prediction and checked when a model is loaded. It follows the code by itself: a model too many is trained
+where the code changed and the meaning did not, and never is one asked about features that it does not know."""
 
 
 class Vector(NamedTuple):

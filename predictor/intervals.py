@@ -118,7 +118,8 @@ class ConformalCalibrator(_Window):
 
     def observe(self, bucket: int, label: float, raw_points: Array) -> None:
         """A prediction was scored; ``raw_points`` are the model's own, before any shift."""
-        self._push(bucket, label - raw_points)
+        # Rounded before it counts (0.01% of an estimate): what is written down and read again is then the same window.
+        self._push(bucket, np.round(label - raw_points, 4))
 
     def calibrate(self, bucket: int, raw_points: Array) -> Array:
         """Shifted points, ascending (quantiles may cross: they are sorted). Unchanged while fewer than 50 are known."""
@@ -132,20 +133,29 @@ class ConformalCalibrator(_Window):
         shift = self._cache[bucket]
         return np.sort(raw_points if shift is None else raw_points + shift)
 
-    def dump(self) -> list[list[list[float]]]:
-        """The window as JSON, per bucket, rounded to 4 digits (0.01% of an estimate)."""
-        return [[np.round(residual, 4).tolist() for residual in window] for window in self._residuals]
+    def dump(self) -> dict[str, Any]:
+        """The window as JSON: the residuals of each bucket, oldest first, and how many of the newest are not counted yet."""
+        return {
+            "residuals": [[residual.tolist() for residual in window] for window in self._residuals],
+            "fresh": list(self._fresh),
+        }
 
     @classmethod
-    def load(cls, dumped: list[list[list[float]]]) -> "ConformalCalibrator":
-        """The inverse of :meth:`dump`. Raises ValueError where the shape is wrong."""
-        if len(dumped) != len(BUCKETS):
+    def load(cls, dumped: dict[str, Any]) -> "ConformalCalibrator":
+        """The inverse of :meth:`dump`: it answers the same, now and after whatever comes. Raises ValueError for anything else."""
+        if not isinstance(dumped, dict) or dumped.keys() != {"residuals", "fresh"}:
+            raise ValueError("calibration: not residuals and how many of them are fresh")
+        windows, fresh = dumped["residuals"], dumped["fresh"]
+        if len(windows) != len(BUCKETS) or len(fresh) != len(BUCKETS):
             raise ValueError("calibration: wrong number of history buckets")
         calibrator = cls()
-        for bucket, window in enumerate(dumped):
+        for bucket, (window, count) in enumerate(zip(windows, fresh, strict=True)):
+            if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= len(window):
+                raise ValueError("calibration: a bucket with more fresh residuals than it has, or fewer than none")
             for residual in window:
                 values = np.array(residual, dtype=np.float64)
                 if values.shape != (POINTS,) or not np.isfinite(values).all():
                     raise ValueError("calibration: a residual that is not 32 finite numbers")
-                calibrator._push(bucket, values)
+                calibrator._residuals[bucket].append(values)
+            calibrator._fresh[bucket] = count
         return calibrator

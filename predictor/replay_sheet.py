@@ -8,6 +8,7 @@ kind said that were fitted before. Answers are distributions of the log total, h
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from pathlib import Path
@@ -147,7 +148,7 @@ def _answers(head: TrainedHead, examples: Sequence[Example]) -> dict[str, Array]
     features = np.array([example.features for example in examples])
     base = np.array([example.base for example in examples])
     raw = {kind: base[:, None] + estimator.predict_points(features) for kind, estimator in head.estimators.items()}
-    calibrators = {kind: type(one).load(one.dump()) for kind, one in head.calibrators.items()}
+    calibrators = {kind: deepcopy(one) for kind, one in head.calibrators.items()}
     said = {kind: np.empty_like(points) for kind, points in raw.items()}
     open_rows: list[tuple[float, int]] = []
     for row, example in enumerate(examples):

@@ -157,8 +157,7 @@ def train_head(unit: Unit, examples: Sequence[Example], seed: int, on_tested: Te
     champion = min(passed, key=lambda kind: (metrics[kind]["pinball_log"], kind)) if passed else None
     usable = [example for example in examples if example.base == example.base]
     estimators = prequential.fit(ESTIMATORS, usable, seed)
-    # As they will be read back: a model that was just trained answers exactly like the stored one.
-    calibrators = {kind: ConformalCalibrator.load(outcome.calibrators[kind].dump()) for kind in estimators}
+    calibrators = {kind: outcome.calibrators[kind] for kind in estimators}
     return TrainedHead(unit, len(usable), estimators, calibrators, champion, verdicts, metrics)
 
 

@@ -1,7 +1,9 @@
 """The history store and the features: causal by construction, and by test."""
 
 import math
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -173,7 +175,23 @@ def test_features_are_finite_named_and_versioned() -> None:
         assert len(found.features) == len(features.NAMES)
         assert all(math.isfinite(value) for value in found.features)
     assert len(set(features.NAMES)) == len(features.NAMES)
-    assert features.SCHEMA.startswith("features/1:")
+    assert re.fullmatch(r"features:[0-9a-f]{16}", features.SCHEMA)
+
+
+def test_the_schema_follows_the_code_and_not_its_words() -> None:
+    """Nobody has to think of a version number: a stored model of another vector is refused because its id is another."""
+    source = Path(features.__file__).read_text(encoding="utf-8")
+    same = source.replace("The features of a job at its submission.", "What a model is shown.") + "\n\n# a remark\n"
+    assert same != source
+    assert features.schema_of([same]) == features.schema_of([source])
+    for meant, now in (
+        ("evidence.weight > 0.0 else None", "evidence.weight >= 0.0 else None"),
+        ("/ 3_600.0 % 24.0", "/ 3_600.0 % 12.0"),
+        ('"log_count", "median", "last"', '"log_count", "last", "median"'),
+    ):
+        assert meant in source
+        assert features.schema_of([source.replace(meant, now)]) != features.schema_of([source]), now
+    assert features.schema_of([source, ""]) != features.schema_of(["", ""])
 
 
 def test_names_are_never_numbers() -> None:

@@ -1,5 +1,6 @@
 """Metrics, intervals and the gate against numbers computed by hand."""
 
+import json
 import math
 
 import numpy as np
@@ -173,11 +174,40 @@ def test_calibration_is_silent_before_fifty_and_survives_a_dump() -> None:
     for label in rng.normal(size=80):
         calibrator.observe(1, label, raw)
     again = ConformalCalibrator.load(calibrator.dump())
-    assert again.calibrate(1, raw) == pytest.approx(calibrator.calibrate(1, raw), abs=2e-2)
-    with pytest.raises(ValueError, match="buckets"):
-        ConformalCalibrator.load([[]])
-    with pytest.raises(ValueError, match="finite"):
-        ConformalCalibrator.load([[[math.nan] * POINTS], [], [], []])
+    assert again.calibrate(1, raw).tolist() == calibrator.calibrate(1, raw).tolist()
+    for broken, message in (
+        ({"residuals": [[]], "fresh": [0]}, "buckets"),
+        ({"residuals": [[[math.nan] * POINTS], [], [], []], "fresh": [0, 0, 0, 0]}, "finite"),
+        ({"residuals": [[[0.0]], [], [], []], "fresh": [0, 0, 0, 0]}, "32"),
+        ({"residuals": [[], [], [], []], "fresh": [1, 0, 0, 0]}, "more fresh residuals than it has"),
+        ({"residuals": [[], [], [], []], "fresh": [-1, 0, 0, 0]}, "fewer than none"),
+        ({"residuals": [[], [], [], []]}, "fresh"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ConformalCalibrator.load(broken)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**16), before=st.integers(0, 1_500), after=st.integers(0, 60))
+def test_a_calibrator_that_was_stored_answers_like_one_that_never_stopped(seed: int, before: int, after: int) -> None:
+    """At once and after whatever comes next: how many residuals wait to be counted is part of what is stored."""
+    rng = np.random.default_rng(seed)
+    raw = np.linspace(-1.0, 1.0, POINTS)
+    running = ConformalCalibrator()
+
+    def feed(*calibrators: ConformalCalibrator) -> None:
+        bucket, label = int(rng.choice(4, p=(0.02, 0.18, 0.3, 0.5))), float(rng.standard_t(2))
+        for each in calibrators:
+            each.observe(bucket, label, raw)
+
+    for _ in range(before):
+        feed(running)
+    stored = ConformalCalibrator.load(json.loads(json.dumps(running.dump())))
+    for _ in range(after):
+        for bucket in range(4):
+            assert stored.calibrate(bucket, raw).tolist() == running.calibrate(bucket, raw).tolist()
+        feed(stored, running)
+    assert stored.dump() == running.dump()
 
 
 def test_a_mixture_holds_each_part_by_its_mass() -> None:
