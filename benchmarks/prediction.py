@@ -27,13 +27,13 @@ from predictor.explain import contributions
 from predictor.rows import ended_row, newest_by_submission
 from predictor.serving import LivePredictor
 from predictor.training import train
-from service.app import WARM_ROWS_MAX
 from service.db.codec import encode
 from service.db.history import ended_jobs
 from service.db.migrate import upgrade
 from service.db.rows import label_values
 from service.db.session import Database, open_database
 from service.db.tables import HistoryRow, table
+from service.leading import WARM_ROWS_MAX
 
 ROWS_PER_INSERT = 10_000
 PERIOD_S = 60.0

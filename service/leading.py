@@ -1,0 +1,229 @@
+"""What the one service that leads runs: the engine and its loop, learning, forecasts, the shadow policy, pruning.
+
+Built when this service takes the lead and taken down when it loses it; nothing of it survives in between, because whoever
+led meanwhile has changed the world.
+"""
+
+import logging
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from policies.model.cluster import Cluster
+from policies.model.estimate import PredictionRequest
+from policies.model.ids import JobId
+from policies.model.reasons import Explanation
+from predictor.serving import LivePredictor
+from service.api.deps import LoopStatus
+from service.db.history import ended_jobs
+from service.db.progress import ProgressPoint, record_progress
+from service.db.said import first_said
+from service.db.session import Database
+from service.db.store import SqlStore
+from service.engine.cycle import EngineSettings
+from service.engine.engine import Engine, Ports
+from service.engine.events import Report
+from service.engine.ports import Clock, Executor
+from service.engine.watch import WatchingPolicy, WatchingSink
+from service.engine.world import Costs
+from service.forecast_process import ForecastProcess
+from service.forecasting import Forecaster
+from service.settings import Settings
+from service.shadowing import Shadowing, make_shadow
+from service.sim.replay import CycleSnapshot, Recorder
+from service.startup import configured_options, configured_policy
+from service.tasks.explaining import Explainer
+from service.tasks.forecasts import ForecastKeeper
+from service.tasks.limited import Limited
+from service.tasks.loop import LoopSettings, SchedulerLoop
+from service.tasks.polling import PolledExecutor
+from service.tasks.prune import DeleteFiles, prune
+from service.tasks.retrain import Trainer
+from service.telemetry import log
+
+logger = logging.getLogger(__name__)
+
+LOOP_STALE_PERIODS = 4.0
+"""A loop that has not passed for so many of its periods is not ready to serve."""
+
+TRAINING_CHECK_S = 60.0
+"""How often it is looked whether a training is due."""
+
+SHADOW_SAVED_S = 300.0
+"""How often the shadow's account is written down: a service that is killed loses no more of it."""
+
+WARM_ROWS_MAX = 40_000
+"""Ended jobs that the predictor is warmed with: what its history keeps of a group is older than these only in small ones."""
+
+SAID_ROWS_MAX = 10_000
+"""Newest predictions that are scored again at start: more than the windows behind calibration, champions and trust hold."""
+
+ONCE: dict[str, Any] = {"max_instances": 1, "coalesce": True, "misfire_grace_time": None}
+"""How every periodic task runs: never beside itself, and late rather than not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What leading builds on. ``delete_files`` is None where the executor leaves none."""
+
+    settings: Settings
+    clock: Clock
+    database: Database
+    cluster: Cluster
+    executor: Executor
+    delete_files: DeleteFiles | None
+
+
+class Leading:
+    """Leads from :meth:`start` to :meth:`close`. Raises what is wrong with the policies' settings."""
+
+    def __init__(self, ground: Ground, fencing_token: int) -> None:
+        settings = ground.settings
+        self._ground = ground
+        self._settings = settings
+        self._clock = ground.clock
+        self._database = ground.database
+        self._stack = ExitStack()
+        try:
+            self._build(fencing_token)
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def _build(self, fencing_token: int) -> None:
+        settings, database, now_s = self._settings, self._database, self._clock.now_s
+        self.recorder = make_recorder(settings)
+        shadow = make_shadow(settings, self.recorder, Limited())
+        watching = [self.recorder] if shadow is None else [self.recorder, shadow]
+        executor = PolledExecutor(self._ground.executor, self._keep_progress)
+        self.predictor = LivePredictor()
+        self.engine = self._engine(watching, executor, fencing_token)
+        self.trainer = Trainer(database, settings, self.predictor, now_s, self._ground.cluster)
+        self.trainer.recover()
+        self._warm()
+        self._stack.callback(self.trainer.close)
+        self._scheduler = BackgroundScheduler(timezone="UTC")
+        self.loop = SchedulerLoop(
+            self.engine,
+            executor,
+            self._clock,
+            self._scheduler,
+            LoopSettings(settings.reschedule_period_s, settings.poll_period_s),
+        )
+        self.shadowing = Shadowing(shadow, self.loop, settings)
+        self._forecasting = ForecastProcess()
+        self._keeper = ForecastKeeper(database, now_s, settings.forecast_cpu_ratio, settings.forecast_jobs_max)
+        self.forecaster = Forecaster(
+            self.loop, now_s, self.predictor.preview, settings, self._forecasting, self._keeper.keep
+        )
+        self.explainer = Explainer(database, self.predictor)
+
+    def start(self) -> None:
+        """Run until :meth:`close`."""
+        settings, add = self._settings, self._scheduler.add_job
+        add(self.trainer.run_if_due, "interval", seconds=TRAINING_CHECK_S, id="retrain", **ONCE)
+        add(self._prune, "interval", seconds=settings.prune_period_s, id="prune", **ONCE)
+        add(self._keep_forecasts, "interval", seconds=settings.forecast_period_s, id="forecasts", **ONCE)
+        add(self.shadowing.save, "interval", seconds=SHADOW_SAVED_S, id="shadow", **ONCE)
+        self.loop.start()
+        self._stack.callback(self.shadowing.save)
+        self._stack.callback(self._scheduler.shutdown, wait=True)
+        self._scheduler.start()
+
+    def close(self) -> None:
+        """End whatever is under way. Attempts run on."""
+        self._forecasting.close()  # a forecast under way would hold up the end by seconds
+        self._stack.close()
+
+    # What the API asks of it.
+
+    def explain(self, job: JobId) -> Explanation | None:
+        """None for a job that the loop does not hold."""
+        return self.loop.read(lambda engine: engine.explain(job) if job in engine.world.jobs else None)
+
+    def snapshot_now(self) -> CycleSnapshot | None:
+        """The cluster and its queue as they are; None where that is too much to copy."""
+
+        def look(engine: Engine[Any]) -> CycleSnapshot | None:
+            if len(engine.world.jobs) > self._settings.forecast_jobs_max:
+                return None
+            return self.recorder.present(engine.world, engine.dump(), self.loop.cycle_number, self._clock.now_s())
+
+        return self.loop.read(look)
+
+    def loop_status(self) -> LoopStatus:
+        """Where the loop stands."""
+        at_s = self.loop.last_pass_at_s
+        limit_s = LOOP_STALE_PERIODS * self._settings.reschedule_period_s
+        healthy = at_s is not None and self._clock.now_s() - at_s < limit_s
+        return LoopStatus(self.loop.cycle_number, at_s, healthy)
+
+    # Building.
+
+    def _engine(self, watching: Sequence[WatchingPolicy], executor: Executor, fencing_token: int) -> Engine[Any]:
+        """``watching``: the policy inside those who look on, each inside the next."""
+        settings = self._settings
+        store = SqlStore(self._database, fencing_token=fencing_token)
+        sink = WatchingSink(log.LogSink(), watching)
+        return Engine(
+            watching[-1],
+            self._ground.cluster,
+            Ports(store, executor, self._clock, self.predictor, sink),
+            Costs(settings.checkpoint_s, settings.restart_s),
+            EngineSettings(
+                retry_backoff_s=settings.retry_backoff_s,
+                yields_max=settings.yields_max,
+                facts_per_cycle_max=settings.facts_per_cycle_max,
+                dump_every_cycles=settings.dump_every_cycles,
+                stop_grace_s=settings.stop_grace_s,
+                fencing_token=fencing_token,
+            ),
+        )
+
+    def _warm(self) -> None:
+        unfinished = [
+            PredictionRequest(job.id, job.spec, job.submitted_at_s) for job in self.engine.world.jobs.values()
+        ]
+        said = first_said(self._database, SAID_ROWS_MAX, [request.job for request in unfinished])
+        self.predictor.warm(ended_jobs(self._database, newest=WARM_ROWS_MAX), unfinished, said)
+
+    # Scheduled work.
+
+    def _keep_forecasts(self) -> None:
+        self._keeper.run(self.forecaster, self.forecaster.unfinished)
+
+    def _prune(self) -> None:
+        prune(self._database, self._settings, self._clock.now_s(), self._ground.delete_files)
+
+    def _keep_progress(self, reports: Sequence[Report]) -> None:
+        points = [
+            ProgressPoint(
+                report.attempt,
+                report.at_s,
+                report.iteration,
+                report.total_iterations,
+                report.checkpoint_iteration,
+                report.loss,
+            )
+            for report in reports
+            if report.attempt is not None and report.iteration is not None
+        ]
+        try:
+            with self._database.writing() as session:
+                record_progress(session, points)
+        except Exception:
+            # A curve with a gap is not worth a cycle.
+            logger.exception("progress points were not stored")
+
+
+def make_recorder(settings: Settings) -> Recorder:
+    """The configured policy, recorded cycle by cycle. Raises OptionError."""
+    return Recorder(
+        configured_policy(settings),
+        configured_options(settings),
+        jobs_max=settings.snapshot_jobs_max,
+        kept=settings.snapshots_kept,
+    )
