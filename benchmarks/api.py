@@ -1,0 +1,196 @@
+"""Prints how many jobs a second a service accepts over HTTP, single and in batches, and how long an answer takes.
+
+python -m benchmarks.api [--database-url URL] [--clients 16] [--seconds 10] [--batch 500] [--layers 50]
+
+A real service with the imitated executor in a process of its own, on a cluster that is soon full; clients in another, each
+with a connection that stays open. Every accepted job is durable before its answer. Clients and service share the machine's
+cores, so the CPU seconds of both are printed: where their sum is the cores' time, the clients are part of the limit.
+"""
+
+import argparse
+import http.client
+import json
+import multiprocessing
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
+
+from benchmarks.calibration import calibrate, line
+
+_READY = re.compile(r"listening on (http://[^ ]+)")
+_START_S = 60.0
+
+
+class Service(NamedTuple):
+    """A running service."""
+
+    host: str
+    port: int
+    token: str
+    process: psutil.Process
+
+
+class Outcome(NamedTuple):
+    """What one kind of request took."""
+
+    requests: int
+    wall_s: float
+    latencies_s: Sequence[float]
+    statuses: dict[int, int]
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--database-url", default="", help="default: a SQLite file in a folder of its own")
+    parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
+    parser.add_argument("--batch", type=int, default=500, help="jobs of one request, for the batches")
+    parser.add_argument("--layers", type=int, default=50, help="layers of each single job's graph")
+    arguments = parser.parse_args()
+    unit_s = calibrate()
+    print(line(unit_s))
+    single = json.dumps(job(arguments.layers)).encode()
+    small = {"name": "small", "user": "u", "command": ["true"], "gpus": 1}
+    many = json.dumps({"jobs": [small] * arguments.batch}).encode()
+    with serving(arguments.database_url) as service:
+        print(f"{'request':22}{'per s':>9}{'p50 ms':>9}{'p99 ms':>9}{'units each':>12}{'service CPU s':>15}")
+        for name, method, path, body, jobs, clients in (
+            (f"POST, {arguments.layers} layers", "POST", "/v1/jobs", single, 1, arguments.clients),
+            (f"POST, {arguments.batch} jobs", "POST", "/v1/jobs", many, arguments.batch, 2),
+            ("GET page", "GET", "/v1/jobs?limit=50", b"", 1, 4),
+        ):
+            before = service.process.cpu_times()
+            outcome = load(service, method, path, body, clients, arguments.seconds)
+            after = service.process.cpu_times()
+            cpu_s = after.user + after.system - before.user - before.system
+            _print(name, outcome, jobs, unit_s, cpu_s)
+
+
+def _print(name: str, outcome: Outcome, jobs: int, unit_s: float, cpu_s: float) -> None:
+    good = sum(count for status, count in outcome.statuses.items() if status < 300)
+    rate = good * jobs / outcome.wall_s
+    p50_ms, p99_ms = (1e3 * float(value) for value in np.percentile(outcome.latencies_s, (50, 99)))
+    each = cpu_s / max(1, good * jobs) / unit_s
+    odd = {status: count for status, count in outcome.statuses.items() if status >= 300}
+    print(f"{name:22}{rate:9.0f}{p50_ms:9.1f}{p99_ms:9.1f}{each:12.4f}{cpu_s:15.1f}  {odd or ''}", flush=True)
+
+
+def job(layers: int) -> dict[str, Any]:
+    """A job with a chain of layers, cut into two stages."""
+    names = [f"layer{index}" for index in range(layers)]
+    return {
+        "name": "benchmark",
+        "user": "u",
+        "command": ["true"],
+        "graph": {
+            "layers": [
+                {"name": name, "forward_s": 0.004, "backward_s": 0.008}
+                | {"parameter_bytes": 10_000_000, "activation_bytes": 1_000_000}
+                for name in names
+            ],
+            "edges": [list(pair) for pair in pairwise(names)],
+        },
+        "parallelism": {"stages": 2, "replicas": [2, 2]},
+    }
+
+
+@contextmanager
+def serving(database_url: str) -> Iterator[Service]:
+    """A service in a folder of its own until the end of the block."""
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "data"
+        cluster = Path(folder) / "cluster.yaml"
+        cluster.write_text("schema: sooner.cluster/1\nname: benchmark\nservers:\n  - {count: 8, gpus: 8}\n")
+        given = {
+            "DATA_DIR": str(data),
+            "CLUSTER": str(cluster),
+            "EXECUTOR": "fake",
+            "PORT": "0",
+            "JOBS_QUEUED_MAX": "10000000",
+        }
+        if database_url:
+            given["DATABASE_URL"] = database_url
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("SOONER_")}
+        environ |= {f"SOONER_{name}": value for name, value in given.items()}
+        log = Path(folder) / "log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "service.cli.main", "serve"], env=environ, stderr=output, stdout=output
+            )
+        try:
+            host, port = _address(log, process)
+            yield Service(host, port, (data / "token").read_text().strip(), psutil.Process(process.pid))
+        finally:
+            process.terminate()
+            process.wait(30.0)
+
+
+def _address(log: Path, process: "subprocess.Popen[bytes]") -> tuple[str, int]:
+    until_s = time.monotonic() + _START_S
+    while time.monotonic() < until_s and process.poll() is None:
+        found = _READY.search(log.read_text())
+        if found is not None:
+            host, _, port = found[1].removeprefix("http://").rpartition(":")
+            with suppress(OSError), socket.create_connection((host, int(port)), timeout=1.0):
+                return host, int(port)
+        time.sleep(0.05)
+    raise SystemExit(f"the service did not start:\n{log.read_text()}")
+
+
+def load(service: Service, method: str, path: str, body: bytes, clients: int, seconds: float) -> Outcome:
+    """The same request from so many clients at once, for so long; the clients are a process of their own."""
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    worker = multiprocessing.Process(
+        target=_clients, args=(theirs, service[:3], method, path, body, clients, seconds), daemon=True
+    )
+    worker.start()
+    outcome: Outcome = ours.recv()
+    worker.join()
+    return outcome
+
+
+def _clients(
+    answer: Any, where: tuple[str, int, str], method: str, path: str, body: bytes, clients: int, seconds: float
+) -> None:
+    host, port, token = where
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    latencies: list[float] = []
+    statuses: dict[int, int] = {}
+    start_s = time.monotonic()
+
+    def run() -> None:
+        connection = http.client.HTTPConnection(host, port, timeout=60.0)
+        while time.monotonic() - start_s < seconds:
+            sent_s = time.monotonic()
+            connection.request(
+                method, path, body or None, headers if body else {"Authorization": headers["Authorization"]}
+            )
+            response = connection.getresponse()
+            response.read()
+            latencies.append(time.monotonic() - sent_s)
+            statuses[response.status] = statuses.get(response.status, 0) + 1
+
+    threads = [threading.Thread(target=run) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    answer.send(Outcome(len(latencies), time.monotonic() - start_s, latencies, statuses))
+
+
+if __name__ == "__main__":
+    main()
