@@ -77,6 +77,7 @@ class EndedJob:
     """The label of a job that ended, whatever the exit reason.
 
     ``iterations`` is None for a job that reported no progress. ``service_s`` is productive running time.
+    ``reported_iterations`` is the least total that its reports of progress named; None where they named none.
     """
 
     job: JobId
@@ -89,3 +90,4 @@ class EndedJob:
     seconds_per_iteration: float | None = None
     gpu_type: str | None = None
     servers_spanned: int | None = None
+    reported_iterations: float | None = None

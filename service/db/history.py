@@ -93,4 +93,5 @@ def _label(row: RowMapping) -> EndedJob:
         seconds_per_iteration=row["seconds_per_iteration"],
         gpu_type=row["gpu_type"],
         servers_spanned=row["servers_spanned"],
+        reported_iterations=row["reported_iterations"],
     )

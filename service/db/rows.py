@@ -215,6 +215,7 @@ def label_values(label: EndedJob) -> Values:
         "seconds_per_iteration": label.seconds_per_iteration,
         "gpu_type": label.gpu_type,
         "servers_spanned": label.servers_spanned,
+        "reported_iterations": label.reported_iterations,
     }
 
 

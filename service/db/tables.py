@@ -115,6 +115,7 @@ class JobRow(Base, table=True):
     reports_iterations: bool = False
     reports_checkpoints: bool = False
     measured_s_per_iteration: float | None = _seconds_or_null()
+    reported_iterations: float | None = _seconds_or_null()
     held_gpu_s: float = Field(default=0.0, sa_type=sa.Double)
     wasted_gpu_s: float = Field(default=0.0, sa_type=sa.Double)
     first_started_at_s: float | None = _seconds_or_null()
@@ -290,6 +291,7 @@ class HistoryRow(Base, table=True):
     seconds_per_iteration: float | None = _seconds_or_null()
     gpu_type: str | None = None
     servers_spanned: int | None = None
+    reported_iterations: float | None = _seconds_or_null()
 
 
 class ThroughputRow(Base, table=True):

@@ -75,6 +75,8 @@ class JobRecord:
     reports_iterations: bool = False
     reports_checkpoints: bool = False
     measured_s_per_iteration: float | None = None
+    reported_iterations: float | None = None
+    """The least total that its reports of progress have named: evidence, never truth."""
     held_gpu_s: float = 0.0
     wasted_gpu_s: float = 0.0
     first_started_at_s: float | None = None
