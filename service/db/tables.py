@@ -155,6 +155,7 @@ class AttemptRow(Base, table=True):
     first_progress_at_s: float | None = _seconds_or_null()
     first_progress_iteration: float | None = _seconds_or_null()
     fencing_token: int = Field(default=0, sa_type=sa.BigInteger)
+    host: str = Field(default="", sa_column_kwargs={"server_default": sa.text("''")})
 
 
 class JobEventRow(Base, table=True):

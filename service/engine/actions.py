@@ -41,6 +41,7 @@ def _start(cycle: Cycle, job: JobRecord, action: Start) -> Change:
         resume_iteration=job.iterations,
         resume_service_s=job.service_s,
         fencing_token=cycle.settings.fencing_token,
+        host=cycle.settings.host,
     )
     job.attempt = attempt
     job.progressing = False

@@ -33,6 +33,8 @@ class EngineSettings:
     """Seconds between the stop signals for a job that did not choose its own."""
     enforce_invariants: bool = True
     fencing_token: int = 0
+    host: str = ""
+    """The service whose executor runs what is started from now on."""
 
 
 @dataclass(slots=True)

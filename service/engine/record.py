@@ -12,7 +12,7 @@ from policies.model.reasons import Reason
 
 @dataclass(slots=True)
 class AttemptRecord:
-    """One attempt. ``resume_*`` is the progress it started from."""
+    """One attempt. ``resume_*`` is the progress it started from, ``host`` the service whose executor runs it."""
 
     id: AttemptId
     job: JobId
@@ -32,6 +32,7 @@ class AttemptRecord:
     first_progress_at_s: float | None = None
     first_progress_iteration: float | None = None
     fencing_token: int = 0
+    host: str = ""
 
     @property
     def open(self) -> bool:
