@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli.fail import EXIT_FAILED, fail
+from service.cli.fail import fail
 from service.cli.output import Column, JsonFlag, print_json, print_table
 
 CHUNKS_MAX = 1000
@@ -22,7 +22,11 @@ ChunksOption = Annotated[
     int, typer.Option("--chunks", min=1, max=CHUNKS_MAX, help="How often the models are retrained in the test.")
 ]
 OutOption = Annotated[
-    Path | None, typer.Option("--out", file_okay=False, help="Folder for evaluation.json and predictions.csv.")
+    Path | None,
+    typer.Option("--out", file_okay=False, help="Folder for evaluation.json, predictions.csv and report.html."),
+]
+HtmlOption = Annotated[
+    Path | None, typer.Option("--html", dir_okay=False, help="Write numbers and pictures as one self-contained page.")
 ]
 FirstOption = Annotated[int | None, typer.Option("--first", min=1, help="Take the first N rows of the file.")]
 SkipInvalidFlag = Annotated[
@@ -52,12 +56,15 @@ def evaluate_command(
     first: FirstOption = None,
     skip_invalid: SkipInvalidFlag = False,
     out: OutOption = None,
+    html: HtmlOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Predict the last 40% of a workload, each job with what was known at its submission, and score it when it ends."""
     # Here and not above: the other commands of `sooner model` need neither numpy nor the tables of workloads.
+    from service.cli.sim_options import check_file, make_folder, writing
     from service.cli.workload import report_skipped
-    from service.sim.evaluate import EvaluationError, evaluate, write_evaluation
+    from service.sim.evaluate import EvaluationError, evaluate
+    from service.sim.evaluation_files import write_evaluation, write_page
     from service.sim.workloads.files import WorkloadError
     from service.sim.workloads.table import read_workload
 
@@ -65,28 +72,21 @@ def evaluate_command(
     try:
         jobs = read_workload(workload, first=first, skip_invalid=skip_invalid)
         report_skipped(jobs)
-        _make_folder(out)
+        make_folder("--out", out)
+        check_file("--html", html)
         evaluation = evaluate(jobs, kinds, chunks=chunks, seed=seed, on_progress=_progress())
     except (WorkloadError, EvaluationError) as error:
         fail(str(error))
     if out is not None:
-        try:
+        with writing("--out"):
             write_evaluation(evaluation, out)
-        except OSError as error:
-            fail(f"--out {out}: {error.strerror or error}", EXIT_FAILED)
+    if html is not None:
+        with writing("--html"):
+            write_page(evaluation, html)
     if as_json:
         print_json(evaluation.document)
     else:
         _print(evaluation.document)
-
-
-def _make_folder(out: Path | None) -> None:
-    """Before the run: nobody wants to learn after minutes that the folder cannot be made."""
-    if out is not None:
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            fail(f"--out {out}: {error.strerror or error}")
 
 
 def _progress() -> Any:

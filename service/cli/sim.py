@@ -4,9 +4,7 @@ Only what a simulation needs is imported: no web framework, no database, no mach
 """
 
 import json
-from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 
 import typer
 
@@ -46,6 +44,7 @@ from service.cli.sim_options import (
     make_plans,
     plan_faults,
     policy_options,
+    writing,
 )
 from service.cli.sim_tables import cell, end, print_results
 from service.cli.workload import FirstOption, SkipInvalidFlag
@@ -177,13 +176,13 @@ def compare_command(
     results = [each.result for each in finished]
     drawn = [each.figures for each in finished if each.figures is not None]
     if out is not None:
-        with _writing("--out"):
+        with writing("--out"):
             write_summaries(results, out)
     if html is not None:
-        with _writing("--html"):
+        with writing("--html"):
             html.write_text(comparison_html(drawn, jobs.name, machines), encoding="utf-8")
     if png is not None:
-        with _writing("--png"):
+        with writing("--png"):
             write_pngs(charts(drawn, machines), png)
     if as_json:
         typer.echo(json.dumps(comparison_dict(results), allow_nan=False))
@@ -210,14 +209,6 @@ def run_all(setting: Setting, plans: list[Plan], workers: int | None) -> list[Fi
         fail("a worker process was killed; with fewer --workers less memory is needed", EXIT_FAILED)
     except OSError as error:
         fail(f"{error.filename}: {error.strerror or error}", EXIT_FAILED)
-
-
-@contextmanager
-def _writing(flag: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        fail(f"{flag} {error.filename}: {error.strerror or error}", EXIT_FAILED)
 
 
 @app.command("bounds")

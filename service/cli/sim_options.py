@@ -1,6 +1,8 @@
 """The options that the commands of ``sooner sim`` share, and what is read from them before anything runs."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +13,7 @@ from policies.model.cluster import Cluster
 from policies.options import OptionError
 from policies.registry import make_policy
 from service.cli.compare import Plan
-from service.cli.fail import fail
+from service.cli.fail import EXIT_FAILED, fail
 from service.cli.workload import report_skipped
 from service.cluster_file import ClusterFileError, load_cluster
 from service.sim.faults import NO_FAULTS, FaultPlan
@@ -229,3 +231,12 @@ def check_file(flag: str, path: Path | None) -> None:
                 path.unlink()
         except OSError as error:
             fail(f"{flag} {path}: {error.strerror or error}")
+
+
+@contextmanager
+def writing(flag: str) -> Iterator[None]:
+    """What a run has found is written here: a file that cannot be ends the command with one line."""
+    try:
+        yield
+    except OSError as error:
+        fail(f"{flag} {error.filename}: {error.strerror or error}", EXIT_FAILED)

@@ -8,7 +8,10 @@ from service.sim.svg import (
     BOTTOM,
     CHARACTER,
     GREY,
+    GRID,
+    INK,
     LEFT,
+    PALETTE,
     RIGHT,
     WIDTH,
     Axis,
@@ -21,6 +24,9 @@ from service.sim.svg import (
 )
 
 _BAR_ROW = 26.0
+_SQUARE = 460.0
+_FAINTEST = 0.12
+"""Opacity of a cell that holds a single thing: rare is not invisible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +99,47 @@ def bar_chart(title: str, x: Axis, rows: Sequence[tuple[str, Sequence[float]]], 
             )
     drawn.append(text((left + WIDTH) / 2.0, height - 8.0, x.label, colour=GREY, anchor="middle"))
     return svg_document(title, height, "".join(drawn))
+
+
+def density_chart(title: str, x: Axis, y: Axis, counts: Sequence[Sequence[float]], edges: Sequence[float]) -> str:
+    """How many things lie in each cell, rows over ``y`` and columns over ``x``, both cut at ``edges``; darker is more.
+
+    A line marks where both are equal, dotted ones a factor of two either way.
+    """
+    left = (WIDTH - _SQUARE) / 2.0
+    top, bottom = 14.0, 14.0 + _SQUARE
+    xs, ys = Scale(x, edges, left, left + _SQUARE), Scale(y, edges, bottom, top)
+    parts = [*verticals(xs, top, bottom)]
+    for value, words in ys.ticks:
+        down = ys.at(value)
+        parts.append(f'<path d="M{left:.1f} {down:.1f}h{_SQUARE:.1f}" stroke="{GRID}"/>\n')
+        parts.append(text(left - 6.0, down + 4.0, words, anchor="end"))
+    most = max((count for row in counts for count in row), default=1.0)
+    for row, cells in enumerate(counts):
+        high, low = ys.at(edges[row + 1]), ys.at(edges[row])
+        for column, count in enumerate(cells):
+            if count > 0.0:
+                begin, end = xs.at(edges[column]), xs.at(edges[column + 1])
+                dark = _FAINTEST + (1.0 - _FAINTEST) * (count / most) ** 0.5
+                parts.append(
+                    f'<rect x="{begin:.1f}" y="{high:.1f}" width="{end - begin:.1f}" height="{low - high:.1f}" '
+                    f'fill="{PALETTE[0]}" fill-opacity="{dark:.2f}"><title>{count:,.0f}</title></rect>\n'
+                )
+    parts += [_equal(xs, ys, edges[0], edges[-1], factor) for factor in (0.5, 1.0, 2.0)]
+    middle = (top + bottom) / 2.0
+    turned = f' transform="rotate(-90 {left - 64.0:.1f} {middle:.1f})"'
+    parts.append(text(left - 64.0, middle, y.label, colour=GREY, anchor="middle", more=turned))
+    parts.append(text(left + _SQUARE / 2.0, bottom + BOTTOM - 8.0, x.label, colour=GREY, anchor="middle"))
+    return svg_document(title, bottom + BOTTOM, "".join(parts))
+
+
+def _equal(xs: Scale, ys: Scale, low: float, high: float, factor: float) -> str:
+    """The line y = factor x within the square."""
+    begin, end = max(low, low / factor), min(high, high / factor)
+    if begin >= end:
+        return ""
+    dash = "" if factor == 1.0 else ' stroke-dasharray="2 3"'
+    return (
+        f'<path d="M{xs.at(begin):.1f} {ys.at(factor * begin):.1f}L{xs.at(end):.1f} {ys.at(factor * end):.1f}" '
+        f'stroke="{INK}"{dash}/>\n'
+    )

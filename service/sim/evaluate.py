@@ -4,12 +4,9 @@ What is scored is seconds of service (the workload's ``duration_s``). A label co
 learning libraries are imported when an evaluation runs, never before.
 """
 
-import csv
-import json
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from policies.model.estimate import Unit
@@ -24,7 +21,6 @@ EVALUATION_SCHEMA: Final = "sooner.prediction.evaluation/1"
 JOBS_MIN: Final = 50
 """Below this the last 40% are too few to measure anything."""
 SERVED: Final = "served"
-_PREDICTION_COLUMNS: Final = ("job_id", "submit_time_s", "duration_s", "runs_known", "served_s", "p10_s", "p90_s")
 
 
 class EvaluationError(ValueError):
@@ -157,29 +153,3 @@ def _measured(run: "Run", points: Any, predicted: Any, parts: Sequence[str]) -> 
         "macro_by_user": named(users),
         "deduplicated": named(bursts),
     }
-
-
-def write_evaluation(evaluation: Evaluation, folder: Path) -> None:
-    """Write ``evaluation.json`` and ``predictions.csv`` (one row a test job) into an existing folder. Raises OSError."""
-    text = json.dumps(evaluation.document, allow_nan=False, indent=2)
-    (folder / "evaluation.json").write_text(text + "\n", encoding="utf-8")
-    with (folder / "predictions.csv").open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        others = sorted(evaluation.run.all_points)
-        writer.writerow((*_PREDICTION_COLUMNS, *(f"{name}_s" for name in others)))
-        writer.writerows(_predictions(evaluation, others))
-
-
-def _predictions(evaluation: Evaluation, others: Sequence[str]) -> Iterator[tuple[object, ...]]:
-    import numpy as np
-
-    from predictor.evaluation import middle
-    from predictor.intervals import quantile_of
-
-    served, run = evaluation.served, evaluation.run
-    ends = quantile_of(served.points, np.array([0.1, 0.9]))
-    columns = [served.predicted, ends[:, 0], ends[:, 1], *(middle(run.points[name]) for name in others)]
-    seconds = np.exp(np.stack(columns, axis=1)).round(3).tolist()
-    examples = run.examples[run.test_start :]
-    for job, example, row in zip(evaluation.test_jobs, examples, seconds, strict=True):
-        yield (job.job_id, job.submit_time_s, job.duration_s, example.runs, *row)
