@@ -14,6 +14,7 @@ import yaml
 from pydantic import PrivateAttr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from service.setting_groups.access import Access
 from service.setting_groups.attempts import Attempts
 from service.setting_groups.deciding import Deciding
 from service.setting_groups.forecasting import Forecasting
@@ -44,7 +45,7 @@ class SettingLine(NamedTuple):
 
 
 # A model's fields come in the order of its bases from the last to the first.
-class Settings(Attempts, Requests, Keeping, Learning, Forecasting, Deciding, Listening, BaseSettings):
+class Settings(Access, Attempts, Requests, Keeping, Learning, Forecasting, Deciding, Listening, BaseSettings):
     """The settings of one service. Frozen; build with :func:`load_settings`, which turns a fault into one line."""
 
     model_config = SettingsConfigDict(

@@ -1,27 +1,72 @@
-"""Who asks, as routes get it: the door has found it out and left it with the request."""
+"""Who asks and from where, as routes get it: the door has found it out and left it with the request."""
 
+import re
+import uuid
 from collections.abc import MutableMapping
-from typing import Annotated, Any
+from ipaddress import IPv6Address, ip_address, ip_network
+from typing import Annotated, Any, Final
 
 from fastapi import Depends, Request
+from starlette.datastructures import Headers
 
 from service.access import Identity
+from service.db.audit import Origin
 
-_STATE = "state"
-_IDENTITY = "identity"
+REQUEST_ID_HEADER: Final = "X-Request-Id"
+"""Names a request in the answer and in the log of changes; a client may choose it, to find it again."""
+
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_STATE: Final = "state"
+_IDENTITY: Final = "identity"
+_ORIGIN: Final = "origin"
+_ONE_CUSTOMER_BITS: Final = 64
+"""Of an IPv6 address: what one customer of a provider has at least, who may take any address below it."""
 
 
-def remember(scope: MutableMapping[str, Any], identity: Identity) -> None:
+def remember(scope: MutableMapping[str, Any], identity: Identity, request_id: str) -> None:
     """Leave with the request who sent it."""
+    client = scope.get("client")
+    origin = Origin(identity, client[0] if client else None, request_id)
     # A copy: a server may hand the same mapping to every request of a connection.
-    scope[_STATE] = {**scope.get(_STATE, {}), _IDENTITY: identity}
+    scope[_STATE] = {**scope.get(_STATE, {}), _IDENTITY: identity, _ORIGIN: origin}
 
 
-async def _caller(request: Request) -> Identity:
+def request_id(scope: MutableMapping[str, Any]) -> str:
+    """The id that the client gave, if it is a plain word; else a new one."""
+    given = Headers(raw=scope["headers"]).get(REQUEST_ID_HEADER, "")
+    return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def address_of(scope: MutableMapping[str, Any]) -> str:
+    """The address under which wrong tokens are counted."""
+    client = scope.get("client")
+    host = str(client[0]) if client else ""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is None:
+        return str(ip_network((address, _ONE_CUSTOMER_BITS), strict=False))
+    return host
+
+
+def caller_of(request: Request) -> Identity:
+    """Who sent the request, as the door found out."""
     found = request.scope[_STATE][_IDENTITY]
     assert isinstance(found, Identity)
     return found
 
 
+async def _caller(request: Request) -> Identity:
+    return caller_of(request)
+
+
 Caller = Annotated[Identity, Depends(_caller)]
 """Who sent the request. Not there on what is open to everybody or opened by an attempt's token."""
+
+
+def origin_of(request: Request) -> Origin | None:
+    """Who asks and from where; None on what is open to everybody or opened by an attempt's token."""
+    found = request.scope.get(_STATE, {}).get(_ORIGIN)
+    assert found is None or isinstance(found, Origin)
+    return found

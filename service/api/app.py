@@ -6,6 +6,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from service.api import problems
+from service.api.authenticate import Authenticator
 from service.api.deps import ApiDependencies
 from service.api.idempotency import Keys
 from service.api.routers import (
@@ -37,13 +38,16 @@ def create_app(dependencies: ApiDependencies) -> FastAPI:
     # Interactive pages would load scripts from elsewhere; slash redirects would answer where nothing is.
     app = FastAPI(title="Sooner", docs_url=None, redoc_url=None, openapi_url=OPENAPI_PATH, redirect_slashes=False)
     app.state.dependencies = dependencies
+    app.state.authenticator = Authenticator(
+        dependencies.database, dependencies.settings, dependencies.token, dependencies.now_s
+    )
     app.state.idempotency_keys = Keys(
         dependencies.database, dependencies.now_s, dependencies.settings.idempotency_kept_s
     )
     for module in (jobs, job_details, forecast, attempts, cluster, learning, cycles, shadow, simulations, health):
         app.include_router(module.routes)
     problems.install(app)
-    app.add_middleware(Door, settings=dependencies.settings, token=dependencies.token)
+    app.add_middleware(Door, settings=dependencies.settings)
     _describe(app)
     # FastAPI works out included routes at their first use: now, at the start, and not while a client waits.
     app.state.query_parameters = _query_parameters(app.openapi())
@@ -83,7 +87,7 @@ def _ours(document: dict[str, Any]) -> dict[str, Any]:
     schemas.update(problem.pop("$defs"))
     schemas["ProblemDocument"] = problem
     components["securitySchemes"] = {
-        "token": {"type": "http", "scheme": "bearer", "description": "The file 'token' in the data folder."},
+        "token": {"type": "http", "scheme": "bearer", "description": "An API key, or the file 'token' in the data folder."},
         "attemptToken": {"type": "http", "scheme": "bearer", "description": "SOONER_PROGRESS_TOKEN of an attempt."},
     }
     document["security"] = [{"token": []}]

@@ -46,7 +46,10 @@ class ProblemType(Enum):
         "unauthorized",
         401,
         "A token is required",
-        "Send 'Authorization: Bearer TOKEN'; the token is in the file 'token' of the service's data folder.",
+        "Send 'Authorization: Bearer TOKEN' with an API key, or with the token in the file 'token' of the service's data folder.",
+    )
+    FORBIDDEN = _Kind(
+        "forbidden", 403, "The caller may not do this", "Ask an operator, or an admin for a key with another role."
     )
     ORIGIN_NOT_ALLOWED = _Kind(
         "origin-not-allowed", 403, "The page's origin may not call this service", "Add it to 'allowed_origins'."
@@ -97,6 +100,9 @@ class ProblemType(Enum):
         "Use a new key for a new request; a key stands for one method, path and body.",
     )
     QUEUE_FULL = _Kind("queue-full", 429, "Too many jobs are queued", "Wait until some have ended, or raise the limit.")
+    TOO_MANY_REQUESTS = _Kind(
+        "too-many-requests", 429, "Too many requests", "Wait as long as the header 'Retry-After' says."
+    )
     INTERNAL = _Kind("internal", 500, "The service failed", "The service's log has the cause; please report it.")
     UNAVAILABLE = _Kind("unavailable", 503, "The service cannot do this now", "Repeat the request a moment later.")
 

@@ -1,20 +1,24 @@
-"""The door: host, origin, token, media type and size of every request, before any route sees it.
+"""The door: host, origin, token, rate, media type and size of every request, before any route sees it.
 
-A POST runs commands, so the rule is "closed unless opened": a route that is added later is behind the token without
+A POST runs commands, so the rule is "closed unless opened": a route that is added later is behind a token without
 anybody having to think of it. Pure ASGI, so nothing buffers a body and streams stay streams.
 """
 
-import hmac
 import logging
+import math
 import re
 from collections.abc import Sequence
 
+from sqlalchemy.exc import OperationalError
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.access import LOCAL
-from service.api.access import remember
+from service.access import Identity
+from service.api.access import REQUEST_ID_HEADER, address_of, remember, request_id
+from service.api.authenticate import Authenticator
 from service.api.problems import TYPE_PREFIX, Problem, ProblemType, response
+from service.api.rates import Buckets
 from service.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -50,12 +54,14 @@ def bearer(headers: Headers) -> str | None:
 class Door:
     """ASGI middleware; see the module."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, token: str) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
-        self._token = token.encode()
         self._hosts = frozenset(host.lower() for host in settings.allowed_hosts)
         self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.allowed_origins)
         self._body_bytes_max = settings.body_bytes_max
+        self._requests = Buckets(settings.requests_per_s_max, settings.requests_burst_max)
+        self._failures = Buckets(settings.failed_logins_per_s_max, settings.failed_logins_burst_max)
+        self._requests_per_s_max = settings.requests_per_s_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request in, or answer it here."""
@@ -65,13 +71,19 @@ class Door:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        answer = _Answer(send)
+        given = request_id(scope)
+        answer = _Answer(send, given)
         try:
             self._check(scope)
+            if not _open(scope["path"]):
+                remember(scope, await self._identity(scope), given)
             await self._app(scope, _Limited(receive, self._body_bytes_max), answer)
         except Problem as problem:
             refusal = response(problem.kind, scope["path"], problem.detail, problem.faults, problem.headers)
             await refusal(scope, receive, answer)
+        except OperationalError as error:
+            logger.error("database unavailable: %s", error.orig)
+            await response(ProblemType.UNAVAILABLE, scope["path"], headers={"Retry-After": "1"})(scope, receive, answer)
         except Exception:
             # Last resort: the cause belongs into our log, never into the answer.
             logger.exception("unhandled error in %s %s", scope["method"], scope["path"])
@@ -87,13 +99,36 @@ class Door:
         origins = headers.getlist("origin")
         if not all(self._origin_allowed(origin, host) for origin in origins):
             raise Problem(ProblemType.ORIGIN_NOT_ALLOWED)
-        if not _open(scope["path"]):
-            token = bearer(headers)
-            if token is None or not hmac.compare_digest(token.encode("utf-8", "surrogateescape"), self._token):
-                raise Problem(ProblemType.UNAUTHORIZED, headers={"WWW-Authenticate": 'Bearer realm="sooner"'})
-            remember(scope, LOCAL)
         if scope["method"] in _METHODS_WITH_BODY:
             self._check_body(headers)
+
+    async def _identity(self, scope: Scope) -> Identity:
+        """Who sends the request. Raises 401 for nobody, 429 for somebody who asks too often."""
+        token = bearer(Headers(scope=scope))
+        if token is None:
+            raise _unauthorized()
+        authenticator: Authenticator = scope["app"].state.authenticator
+        caller = authenticator.known(token)
+        if caller is None:
+            caller = await self._looked_up(authenticator, token, address_of(scope))
+        if caller.key_id is not None:
+            wait_s = self._requests.take(caller.key_id)
+            if wait_s:
+                limit = f"{self._requests_per_s_max:g} requests of a key a second (setting requests_per_s_max)"
+                raise _too_many(f"At most {limit}.", wait_s)
+        return caller
+
+    async def _looked_up(self, authenticator: Authenticator, token: str, address: str) -> Identity:
+        # Whoever's key was good before waits for nobody who guesses from the same address.
+        wait_s = 0.0 if authenticator.was_good(token) else self._failures.wait_s(address)
+        if wait_s:
+            raise _too_many("Too many wrong tokens from this address (setting failed_logins_per_s_max).", wait_s)
+        caller = await run_in_threadpool(authenticator.look_up, token)
+        if caller is None:
+            self._failures.take(address)
+            logger.warning("a wrong token from %s", address)
+            raise _unauthorized()
+        return caller
 
     def _origin_allowed(self, origin: str, host: str) -> bool:
         if origin.lower() in self._origins:
@@ -114,8 +149,9 @@ class Door:
 class _Answer:
     """``send`` with the security headers, and the memory of whether the answer has begun."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, request_id: str) -> None:
         self._send = send
+        self._request_id = request_id
         self.started = False
 
     async def __call__(self, message: Message) -> None:
@@ -124,6 +160,7 @@ class _Answer:
             headers = MutableHeaders(scope=message)
             for name, value in _HEADERS.items():
                 headers.setdefault(name, value)
+            headers[REQUEST_ID_HEADER] = self._request_id
         await self._send(message)
 
 
@@ -151,6 +188,14 @@ def too_large(limit_bytes: int) -> Problem:
         f"At most {limit_bytes} bytes (setting body_bytes_max).",
         headers={"Connection": "close"},
     )
+
+
+def _unauthorized() -> Problem:
+    return Problem(ProblemType.UNAUTHORIZED, headers={"WWW-Authenticate": 'Bearer realm="sooner"'})
+
+
+def _too_many(detail: str, wait_s: float) -> Problem:
+    return Problem(ProblemType.TOO_MANY_REQUESTS, detail, headers={"Retry-After": str(math.ceil(wait_s))})
 
 
 def _open(path: str) -> bool:

@@ -26,6 +26,7 @@ from predictor.explain import Contributions, contributions
 from predictor.serving import LivePredictor
 from predictor.training import TrainedModel
 from service.api.app import create_app
+from service.api.authenticate import Authenticator
 from service.api.deps import ApiDependencies, ClusterNow, LoopStatus, Refused
 from service.api.idempotency import Keys
 from service.db.migrate import upgrade
@@ -110,6 +111,7 @@ class World:
             contributions=self._contributions,
             wait_pass=self._wait_pass,
             predictor_status=lambda: self.predictor.status(),
+            metrics=lambda: b"# nothing\n",
         )
 
     def _waits_for_the_loop(self) -> None:
@@ -250,6 +252,7 @@ def app(world: World) -> FastAPI:
     """The shared application, bound to this test's world (which has its token and its limits of the door)."""
     shared = _shared_app()
     shared.state.dependencies = world.dependencies()
+    shared.state.authenticator = Authenticator(world.database, world.settings, world.token, lambda: world.now_s)
     shared.state.idempotency_keys = Keys(world.database, lambda: world.now_s, world.settings.idempotency_kept_s)
     return shared
 

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Body, Depends, Path, Request
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection, Row
 
+from service.api.permissions import permitted
 from service.api.problems import MEDIA_TYPE, Fault, Problem, ProblemType
 from service.api.schemas import ID_MAX
 from service.api.strict_json import StrictRoute
@@ -63,8 +64,8 @@ def router(tag: str) -> APIRouter:
         prefix="/v1",
         tags=[tag],
         route_class=StrictRoute,
-        responses=problems(401, 403, 421, 422, 503),
-        dependencies=[Depends(_known_parameters)],
+        responses=problems(401, 403, 421, 422, 429, 503),
+        dependencies=[Depends(permitted), Depends(_known_parameters)],
     )
 
 

@@ -1,0 +1,130 @@
+"""Who holds a token: the local one, or an API key, which is looked up in the database and trusted for some seconds."""
+
+import hashlib
+import hmac
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from sqlalchemy.exc import DBAPIError
+
+from service.access import LOCAL, Identity
+from service.api_key import key_id, opens
+from service.db.access import StoredKey, stored_key, used_key
+from service.db.session import Database
+from service.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+LAST_USED_PERIOD_S: Final = 60.0
+"""How exactly it is known when a key was last used: a row written for each request would be the most of what is written."""
+
+KNOWN_MAX: Final = 10_000
+"""Keys remembered at once."""
+
+_NOBODY: Final = "0" * 64
+"""Compared with where there is no such key, so that the answer takes as long."""
+
+
+class _Known(NamedTuple):
+    identity: Identity
+    expires_at_s: float | None
+    until_s: float
+    """On the monotonic clock."""
+
+
+class Authenticator:
+    """Turns tokens into identities. One instance an application; safe to use from many threads.
+
+    ``local_token`` is the one in the data folder. ``now_s`` is the wall clock, in which keys expire.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        local_token: str,
+        now_s: Callable[[], float],
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._database = database
+        self._cached_s = settings.key_cached_s
+        self._local_token = local_token.encode() if settings.local_token else None
+        self._now_s = now_s
+        self._monotonic_s = monotonic_s
+        # By digest, so that no secret stays in memory and that how long a look takes says nothing about one.
+        self._known: dict[bytes, _Known] = {}
+        self._generation = 0
+        self._lock = threading.Lock()
+
+    def known(self, token: str) -> Identity | None:
+        """Who holds the token, as far as it can be said without asking the database."""
+        if self._is_local(token):
+            return LOCAL
+        found = self._known.get(_mark(token))
+        if found is None or self._monotonic_s() >= found.until_s or _over(found.expires_at_s, self._now_s()):
+            return None
+        return found.identity
+
+    def was_good(self, token: str) -> bool:
+        """Whether the token has opened this service before, however long ago: whoever sends it does not guess."""
+        return _mark(token) in self._known
+
+    def look_up(self, token: str) -> Identity | None:
+        """Who holds the token, by the database; None for a wrong, expired or revoked one. Waits."""
+        name = key_id(token)
+        if name is None:
+            return None
+        with self._lock:
+            generation = self._generation
+        with self._database.reading() as session:
+            stored = stored_key(session.connection(), name)
+        right = opens(token, stored.secret_sha256 if stored is not None else _NOBODY)
+        now_s = self._now_s()
+        if stored is None or not right or not stored.usable or _over(stored.expires_at_s, now_s):
+            with self._lock:
+                self._known.pop(_mark(token), None)
+            return None
+        self._remember(token, stored, generation)
+        self._used(stored, now_s)
+        return stored.identity
+
+    def forget(self) -> None:
+        """Look every key up again: a right has changed. A look that is under way is not trusted either."""
+        with self._lock:
+            self._generation += 1
+            self._known = {mark: known._replace(until_s=float("-inf")) for mark, known in self._known.items()}
+
+    def _remember(self, token: str, stored: StoredKey, generation: int) -> None:
+        until_s = self._monotonic_s() + self._cached_s
+        with self._lock:
+            if generation != self._generation:
+                return
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            self._known[_mark(token)] = _Known(stored.identity, stored.expires_at_s, until_s)
+
+    def _used(self, stored: StoredKey, now_s: float) -> None:
+        name = stored.identity.key_id
+        if name is None or (stored.last_used_at_s is not None and now_s - stored.last_used_at_s < LAST_USED_PERIOD_S):
+            return
+        try:
+            with self._database.writing() as session:
+                used_key(session.connection(), name, now_s)
+        except DBAPIError:
+            # It is worth no request that a note could not be made.
+            logger.warning("the last use of key %s was not noted", name)
+
+    def _is_local(self, token: str) -> bool:
+        given = token.encode("utf-8", "surrogateescape")
+        return self._local_token is not None and hmac.compare_digest(given, self._local_token)
+
+
+def _mark(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+def _over(expires_at_s: float | None, now_s: float) -> bool:
+    return expires_at_s is not None and now_s >= expires_at_s

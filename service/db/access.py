@@ -1,0 +1,188 @@
+"""Users, their projects and their API keys in the database. Every function works in the caller's transaction."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, Table, delete, func, insert, select, tuple_, update
+from sqlalchemy.exc import IntegrityError
+
+from service.access import NO_PROJECT, Identity, Role
+from service.api_key import NewKey
+from service.db.access_tables import ApiKeyRow, MembershipRow, UserRow
+from service.db.tables import JobRow, table
+
+_USERS = table(UserRow)
+_MEMBERS = table(MembershipRow)
+_KEYS = table(ApiKeyRow)
+
+_KEY_COLUMNS = tuple(column for column in _KEYS.c if column.name != "secret_sha256")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyGrant:
+    """What a new key is for. ``projects`` None = all of its user's."""
+
+    user: str
+    role: Role
+    projects: tuple[str, ...] | None = None
+    note: str = ""
+    expires_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKey:
+    """What the door has to know of a key: to whom it belongs, its secret's digest, and until when it opens anything."""
+
+    identity: Identity
+    secret_sha256: str
+    usable: bool
+    expires_at_s: float | None
+    last_used_at_s: float | None
+
+
+def owner_of(connection: Connection, job: int) -> Row[Any] | None:
+    """``project`` and ``user`` of a job, or None; neither ever changes."""
+    jobs = table(JobRow)
+    return connection.execute(select(jobs.c.project, jobs.c.user).where(jobs.c.id == job)).one_or_none()
+
+
+def stored_key(connection: Connection, key: str) -> StoredKey | None:
+    """The key of this id with its user's rights as they are now. ``usable``: not revoked, and its user not disabled."""
+    row = connection.execute(
+        select(_KEYS, _USERS.c.disabled_at_s).join(_USERS, _USERS.c.name == _KEYS.c.user).where(_KEYS.c.id == key)
+    ).one_or_none()
+    if row is None:
+        return None
+    role = Role(row.role)
+    seen = None if role.covers(Role.OPERATOR) else _projects_seen(connection, row)
+    return StoredKey(
+        Identity(row.user, role, seen, row.id),
+        row.secret_sha256,
+        row.revoked_at_s is None and row.disabled_at_s is None,
+        row.expires_at_s,
+        row.last_used_at_s,
+    )
+
+
+def _projects_seen(connection: Connection, key: Row[Any]) -> frozenset[str]:
+    """A key opens no project that its user is not a member of, also when he was one at the time it was made."""
+    joined = connection.execute(select(_MEMBERS.c.project).where(_MEMBERS.c.user == key.user)).scalars()
+    if key.projects is None:
+        return frozenset((*joined, NO_PROJECT))
+    return frozenset(joined).intersection(key.projects)
+
+
+def add_key(connection: Connection, key: NewKey, grant: KeyGrant, now_s: float) -> None:
+    """Store a key. Its user, and his membership of the projects it is narrowed to, are made where they are missing."""
+    add_user(connection, grant.user, now_s)
+    for project in grant.projects or ():
+        add_member(connection, project, grant.user, now_s)
+    connection.execute(
+        insert(_KEYS).values(
+            id=key.id,
+            secret_sha256=key.secret_sha256,
+            user=grant.user,
+            role=grant.role.value,
+            projects=None if grant.projects is None else list(grant.projects),
+            note=grant.note,
+            created_at_s=now_s,
+            expires_at_s=grant.expires_at_s,
+        )
+    )
+
+
+def key(connection: Connection, key_id: str) -> Row[Any] | None:
+    """What may be told of a key; None where there is no such key."""
+    return connection.execute(select(*_KEY_COLUMNS).where(_KEYS.c.id == key_id)).one_or_none()
+
+
+def keys(connection: Connection, user: str | None, before: tuple[float, str] | None, limit: int) -> Sequence[Row[Any]]:
+    """Keys, newest first, those that open nothing any more among them."""
+    place = (_KEYS.c.created_at_s, _KEYS.c.id)
+    statement = select(*_KEY_COLUMNS).order_by(*(column.desc() for column in place)).limit(limit)
+    if user is not None:
+        statement = statement.where(_KEYS.c.user == user)
+    if before is not None:
+        statement = statement.where(tuple_(*place) < before)
+    return connection.execute(statement).all()
+
+
+def revoke_key(connection: Connection, key_id: str, now_s: float) -> None:
+    """From now on it opens nothing; one that was revoked before stays revoked since then."""
+    condition = (_KEYS.c.id == key_id) & _KEYS.c.revoked_at_s.is_(None)
+    connection.execute(update(_KEYS).where(condition).values(revoked_at_s=now_s))
+
+
+def used_key(connection: Connection, key_id: str, now_s: float) -> None:
+    """Remember when a key was last used."""
+    later = func.coalesce(_KEYS.c.last_used_at_s, 0.0) < now_s
+    connection.execute(update(_KEYS).where((_KEYS.c.id == key_id) & later).values(last_used_at_s=now_s))
+
+
+def add_user(connection: Connection, name: str, now_s: float) -> bool:
+    """Whether the user is new."""
+    return _added(connection, _USERS, {"name": name, "created_at_s": now_s})
+
+
+def set_disabled(connection: Connection, name: str, disabled_at_s: float | None) -> None:
+    """Let a user's keys open nothing, or everything that they opened before."""
+    connection.execute(update(_USERS).where(_USERS.c.name == name).values(disabled_at_s=disabled_at_s))
+
+
+def user(connection: Connection, name: str) -> Row[Any] | None:
+    """One user, or None."""
+    return connection.execute(select(_USERS).where(_USERS.c.name == name)).one_or_none()
+
+
+def users(connection: Connection, after: str | None, limit: int) -> Sequence[Row[Any]]:
+    """Users by name."""
+    statement = select(_USERS).order_by(_USERS.c.name).limit(limit)
+    return connection.execute(statement if after is None else statement.where(_USERS.c.name > after)).all()
+
+
+def projects_of(connection: Connection, names: Collection[str]) -> Mapping[str, list[str]]:
+    """The projects of these users, in order."""
+    return _grouped(connection, "user", "project", names)
+
+
+def projects(connection: Connection, after: str | None, limit: int) -> Sequence[str]:
+    """Projects with members, by name."""
+    statement = select(_MEMBERS.c.project).distinct().order_by(_MEMBERS.c.project).limit(limit)
+    return list(
+        connection.execute(statement if after is None else statement.where(_MEMBERS.c.project > after)).scalars()
+    )
+
+
+def members_of(connection: Connection, names: Collection[str]) -> Mapping[str, list[str]]:
+    """The members of these projects, in order."""
+    return _grouped(connection, "project", "user", names)
+
+
+def add_member(connection: Connection, project: str, user: str, now_s: float) -> bool:
+    """Whether the membership is new. The user must be there."""
+    return _added(connection, _MEMBERS, {"project": project, "user": user, "added_at_s": now_s})
+
+
+def remove_member(connection: Connection, project: str, user: str) -> bool:
+    """Whether there was such a membership."""
+    condition = (_MEMBERS.c.project == project) & (_MEMBERS.c.user == user)
+    return connection.execute(delete(_MEMBERS).where(condition)).rowcount > 0
+
+
+def _grouped(connection: Connection, by: str, what: str, names: Collection[str]) -> Mapping[str, list[str]]:
+    found: dict[str, list[str]] = {name: [] for name in names}
+    statement = select(_MEMBERS.c[by], _MEMBERS.c[what]).where(_MEMBERS.c[by].in_(sorted(names)))
+    for name, value in connection.execute(statement.order_by(_MEMBERS.c[what])):
+        found[name].append(value)
+    return found
+
+
+def _added(connection: Connection, rows: Table, values: Mapping[str, Any]) -> bool:
+    """Insert unless it is there. A savepoint, because two servers may add the same at once."""
+    try:
+        with connection.begin_nested():
+            connection.execute(insert(rows).values(**values))
+    except IntegrityError:
+        return False
+    return True
