@@ -21,6 +21,8 @@ class Reason(StrEnum):
     HELD = "held"
     DEPENDENCY = "dependency"
     RETRY_BACKOFF = "retry_backoff"
+    QUOTA = "quota"
+    QUEUE_PAUSED = "queue_paused"
     NO_SUCH_SERVERS = "no_such_servers"
     REFUSED = "refused"
     # Leaving the GPUs
@@ -65,6 +67,8 @@ SENTENCES: dict[Reason, str] = {
     Reason.HELD: "Held by a user; release it to let it compete.",
     Reason.DEPENDENCY: "It waits for the jobs in 'after' to succeed.",
     Reason.RETRY_BACKOFF: "Its last attempt failed; it is tried again after a pause.",
+    Reason.QUOTA: "Its user or project may not hold more GPUs now; it may start when enough of theirs are given back.",
+    Reason.QUEUE_PAUSED: "An operator has paused the queue, or its user's or project's part of it; resume it to let jobs start.",
     Reason.NO_SUCH_SERVERS: "No set of servers that are up can hold the gang; add, resume or repair servers.",
     Reason.REFUSED: "A start was decided but could not be applied; it is decided again, after a pause if that goes on.",
     Reason.PREEMPTED: "A job with less remaining work took the GPUs; it resumes from its checkpoint.",

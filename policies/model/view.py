@@ -28,7 +28,7 @@ class JobView(Protocol):
 
     @property
     def waiting(self) -> bool:
-        """QUEUED and free to start: not held, dependencies met, no back-off."""
+        """QUEUED and free to start: not held, dependencies met, no back-off, within its owners' limits."""
 
     @property
     def estimate(self) -> Estimate | None: ...

@@ -20,6 +20,7 @@ from policies.model.decision import Action, Change, Preempt, Reserve, Resize, St
 from policies.model.estimate import ShadowPrediction
 from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Reason
+from service.engine.limits import Owner
 
 VERSION = 1
 
@@ -47,6 +48,9 @@ class FactPayload:
     priority: int | None = None
     preempt: bool = False
     server_spec: Server | None = None
+    owner: Owner | None = None
+    gpus_running_max: int | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

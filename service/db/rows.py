@@ -37,7 +37,16 @@ _JOB_DOCUMENTS: Mapping[str, type] = {
     "estimate": Estimate,
     "iteration_times": IterationTimes,
 }
-_JOB_OTHER = {"id", "spec", "submitted_at_s", "state", "reason", "stop_cause", "attempt"} | _JOB_DOCUMENTS.keys()
+_JOB_OTHER = {
+    "id",
+    "spec",
+    "submitted_at_s",
+    "state",
+    "reason",
+    "stop_cause",
+    "attempt",
+    "gate",
+} | _JOB_DOCUMENTS.keys()
 # Whatever the engine adds to its records must have a column of the same name; a test says so.
 _JOB_PLAIN = [field.name for field in fields(JobRecord) if field.name not in _JOB_OTHER]
 _ATTEMPT_OTHER = {"job", "state", "placement", "gpu_ids", "reason"}
@@ -142,6 +151,9 @@ def fact_record(row: RowMapping) -> Fact:
         priority=payload.priority,
         preempt=payload.preempt,
         server_spec=payload.server_spec,
+        owner=payload.owner,
+        gpus_running_max=payload.gpus_running_max,
+        note=payload.note,
     )
 
 

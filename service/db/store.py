@@ -14,6 +14,7 @@ from policies.model.job import JobSpec
 from policies.model.reasons import Reason
 from service.db.codec import FactPayload
 from service.db.commit import apply_batch, check_fence
+from service.db.limits import keep_request, limits_of_engine
 from service.db.rows import (
     attempt_record,
     by_job,
@@ -115,6 +116,8 @@ class SqlStore:
         connection = session.connection()
         if fact.server_spec is not None and _server_known(connection, fact.server_spec.name):
             raise DuplicateServer(f"a server named {fact.server_spec.name!r} exists already")
+        if fact.owner is not None:
+            keep_request(connection, fact.owner, fact)
         values = fact_values(fact.kind, fact.at_s, fact.job, _payload(fact))
         return int(connection.execute(insert(table(FactRow)).returning(table(FactRow).c.id), values).scalar_one())
 
@@ -127,7 +130,15 @@ class SqlStore:
 
 
 def _payload(fact: Fact) -> FactPayload:
-    return FactPayload(fact.server, fact.priority, fact.preempt, fact.server_spec)
+    return FactPayload(
+        fact.server,
+        fact.priority,
+        fact.preempt,
+        fact.server_spec,
+        fact.owner,
+        fact.gpus_running_max,
+        fact.note,
+    )
 
 
 def _runs(specs: Sequence[JobSpec]) -> Iterator[Sequence[JobSpec]]:
@@ -196,6 +207,7 @@ def _load(connection: Connection) -> StoredWorld:
         servers=[ServerRecord(drained, down) for drained, down in connection.execute(known)],
         cycle=newest or 0,
         policy_dump=connection.execute(dump).scalar(),
+        limits=limits_of_engine(connection),
     )
 
 

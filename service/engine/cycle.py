@@ -88,8 +88,25 @@ class Cycle:
             attempts.append(attempt)
 
     def arrive(self, job: JobRecord) -> None:
-        """Tell the policy that the job may start now, if it may."""
-        if job.waiting:
+        """Tell the policy that the job may start now, if it may; else the gates may let it through later."""
+        if job.eligible and self.world.gates.arrive(job):
+            self.change(ChangeKind.ARRIVED, job)
+
+    def settle_gates(self) -> None:
+        """Tell the policy whom the gates let through and send back, and the jobs why."""
+        settled = self.world.gates.settle()
+        for job in settled.sent_back:
+            job.reservation = None
+            self.change(ChangeKind.WITHDRAWN, job)
+        for job in settled.noted:
+            if job.reason is not job.gate:
+                assert job.gate is not None
+                self.touch(job)
+                job.reason = job.gate
+        for job in settled.admitted:
+            if job.reason is not Reason.NEW:
+                self.touch(job)
+                job.reason = Reason.NEW
             self.change(ChangeKind.ARRIVED, job)
 
     def close_attempt(self, job: JobRecord, state: AttemptState, reason: Reason, exit_code: int | None) -> None:
@@ -131,6 +148,7 @@ class Cycle:
         self.move(job, target, cause, reason, detail)
         job.finished_at_s = self.now_s
         job.reservation = None
+        self.world.gates.forget(job.id)
         self.change(ChangeKind.FINISHED, job)
         self.ended.append(job.id)
 

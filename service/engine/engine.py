@@ -181,8 +181,14 @@ class Engine(Generic[State]):
         job = self._world.jobs[job_id]
         explanation = self.policy.explain(self._world, self._state, job_id)
         if not job.waiting and job.state is JobState.QUEUED:
+            detail, numbers = self._world.gates.why(job) if job.gate is not None else ("", {})
             return Explanation(
-                job.reason, explanation.gpus_needed, explanation.gpus_free, explanation.servers_with_free_gpus
+                job.reason,
+                explanation.gpus_needed,
+                explanation.gpus_free,
+                explanation.servers_with_free_gpus,
+                detail=detail,
+                numbers=numbers,
             )
         return explanation
 
@@ -210,6 +216,7 @@ class Engine(Generic[State]):
                 for fact in facts:
                     if fact.kind is not FactKind.SUBMITTED:
                         apply_fact(cycle, fact)
+        cycle.settle_gates()
 
     def _admit(self, cycle: Cycle, facts: Sequence[Fact]) -> None:
         by_job = {fact.job: fact for fact in facts if fact.job is not None}
@@ -241,6 +248,8 @@ class Engine(Generic[State]):
                 failed = count_dependencies(job, self._world, states)
                 if failed is not None:
                     self._orphans.append((job.id, failed))
+                if job.eligible:
+                    self._world.gates.arrive(job)
             if job.not_before_s > 0.0:
                 self._set_timer(job.not_before_s, job.id)
             elif job.progressing and job.spec.walltime_s is not None and self.settings.enforce_walltime:

@@ -1,5 +1,6 @@
 """What the engine is told (facts from users, reports from executors) and what it tells (job events)."""
 
+from dataclasses import replace
 from enum import StrEnum
 
 from policies.lifecycle import Cause, JobState
@@ -7,6 +8,7 @@ from policies.model.cluster import Server
 from policies.model.ids import AttemptId, JobId, ServerIndex
 from policies.model.reasons import Reason
 from policies.model.value import value
+from service.engine.limits import Owner, OwnerLimit
 
 
 class FactKind(StrEnum):
@@ -22,13 +24,18 @@ class FactKind(StrEnum):
     SERVER_ADDED = "server_added"
     SERVER_DRAINED = "server_drained"
     SERVER_RESUMED = "server_resumed"
+    QUOTA_SET = "quota_set"
+    QUEUE_PAUSED = "queue_paused"
+    QUEUE_RESUMED = "queue_resumed"
 
 
 @value
 class Fact:
     """One accepted request, durable before it is answered and consumed once, by a mark set in the cycle's transaction.
 
-    ``preempt`` goes with HOLD (stop the attempt too), ``priority`` with PRIORITY, ``server_spec`` with SERVER_ADDED.
+    ``preempt`` goes with HOLD (stop the attempt too), ``priority`` with PRIORITY, ``server_spec`` with SERVER_ADDED,
+    ``owner`` with all that are about quotas and pauses, ``gpus_running_max`` (None: none) with QUOTA_SET, ``note`` with
+    QUEUE_PAUSED.
     """
 
     id: int
@@ -39,6 +46,18 @@ class Fact:
     priority: int | None = None
     preempt: bool = False
     server_spec: Server | None = None
+    owner: Owner | None = None
+    gpus_running_max: int | None = None
+    note: str = ""
+
+
+def limit_after(limit: OwnerLimit, fact: Fact) -> OwnerLimit:
+    """An owner's limits once a request about them is granted."""
+    if fact.kind is FactKind.QUOTA_SET:
+        return replace(limit, gpus_running_max=fact.gpus_running_max)
+    if fact.kind is FactKind.QUEUE_PAUSED:
+        return replace(limit, paused=True, pause_reason=fact.note)
+    return replace(limit, paused=False, pause_reason="")
 
 
 class ReportKind(StrEnum):

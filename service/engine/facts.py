@@ -8,7 +8,8 @@ from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Reason
 from service.engine.commands import Stop
 from service.engine.cycle import Cycle
-from service.engine.events import Fact, FactKind
+from service.engine.events import Fact, FactKind, limit_after
+from service.engine.limits import Owner, OwnerLimit
 from service.engine.record import JobRecord, ServerRecord
 from service.engine.world import World
 
@@ -18,7 +19,10 @@ DependencyStates = Mapping[JobId, JobState]
 def apply_fact(cycle: Cycle, fact: Fact) -> None:
     """Apply one fact other than SUBMITTED and note its consumption with the write that it caused."""
     if fact.job is None:
-        _apply_server_fact(cycle, fact)
+        if fact.owner is not None:
+            _apply_limit_fact(cycle, fact, fact.owner)
+        else:
+            _apply_server_fact(cycle, fact)
         cycle.facts.append(fact.id)
         return
     job = cycle.world.jobs.get(fact.job)
@@ -34,6 +38,7 @@ def apply_fact(cycle: Cycle, fact: Fact) -> None:
         _release(cycle, job)
     elif fact.kind is FactKind.PRIORITY and fact.priority is not None:
         job.priority = fact.priority
+        cycle.world.gates.reprioritize(job)
         cycle.change(ChangeKind.REPRIORITIZED, job)
 
 
@@ -133,6 +138,7 @@ def _hold(cycle: Cycle, job: JobRecord, preempt: bool) -> None:
         if job.state is JobState.QUEUED:
             job.reason = Reason.HELD
             job.reservation = None
+            cycle.world.gates.forget(job.id)
         if was_waiting:
             cycle.change(ChangeKind.WITHDRAWN, job)
     if preempt and job.state in (JobState.STARTING, JobState.RUNNING):
@@ -145,6 +151,12 @@ def _release(cycle: Cycle, job: JobRecord) -> None:
         if job.state is JobState.QUEUED:
             job.reason = _first_reason(job)
         cycle.arrive(job)
+
+
+def _apply_limit_fact(cycle: Cycle, fact: Fact, owner: Owner) -> None:
+    gates = cycle.world.gates
+    limit = limit_after(gates.limits.get(owner, OwnerLimit()), fact)
+    gates.limit(owner, limit, cycle.world.jobs.values())
 
 
 def _apply_server_fact(cycle: Cycle, fact: Fact) -> None:

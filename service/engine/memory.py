@@ -5,7 +5,8 @@ from dataclasses import replace
 from itertools import islice
 
 from policies.model.ids import JobId
-from service.engine.events import Fact, FactKind
+from service.engine.events import Fact, FactKind, limit_after
+from service.engine.limits import Owner, OwnerLimit
 from service.engine.ports import CycleBatch, dropped_with
 from service.engine.record import JobRecord, ServerRecord, StoredWorld
 
@@ -24,6 +25,7 @@ class MemoryStore:
         self._submitted: dict[JobId, JobRecord] = {}
         self._committed: dict[JobId, JobRecord] = {}
         self._servers = [ServerRecord() for _ in range(servers)]
+        self._limits: dict[Owner, OwnerLimit] = {}
         self._cycle = 0
         self._dump: dict[str, object] | None = None
 
@@ -37,6 +39,8 @@ class MemoryStore:
 
     def add_fact(self, fact: Fact) -> Fact:
         """Accept a request; its id is given here."""
+        if fact.owner is not None:
+            self._limits[fact.owner] = limit_after(self._limits.get(fact.owner, OwnerLimit()), fact)
         return self._remember(replace(fact, id=self._next_fact))
 
     def _remember(self, fact: Fact) -> Fact:
@@ -52,7 +56,8 @@ class MemoryStore:
         """The committed world; empty without ``durable``."""
         jobs = [job.copy() for job in self._committed.values() if not job.finished and not self._unseen(job.id)]
         servers = [ServerRecord(record.drained, record.down) for record in self._servers]
-        return StoredWorld(jobs, servers, self._cycle, self._dump)
+        limits = {owner: limit for owner, limit in self._limits.items() if limit.limits}
+        return StoredWorld(jobs, servers, self._cycle, self._dump, limits)
 
     def _unseen(self, job_id: JobId) -> bool:
         return any(fact.kind is FactKind.SUBMITTED and fact.job == job_id for fact in self._facts.values())

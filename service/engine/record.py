@@ -8,6 +8,7 @@ from policies.model.ids import AttemptId, JobId
 from policies.model.job import IterationTimes, JobSpec
 from policies.model.placement import Placement
 from policies.model.reasons import Reason
+from service.engine.limits import Owner, OwnerLimit
 
 
 @dataclass(slots=True)
@@ -84,15 +85,29 @@ class JobRecord:
     finished_at_s: float | None = None
     exit_code: int | None = None
     stop_cause: Reason | None = None
+    gate: Reason | None = None
+    """Why it is kept from the policy for its owner's sake: :mod:`service.engine.gates` says so anew after each start."""
 
     @property
-    def waiting(self) -> bool:
-        """QUEUED and free to start."""
+    def eligible(self) -> bool:
+        """QUEUED, and nothing about the job itself keeps it from starting."""
         return (
             self.state is JobState.QUEUED
             and not self.held
             and self.unmet_dependencies == 0
             and self.not_before_s == 0.0
+        )
+
+    @property
+    def waiting(self) -> bool:
+        """QUEUED and free to start."""
+        # Spelt out, not by way of ``eligible``: this is read several times an event.
+        return (
+            self.state is JobState.QUEUED
+            and not self.held
+            and self.unmet_dependencies == 0
+            and self.not_before_s == 0.0
+            and self.gate is None
         )
 
     @property
@@ -183,9 +198,10 @@ class ServerRecord:
 
 @dataclass(slots=True)
 class StoredWorld:
-    """Everything that a store hands back at start: unfinished jobs, servers, and where the loop stood."""
+    """Everything that a store hands back at start: unfinished jobs, servers, limits, and where the loop stood."""
 
     jobs: list[JobRecord] = field(default_factory=list)
     servers: list[ServerRecord] = field(default_factory=list)
     cycle: int = 0
     policy_dump: dict[str, object] | None = None
+    limits: dict[Owner, OwnerLimit] = field(default_factory=dict)

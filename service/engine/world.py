@@ -11,6 +11,7 @@ from policies.model.cluster import Cluster, Server
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.throughput import NeverFits, iteration_times
+from service.engine.gates import Gates
 from service.engine.record import JobRecord, ServerRecord, StoredWorld
 
 
@@ -25,7 +26,7 @@ class Costs:
 class World:
     """Implements :class:`policies.model.view.ClusterView`. GPUs are bits of one integer a server (1 = free)."""
 
-    def __init__(self, cluster: Cluster, costs: Costs) -> None:
+    def __init__(self, cluster: Cluster, costs: Costs, gates: Gates | None = None) -> None:
         self.now_s = 0.0
         self.cluster = cluster
         self.costs = costs
@@ -33,6 +34,7 @@ class World:
         self.servers = [ServerRecord() for _ in cluster.servers]
         self.dependents: dict[JobId, dict[JobId, None]] = {}
         """Who waits for an unfinished job, in the order in which they asked."""
+        self.gates = gates or Gates()
         self._free = [(1 << server.gpus) - 1 for server in cluster.servers]
         self._holding: dict[JobId, Placement] = {}
 
@@ -88,6 +90,7 @@ class World:
             attempt = self.jobs[job_id].attempt
             assert attempt is not None
             self.give(job_id, held, attempt.gpu_ids)
+        self.gates.forget(job_id)
         self.jobs.pop(job_id, None)
 
     def bind(self, job_id: JobId, placement: Placement) -> tuple[tuple[int, ...], ...]:
@@ -99,6 +102,8 @@ class World:
     def give(self, job_id: JobId, placement: Placement, gpu_ids: tuple[tuple[int, ...], ...]) -> None:
         """Free what a job held."""
         del self._holding[job_id]
+        if self.gates.limits:
+            self.gates.forget(job_id)
         for share, ids in zip(placement.shares, gpu_ids, strict=True):
             self._free[share.server] |= _mask(ids)
 
@@ -108,11 +113,13 @@ class World:
             assert self._free[share.server] & mask == mask, f"GPUs {ids} of server {share.server} are held twice"
             self._free[share.server] &= ~mask
         self._holding[job_id] = placement
+        if self.gates.limits:
+            self.gates.hold(self.jobs[job_id])
 
 
 def world_of(stored: StoredWorld, cluster: Cluster, costs: Costs) -> World:
     """The world as the store remembers it. ``cluster`` holds every stored server. O(jobs + servers)."""
-    world = World(cluster, costs)
+    world = World(cluster, costs, Gates(stored.limits))
     for index, record in enumerate(stored.servers):
         world.servers[index] = record
     for job in sorted(stored.jobs, key=lambda job: job.id):

@@ -16,6 +16,7 @@ import numpy as np
 from policies.base import Policy
 from policies.lifecycle import JobState
 from policies.model.ids import JobId
+from policies.model.reasons import Reason
 from service.engine.commands import Launch
 from service.engine.cycle import EngineSettings
 from service.engine.engine import Engine, Ports
@@ -204,6 +205,7 @@ def _fast_forward(
             [prospect.job.copy() for prospect in found.values()],
             [ServerRecord(record.drained, record.down) for record in snapshot.servers],
             policy_dump=policy_dump,
+            limits=dict(snapshot.limits),
         )
     )
     engine: Engine[Any] = Engine(
@@ -273,6 +275,12 @@ def _job_forecast(prospect: Prospect, futures: Sequence[Future]) -> JobForecast:
 def _why_not(job: JobRecord, missing: int, samples: int) -> str:
     if job.held:
         return "It is held by a user; release it to let it compete."
+    if job.gate is Reason.QUEUE_PAUSED:
+        return "Its queue is paused; it starts some time after it is resumed."
+    if job.gate is Reason.QUOTA:
+        return (
+            f"It does not start in {missing} of {samples} sampled futures: its user or project may not hold more GPUs."
+        )
     if job.spec.after:
         return f"It does not start in {missing} of {samples} sampled futures: it waits for jobs in 'after'."
     return (

@@ -4,9 +4,11 @@ Taking one copies records and nothing else, so it can be done between two cycles
 elsewhere and never touches the engine.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from policies.model.cluster import Cluster
+from service.engine.limits import Owner, OwnerLimit
 from service.engine.record import JobRecord, ServerRecord
 from service.engine.world import Costs, World
 
@@ -20,6 +22,7 @@ class WorldSnapshot:
     costs: Costs
     servers: tuple[ServerRecord, ...]
     jobs: tuple[JobRecord, ...]
+    limits: Mapping[Owner, OwnerLimit] = field(default_factory=dict)
 
 
 def take(world: World, now_s: float | None = None, *, with_jobs: bool = True) -> WorldSnapshot:
@@ -31,4 +34,5 @@ def take(world: World, now_s: float | None = None, *, with_jobs: bool = True) ->
         costs=world.costs,
         servers=tuple(ServerRecord(record.drained, record.down) for record in world.servers),
         jobs=tuple(job.copy() for job in world.jobs.values()) if with_jobs else (),
+        limits=dict(world.gates.limits),
     )

@@ -17,6 +17,7 @@ from policies.model.parallelism import ParallelismConfig, Schedule
 from policies.model.placement import Placement, ServerShare, place
 from policies.model.reasons import Reason
 from service.engine.events import Fact, FactKind, JobEvent
+from service.engine.limits import QUEUE, Owner, OwnerLimit, Scope
 from service.engine.ports import CycleBatch, JobWrite, Store
 from service.engine.record import AttemptRecord, JobRecord, ServerRecord
 
@@ -251,6 +252,8 @@ class StoreContract:
             Fact(0, FactKind.PRIORITY, 6.5, job, priority=-4),
             Fact(0, FactKind.SERVER_RESUMED, 7.0, server=ServerIndex(0)),
             Fact(0, FactKind.SERVER_ADDED, 7.5, server_spec=server),
+            Fact(0, FactKind.QUOTA_SET, 8.0, owner=Owner(Scope.USER, "ann"), gpus_running_max=3),
+            Fact(0, FactKind.QUEUE_PAUSED, 8.5, owner=QUEUE, note="maintenance"),
         ]
         ids = [harness.add_fact(fact) for fact in facts]
         expected = [replace(fact, id=number) for fact, number in zip(facts, ids, strict=True)]
@@ -264,6 +267,23 @@ class StoreContract:
         assert harness.store.load().servers == [ServerRecord(), ServerRecord(down=True)]
         driver.commit(servers={ServerIndex(0): ServerRecord(drained=True)})
         assert harness.store.load().servers == [ServerRecord(drained=True), ServerRecord(down=True)]
+
+    def test_limits_are_remembered_as_the_newest_request_about_each_part_left_them(self, harness: StoreHarness) -> None:
+        nlp, ann = Owner(Scope.PROJECT, "nlp"), Owner(Scope.USER, "ann")
+        for kind, owner, gpus in (
+            (FactKind.QUOTA_SET, nlp, 16),
+            (FactKind.QUEUE_PAUSED, nlp, None),
+            (FactKind.QUOTA_SET, nlp, 0),
+            (FactKind.QUEUE_PAUSED, QUEUE, None),
+            (FactKind.QUOTA_SET, ann, 2),
+            (FactKind.QUOTA_SET, ann, None),
+        ):
+            harness.add_fact(Fact(0, kind, 1.0, owner=owner, gpus_running_max=gpus, note="why"))
+        paused = OwnerLimit(paused=True, pause_reason="why")
+        assert harness.store.load().limits == {nlp: replace(paused, gpus_running_max=0), QUEUE: paused}
+        harness.add_fact(Fact(0, FactKind.QUEUE_RESUMED, 1.0, owner=QUEUE))
+        harness.add_fact(Fact(0, FactKind.QUEUE_RESUMED, 1.0, owner=nlp))
+        assert harness.store.load().limits == {nlp: OwnerLimit(0)}
 
     def test_the_loops_position_and_the_newest_dump_are_remembered(self, harness: StoreHarness, driver: Driver) -> None:
         change = Change(ChangeKind.SERVER_CHANGED, server=ServerIndex(0))

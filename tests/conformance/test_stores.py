@@ -118,7 +118,7 @@ def _rows(database: Database, row: type, *columns: str) -> list[tuple[object, ..
 
 def test_every_field_of_the_engines_records_has_a_column() -> None:
     """The engine may add a field; then this asks for a column and a migration."""
-    jobs = {field.name for field in fields(JobRecord)} - {"attempt"}
+    jobs = {field.name for field in fields(JobRecord)} - {"attempt", "gate"}  # a gate is worked out anew at each start
     assert jobs <= set(table(JobRow).c.keys())
     attempts = {field.name for field in fields(AttemptRecord)} - {"job"}
     assert attempts <= set(table(AttemptRow).c.keys())

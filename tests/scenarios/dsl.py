@@ -27,6 +27,7 @@ from service.engine.commands import Command, Launch, Stop
 from service.engine.cycle import EngineSettings
 from service.engine.engine import CycleOutcome, Engine, Ports
 from service.engine.events import Fact, FactKind, JobEvent, Report
+from service.engine.limits import QUEUE, Owner, Scope
 from service.engine.memory import MemoryStore
 from service.engine.ports import AttemptStatus, CycleBatch, Store
 from service.engine.record import JobRecord
@@ -54,6 +55,12 @@ def servers(shape: str) -> tuple[Server, ...]:
         count, gpus = (int(number) for number in size.split("x"))
         made += [Server(f"s{len(made) + n}", gpus, gpu_type or "V100") for n in range(count)]
     return tuple(made)
+
+
+def _owner(user: str | None, project: str | None) -> Owner:
+    if user is not None:
+        return Owner(Scope.USER, user)
+    return QUEUE if project is None else Owner(Scope.PROJECT, project)
 
 
 class Told:
@@ -214,6 +221,16 @@ class Story:
 
     def resume(self, server: int) -> Self:
         return self._fact(FactKind.SERVER_RESUMED, server=ServerIndex(server))
+
+    def quota(self, gpus: int | None, *, user: str | None = None, project: str | None = None) -> Self:
+        """The owner's jobs may hold so many GPUs at a time; None: any number."""
+        return self._fact(FactKind.QUOTA_SET, owner=_owner(user, project), gpus_running_max=gpus)
+
+    def pause(self, why: str = "", *, user: str | None = None, project: str | None = None) -> Self:
+        return self._fact(FactKind.QUEUE_PAUSED, owner=_owner(user, project), note=why)
+
+    def unpause(self, *, user: str | None = None, project: str | None = None) -> Self:
+        return self._fact(FactKind.QUEUE_RESUMED, owner=_owner(user, project))
 
     def add_server(self, gpus: int, gpu_type: str = "V100") -> Self:
         return self._fact(

@@ -1,0 +1,114 @@
+"""Quotas and pauses in the database: what the engine loads, what operators change, and how much of it is used."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, select, update
+
+from policies.lifecycle import HOLDS_GPUS, TERMINAL, JobState
+from service.db.limit_tables import LimitRow
+from service.db.tables import JobRow, table
+from service.engine.events import Fact, limit_after
+from service.engine.limits import Owner, OwnerLimit, Scope
+
+_LIMITS = table(LimitRow)
+_JOBS = table(JobRow)
+_UNFINISHED = tuple(state.value for state in JobState if state not in TERMINAL)
+_HOLDING = frozenset(state.value for state in HOLDS_GPUS)
+
+
+class StoredLimit(NamedTuple):
+    """Everything that is limited for one owner; ``jobs_queued_max``: unfinished jobs (None: any number)."""
+
+    owner: Owner
+    limit: OwnerLimit
+    jobs_queued_max: int | None
+
+    @property
+    def empty(self) -> bool:
+        """Whether it forbids nothing."""
+        return not self.limit.limits and self.jobs_queued_max is None
+
+
+class Use(NamedTuple):
+    """What an owner uses of its limits: unfinished jobs, and GPUs held."""
+
+    jobs: int = 0
+    gpus_running: int = 0
+
+
+def limits_of_engine(connection: Connection) -> dict[Owner, OwnerLimit]:
+    """What the engine needs to know of all owners."""
+    return {stored.owner: stored.limit for stored in stored_limits(connection) if stored.limit.limits}
+
+
+def stored_limits(connection: Connection) -> list[StoredLimit]:
+    """Every owner with a limit, in the order of scope and name."""
+    rows = connection.execute(select(_LIMITS).order_by(_LIMITS.c.scope, _LIMITS.c.name))
+    return [_stored(row) for row in rows]
+
+
+def stored_limit(connection: Connection, owner: Owner, *, for_update: bool = False) -> StoredLimit:
+    """One owner's limits; empty where there are none. ``for_update``: nobody else changes them before the transaction ends."""
+    statement = select(_LIMITS).where(_of(owner))
+    row = connection.execute(statement.with_for_update() if for_update else statement).one_or_none()
+    return StoredLimit(owner, OwnerLimit(), None) if row is None else _stored(row)
+
+
+def keep_request(connection: Connection, owner: Owner, fact: Fact) -> None:
+    """What an accepted request about quotas or pauses leaves of an owner's limits."""
+    stored = stored_limit(connection, owner, for_update=True)
+    store_limit(connection, stored._replace(limit=limit_after(stored.limit, fact)), fact.at_s)
+
+
+def store_limit(connection: Connection, stored: StoredLimit, now_s: float) -> None:
+    """Keep an owner's limits, or delete what forbids nothing any more."""
+    owner, limit = stored.owner, stored.limit
+    if stored.empty:
+        connection.execute(delete(_LIMITS).where(_of(owner)))
+        return
+    values = {
+        "gpus_running_max": limit.gpus_running_max,
+        "jobs_queued_max": stored.jobs_queued_max,
+        "paused": limit.paused,
+        "pause_reason": limit.pause_reason,
+        "changed_at_s": now_s,
+    }
+    if connection.execute(update(_LIMITS).where(_of(owner)).values(**values)).rowcount == 0:
+        row = values | {"scope": owner.scope.value, "name": owner.name}
+        connection.execute(insert(_LIMITS).values(**row))
+
+
+def uses(connection: Connection) -> Mapping[Owner, Use]:
+    """What everybody with an unfinished job uses. One pass over the unfinished jobs."""
+    columns = (_JOBS.c.user, _JOBS.c.project, _JOBS.c.state)
+    statement = (
+        select(*columns, func.count(), func.sum(_JOBS.c.gpus)).where(_JOBS.c.state.in_(_UNFINISHED)).group_by(*columns)
+    )
+    found: dict[Owner, Use] = {}
+    for user, project, state, jobs, gpus in connection.execute(statement):
+        for owner in (Owner(Scope.QUEUE), Owner(Scope.USER, user), Owner(Scope.PROJECT, project)):
+            before = found.get(owner, Use())
+            found[owner] = Use(before.jobs + jobs, before.gpus_running + (gpus if state in _HOLDING else 0))
+    return found
+
+
+def unfinished_of(connection: Connection, owner: Owner, at_most: int) -> int:
+    """How many unfinished jobs the owner has, counted no further than ``at_most``: one that is at its limit costs no more."""
+    column = _JOBS.c.user if owner.scope is Scope.USER else _JOBS.c.project
+    found = 0
+    for state in _UNFINISHED:
+        # One walk of the index of states each; a single statement with IN would first collect what all of them match.
+        if found < at_most:
+            some = select(_JOBS.c.id).where(_JOBS.c.state == state, column == owner.name).limit(at_most - found)
+            found += int(connection.execute(select(func.count()).select_from(some.subquery())).scalar_one())
+    return found
+
+
+def _of(owner: Owner) -> ColumnElement[bool]:
+    return and_(_LIMITS.c.scope == owner.scope.value, _LIMITS.c.name == owner.name)
+
+
+def _stored(row: Any) -> StoredLimit:
+    limit = OwnerLimit(row.gpus_running_max, row.paused, row.pause_reason)
+    return StoredLimit(Owner(Scope(row.scope), row.name), limit, row.jobs_queued_max)

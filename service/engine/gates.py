@@ -1,0 +1,329 @@
+"""The gate in front of the policy: a job that may not start for its owner's sake is simply not told to the policy.
+
+An owner (a user, a project, the whole queue) may be paused, or limited to so many GPUs at a time. Of an owner's waiting jobs
+only so many are let through that their GPUs and those that the owner's jobs hold stay within its limit. So no policy can
+break a limit, and nothing is preempted for a job that may not start.
+
+Who is let through follows one rule, our construction: the waiting jobs in the order of :class:`Turn`, each unless one of its
+owners lacks the room; an owner that lacked it for one job lets none through that comes after it, so wide gangs are not
+starved by narrow ones. A better job that comes later takes the place of worse ones that have not started. A limit that is
+lowered below what is held stops nobody. A gang larger than a limit waits apart and keeps nobody else waiting.
+"""
+
+import heapq
+import math
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from sortedcontainers import SortedList
+
+from policies.model.ids import JobId
+from policies.model.reasons import Reason
+from policies.rank import expected_remaining_s
+from service.engine.limits import Owner, OwnerLimit, owners_of
+from service.engine.record import JobRecord
+
+PATIENCE = 4.0
+"""A job is passed only by shorter ones that come within so many times its remaining time: later ones find it ahead of them."""
+
+Owners = tuple[Owner, ...]
+
+
+class Turn(NamedTuple):
+    """The order in which an owner's jobs are let through: larger priorities first, then ``due_s`` = submission + PATIENCE x
+    expected remaining time (attained service, where nobody knows that), then submission and serial."""
+
+    minus_priority: int
+    due_s: float
+    submitted_at_s: float
+    job: JobId
+
+
+class Settled(NamedTuple):
+    """What became of the jobs before the gate: let through, sent back though they had been, and all that are told anew why
+    they may not start (those sent back among them)."""
+
+    admitted: tuple[JobRecord, ...] = ()
+    sent_back: tuple[JobRecord, ...] = ()
+    noted: tuple[JobRecord, ...] = ()
+
+
+_NOTHING = Settled()
+
+
+class Gates:
+    """The limits, who is let through and who waits before them. Costs nothing while nobody is limited.
+
+    Every update is O(log n). :meth:`settle` is O((sets of limited owners that jobs wait for + jobs let through or sent back)
+    log n), and does nothing unless room or a job has come.
+    """
+
+    def __init__(self, limits: Mapping[Owner, OwnerLimit] | None = None) -> None:
+        self._limits = {owner: limit for owner, limit in (limits or {}).items() if limit.limits}
+        self._clear()
+
+    def _clear(self) -> None:
+        self._jobs: dict[JobId, JobRecord] = {}
+        self._charged: dict[JobId, Owners] = {}
+        """Whose GPUs count: those that hold some, and those let through."""
+        self._used: dict[Owner, int] = dict.fromkeys(self._limits, 0)
+        self._through: dict[Owner, SortedList] = {owner: SortedList() for owner in self._limits}
+        self._through_turns: dict[JobId, Turn] = {}
+        self._kept: dict[Owners, SortedList] = {}
+        self._kept_turns: dict[JobId, Turn] = {}
+        self._too_wide: dict[JobId, None] = {}
+        self._admitted: dict[JobId, JobRecord] = {}
+        self._sent_back: dict[JobId, JobRecord] = {}
+        self._unnoted: dict[JobId, None] = {}
+        self._restless = False
+        self._lowered = False
+
+    # What the engine says.
+
+    @property
+    def limits(self) -> Mapping[Owner, OwnerLimit]:
+        """Everyone who is limited, for reading."""
+        return self._limits
+
+    def arrive(self, job: JobRecord) -> bool:
+        """The job would be free to start. Whether it is, at once: else :meth:`settle` says when."""
+        owners = self._owners(job) if self._limits else ()
+        if not owners:
+            job.gate = None
+            return True
+        self._jobs[job.id] = job
+        self._keep_back(job, owners)
+        self._restless = True
+        return False
+
+    def hold(self, job: JobRecord) -> None:
+        """The job holds GPUs now."""
+        if owners := self._owners(job):
+            self._jobs[job.id] = job
+            self._unlist(job)
+            self._charge(job, owners)
+
+    def forget(self, job_id: JobId) -> None:
+        """The job holds nothing any more, may not start for other reasons, or is gone; unknown ones are ignored."""
+        job = self._jobs.pop(job_id, None)
+        if job is not None:
+            self._unlist(job)
+            self._discharge(job)
+            for told in (self._too_wide, self._admitted, self._sent_back, self._unnoted):
+                told.pop(job_id, None)
+            job.gate = None
+
+    def reprioritize(self, job: JobRecord) -> None:
+        """The job's priority has changed."""
+        if job.id in self._kept_turns or job.id in self._through_turns:
+            owners, through = self._owners(job), job.id in self._through_turns
+            self._unlist(job)
+            if through:
+                self._list_through(job, owners)
+            else:
+                self._keep_back(job, owners)
+            self._restless = True
+
+    def limit(self, owner: Owner, limit: OwnerLimit, jobs: Collection[JobRecord]) -> None:
+        """An owner's limits are these from now on. ``jobs``: all unfinished ones. O(n log n): operators ask, and rarely."""
+        if limit.limits:
+            self._limits[owner] = limit
+        else:
+            self._limits.pop(owner, None)
+        self._clear()
+        for job in jobs:
+            owners = self._owners(job)
+            if job.attempt is None and not job.eligible:
+                continue
+            if owners:
+                self._jobs[job.id] = job
+            if job.attempt is not None:
+                self._charge(job, owners)
+            elif job.gate is None and owners:
+                self._charge(job, owners)
+                self._list_through(job, owners)
+            elif owners:
+                self._keep_back(job, owners)
+            elif job.gate is not None:
+                self._admitted[job.id] = job
+        self._restless = self._lowered = True
+
+    # What comes of it.
+
+    def settle(self) -> Settled:
+        """Who is let through and who is sent back now, each in a fixed order. ``gate`` of the jobs says so from here on."""
+        if not self._restless:
+            return _NOTHING
+        if self._lowered:
+            self._send_back_beyond_limits()
+        while self._let_through():
+            pass
+        admitted, sent_back = tuple(self._admitted.values()), tuple(self._sent_back.values())
+        for job in admitted:
+            job.gate = None
+        noted = tuple(self._jobs[job_id] for job_id in self._unnoted)
+        for job in noted:
+            job.gate = self._reason(self._owners(job))
+        self._admitted, self._sent_back, self._unnoted = {}, {}, {}
+        self._restless = self._lowered = False
+        return Settled(admitted, sent_back, noted)
+
+    def _let_through(self) -> bool:
+        """Let jobs through in the order of their turns while there is room. Whether worse ones had to go back for them:
+        that may have made room for others of their owners."""
+        heads = [(turns[0], owners) for owners, turns in self._kept.items()]
+        heapq.heapify(heads)
+        stopped = {owner for owner, limit in self._limits.items() if limit.paused}
+        displaced = False
+        while heads:
+            turn, owners = heapq.heappop(heads)
+            if not stopped.isdisjoint(owners):
+                continue
+            job = self._jobs[turn.job]
+            short = [owner for owner in owners if self._room(owner) < job.spec.gpus]
+            victims = self._worse_ones(job, turn, short) if short else ()
+            if victims is None:
+                stopped.update(short)
+                continue
+            for victim in victims:
+                displaced = True
+                self._send_back(victim)
+            self._admit(job, owners)
+            if owners in self._kept:
+                heapq.heappush(heads, (self._kept[owners][0], owners))
+        return displaced
+
+    def _worse_ones(self, job: JobRecord, turn: Turn, short: list[Owner]) -> list[JobRecord] | None:
+        """Jobs let through, but of later turns, without whom none of these owners would lack room; None if that is not to
+        be had. Jobs for which GPUs are being vacated stay."""
+        picked: dict[JobId, JobRecord] = {}
+        for owner in short:
+            missing = job.spec.gpus - self._room(owner)
+            missing -= sum(victim.spec.gpus for victim in picked.values() if owner in self._charged[victim.id])
+            for worse in reversed(self._through[owner]):
+                if missing <= 0 or worse < turn:
+                    break
+                victim = self._jobs[worse.job]
+                if victim.reservation is None and worse.job not in picked:
+                    picked[worse.job] = victim
+                    missing -= victim.spec.gpus
+            if missing > 0:
+                return None
+        return list(picked.values())
+
+    def _send_back_beyond_limits(self) -> None:
+        """After limits have changed: nobody waits on the far side of a pause, or beyond what is allowed now."""
+        for owner, limit in self._limits.items():
+            for turn in list(reversed(self._through[owner])):
+                if limit.paused or self._room(owner) < 0:
+                    self._send_back(self._jobs[turn.job])
+
+    def _admit(self, job: JobRecord, owners: Owners) -> None:
+        self._unlist(job)
+        self._charge(job, owners)
+        self._list_through(job, owners)
+        self._unnoted.pop(job.id, None)
+        if self._sent_back.pop(job.id, None) is None:
+            self._admitted[job.id] = job
+        else:
+            job.gate = None  # as far as the policy knows it never went back
+
+    def _send_back(self, job: JobRecord) -> None:
+        self._unlist(job)
+        self._discharge(job)
+        if self._admitted.pop(job.id, None) is None:
+            self._sent_back[job.id] = job
+        self._keep_back(job, self._owners(job))
+
+    # Lists.
+
+    def _owners(self, job: JobRecord) -> Owners:
+        return tuple(owner for owner in owners_of(job.spec) if owner in self._limits)
+
+    def _room(self, owner: Owner) -> float:
+        most = self._limits[owner].gpus_running_max
+        return math.inf if most is None else most - self._used[owner]
+
+    def _keep_back(self, job: JobRecord, owners: Owners) -> None:
+        job.gate = Reason.QUOTA
+        self._unnoted[job.id] = None
+        if self._wider_than(job, owners) is not None:
+            self._too_wide[job.id] = None
+            return
+        turn = self._kept_turns[job.id] = _turn(job)
+        turns = self._kept.get(owners)
+        if turns is None:
+            turns = self._kept[owners] = SortedList()
+        turns.add(turn)
+
+    def _list_through(self, job: JobRecord, owners: Owners) -> None:
+        turn = self._through_turns[job.id] = _turn(job)
+        for owner in owners:
+            self._through[owner].add(turn)
+
+    def _unlist(self, job: JobRecord) -> None:
+        """Take the job out of the lists of those who wait, on either side."""
+        if (turn := self._through_turns.pop(job.id, None)) is not None:
+            for owner in self._charged[job.id]:
+                self._through[owner].remove(turn)
+        elif (turn := self._kept_turns.pop(job.id, None)) is not None:
+            owners = self._owners(job)
+            self._kept[owners].remove(turn)
+            if not self._kept[owners]:
+                del self._kept[owners]
+
+    def _charge(self, job: JobRecord, owners: Owners) -> None:
+        if job.id not in self._charged:
+            self._charged[job.id] = owners
+            for owner in owners:
+                self._used[owner] += job.spec.gpus
+
+    def _discharge(self, job: JobRecord) -> None:
+        for owner in self._charged.pop(job.id, ()):
+            self._used[owner] -= job.spec.gpus
+            self._restless = True
+
+    def _wider_than(self, job: JobRecord, owners: Owners) -> Owner | None:
+        """The owner that may never hold as many GPUs as the job needs."""
+        for owner in owners:
+            most = self._limits[owner].gpus_running_max
+            if most is not None and job.spec.gpus > most:
+                return owner
+        return None
+
+    # Why.
+
+    def _reason(self, owners: Owners) -> Reason:
+        return Reason.QUEUE_PAUSED if any(self._limits[owner].paused for owner in owners) else Reason.QUOTA
+
+    def why(self, job: JobRecord) -> tuple[str, dict[str, float]]:
+        """For a job that is kept back: a sentence that names the limit and its use, and the numbers in it."""
+        owners = self._owners(job)
+        for owner in owners:
+            if (limit := self._limits[owner]).paused:
+                said = f": {limit.pause_reason.rstrip('.')}." if limit.pause_reason else "."
+                return f"{owner.title} is paused{said} Nothing of it starts until it is resumed.", {}
+        limited = [owner for owner in owners if self._limits[owner].gpus_running_max is not None]
+        if not limited:
+            return "", {}
+        owner = self._wider_than(job, owners) or min(limited, key=self._room)
+        most = self._limits[owner].gpus_running_max
+        assert most is not None
+        if job.spec.gpus > most:
+            text = f"{owner.title} may hold {most} GPUs at a time, fewer than the job needs; raise the quota or ask for fewer."
+            return text, {"gpus_running_max": most}
+        promised = sum(self._jobs[turn.job].spec.gpus for turn in self._through[owner])
+        held = self._used[owner] - promised
+        text = (
+            f"{owner.title} may hold {most} GPUs at a time: {held} are held and {promised} promised to other waiting jobs; "
+            "it may start when enough of them are given back."
+        )
+        return text, {"gpus_running_max": most, "gpus_running": held, "gpus_promised": promised}
+
+
+def _turn(job: JobRecord) -> Turn:
+    # It does not run, so its progress stands still and any instant will do.
+    remaining_s = expected_remaining_s(job, job.anchor_s)
+    if remaining_s is None:
+        remaining_s = job.attained_service_s(job.anchor_s) / job.spec.gpus
+    return Turn(-job.priority, job.submitted_at_s + PATIENCE * remaining_s, job.submitted_at_s, job.id)
