@@ -35,6 +35,9 @@ from service.ports_of_api import ApiPorts
 from service.settings import Settings, SettingsError
 from service.startup import StartError, bind, configured_shadow, exclusive, listen, open_current
 from service.telemetry import log
+from service.telemetry.http import MeasuredApp
+from service.telemetry.metrics import Metrics
+from service.telemetry.scrape import ScrapeCollector
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +79,7 @@ class Service:
     def __init__(self, settings: Settings, stack: ExitStack) -> None:
         self.settings = settings
         self.clock = WallClock()
+        self.metrics = Metrics()
         stack.enter_context(exclusive(settings.prepare_data_dir()))
         make_recorder(settings)
         configured_shadow(settings)
@@ -91,13 +95,17 @@ class Service:
         self.local: LocalExecutor | None = None
         executor = self._executor(stack, gpus)
         delete_files = self.local.prune if self.local is not None else None
-        ground = Ground(settings, self.clock, self.database, self.cluster, executor, delete_files)
+        ground = Ground(settings, self.clock, self.database, self.cluster, executor, delete_files, self.metrics)
         self.leading = Leading(ground, self.lease.token)
         self.scheduler = BackgroundScheduler(timezone="UTC")
-        api = ApiPorts(settings, self.clock, self.database, self.token, self.local, lambda: self.leading)
+        api = ApiPorts(settings, self.clock, self.database, self.token, self.local, self.metrics, lambda: self.leading)
+        self.metrics.registry.register(ScrapeCollector(api.readings()))
         self.server = uvicorn.Server(
             uvicorn.Config(
-                create_app(api.dependencies()), log_config=None, access_log=False, timeout_graceful_shutdown=5
+                MeasuredApp(create_app(api.dependencies()), self.metrics),
+                log_config=None,
+                access_log=False,
+                timeout_graceful_shutdown=5,
             )
         )
 

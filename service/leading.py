@@ -43,6 +43,8 @@ from service.tasks.polling import PolledExecutor
 from service.tasks.prune import DeleteFiles, prune
 from service.tasks.retrain import Trainer
 from service.telemetry import log
+from service.telemetry.metrics import Metrics, MetricsSink
+from service.telemetry.phases import MeasuredExecutor, MeasuredPolicy, MeasuredPredictor, MeasuredStore, Phases
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +77,7 @@ class Ground:
     cluster: Cluster
     executor: Executor
     delete_files: DeleteFiles | None
+    metrics: Metrics
 
 
 class Leading:
@@ -86,6 +89,7 @@ class Leading:
         self._settings = settings
         self._clock = ground.clock
         self._database = ground.database
+        self._phases = Phases(ground.metrics)
         self._stack = ExitStack()
         try:
             self._build(fencing_token)
@@ -112,6 +116,7 @@ class Leading:
             self._clock,
             self._scheduler,
             LoopSettings(settings.reschedule_period_s, settings.poll_period_s),
+            self._phases,
         )
         self.shadowing = Shadowing(shadow, self.loop, settings)
         self._forecasting = ForecastProcess()
@@ -166,12 +171,19 @@ class Leading:
     def _engine(self, watching: Sequence[WatchingPolicy], executor: Executor, fencing_token: int) -> Engine[Any]:
         """``watching``: the policy inside those who look on, each inside the next."""
         settings = self._settings
-        store = SqlStore(self._database, fencing_token=fencing_token)
-        sink = WatchingSink(log.LogSink(), watching)
+        phases = self._phases
+        store = MeasuredStore(SqlStore(self._database, fencing_token=fencing_token), phases)
+        sink = WatchingSink(MetricsSink(log.LogSink(), phases.metrics), watching)
         return Engine(
-            watching[-1],
+            MeasuredPolicy(watching[-1], phases),
             self._ground.cluster,
-            Ports(store, executor, self._clock, self.predictor, sink),
+            Ports(
+                store,
+                MeasuredExecutor(executor, phases),
+                self._clock,
+                MeasuredPredictor(self.predictor, phases),
+                sink,
+            ),
             Costs(settings.checkpoint_s, settings.restart_s),
             EngineSettings(
                 retry_backoff_s=settings.retry_backoff_s,

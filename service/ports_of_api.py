@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 from policies.model.ids import AttemptId, JobId, ServerIndex
@@ -14,7 +15,10 @@ from service.engine.ports import Clock
 from service.executors.local import LocalExecutor
 from service.leading import Leading
 from service.settings import Settings
+from service.tasks.model_records import run_outcomes
 from service.tasks.retrain import TrainingUnderWay, UnknownModel
+from service.telemetry.metrics import Metrics
+from service.telemetry.scrape import LoopNow, Readings, exposition, queue_now
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,7 @@ class ApiPorts:
     database: Database
     token: str
     local: LocalExecutor | None
+    metrics: Metrics
     lead: Callable[[], Leading]
 
     def dependencies(self) -> ApiDependencies:
@@ -58,6 +63,20 @@ class ApiPorts:
             contributions=lambda version, unit, vector: lead().explainer.contributions(version, unit, vector),
             wait_pass=lambda seen, timeout_s: lead().loop.wait_pass(seen, timeout_s),
             predictor_status=lambda: lead().predictor.status(),
+            metrics=lambda: exposition(self.metrics),
+        )
+
+    def readings(self) -> Readings:
+        """Where a scrape looks."""
+        lead = self.lead
+        return Readings(
+            now_s=self.clock.now_s,
+            loop=lambda: LoopNow(True, lead().loop.last_pass_at_s, lead().loop.cycle_number),
+            queue=lambda: lead().loop.read(queue_now),
+            predictor=lambda: lead().predictor.status(),
+            retrainings=lambda: run_outcomes(self.database),
+            migrated=self._migrated,
+            version=version("sooner"),
         )
 
     def _migrated(self) -> bool:

@@ -99,7 +99,8 @@ class ApiDependencies:
     seconds for a long queue. ``recorded`` are the cycles of which ``snapshot`` has one, newest first;
     ``snapshot_now`` is None for more than ``forecast_jobs_max`` unfinished jobs. ``shadow`` is None
     without a second policy, ``shadow_opinion`` also where that has nothing to say of a job. ``wait_pass`` returns how many
-    passes the loop has finished: as soon as they are more than the number given, or after so many seconds.
+    passes the loop has finished: as soon as they are more than the number given, or after so many seconds. ``metrics`` is
+    the text that a scraper reads.
     """
 
     settings: Settings
@@ -127,6 +128,7 @@ class ApiDependencies:
     contributions: Contribute
     wait_pass: Callable[[int, float], int]
     predictor_status: Callable[[], PredictorStatus]
+    metrics: Callable[[], bytes]
 
 
 async def _dependencies(request: Request) -> ApiDependencies:

@@ -6,9 +6,10 @@ APScheduler keeps the timers; the lock here makes cycles follow each other. Noth
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
@@ -22,6 +23,27 @@ RECONCILE_EVERY = 3
 """Periodic passes between two comparisons of what is desired with what the executor sees."""
 
 Answer = TypeVar("Answer")
+
+
+class PassWatch(Protocol):
+    """Who looks at the watch while a pass runs."""
+
+    def cycle(self) -> AbstractContextManager[None]:
+        """Around each pass."""
+
+    def passed(self, outcome: str) -> None:
+        """How it ended: ``committed``, ``idle``, ``failed`` (not committed) or ``broken`` (it raised)."""
+
+
+class NobodyWatches:
+    """Implements :class:`PassWatch`."""
+
+    def cycle(self) -> AbstractContextManager[None]:
+        """Nothing."""
+        return nullcontext()
+
+    def passed(self, outcome: str) -> None:
+        """Nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +64,14 @@ class SchedulerLoop:
         clock: Clock,
         scheduler: BackgroundScheduler,
         settings: LoopSettings,
+        watch: PassWatch | None = None,
     ) -> None:
         self._engine = engine
         self._executor = executor
         self._clock = clock
         self._scheduler = scheduler
         self._settings = settings
+        self._watch = watch or NobodyWatches()
         self._lock = threading.Lock()
         self._done = threading.Condition()
         self._passes_done = 0
@@ -116,15 +140,18 @@ class SchedulerLoop:
     def _pass_alone(self, reconcile: bool) -> None:
         with self._lock:
             try:
-                outcome = self._engine.cycle()
+                with self._watch.cycle():
+                    outcome = self._engine.cycle()
                 if reconcile:
                     self._engine.reconcile()
             except Exception:
                 # The next pass starts from the store: whatever broke here was not committed.
                 self.failures += 1
+                self._watch.passed("broken")
                 logger.exception("a scheduling pass failed; the world is loaded anew")
                 self._recover()
                 return
+            self._watch.passed("failed" if outcome.failed else "committed" if outcome.committed else "idle")
             self.cycle_number = outcome.number
             self.last_pass_at_s = self._clock.now_s()
             if outcome.failed:

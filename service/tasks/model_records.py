@@ -44,6 +44,14 @@ def open_run(database: Database, now_s: float, trigger: str) -> int:
         return int(session.connection().execute(statement, {"started_at_s": now_s, "detail": trigger}).scalar_one())
 
 
+def run_outcomes(database: Database) -> dict[str, int]:
+    """How many trainings have ended in which way."""
+    runs = table(TrainingRunRow)
+    counted = select(runs.c.outcome, func.count()).where(runs.c.outcome.is_not(None)).group_by(runs.c.outcome)
+    with database.reading() as session:
+        return {str(outcome): int(count) for outcome, count in session.connection().execute(counted)}
+
+
 def note_pid(database: Database, run: int, pid: int) -> None:
     """The process that is at work for a run."""
     _set_run(database, run, pid=pid)

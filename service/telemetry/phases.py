@@ -48,6 +48,10 @@ class Phases:
         with self.measured("total"):
             yield
 
+    def passed(self, outcome: str) -> None:
+        """How a pass ended."""
+        self.metrics.cycles.labels(outcome).inc()
+
 
 class MeasuredStore:
     """Implements :class:`service.engine.ports.Store` around another one."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from service.engine.engine import CycleOutcome
 from service.tasks.loop import LoopSettings, SchedulerLoop
 
 
@@ -19,7 +20,7 @@ class _Passes:
     def cycle(self) -> Any:
         if self.broken:
             raise RuntimeError("broken")
-        return SimpleNamespace(number=1, failed="", wake_at_s=None)
+        return CycleOutcome(1, committed=True, wake_at_s=None)
 
     def recover(self) -> None:
         self.recovered += 1
