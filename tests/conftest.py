@@ -1,5 +1,6 @@
 """Fixtures that several folders of tests share."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from service.db.migrate import upgrade
 from service.db.session import Database, open_database
+from tests.postgres import NoPostgres, PostgresServer
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +26,51 @@ def database(migrated_file: bytes, tmp_path: Path) -> Iterator[Database]:
     database = open_database(f"sqlite:///{tmp_path / 'sooner.db'}")
     yield database
     database.close()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server. Where there is none, what asks for it fails in CI and is skipped elsewhere."""
+    try:
+        server = PostgresServer()
+    except NoPostgres as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres: PostgresServer) -> str:
+    """The name of a migrated, empty database: copying it is faster than migrating for every test."""
+    name = postgres.create()
+    upgrade(postgres.url(name))
+    return name
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresServer, postgres_template: str) -> Iterator[str]:
+    """The URL of a migrated PostgreSQL database of its own for each test."""
+    with postgres.database(postgres_template) as url:
+        yield url
+
+
+@pytest.fixture
+def postgres_database(postgres_url: str) -> Iterator[Database]:
+    """A PostgreSQL database of its own for each test."""
+    database = open_database(postgres_url)
+    yield database
+    database.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def any_database(request: pytest.FixtureRequest) -> Database:
+    """A database of its own for each test, once of each kind."""
+    name = "database" if request.param == "sqlite" else "postgres_database"
+    found = request.getfixturevalue(name)
+    assert isinstance(found, Database)
+    return found
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

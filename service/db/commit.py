@@ -79,11 +79,14 @@ def apply_batch(connection: Connection, batch: CycleBatch) -> frozenset[JobId]:
 
 
 def _stale(connection: Connection, batch: CycleBatch) -> list[JobId]:
-    """Jobs whose row is not what the cycle started from. The rows are locked until the transaction ends."""
+    """Jobs whose row is not what the cycle started from. The rows are locked until the transaction ends.
+
+    Against changes alone: whoever inserts a request or a line of progress refers to the row, and need not wait for us.
+    """
     jobs = table(JobRow)
     versions: dict[int, int] = {}
     for part in chunks(sorted(batch.writes)):
-        statement = select(jobs.c.id, jobs.c.version).where(jobs.c.id.in_(part)).with_for_update()
+        statement = select(jobs.c.id, jobs.c.version).where(jobs.c.id.in_(part)).with_for_update(key_share=True)
         versions.update((number, version) for number, version in connection.execute(statement))
     return [job for job, write in batch.writes.items() if versions.get(job, -1) != write.expected_version]
 

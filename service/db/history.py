@@ -11,6 +11,7 @@ from policies.model.estimate import EndedJob
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from service.db.codec import decode, encode
+from service.db.dialects import take_turns
 from service.db.rows import OWN_HISTORY, label_values
 from service.db.session import Database
 from service.db.tables import HistoryRow, JobRow, table
@@ -34,6 +35,7 @@ def import_history(session: Session, source: str, past: Iterable[PastJob]) -> in
         raise ValueError(f"{source!r} is the history of the jobs that ran here")
     history = table(HistoryRow)
     connection = session.connection()
+    take_turns(connection, "history")
     rows = iter(past)
     added = 0
     while part := {job.key: job.label for job in islice(rows, _ROWS_PER_STATEMENT)}:

@@ -4,6 +4,7 @@ import secrets
 
 from sqlalchemy import insert, select
 
+from service.db.dialects import take_turns
 from service.db.session import Database
 from service.db.tables import PropertyRow, table
 
@@ -15,6 +16,7 @@ def database_id(database: Database) -> str:
     properties = table(PropertyRow)
     with database.writing() as session:
         connection = session.connection()
+        take_turns(connection, "identity")
         found = connection.execute(select(properties.c.value).where(properties.c.name == _NAME)).scalar()
         if found is None:
             found = secrets.token_hex(8)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 from sqlalchemy import insert, select, update
 from sqlmodel import Session
 
+from service.db.dialects import take_turns
 from service.db.session import Database
 from service.db.tables import LeaseRow, table
 
@@ -27,6 +28,8 @@ def acquire(database: Database, name: str, holder: str, duration_s: float) -> Le
     leases = table(LeaseRow)
     with database.writing() as session:
         connection = session.connection()
+        # A row that is not there yet cannot be locked: without this, two first holders would both insert it.
+        take_turns(connection, f"lease {name}")
         now_s = database.now_s(session)
         found = (
             connection.execute(select(leases).where(leases.c.name == name).with_for_update()).mappings().one_or_none()

@@ -8,6 +8,7 @@ from policies.lifecycle import ATTEMPT_OPEN
 from policies.model.cluster import Cluster, Server
 from policies.model.placement import Placement
 from service.db.codec import decode, encode
+from service.db.dialects import SERVERS_TURN, take_turns
 from service.db.rows import ServerOrigin, Values, server_values
 from service.db.session import Database
 from service.db.tables import AttemptRow, ServerRow, table
@@ -28,6 +29,7 @@ def enroll(database: Database, cluster: Cluster) -> Cluster:
     servers = table(ServerRow)
     with database.writing() as session:
         connection = session.connection()
+        take_turns(connection, SERVERS_TURN)
         stored = {row["name"]: row for row in connection.execute(select(servers)).mappings()}
         wanted = {server.name: server for server in cluster.servers}
         changed: list[Values] = []

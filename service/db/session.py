@@ -1,7 +1,8 @@
 """Opening the database: URL to engine, and the two kinds of transaction (reading, writing).
 
-All SQL that only one dialect understands lives in this module. Whoever reads gets a stable snapshot; whoever writes takes
-the write lock *first*, so a transaction never reads, waits and then fails because another one wrote in between.
+Whoever reads gets a stable snapshot. Whoever writes to SQLite takes the write lock *first*, so a transaction never reads,
+waits and then fails because another one wrote in between; writers to PostgreSQL run side by side. How the two differ, and
+why that is enough, is in :mod:`service.db.dialects`.
 """
 
 import json
@@ -14,17 +15,19 @@ from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import Engine, create_engine, make_url
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlmodel import Session
 
-BUSY_TIMEOUT_S = 10.0
-"""How long a writer waits for another one. Transactions here take milliseconds; ten seconds mean that something is stuck."""
+from service.db.dialects import BUSY_TIMEOUT_S, dialect_of, prepare_file
 
-_WRITES = "sooner_writes"
+_DRIVER = "postgresql+psycopg"
+
+_UNABLE = frozenset({"25006", "25P03"})
+"""PostgreSQL's codes for what is nobody's mistake but no OperationalError: a standby took over, a writer stood still too long."""
 
 
 class DatabaseUrlError(ValueError):
@@ -68,12 +71,16 @@ class _Turns:
 class Database:
     """An engine and its transactions. Safe to share between threads; every transaction gets its own connection.
 
-    The writers of one process take turns before they ask the database: SQLite lets those who find it locked try again at
-    random, and under a flood of submissions a scheduling cycle would then wait for ever.
+    The writers of one process to SQLite take turns before they ask the database: it lets those who find it locked try again
+    at random, and under a flood of submissions a scheduling cycle would then wait for ever.
+
+    Whatever keeps a transaction from being made (locked, full, unreachable, gone in the middle of it) leaves as
+    OperationalError. After one from the commit of a ``writing`` it is not known whether it was committed.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self._dialect = dialect_of(engine.url)
         self._writers = _Turns()
 
     @property
@@ -84,40 +91,60 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[Session]:
         """A snapshot for reading. Nothing is written at its end, whatever was added to the session."""
-        with Session(self.engine, expire_on_commit=False) as session:
+        with _unavailable(), Session(self.engine, expire_on_commit=False) as session:
+            session.connection(execution_options=self._dialect.reading())
             yield session
             session.rollback()
 
     @contextmanager
-    def writing(self) -> Iterator[Session]:
-        """A transaction that holds the write lock from its start: committed at the end, rolled back by an exception.
+    def writing(self, wait_s: float | None = None) -> Iterator[Session]:
+        """A transaction, committed at the end, rolled back by an exception.
 
-        Raises OperationalError if another one holds the lock for longer than :data:`BUSY_TIMEOUT_S`, as it would if this
-        were called inside another ``writing``.
+        On SQLite it holds the write lock from its start. Raises OperationalError if another one is in its way for longer
+        than ``wait_s`` (:data:`~service.db.dialects.BUSY_TIMEOUT_S`), as it would on SQLite if this were called inside
+        another ``writing``.
         """
+        patience_s = BUSY_TIMEOUT_S if wait_s is None else wait_s
         with ExitStack() as stack:
-            try:
-                stack.enter_context(self._writers.turn(BUSY_TIMEOUT_S))
-            except TimeoutError as error:
-                raise OperationalError("BEGIN", None, error) from error
+            stack.enter_context(_unavailable())
+            if self._dialect.one_writer:
+                stack.enter_context(self._turn(patience_s))
             session = stack.enter_context(Session(self.engine, expire_on_commit=False))
-            session.connection(execution_options={_WRITES: True})
+            session.connection(execution_options=self._dialect.writing(patience_s))
             yield session
             session.commit()
 
+    @contextmanager
+    def _turn(self, timeout_s: float) -> Iterator[None]:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self._writers.turn(timeout_s))
+            except TimeoutError as error:
+                raise OperationalError("BEGIN", None, error) from error
+            yield
+
     def now_s(self, session: Session) -> float:
         """The database's own clock, seconds since the Unix epoch: the one clock that all its users share."""
-        sqlite = self.engine.dialect.name == "sqlite"
-        statement = (
-            "SELECT (julianday('now') - 2440587.5) * 86400.0"
-            if sqlite
-            else "SELECT extract(epoch FROM clock_timestamp())"
-        )
-        return float(session.connection().execute(text(statement)).scalar_one())
+        return float(session.connection().execute(self._dialect.clock).scalar_one())
 
     def close(self) -> None:
         """Give back all connections."""
         self.engine.dispose()
+
+
+@contextmanager
+def _unavailable() -> Iterator[None]:
+    """Let every failure that is the database's and not ours leave as one kind of error."""
+    try:
+        yield
+    except PoolTimeoutError as error:
+        raise OperationalError("BEGIN", None, error) from error
+    except OperationalError:
+        raise
+    except DBAPIError as error:
+        if error.connection_invalidated or getattr(error.orig, "sqlstate", None) in _UNABLE:
+            raise OperationalError(error.statement, None, error.orig or error) from error
+        raise
 
 
 def open_database(url: str) -> Database:
@@ -147,6 +174,12 @@ def parse_url(url: str) -> URL:
         raise DatabaseUrlError(
             "the database URL is not of the form sqlite:////folder/file.db or postgresql://user:password@host/name"
         ) from None
+    if parsed.drivername in ("postgresql", "postgres"):
+        parsed = parsed.set(drivername=_DRIVER)
+    if parsed.get_backend_name() != "sqlite" and parsed.drivername != _DRIVER:
+        raise DatabaseUrlError(
+            f"no driver for the database URL {_shown(parsed)}: it begins with sqlite:/// or postgresql://"
+        )
     if parsed.get_backend_name() == "sqlite" and (parsed.database in (None, "", ":memory:") or parsed.query):
         raise DatabaseUrlError(
             f"the database URL {_shown(parsed)} names no plain file: the service's threads and a restart must see the same data"
@@ -174,7 +207,7 @@ def _create_file(path: Path) -> None:
         descriptor, drafted = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
         os.close(descriptor)
         with closing(sqlite3.connect(drafted)) as connection:
-            connection.execute("PRAGMA journal_mode = WAL")
+            prepare_file(connection)
         os.link(drafted, path)
     except FileExistsError:
         pass  # another process was faster, with the same result
@@ -189,33 +222,14 @@ def _create_file(path: Path) -> None:
 def _engine(url: URL) -> Engine:
     # A NaN in a document would be refused by other databases and read back by none: fail where it is made.
     dumps = partial(json.dumps, allow_nan=False, separators=(",", ":"))
-    sqlite = url.get_backend_name() == "sqlite"
-    options: dict[str, Any] = {"connect_args": {"timeout": BUSY_TIMEOUT_S}} if sqlite else {"pool_pre_ping": True}
+    dialect = dialect_of(url)
     try:
-        engine = create_engine(url, json_serializer=dumps, **options)
+        engine = create_engine(url, json_serializer=dumps, **dialect.engine_options())
     except (NoSuchModuleError, ImportError) as error:
-        raise DatabaseUrlError(f"no driver for the database URL {_shown(url)}: {_first_line(error)}") from error
-    if sqlite:
-        event.listen(engine, "connect", _sqlite_connected)
-        event.listen(engine, "begin", _sqlite_begin)
+        hint = "; install sooner[postgres]" if url.drivername == _DRIVER else ""
+        raise DatabaseUrlError(f"no driver for the database URL {_shown(url)}: {_first_line(error)}{hint}") from error
+    dialect.prepare(engine)
     return engine
-
-
-def _sqlite_connected(connection: Any, record: object) -> None:
-    # The driver would open transactions by itself, at the first write and without the lock; _sqlite_begin does it instead.
-    connection.isolation_level = None
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode = WAL")
-    # FULL, not NORMAL: in WAL mode NORMAL may lose the last commits at a power cut, and a job that was answered with 201
-    # must be there afterwards. The price is one fsync a commit, which a cycle or a submission can pay.
-    cursor.execute("PRAGMA synchronous = FULL")
-    cursor.execute("PRAGMA foreign_keys = ON")
-    cursor.close()
-
-
-def _sqlite_begin(connection: Connection) -> None:
-    writes = connection.get_execution_options().get(_WRITES, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
 def _shown(url: URL) -> str:

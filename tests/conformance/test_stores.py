@@ -65,7 +65,7 @@ class MemoryHarness:
 
 
 class SqlHarness:
-    """The store on a SQLite file."""
+    """The store on a database."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -100,9 +100,15 @@ class TestSqliteStore(StoreContract):
         return SqlHarness(database)
 
 
+class TestPostgresStore(StoreContract):
+    @pytest.fixture
+    def harness(self, postgres_database: Database) -> SqlHarness:
+        return SqlHarness(postgres_database)
+
+
 @pytest.fixture
-def sql(database: Database) -> SqlHarness:
-    return SqlHarness(database)
+def sql(any_database: Database) -> SqlHarness:
+    return SqlHarness(any_database)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, insert, select, text, update
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import IntegrityError, OperationalError, StatementError
 
 from policies.model.cluster import Cluster, Server
 from policies.model.estimate import EndedJob
@@ -20,6 +20,7 @@ from policies.model.ids import AttemptId, JobId, ServerIndex
 from policies.model.job import JobSpec
 from service.db import session as session_module
 from service.db.codec import CodecError
+from service.db.dialects import take_turns
 from service.db.history import PastJob, ended_jobs, import_history
 from service.db.leases import acquire, release, renew
 from service.db.progress import ProgressPoint, record_progress
@@ -50,6 +51,21 @@ from tests.conformance.store_suite import SPEC, Driver, ended, start
 DAY_S = 86_400.0
 
 
+@pytest.fixture
+def database(any_database: Database) -> Database:
+    """Everything here holds on SQLite and on PostgreSQL."""
+    return any_database
+
+
+@pytest.fixture
+def sqlite(migrated_file: bytes, tmp_path: Path) -> Iterator[Database]:
+    """What has a meaning on SQLite alone."""
+    (tmp_path / "sqlite.db").write_bytes(migrated_file)
+    database = open_database(f"sqlite:///{tmp_path / 'sqlite.db'}")
+    yield database
+    database.close()
+
+
 def _column(database: Database, row: type, name: str) -> list[object]:
     with database.reading() as session:
         return list(
@@ -65,18 +81,26 @@ def _submit(database: Database, count: int, now_s: float = 5.0) -> list[JobId]:
 # Transactions.
 
 
-def test_every_connection_is_durable_and_checks_references(database: Database) -> None:
-    with database.reading() as session:
+def test_every_sqlite_connection_is_durable(sqlite: Database) -> None:
+    with sqlite.reading() as session:
         pragmas = [
             session.connection().execute(text(f"PRAGMA {name}")).scalar()
             for name in ("journal_mode", "synchronous", "foreign_keys")
         ]
     assert pragmas == ["wal", 2, 1]
+
+
+def test_references_are_checked(database: Database) -> None:
     with pytest.raises(IntegrityError), database.writing() as session:
         record_progress(session, [ProgressPoint(AttemptId("99.1"), 1.0, 1.0)])
 
 
-def test_the_file_and_its_journals_are_the_owners_alone(database: Database, tmp_path: Path) -> None:
+def test_a_nan_is_refused_where_it_is_made(database: Database) -> None:
+    with pytest.raises((StatementError, ValueError), match="not JSON compliant"), database.writing() as session:
+        session.connection().execute(update(table(JobRow)).values(spec={"x": float("nan")}))
+
+
+def test_the_file_and_its_journals_are_the_owners_alone(tmp_path: Path) -> None:
     old = os.umask(0)
     try:
         fresh = open_database(f"sqlite:///{tmp_path / 'fresh.db'}")
@@ -104,7 +128,7 @@ def test_an_exception_rolls_back_and_a_reader_never_writes(database: Database) -
 
 
 def test_writers_queue_instead_of_failing(database: Database) -> None:
-    """Each reads, then writes: without the lock from the start, one of two such transactions must fail or lose a count."""
+    """Each reads, then writes: without a lock before it reads, one of two such transactions must fail or lose a count."""
     with database.writing() as session:
         session.add(LeaseRow(name="counter", holder="", token=0, expires_at_s=0.0))
     rounds, failures = 25, []
@@ -113,6 +137,7 @@ def test_writers_queue_instead_of_failing(database: Database) -> None:
         try:
             for _ in range(rounds):
                 with database.writing() as session:
+                    take_turns(session.connection(), "counter")
                     lease = session.get(LeaseRow, "counter")
                     assert lease is not None
                     lease.token += 1
@@ -128,17 +153,27 @@ def test_writers_queue_instead_of_failing(database: Database) -> None:
     assert _column(database, LeaseRow, "token") == [4 * rounds]
 
 
-def test_writers_are_served_in_the_order_in_which_they_came(database: Database) -> None:
+def test_a_lock_of_another_name_holds_nobody_up(postgres_database: Database) -> None:
+    """Two writers at a time, each inside the other's transaction."""
+    with postgres_database.writing() as one, postgres_database.writing() as two:
+        take_turns(one.connection(), "a")
+        take_turns(two.connection(), "b")
+        one.add(LeaseRow(name="a", holder="", token=0, expires_at_s=0.0))
+        two.add(LeaseRow(name="b", holder="", token=0, expires_at_s=0.0))
+    assert _column(postgres_database, LeaseRow, "name") == ["a", "b"]
+
+
+def test_writers_are_served_in_the_order_in_which_they_came(sqlite: Database) -> None:
     """Otherwise a flood of submissions keeps the scheduling cycle waiting for ever."""
     served: list[int] = []
 
     def write(number: int) -> None:
-        with database.writing():
+        with sqlite.writing():
             served.append(number)
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(12)]
-    waiting = database._writers._waiting
-    with database.writing():
+    waiting = sqlite._writers._waiting
+    with sqlite.writing():
         for number, thread in enumerate(threads, start=1):
             thread.start()
             deadline_s = time.monotonic() + 30.0
@@ -150,17 +185,17 @@ def test_writers_are_served_in_the_order_in_which_they_came(database: Database) 
 
 
 def test_a_writer_that_waits_too_long_gives_up_and_leaves_no_trace(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    sqlite: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_module, "BUSY_TIMEOUT_S", 0.01)
-    with database.writing():
-        with pytest.raises(OperationalError, match="writing for"), database.writing():
+    with sqlite.writing():
+        with pytest.raises(OperationalError, match="writing for"), sqlite.writing():
             pytest.fail("two writers at once")
         with pytest.raises(StoreUnavailable):
-            Driver(SqlStore(database)).commit()
-    with database.writing() as session:
+            Driver(SqlStore(sqlite)).commit()
+    with sqlite.writing() as session:
         session.add(LeaseRow(name="x", holder="h", token=1, expires_at_s=0.0))
-    assert _column(database, LeaseRow, "name") == ["x"]
+    assert _column(sqlite, LeaseRow, "name") == ["x"]
 
 
 def test_the_databases_clock_is_the_epochs(database: Database) -> None:
@@ -449,9 +484,9 @@ def test_a_crowded_curve_keeps_its_ends_and_its_shape(
     database.close()
 
 
-def test_a_page_of_history_is_found_by_index(database: Database) -> None:
+def test_a_page_of_history_is_found_by_index(sqlite: Database) -> None:
     """The training reads the newest rows of a table that only grows."""
-    with database.reading() as session:
+    with sqlite.reading() as session:
         history = table(HistoryRow)
         plan = session.connection().execute(
             text("EXPLAIN QUERY PLAN SELECT id FROM history ORDER BY ended_at_s DESC, id DESC LIMIT 10")

@@ -1,0 +1,202 @@
+"""What SQLite and PostgreSQL do differently: all SQL and all options that only one of them understands.
+
+**Isolation.** Readers get one snapshot for all their statements on both (SQLite in WAL mode; PostgreSQL's REPEATABLE READ, READ
+ONLY, which never fails for concurrency). Writers: on SQLite there is one at a time, from the first statement on. On PostgreSQL
+they run side by side under READ COMMITTED, because what two of them could disagree on is held by something stronger than a
+snapshot: rows of jobs have one writer (the leader, fenced by its token) and a version guard under a row lock, keys and names
+have unique constraints, and the few who read before they insert take a lock by name (:func:`take_turns`). SERIALIZABLE would
+buy nothing more and would abort cycles that are in nobody's way.
+"""
+
+import sqlite3
+import zlib
+from typing import Any, Protocol
+
+from sqlalchemy import Connection, Engine, TextClause, event, text
+from sqlalchemy.engine import URL
+
+BUSY_TIMEOUT_S = 10.0
+"""How long a writer waits for another one. Transactions here take milliseconds; ten seconds mean that something is stuck."""
+
+CONNECT_TIMEOUT_S = 5
+"""How long a PostgreSQL server may take to answer a new connection; on a network it takes milliseconds."""
+
+CONNECTIONS_MAX = 20
+"""Connections of one process to PostgreSQL. It admits 100 by default, and several servers share it; more do not write faster."""
+
+_STATEMENT_S = 300
+"""No statement runs for longer. The longest read is one of a whole table, at the start of a service or in a backup."""
+
+_WRITE_IDLE_S = 10
+"""A writer that says nothing for so long is ended by the server: its process stands still, and its locks hold up the others."""
+
+_WRITES = "sooner_writes"
+_WAIT_S = "sooner_wait_s"
+
+
+class Dialect(Protocol):
+    """One kind of database."""
+
+    one_writer: bool
+    """Whether there is one write lock, so that the writers of a process had better queue by themselves."""
+
+    clock: TextClause
+    """Selects the database's own clock, seconds since the Unix epoch."""
+
+    def engine_options(self) -> dict[str, Any]:
+        """Arguments of ``create_engine``."""
+
+    def prepare(self, engine: Engine) -> None:
+        """Set up every connection that the engine opens."""
+
+    def reading(self) -> dict[str, Any]:
+        """Execution options of a connection that gets one snapshot and writes nothing."""
+
+    def writing(self, wait_s: float) -> dict[str, Any]:
+        """Execution options of a connection that writes and waits so long for another one's lock."""
+
+
+class SqliteDialect:
+    """One file, one writer at a time, any number of readers beside it."""
+
+    one_writer = True
+    clock = text("SELECT (julianday('now') - 2440587.5) * 86400.0")
+
+    def engine_options(self) -> dict[str, Any]:
+        """Wait for a lock that another process holds."""
+        return {"connect_args": {"timeout": BUSY_TIMEOUT_S}}
+
+    def prepare(self, engine: Engine) -> None:
+        """WAL mode, durable commits, checked references, and transactions that begin when we say so."""
+        event.listen(engine, "connect", _sqlite_connected)
+        event.listen(engine, "begin", _sqlite_begin)
+
+    def reading(self) -> dict[str, Any]:
+        """A deferred transaction: its first read takes the snapshot."""
+        return {}
+
+    def writing(self, wait_s: float) -> dict[str, Any]:
+        """The write lock from the start."""
+        return {_WRITES: True, _WAIT_S: wait_s}
+
+
+class PostgresDialect:
+    """A server with many writers at a time."""
+
+    one_writer = False
+    clock = text("SELECT extract(epoch FROM clock_timestamp())")
+
+    def engine_options(self) -> dict[str, Any]:
+        """A small pool whose connections are tried before they are used, and noticed soon when their server is gone."""
+        return {
+            "pool_pre_ping": True,
+            "pool_size": CONNECTIONS_MAX // 2,
+            "max_overflow": CONNECTIONS_MAX - CONNECTIONS_MAX // 2,
+            "pool_timeout": BUSY_TIMEOUT_S,
+            "connect_args": {
+                "application_name": "sooner",
+                "connect_timeout": CONNECT_TIMEOUT_S,
+                "keepalives_idle": 5,
+                "keepalives_interval": 2,
+                "keepalives_count": 3,
+                "tcp_user_timeout": 10_000,
+            },
+        }
+
+    def prepare(self, engine: Engine) -> None:
+        """Time limits on every connection, tighter ones on writers."""
+        event.listen(engine, "connect", _postgres_connected)
+        event.listen(engine, "begin", _postgres_begin)
+
+    def reading(self) -> dict[str, Any]:
+        """One snapshot for all statements; it cannot fail for what others write."""
+        return {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+
+    def writing(self, wait_s: float) -> dict[str, Any]:
+        """Sees at each statement what is committed by then; rows that matter are locked and guarded."""
+        return {"isolation_level": "READ COMMITTED", _WRITES: True, _WAIT_S: wait_s}
+
+
+SERVERS_TURN = "servers"
+"""The turn of those who add servers: a name is there once, and positions follow each other."""
+
+_LOCKS = 0x536F6F6E << 32
+"""Our range of advisory locks ("Soon"), apart from those of other programs in the same database."""
+
+
+def dialect_of(url: URL) -> Dialect:
+    """The kind of database that a URL names."""
+    return SqliteDialect() if url.get_backend_name() == "sqlite" else PostgresDialect()
+
+
+def take_turns(connection: Connection, name: str) -> None:
+    """Make the writing transactions that name the same turn follow each other, in every process; held until this one ends.
+
+    For those who look whether something is there before they insert it. On SQLite every writer does so anyway.
+    """
+    if connection.dialect.name == "postgresql":
+        # Two names with one checksum would only wait for each other. The server frees the lock however the transaction ends.
+        number = _LOCKS + zlib.crc32(name.encode())
+        connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": number})
+
+
+def prepare_file(connection: sqlite3.Connection) -> None:
+    """What a new SQLite file is given before anybody sees it."""
+    connection.execute("PRAGMA journal_mode = WAL")
+
+
+def _sqlite_connected(connection: Any, record: object) -> None:
+    # The driver would open transactions by itself, at the first write and without the lock; _sqlite_begin does it instead.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode = WAL")
+    # FULL, not NORMAL: in WAL mode NORMAL may lose the last commits at a power cut, and a job that was answered with 201
+    # must be there afterwards. The price is one fsync a commit, which a cycle or a submission can pay.
+    cursor.execute("PRAGMA synchronous = FULL")
+    cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.close()
+
+
+def _sqlite_begin(connection: Connection) -> None:
+    options = connection.get_execution_options()
+    if not options.get(_WRITES, False):
+        connection.exec_driver_sql("BEGIN")
+        return
+    wait_s = options[_WAIT_S]
+    if wait_s == BUSY_TIMEOUT_S:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        return
+    connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(wait_s * 1000)}")
+    try:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    finally:
+        connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
+
+
+def _postgres_connected(connection: Any, record: object) -> None:
+    # Not as a connection option: a pooler between us and the server refuses those.
+    autocommit, connection.autocommit = connection.autocommit, True
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT set_config('lock_timeout', %s, false), set_config('statement_timeout', %s, false),"
+            " set_config('idle_in_transaction_session_timeout', %s, false), set_config('timezone', 'UTC', false)",
+            (_milliseconds(BUSY_TIMEOUT_S), _milliseconds(_STATEMENT_S), _milliseconds(_STATEMENT_S)),
+        )
+    connection.autocommit = autocommit
+
+
+def _postgres_begin(connection: Connection) -> None:
+    options = connection.get_execution_options()
+    if not options.get(_WRITES, False):
+        return
+    wait_s = options[_WAIT_S]
+    limits = {"idle_in_transaction_session_timeout": _milliseconds(_WRITE_IDLE_S)}
+    if wait_s != BUSY_TIMEOUT_S:
+        # Who is patient has long work to do as well: a migration of a large table, a restore.
+        limits = {"lock_timeout": _milliseconds(wait_s), "statement_timeout": "0"}
+    parts = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in limits.items())
+    connection.exec_driver_sql(f"SELECT {parts}")
+
+
+def _milliseconds(duration_s: float) -> str:
+    return f"{int(duration_s * 1000)}ms"
