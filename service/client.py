@@ -28,6 +28,7 @@ from service.client_documents import (
     TrainingRun,
 )
 from service.client_prediction_documents import PredictionDetails, Predictor
+from service.client_request_documents import ArrayAccepted, JobArray
 from service.client_transport import ApiError, ClientError, Transport, Unreachable
 
 __all__ = ["TERMINAL_STATES", "UNFINISHED_STATES", "ApiError", "Client", "ClientError", "LogChunk", "Unreachable"]
@@ -71,10 +72,11 @@ class Client(Transport):
         user: str | None = None,
         project: str | None = None,
         name: str | None = None,
+        array: int | None = None,
         limit: int | None = None,
     ) -> list[Job]:
         """Jobs, newest first; all pages, or at most ``limit`` jobs."""
-        filters = {"state": list(states), "user": user, "project": project, "name": name}
+        filters = {"state": list(states), "user": user, "project": project, "name": name, "array": array}
         return list(self._pages("/v1/jobs", filters, limit))
 
     def job(self, job_id: int) -> Job:
@@ -118,6 +120,31 @@ class Client(Transport):
     def release(self, job_id: int) -> Accepted:
         """Let a held job compete again."""
         return self._accepted("POST", f"/v1/jobs/{job_id}/release")
+
+    def array(self, array_id: int) -> JobArray:
+        """A job array: how many of its elements are in which state."""
+        found: JobArray = self._json("GET", f"/v1/arrays/{array_id}")
+        return found
+
+    def cancel_array(self, array_id: int) -> ArrayAccepted:
+        """Ask for the end of every element that has not ended."""
+        return self._accepted_of_array("POST", f"/v1/arrays/{array_id}/cancel")
+
+    def hold_array(self, array_id: int, *, preempt: bool = False) -> ArrayAccepted:
+        """Keep every element from starting; with ``preempt`` also stop their attempts."""
+        return self._accepted_of_array("POST", f"/v1/arrays/{array_id}/hold", {"preempt": preempt})
+
+    def release_array(self, array_id: int) -> ArrayAccepted:
+        """Let the held elements compete again."""
+        return self._accepted_of_array("POST", f"/v1/arrays/{array_id}/release")
+
+    def set_array_priority(self, array_id: int, priority: int) -> ArrayAccepted:
+        """Change the priority of every element that has not ended."""
+        return self._accepted_of_array("PUT", f"/v1/arrays/{array_id}/priority", {"priority": priority})
+
+    def _accepted_of_array(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> ArrayAccepted:
+        found: ArrayAccepted = self._json(method, path, body=body)
+        return found
 
     def set_priority(self, job_id: int, priority: int) -> Accepted:
         """Change a job's priority; larger comes first."""
@@ -201,6 +228,19 @@ class Client(Transport):
         """One model with its metrics."""
         found: Model = self._json("GET", f"/v1/models/{_segment(model_id)}")
         return found
+
+    def metrics(self) -> str:
+        """Counters and gauges in Prometheus' text format."""
+        return self._request("GET", "/metrics").text
+
+    def readiness(self) -> dict[str, Any]:
+        """Whether the service is ready, and what it lacks if it is not."""
+        try:
+            return dict(self._json("GET", "/readyz"))
+        except ApiError as error:
+            if "ready" not in error.problem:
+                raise
+            return error.problem
 
     def predictor(self) -> Predictor:
         """What predicts now, and how far it is trusted."""

@@ -72,6 +72,8 @@ class Job(TypedDict):
     eta_reason: str | None
     servers: list[str]
     exit_code: int | None
+    array_id: int | None
+    array_index: int | None
     links: dict[str, str]
 
 

@@ -10,6 +10,7 @@ from service.api.authenticate import Authenticator
 from service.api.deps import ApiDependencies
 from service.api.idempotency import Keys
 from service.api.routers import (
+    arrays,
     attempts,
     cluster,
     cycles,
@@ -18,6 +19,7 @@ from service.api.routers import (
     job_details,
     jobs,
     learning,
+    metrics,
     shadow,
     simulations,
 )
@@ -44,7 +46,20 @@ def create_app(dependencies: ApiDependencies) -> FastAPI:
     app.state.idempotency_keys = Keys(
         dependencies.database, dependencies.now_s, dependencies.settings.idempotency_kept_s
     )
-    for module in (jobs, job_details, forecast, attempts, cluster, learning, cycles, shadow, simulations, health):
+    for module in (
+        jobs,
+        job_details,
+        arrays,
+        forecast,
+        attempts,
+        cluster,
+        learning,
+        cycles,
+        shadow,
+        simulations,
+        metrics,
+        health,
+    ):
         app.include_router(module.routes)
     problems.install(app)
     app.add_middleware(Door, settings=dependencies.settings)
@@ -87,7 +102,11 @@ def _ours(document: dict[str, Any]) -> dict[str, Any]:
     schemas.update(problem.pop("$defs"))
     schemas["ProblemDocument"] = problem
     components["securitySchemes"] = {
-        "token": {"type": "http", "scheme": "bearer", "description": "An API key, or the file 'token' in the data folder."},
+        "token": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "An API key, or the file 'token' in the data folder.",
+        },
         "attemptToken": {"type": "http", "scheme": "bearer", "description": "SOONER_PROGRESS_TOKEN of an attempt."},
     }
     document["security"] = [{"token": []}]

@@ -119,6 +119,8 @@ class JobDocument(BaseModel):
     eta_reason: str | None = Field(description="Why there is no ETA.")
     servers: list[str] = Field(description="Where it holds GPUs now.")
     exit_code: int | None
+    array_id: int | None = Field(description="The job array that it is an element of: the id of the array's first job.")
+    array_index: int | None
     links: JobLinks
 
 
@@ -188,6 +190,22 @@ class AcceptedDocument(BaseModel):
     accepted: str
     job_id: int | None = None
     server: str | None = None
+
+
+class ArrayDocument(BaseModel):
+    """A job array: how many of its elements are in which state."""
+
+    array_id: int
+    jobs: int
+    states: dict[JobState, int] = Field(description="Elements by state; states without an element are left out.")
+
+
+class ArrayAcceptedDocument(BaseModel):
+    """A request about the elements of an array that had not ended, ``jobs`` of them; the next cycle acts on it."""
+
+    accepted: str
+    array_id: int
+    jobs: int
 
 
 def prediction_document(row: Row[Any]) -> PredictionDocument:
@@ -264,6 +282,8 @@ def job_document(summary: JobSummary) -> JobDocument:
         eta_reason=None if ended or finish is not None else ETA_REASON,
         servers=list(summary.servers),
         exit_code=row.exit_code,
+        array_id=row.array_id,
+        array_index=row.array_index,
         links=JobLinks(
             self=here,
             explanation=f"{here}/explanation",

@@ -5,10 +5,11 @@ Knows no database; which jobs exist (``after``) is checked where the jobs are in
 """
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 
 from policies.model.cluster import Cluster
 from policies.model.ids import JobId
-from policies.model.job import JobSpec, Launch, PreemptionSignal
+from policies.model.job import ArrayPlace, JobSpec, Launch, PreemptionSignal
 from policies.placement.choose import fits_empty
 from service.api.graphs import Faults, shape_of
 from service.api.problems import Fault, Problem, ProblemType, json_pointer
@@ -41,11 +42,35 @@ def parse_submission(body: JobBody | JobsBody, settings: Settings, cluster: Clus
     if isinstance(body, JobBody):
         placed: list[_Placed] = [((), body)]
     else:
-        if len(body.jobs) > settings.jobs_per_request_max:
-            detail = f"At most {settings.jobs_per_request_max} jobs (setting jobs_per_request_max)"
-            raise Problem(ProblemType.INVALID_BODY, faults=[Fault(detail, pointer="/jobs")])
         placed = [(("jobs", index), job) for index, job in enumerate(body.jobs)]
+    _check_number(placed, settings.jobs_per_request_max)
     return _parse_all(placed, settings, cluster)
+
+
+def is_single(body: JobBody | JobsBody) -> bool:
+    """Whether the submission is one job, and so answered with it alone and not with a list."""
+    return isinstance(body, JobBody) and body.array is None
+
+
+def where_from(body: JobBody | JobsBody) -> list[tuple[str | int, ...]]:
+    """For each job of a submission, elements of arrays included, the place in the request where it was asked for."""
+    if isinstance(body, JobBody):
+        return [()] * _elements(body)
+    return [("jobs", index) for index, job in enumerate(body.jobs) for _ in range(_elements(job))]
+
+
+def _elements(body: JobBody) -> int:
+    return 1 if body.array is None else len(body.array.elements)
+
+
+def _check_number(placed: Sequence[_Placed], most: int) -> None:
+    """422 for more jobs than a request may bring, each element of an array counted."""
+    if sum(_elements(body) for _, body in placed) <= most:
+        return
+    # The one array that is too large by itself, else all jobs together.
+    large = next(((*base, "array") for base, body in placed if _elements(body) > most), ("jobs",))
+    detail = f"At most {most} jobs in one request, elements of arrays included (setting jobs_per_request_max)"
+    raise Problem(ProblemType.INVALID_BODY, faults=[Fault(detail, pointer=json_pointer(large))])
 
 
 def _parse_all(placed: Sequence[_Placed], settings: Settings, cluster: Cluster) -> list[JobSpec]:
@@ -59,7 +84,7 @@ def _parse_all(placed: Sequence[_Placed], settings: Settings, cluster: Cluster) 
         broken.extend(faults.found)
         if spec is None:
             continue
-        specs.append(spec)
+        specs += _array_of(spec, body)
         refusal = fit.refusal(spec)
         if refusal is not None:
             detail, key = refusal
@@ -107,6 +132,14 @@ def _parse_job(body: JobBody, settings: Settings, cluster: Cluster, faults: Faul
         preemption=PreemptionSignal(wish.signal, wish.grace_s) if wish is not None else None,
         launch=Launch(body.launch),
     )
+
+
+def _array_of(spec: JobSpec, body: JobBody) -> list[JobSpec]:
+    """The job, or the elements of its array, which share all but their index."""
+    if body.array is None:
+        return [spec]
+    elements = body.array.elements
+    return [replace(spec, array=ArrayPlace(index, len(elements))) for index in elements]
 
 
 def _check_command(body: JobBody, faults: Faults) -> None:

@@ -4,6 +4,7 @@ Only what one value says of itself is checked here; what values say of each othe
 Limits that an operator sets (body size, layers, jobs a request) are checked where the settings are known.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, RootModel, Tag, model_validator
@@ -31,6 +32,8 @@ ARGUMENTS_MAX = 4_096
 ENV_MAX = 1_024
 LABELS_MAX = 64
 AFTER_MAX = 1_000
+ELEMENTS_MAX = 100_000
+"""As many as the setting jobs_per_request_max can allow."""
 
 _NO_CONTROLS = r"^[^\x00-\x1f\x7f]*$"
 _NO_NUL = r"^[^\x00]*$"
@@ -46,6 +49,7 @@ Bytes = Annotated[int, Field(ge=0, le=BYTES_MAX)]
 JobNumber = Annotated[int, Field(ge=1, le=ID_MAX)]
 Gpus = Annotated[int, Field(ge=1, le=GPUS_MAX)]
 Degree = Annotated[int, Field(ge=1, le=GPUS_MAX)]
+ElementIndex = Annotated[int, Field(ge=0, le=ID_MAX)]
 Priority = Annotated[int, Field(ge=-PRIORITY_MAX, le=PRIORITY_MAX)]
 
 
@@ -125,6 +129,30 @@ class PreemptionBody(Body):
     grace_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
 
 
+class ArrayBody(Body):
+    """One job becomes many that differ in their index: ``count`` of them with the indices 0, 1, ..., or those given."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"count": 100}, {"indices": [3, 17, 20]}]})
+
+    count: Annotated[int, Field(ge=1, le=ELEMENTS_MAX)] | None = None
+    indices: Annotated[list[ElementIndex], Field(min_length=1, max_length=ELEMENTS_MAX)] | None = Field(
+        default=None, description="Each once, in any order."
+    )
+
+    @property
+    def elements(self) -> Sequence[int]:
+        """The indices of the array's elements."""
+        return range(self.count) if self.count is not None else self.indices or ()
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.count is None) == (self.indices is None):
+            raise ValueError("give either 'count' or 'indices'")
+        if self.indices is not None and len(set(self.indices)) < len(self.indices):
+            raise ValueError("an index is given twice")
+        return self
+
+
 class JobBody(Body):
     """A job to submit."""
 
@@ -164,6 +192,7 @@ class JobBody(Body):
     )
     preemption: PreemptionBody | None = None
     launch: Literal["server", "gpu"] = "server"
+    array: ArrayBody | None = Field(default=None, description="Submit it many times, once for each index.")
 
 
 class JobsBody(Body):

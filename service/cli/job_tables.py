@@ -89,6 +89,7 @@ JOBS = Table[Job](
     ),
     key=lambda job: str(job["id"]),
     hidden=(
+        Column("ARRAY", lambda job: "" if job["array_id"] is None else f"{job['array_id']}[{job['array_index']}]"),
         Column("PROJECT", lambda job: job["project"] or "", long=True),
         Column("PRIORITY", lambda job: str(job["priority"]), right=True),
         Column("INTERVAL", interval, right=True),

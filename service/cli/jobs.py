@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated
 
@@ -27,10 +28,11 @@ from service.cli.output import (
     style,
 )
 from service.cli.prediction_lines import prediction_lines
-from service.cli.selectors import JobArgument, SelectorArgument, select, select_one
+from service.cli.selectors import Elements, JobArgument, SelectorArgument, numbers_of, parts_of, select, select_one
 from service.client import TERMINAL_STATES, UNFINISHED_STATES, ApiError, Client
 from service.client_documents import Accepted, Attempt, Event, Explanation, Job
 from service.client_prediction_documents import PredictionDetails
+from service.client_request_documents import ArrayAccepted
 
 app = typer.Typer(help="Submit, look at and steer jobs.", no_args_is_help=True)
 
@@ -283,7 +285,7 @@ def _follow(client: Client, job_id: int) -> None:
 @app.command("cancel")
 def cancel_command(jobs: SelectorArgument, as_json: JsonFlag = False) -> None:
     """End jobs; all means all unfinished ones."""
-    _act(jobs, as_json, lambda client, job_id: client.cancel(job_id))
+    _act(jobs, as_json, Client.cancel, Client.cancel_array)
 
 
 @app.command("hold")
@@ -293,13 +295,13 @@ def hold_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Keep jobs from starting until they are released."""
-    _act(jobs, as_json, lambda client, job_id: client.hold(job_id, preempt=preempt))
+    _act(jobs, as_json, partial(Client.hold, preempt=preempt), partial(Client.hold_array, preempt=preempt))
 
 
 @app.command("release")
 def release_command(jobs: SelectorArgument, as_json: JsonFlag = False) -> None:
     """Let held jobs compete again."""
-    _act(jobs, as_json, lambda client, job_id: client.release(job_id))
+    _act(jobs, as_json, Client.release, Client.release_array)
 
 
 @app.command("priority")
@@ -309,19 +311,43 @@ def priority_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Change the priority of jobs."""
-    _act(jobs, as_json, lambda client, job_id: client.set_priority(job_id, value))
+    _act(
+        jobs,
+        as_json,
+        lambda client, job_id: client.set_priority(job_id, value),
+        lambda client, array_id: client.set_array_priority(array_id, value),
+    )
 
 
-def _act(texts: Sequence[str], as_json: bool, action: Callable[[Client, int], Accepted]) -> None:
-    """One request a job, in order; the first refusal ends it, and what was accepted before is said."""
-    done: list[Accepted] = []
+def _act(
+    texts: Sequence[str],
+    as_json: bool,
+    on_job: Callable[[Client, int], Accepted],
+    on_array: Callable[[Client, int], ArrayAccepted],
+) -> None:
+    """One request a job or a whole array, in order; the first refusal ends it, and what was accepted before is said."""
+    done: list[Accepted | ArrayAccepted] = []
     with connect() as client:
-        ids = select(client, texts, unfinished=True)
+        targets: dict[int | Elements, None] = {}
+        for part in parts_of(texts):
+            if isinstance(part, Elements) and part.indices is None:
+                targets[part] = None
+            else:
+                targets |= dict.fromkeys(numbers_of(client, [part], unfinished=True))
         try:
-            for job_id in ids:
-                done.append(action(client, job_id))
-                if not as_json:
-                    typer.echo(printable(f"job {job_id}: {done[-1]['accepted']} accepted"))
+            for target in targets:
+                if isinstance(target, Elements):
+                    of_array = on_array(client, target.array)
+                    done.append(of_array)
+                    _tell(f"array {target.array}: {of_array['accepted']} accepted for {of_array['jobs']} jobs", as_json)
+                else:
+                    done.append(on_job(client, target))
+                    _tell(f"job {target}: {done[-1]['accepted']} accepted", as_json)
         finally:
             if as_json:
                 print_json({"schema": "sooner.accepted/1", "accepted": done})
+
+
+def _tell(line: str, as_json: bool) -> None:
+    if not as_json:
+        typer.echo(printable(line))

@@ -18,7 +18,7 @@ from service.cli.forecast import show_plans
 from service.cli.job_tables import JOBS
 from service.cli.jobs import jobs_answer
 from service.cli.output import ColumnsOption, JsonFlag, QuietFlag, Style, pause, printable, show, style
-from service.cli.selectors import SelectorArgument, select
+from service.cli.selectors import SelectorArgument, SelectorError, parse_indices, select
 from service.client import TERMINAL_STATES, UNFINISHED_STATES, Client
 from service.client_documents import Job
 
@@ -68,6 +68,10 @@ def submit_command(
         str | None, typer.Option("--after", metavar="JOBS", help="Start when these have succeeded.")
     ] = None,
     label: Annotated[list[str] | None, typer.Option("--label", metavar="NAME=VALUE", help="Repeatable.")] = None,
+    array: Annotated[
+        str | None,
+        typer.Option("--array", metavar="INDICES", help="Once for each of these indices: 0-99, or 1,5,20-30."),
+    ] = None,
     launch: Annotated[str | None, typer.Option("--launch", help="server (once a server) or gpu (once a GPU).")] = None,
     hold: Annotated[bool, typer.Option("--hold", help="Do not start it before it is released.")] = False,
     dry_run: Annotated[
@@ -99,6 +103,7 @@ def submit_command(
         "env": _pairs("--env", env),
         "labels": _pairs("--label", label),
         "preemption": _preemption(signal, grace_s),
+        "array": _array(array),
         "hold": True if hold else None,
     }
     options = {key: value for key, value in given.items() if value is not None}
@@ -274,6 +279,15 @@ def _pairs(option: str, texts: Sequence[str] | None) -> dict[str, str] | None:
             fail(f"{option} {text!r} is not NAME=VALUE")
         found[name] = value
     return found
+
+
+def _array(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        return {"indices": parse_indices(text)}
+    except SelectorError:
+        fail(f"--array {text!r} lists no indices; write 0-99, or 1,5,20-30")
 
 
 def _preemption(signal: str | None, grace_s: float | None) -> dict[str, Any] | None:

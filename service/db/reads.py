@@ -57,6 +57,8 @@ _JOB_COLUMNS: tuple[Column[Any], ...] = tuple(
         "iterations",
         "reports_iterations",
         "exit_code",
+        "array_id",
+        "array_index",
     )
 )
 
@@ -99,6 +101,7 @@ class JobFilter:
     user: str | None = None
     project: str | None = None
     name: str | None = None
+    array: int | None = None
 
 
 def job(connection: Connection, job_id: int) -> JobSummary | None:
@@ -136,11 +139,19 @@ def _ids_in_state(wanted: JobFilter, state: JobState | None, before_id: int | No
     statement = select(_JOBS.c.id).order_by(_JOBS.c.id.desc()).limit(limit)
     if before_id is not None:
         statement = statement.where(_JOBS.c.id < before_id)
-    equal = {"name": wanted.name, "user": wanted.user, "project": wanted.project, "state": state}
+    equal = {
+        "array_id": wanted.array,
+        "name": wanted.name,
+        "user": wanted.user,
+        "project": wanted.project,
+        "state": state,
+    }
     given = {column: value for column, value in equal.items() if value is not None}
-    # Unfinished jobs are few, however long the history; otherwise a name narrows most. Only that column may choose the
-    # index: without statistics a database guesses, and a user with a million ended jobs shows when it guesses wrong.
-    leading = "state" if state is not None and state not in TERMINAL else next(iter(given), None)
+    # An array has few elements, and unfinished jobs are few, however long the history; otherwise a name narrows most. Only
+    # that column may choose the index: without statistics a database guesses, and a user with a million ended jobs shows
+    # when it guesses wrong.
+    few = state is not None and state not in TERMINAL and wanted.array is None
+    leading = "state" if few else next(iter(given), None)
     for column, value in given.items():
         plain = _JOBS.c[column]
         statement = statement.where((plain if column == leading else func.coalesce(plain, plain)) == value)
@@ -202,6 +213,18 @@ def existing_jobs(connection: Connection, job_ids: Collection[int]) -> set[int]:
     for part in chunks(sorted(job_ids)):
         known.update(connection.execute(select(_JOBS.c.id).where(_JOBS.c.id.in_(part))).scalars())
     return known
+
+
+def unfinished_elements(connection: Connection, array_id: int) -> list[int] | None:
+    """The elements of an array that have not ended, in ascending id; None where there is no such array."""
+    found = connection.execute(select(_JOBS.c.id, _JOBS.c.state).where(_JOBS.c.array_id == array_id)).all()
+    return sorted(row.id for row in found if JobState(row.state) not in TERMINAL) if found else None
+
+
+def element_states(connection: Connection, array_id: int) -> Mapping[JobState, int]:
+    """How many elements of an array are in each state, of those that occur; empty where there is no such array."""
+    counted = select(_JOBS.c.state, func.count()).where(_JOBS.c.array_id == array_id).group_by(_JOBS.c.state)
+    return {JobState(state): number for state, number in connection.execute(counted)}
 
 
 def taken_in(connection: Connection, job_ids: Collection[int]) -> bool:

@@ -47,6 +47,8 @@ def test_a_job_goes_in_and_is_shown_as_it_was_asked_for(client: Client, world: W
         "eta": None,
         "servers": [],
         "exit_code": None,
+        "array_id": None,
+        "array_index": None,
     }
     assert {key: body[key] for key in expected} == expected
     assert body["reason_sentence"] == "Held by a user; release it to let it compete."

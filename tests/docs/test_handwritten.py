@@ -10,7 +10,7 @@ from docs.generate import cli
 from policies.catalogue import GPUS, MODELS
 from policies.model.cluster import Server
 from policies.model.ids import JobId, ServerIndex, attempt_id
-from policies.model.job import JobSpec
+from policies.model.job import ArrayPlace, JobSpec
 from policies.model.job import Launch as LaunchMode
 from policies.model.placement import ServerShare, place
 from policies.model.reasons import Reason
@@ -86,7 +86,7 @@ def test_result_keys_and_columns() -> None:
 @pytest.mark.parametrize("mode", LaunchMode)
 def test_variables_of_a_training_program(mode: LaunchMode, tmp_path: Path) -> None:
     site = Site(tmp_path, {"PATH": "/bin", "SECRET": "no"}, 1.0, 1, 1.0, "http://127.0.0.1/{attempt}", None)
-    spec = JobSpec("a", "u", 2, command=("true",), launch=mode)
+    spec = JobSpec("a", "u", 2, command=("true",), launch=mode, array=ArrayPlace(3, 5, JobId(1)))
     placement = place([ServerShare(ServerIndex(0), 2)])
     launch = Launch(attempt_id(JobId(1), 1), JobId(1), 1, spec, placement, ((0, 1),), 0)
     plan = build_plan(launch, site, "token", 29500)

@@ -429,3 +429,53 @@ def test_names_cannot_steer_the_terminal(cli: CliWorld, monkeypatch: pytest.Monk
     shown["name"] = "a\x1b[31mb\nc"
     monkeypatch.setattr(Client, "jobs", lambda self, **filters: [shown])
     assert "a?[31mb?c" in cli.run("q").stdout
+
+
+def submit_array(cli: CliWorld) -> list[int]:
+    done = cli.run("job", "submit", "--name", "a", "--array", "0-2,9", "--quiet", "--", "python", "a.py")
+    assert done.exit_code == 0, done.stderr
+    return [int(line) for line in done.stdout.split()]
+
+
+def test_an_array_is_submitted_named_by_elements_and_acted_on_in_one_request(cli: CliWorld) -> None:
+    cli.submit()
+    ids = submit_array(cli)
+    assert ids == [2, 3, 4, 5]
+    assert cli.run("q", "-o", "job,array").stdout.split()[2:] == [
+        "1",
+        "2",
+        "2[0]",
+        "3",
+        "2[1]",
+        "4",
+        "2[2]",
+        "5",
+        "2[9]",
+    ]
+    assert cli.run("job", "show", "2[9,1]", "-q").stdout.split() == ["5", "3"]
+    assert cli.run("job", "show", "2[*]", "-q").stdout.split() == ["2", "3", "4", "5"]
+    set_job(cli, 3, state="failed", finished_at_s=1.0)
+    done = cli.run("job", "cancel", "2[*],1,1")
+    assert done.stdout == "array 2: cancel accepted for 3 jobs\njob 1: cancel accepted\n"
+    done = cli.run("job", "priority", "2[0,2]", "--set", "4", "--json")
+    assert [each["job_id"] for each in json.loads(done.stdout)["accepted"]] == [2, 4]
+    kinds = [(fact.kind.value, fact.job) for fact in cli.world.store.pending_facts(100)][5:]
+    assert kinds == [*(("cancel", number) for number in (2, 4, 5, 1)), ("priority", 2), ("priority", 4)]
+
+
+@pytest.mark.parametrize(
+    ("selector", "words"), [("2[3]", "no element 3"), ("1[*]", "no job array 1"), ("2[", "names no jobs")]
+)
+def test_an_element_that_is_not_there_is_said(cli: CliWorld, selector: str, words: str) -> None:
+    cli.submit()
+    submit_array(cli)
+    for command in ("show", "explain"):
+        failed = cli.run("job", command, selector)
+        assert failed.exit_code in (1, 2)
+        assert words in failed.stderr
+
+
+def test_indices_that_are_none_are_refused_before_anything_is_sent(cli: CliWorld) -> None:
+    refused = cli.run("job", "submit", "--name", "a", "--array", "9-0", "--", "true")
+    assert refused.exit_code == 2
+    assert "--array '9-0' lists no indices" in refused.stderr

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 import service.client as module
-from service import client_documents, client_prediction_documents, client_transport
+from service import client_documents, client_prediction_documents, client_request_documents, client_transport
 from service.api import (
     documents,
     explanation_documents,
@@ -49,6 +49,8 @@ def answering(handler: Any) -> Client:
     [
         (client_documents.Prediction, documents.PredictionDocument),
         (client_documents.Job, documents.JobDocument),
+        (client_request_documents.JobArray, documents.ArrayDocument),
+        (client_request_documents.ArrayAccepted, documents.ArrayAcceptedDocument),
         (client_documents.Share, documents.ShareDocument),
         (client_documents.Attempt, documents.AttemptDocument),
         (client_documents.Event, documents.EventDocument),

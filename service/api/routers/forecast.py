@@ -24,7 +24,7 @@ from service.api.parse import parse_submission
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import JobPath, job_or_404, problems, require_job, router
 from service.api.routers.jobs import check_dependencies, check_room
-from service.api.schemas import JobBody, SubmissionBody
+from service.api.schemas import SubmissionBody
 from service.db import reads
 from service.db.forecasts import forecasts_of, scored_forecasts
 from service.forecast_scores import accuracy
@@ -92,10 +92,9 @@ def plan(dependencies: Deps, body: SubmissionBody) -> PlansDocument:
     """Checks a submission as `POST /v1/jobs` does, predicts it, and fast-forwards the cluster with it in the queue.
     Nothing is stored; the jobs of one body are planned together."""
     specs = parse_submission(body.root, dependencies.settings, dependencies.layout())
-    single = isinstance(body.root, JobBody)
     with dependencies.database.reading() as session:
         connection = session.connection()
-        check_dependencies(connection, specs, single)
+        check_dependencies(connection, specs, body.root)
         check_room(connection, dependencies.settings, len(specs))
         failed = _failed_dependencies(connection, specs)
     planned = dependencies.plan(specs)

@@ -23,10 +23,10 @@ from service.api.documents import (
 )
 from service.api.idempotency import Answer, Effect, Keyed, KeyedRequest, Keys
 from service.api.paging import Page, Paging
-from service.api.parse import parse_submission
+from service.api.parse import is_single, parse_submission, where_from
 from service.api.problems import Fault, Problem, ProblemType, json_pointer
 from service.api.routers.common import JobPath, NoBody, job_or_404, problems, router
-from service.api.schemas import TEXT_MAX, HoldBody, JobBody, PriorityBody, SubmissionBody
+from service.api.schemas import ID_MAX, TEXT_MAX, HoldBody, JobBody, JobsBody, PriorityBody, SubmissionBody
 from service.db import reads
 from service.engine.events import Fact, FactKind
 from service.settings import Settings
@@ -60,13 +60,12 @@ def submit(
 
     def prepare() -> Effect:
         specs = parse_submission(body.root, dependencies.settings, dependencies.layout())
-        single = isinstance(body.root, JobBody)
-        return lambda session: _insert(session, dependencies, specs, single)
+        return lambda session: _insert(session, dependencies, specs, body.root)
 
     answer = keys.run(keyed, prepare)
     dependencies.nudge()
     if wait_prediction and answer.status_code == 201:
-        return _when_predicted(dependencies, answer, isinstance(body.root, JobBody))
+        return _when_predicted(dependencies, answer, is_single(body.root))
     return answer
 
 
@@ -94,12 +93,13 @@ def _body(documents: list[JobDocument], single: bool) -> Any:
     return document.model_dump(mode="json")
 
 
-def _insert(session: Session, dependencies: ApiDependencies, specs: list[JobSpec], single: bool) -> Answer:
+def _insert(session: Session, dependencies: ApiDependencies, specs: list[JobSpec], body: JobBody | JobsBody) -> Answer:
     connection = session.connection()
-    check_dependencies(connection, specs, single)
+    check_dependencies(connection, specs, body)
     check_room(connection, dependencies.settings, len(specs))
     ids = dependencies.store.submit(session, specs, dependencies.now_s())
     documents = [job_document(summary) for summary in reads.jobs_by_id(connection, ids)]
+    single = is_single(body)
     return Answer(201, _body(documents, single), documents[0].links.self if single else "/v1/jobs")
 
 
@@ -111,19 +111,17 @@ def check_room(connection: Connection, settings: Settings, more: int) -> None:
         raise Problem(ProblemType.QUEUE_FULL, detail, headers={"Retry-After": "60"})
 
 
-def check_dependencies(connection: Connection, specs: list[JobSpec], single: bool) -> None:
+def check_dependencies(connection: Connection, specs: list[JobSpec], body: JobBody | JobsBody) -> None:
     """422 that points to every job in 'after' that does not exist."""
     known = reads.existing_jobs(connection, {job for spec in specs for job in spec.after})
-    faults = [
-        Fault(
-            f"There is no job {needed}",
-            pointer=json_pointer(("after", position) if single else ("jobs", index, "after", position)),
-        )
-        for index, spec in enumerate(specs)
+    missing = {
+        json_pointer((*place, "after", position)): f"There is no job {needed}"
+        for place, spec in zip(where_from(body), specs, strict=True)
         for position, needed in enumerate(spec.after)
         if needed not in known
-    ]
-    if faults:
+    }
+    if missing:
+        faults = [Fault(detail, pointer=pointer) for pointer, detail in missing.items()]
         raise Problem(ProblemType.INVALID_BODY, faults=faults)
 
 
@@ -135,10 +133,11 @@ def list_jobs(
     user: FilterText = None,
     project: FilterText = None,
     name: FilterText = None,
+    array: Annotated[int | None, Query(ge=1, le=ID_MAX, description="Only elements of this array.")] = None,
 ) -> Page[JobDocument]:
     """One page; filters narrow it and belong to its cursor."""
-    wanted = reads.JobFilter(tuple(dict.fromkeys(state or ())), user, project, name)
-    scope = f"jobs {sorted(wanted.states)} {user!r} {project!r} {name!r}"
+    wanted = reads.JobFilter(tuple(dict.fromkeys(state or ())), user, project, name, array)
+    scope = f"jobs {sorted(wanted.states)} {user!r} {project!r} {name!r} {array}"
     position = paging.position(scope, (int,))
     with dependencies.database.reading() as session:
         before = position[0] if position is not None else None
