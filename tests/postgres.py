@@ -59,8 +59,10 @@ class PostgresServer:
         self._user = _other_user() if os.geteuid() == 0 else None
         # Not in pytest's folder: the other user could not get there, and a socket's path is short.
         parent = Path(tempfile.gettempdir()) if durable else _memory()
-        _forget_the_dead(parent)
+        for place in {parent, Path(tempfile.gettempdir())}:
+            _forget_the_dead(place)
         self.folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
+        self._copied: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._names = itertools.count(1)
         try:
@@ -112,6 +114,8 @@ class PostgresServer:
         """Stop it for good and remove its folder."""
         self.stop(signal.SIGQUIT)
         shutil.rmtree(self.folder, ignore_errors=True)
+        if self._copied is not None:
+            shutil.rmtree(self._copied, ignore_errors=True)
 
     # Databases.
 
@@ -158,12 +162,15 @@ class PostgresServer:
         with contextlib.suppress(OSError):
             if subprocess.run(test, capture_output=True, cwd="/", **self._as_user()).returncode == 0:
                 return binaries
-        copy = self.folder / "postgresql"
-        shutil.copytree(binaries.parent, copy / binaries.parent.name)
+        # Not beside the data: nothing can be executed in a container's folder in memory.
+        copy = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+        self._copied = copy
+        copy.chmod(0o755)
+        shutil.copytree(binaries.parent, copy / "postgresql" / binaries.parent.name)
         # Beside the package lie the libraries that the wheel carries.
         for libraries in binaries.parents[2].glob(f"{binaries.parents[1].name}.libs"):
-            shutil.copytree(libraries, self.folder / libraries.name)
-        return copy / binaries.parent.name / "bin"
+            shutil.copytree(libraries, copy / libraries.name)
+        return copy / "postgresql" / binaries.parent.name / "bin"
 
     def _run(self, program: str, *arguments: str) -> None:
         command: Sequence[str] = [str(self._binaries / program), *arguments]
