@@ -1,7 +1,7 @@
 """Dying at a named instant, inside a test's own process."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -23,13 +23,18 @@ class Death:
         return f"{self.point or 'any point'} no. {self.passage}"
 
 
+def _raise(point: CrashPoint) -> None:
+    raise Crash(point)
+
+
 class Reaper:
     """A handler of crash points that dies one death after another; passages are counted from the death before."""
 
-    def __init__(self, deaths: Sequence[Death] = ()) -> None:
+    def __init__(self, deaths: Sequence[Death] = (), die: Callable[[CrashPoint], None] = _raise) -> None:
         self.passed: list[CrashPoint] = []
         """Every passage, in order."""
         self.died_at: list[CrashPoint] = []
+        self._die = die
         self._deaths = list(deaths)
         self._since: Counter[CrashPoint | None] = Counter()
 
@@ -40,7 +45,7 @@ class Reaper:
             del self._deaths[0]
             self._since.clear()
             self.died_at.append(point)
-            raise Crash(point)
+            self._die(point)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from service.db.history import PastJob, import_history
 from service.db.session import open_database
 
 PROGRAM = Path(__file__).with_name("program.py")
+ROOT = Path(__file__).parents[2]
 _SERVE = "import sys\nfrom service.settings import load_settings\nfrom service.app import serve\nsys.exit(serve(load_settings()))"
 _QUICK = {
     "RESCHEDULE_PERIOD_S": "0.5",
@@ -49,26 +50,37 @@ class LiveService:
         self.environ = kept | {f"SOONER_{name}": value for name, value in given.items()}
         self.process: subprocess.Popen[bytes] | None = None
         self.url = ""
+        self._seen = 0
 
-    def start(self) -> None:
-        """Start the service and wait until it is ready."""
-        seen = self.log.stat().st_size if self.log.exists() else 0
+    def launch(self, *program: str) -> None:
+        """Start the service, or a ``program`` of Python that becomes one, and do not wait for it."""
+        self._seen = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen([sys.executable, "-c", _SERVE], env=self.environ, stdout=log, stderr=log)
+            command = [sys.executable, *(program or ("-c", _SERVE))]
+            self.process = subprocess.Popen(command, env=self.environ, stdout=log, stderr=log, cwd=ROOT)
 
-        def address() -> str | None:
+    def start(self, *program: str) -> None:
+        """Start the service and wait until it is ready."""
+        self.launch(*program)
+
+        def listens() -> str | None:
             assert self.process is not None
             if self.process.poll() is not None:
                 raise AssertionError(f"the service ended with {self.process.returncode}:\n{self.tail()}")
-            with self.log.open("rb") as log:
-                log.seek(seen)
-                for line in log.read().decode().splitlines():
-                    if line.startswith("Sooner is listening on "):
-                        return line.split()[4]
-            return None
+            return self.address()
 
-        self.url = self.until(address, 30.0, "the service listens")
+        self.until(listens, 30.0, "the service listens")
         self.until(self._is_ready, 30.0, "the service is ready")
+
+    def address(self) -> str | None:
+        """Where the service that was launched last listens, as soon as it says so; kept in ``url``."""
+        with self.log.open("rb") as log:
+            log.seek(self._seen)
+            for line in log.read().decode().splitlines():
+                if line.startswith("Sooner is listening on "):
+                    self.url = line.split()[4]
+                    return self.url
+        return None
 
     def _is_ready(self) -> bool:
         try:
@@ -115,10 +127,12 @@ class LiveService:
         """The end of the service's log."""
         return "\n".join(self.log.read_text().splitlines()[-40:])
 
-    def request(self, method: str, path: str, body: object = None) -> httpx.Response:
-        """One authenticated request."""
+    def request(self, method: str, path: str, body: object = None, key: str | None = None) -> httpx.Response:
+        """One authenticated request, with its idempotency key if it has one."""
         token = (self.data_dir / "token").read_text().strip()
         headers = {"Authorization": f"Bearer {token}"}
+        if key is not None:
+            headers["Idempotency-Key"] = key
         return httpx.request(method, f"{self.url}{path}", json=body, headers=headers, timeout=20.0)
 
     def get(self, path: str) -> Any:

@@ -1,9 +1,11 @@
 """A training program of the tests: counts iterations, checkpoints, obeys signals, and writes its story down.
 
 Arguments: iterations, seconds per iteration, iterations between checkpoints. The story (one JSON line an event) lies in the
-checkpoint folder, so a test can see who ran when, and from where.
+checkpoint folder, so a test can see who ran when, and from where. While it runs it holds a lock of its rank in that folder,
+and with ``LOCK_GPUS`` (a folder) one of each GPU that it was given: whoever finds one taken tells ``overlap`` or ``shared``.
 """
 
+import fcntl
 import json
 import os
 import signal
@@ -15,18 +17,29 @@ ITERATIONS, STEP_S, CHECKPOINT_EVERY = int(sys.argv[1]), float(sys.argv[2]), int
 FOLDER = Path(os.environ["SOONER_CHECKPOINT_DIR"])
 RANK = int(os.environ.get("RANK", os.environ["NODE_RANK"]))
 asked = {"checkpoint": False}
+held = []
 
 
 def tell(event: str, iteration: int) -> None:
     line = {
         "event": event,
         "iteration": iteration,
+        "resume": int(os.environ["SOONER_RESUME_ITERATION"]),
         "attempt": os.environ["SOONER_ATTEMPT"],
         "rank": RANK,
         "at_s": time.time(),
     }
     with (FOLDER / "story.jsonl").open("a") as story:
         story.write(json.dumps(line) + "\n")
+
+
+def lock(path: Path, otherwise: str) -> None:
+    """Hold the file until this process ends; whoever has it has no right to."""
+    held.append(path.open("a"))
+    try:
+        fcntl.flock(held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        tell(otherwise, 0)
 
 
 def checkpoint(iteration: int) -> None:
@@ -45,6 +58,10 @@ def report(iteration: int, checkpoint_iteration: int) -> None:
 def main() -> int:
     signal.signal(signal.SIGUSR1, lambda *_: asked.update(checkpoint=True))
     signal.signal(signal.SIGTERM, lambda *_: asked.update(checkpoint=True))
+    lock(FOLDER / f"lock-{RANK}", "overlap")
+    if gpus := os.environ.get("LOCK_GPUS"):
+        for gpu in os.environ["CUDA_VISIBLE_DEVICES"].split(","):
+            lock(Path(gpus) / f"gpu-{gpu}", "shared")
     saved = FOLDER / f"checkpoint-{RANK}"
     iteration = int(saved.read_text()) if saved.exists() else 0
     tell("start", iteration)
