@@ -3,14 +3,17 @@
 The answer is stored in the transaction of the effect, so a crash leaves both or neither, and a key is never left
 "running" by a dead process. A second request with the key while the first one runs in this process gets 409; in another
 process it waits for the database's write lock and then finds the answer. Answers that had no effect (4xx, 5xx) are not
-stored: a repaired or repeated request may use the same key.
+stored: a repaired or repeated request may use the same key. A key is its user's own: another user who sends the same one gets
+an effect and an answer of his own.
+
+Every change goes through here, so this is also where the log of changes is written, in the transaction of the change.
 """
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from fastapi import Depends, Header, Request, Response
@@ -19,7 +22,10 @@ from sqlalchemy import Connection, delete, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session
 
+from service.api.access import origin_of
+from service.api.audited import action_of, target_of
 from service.api.problems import Problem, ProblemType
+from service.db.audit import Entry, Origin, Outcome, record
 from service.db.session import Database
 from service.db.tables import IdempotencyKeyRow, table
 from service.engine.crash_points import CrashPoint, reached
@@ -30,11 +36,18 @@ REPLAYED_HEADER = "Idempotent-Replayed"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a successful POST says: kept with the key, so it is JSON and a ``Location`` and nothing else."""
+    """What a successful POST says: kept with the key, so it is JSON and a ``Location`` and nothing else.
+
+    ``kept`` is what is kept instead of a body that holds a secret. ``target`` and ``detail`` are for the log of changes: what
+    was changed, where the path does not name it, and how. Neither may hold a secret.
+    """
 
     status: int
     body: Any
     location: str | None = None
+    kept: Any = None
+    target: str | None = None
+    detail: Mapping[str, Any] = field(default_factory=dict)
 
 
 Effect = Callable[[Session], Answer]
@@ -43,11 +56,17 @@ Effect = Callable[[Session], Answer]
 
 @dataclass(frozen=True, slots=True)
 class KeyedRequest:
-    """One request as a key sees it: ``route`` is method and path, ``body_sha256`` the digest of its bytes."""
+    """One request as a key sees it: ``route`` is method, path and user, ``body_sha256`` the digest of its bytes.
+
+    ``origin``, ``action`` and ``target`` are what the log of changes says of it.
+    """
 
     key: str | None
     route: str
     body_sha256: str
+    origin: Origin | None = None
+    action: str = ""
+    target: str = ""
 
 
 async def _keyed_request(
@@ -65,7 +84,10 @@ async def _keyed_request(
     digest = hashlib.sha256(await request.body()).hexdigest()
     # The query is part of what a request asks for; the order of its parts is the client's business.
     route = f"{request.method} {request.url.path}" + (f"?{request.url.query}" if request.url.query else "")
-    return KeyedRequest(idempotency_key, route, digest)
+    origin = origin_of(request)
+    if origin is not None and origin.identity.user is not None:
+        route += f" by {origin.identity.user}"
+    return KeyedRequest(idempotency_key, route, digest, origin, action_of(request), target_of(request))
 
 
 Keyed = Annotated[KeyedRequest, Depends(_keyed_request)]
@@ -81,10 +103,11 @@ class Keys:
         self._running: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
 
-    def run(self, request: KeyedRequest, prepare: Callable[[], Effect]) -> Response:
+    def run(self, request: KeyedRequest, prepare: Callable[[], Effect], *, outside: bool = False) -> Response:
         """The stored answer, or that of the effect that ``prepare`` returns, run in one writing transaction.
 
-        ``prepare`` does what needs no transaction (checks, computing) and is not called for a repeated request.
+        ``prepare`` does what needs no transaction (checks, computing) and is not called for a repeated request. Where it
+        changes something itself, ``outside`` says so: then the log of changes has a line of it before it is done, too.
         """
         with self._alone(request):
             if request.key is not None:
@@ -92,6 +115,9 @@ class Keys:
                     stored = self._stored(session.connection(), request, request.key)
                 if stored is not None:
                     return _response(stored, replayed=True)
+            if outside:
+                with self._database.writing() as session:
+                    self._log(session.connection(), request, Outcome.ASKED, Answer(0, None))
             answer, replayed = self._once(request, prepare())
         return _response(answer, replayed=replayed)
 
@@ -102,11 +128,18 @@ class Keys:
                 if stored is not None:
                     return stored, True
             answer = effect(session)
+            self._log(session.connection(), request, Outcome.DONE, answer)
             if request.key is not None:
                 self._keep(session.connection(), request, request.key, answer)
             reached(CrashPoint.REQUEST_WRITTEN)
         reached(CrashPoint.REQUEST_COMMITTED)
         return answer, False
+
+    def _log(self, connection: Connection, request: KeyedRequest, outcome: Outcome, answer: Answer) -> None:
+        if request.origin is None:
+            return
+        entry = Entry(request.action, answer.target or request.target, outcome, answer.status, answer.detail)
+        record(connection, request.origin, entry, self._now_s())
 
     @contextmanager
     def _alone(self, request: KeyedRequest) -> Iterator[None]:
@@ -148,7 +181,7 @@ class Keys:
             "body_sha256": request.body_sha256,
             "state": "done",
             "status": answer.status,
-            "response": answer.body,
+            "response": answer.body if answer.kept is None else answer.kept,
             "location": answer.location,
             "created_at_s": now_s,
             "expires_at_s": now_s + self._kept_s,

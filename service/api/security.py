@@ -12,11 +12,14 @@ from collections.abc import Sequence
 from sqlalchemy.exc import OperationalError
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.access import Identity
-from service.api.access import REQUEST_ID_HEADER, address_of, remember, request_id
+from service.api.access import REQUEST_ID_HEADER, address_of, origin_of, remember, request_id
+from service.api.audited import FORBIDDEN_STATUS, record_refusal
 from service.api.authenticate import Authenticator
+from service.api.deps import ApiDependencies
 from service.api.problems import TYPE_PREFIX, Problem, ProblemType, response
 from service.api.rates import Buckets
 from service.settings import Settings
@@ -38,6 +41,10 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 """On every answer, unless a route has set its own."""
+
+REFUSALS_PER_S = 0.1
+REFUSALS_BURST = 100
+"""Refused changes of one key that the log of changes takes: enough to see what somebody is trying."""
 
 _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
@@ -61,6 +68,7 @@ class Door:
         self._body_bytes_max = settings.body_bytes_max
         self._requests = Buckets(settings.requests_per_s_max, settings.requests_burst_max)
         self._failures = Buckets(settings.failed_logins_per_s_max, settings.failed_logins_burst_max)
+        self._refusals = Buckets(REFUSALS_PER_S, REFUSALS_BURST)
         self._requests_per_s_max = settings.requests_per_s_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,11 +86,14 @@ class Door:
             if not _open(scope["path"]):
                 remember(scope, await self._identity(scope), given)
             await self._app(scope, _Limited(receive, self._body_bytes_max), answer)
+            await self._log_refusal(scope, answer.status)
         except Problem as problem:
             refusal = response(problem.kind, scope["path"], problem.detail, problem.faults, problem.headers)
             await refusal(scope, receive, answer)
         except OperationalError as error:
             logger.error("database unavailable: %s", error.orig)
+            if answer.started:
+                raise
             await response(ProblemType.UNAVAILABLE, scope["path"], headers={"Retry-After": "1"})(scope, receive, answer)
         except Exception:
             # Last resort: the cause belongs into our log, never into the answer.
@@ -130,6 +141,16 @@ class Door:
             raise _unauthorized()
         return caller
 
+    async def _log_refusal(self, scope: Scope, status: int) -> None:
+        """Who was refused a change stands in the log of changes; one key cannot fill it with that."""
+        request = Request(scope)
+        origin = origin_of(request)
+        if status != FORBIDDEN_STATUS or origin is None or scope["method"] not in _METHODS_WITH_BODY:
+            return
+        if not self._refusals.take(origin.identity.key_id or ""):
+            dependencies: ApiDependencies = scope["app"].state.dependencies
+            await run_in_threadpool(record_refusal, request, dependencies.database, dependencies.now_s())
+
     def _origin_allowed(self, origin: str, host: str) -> bool:
         if origin.lower() in self._origins:
             return True
@@ -153,10 +174,12 @@ class _Answer:
         self._send = send
         self._request_id = request_id
         self.started = False
+        self.status = 0
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.started = True
+            self.status = message["status"]
             headers = MutableHeaders(scope=message)
             for name, value in _HEADERS.items():
                 headers.setdefault(name, value)

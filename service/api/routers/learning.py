@@ -128,7 +128,7 @@ def train(dependencies: Deps, keys: KeyStore, keyed: Keyed, body: NoBody = None)
         answer = Answer(202, TrainingDocument(training_run=run).model_dump(mode="json"))
         return lambda session: answer
 
-    return keys.run(keyed, prepare)
+    return keys.run(keyed, prepare, outside=True)
 
 
 @routes.get("/training-runs/{run}", responses=problems(404), summary="Show a retraining")
@@ -161,7 +161,7 @@ def promote(dependencies: Deps, keys: KeyStore, keyed: Keyed, model_id: ModelPat
         answer = Answer(200, PromotionDocument(champion=model_id).model_dump(mode="json"))
         return lambda session: answer
 
-    return keys.run(keyed, prepare)
+    return keys.run(keyed, prepare, outside=True)
 
 
 @routes.get("/throughput", summary="The throughput table")
