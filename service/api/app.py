@@ -10,6 +10,7 @@ from service.api.authenticate import Authenticator
 from service.api.deps import ApiDependencies
 from service.api.idempotency import Keys
 from service.api.routers import (
+    access,
     arrays,
     attempts,
     cluster,
@@ -58,6 +59,7 @@ def create_app(dependencies: ApiDependencies) -> FastAPI:
         shadow,
         simulations,
         metrics,
+        access,
         health,
     ):
         app.include_router(module.routes)

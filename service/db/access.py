@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, Table, delete, func, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Row, Table, delete, func, insert, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 
 from service.access import NO_PROJECT, Identity, Role
@@ -126,8 +126,11 @@ def add_user(connection: Connection, name: str, now_s: float) -> bool:
 
 
 def set_disabled(connection: Connection, name: str, disabled_at_s: float | None) -> None:
-    """Let a user's keys open nothing, or everything that they opened before."""
-    connection.execute(update(_USERS).where(_USERS.c.name == name).values(disabled_at_s=disabled_at_s))
+    """Let a user's keys open nothing, or (None) what they opened before. Who is disabled stays so since the first time."""
+    condition: ColumnElement[bool] = _USERS.c.name == name
+    if disabled_at_s is not None:
+        condition &= _USERS.c.disabled_at_s.is_(None)
+    connection.execute(update(_USERS).where(condition).values(disabled_at_s=disabled_at_s))
 
 
 def user(connection: Connection, name: str) -> Row[Any] | None:

@@ -1,0 +1,240 @@
+"""Who may do what: API keys, users and projects; who the caller is; and the log of changes."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+from fastapi import Path, Query, Request, Response
+from sqlalchemy import Connection
+from sqlmodel import Session
+
+from service.access import Role
+from service.api.access import Caller
+from service.api.access_documents import (
+    AuditDocument,
+    IdentityDocument,
+    KeyBody,
+    KeyDocument,
+    MembershipDocument,
+    NewKeyDocument,
+    ProjectDocument,
+    UserBody,
+    UserDocument,
+    audit_document,
+    identity_document,
+    key_document,
+    user_document,
+)
+from service.api.authenticate import Authenticator
+from service.api.deps import Deps, KeyStore
+from service.api.idempotency import Answer, Effect, Keyed, KeyedRequest, Keys
+from service.api.paging import Page, Paging
+from service.api.problems import Fault, Problem, ProblemType
+from service.api.routers.common import NoBody, found_or_404, problems, router
+from service.api.schemas import TEXT_MAX
+from service.api_key import NewKey, new_key
+from service.db import access, audit
+from service.db.access import KeyGrant
+from service.settings import Settings
+
+routes = router("access")
+
+KeyPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX, description="The key's id.")]
+UserPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX, pattern=r"^[^\x00-\x1f\x7f]+$")]
+ProjectPath = UserPath
+FilterText = Annotated[str | None, Query(max_length=TEXT_MAX, pattern=r"^[^\x00]*$")]
+_CHANGED = problems(400, 404, 409, 413, 415)
+
+
+@routes.get("/me", summary="Who am I?")
+def show_me(caller: Caller) -> IdentityDocument:
+    """What the token or key that came with the request stands for."""
+    return identity_document(caller)
+
+
+@routes.get("/keys", summary="List API keys, newest first")
+def list_keys(dependencies: Deps, paging: Paging, user: FilterText = None) -> Page[KeyDocument]:
+    """Also those that have expired or were revoked; never their secrets, which nobody has."""
+    scope = f"keys {user!r}"
+    position = paging.position(scope, (float, str))
+    before = (position[0], position[1]) if position else None
+    with dependencies.database.reading() as session:
+        rows = access.keys(session.connection(), user, before, paging.limit + 1)
+    return paging.page(scope, rows, lambda row: (row.created_at_s, row.id), key_document)
+
+
+@routes.post(
+    "/keys",
+    status_code=201,
+    response_model=NewKeyDocument,
+    responses=problems(400, 409, 413, 415),
+    summary="Make an API key",
+)
+def make_key(dependencies: Deps, keys: KeyStore, keyed: Keyed, request: Request, body: KeyBody) -> Response:
+    """The answer shows the key this once: only a digest of it is kept. A repeated request shows everything else again."""
+
+    def prepare() -> Effect:
+        grant = granted(body, dependencies.settings, dependencies.now_s())
+        return lambda session: _add_key(session, new_key(), grant, dependencies.now_s())
+
+    return _changed(request, keys, keyed, prepare)
+
+
+def granted(body: KeyBody, settings: Settings, now_s: float) -> KeyGrant:
+    """What the key is for. Raises 422 for a life that is too long, and for an operator's key with projects."""
+    role = Role(body.role)
+    life_s = settings.key_lifetime_s if body.expires_in_s is None else body.expires_in_s
+    faults = []
+    if life_s > settings.key_lifetime_s_max:
+        most = f"At most {settings.key_lifetime_s_max:g} seconds (setting key_lifetime_s_max)"
+        faults.append(Fault(most, pointer="/expires_in_s"))
+    if body.projects is not None and role.covers(Role.OPERATOR):
+        faults.append(Fault(f"Keys of the role {role.value} see every project", pointer="/projects"))
+    if faults:
+        raise Problem(ProblemType.INVALID_BODY, faults=faults)
+    projects = None if body.projects is None else tuple(dict.fromkeys(body.projects))
+    return KeyGrant(body.user, role, projects, body.note, now_s + life_s)
+
+
+def _add_key(session: Session, key: NewKey, grant: KeyGrant, now_s: float) -> Answer:
+    connection = session.connection()
+    access.add_key(connection, key, grant, now_s)
+    document = key_document(found_or_404(access.key(connection, key.id), f"key {key.id!r}")).model_dump(mode="json")
+    detail = {"user": grant.user, "role": grant.role.value, "projects": document["projects"]}
+    return Answer(
+        201,
+        {**document, "key": key.text},
+        kept={**document, "key": None},
+        target=f"key {key.id}",
+        detail={**detail, "expires_at": document["expires_at"]},
+    )
+
+
+@routes.post("/keys/{key_id}/revoke", response_model=KeyDocument, responses=_CHANGED, summary="Revoke an API key")
+def revoke_key(
+    dependencies: Deps, keys: KeyStore, keyed: Keyed, request: Request, key_id: KeyPath, body: NoBody = None
+) -> Response:
+    """From now on it opens nothing; other servers on the same database follow within the setting `key_cached_s`."""
+
+    def effect(session: Session) -> Answer:
+        connection = session.connection()
+        access.revoke_key(connection, key_id, dependencies.now_s())
+        row = found_or_404(access.key(connection, key_id), f"key {key_id!r}")
+        return Answer(200, key_document(row).model_dump(mode="json"), detail={"user": row.user})
+
+    return _changed(request, keys, keyed, lambda: effect)
+
+
+@routes.get("/users", summary="List users by name")
+def list_users(dependencies: Deps, paging: Paging) -> Page[UserDocument]:
+    """Those who have or had API keys, with their projects."""
+    position = paging.position("users", (str,))
+    with dependencies.database.reading() as session:
+        connection = session.connection()
+        rows = access.users(connection, position[0] if position else None, paging.limit + 1)
+        projects = access.projects_of(connection, [row.name for row in rows])
+    return paging.page("users", rows, lambda row: (row.name,), lambda row: user_document(row, projects[row.name]))
+
+
+@routes.put("/users/{user}", response_model=UserDocument, responses=_CHANGED, summary="Add, disable or enable a user")
+def put_user(
+    dependencies: Deps, keys: KeyStore, keyed: Keyed, request: Request, user: UserPath, body: UserBody
+) -> Response:
+    """A disabled user's keys open nothing; jobs that are there go on."""
+
+    def effect(session: Session) -> Answer:
+        connection = session.connection()
+        now_s = dependencies.now_s()
+        access.add_user(connection, user, now_s)
+        access.set_disabled(connection, user, now_s if body.disabled else None)
+        return _told(connection, user, {"disabled": body.disabled})
+
+    return _changed(request, keys, keyed, lambda: effect)
+
+
+def _told(connection: Connection, user: str, detail: dict[str, bool]) -> Answer:
+    row = found_or_404(access.user(connection, user), f"user {user!r}")
+    document = user_document(row, access.projects_of(connection, [user])[user])
+    return Answer(200, document.model_dump(mode="json"), detail=detail)
+
+
+@routes.get("/projects", summary="List projects by name")
+def list_projects(dependencies: Deps, paging: Paging) -> Page[ProjectDocument]:
+    """Those with members."""
+    position = paging.position("projects", (str,))
+    with dependencies.database.reading() as session:
+        connection = session.connection()
+        names = access.projects(connection, position[0] if position else None, paging.limit + 1)
+        members = access.members_of(connection, names)
+    return paging.page(
+        "projects", names, lambda name: (name,), lambda name: ProjectDocument(name=name, members=members[name])
+    )
+
+
+@routes.put(
+    "/projects/{project}/members/{user}",
+    response_model=MembershipDocument,
+    responses=_CHANGED,
+    summary="Let a user see a project",
+)
+def add_member(
+    dependencies: Deps,
+    keys: KeyStore,
+    keyed: Keyed,
+    request: Request,
+    project: ProjectPath,
+    user: UserPath,
+    body: NoBody = None,
+) -> Response:
+    """A project is there as soon as it has a member."""
+
+    def effect(session: Session) -> Answer:
+        connection = session.connection()
+        found_or_404(access.user(connection, user), f"user {user!r}")
+        access.add_member(connection, project, user, dependencies.now_s())
+        return Answer(200, _membership(project, user, member=True))
+
+    return _changed(request, keys, keyed, lambda: effect)
+
+
+@routes.delete(
+    "/projects/{project}/members/{user}",
+    response_model=MembershipDocument,
+    responses=_CHANGED,
+    summary="Let a user see a project no more",
+)
+def remove_member(
+    dependencies: Deps, keys: KeyStore, keyed: Keyed, request: Request, project: ProjectPath, user: UserPath
+) -> Response:
+    """The user's own jobs in it go on; the user sees them no more."""
+
+    def effect(session: Session) -> Answer:
+        if not access.remove_member(session.connection(), project, user):
+            raise Problem(ProblemType.NOT_FOUND, f"{user!r} is no member of {project!r}.")
+        return Answer(200, _membership(project, user, member=False))
+
+    return _changed(request, keys, keyed, lambda: effect)
+
+
+def _membership(project: str, user: str, *, member: bool) -> dict[str, object]:
+    return MembershipDocument(project=project, user=user, member=member).model_dump(mode="json")
+
+
+@routes.get("/audit", summary="Who changed what, newest first")
+def list_changes(
+    dependencies: Deps, paging: Paging, user: FilterText = None, target: FilterText = None
+) -> Page[AuditDocument]:
+    """One line for every change, and for every one that was refused. `target` as in the lines: `job 12`, `key ...`."""
+    scope = f"audit {user!r} {target!r}"
+    position = paging.position(scope, (int,))
+    with dependencies.database.reading() as session:
+        wanted = audit.AuditFilter(user, target)
+        rows = audit.lines(session.connection(), wanted, position[0] if position else None, paging.limit + 1)
+    return paging.page(scope, rows, lambda row: (row.id,), audit_document)
+
+
+def _changed(request: Request, keys: Keys, keyed: KeyedRequest, prepare: Callable[[], Effect]) -> Response:
+    """Carry the change out, and look every key up again."""
+    answer = keys.run(keyed, prepare)
+    authenticator: Authenticator = request.app.state.authenticator
+    authenticator.forget()
+    return answer

@@ -1,0 +1,236 @@
+"""API keys: made, used, narrowed, expired, revoked; users and projects; and nothing of their secrets anywhere."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from httpx import Client
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.access import Identity, Role
+from service.api.app import create_app
+from service.api.authenticate import Authenticator
+from service.api_key import KEY_PREFIX, key_id, new_key, opens
+from service.db import access
+from tests.api.client import client_of
+from tests.api.conftest import NOW_S, World, make_world
+from tests.api.helpers import assert_problem
+from tests.api.people import client as client_for
+from tests.api.people import person
+
+
+def test_a_key_opens_and_is_told_once(app: FastAPI, client: Client, world: World) -> None:
+    made = client.post("/v1/keys", json={"user": "ada", "role": "submitter", "projects": ["nlp"], "note": "laptop"})
+    assert made.status_code == 201, made.text
+    document = made.json()
+    text = document.pop("key")
+    assert text.startswith(f"{KEY_PREFIX}{document['id']}_")
+    assert document == {
+        "id": document["id"], "user": "ada", "role": "submitter", "projects": ["nlp"], "note": "laptop",
+        "created_at": "2026-01-01T00:00:00Z", "expires_at": "2026-04-01T00:00:00Z", "revoked_at": None,
+        "last_used_at": None,
+    }  # fmt: skip
+    with client_of(app, text) as ada:
+        assert ada.get("/v1/me").json() == {
+            "user": "ada", "role": "submitter", "projects": ["nlp"], "key_id": document["id"],
+        }  # fmt: skip
+    listed = client.get("/v1/keys").json()["items"]
+    assert listed == [document | {"last_used_at": "2026-01-01T00:00:00Z"}]
+    assert client.get("/v1/users").json()["items"] == [
+        {"name": "ada", "projects": ["nlp"], "created_at": "2026-01-01T00:00:00Z", "disabled_at": None}
+    ]
+    assert client.get("/v1/projects").json()["items"] == [{"name": "nlp", "members": ["ada"]}]
+
+
+def test_the_secret_is_nowhere_in_the_database(client: Client, world: World) -> None:
+    """Also not in the answer that is kept for a repeated request, nor in the log of changes."""
+    headers = {"Idempotency-Key": "make-adas-key"}
+    body = {"user": "ada", "role": "viewer"}
+    first = client.post("/v1/keys", json=body, headers=headers).json()
+    again = client.post("/v1/keys", json=body, headers=headers)
+    assert again.headers["idempotent-replayed"] == "true"
+    assert again.json() == first | {"key": None}
+    secret = first["key"].removeprefix(f"{KEY_PREFIX}{first['id']}_")
+    with closing(sqlite3.connect(world.settings.data_dir / "sooner.db")) as connection:
+        dump = "\n".join(connection.iterdump())
+    assert first["id"] in dump
+    assert secret not in dump
+    assert secret not in client.get("/v1/audit").text
+
+
+def test_the_local_token_is_nobody_in_particular(client: Client) -> None:
+    assert client.get("/v1/me").json() == {"user": None, "role": "admin", "projects": None, "key_id": None}
+
+
+def test_the_local_token_can_be_turned_off(tmp_path: Path) -> None:
+    world = make_world(tmp_path, local_token=False)
+    app = create_app(world.dependencies())
+    admin = person(world, "root", Role.ADMIN)
+    with client_of(app, world.token) as local, client_for(app, admin) as keyed:
+        assert_problem(local.get("/v1/jobs"), "unauthorized")
+        assert keyed.get("/v1/jobs").status_code == 200
+    world.database.close()
+
+
+def test_a_key_ends_by_itself(app: FastAPI, world: World) -> None:
+    with client_for(app, person(world, "ada", Role.VIEWER, expires_at_s=NOW_S + 60.0)) as ada:
+        assert ada.get("/v1/me").status_code == 200
+        world.now_s = NOW_S + 59.9
+        assert ada.get("/v1/me").status_code == 200
+        world.now_s = NOW_S + 60.0
+        assert_problem(ada.get("/v1/me"), "unauthorized")
+
+
+def test_a_revoked_key_opens_nothing_from_the_next_request_on(app: FastAPI, client: Client, world: World) -> None:
+    ada = person(world, "ada", Role.VIEWER)
+    with client_for(app, ada) as hers:
+        assert hers.get("/v1/me").status_code == 200
+        world.now_s += 5.0
+        revoked = client.post(f"/v1/keys/{ada.key_id}/revoke").json()
+        assert revoked["revoked_at"] == "2026-01-01T00:00:05Z"
+        assert_problem(hers.get("/v1/me"), "unauthorized")
+    world.now_s += 5.0
+    assert client.post(f"/v1/keys/{ada.key_id}/revoke").json() == revoked, "it stays revoked since then"
+    assert_problem(client.post("/v1/keys/nothing/revoke"), "not-found")
+
+
+def test_a_disabled_user_comes_back_with_the_same_keys(app: FastAPI, client: Client, world: World) -> None:
+    with client_for(app, person(world, "ada", Role.VIEWER)) as ada:
+        assert ada.get("/v1/me").status_code == 200
+        assert client.put("/v1/users/ada", json={"disabled": True}).json()["disabled_at"] == "2026-01-01T00:00:00Z"
+        assert_problem(ada.get("/v1/me"), "unauthorized")
+        assert client.put("/v1/users/ada", json={}).json()["disabled_at"] is None
+        assert ada.get("/v1/me").status_code == 200
+
+
+def test_memberships_come_and_go_at_once(app: FastAPI, client: Client, world: World) -> None:
+    with client_for(app, person(world, "ada", Role.VIEWER)) as ada:
+        assert ada.get("/v1/me").json()["projects"] == []
+        for _ in range(2):
+            assert client.put("/v1/projects/nlp/members/ada").json() == {
+                "project": "nlp",
+                "user": "ada",
+                "member": True,
+            }
+        assert ada.get("/v1/me").json()["projects"] == ["nlp"]
+        assert client.delete("/v1/projects/nlp/members/ada").json()["member"] is False
+        assert ada.get("/v1/me").json()["projects"] == []
+    assert_problem(client.delete("/v1/projects/nlp/members/ada"), "not-found")
+    assert_problem(client.put("/v1/projects/nlp/members/nobody"), "not-found")
+
+
+def test_a_narrowed_key_loses_a_project_with_its_user(app: FastAPI, client: Client, world: World) -> None:
+    narrow = person(world, "ada", Role.VIEWER, "nlp", "vision", only=("nlp",))
+    with client_for(app, narrow) as ada:
+        assert ada.get("/v1/me").json()["projects"] == ["nlp"]
+        client.delete("/v1/projects/nlp/members/ada")
+        assert ada.get("/v1/me").json()["projects"] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer"),
+    [
+        ({"expires_in_s": 366 * 86_400.0 + 1}, "/expires_in_s"),
+        ({"expires_in_s": 0}, "/expires_in_s"),
+        ({"role": "operator", "projects": ["nlp"]}, "/projects"),
+        ({"role": "admin", "projects": ["nlp"]}, "/projects"),
+        ({"role": "root"}, "/role"),
+        ({"user": ""}, "/user"),
+        ({"user": "a/b"}, "/user"),
+        ({"projects": []}, "/projects"),
+        ({"secret": "x"}, "/secret"),
+    ],
+)
+def test_keys_that_cannot_be(client: Client, change: dict[str, object], pointer: str) -> None:
+    answer = client.post("/v1/keys", json={"user": "ada", "role": "viewer", **change})
+    assert_problem(answer, "invalid-body", [pointer])
+    assert client.get("/v1/keys").json()["items"] == []
+
+
+def test_a_key_may_live_as_long_as_the_setting_says(client: Client) -> None:
+    body = {"user": "ada", "role": "viewer", "expires_in_s": 366 * 86_400.0}
+    assert client.post("/v1/keys", json=body).json()["expires_at"] == "2027-01-02T00:00:00Z"
+
+
+def test_lists_come_in_pages(client: Client, world: World) -> None:
+    for name in ("ada", "bob", "eve"):
+        person(world, name, Role.VIEWER, f"of-{name}")
+    for path, key in (("/v1/keys", "id"), ("/v1/users", "name"), ("/v1/projects", "name")):
+        whole = [item[key] for item in client.get(path).json()["items"]]
+        assert len(whole) == 3
+        found: list[str] = []
+        after = None
+        while len(found) < 3:
+            page = client.get(path, params={"limit": 1} | ({"after": after} if after else {})).json()
+            found += [item[key] for item in page["items"]]
+            after = page["next"]
+        assert (found, after) == (whole, None)
+    assert [item["user"] for item in client.get("/v1/keys?user=bob").json()["items"]] == ["bob"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=80) | st.from_regex(r"sooner_[a-z2-9]{12}_[A-Za-z0-9_-]{43}", fullmatch=True))
+def test_no_text_but_the_key_itself_opens(text: str) -> None:
+    key = new_key()
+    assert not opens(text, key.secret_sha256)
+    found = key_id(text)
+    assert found is None or f"{KEY_PREFIX}{found}_" in text
+
+
+def test_a_key_opens_with_its_own_secret_alone() -> None:
+    key, other = new_key(), new_key()
+    assert opens(key.text, key.secret_sha256)
+    assert key_id(key.text) == key.id
+    assert not opens(key.text, other.secret_sha256)
+    assert not opens(key.text[:-1], key.secret_sha256)
+    assert not opens(key.text + "A", key.secret_sha256)
+
+
+class Ticking:
+    """A clock that is turned by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_a_key_is_trusted_for_some_seconds_and_then_looked_up_again(world: World) -> None:
+    """What another server revokes is revoked here when those seconds are over."""
+    clock = Ticking()
+    door = Authenticator(world.database, world.settings, world.token, lambda: NOW_S, clock)
+    ada = person(world, "ada", Role.VIEWER)
+    assert door.known(ada.key) is None
+    assert not door.was_good(ada.key)
+    identity = Identity("ada", Role.VIEWER, frozenset({""}), ada.key_id)
+    assert door.look_up(ada.key) == identity
+    with world.database.writing() as session:
+        access.revoke_key(session.connection(), ada.key_id, NOW_S)
+    clock.now_s += 4.9
+    assert door.known(ada.key) == identity
+    clock.now_s += 0.1
+    assert door.known(ada.key) is None
+    assert door.was_good(ada.key)
+    assert door.look_up(ada.key) is None
+    assert not door.was_good(ada.key)
+
+
+def test_a_look_that_was_under_way_when_rights_changed_is_not_trusted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door = Authenticator(world.database, world.settings, world.token, lambda: NOW_S)
+    ada = person(world, "ada", Role.VIEWER)
+    real = access.stored_key
+
+    def late(connection: object, key: str) -> object:
+        found = real(connection, key)  # type: ignore[arg-type]
+        door.forget()
+        return found
+
+    monkeypatch.setattr("service.api.authenticate.stored_key", late)
+    assert door.look_up(ada.key) is not None
+    assert door.known(ada.key) is None
