@@ -105,8 +105,9 @@ class Transport(AbstractContextManager["Transport"]):
         body: Mapping[str, Any] | None = None,
         parameters: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
+        also: int | None = None,
     ) -> Any:
-        answer = self._request(method, path, body=body, parameters=parameters, headers=headers)
+        answer = self._request(method, path, body=body, parameters=parameters, headers=headers, also=also)
         try:
             return answer.json()
         except ValueError:
@@ -120,7 +121,9 @@ class Transport(AbstractContextManager["Transport"]):
         body: Mapping[str, Any] | None = None,
         parameters: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
+        also: int | None = None,
     ) -> httpx.Response:
+        """The answer; ``also`` is a status of an answer that is no refusal, though it looks like one."""
         try:
             answer = self._http.request(method, path, json=body, params=parameters, headers=headers)
         except httpx.ConnectError as error:
@@ -128,7 +131,7 @@ class Transport(AbstractContextManager["Transport"]):
             raise Unreachable(self.address, "connection refused" if refused else _line(error)) from error
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise Unreachable(self.address, _line(error)) from error
-        if not answer.is_success:
+        if not answer.is_success and answer.status_code != also:
             raise ApiError(_problem(answer))
         return answer
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from service.cli import admin, cluster, forecast, jobs, models, notebook, past, shadow, submit
+from service.cli import admin, bugreport, cluster, forecast, jobs, models, notebook, past, queue, quota, shadow, submit
 from service.cli.fail import EXIT_USAGE, refusals
 from service.cli.guard import DISTRIBUTION, conflict
 
@@ -84,6 +84,7 @@ app.command("q")(jobs.queue)
 app.command("info")(cluster.info)
 app.command("forecast")(forecast.forecast_command)
 cluster.app.command("export")(past.cluster_export_command)
+app.command("bugreport")(bugreport.bugreport_command)
 app.command("shadow")(shadow.shadow_command)
 app.command("notebook")(notebook.notebook_command)
 jobs.app.command("submit")(submit.submit_command)
