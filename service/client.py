@@ -28,6 +28,7 @@ from service.client_documents import (
     TrainingRun,
 )
 from service.client_prediction_documents import PredictionDetails, Predictor
+from service.client_queue_documents import QueueStatus, Quota
 from service.client_request_documents import ArrayAccepted, JobArray
 from service.client_transport import ApiError, ClientError, Transport, Unreachable
 
@@ -214,6 +215,35 @@ class Client(Transport):
         """Give a drained server work again."""
         return self._accepted("POST", f"/v1/cluster/servers/{_segment(server)}/resume")
 
+    # The queue
+
+    def queue(self) -> QueueStatus:
+        """How long the queue is, and what of it is paused."""
+        found: QueueStatus = self._json("GET", "/v1/queue")
+        return found
+
+    def pause_queue(self, part: Mapping[str, str]) -> Accepted:
+        """Let nothing of it start: of a ``user`` or a ``project``, or of everybody; ``reason`` tells them why."""
+        return self._accepted("POST", "/v1/queue/pause", part)
+
+    def resume_queue(self, part: Mapping[str, str]) -> Accepted:
+        """Let it start again."""
+        return self._accepted("POST", "/v1/queue/resume", part)
+
+    def quotas(self) -> list[Quota]:
+        """Quotas and what is used of them."""
+        return list(self._json("GET", "/v1/quotas")["quotas"])
+
+    def set_quota(self, scope: str, name: str, limits: Mapping[str, int | None]) -> Quota:
+        """Set both limits of a user or a project."""
+        found: Quota = self._json("PUT", f"/v1/quotas/{scope}/{_segment(name)}", body=limits)
+        return found
+
+    def remove_quota(self, scope: str, name: str) -> Quota:
+        """Remove both limits."""
+        found: Quota = self._json("DELETE", f"/v1/quotas/{scope}/{_segment(name)}")
+        return found
+
     # Learning
 
     def predictions(self, job_id: int | None = None, *, limit: int | None = None) -> list[Prediction]:
@@ -235,12 +265,8 @@ class Client(Transport):
 
     def readiness(self) -> dict[str, Any]:
         """Whether the service is ready, and what it lacks if it is not."""
-        try:
-            return dict(self._json("GET", "/readyz"))
-        except ApiError as error:
-            if "ready" not in error.problem:
-                raise
-            return error.problem
+        found: dict[str, Any] = self._json("GET", "/readyz", also=503)
+        return found
 
     def predictor(self) -> Predictor:
         """What predicts now, and how far it is trusted."""

@@ -21,6 +21,8 @@ from service.api.routers import (
     jobs,
     learning,
     metrics,
+    queues,
+    quotas,
     shadow,
     simulations,
 )
@@ -54,6 +56,8 @@ def create_app(dependencies: ApiDependencies) -> FastAPI:
         forecast,
         attempts,
         cluster,
+        queues,
+        quotas,
         learning,
         cycles,
         shadow,

@@ -22,6 +22,7 @@ from service.api.documents import (
     job_document,
 )
 from service.api.idempotency import Answer, Effect, Keyed, KeyedRequest, Keys
+from service.api.limit_documents import check_owners_room
 from service.api.paging import Page, Paging
 from service.api.parse import is_single, parse_submission, where_from
 from service.api.problems import Fault, Problem, ProblemType, json_pointer
@@ -97,6 +98,7 @@ def _insert(session: Session, dependencies: ApiDependencies, specs: list[JobSpec
     connection = session.connection()
     check_dependencies(connection, specs, body)
     check_room(connection, dependencies.settings, len(specs))
+    check_owners_room(connection, specs)
     ids = dependencies.store.submit(session, specs, dependencies.now_s())
     documents = [job_document(summary) for summary in reads.jobs_by_id(connection, ids)]
     single = is_single(body)

@@ -1,0 +1,110 @@
+"""The queue as a whole: how long it is, and whether jobs start."""
+
+from fastapi import Response
+from pydantic import ConfigDict, Field
+from sqlmodel import Session
+
+from service.api.access import Caller
+from service.api.deps import ApiDependencies, Deps, KeyStore
+from service.api.documents import AcceptedDocument
+from service.api.idempotency import Answer, Keyed, KeyedRequest, Keys
+from service.api.limit_documents import PauseDocument, QueueDocument, concerns, in_use
+from service.api.problems import Fault, Problem, ProblemType
+from service.api.routers.common import problems, router
+from service.api.schemas import Body, Name, Text
+from service.db.limits import stored_limit, stored_limits, uses
+from service.engine.events import Fact, FactKind
+from service.engine.limits import QUEUE, Owner, Scope
+
+routes = router("queue")
+
+
+class QueuePartBody(Body):
+    """Which part of the queue: a user's jobs or a project's; neither = everybody's."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{}, {"project": "nlp"}]})
+
+    user: Name | None = None
+    project: Name | None = None
+
+
+class PauseBody(QueuePartBody):
+    """What to pause, and why."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "the file server is being repaired"}]})
+
+    reason: Text = Field(default="", description="For those who ask why their jobs wait.")
+
+
+@routes.get("/queue", summary="Show the queue's length and its pauses")
+def show_queue(dependencies: Deps, caller: Caller) -> QueueDocument:
+    """Unfinished jobs and held GPUs of everybody; the pauses that concern the caller."""
+    with dependencies.database.reading() as session:
+        connection = session.connection()
+        used, stored = uses(connection), stored_limits(connection)
+    everything = in_use(used, QUEUE)
+    return QueueDocument(
+        jobs=everything.jobs,
+        gpus_running=everything.gpus_running,
+        pauses=[
+            PauseDocument(scope=each.owner.scope.value, name=each.owner.name, reason=each.limit.pause_reason)
+            for each in stored
+            if each.limit.paused and concerns(caller, each.owner)
+        ],
+    )
+
+
+@routes.post(
+    "/queue/pause",
+    status_code=202,
+    response_model=AcceptedDocument,
+    responses=problems(400, 409, 413, 415),
+    summary="Pause the queue, or a user's or project's part of it",
+)
+def pause(dependencies: Deps, keys: KeyStore, keyed: Keyed, body: PauseBody) -> Response:
+    """Nothing of it starts until it is resumed; what runs goes on, and jobs may be submitted."""
+    owner = _owner(body)
+    return _ask(
+        dependencies,
+        keys,
+        keyed,
+        Fact(0, FactKind.QUEUE_PAUSED, dependencies.now_s(), owner=owner, note=body.reason),
+    )
+
+
+@routes.post(
+    "/queue/resume",
+    status_code=202,
+    response_model=AcceptedDocument,
+    responses=problems(400, 404, 409, 413, 415),
+    summary="Resume what is paused",
+)
+def resume(dependencies: Deps, keys: KeyStore, keyed: Keyed, body: QueuePartBody) -> Response:
+    """Its jobs compete again from the next cycle on. A pause of another part that they are in goes on."""
+    fact = Fact(0, FactKind.QUEUE_RESUMED, dependencies.now_s(), owner=_owner(body))
+    return _ask(dependencies, keys, keyed, fact)
+
+
+def _owner(body: QueuePartBody) -> Owner:
+    if body.user is not None and body.project is not None:
+        raise Problem(
+            ProblemType.INVALID_BODY, faults=[Fault("Give 'user' or 'project', not both", pointer="/project")]
+        )
+    if body.user is not None:
+        return Owner(Scope.USER, body.user)
+    return QUEUE if body.project is None else Owner(Scope.PROJECT, body.project)
+
+
+def _ask(dependencies: ApiDependencies, keys: Keys, keyed: KeyedRequest, fact: Fact) -> Response:
+    owner = fact.owner
+    assert owner is not None
+
+    def effect(session: Session) -> Answer:
+        if fact.kind is FactKind.QUEUE_RESUMED and not stored_limit(session.connection(), owner).limit.paused:
+            raise Problem(ProblemType.NOT_FOUND, f"{owner.title} is not paused.")
+        dependencies.store.add_fact(session, fact)
+        return Answer(202, AcceptedDocument(accepted=fact.kind.value).model_dump(mode="json"))
+
+    answer = keys.run(keyed, lambda: effect)
+    dependencies.nudge()
+    return answer

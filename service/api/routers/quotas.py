@@ -1,0 +1,95 @@
+"""Quotas: how many GPUs and unfinished jobs a user or a project may have at a time."""
+
+from typing import Annotated, Literal
+
+from fastapi import Path, Response
+from pydantic import ConfigDict, Field
+from sqlmodel import Session
+
+from service.api.access import Caller
+from service.api.deps import ApiDependencies, Deps, KeyStore
+from service.api.idempotency import Answer, Keyed, KeyedRequest, Keys
+from service.api.limit_documents import QuotaDocument, QuotasDocument, concerns, in_use, quota_document
+from service.api.problems import Problem, ProblemType
+from service.api.routers.common import NoBody, problems, router
+from service.api.schemas import GPUS_MAX, ID_MAX, TEXT_MAX, Body
+from service.db.limits import store_limit, stored_limit, stored_limits, uses
+from service.engine.events import Fact, FactKind
+from service.engine.limits import Owner, Scope
+
+routes = router("queue")
+
+ScopePath = Annotated[Literal["user", "project"], Path(description="Whose quota.")]
+OwnerPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX, description="The user's or project's name.")]
+
+
+class QuotaBody(Body):
+    """What is allowed from now on; null = any number. Both values are set: what is left out becomes null."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"gpus_running_max": 16, "jobs_queued_max": 100}]})
+
+    gpus_running_max: Annotated[int, Field(ge=0, le=GPUS_MAX)] | None = Field(
+        default=None, description="GPUs that its jobs may hold at a time."
+    )
+    jobs_queued_max: Annotated[int, Field(ge=0, le=ID_MAX)] | None = Field(
+        default=None, description="Unfinished jobs that it may have; a submission beyond that is refused with 429."
+    )
+
+
+@routes.get("/quotas", summary="List quotas and their use")
+def list_quotas(dependencies: Deps, caller: Caller) -> QuotasDocument:
+    """Everyone's for those who see all projects, else the caller's own and those of its projects."""
+    with dependencies.database.reading() as session:
+        connection = session.connection()
+        used = uses(connection)
+        stored = [each for each in stored_limits(connection) if each.owner.scope is not Scope.QUEUE]
+    limited = [each for each in stored if each.limit.gpus_running_max is not None or each.jobs_queued_max is not None]
+    return QuotasDocument(
+        quotas=[quota_document(each, in_use(used, each.owner)) for each in limited if concerns(caller, each.owner)]
+    )
+
+
+@routes.put(
+    "/quotas/{scope}/{name}",
+    response_model=QuotaDocument,
+    responses=problems(400, 409, 413, 415),
+    summary="Set a quota",
+)
+def set_quota(
+    dependencies: Deps, keys: KeyStore, keyed: Keyed, scope: ScopePath, name: OwnerPath, body: QuotaBody
+) -> Response:
+    """Holds for jobs that start and are submitted from now on. A quota below what is held stops nobody."""
+    return _change(dependencies, keys, keyed, Owner(Scope(scope), name), body)
+
+
+@routes.delete(
+    "/quotas/{scope}/{name}",
+    response_model=QuotaDocument,
+    responses=problems(400, 404, 409, 413, 415),
+    summary="Remove a quota",
+)
+def remove_quota(
+    dependencies: Deps, keys: KeyStore, keyed: Keyed, scope: ScopePath, name: OwnerPath, body: NoBody = None
+) -> Response:
+    """Its jobs may start and come in any number again."""
+    return _change(dependencies, keys, keyed, Owner(Scope(scope), name), None)
+
+
+def _change(
+    dependencies: ApiDependencies, keys: Keys, keyed: KeyedRequest, owner: Owner, body: QuotaBody | None
+) -> Response:
+    def effect(session: Session) -> Answer:
+        connection, now_s = session.connection(), dependencies.now_s()
+        stored = stored_limit(connection, owner, for_update=True)
+        if body is None and stored.limit.gpus_running_max is None and stored.jobs_queued_max is None:
+            raise Problem(ProblemType.NOT_FOUND, f"{owner.title} has no quota.")
+        wanted = body or QuotaBody()
+        store_limit(connection, stored._replace(jobs_queued_max=wanted.jobs_queued_max), now_s)
+        fact = Fact(0, FactKind.QUOTA_SET, now_s, owner=owner, gpus_running_max=wanted.gpus_running_max)
+        dependencies.store.add_fact(session, fact)
+        after = stored_limit(connection, owner)
+        return Answer(200, quota_document(after, in_use(uses(connection), owner)).model_dump(mode="json"))
+
+    answer = keys.run(keyed, lambda: effect)
+    dependencies.nudge()
+    return answer

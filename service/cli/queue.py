@@ -1,0 +1,92 @@
+"""``sooner queue ...``: let jobs start, or not."""
+
+from typing import Annotated
+
+import typer
+
+from service.cli.connect import connect
+from service.cli.fail import fail
+from service.cli.output import (
+    Answer,
+    Column,
+    ColumnsOption,
+    JsonFlag,
+    QuietFlag,
+    Table,
+    WatchFlag,
+    print_json,
+    printable,
+    show,
+    style,
+)
+from service.client import Client
+from service.client_documents import Accepted
+from service.client_queue_documents import Pause
+
+app = typer.Typer(help="Pause and resume the queue.", no_args_is_help=True)
+
+UserOption = Annotated[str | None, typer.Option("--user", help="Only this user's jobs.")]
+ProjectOption = Annotated[str | None, typer.Option("--project", help="Only this project's jobs.")]
+
+PAUSES = Table[Pause](
+    columns=(
+        Column("PAUSED", lambda pause: pause["scope"]),
+        Column("NAME", lambda pause: pause["name"]),
+        Column("REASON", lambda pause: pause["reason"]),
+    ),
+    key=lambda pause: f"{pause['scope']}/{pause['name']}",
+)
+
+
+def _answer(client: Client) -> Answer[Pause]:
+    queue = client.queue()
+    note = f"{queue['jobs']} unfinished jobs hold {queue['gpus_running']} GPUs"
+    if not queue["pauses"]:
+        note += "; nothing is paused"
+    return Answer(queue["pauses"], {"schema": "sooner.queue/1", "queue": queue}, note)
+
+
+@app.command("show")
+def show_command(
+    as_json: JsonFlag = False, quiet: QuietFlag = False, columns: ColumnsOption = None, watch: WatchFlag = False
+) -> None:
+    """What is paused. 'sooner q' lists the jobs."""
+    with connect() as client:
+        show(PAUSES, lambda: _answer(client), style(as_json, quiet, columns, watch))
+
+
+@app.command("pause")
+def pause_command(
+    user: UserOption = None,
+    project: ProjectOption = None,
+    reason: Annotated[str, typer.Option("--reason", help="For those who ask why their jobs wait.")] = "",
+    as_json: JsonFlag = False,
+) -> None:
+    """Let no job start until 'sooner queue resume'; what runs goes on."""
+    part = _part(user, project)
+    with connect() as client:
+        _tell(client.pause_queue({**part, "reason": reason}), part, as_json)
+
+
+@app.command("resume")
+def resume_command(user: UserOption = None, project: ProjectOption = None, as_json: JsonFlag = False) -> None:
+    """Let jobs start again."""
+    part = _part(user, project)
+    with connect() as client:
+        _tell(client.resume_queue(part), part, as_json)
+
+
+def _part(user: str | None, project: str | None) -> dict[str, str]:
+    if user is not None and project is not None:
+        fail("give --user or --project, not both")
+    if user is not None:
+        return {"user": user}
+    return {} if project is None else {"project": project}
+
+
+def _tell(accepted: Accepted, part: dict[str, str], as_json: bool) -> None:
+    if as_json:
+        print_json({"schema": "sooner.accepted/1", "accepted": [accepted]})
+        return
+    whose = " ".join(f"{scope} {name}" for scope, name in part.items()) or "everything"
+    typer.echo(printable(f"{whose}: {accepted['accepted']} accepted"))

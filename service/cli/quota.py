@@ -1,0 +1,104 @@
+"""``sooner quota ...``: how many GPUs and unfinished jobs a user or a project may have at a time."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from service.cli.connect import connect
+from service.cli.fail import fail
+from service.cli.output import (
+    Answer,
+    Column,
+    ColumnsOption,
+    JsonFlag,
+    QuietFlag,
+    Table,
+    WatchFlag,
+    show,
+    style,
+)
+from service.client import Client
+from service.client_queue_documents import Quota
+
+app = typer.Typer(help="Limit what users and projects may use.", no_args_is_help=True)
+
+
+class Whose(StrEnum):
+    """Who can have a quota."""
+
+    USER = "user"
+    PROJECT = "project"
+
+
+WhoseArgument = Annotated[Whose, typer.Argument(help="Whose quota.")]
+NameArgument = Annotated[str, typer.Argument(help="The user's or project's name.")]
+
+
+def _limit(value: int | None) -> str:
+    return "" if value is None else str(value)
+
+
+QUOTAS = Table[Quota](
+    columns=(
+        Column("SCOPE", lambda quota: quota["scope"]),
+        Column("NAME", lambda quota: quota["name"]),
+        Column("GPUS", lambda quota: str(quota["gpus_running"]), right=True),
+        Column("GPUS_MAX", lambda quota: _limit(quota["gpus_running_max"]), right=True),
+        Column("JOBS", lambda quota: str(quota["jobs"]), right=True),
+        Column("JOBS_MAX", lambda quota: _limit(quota["jobs_queued_max"]), right=True),
+    ),
+    key=lambda quota: f"{quota['scope']}/{quota['name']}",
+)
+
+
+def _answer(quotas: Sequence[Quota]) -> Answer[Quota]:
+    return Answer(quotas, {"schema": "sooner.quotas/1", "quotas": list(quotas)}, "" if quotas else "no quotas are set")
+
+
+@app.command("list")
+def list_command(
+    as_json: JsonFlag = False, quiet: QuietFlag = False, columns: ColumnsOption = None, watch: WatchFlag = False
+) -> None:
+    """Quotas with what is used of them: GPUs held, and unfinished jobs."""
+    with connect() as client:
+        show(QUOTAS, lambda: _answer(client.quotas()), style(as_json, quiet, columns, watch))
+
+
+@app.command("set")
+def set_command(
+    whose: WhoseArgument,
+    name: NameArgument,
+    gpus_running_max: Annotated[
+        int | None, typer.Option("--gpus-running-max", min=0, help="GPUs that its jobs may hold at a time.")
+    ] = None,
+    jobs_queued_max: Annotated[
+        int | None, typer.Option("--jobs-queued-max", min=0, help="Unfinished jobs that it may have.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Set a quota; a limit that is not given stays as it is."""
+    given = {"gpus_running_max": gpus_running_max, "jobs_queued_max": jobs_queued_max}
+    if all(value is None for value in given.values()):
+        fail("give --gpus-running-max, --jobs-queued-max or both; 'sooner quota remove' removes a quota")
+    with connect() as client:
+        wanted = {key: _present(client, whose, name, key) if value is None else value for key, value in given.items()}
+        _tell(client.set_quota(whose.value, name, wanted), as_json)
+
+
+@app.command("remove")
+def remove_command(whose: WhoseArgument, name: NameArgument, as_json: JsonFlag = False) -> None:
+    """Remove a quota: its jobs may start and come in any number again."""
+    with connect() as client:
+        _tell(client.remove_quota(whose.value, name), as_json)
+
+
+def _present(client: Client, whose: Whose, name: str, key: str) -> Any:
+    """What the quota says now."""
+    found = (quota for quota in client.quotas() if (quota["scope"], quota["name"]) == (whose.value, name))
+    return next(({**quota}[key] for quota in found), None)
+
+
+def _tell(quota: Quota, as_json: bool) -> None:
+    show(QUOTAS, lambda: _answer([quota]), style(as_json, False, None, False))

@@ -1,0 +1,30 @@
+"""The JSON documents about quotas and pauses as a client sees them; see :mod:`service.client_documents`."""
+
+from typing import TypedDict
+
+
+class Quota(TypedDict):
+    """What a user or a project may use at a time, and what it uses now."""
+
+    scope: str
+    name: str
+    gpus_running_max: int | None
+    jobs_queued_max: int | None
+    gpus_running: int
+    jobs: int
+
+
+class Pause(TypedDict):
+    """Whose jobs do not start, and why."""
+
+    scope: str
+    name: str
+    reason: str
+
+
+class QueueStatus(TypedDict):
+    """The queue in numbers, and which parts of it are paused."""
+
+    jobs: int
+    gpus_running: int
+    pauses: list[Pause]

@@ -1,0 +1,129 @@
+"""Quotas and pauses over HTTP: what is kept, what the engine is told, what is refused, and whose are shown to whom."""
+
+import threading
+from typing import Any
+
+import pytest
+from httpx import Client, Response
+
+from service.api import examples
+from service.engine.events import FactKind
+from service.engine.limits import QUEUE, Owner, OwnerLimit, Scope
+from tests.api.conftest import World
+from tests.api.helpers import assert_problem
+
+NLP = Owner(Scope.PROJECT, "nlp")
+
+
+def submit(client: Client, **changes: Any) -> Response:
+    return client.post("/v1/jobs", json=examples.PLAIN_JOB | changes)
+
+
+def test_a_quota_is_kept_told_to_the_engine_and_listed(client: Client, world: World) -> None:
+    answer = client.put("/v1/quotas/project/nlp", json={"gpus_running_max": 16, "jobs_queued_max": 100})
+    assert answer.status_code == 200
+    assert answer.json() == {
+        "scope": "project",
+        "name": "nlp",
+        "gpus_running_max": 16,
+        "jobs_queued_max": 100,
+        "gpus_running": 0,
+        "jobs": 0,
+    }
+    [fact] = world.store.pending_facts(10)
+    assert (fact.kind, fact.owner, fact.gpus_running_max) == (FactKind.QUOTA_SET, NLP, 16)
+    assert world.store.load().limits == {NLP: OwnerLimit(16)}
+    assert world.nudges == 1
+    submit(client, project="nlp")
+    submit(client, project="other")
+    assert client.get("/v1/quotas").json() == {"quotas": [answer.json() | {"jobs": 1}]}
+
+
+def test_a_quota_is_replaced_as_a_whole_and_removed(client: Client, world: World) -> None:
+    client.put("/v1/quotas/user/ann", json={"gpus_running_max": 16, "jobs_queued_max": 100})
+    changed = client.put("/v1/quotas/user/ann", json={"jobs_queued_max": 5}).json()
+    assert (changed["gpus_running_max"], changed["jobs_queued_max"]) == (None, 5)
+    assert world.store.load().limits == {}
+    assert client.delete("/v1/quotas/user/ann").status_code == 200
+    assert client.get("/v1/quotas").json() == {"quotas": []}
+    assert_problem(client.delete("/v1/quotas/user/ann"), "not-found")
+
+
+def test_a_quota_and_a_pause_leave_each_other_alone(client: Client, world: World) -> None:
+    client.put("/v1/quotas/project/nlp", json={"gpus_running_max": 2})
+    client.post("/v1/queue/pause", json={"project": "nlp", "reason": "why"})
+    client.delete("/v1/quotas/project/nlp")
+    assert world.store.load().limits == {NLP: OwnerLimit(paused=True, pause_reason="why")}
+    assert client.get("/v1/quotas").json() == {"quotas": []}
+    client.put("/v1/quotas/project/nlp", json={"gpus_running_max": 3})
+    client.post("/v1/queue/resume", json={"project": "nlp"})
+    assert world.store.load().limits == {NLP: OwnerLimit(3)}
+
+
+def test_too_many_unfinished_jobs_of_a_project_are_refused(client: Client) -> None:
+    client.put("/v1/quotas/project/nlp", json={"jobs_queued_max": 2})
+    assert submit(client, project="nlp").status_code == 201
+    answer = client.post("/v1/jobs", json={"jobs": [examples.PLAIN_JOB | {"project": "nlp"}] * 2})
+    problem = assert_problem(answer, "queue-full")
+    assert problem["detail"] == "Project 'nlp' may have at most 2 unfinished jobs (quota jobs_queued_max)."
+    assert answer.headers["Retry-After"] == "60"
+    assert submit(client, project="nlp").status_code == 201
+    assert_problem(submit(client, project="nlp"), "queue-full")
+    assert submit(client, project="other").status_code == 201
+
+
+def test_two_submissions_do_not_pass_together_where_one_may(client: Client) -> None:
+    client.put("/v1/quotas/user/ann", json={"jobs_queued_max": 1})
+    barrier = threading.Barrier(4)
+    answers: list[Response] = []
+
+    def add() -> None:
+        barrier.wait()
+        answers.append(submit(client, user="ann"))
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(answer.status_code for answer in answers) == [201, 429, 429, 429]
+
+
+def test_the_queue_is_paused_and_resumed(client: Client, world: World) -> None:
+    assert client.get("/v1/queue").json() == {"jobs": 0, "gpus_running": 0, "pauses": []}
+    answer = client.post("/v1/queue/pause", json={"reason": "maintenance"})
+    assert answer.status_code == 202
+    assert answer.json()["accepted"] == "queue_paused"
+    client.post("/v1/queue/pause", json={"user": "ann"})
+    assert client.get("/v1/queue").json()["pauses"] == [
+        {"scope": "queue", "name": "", "reason": "maintenance"},
+        {"scope": "user", "name": "ann", "reason": ""},
+    ]
+    assert world.store.load().limits[QUEUE] == OwnerLimit(paused=True, pause_reason="maintenance")
+    assert client.post("/v1/queue/resume", json={}).status_code == 202
+    assert [fact.kind for fact in world.store.pending_facts(10)] == [
+        FactKind.QUEUE_PAUSED,
+        FactKind.QUEUE_PAUSED,
+        FactKind.QUEUE_RESUMED,
+    ]
+    assert_problem(client.post("/v1/queue/resume", json={}), "not-found")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "pointer"),
+    [
+        ("/v1/quotas/project/nlp", {"gpus_running_max": -1}, "/gpus_running_max"),
+        ("/v1/quotas/project/nlp", {"gpus_running_max": 1.5}, "/gpus_running_max"),
+        ("/v1/quotas/project/nlp", {"gpus": 1}, "/gpus"),
+        ("/v1/queue/pause", {"user": "a", "project": "b"}, "/project"),
+        ("/v1/queue/pause", {"user": ""}, "/user"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(client: Client, path: str, body: dict[str, Any], pointer: str) -> None:
+    answer = client.request("PUT" if "quotas" in path else "POST", path, json=body)
+    problem = assert_problem(answer, "invalid-body")
+    assert [error["pointer"] for error in problem["errors"]] == [pointer]
+
+
+def test_there_are_quotas_of_users_and_projects_only(client: Client) -> None:
+    assert_problem(client.put("/v1/quotas/queue/x", json={}), "invalid-parameter")

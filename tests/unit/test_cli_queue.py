@@ -1,0 +1,59 @@
+"""``sooner quota`` and ``sooner queue`` against the real API."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service.api.limit_documents import QueueDocument, QuotasDocument
+from tests.unit.cli_world import CliWorld, cli_world
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliWorld]:
+    with cli_world(tmp_path, monkeypatch) as made:
+        yield made
+
+
+def test_quotas_are_set_listed_and_removed(cli: CliWorld) -> None:
+    assert cli.run("quota", "list").stderr == "no quotas are set\n"
+    assert cli.run("quota", "set", "project", "nlp", "--gpus-running-max", "16").exit_code == 0
+    cli.submit(project="nlp")
+    cli.run("quota", "set", "project", "nlp", "--jobs-queued-max", "5")
+    cli.run("quota", "set", "user", "ada", "--gpus-running-max", "0")
+    assert [line.split() for line in cli.run("quota", "list").stdout.splitlines()] == [
+        ["SCOPE", "NAME", "GPUS", "GPUS_MAX", "JOBS", "JOBS_MAX"],
+        ["project", "nlp", "0", "16", "1", "5"],
+        ["user", "ada", "0", "0", "1"],
+    ]
+    document = json.loads(cli.run("quota", "list", "--json").stdout)
+    assert document["schema"] == "sooner.quotas/1"
+    QuotasDocument.model_validate({"quotas": document["quotas"]})
+    assert cli.run("quota", "remove", "project", "nlp").exit_code == 0
+    assert cli.run("quota", "list", "--quiet").stdout.split() == ["user/ada"]
+    again = cli.run("quota", "remove", "project", "nlp")
+    assert (again.exit_code, again.stderr) == (1, "error: There is no such resource: Project 'nlp' has no quota.\n")
+
+
+def test_a_quota_needs_a_limit(cli: CliWorld) -> None:
+    assert cli.run("quota", "set", "project", "nlp").exit_code == 2
+
+
+def test_the_queue_is_paused_shown_and_resumed(cli: CliWorld) -> None:
+    assert cli.run("queue", "show").stderr == "0 unfinished jobs hold 0 GPUs; nothing is paused\n"
+    told = cli.run("queue", "pause", "--project", "nlp", "--reason", "file server")
+    assert told.stdout == "project nlp: queue_paused accepted\n"
+    assert cli.run("queue", "pause").stdout == "everything: queue_paused accepted\n"
+    assert [line.split() for line in cli.run("queue", "show").stdout.splitlines()] == [
+        ["PAUSED", "NAME", "REASON"],
+        ["project", "nlp", "file", "server"],
+        ["queue"],
+    ]
+    document = json.loads(cli.run("queue", "show", "--json").stdout)
+    assert document["schema"] == "sooner.queue/1"
+    QueueDocument.model_validate(document["queue"])
+    assert cli.run("queue", "resume", "--project", "nlp").exit_code == 0
+    assert cli.run("queue", "resume").exit_code == 0
+    assert cli.run("queue", "resume").exit_code == 1
+    assert cli.run("queue", "pause", "--user", "a", "--project", "b").exit_code == 2
