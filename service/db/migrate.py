@@ -14,10 +14,14 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect
 
+from service.db.dialects import take_turns
 from service.db.schema import METADATA
 from service.db.session import Database, open_database, parse_url, sqlite_path
 
 UPGRADE_COMMAND = "sooner db upgrade"
+
+WAIT_S = 600.0
+"""How long an upgrade waits for another one: a large table takes minutes to rewrite."""
 
 _VERSION_TABLE = "alembic_version"
 _REVISION = re.compile(r"\d{4}")
@@ -98,8 +102,8 @@ def state_of(connection: Connection) -> SchemaState:
 def upgrade(url: str) -> SchemaState:
     """Bring an empty or older database to the current schema; returns where it stood before.
 
-    One transaction, under the write lock: two processes upgrading at once do it once, and a failure leaves everything as
-    it was. Raises :class:`SchemaError` for a newer or foreign database.
+    One transaction, under a lock: of two processes upgrading at once the second waits and finds it done, and a failure
+    leaves everything as it was. Raises :class:`SchemaError` for a newer or foreign database.
     """
     database = open_database(url)
     try:
@@ -109,8 +113,9 @@ def upgrade(url: str) -> SchemaState:
 
 
 def _upgrade(database: Database) -> SchemaState:
-    with database.writing() as session:
+    with database.writing(WAIT_S) as session:
         connection = session.connection()
+        take_turns(connection, "migrations")
         before = state_of(connection)
         if before in (SchemaState.NEWER, SchemaState.FOREIGN):
             raise SchemaError(before.sentence)

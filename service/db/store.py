@@ -14,6 +14,7 @@ from policies.model.job import JobSpec
 from policies.model.reasons import Reason
 from service.db.codec import FactPayload
 from service.db.commit import apply_batch, check_fence
+from service.db.dialects import SERVERS_TURN, take_turns
 from service.db.limits import keep_request, limits_of_engine
 from service.db.rows import (
     attempt_record,
@@ -114,6 +115,8 @@ class SqlStore:
     def add_fact(self, session: Session, fact: Fact) -> int:
         """Insert an accepted request and return its id (``fact.id`` is ignored). Raises :class:`DuplicateServer`."""
         connection = session.connection()
+        if fact.server_spec is not None:
+            take_turns(connection, SERVERS_TURN)
         if fact.server_spec is not None and _server_known(connection, fact.server_spec.name):
             raise DuplicateServer(f"a server named {fact.server_spec.name!r} exists already")
         if fact.owner is not None:

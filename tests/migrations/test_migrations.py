@@ -2,6 +2,7 @@
 
 import sqlite3
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,9 @@ from sqlalchemy import create_engine, text
 from policies.model.job import JobSpec
 from service.db import migrate
 from service.db.migrate import SchemaError, SchemaState, scripts_folder, state, upgrade
+from service.db.schema import METADATA
 from service.db.session import DatabaseUrlError, open_database
 from service.db.store import SqlStore
-from service.db.tables import Base
 
 
 @pytest.fixture
@@ -66,30 +67,42 @@ def test_the_sum_of_the_migrations_is_the_metadata(url: str, tmp_path: Path) -> 
         context = MigrationContext.configure(
             session.connection(), opts={"compare_type": True, "compare_server_default": True}
         )
-        assert compare_metadata(context, Base.metadata) == []
+        assert compare_metadata(context, METADATA) == []
     database.close()
     # Alembic compares no CHECK constraints and no AUTOINCREMENT, so the statements themselves are compared too.
     direct = tmp_path / "direct.db"
     engine = create_engine(f"sqlite:///{direct}")
-    Base.metadata.create_all(engine)
+    METADATA.create_all(engine)
     engine.dispose()
     assert _ddl(_file(url)) == _ddl(direct)
 
 
-def test_upgrading_again_keeps_the_data(url: str) -> None:
-    upgrade(url)
-    database = open_database(url)
+@pytest.fixture(params=["sqlite", "postgresql"])
+def any_url(request: pytest.FixtureRequest, url: str) -> Iterator[str]:
+    """Of an empty database."""
+    if request.param == "sqlite":
+        yield url
+        return
+    server = request.getfixturevalue("postgres")
+    with server.database() as fresh:
+        yield fresh
+
+
+def test_upgrading_again_keeps_the_data(any_url: str) -> None:
+    upgrade(any_url)
+    database = open_database(any_url)
     store = SqlStore(database)
     with database.writing() as session:
         ids = store.submit(session, [JobSpec("a", "u", 2)], 5.0)
-    assert upgrade(url) is SchemaState.CURRENT
+    assert upgrade(any_url) is SchemaState.CURRENT
     assert [job.spec.name for job in store.jobs(ids)] == ["a"]
     database.close()
 
 
 @pytest.mark.parametrize("attempt", range(3))
-def test_those_who_upgrade_at_once_do_it_once(url: str, attempt: int) -> None:
-    """Also the creation of the file and its switch to WAL mode, which fails under another one's hands."""
+def test_those_who_upgrade_at_once_do_it_once(any_url: str, attempt: int) -> None:
+    """Also the creation of a file and its switch to WAL mode, which fails under another one's hands."""
+    url = any_url
     found: list[object] = []
     barrier = threading.Barrier(4)
 
@@ -106,7 +119,8 @@ def test_those_who_upgrade_at_once_do_it_once(url: str, attempt: int) -> None:
     for thread in threads:
         thread.join(60.0)
     assert sorted(map(str, found)) == ["current", "current", "current", "empty"]
-    assert [path.name for path in _file(url).parent.glob(".*")] == [], "no draft is left"
+    if url.startswith("sqlite"):
+        assert [path.name for path in _file(url).parent.glob(".*")] == [], "no draft is left"
 
 
 def _execute(url: str, *statements: str) -> None:
@@ -198,6 +212,8 @@ def test_no_way_back_is_offered_and_the_history_is_one_line() -> None:
         ("sqlite:///:memory:", "plain file"),
         ("sqlite:////no/such/folder/file.db", "/no/such/folder/file.db: No such file"),
         ("oracle2://host/name", "no driver"),
+        ("postgresql+psycopg2://host/name", "begins with sqlite:/// or postgresql://"),
+        ("postgresql://me:secret@/name?host=/no/such/folder", "cannot open the database"),
     ],
 )
 def test_a_wrong_url_is_one_clear_line(bad: str, words: str) -> None:
