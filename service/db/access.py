@@ -2,16 +2,32 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, Table, delete, func, insert, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Table,
+    and_,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    true,
+    tuple_,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from service.access import NO_PROJECT, Identity, Role
 from service.api_key import NewKey
 from service.db.access_tables import ApiKeyRow, MembershipRow, UserRow
+from service.db.rows import chunks
 from service.db.tables import JobRow, table
 
+_JOBS = table(JobRow)
 _USERS = table(UserRow)
 _MEMBERS = table(MembershipRow)
 _KEYS = table(ApiKeyRow)
@@ -41,10 +57,35 @@ class StoredKey:
     last_used_at_s: float | None
 
 
-def owner_of(connection: Connection, job: int) -> Row[Any] | None:
-    """``project`` and ``user`` of a job, or None; neither ever changes."""
-    jobs = table(JobRow)
-    return connection.execute(select(jobs.c.project, jobs.c.user).where(jobs.c.id == job)).one_or_none()
+class Owner(NamedTuple):
+    """Whose a job is; neither ever changes."""
+
+    project: str
+    user: str
+
+
+def owner_of(connection: Connection, job: int) -> Owner | None:
+    """Whose the job is; None where there is no such job."""
+    row = connection.execute(select(_JOBS.c.project, _JOBS.c.user).where(_JOBS.c.id == job)).one_or_none()
+    return None if row is None else Owner(row.project, row.user)
+
+
+def seen(caller: Identity, project: ColumnElement[str], user: ColumnElement[str]) -> ColumnElement[bool]:
+    """The condition on a row of this project and user that :meth:`Identity.sees` is for a job."""
+    if caller.projects is None:
+        return true()
+    own = and_(project == NO_PROJECT, user == caller.user) if NO_PROJECT in caller.projects else None
+    named = project.in_(sorted(caller.projects - {NO_PROJECT}))
+    return named if own is None else or_(named, own)
+
+
+def seen_jobs(connection: Connection, job_ids: Collection[int], caller: Identity) -> set[int]:
+    """Those of the ids that are jobs which the caller sees."""
+    condition = seen(caller, _JOBS.c.project, _JOBS.c.user)
+    known: set[int] = set()
+    for part in chunks(sorted(job_ids)):
+        known.update(connection.execute(select(_JOBS.c.id).where(_JOBS.c.id.in_(part), condition)).scalars())
+    return known
 
 
 def stored_key(connection: Connection, key: str) -> StoredKey | None:

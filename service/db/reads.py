@@ -5,13 +5,15 @@ servers) in one statement each for the whole page.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Column, Connection, Row, Select, func, select, tuple_
 
 from policies.lifecycle import ATTEMPT_OPEN, TERMINAL, JobState
 from policies.model.placement import Placement
+from service.access import LOCAL, NO_PROJECT, Identity
+from service.db.access import seen
 from service.db.codec import decode
 from service.db.forecasts import newest_forecasts
 from service.db.rows import chunks
@@ -95,13 +97,14 @@ class JobSummary:
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """What a list of jobs is narrowed to; empty = everything."""
+    """What a list of jobs is narrowed to; empty = everything. ``seen_by``: to what this caller sees."""
 
     states: tuple[JobState, ...] = ()
     user: str | None = None
     project: str | None = None
     name: str | None = None
     array: int | None = None
+    seen_by: Identity = LOCAL
 
 
 def job(connection: Connection, job_id: int) -> JobSummary | None:
@@ -131,8 +134,27 @@ def _page_ids(connection: Connection, wanted: JobFilter, before_id: int | None, 
     found: list[int] = []
     states: Sequence[JobState | None] = sorted(wanted.states) or [None]
     for state in states:
-        found.extend(connection.execute(_ids_in_state(wanted, state, before_id, limit)).scalars())
+        for part in _parts(wanted, state):
+            found.extend(connection.execute(_ids_in_state(part, state, before_id, limit)).scalars())
     return sorted(found, reverse=True)[:limit]
+
+
+def _parts(wanted: JobFilter, state: JobState | None) -> list[JobFilter]:
+    """What a caller sees, one project at a time where nothing else leads to it: a walk through everybody's ended jobs would
+    look at all of them to find the few of a small project."""
+    caller = wanted.seen_by
+    leads = (wanted.array, wanted.name, wanted.user, wanted.project)
+    if caller.projects is None or _few(wanted, state) or any(value is not None for value in leads):
+        return [wanted]
+    parts = [replace(wanted, project=project) for project in sorted(caller.projects - {NO_PROJECT})]
+    if NO_PROJECT in caller.projects:
+        parts.append(replace(wanted, project=NO_PROJECT, user=caller.user))
+    return parts
+
+
+def _few(wanted: JobFilter, state: JobState | None) -> bool:
+    """Whether the state narrows most: unfinished jobs are few, however long the history. So are an array's elements."""
+    return state is not None and state not in TERMINAL and wanted.array is None
 
 
 def _ids_in_state(wanted: JobFilter, state: JobState | None, before_id: int | None, limit: int) -> Select[Any]:
@@ -147,15 +169,14 @@ def _ids_in_state(wanted: JobFilter, state: JobState | None, before_id: int | No
         "state": state,
     }
     given = {column: value for column, value in equal.items() if value is not None}
-    # An array has few elements, and unfinished jobs are few, however long the history; otherwise a name narrows most. Only
-    # that column may choose the index: without statistics a database guesses, and a user with a million ended jobs shows
-    # when it guesses wrong.
-    few = state is not None and state not in TERMINAL and wanted.array is None
-    leading = "state" if few else next(iter(given), None)
+    # Where the state does not narrow most, a name does. Only that column may choose the index: without statistics a database
+    # guesses, and a user with a million ended jobs shows when it guesses wrong.
+    leading = "state" if _few(wanted, state) else next(iter(given), None)
     for column, value in given.items():
         plain = _JOBS.c[column]
         statement = statement.where((plain if column == leading else func.coalesce(plain, plain)) == value)
-    return statement
+    project, user = (func.coalesce(_JOBS.c[name], _JOBS.c[name]) for name in ("project", "user"))
+    return statement.where(seen(wanted.seen_by, project, user))
 
 
 def _summaries(connection: Connection, rows: Sequence[Row[Any]]) -> list[JobSummary]:
@@ -272,13 +293,18 @@ def progress(connection: Connection, job_id: int, after_id: int, limit: int) -> 
     return connection.execute(statement).all()
 
 
-def predictions(connection: Connection, job_id: int | None, before_id: int | None, limit: int) -> Sequence[Row[Any]]:
-    """Predictions, newest first; of one job where ``job_id`` is given."""
+def predictions(
+    connection: Connection, job_id: int | None, before_id: int | None, limit: int, seen_by: Identity = LOCAL
+) -> Sequence[Row[Any]]:
+    """Predictions of jobs that ``seen_by`` sees, newest first; of one job where ``job_id`` is given."""
     statement = select(*_PREDICTION_COLUMNS).order_by(_PREDICTIONS.c.id.desc()).limit(limit)
     if job_id is not None:
         statement = statement.where(_PREDICTIONS.c.job_id == job_id)
     if before_id is not None:
         statement = statement.where(_PREDICTIONS.c.id < before_id)
+    if seen_by.projects is not None:
+        statement = statement.join(_JOBS, _JOBS.c.id == _PREDICTIONS.c.job_id)
+        statement = statement.where(seen(seen_by, _JOBS.c.project, _JOBS.c.user))
     return connection.execute(statement).all()
 
 
@@ -306,11 +332,14 @@ def training_run(connection: Connection, run: int) -> Row[Any] | None:
 ThroughputKey = tuple[str, str, str, int, str, int]
 
 
-def throughput(connection: Connection, after: ThroughputKey | None, limit: int) -> Sequence[Row[Any]]:
-    """The learnt speeds, in the order of their key (user, project, name, GPUs, GPU type, servers spanned)."""
+def throughput(
+    connection: Connection, after: ThroughputKey | None, limit: int, seen_by: Identity = LOCAL
+) -> Sequence[Row[Any]]:
+    """The learnt speeds of jobs like those that ``seen_by`` sees, in the order of their key: user, project, name, GPUs, GPU
+    type, servers spanned."""
     rows = table(ThroughputRow)
     key = (rows.c.user, rows.c.project, rows.c.name, rows.c.gpus, rows.c.gpu_type, rows.c.servers_spanned)
-    statement = select(rows).order_by(*key).limit(limit)
+    statement = select(rows).where(seen(seen_by, rows.c.project, rows.c.user)).order_by(*key).limit(limit)
     if after is not None:
         statement = statement.where(tuple_(*key) > after)
     return connection.execute(statement).all()
