@@ -34,7 +34,7 @@ from service.leading import ONCE, Ground, Leading, make_recorder
 from service.ports_of_api import ApiPorts
 from service.settings import Settings, SettingsError
 from service.startup import StartError, bind, configured_shadow, exclusive, listen, open_current
-from service.telemetry import log
+from service.telemetry import log, tracing
 from service.telemetry.http import MeasuredApp
 from service.telemetry.metrics import Metrics
 from service.telemetry.scrape import ScrapeCollector
@@ -67,6 +67,7 @@ def serve(settings: Settings) -> int:
         DatabaseUrlError,
         ServerInUse,
         TokenFileError,
+        tracing.TracingUnavailable,
         migrate.SchemaError,
     ) as error:
         print(f"sooner: {error}", file=sys.stderr)
@@ -81,6 +82,7 @@ class Service:
         self.clock = WallClock()
         self.metrics = Metrics()
         stack.enter_context(exclusive(settings.prepare_data_dir()))
+        stack.enter_context(tracing.exporting(settings.otlp_endpoint))
         make_recorder(settings)
         configured_shadow(settings)
         gpus = detect(visible=os.environ.get("CUDA_VISIBLE_DEVICES")) if settings.executor == "local" else None

@@ -21,6 +21,7 @@ from service.setting_groups.forecasting import Forecasting
 from service.setting_groups.keeping import Keeping
 from service.setting_groups.learning import Learning
 from service.setting_groups.listening import Listening
+from service.setting_groups.observing import Observing
 from service.setting_groups.requests import Requests
 
 ENV_PREFIX = "SOONER_"
@@ -45,7 +46,9 @@ class SettingLine(NamedTuple):
 
 
 # A model's fields come in the order of its bases from the last to the first.
-class Settings(Access, Attempts, Requests, Keeping, Learning, Forecasting, Deciding, Listening, BaseSettings):
+class Settings(
+    Observing, Access, Attempts, Requests, Keeping, Learning, Forecasting, Deciding, Listening, BaseSettings
+):
     """The settings of one service. Frozen; build with :func:`load_settings`, which turns a fault into one line."""
 
     model_config = SettingsConfigDict(

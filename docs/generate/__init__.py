@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Mapping
 
-from docs.generate import cli, http, words
+from docs.generate import cli, http, metrics, words
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "reference/cli.md": cli.page,
@@ -13,6 +13,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/problems.md": words.problems_page,
     "reference/settings.md": words.settings_page,
     "reference/policies.md": words.policies_page,
+    "reference/metrics.md": metrics.page,
     "reference/reasons.md": words.reasons_page,
     "reference/states.md": words.states_page,
 }

@@ -1,0 +1,14 @@
+"""What it tells of itself, and to whom."""
+
+from pydantic import BaseModel, Field
+
+
+class Observing(BaseModel):
+    """Traces. Metrics and logs need no setting."""
+
+    otlp_endpoint: str = Field(
+        "",
+        max_length=2048,
+        pattern=r"^(https?://[^\s]+)?$",
+        description="Where OpenTelemetry spans go (OTLP over HTTP, needs the extra otel); empty: nowhere, at no cost.",
+    )
