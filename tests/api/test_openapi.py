@@ -66,16 +66,20 @@ def test_every_error_answer_is_a_problem(client: Client) -> None:
             assert {"400", "401", "413", "415", "422"} <= set(operation["responses"]), path
 
 
+IN_PATHS = {"attempt_id": "1.1", "job_id": "1", "array_id": "1", "scope": "project", "name": "nlp"}
+"""What stands in the paths of requests that have an example of their body."""
+
+
 def test_examples_of_bodies_are_answered_with_success(client: Client, world: World) -> None:
     world.attempt_tokens["1.1"] = world.token
     document = client.get(OPENAPI_PATH).json()
-    client.post("/v1/jobs", json=examples.PLAIN_JOB)
+    client.post("/v1/jobs", json=examples.PLAIN_JOB | {"array": {"count": 2}})
     tried = 0
     for method, path, operation in operations(document):
         schema = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
         name = schema.get("$ref", "").rpartition("/")[2]
         for body in document["components"]["schemas"].get(name, {}).get("examples", []):
-            answer = client.request(method, re.sub(r"\{attempt_id\}", "1.1", path.replace("{job_id}", "1")), json=body)
+            answer = client.request(method, re.sub(r"\{(\w+)\}", lambda found: IN_PATHS[found[1]], path), json=body)
             if path.startswith("/v1/attempts"):
                 # The example client sends the service's token; this world lets it open the attempt.
                 assert answer.status_code == 202, answer.text

@@ -31,7 +31,9 @@ class QueuePartBody(Body):
 class PauseBody(QueuePartBody):
     """What to pause, and why."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "the file server is being repaired"}]})
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"reason": "the file server is being repaired"}, {"project": "nlp"}]}
+    )
 
     reason: Text = Field(default="", description="For those who ask why their jobs wait.")
 
