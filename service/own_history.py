@@ -190,6 +190,7 @@ def _simulated(job: SimJob, own: OwnJob, numbers: Mapping[JobId, JobId], cluster
             recurrence_key=None,
             priority=spec.priority,
             after=tuple(numbers[needed] for needed in spec.after if needed in numbers),
+            after_any=tuple(numbers[needed] for needed in spec.after_any if needed in numbers),
             checkpoint_period_s=spec.checkpoint_period_s if past.graceful else None,
             preemption=PreemptionSignal() if past.graceful else None,
         ),

@@ -40,6 +40,8 @@ class JobSpec:
 
     ``gpus`` is the gang size. ``stage_graph`` and ``parallelism`` are both given or both None; without them the job has
     no communication model and its speed is learnt. ``checkpoint_period_s`` None = the program cannot checkpoint.
+    Jobs in ``after`` must succeed first, those in ``after_any`` end, in whatever way; who is in both must succeed.
+    ``min_run_s``: so long each attempt runs before it may be preempted for another job.
     ``gpus_min`` / ``gpus_max`` are the elastic range for policies that resize (none given = rigid).
     """
 
@@ -57,10 +59,12 @@ class JobSpec:
     gpu_type: str | None = None
     declared_iterations: int | None = None
     walltime_s: float | None = None
+    min_run_s: float = 0.0
     priority: int = 0
     checkpoint_period_s: float | None = 300.0
     max_retries: int = 2
     after: tuple[JobId, ...] = ()
+    after_any: tuple[JobId, ...] = ()
     hold: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
     recurrence_key: str | None = None
@@ -69,6 +73,11 @@ class JobSpec:
     preemption: PreemptionSignal | None = None
     launch: Launch = Launch.SERVER
     array: ArrayPlace | None = None
+
+    @property
+    def needs(self) -> tuple[JobId, ...]:
+        """Every job that must end first."""
+        return self.after + self.after_any if self.after_any else self.after
 
     @property
     def recurrence(self) -> tuple[str, str, str]:

@@ -65,7 +65,7 @@ SENTENCES: dict[Reason, str] = {
     Reason.QUEUE_HEAD_BLOCKED: "The job at the head of a strict queue cannot start yet, and nobody may pass it.",
     Reason.RESERVED: "GPUs are being vacated for it; it starts as soon as the jobs on them have stopped.",
     Reason.HELD: "Held by a user; release it to let it compete.",
-    Reason.DEPENDENCY: "It waits for the jobs in 'after' to succeed.",
+    Reason.DEPENDENCY: "It waits for the jobs in 'after'.",
     Reason.RETRY_BACKOFF: "Its last attempt failed; it is tried again after a pause.",
     Reason.QUOTA: "Its user or project may not hold more GPUs now; it may start when enough of theirs are given back.",
     Reason.QUEUE_PAUSED: "An operator has paused the queue, or its user's or project's part of it; resume it to let jobs start.",

@@ -33,16 +33,13 @@ LAUNCHER_ENV = frozenset(
 """Set for every process by the launcher: a job's own value would be overwritten without a word."""
 
 
-_Placed = tuple[tuple[str | int, ...], JobBody]
+Placed = tuple[tuple[str | int, ...], JobBody]
 """A job's body and where it stands in the request."""
 
 
 def parse_submission(body: JobBody | JobsBody, settings: Settings, cluster: Cluster) -> list[JobSpec]:
     """The jobs of a submission. Raises :class:`Problem` (422) with every fault of every job."""
-    if isinstance(body, JobBody):
-        placed: list[_Placed] = [((), body)]
-    else:
-        placed = [(("jobs", index), job) for index, job in enumerate(body.jobs)]
+    placed = placed_jobs(body)
     _check_number(placed, settings.jobs_per_request_max)
     return _parse_all(placed, settings, cluster)
 
@@ -52,18 +49,23 @@ def is_single(body: JobBody | JobsBody) -> bool:
     return isinstance(body, JobBody) and body.array is None
 
 
+def placed_jobs(body: JobBody | JobsBody) -> list[Placed]:
+    """The jobs of a submission, each with its place in the request."""
+    if isinstance(body, JobBody):
+        return [((), body)]
+    return [(("jobs", index), job) for index, job in enumerate(body.jobs)]
+
+
 def where_from(body: JobBody | JobsBody) -> list[tuple[str | int, ...]]:
     """For each job of a submission, elements of arrays included, the place in the request where it was asked for."""
-    if isinstance(body, JobBody):
-        return [()] * _elements(body)
-    return [("jobs", index) for index, job in enumerate(body.jobs) for _ in range(_elements(job))]
+    return [place for place, job in placed_jobs(body) for _ in range(_elements(job))]
 
 
 def _elements(body: JobBody) -> int:
     return 1 if body.array is None else len(body.array.elements)
 
 
-def _check_number(placed: Sequence[_Placed], most: int) -> None:
+def _check_number(placed: Sequence[Placed], most: int) -> None:
     """422 for more jobs than a request may bring, each element of an array counted."""
     if sum(_elements(body) for _, body in placed) <= most:
         return
@@ -73,7 +75,7 @@ def _check_number(placed: Sequence[_Placed], most: int) -> None:
     raise Problem(ProblemType.INVALID_BODY, faults=[Fault(detail, pointer=json_pointer(large))])
 
 
-def _parse_all(placed: Sequence[_Placed], settings: Settings, cluster: Cluster) -> list[JobSpec]:
+def _parse_all(placed: Sequence[Placed], settings: Settings, cluster: Cluster) -> list[JobSpec]:
     fit = _Fit(cluster)
     specs: list[JobSpec] = []
     broken: list[Fault] = []
@@ -101,10 +103,13 @@ def _parse_job(body: JobBody, settings: Settings, cluster: Cluster, faults: Faul
     shape = shape_of(body, settings.layers_max, cluster, faults)
     if shape is not None:
         _check_range(body, shape.gpus, faults)
+    if body.min_run_s > settings.min_run_s_max:
+        faults.add(f"More than the {settings.min_run_s_max:g} s that the setting min_run_s_max allows", "min_run_s")
     if faults.found or shape is None:
         return None
     catalogue = body.graph if isinstance(body.graph, CatalogueGraphBody) else None
     wish = body.preemption
+    after = _needed(body, "success")
     return JobSpec(
         name=body.name,
         user=body.user or "",
@@ -120,10 +125,12 @@ def _parse_job(body: JobBody, settings: Settings, cluster: Cluster, faults: Faul
         gpu_type=body.gpu_type,
         declared_iterations=body.declared_iterations,
         walltime_s=body.walltime_s,
+        min_run_s=body.min_run_s,
         priority=body.priority,
         checkpoint_period_s=body.checkpoint_period_s,
         max_retries=body.max_retries,
-        after=tuple(JobId(number) for number in dict.fromkeys(body.after)),
+        after=after,
+        after_any=tuple(needed for needed in _needed(body, "any") if needed not in after),
         hold=body.hold,
         labels=dict(body.labels),
         recurrence_key=body.recurrence_key,
@@ -132,6 +139,10 @@ def _parse_job(body: JobBody, settings: Settings, cluster: Cluster, faults: Faul
         preemption=PreemptionSignal(wish.signal, wish.grace_s) if wish is not None else None,
         launch=Launch(body.launch),
     )
+
+
+def _needed(body: JobBody, when: str) -> tuple[JobId, ...]:
+    return tuple(dict.fromkeys(JobId(entry.job) for entry in body.needs if entry.when == when))
 
 
 def _array_of(spec: JobSpec, body: JobBody) -> list[JobSpec]:

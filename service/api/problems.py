@@ -184,7 +184,17 @@ def response(
 
 
 _NO_KEYS = frozenset(
-    {"<one>", "<many>", "<layers-graph>", "<catalogue-graph>", "<stage-count>", "<stage-lists>", "[key]"}
+    {
+        "<number>",
+        "<condition>",
+        "<one>",
+        "<many>",
+        "<layers-graph>",
+        "<catalogue-graph>",
+        "<stage-count>",
+        "<stage-lists>",
+        "[key]",
+    }
 )
 """What pydantic puts into a fault's path though it is no key of the body: the tags of the unions in ``schemas``, and the
 mark of a fault in a key itself."""

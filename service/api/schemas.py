@@ -129,6 +129,22 @@ class PreemptionBody(Body):
     grace_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
 
 
+class AfterBody(Body):
+    """A job that must end first: with success, or in whatever way."""
+
+    job: JobNumber
+    when: Literal["success", "any"] = "success"
+
+
+def _after_tag(value: Any) -> str:
+    return "<condition>" if isinstance(value, dict | AfterBody) else "<number>"
+
+
+AfterEntry = Annotated[
+    Annotated[JobNumber, Tag("<number>")] | Annotated[AfterBody, Tag("<condition>")], Discriminator(_after_tag)
+]
+
+
 class ArrayBody(Body):
     """One job becomes many that differ in their index: ``count`` of them with the indices 0, 1, ..., or those given."""
 
@@ -179,11 +195,14 @@ class JobBody(Body):
     tensor_across_servers: bool = False
     declared_iterations: Annotated[int, Field(ge=1, le=ITERATIONS_MAX)] | None = None
     walltime_s: PositiveSeconds | None = None
+    min_run_s: Seconds = Field(
+        default=0.0, description="So long each attempt runs before another job may take its GPUs."
+    )
     priority: Priority = 0
     checkpoint_period_s: PositiveSeconds | None = Field(default=300.0, description="null = it cannot checkpoint.")
     max_retries: Annotated[int, Field(ge=0, le=1000)] = 2
-    after: Annotated[list[JobNumber], Field(max_length=AFTER_MAX)] = Field(
-        default_factory=list, description="Jobs that must succeed first."
+    after: Annotated[list[AfterEntry], Field(max_length=AFTER_MAX)] = Field(
+        default_factory=list, description="Jobs that must end first: a number (it must succeed), or with a condition."
     )
     hold: bool = False
     labels: Annotated[dict[LabelKey, Text], Field(max_length=LABELS_MAX)] = Field(default_factory=dict)
@@ -193,6 +212,11 @@ class JobBody(Body):
     preemption: PreemptionBody | None = None
     launch: Literal["server", "gpu"] = "server"
     array: ArrayBody | None = Field(default=None, description="Submit it many times, once for each index.")
+
+    @property
+    def needs(self) -> list[AfterBody]:
+        """The entries of ``after``, each with its condition."""
+        return [AfterBody(job=entry) if isinstance(entry, int) else entry for entry in self.after]
 
 
 class JobsBody(Body):

@@ -63,9 +63,15 @@ def submit_command(
     grace_s: Annotated[
         float | None, typer.Option("--grace-s", min=0.0, help="Between that warning and SIGTERM.")
     ] = None,
+    min_run_s: Annotated[
+        float | None, typer.Option("--min-run-s", min=0.0, help="Let each attempt run so long before others may stop it.")
+    ] = None,
     max_retries: Annotated[int | None, typer.Option("--max-retries", min=0)] = None,
     after: Annotated[
         str | None, typer.Option("--after", metavar="JOBS", help="Start when these have succeeded.")
+    ] = None,
+    after_any: Annotated[
+        str | None, typer.Option("--after-any", metavar="JOBS", help="Start when these have ended, in whatever way.")
     ] = None,
     label: Annotated[list[str] | None, typer.Option("--label", metavar="NAME=VALUE", help="Repeatable.")] = None,
     array: Annotated[
@@ -97,6 +103,7 @@ def submit_command(
         "walltime_s": walltime_s,
         "priority": priority,
         "checkpoint_period_s": checkpoint_period_s,
+        "min_run_s": min_run_s,
         "max_retries": max_retries,
         "launch": launch,
         "working_dir": str(working_dir.absolute()) if working_dir is not None else None,
@@ -109,8 +116,9 @@ def submit_command(
     options = {key: value for key, value in given.items() if value is not None}
     body = _body(arguments or [], command, options)
     with connect() as client:
-        if after is not None:
-            options["after"] = select(client, [after])
+        if after is not None or after_any is not None:
+            needed = [{"job": job, "when": "any"} for job in select(client, [after_any])] if after_any else []
+            options["after"] = [*(select(client, [after]) if after else []), *needed]
         if dry_run:
             show_plans(client.plan(_complete(body, options)), how)
             return

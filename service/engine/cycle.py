@@ -137,7 +137,7 @@ class Cycle:
                 other = self.world.jobs.get(other_id)
                 if other is None or other.state is not JobState.QUEUED:
                     continue
-                if ended.state is JobState.SUCCEEDED:
+                if ended.state is JobState.SUCCEEDED or ended.id not in other.spec.after:
                     self._meet(other)
                 else:
                     story = f"job {ended.id} {ended.state}"
@@ -153,7 +153,7 @@ class Cycle:
         self.ended.append(job.id)
 
     def _meet(self, job: JobRecord) -> None:
-        """One of the jobs that this one waits for has succeeded."""
+        """One of the jobs that this one waits for has ended as it wants."""
         self.touch(job)
         job.unmet_dependencies -= 1
         if job.unmet_dependencies == 0 and not job.held:

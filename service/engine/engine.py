@@ -29,7 +29,15 @@ from service.engine.actions import apply_action, launch_command
 from service.engine.crash_points import CrashPoint, reached
 from service.engine.cycle import Cycle, EngineSettings
 from service.engine.events import Fact, FactKind
-from service.engine.facts import admit, apply_fact, cancel_dependent, count_dependencies, request_stop, stop_command
+from service.engine.facts import (
+    admit,
+    apply_fact,
+    cancel_dependent,
+    count_dependencies,
+    request_stop,
+    stop_command,
+    waited_for,
+)
 from service.engine.ports import (
     AttemptStatus,
     Clock,
@@ -182,11 +190,15 @@ class Engine(Generic[State]):
         explanation = self.policy.explain(self._world, self._state, job_id)
         if not job.waiting and job.state is JobState.QUEUED:
             detail, numbers = self._world.gates.why(job) if job.gate is not None else ("", {})
+            waiting_for: tuple[JobId, ...] = ()
+            if job.reason is Reason.DEPENDENCY:
+                detail, waiting_for = waited_for(job, self._world)
             return Explanation(
                 job.reason,
                 explanation.gpus_needed,
                 explanation.gpus_free,
                 explanation.servers_with_free_gpus,
+                waiting_for=waiting_for,
                 detail=detail,
                 numbers=numbers,
             )
@@ -236,7 +248,7 @@ class Engine(Generic[State]):
     def _states_of_dependencies(self, jobs: Sequence[JobRecord]) -> dict[JobId, JobState]:
         """The committed states of what these jobs wait for, as far as the world does not hold it."""
         unknown = {
-            needed for job in jobs if job.spec.after for needed in job.spec.after if needed not in self._world.jobs
+            needed for job in jobs if job.spec.needs for needed in job.spec.needs if needed not in self._world.jobs
         }
         return {job.id: job.state for job in self._ports.store.jobs(sorted(unknown))} if unknown else {}
 

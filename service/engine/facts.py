@@ -1,6 +1,6 @@
 """How a user's or operator's request changes the world. Requests that make no sense any more are consumed and ignored."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from policies.lifecycle import TERMINAL, AttemptState, Cause, JobState
 from policies.model.decision import Change, ChangeKind
@@ -14,6 +14,9 @@ from service.engine.record import JobRecord, ServerRecord
 from service.engine.world import World
 
 DependencyStates = Mapping[JobId, JobState]
+
+_NAMED_MAX = 5
+"""Jobs that a sentence lists; all are in the explanation's ``waiting_for``."""
 
 
 def apply_fact(cycle: Cycle, fact: Fact) -> None:
@@ -71,16 +74,31 @@ def count_dependencies(job: JobRecord, world: World, states: DependencyStates) -
     What the world says of a job goes before ``states``: it may have ended in this very cycle.
     """
     unmet: list[JobId] = []
-    for needed in dict.fromkeys(job.spec.after):
+    for needed in dict.fromkeys(job.spec.needs):
         state = world.jobs[needed].state if needed in world.jobs else states.get(needed)
-        if state is None or (state in TERMINAL and state is not JobState.SUCCEEDED):
+        ended = state is None or state in TERMINAL
+        if ended and state is not JobState.SUCCEEDED and needed in job.spec.after:
             return needed
-        if state is not JobState.SUCCEEDED:
+        if not ended:
             unmet.append(needed)
     job.unmet_dependencies = len(unmet)
     for needed in unmet:
         world.dependents.setdefault(needed, {})[job.id] = None
     return None
+
+
+def waited_for(job: JobRecord, world: World) -> tuple[str, tuple[JobId, ...]]:
+    """The jobs that this one waits for now, in a sentence and by their ids."""
+    unmet = [needed for needed in dict.fromkeys(job.spec.needs) if needed in world.jobs]
+    success = [needed for needed in unmet if needed in job.spec.after]
+    end = [needed for needed in unmet if needed not in job.spec.after]
+    parts = [f"{_named(jobs)} to {word}" for jobs, word in ((success, "succeed"), (end, "end")) if jobs]
+    return f"It waits for {' and for '.join(parts)}." if parts else "", tuple(unmet)
+
+
+def _named(jobs: Sequence[JobId]) -> str:
+    listed = ", ".join(map(str, jobs[:_NAMED_MAX])) + (", ..." if len(jobs) > _NAMED_MAX else "")
+    return f"job {listed}" if len(jobs) == 1 else f"{len(jobs)} jobs ({listed})"
 
 
 def cancel_dependent(cycle: Cycle, job: JobRecord, failed: JobId) -> None:

@@ -99,7 +99,7 @@ def _built_on(dropped: set[JobId], batch: CycleBatch) -> set[JobId]:
     return {
         job
         for job, write in batch.writes.items()
-        if not ended.isdisjoint(write.job.spec.after)
+        if not ended.isdisjoint(write.job.spec.needs)
         or (kept and any(attempt.open and not kept.isdisjoint(_gpus(attempt)) for attempt in write.attempts))
     }
 

@@ -281,7 +281,7 @@ def _why_not(job: JobRecord, missing: int, samples: int) -> str:
         return (
             f"It does not start in {missing} of {samples} sampled futures: its user or project may not hold more GPUs."
         )
-    if job.spec.after:
+    if job.spec.needs:
         return f"It does not start in {missing} of {samples} sampled futures: it waits for jobs in 'after'."
     return (
         f"It does not start in {missing} of {samples} sampled futures: the servers that take work now cannot hold it."

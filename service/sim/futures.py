@@ -105,13 +105,17 @@ def at_level(points: Sequence[float], level: float) -> float:
 def _prepared(job: JobRecord, present: Container[JobId]) -> JobRecord:
     """A copy that says nothing of jobs which have ended, and loses in a stop what the live job would lose."""
     # A queued job's dependency that is not here has succeeded: had it ended otherwise, the job would have been cancelled.
-    after = tuple(needed for needed in job.spec.after if needed in present)
+    # One that may end in any way and is not here has ended.
     spec = job.spec
+    if spec.needs and not all(needed in present for needed in spec.needs):
+        spec = replace(
+            spec,
+            after=tuple(needed for needed in spec.after if needed in present),
+            after_any=tuple(needed for needed in spec.after_any if needed in present),
+        )
     if not job.graceful:
         # Nothing has shown that it checkpoints, and the engine counts on nothing else either.
-        spec = replace(spec, after=after, checkpoint_period_s=None)
-    elif after != spec.after:
-        spec = replace(spec, after=after)
+        spec = replace(spec, checkpoint_period_s=None)
     copy = job.copy()
     copy.spec = spec
     return copy

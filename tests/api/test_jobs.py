@@ -121,6 +121,17 @@ def test_a_dependency_must_exist(client: Client, world: World) -> None:
     assert count(world, JobRow) == 2
 
 
+def test_a_dependency_may_be_met_by_any_end(client: Client, world: World) -> None:
+    for _ in range(3):
+        client.post("/v1/jobs", json=plain_job())
+    after = [{"job": 1, "when": "any"}, {"job": 2}, 3, {"job": 3, "when": "any"}, {"job": 1, "when": "any"}]
+    number = client.post("/v1/jobs", json=plain_job(after=after)).json()["id"]
+    spec = world.store.jobs([JobId(number)])[0].spec
+    assert (spec.after, spec.after_any) == ((2, 3), (1,))
+    missing = client.post("/v1/jobs", json=plain_job(after=[1, 1, {"job": 99, "when": "any"}]))
+    assert_problem(missing, "invalid-body", ["/after/2"])
+
+
 @pytest.mark.parametrize(
     ("changes", "pointer", "word"),
     [

@@ -12,13 +12,13 @@ A check looks at what happened since the last ``until`` and must name all of it,
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from policies.base import Policy
 from policies.lifecycle import Cause, JobState
 from policies.model.cluster import Cluster, Server
-from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRequest, Unit
+from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRequest, Reported, Unit
 from policies.model.ids import AttemptId, JobId, ServerIndex, attempt_id
 from policies.model.job import IterationTimes, JobSpec, PreemptionSignal
 from policies.model.reasons import Reason
@@ -29,7 +29,7 @@ from service.engine.engine import CycleOutcome, Engine, Ports
 from service.engine.events import Fact, FactKind, JobEvent, Report
 from service.engine.limits import QUEUE, Owner, Scope
 from service.engine.memory import MemoryStore
-from service.engine.ports import AttemptStatus, CycleBatch, Store
+from service.engine.ports import AttemptStatus, Clock, CycleBatch, Store
 from service.engine.record import JobRecord
 from service.engine.world import Costs
 from service.sim.clock import Priority, SimClock
@@ -69,6 +69,15 @@ class Told:
     def __init__(self) -> None:
         self.points: dict[JobId, tuple[float, ...] | None] = {}
         self.learnt: list[EndedJob] = []
+        self.revised: dict[JobId, tuple[float, ...]] = {}
+
+    def revise(self, now_s: float, reported: Sequence[Reported]) -> Sequence[Prediction | None]:
+        """What a scenario has put down for the job, once."""
+        answers = []
+        for each in reported:
+            points = self.revised.pop(each.request.job, None)
+            answers.append(None if points is None else Prediction(replace(each.estimate, points=points)))
+        return answers
 
     def predict(self, now_s: float, requests: Sequence[PredictionRequest]) -> Sequence[Prediction | None]:
         answers: list[Prediction | None] = []
@@ -140,6 +149,7 @@ class Story:
     ) -> None:
         self.cluster = Cluster("scenario", tuple(names) if names is not None else servers(shape))
         self.clock = SimClock()
+        self.service_clock: Clock = self.clock
         self.memory = MemoryStore(durable=True)
         self.store = store or self.memory
         self.truths: dict[JobId, JobTruth] = {}
@@ -158,7 +168,7 @@ class Story:
         self.engine = self._engine()
 
     def _engine(self) -> Engine[Any]:
-        ports = Ports(self.store, self.wire, self.clock, self.told, self.log)
+        ports = Ports(self.store, self.wire, self.service_clock, self.told, self.log)
         costs = Costs(self.costs.checkpoint_s, self.costs.restart_s)
         return Engine(self.policy, self.cluster, ports, costs, self.settings)
 
@@ -183,7 +193,8 @@ class Story:
         self.told.points[job_id] = (
             (float(predicted),) if isinstance(predicted, int | float) else predicted  # type: ignore[assignment]
         )
-        spec["after"] = tuple(self.ids[other] for other in spec.get("after", ()))
+        for key in ("after", "after_any"):
+            spec[key] = tuple(self.ids[other] for other in spec.get(key, ()))
         spec.setdefault("preemption", PreemptionSignal())
         spec.setdefault("user", "u")
         full = JobSpec(name=name, gpus=gpus, **spec)
@@ -248,7 +259,9 @@ class Story:
 
     def restart(self) -> Self:
         """The service dies and starts again: a new engine on what the store has kept, servers that were added included."""
-        self.cluster = self.engine._cluster
+        # The store remembers how many there are; the engine that died may not have got so far.
+        known = self.engine.world.cluster.servers[: max(len(self.cluster.servers), len(self.memory.load().servers))]
+        self.cluster = replace(self.cluster, servers=known)
         self.engine = self._engine()
         self.engine.reconcile()
         return self

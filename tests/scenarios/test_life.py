@@ -124,6 +124,52 @@ def test_a_dependency_named_twice_counts_once() -> None:
     story.job("a", runs_s=10).job("c", after=["a", "a"]).until(10).starts("a", "c")
 
 
+@pytest.mark.parametrize("end", ["success", "failure", "cancel"])
+def test_a_job_starts_when_what_it_waits_for_has_ended_in_whatever_way(end: str) -> None:
+    story = cluster("1x4", policy("fifo_backfill"))
+    story.job("a", runs_s=10, max_retries=0).job("b", after_any=["a"]).until(5).waits("b", Reason.DEPENDENCY)
+    story.restart().until(6).waits("b", Reason.DEPENDENCY)
+    if end == "failure":
+        story.crash("a").until(7).fails("a", Reason.CRASHED)
+    elif end == "cancel":
+        story.cancel("a").until(7).cancels("a")
+    else:
+        story.until(10).finishes("a")
+    story.starts("b")
+
+
+def test_of_a_chain_only_those_are_cancelled_that_need_success() -> None:
+    story = cluster("1x8", policy("fifo_backfill"))
+    story.job("a", runs_s=100, max_retries=0).job("b", after=["a"]).job("c", after_any=["b"]).job("d", after=["b"])
+    story.job("e", after_any=["d"], after=["a"]).until(1)
+    story.crash("a").until(2).fails("a", Reason.CRASHED).cancels("b", "e", "d").starts("c")
+
+
+def test_who_is_named_with_both_conditions_must_succeed() -> None:
+    story = cluster("1x4", policy("fifo_backfill"))
+    story.job("a", runs_s=100, max_retries=0).job("b", after=["a"], after_any=["a"]).until(1)
+    assert story.record("b").unmet_dependencies == 1
+    story.crash("a").until(2).cancels("b")
+
+
+def test_a_job_submitted_when_what_it_waits_for_has_ended_badly_starts() -> None:
+    story = one().job("a", max_retries=0).until(1)
+    story.crash("a").until(2).fails("a", Reason.CRASHED)
+    story.job("b", after_any=["a"]).until(3).starts("b")
+
+
+def test_the_explanation_names_whom_a_job_waits_for_and_how() -> None:
+    story = cluster("1x8", policy("fifo_backfill"))
+    for number in range(8):
+        story.job(str(number), runs_s=10 * (number + 1))
+    story.job("x", after=["0", "1"], after_any=["2", *"01234567"]).job("y", after_any=["7"]).until(15)
+    explanation = story.engine.explain(story.ids["x"])
+    assert explanation.reason is Reason.DEPENDENCY
+    assert explanation.waiting_for == (2, 3, 4, 5, 6, 7, 8)
+    assert explanation.sentence.endswith(" It waits for job 2 to succeed and for 6 jobs (3, 4, 5, 6, 7, ...) to end.")
+    assert story.engine.explain(story.ids["y"]).sentence.endswith(" It waits for job 8 to end.")
+
+
 def test_a_failed_dependency_cancels_all_that_hang_on_it() -> None:
     """A chain longer than Python's recursion limit."""
     story = cluster("1x4", policy("fifo_backfill"))

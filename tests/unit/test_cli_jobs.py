@@ -479,3 +479,13 @@ def test_indices_that_are_none_are_refused_before_anything_is_sent(cli: CliWorld
     refused = cli.run("job", "submit", "--name", "a", "--array", "9-0", "--", "true")
     assert refused.exit_code == 2
     assert "--array '9-0' lists no indices" in refused.stderr
+
+
+def test_after_and_after_any_say_which_end_is_waited_for(cli: CliWorld) -> None:
+    cli.submit()
+    cli.submit()
+    done = cli.run(
+        "job", "submit", "--name", "a", "--after", "1", "--after-any", "1-2", "--json", "--", "python", "a.py"
+    )
+    spec = cli.world.store.jobs([JobId(jobs_of(done.stdout)[0]["id"])])[0].spec
+    assert (spec.after, spec.after_any) == ((1,), (2,))

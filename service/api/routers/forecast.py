@@ -94,7 +94,7 @@ def plan(dependencies: Deps, body: SubmissionBody) -> PlansDocument:
     specs = parse_submission(body.root, dependencies.settings, dependencies.layout())
     with dependencies.database.reading() as session:
         connection = session.connection()
-        check_dependencies(connection, specs, body.root)
+        check_dependencies(connection, body.root)
         check_room(connection, dependencies.settings, len(specs))
         failed = _failed_dependencies(connection, specs)
     planned = dependencies.plan(specs)

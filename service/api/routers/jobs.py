@@ -24,7 +24,7 @@ from service.api.documents import (
 from service.api.idempotency import Answer, Effect, Keyed, KeyedRequest, Keys
 from service.api.limit_documents import check_owners_room
 from service.api.paging import Page, Paging
-from service.api.parse import is_single, parse_submission, where_from
+from service.api.parse import is_single, parse_submission, placed_jobs
 from service.api.problems import Fault, Problem, ProblemType, json_pointer
 from service.api.routers.common import JobPath, NoBody, job_or_404, problems, router
 from service.api.schemas import ID_MAX, TEXT_MAX, HoldBody, JobBody, JobsBody, PriorityBody, SubmissionBody
@@ -96,7 +96,7 @@ def _body(documents: list[JobDocument], single: bool) -> Any:
 
 def _insert(session: Session, dependencies: ApiDependencies, specs: list[JobSpec], body: JobBody | JobsBody) -> Answer:
     connection = session.connection()
-    check_dependencies(connection, specs, body)
+    check_dependencies(connection, body)
     check_room(connection, dependencies.settings, len(specs))
     check_owners_room(connection, specs)
     ids = dependencies.store.submit(session, specs, dependencies.now_s())
@@ -113,17 +113,16 @@ def check_room(connection: Connection, settings: Settings, more: int) -> None:
         raise Problem(ProblemType.QUEUE_FULL, detail, headers={"Retry-After": "60"})
 
 
-def check_dependencies(connection: Connection, specs: list[JobSpec], body: JobBody | JobsBody) -> None:
+def check_dependencies(connection: Connection, body: JobBody | JobsBody) -> None:
     """422 that points to every job in 'after' that does not exist."""
-    known = reads.existing_jobs(connection, {job for spec in specs for job in spec.after})
-    missing = {
-        json_pointer((*place, "after", position)): f"There is no job {needed}"
-        for place, spec in zip(where_from(body), specs, strict=True)
-        for position, needed in enumerate(spec.after)
-        if needed not in known
-    }
-    if missing:
-        faults = [Fault(detail, pointer=pointer) for pointer, detail in missing.items()]
+    asked = [
+        (json_pointer((*place, "after", position)), entry.job)
+        for place, job in placed_jobs(body)
+        for position, entry in enumerate(job.needs)
+    ]
+    known = reads.existing_jobs(connection, {needed for _, needed in asked})
+    faults = [Fault(f"There is no job {needed}", pointer=pointer) for pointer, needed in asked if needed not in known]
+    if faults:
         raise Problem(ProblemType.INVALID_BODY, faults=faults)
 
 
