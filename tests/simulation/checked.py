@@ -29,7 +29,7 @@ class Checked(Story):
         outcome = super().cycle()
         assert self.engine.counters["decisions_rejected"] == 0
         self.check_machines()
-        now_s = self.clock.now_s()
+        now_s = self.engine.world.now_s
         if not outcome.failed and (outcome.wake_at_s is None or outcome.wake_at_s > now_s):
             # Else the engine will look at once what became of rows that others changed.
             self._check_jobs(now_s)

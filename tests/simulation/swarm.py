@@ -12,9 +12,13 @@ from itertools import count
 
 from policies.lifecycle import JobState
 from policies.model.ids import JobId, ServerIndex, attempt_id
+from service.engine.crash_points import on_reached
+from service.engine.engine import CycleOutcome
 from service.engine.events import Report, ReportKind
+from tests.crash.dying import Crash, Death, Reaper
 from tests.scenarios.chance import Flaky
 from tests.simulation.checked import EPSILON_S, Checked, assert_all_over
+from tests.simulation.trouble import HOUR_S, JumpyClock, StormyWire
 from tests.simulation.weather import LOSSY, Weather, draw_job, weather
 
 FAULTS_UNTIL_S = 600
@@ -40,8 +44,38 @@ class Swarm(Checked):
             network=self.weather.network,
         )
         self.memory = self.flaky.inner
+        self.wire: StormyWire = StormyWire(self.executor, self.clock, self.dice)
+        self.service_clock = self.jumpy = JumpyClock(self.clock)
+        self.reaper = Reaper()
+        self.deaths = 0
+        self.engine = self._engine()
         for at_s in sorted(self.dice.randrange(30) * 10.0 for _ in range(JOBS)):
             self.submit(at_s)
+
+    def cycle(self) -> CycleOutcome:
+        """One pass; a service that dies in it is started again."""
+        on_reached(self.reaper)
+        try:
+            while True:
+                try:
+                    outcome = super().cycle()
+                    break
+                except Crash:
+                    self._rise()
+        finally:
+            on_reached(None)
+        if self._wake_at_s is not None and not outcome.failed:
+            self._wake_at_s -= self.jumpy.offset_s
+        return outcome
+
+    def _rise(self) -> None:
+        """Start the service again, however often it dies of that."""
+        while True:
+            self.deaths += 1
+            try:
+                return _come_back(self)
+            except Crash:
+                continue
 
     def submit(self, at_s: float) -> None:
         """Another job of the weather's kind."""
@@ -74,9 +108,13 @@ def _peace(story: Swarm) -> None:
     for server in range(len(story.engine.world.servers)):
         story.executor.repair_server(ServerIndex(server))
         story.resume(server)
+    for server in sorted(story.wire.away):
+        story.wire.come_back(server)
     for name in story.ids:
         story.release(name)
     story.wire.cut = False
+    story.wire.tardy = 0.0
+    story.reaper = Reaper()
     story.cycle()
     story.engine.reconcile()
 
@@ -91,7 +129,11 @@ def _fault(story: Swarm) -> None:
     known = sorted(story.records)
     running = [name for name in known if story.state(name) is JobState.RUNNING]
     if kind == "server":
-        (story.executor.fail_server if dice.random() < 0.5 else story.executor.repair_server)(server)
+        (
+            story.executor.fail_server
+            if dice.random() < 0.5 or server in story.wire.away
+            else story.executor.repair_server
+        )(server)
     elif kind == "drain":
         (story.drain if dice.random() < 0.5 else story.resume)(server)
     elif kind == "cut":
@@ -99,13 +141,23 @@ def _fault(story: Swarm) -> None:
         if not story.wire.cut:
             story.engine.reconcile()
     elif kind == "repeat" and story.wire.sent:
-        story.executor.send([dice.choice(story.wire.sent)])
+        command = dice.choice(story.wire.sent)
+        if story.wire.hears(command.attempt):
+            story.executor.send([command])
     elif kind == "restart":
         _come_back(story)
     elif kind == "server_added" and not story.weather.communication:
         # The simulated machines do not know its NIC, so only where nobody asks for it; and a few are enough.
         if len(story.engine.world.servers) < len(story.cluster.servers) + 2:
             story.add_server(4, story.weather.servers[0].gpu_type)
+    elif kind == "away":
+        (story.wire.come_back if server in story.wire.away else story.wire.leave)(server)
+    elif kind == "tardy":
+        story.wire.tardy = dice.choice((0.0, 5.0, 60.0, 1e5))
+    elif kind == "clock":
+        story.jumpy.offset_s = dice.choice((0.0, HOUR_S, 2 * HOUR_S))
+    elif kind == "death":
+        story.reaper = Reaper([Death(None, dice.randrange(1, 12)), Death(None, dice.randrange(1, 4))])
     elif kind == "late_jobs":
         story.submit(story.clock.now_s())
     elif kind == "crash" and running:
@@ -153,7 +205,7 @@ def _nobody_starts_on_a_server_that_is_out(story: Swarm, placed: dict[JobId, tup
     world = story.engine.world
     out = {index for index, record in enumerate(world.servers) if not record.usable}
     for event in story.log.events[story.log.seen :]:
-        if event.target is JobState.STARTING and event.at_s == story.clock.now_s():
+        if event.target is JobState.STARTING and event.at_s == world.now_s:
             job = world.jobs.get(event.job)
             if job is not None and job.placement is not None and job.state is JobState.STARTING:
                 assert not out.intersection(job.placement.servers)
@@ -168,6 +220,8 @@ def _check_the_end(story: Swarm) -> None:
         assert set(states.values()) == {JobState.SUCCEEDED}
     for name, job in story.ids.items():
         record, truth = story.record(name), story.truths[job]
+        if "clock" in story.weather.kinds:
+            continue  # what was held is counted on the service's clock
         held_s = record.held_gpu_s / record.spec.gpus
         assert held_s >= truth.productive_s - EPSILON_S
         if story.weather.kinds.isdisjoint(LOSSY):

@@ -22,10 +22,11 @@ NIC_BYTES_S = 3.125e9
 KINDS = (
     *("server", "drain", "crash", "echo", "hold", "cancel", "priority", "late_jobs"),
     *("cut", "repeat", "restart", "store", "stale", "server_added"),
+    *("away", "tardy", "clock", "death"),
 )
 """Kinds of trouble; a seed draws about half of them, so that no kind always hides what another one would show."""
 
-LOSSY = frozenset({"cut", "repeat", "restart", "store", "stale"})
+LOSSY = frozenset({"cut", "repeat", "restart", "store", "stale", "away", "tardy", "clock", "death"})
 """Kinds under which the engine may hear late of what happened."""
 
 PREFERRED = ("asrpt", "asrpt", "asrpt", "las", "gittins", "srsf")
