@@ -31,7 +31,8 @@ def apply_report(cycle: Cycle, report: Report) -> None:
         return
     job = cycle.world.jobs.get(job_of(report.attempt))
     if job is None or job.attempt is None or job.attempt.id != report.attempt:
-        cycle.handled.append((None, report))
+        # With the job: told twice in one pass, an end must not be acknowledged while what it did is not committed.
+        cycle.handled.append((job.id if job is not None else None, report))
         if report.kind is ReportKind.STARTED:
             fence(cycle, report.attempt)
         return
