@@ -64,7 +64,8 @@ def submit_command(
         float | None, typer.Option("--grace-s", min=0.0, help="Between that warning and SIGTERM.")
     ] = None,
     min_run_s: Annotated[
-        float | None, typer.Option("--min-run-s", min=0.0, help="Let each attempt run so long before others may stop it.")
+        float | None,
+        typer.Option("--min-run-s", min=0.0, help="Let each attempt run so long before others may stop it."),
     ] = None,
     max_retries: Annotated[int | None, typer.Option("--max-retries", min=0)] = None,
     after: Annotated[

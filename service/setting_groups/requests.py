@@ -23,5 +23,11 @@ class Requests(BaseModel):
     jobs_queued_max: int = between(
         100_000, 1, 10_000_000, "Unfinished jobs; a further submission is refused until some have ended."
     )
+    min_run_s_max: float = between(
+        3600.0,
+        0.0,
+        7 * 86_400.0,
+        "Longest undisturbed run that a job may ask for with min_run_s: so long it keeps GPUs from better jobs.",
+    )
     page_size_default: int = between(50, 1, 10_000, "Entries of a page if the client names no limit.")
     page_size_max: int = between(500, 1, 10_000, "Most entries of a page: an answer stays well under a megabyte.")

@@ -127,3 +127,15 @@ def test_what_makes_no_sense_is_refused(client: Client, path: str, body: dict[st
 
 def test_there_are_quotas_of_users_and_projects_only(client: Client) -> None:
     assert_problem(client.put("/v1/quotas/queue/x", json={}), "invalid-parameter")
+
+
+def test_a_promised_run_is_bounded_by_the_operators_setting(client: Client, world: World) -> None:
+    limit_s = world.settings.min_run_s_max
+    assert limit_s == 3600.0
+    assert submit(client, min_run_s=limit_s).status_code == 201
+    problem = assert_problem(submit(client, min_run_s=limit_s + 1), "invalid-body")
+    assert problem["errors"] == [
+        {"pointer": "/min_run_s", "detail": "More than the 3600 s that the setting min_run_s_max allows"}
+    ]
+    (job,) = world.store.load().jobs or world.store.jobs([1])
+    assert job.spec.min_run_s == limit_s

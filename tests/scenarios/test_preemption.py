@@ -1,5 +1,7 @@
 """When a better job displaces others, what it costs, and what happens to the GPUs in between."""
 
+import pytest
+
 from policies.lifecycle import Cause, JobState
 from policies.model.reasons import Reason
 from service.sim.executor import ExecutorCosts
@@ -87,6 +89,25 @@ def test_an_attempt_is_left_alone_for_its_least_duration_and_then_looked_at_agai
     story.job("short", runs_s=10, at_s=50).until(119).preempts()
     story.until(300).preempts("long").starts("short", "long")
     assert [event.at_s for event in story.log.events if event.target is JobState.PREEMPTING] == [120.0]
+
+
+@pytest.mark.parametrize("name", ["asrpt", "srsf", "srtf", "las", "gittins"])
+@pytest.mark.parametrize("preemption", ["guided", "always"])
+def test_a_job_runs_undisturbed_for_as_long_as_it_was_promised(name: str, preemption: str) -> None:
+    story = cluster("1x4", policy(name, guard_share=0, preemption=preemption))
+    story.job("long", gpus=4, runs_s=5000, min_run_s=300.0, user="ann").until(0).starts("long")
+    story.job("short", gpus=4, runs_s=10, at_s=1, user="bob")
+    story.until(299).waits("short", Reason.RESOURCES).until(300).preempts("long").starts("short")
+    story.job("other", gpus=4, runs_s=10, at_s=400, user="bob")
+    story.until(310).finishes("short").starts("long").until(609).preempts()
+    story.until(610).preempts("long").starts("other")
+
+
+def test_neither_a_larger_priority_nor_the_guard_breaks_the_promise_but_an_operator_does() -> None:
+    story = cluster("1x4", policy("asrpt", guard_wait_s=60))
+    story.job("long", gpus=4, runs_s=5000, min_run_s=300.0).until(0).starts("long")
+    story.job("urgent", gpus=4, runs_s=4000, priority=9).until(200).preempts()
+    story.hold("long", preempt=True).until(201).preempts("long").starts("urgent")
 
 
 def test_the_victims_are_no_more_than_needed_and_the_worst() -> None:
