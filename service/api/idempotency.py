@@ -2,7 +2,7 @@
 
 The answer is stored in the transaction of the effect, so a crash leaves both or neither, and a key is never left
 "running" by a dead process. A second request with the key while the first one runs in this process gets 409; in another
-process it waits for the database's write lock and then finds the answer. Answers that had no effect (4xx, 5xx) are not
+process it waits until the first is committed and then finds the answer. Answers that had no effect (4xx, 5xx) are not
 stored: a repaired or repeated request may use the same key. A key is its user's own: another user who sends the same one gets
 an effect and an answer of his own.
 
@@ -19,13 +19,13 @@ from typing import Annotated, Any
 from fastapi import Depends, Header, Request, Response
 from fastapi.responses import JSONResponse
 from sqlalchemy import Connection, delete, insert, select
-from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session
 
 from service.api.access import origin_of
 from service.api.audited import action_of, target_of
 from service.api.problems import Problem, ProblemType
 from service.db.audit import Entry, Origin, Outcome, record
+from service.db.dialects import take_turns
 from service.db.session import Database
 from service.db.tables import IdempotencyKeyRow, table
 from service.engine.crash_points import CrashPoint, reached
@@ -124,6 +124,8 @@ class Keys:
     def _once(self, request: KeyedRequest, effect: Effect) -> tuple[Answer, bool]:
         with self._database.writing() as session:
             if request.key is not None:
+                # Two services that got the same request: the second waits here, then finds the answer.
+                take_turns(session.connection(), f"key {request.route} {request.key}")
                 stored = self._stored(session.connection(), request, request.key)
                 if stored is not None:
                     return stored, True
@@ -186,11 +188,7 @@ class Keys:
             "created_at_s": now_s,
             "expires_at_s": now_s + self._kept_s,
         }
-        try:
-            connection.execute(insert(keys).values(**row))
-        except IntegrityError:
-            # Databases without one write lock let two processes come this far; one of them wins.
-            raise Problem(ProblemType.REQUEST_IN_PROGRESS, headers={"Retry-After": "1"}) from None
+        connection.execute(insert(keys).values(**row))
 
 
 def _response(answer: Answer, *, replayed: bool) -> Response:

@@ -219,11 +219,12 @@ def _empty_database() -> bytes:
         return path.read_bytes()
 
 
-def make_world(folder: Path, **settings: Any) -> World:
-    """A migrated database in the folder and everything around it."""
-    path = folder / "sooner.db"
-    path.write_bytes(_empty_database())
-    url = f"sqlite:///{path}"
+def make_world(folder: Path, url: str = "", **settings: Any) -> World:
+    """A migrated database, in the folder unless another is named, and everything around it."""
+    if not url:
+        path = folder / "sooner.db"
+        path.write_bytes(_empty_database())
+        url = f"sqlite:///{path}"
     database = open_database(url)
     chosen = Settings(data_dir=folder, database_url=url, **settings)
     world = World(database, SqlStore(database), chosen, TOKEN)
@@ -231,9 +232,10 @@ def make_world(folder: Path, **settings: Any) -> World:
     return world
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = make_world(tmp_path)
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """Every test of the API runs on SQLite, and in the whole suite on PostgreSQL as well."""
+    made = make_world(tmp_path, "" if request.param == "sqlite" else request.getfixturevalue("postgres_url"))
     yield made
     made.database.close()
 

@@ -164,6 +164,7 @@ def plans(world: World, wanted: JobFilter, before: int | None) -> list[str]:
     return lines
 
 
+@pytest.mark.parametrize("world", ["sqlite"], indirect=True)
 @pytest.mark.parametrize(
     ("wanted", "index"),
     [
@@ -188,6 +189,7 @@ def test_every_filter_walks_one_index_and_never_sorts(world: World, wanted: JobF
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("world", ["sqlite"], indirect=True)
 def test_a_page_of_many_jobs_takes_milliseconds(world: World) -> None:
     """The bar is 20 ms at any number; the best of some tries is measured, so that a busy machine does not decide."""
     [first] = fill(world, [(JobState.SUCCEEDED, "u0", "p0", "n0")])

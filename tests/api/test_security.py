@@ -225,6 +225,7 @@ def test_a_defect_is_answered_without_its_cause(world: World, caplog: pytest.Log
     assert "hunter2" in caplog.text
 
 
+@pytest.mark.parametrize("world", ["sqlite"], indirect=True)
 def test_a_database_that_does_not_answer_is_unavailable(client: Client, world: World) -> None:
     with world.database.writing() as session:
         session.connection().exec_driver_sql("ALTER TABLE jobs RENAME TO gone")
