@@ -228,14 +228,6 @@ def job_exists(connection: Connection, job_id: int) -> bool:
     return connection.execute(select(_JOBS.c.id).where(_JOBS.c.id == job_id)).first() is not None
 
 
-def existing_jobs(connection: Connection, job_ids: Collection[int]) -> set[int]:
-    """Those of the ids that are jobs."""
-    known: set[int] = set()
-    for part in chunks(sorted(job_ids)):
-        known.update(connection.execute(select(_JOBS.c.id).where(_JOBS.c.id.in_(part))).scalars())
-    return known
-
-
 def unfinished_elements(connection: Connection, array_id: int) -> list[int] | None:
     """The elements of an array that have not ended, in ascending id; None where there is no such array."""
     found = connection.execute(select(_JOBS.c.id, _JOBS.c.state).where(_JOBS.c.array_id == array_id)).all()

@@ -12,6 +12,7 @@ from service.api.documents import ArrayAcceptedDocument, ArrayDocument
 from service.api.idempotency import Answer, Keyed, KeyedRequest, Keys
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import NoBody, problems, router
+from service.api.routers.jobs import asked
 from service.api.schemas import ID_MAX, HoldBody, PriorityBody
 from service.db import reads
 from service.engine.events import Fact, FactKind
@@ -105,7 +106,7 @@ def _ask(dependencies: ApiDependencies, keys: Keys, keyed: KeyedRequest, array_i
             raise Problem(ProblemType.JOB_FINISHED, f"All elements of array {array_id} have ended.")
         dependencies.store.add_facts(session, [replace(fact, job=JobId(element)) for element in elements])
         accepted = ArrayAcceptedDocument(accepted=fact.kind.value, array_id=array_id, jobs=len(elements))
-        return Answer(202, accepted.model_dump(mode="json"))
+        return Answer(202, accepted.model_dump(mode="json"), detail={"jobs": len(elements), **asked(fact)})
 
     answer = keys.run(keyed, lambda: effect)
     dependencies.nudge()

@@ -166,4 +166,5 @@ def _accept(
     server: Server | None = None,
 ) -> Answer:
     dependencies.store.add_fact(session, Fact(0, kind, dependencies.now_s(), server=index, server_spec=server))
-    return Answer(202, AcceptedDocument(accepted=kind.value, server=name).model_dump(mode="json"))
+    accepted = AcceptedDocument(accepted=kind.value, server=name).model_dump(mode="json")
+    return Answer(202, accepted, target=f"server {name}")

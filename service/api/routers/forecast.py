@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 from policies.lifecycle import TERMINAL, JobState
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
+from service.api.access import Caller
 from service.api.deps import ApiDependencies, Deps
 from service.api.documents import ToldDocument, instant, told_document
 from service.api.forecast_documents import (
@@ -19,6 +20,7 @@ from service.api.forecast_documents import (
     forecast_document,
     plan_document,
 )
+from service.api.ownership import in_the_name_of
 from service.api.paging import Page, Paging
 from service.api.parse import parse_submission
 from service.api.problems import Problem, ProblemType
@@ -26,6 +28,7 @@ from service.api.routers.common import JobPath, job_or_404, problems, require_jo
 from service.api.routers.jobs import check_dependencies, check_room
 from service.api.schemas import SubmissionBody
 from service.db import reads
+from service.db.access import seen_jobs
 from service.db.forecasts import forecasts_of, scored_forecasts
 from service.forecast_scores import accuracy
 from service.sim.forecast import Forecast, NoForecast
@@ -37,14 +40,19 @@ SCORED_MAX = 20_000
 
 
 @routes.get("/forecasts", responses=problems(409), summary="When will the queue's jobs start and end?")
-def list_forecasts(dependencies: Deps) -> ForecastsDocument:
-    """All unfinished jobs that the loop knows, in order of submission. Made once a cycle, for all readers. 409 says why
-    there is none: too many jobs, nothing predicted yet, or it took too long."""
+def list_forecasts(caller: Caller, dependencies: Deps) -> ForecastsDocument:
+    """All unfinished jobs that the loop knows and the caller sees, in order of submission. Made once a cycle, for all
+    readers. 409 says why there is none: too many jobs, nothing predicted yet, or it took too long."""
     found = _current(dependencies)
+    jobs = sorted(found.jobs)
+    if caller.projects is not None:
+        with dependencies.database.reading() as session:
+            seen = seen_jobs(session.connection(), jobs, caller)
+        jobs = [job for job in jobs if job in seen]
     return ForecastsDocument(
         made_at=instant(found.now_s),
         samples=found.samples,
-        forecasts=[forecast_document(found, found.jobs[job]) for job in sorted(found.jobs)],
+        forecasts=[forecast_document(found, found.jobs[job]) for job in jobs],
     )
 
 
@@ -88,13 +96,14 @@ def job_forecast(dependencies: Deps, job_id: JobPath) -> JobForecastDocument:
 
 
 @routes.post("/plans", responses=problems(400, 413, 415, 429), summary="What would become of these jobs?")
-def plan(dependencies: Deps, body: SubmissionBody) -> PlansDocument:
+def plan(caller: Caller, dependencies: Deps, body: SubmissionBody) -> PlansDocument:
     """Checks a submission as `POST /v1/jobs` does, predicts it, and fast-forwards the cluster with it in the queue.
     Nothing is stored; the jobs of one body are planned together."""
-    specs = parse_submission(body.root, dependencies.settings, dependencies.layout())
+    parsed = parse_submission(body.root, dependencies.settings, dependencies.layout())
+    specs = in_the_name_of(caller, parsed, body.root)
     with dependencies.database.reading() as session:
         connection = session.connection()
-        check_dependencies(connection, body.root)
+        check_dependencies(connection, body.root, caller)
         check_room(connection, dependencies.settings, len(specs))
         failed = _failed_dependencies(connection, specs)
     planned = dependencies.plan(specs)

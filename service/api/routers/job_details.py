@@ -7,6 +7,7 @@ from fastapi import Query, Response
 from policies.model.estimate import Unit
 from policies.model.ids import JobId
 from predictor.explain import readable
+from service.api.access import Caller
 from service.api.deps import Deps
 from service.api.documents import (
     AttemptDocument,
@@ -80,7 +81,7 @@ def progress(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[Progre
 
 
 @routes.get("/jobs/{job_id}/prediction", responses=problems(404), summary="A job's newest prediction, and why")
-def prediction(dependencies: Deps, job_id: JobPath) -> PredictionDetailsDocument:
+def prediction(caller: Caller, dependencies: Deps, job_id: JobPath) -> PredictionDetailsDocument:
     """404 until the next cycle has predicted it. What moved the model is computed now, from the features on record."""
     with dependencies.database.reading() as session:
         connection = session.connection()
@@ -88,7 +89,8 @@ def prediction(dependencies: Deps, job_id: JobPath) -> PredictionDetailsDocument
         row = stored_prediction(connection, job_id)
         if row is None:
             raise Problem(ProblemType.NOT_FOUND, f"Job {job_id} has no prediction yet; the next cycle makes it.")
-        similar = similar_jobs(connection, job, row.made_at_s, SIMILAR_MAX)
+        found = similar_jobs(connection, job, row.made_at_s, SIMILAR_MAX)
+    similar = [past for past in found if caller.sees(past.project, past.user)]
     moved = None
     if row.model_version and readable(row.feature_schema, row.features):
         moved = dependencies.contributions(row.model_version, Unit(row.unit), row.features)

@@ -12,6 +12,8 @@ from sqlmodel import Session
 from policies.lifecycle import TERMINAL, JobState
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
+from service.access import Identity
+from service.api.access import Caller
 from service.api.deps import ApiDependencies, Deps, KeyStore
 from service.api.documents import (
     AcceptedDocument,
@@ -23,12 +25,14 @@ from service.api.documents import (
 )
 from service.api.idempotency import Answer, Effect, Keyed, KeyedRequest, Keys
 from service.api.limit_documents import check_owners_room
+from service.api.ownership import in_the_name_of
 from service.api.paging import Page, Paging
 from service.api.parse import is_single, parse_submission, placed_jobs
 from service.api.problems import Fault, Problem, ProblemType, json_pointer
 from service.api.routers.common import JobPath, NoBody, job_or_404, problems, router
 from service.api.schemas import ID_MAX, TEXT_MAX, HoldBody, JobBody, JobsBody, PriorityBody, SubmissionBody
 from service.db import reads
+from service.db.access import seen_jobs
 from service.engine.events import Fact, FactKind
 from service.settings import Settings
 
@@ -48,6 +52,7 @@ FilterText = Annotated[str | None, Query(max_length=TEXT_MAX)]
     summary="Submit one job, or many at once",
 )
 def submit(
+    caller: Caller,
     dependencies: Deps,
     keys: KeyStore,
     keyed: Keyed,
@@ -61,7 +66,8 @@ def submit(
 
     def prepare() -> Effect:
         specs = parse_submission(body.root, dependencies.settings, dependencies.layout())
-        return lambda session: _insert(session, dependencies, specs, body.root)
+        owned = in_the_name_of(caller, specs, body.root)
+        return lambda session: _insert(session, dependencies, owned, body.root, caller)
 
     answer = keys.run(keyed, prepare)
     dependencies.nudge()
@@ -94,15 +100,23 @@ def _body(documents: list[JobDocument], single: bool) -> Any:
     return document.model_dump(mode="json")
 
 
-def _insert(session: Session, dependencies: ApiDependencies, specs: list[JobSpec], body: JobBody | JobsBody) -> Answer:
+def _insert(
+    session: Session,
+    dependencies: ApiDependencies,
+    specs: list[JobSpec],
+    body: JobBody | JobsBody,
+    caller: Identity,
+) -> Answer:
     connection = session.connection()
-    check_dependencies(connection, body)
+    check_dependencies(connection, body, caller)
     check_room(connection, dependencies.settings, len(specs))
     check_owners_room(connection, specs)
     ids = dependencies.store.submit(session, specs, dependencies.now_s())
     documents = [job_document(summary) for summary in reads.jobs_by_id(connection, ids)]
     single = is_single(body)
-    return Answer(201, _body(documents, single), documents[0].links.self if single else "/v1/jobs")
+    target = f"job {ids[0]}" if len(ids) == 1 else f"jobs {min(ids)}-{max(ids)}"
+    location = documents[0].links.self if single else "/v1/jobs"
+    return Answer(201, _body(documents, single), location, target=target, detail={"jobs": len(ids)})
 
 
 def check_room(connection: Connection, settings: Settings, more: int) -> None:
@@ -113,14 +127,14 @@ def check_room(connection: Connection, settings: Settings, more: int) -> None:
         raise Problem(ProblemType.QUEUE_FULL, detail, headers={"Retry-After": "60"})
 
 
-def check_dependencies(connection: Connection, body: JobBody | JobsBody) -> None:
-    """422 that points to every job in 'after' that does not exist."""
+def check_dependencies(connection: Connection, body: JobBody | JobsBody, caller: Identity) -> None:
+    """422 that points to every job in 'after' that does not exist for the caller."""
     asked = [
         (json_pointer((*place, "after", position)), entry.job)
         for place, job in placed_jobs(body)
         for position, entry in enumerate(job.needs)
     ]
-    known = reads.existing_jobs(connection, {needed for _, needed in asked})
+    known = seen_jobs(connection, {needed for _, needed in asked}, caller)
     faults = [Fault(f"There is no job {needed}", pointer=pointer) for pointer, needed in asked if needed not in known]
     if faults:
         raise Problem(ProblemType.INVALID_BODY, faults=faults)
@@ -128,6 +142,7 @@ def check_dependencies(connection: Connection, body: JobBody | JobsBody) -> None
 
 @routes.get("/jobs", summary="List jobs, newest first")
 def list_jobs(
+    caller: Caller,
     dependencies: Deps,
     paging: Paging,
     state: Annotated[list[JobState] | None, Query(description="May be given several times.")] = None,
@@ -137,7 +152,7 @@ def list_jobs(
     array: Annotated[int | None, Query(ge=1, le=ID_MAX, description="Only elements of this array.")] = None,
 ) -> Page[JobDocument]:
     """One page; filters narrow it and belong to its cursor."""
-    wanted = reads.JobFilter(tuple(dict.fromkeys(state or ())), user, project, name, array)
+    wanted = reads.JobFilter(tuple(dict.fromkeys(state or ())), user, project, name, array, caller)
     scope = f"jobs {sorted(wanted.states)} {user!r} {project!r} {name!r} {array}"
     position = paging.position(scope, (int,))
     with dependencies.database.reading() as session:
@@ -236,6 +251,13 @@ def change_priority(
     return _ask(dependencies, keys, keyed, if_match, fact)
 
 
+def asked(fact: Fact) -> dict[str, Any]:
+    """What the log of changes says of a request besides its kind."""
+    if fact.kind is FactKind.PRIORITY:
+        return {"priority": fact.priority}
+    return {"preempt": fact.preempt} if fact.kind is FactKind.HOLD else {}
+
+
 def _ask(dependencies: ApiDependencies, keys: Keys, keyed: KeyedRequest, if_match: str | None, fact: Fact) -> Response:
     """Make the request durable, wake the loop, and say that it was accepted."""
     assert fact.job is not None
@@ -250,7 +272,8 @@ def _ask(dependencies: ApiDependencies, keys: Keys, keyed: KeyedRequest, if_matc
         if JobState(summary.job.state) in TERMINAL:
             raise Problem(ProblemType.JOB_FINISHED, f"Job {job_id} has {summary.job.state}.")
         dependencies.store.add_fact(session, fact)
-        return Answer(202, AcceptedDocument(accepted=fact.kind.value, job_id=job_id).model_dump(mode="json"))
+        accepted = AcceptedDocument(accepted=fact.kind.value, job_id=job_id).model_dump(mode="json")
+        return Answer(202, accepted, detail=asked(fact))
 
     answer = keys.run(keyed, lambda: effect)
     dependencies.nudge()

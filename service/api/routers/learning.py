@@ -7,6 +7,7 @@ from fastapi import Path, Query, Response
 from pydantic import BaseModel
 from sqlalchemy import Row
 
+from service.api.access import Caller
 from service.api.deps import Deps, KeyStore, Refused
 from service.api.documents import PredictionDocument, instant, prediction_document
 from service.api.idempotency import Answer, Effect, Keyed
@@ -76,14 +77,14 @@ class PromotionDocument(BaseModel):
 
 @routes.get("/predictions", summary="List predictions, newest first")
 def list_predictions(
-    dependencies: Deps, paging: Paging, job: Annotated[int | None, Query(ge=1, le=ID_MAX)] = None
+    caller: Caller, dependencies: Deps, paging: Paging, job: Annotated[int | None, Query(ge=1, le=ID_MAX)] = None
 ) -> Page[PredictionDocument]:
-    """Of all jobs, or of one; scored once the job has ended."""
+    """Of all jobs that the caller sees, or of one; scored once the job has ended."""
     scope = f"predictions {job}"
     position = paging.position(scope, (int,))
     with dependencies.database.reading() as session:
         before = position[0] if position else None
-        rows = reads.predictions(session.connection(), job, before, paging.limit + 1)
+        rows = reads.predictions(session.connection(), job, before, paging.limit + 1, caller)
     return paging.page(scope, rows, lambda row: (row.id,), prediction_document)
 
 
@@ -165,12 +166,12 @@ def promote(dependencies: Deps, keys: KeyStore, keyed: Keyed, model_id: ModelPat
 
 
 @routes.get("/throughput", summary="The throughput table")
-def list_throughput(dependencies: Deps, paging: Paging) -> Page[ThroughputDocument]:
+def list_throughput(caller: Caller, dependencies: Deps, paging: Paging) -> Page[ThroughputDocument]:
     """Learnt seconds per iteration, by user, project, name, GPUs, GPU type and servers spanned."""
     position = paging.position("throughput", (str, str, str, int, str, int))
     after = (position[0], position[1], position[2], position[3], position[4], position[5]) if position else None
     with dependencies.database.reading() as session:
-        rows = reads.throughput(session.connection(), after, paging.limit + 1)
+        rows = reads.throughput(session.connection(), after, paging.limit + 1, caller)
     return paging.page(
         "throughput",
         rows,
