@@ -1,11 +1,9 @@
 """The composition root: the only place where ports meet implementations.
 
 :func:`serve` builds one service from settings and runs it until it is told to stop. Whatever the user got wrong ends it
-with one clear line and exit code 2 before anything runs; a failure on the way ends it with 1.
+with one clear line and exit code 2 before anything runs.
 """
 
-import gc
-import logging
 import os
 import signal
 import socket
@@ -13,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from importlib.metadata import version
 
 import uvicorn
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -21,27 +20,37 @@ from policies.options import OptionError
 from service.api.app import create_app
 from service.api.token import TokenFileError, load_or_create
 from service.cluster_file import ClusterFileError, load_cluster
-from service.db import leases, migrate
+from service.db import migrate, services
 from service.db.identity import database_id
-from service.db.servers import ServerInUse, enroll
+from service.db.lead import Lead
+from service.db.servers import ServerInUse, enroll, stored_cluster
 from service.db.session import DatabaseUrlError
 from service.db.store import LEADER_LEASE
 from service.engine.ports import Executor
 from service.executors.fake import FakeExecutor
 from service.executors.gpus import GpuInfo, detect, local_cluster
 from service.executors.local import LocalExecutor
-from service.leading import ONCE, Ground, Leading, make_recorder
+from service.leadership import Leadership
+from service.leading import ONCE, Ground, Leading, engine_settings, make_recorder
 from service.ports_of_api import ApiPorts
 from service.settings import Settings, SettingsError
-from service.startup import StartError, bind, configured_shadow, exclusive, listen, open_current
+from service.startup import (
+    StartError,
+    advertised_url,
+    bind,
+    configured_shadow,
+    exclusive,
+    host_of,
+    listen,
+    open_current,
+)
+from service.tasks.agent import Agent
+from service.tasks.prune import prune_left_files
 from service.telemetry import log, tracing
 from service.telemetry.http import MeasuredApp
 from service.telemetry.metrics import Metrics
 from service.telemetry.scrape import ScrapeCollector
 
-logger = logging.getLogger(__name__)
-
-EXIT_FAILED = 1
 EXIT_USAGE = 2
 
 
@@ -86,21 +95,25 @@ class Service:
         make_recorder(settings)
         configured_shadow(settings)
         gpus = detect(visible=os.environ.get("CUDA_VISIBLE_DEVICES")) if settings.executor == "local" else None
-        wanted = load_cluster(settings.cluster) if settings.cluster else local_cluster(settings.virtual_gpus, gpus)
+        self.wanted = load_cluster(settings.cluster) if settings.cluster else local_cluster(settings.virtual_gpus, gpus)
         self.database = open_current(settings.database_url)
         stack.callback(self.database.close)
         bind(settings.data_dir, database_id(self.database))
-        self.cluster = enroll(self.database, wanted)
-        self.lease = self._lead(stack)
+        self.host = host_of(settings.data_dir)
         self.token = load_or_create(settings.data_dir)
         self.socket = stack.enter_context(listen(settings.host, settings.port))
         self.local: LocalExecutor | None = None
-        executor = self._executor(stack, gpus)
-        delete_files = self.local.prune if self.local is not None else None
-        ground = Ground(settings, self.clock, self.database, self.cluster, executor, delete_files, self.metrics)
-        self.leading = Leading(ground, self.lease.token)
+        self.executor = self._executor(stack, gpus)
+        self.lead = Lead(self.database, LEADER_LEASE, self.host.id, settings.leader_lease_s)
+        renew_leases = self.local.renew_leases if self.local is not None else lambda: None
+        agent = Agent(
+            self.database, self.host.id, self.executor, renew_leases, engine_settings(settings, 0, self.host.id)
+        )
+        self.leadership = Leadership(self.lead, agent, settings, self._begin_leading)
         self.scheduler = BackgroundScheduler(timezone="UTC")
-        api = ApiPorts(settings, self.clock, self.database, self.token, self.local, self.metrics, lambda: self.leading)
+        api = ApiPorts(
+            settings, self.clock, self.database, self.token, self.local, self.metrics, self.wanted, self.leadership
+        )
         self.metrics.registry.register(ScrapeCollector(api.readings()))
         self.server = uvicorn.Server(
             uvicorn.Config(
@@ -114,12 +127,14 @@ class Service:
     def run(self) -> int:
         """Serve until stopped."""
         log.configure()
-        # What has been loaded stays. To look through it for garbage again and again is a third of a large batch of predictions.
-        gc.collect()
-        gc.freeze()
-        self.scheduler.add_job(self._renew, "interval", seconds=self.settings.leader_lease_s / 3, id="renew", **ONCE)
+        self._register()
+        self.leadership.begin()
+        self.leadership.schedule(self.scheduler)
+        if self.local is not None:
+            self.scheduler.add_job(
+                self._prune_files, "interval", seconds=self.settings.prune_period_s, id="files", **ONCE
+            )
         self.scheduler.start()
-        self.leading.start()
         host, port = self.socket.getsockname()[:2]
         print(
             f"Sooner is listening on http://{host}:{port} (token in {self.settings.data_dir})",
@@ -132,48 +147,65 @@ class Service:
         try:
             self.server.run(sockets=[self.socket])
         finally:
-            self.leading.close()
             self.scheduler.shutdown(wait=True)
-        return EXIT_FAILED if self.lease_lost else 0
+            self.leadership.close()
+        return 0
 
     # Building.
 
-    def _lead(self, stack: ExitStack) -> leases.Lease:
-        """Take the lead of the database. The same data folder takes it back at once after a crash: its lock is ours."""
-        holder = f"{socket.gethostname()}:{self.settings.data_dir}"
-        lease = leases.acquire(self.database, LEADER_LEASE, holder, self.settings.leader_lease_s)
-        if lease is None:
-            raise StartError("another service leads on this database; stop it, or wait until its lease has run out")
-        self.lease_lost = False
-        stack.callback(lambda: leases.release(self.database, self.lease))
-        return lease
-
     def _executor(self, stack: ExitStack, gpus: Sequence[GpuInfo] | None) -> Executor:
-        if self.settings.executor == "fake":
+        settings = self.settings
+        if settings.executor == "fake":
             return FakeExecutor(self.clock)
         host, port = self.socket.getsockname()[:2]
         self.local = LocalExecutor(
-            self.settings.data_dir,
-            self.cluster,
+            settings.data_dir,
+            stored_cluster(self.database, self.wanted),
             clock=self.clock,
-            lease_s=self.settings.lease_s,
-            log_bytes_max=self.settings.log_bytes_max,
+            lease_s=settings.lease_s,
+            log_bytes_max=settings.log_bytes_max,
             progress_url=f"http://{host}:{port}/v1/attempts/{{attempt}}/progress",
             gpus=gpus,
+            checkpoints=settings.checkpoints_dir,
+            renews_alone=False,
         )
         stack.callback(self.local.close)
         return self.local
 
+    def _register(self) -> None:
+        settings = self.settings
+        service = services.Registered(
+            self.host.id,
+            f"{socket.gethostname()}:{settings.data_dir}",
+            advertised_url(settings, self.socket.getsockname()[:2]),
+            version("sooner"),
+            settings.lease_s,
+        )
+        services.register(self.database, service, claim=self.host.old)
+
+    def _begin_leading(self) -> Leading:
+        """What runs while this service leads, on all servers that are stored and those of its own cluster file."""
+        cluster = enroll(self.database, self.wanted)
+        delete_files = None
+        if self.local is not None:
+            self.local.use_cluster(cluster)
+            delete_files = self.local.prune
+        return Leading(
+            Ground(
+                self.settings,
+                self.clock,
+                self.database,
+                cluster,
+                self.lead,
+                self.host.id,
+                self.executor,
+                delete_files,
+                self.metrics,
+            )
+        )
+
     # Scheduled work.
 
-    def _renew(self) -> None:
-        """Keep the lead, and keep the attempts' leases alive. Whoever lost the lead stops: another one schedules."""
-        if self.local is not None:
-            self.local.renew_leases()
-        renewed = leases.renew(self.database, self.lease, self.settings.leader_lease_s)
-        if renewed is None:
-            logger.error("another service has taken the lead; this one stops")
-            self.lease_lost = True
-            self.server.should_exit = True
-        else:
-            self.lease = renewed
+    def _prune_files(self) -> None:
+        assert self.local is not None
+        prune_left_files(self.database, self.local.jobs_with_files(), self.local.prune)

@@ -18,7 +18,9 @@ from policies.model.ids import JobId
 from policies.model.reasons import Explanation
 from predictor.serving import LivePredictor
 from service.api.deps import LoopStatus
+from service.db.commit import FencedOff
 from service.db.history import ended_jobs
+from service.db.lead import Lead
 from service.db.progress import ProgressPoint, record_progress
 from service.db.said import first_said
 from service.db.session import Database
@@ -26,7 +28,7 @@ from service.db.store import SqlStore
 from service.engine.cycle import EngineSettings
 from service.engine.engine import Engine, Ports
 from service.engine.events import Report
-from service.engine.ports import Clock, Executor
+from service.engine.ports import Clock, CycleBatch, Executor
 from service.engine.watch import WatchingPolicy, WatchingSink
 from service.engine.world import Costs
 from service.forecast_process import ForecastProcess
@@ -36,9 +38,10 @@ from service.shadowing import Shadowing, make_shadow
 from service.sim.replay import CycleSnapshot, Recorder
 from service.startup import configured_options, configured_policy
 from service.tasks.explaining import Explainer
+from service.tasks.fleet import FleetExecutor
 from service.tasks.forecasts import ForecastKeeper
 from service.tasks.limited import Limited
-from service.tasks.loop import LoopSettings, SchedulerLoop
+from service.tasks.loop import LoopSettings, SchedulerLoop, Turns
 from service.tasks.polling import PolledExecutor
 from service.tasks.prune import DeleteFiles, prune
 from service.tasks.retrain import Trainer
@@ -69,24 +72,48 @@ ONCE: dict[str, Any] = {"max_instances": 1, "coalesce": True, "misfire_grace_tim
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What leading builds on. ``delete_files`` is None where the executor leaves none."""
+    """What leading builds on. ``host`` is this service's identity, ``executor`` runs its attempts and nobody else's.
+
+    ``delete_files`` is None where the executor leaves none.
+    """
 
     settings: Settings
     clock: Clock
     database: Database
     cluster: Cluster
+    lead: Lead
+    host: str
     executor: Executor
     delete_files: DeleteFiles | None
     metrics: Metrics
 
 
-class Leading:
-    """Leads from :meth:`start` to :meth:`close`. Raises what is wrong with the policies' settings."""
+class LeaderStore(SqlStore):
+    """The store of whoever leads: it commits nothing once the lead is lost, or can no longer be trusted."""
 
-    def __init__(self, ground: Ground, fencing_token: int) -> None:
-        settings = ground.settings
+    def __init__(self, database: Database, lead: Lead, fencing_token: int) -> None:
+        super().__init__(database, fencing_token=fencing_token, lease=lead.name)
+        self._lead = lead
+
+    def commit(self, batch: CycleBatch) -> frozenset[JobId]:
+        """As the store does. Raises FencedOff, a StoreUnavailable."""
+        self._lead.check()
+        try:
+            return super().commit(batch)
+        except FencedOff:
+            self._lead.lose()
+            raise
+
+
+class Leading:
+    """Leads from :meth:`start` to :meth:`close`. The lead must have been taken."""
+
+    def __init__(self, ground: Ground) -> None:
+        fencing_token = ground.lead.token
+        if fencing_token is None:
+            raise FencedOff("the lead was lost before anything was built on it")
         self._ground = ground
-        self._settings = settings
+        self._settings = ground.settings
         self._clock = ground.clock
         self._database = ground.database
         self._phases = Phases(ground.metrics)
@@ -102,7 +129,7 @@ class Leading:
         self.recorder = make_recorder(settings)
         shadow = make_shadow(settings, self.recorder, Limited())
         watching = [self.recorder] if shadow is None else [self.recorder, shadow]
-        executor = PolledExecutor(self._ground.executor, self._keep_progress)
+        executor = PolledExecutor(self._fleet(), self._keep_progress)
         self.predictor = LivePredictor()
         self.engine = self._engine(watching, executor, fencing_token)
         self.trainer = Trainer(database, settings, self.predictor, now_s, self._ground.cluster)
@@ -117,6 +144,7 @@ class Leading:
             self._scheduler,
             LoopSettings(settings.reschedule_period_s, settings.poll_period_s),
             self._phases,
+            Turns(self._ground.lead.holds, SqlStore(database).has_facts),
         )
         self.shadowing = Shadowing(shadow, self.loop, settings)
         self._forecasting = ForecastProcess()
@@ -172,7 +200,7 @@ class Leading:
         """``watching``: the policy inside those who look on, each inside the next."""
         settings = self._settings
         phases = self._phases
-        store = MeasuredStore(SqlStore(self._database, fencing_token=fencing_token), phases)
+        store = MeasuredStore(LeaderStore(self._database, self._ground.lead, fencing_token), phases)
         sink = WatchingSink(MetricsSink(log.LogSink(), phases.metrics), watching)
         return Engine(
             MeasuredPolicy(watching[-1], phases),
@@ -185,14 +213,13 @@ class Leading:
                 sink,
             ),
             Costs(settings.checkpoint_s, settings.restart_s),
-            EngineSettings(
-                retry_backoff_s=settings.retry_backoff_s,
-                yields_max=settings.yields_max,
-                facts_per_cycle_max=settings.facts_per_cycle_max,
-                dump_every_cycles=settings.dump_every_cycles,
-                stop_grace_s=settings.stop_grace_s,
-                fencing_token=fencing_token,
-            ),
+            engine_settings(settings, fencing_token, self._ground.host),
+        )
+
+    def _fleet(self) -> FleetExecutor:
+        ground = self._ground
+        return FleetExecutor(
+            ground.executor, ground.lead, ground.database, ground.host, ground.clock, ground.settings.stop_grace_s
         )
 
     def _warm(self) -> None:
@@ -229,6 +256,19 @@ class Leading:
         except Exception:
             # A curve with a gap is not worth a cycle.
             logger.exception("progress points were not stored")
+
+
+def engine_settings(settings: Settings, fencing_token: int, host: str) -> EngineSettings:
+    """What of the settings concerns the engine."""
+    return EngineSettings(
+        retry_backoff_s=settings.retry_backoff_s,
+        yields_max=settings.yields_max,
+        facts_per_cycle_max=settings.facts_per_cycle_max,
+        dump_every_cycles=settings.dump_every_cycles,
+        stop_grace_s=settings.stop_grace_s,
+        fencing_token=fencing_token,
+        host=host,
+    )
 
 
 def make_recorder(settings: Settings) -> Recorder:

@@ -1,18 +1,24 @@
 """What the API is given: how each of its questions finds whoever can answer it."""
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
+from policies.model.cluster import Cluster
 from policies.model.ids import AttemptId, JobId, ServerIndex
-from service.api.deps import ApiDependencies, ClusterNow, LogPart, Refused
-from service.db import migrate
+from service.api.deps import ApiDependencies, ClusterNow, LogPart, LoopStatus, Refused
+from service.api.problems import no_leader
+from service.db import migrate, reads
+from service.db.servers import stored_cluster
+from service.db.services import services
 from service.db.session import Database
 from service.db.store import SqlStore
 from service.engine.engine import Engine
 from service.engine.ports import Clock
 from service.executors.local import LocalExecutor
+from service.leadership import Leadership
 from service.leading import Leading
 from service.settings import Settings
 from service.tasks.model_records import run_outcomes
@@ -20,10 +26,13 @@ from service.tasks.retrain import TrainingUnderWay, UnknownModel
 from service.telemetry.metrics import Metrics
 from service.telemetry.scrape import LoopNow, Readings, exposition, queue_now
 
+ELSEWHERE_S = 0.1
+"""How often it is looked whether the loop of another service has passed: nobody tells us."""
+
 
 @dataclass(frozen=True, slots=True)
 class ApiPorts:
-    """The parts of a service that its API talks to. ``lead`` is what runs while this service leads."""
+    """The parts of a service that its API talks to. ``wanted`` is the cluster of this service's own file."""
 
     settings: Settings
     clock: Clock
@@ -31,7 +40,8 @@ class ApiPorts:
     token: str
     local: LocalExecutor | None
     metrics: Metrics
-    lead: Callable[[], Leading]
+    wanted: Cluster
+    leadership: Leadership
 
     def dependencies(self) -> ApiDependencies:
         """Everything that :func:`service.api.app.create_app` needs."""
@@ -42,12 +52,11 @@ class ApiPorts:
             store=SqlStore(self.database),
             token=self.token,
             now_s=self.clock.now_s,
-            nudge=lambda: lead().loop.nudge(),
-            # The cluster is a frozen value: a submission need not wait for a cycle to see it.
-            layout=lambda: lead().engine.world.cluster,
+            nudge=self._nudge,
+            layout=self._layout,
             cluster=lambda: lead().loop.read(_cluster_now),
             explain=lambda job: lead().explain(job),
-            loop_status=lambda: lead().loop_status(),
+            loop_status=self._loop_status,
             migrated=self._migrated,
             read_logs=self._read_logs,
             train=self._train,
@@ -61,23 +70,66 @@ class ApiPorts:
             shadow=lambda: lead().shadowing.report(),
             shadow_opinion=lambda job: lead().shadowing.opinion(job),
             contributions=lambda version, unit, vector: lead().explainer.contributions(version, unit, vector),
-            wait_pass=lambda seen, timeout_s: lead().loop.wait_pass(seen, timeout_s),
+            wait_pass=self._wait_pass,
             predictor_status=lambda: lead().predictor.status(),
             metrics=lambda: exposition(self.metrics),
+            services=lambda: services(self.database),
         )
 
     def readings(self) -> Readings:
         """Where a scrape looks."""
-        lead = self.lead
         return Readings(
             now_s=self.clock.now_s,
-            loop=lambda: LoopNow(True, lead().loop.last_pass_at_s, lead().loop.cycle_number),
-            queue=lambda: lead().loop.read(queue_now),
-            predictor=lambda: lead().predictor.status(),
+            loop=self._loop_now,
+            queue=lambda: None if (leading := self.leadership.leading) is None else leading.loop.read(queue_now),
+            predictor=lambda: None if (leading := self.leadership.leading) is None else leading.predictor.status(),
             retrainings=lambda: run_outcomes(self.database),
             migrated=self._migrated,
             version=version("sooner"),
         )
+
+    def lead(self) -> Leading:
+        """What runs while this service leads. Raises Problem while it does not."""
+        leading = self.leadership.leading
+        if leading is None:
+            raise no_leader()
+        return leading
+
+    def _loop_now(self) -> LoopNow:
+        leading = self.leadership.leading
+        if leading is None:
+            return LoopNow(False, None, 0)
+        return LoopNow(True, leading.loop.last_pass_at_s, leading.loop.cycle_number)
+
+    def _loop_status(self) -> LoopStatus:
+        leading = self.leadership.leading
+        if leading is not None:
+            return leading.loop_status()
+        with self.database.reading() as session:
+            newest = next(iter(reads.cycles(session.connection(), None, 1)), None)
+        at_s = None if newest is None else newest.at_s
+        led = any(service.leads for service in services(self.database))
+        return LoopStatus(0 if newest is None else newest.number, at_s, healthy=led, leads=False)
+
+    def _nudge(self) -> None:
+        """Whoever leads elsewhere finds the request in the database by itself."""
+        leading = self.leadership.leading
+        if leading is not None:
+            leading.loop.nudge()
+
+    def _layout(self) -> Cluster:
+        leading = self.leadership.leading
+        if leading is not None:
+            # The cluster is a frozen value: a submission need not wait for a cycle to see it.
+            return leading.engine.world.cluster
+        return stored_cluster(self.database, self.wanted)
+
+    def _wait_pass(self, seen: int, timeout_s: float) -> int:
+        leading = self.leadership.leading
+        if leading is not None:
+            return leading.loop.wait_pass(seen, timeout_s)
+        time.sleep(min(timeout_s, ELSEWHERE_S))
+        return seen + 1
 
     def _migrated(self) -> bool:
         with self.database.reading() as session:

@@ -5,6 +5,7 @@ The checks are told apart from :mod:`service.app` because they compose nothing: 
 
 import fcntl
 import os
+import secrets
 import socket
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ from service.settings import Settings, env_name
 
 DATABASE_ID_FILE = "database_id"
 """In the data folder: the id of the database that its attempts belong to."""
+
+HOST_ID_FILE = "host_id"
+"""In the data folder: its own id, which its attempts carry in the database."""
 
 
 class StartError(Exception):
@@ -102,10 +106,41 @@ def bind(data_dir: Path, identity: str) -> None:
     elif (data_dir / "attempts").exists():
         raise StartError(f"{data_dir} holds attempts but does not say of which database; choose another data_dir")
     else:
-        # At once or not at all: half an id would lock the folder's owner out.
-        draft = file.with_suffix(".draft")
-        draft.write_text(identity + "\n", encoding="ascii")
-        draft.replace(file)
+        _write_whole(file, identity)
+
+
+def _write_whole(file: Path, word: str) -> None:
+    """At once or not at all: half an id would lock the folder's owner out."""
+    draft = file.with_suffix(".draft")
+    draft.write_text(word + "\n", encoding="ascii")
+    draft.replace(file)
+
+
+class Host(NamedTuple):
+    """The identity of a data folder: attempts carry it. ``old``: it held attempts before it had one."""
+
+    id: str
+    old: bool
+
+
+def host_of(data_dir: Path) -> Host:
+    """Who this service is, for ever: drawn at the first start. A data folder belongs to one machine."""
+    file = data_dir / HOST_ID_FILE
+    if file.exists():
+        return Host(file.read_text(encoding="ascii").strip(), old=False)
+    drawn = secrets.token_hex(8)
+    _write_whole(file, drawn)
+    return Host(drawn, old=(data_dir / "attempts").exists())
+
+
+def advertised_url(settings: Settings, address: tuple[str, int]) -> str:
+    """Where other services reach this one: as it is told, else the address it listens on, else this machine's name."""
+    if settings.advertise_url:
+        return settings.advertise_url
+    host, port = address
+    if host in ("0.0.0.0", "::"):  # noqa: S104 (recognised, not bound)
+        host = socket.gethostname()
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from policies.model.reasons import Explanation
 from predictor.explain import Contributions
 from predictor.serving import PredictorStatus
 from service.api.idempotency import Keys
+from service.db.services import ServiceNow
 from service.db.session import Database
 from service.engine.events import Fact
 from service.forecasting import Planned
@@ -54,11 +55,16 @@ class ClusterNow(NamedTuple):
 
 
 class LoopStatus(NamedTuple):
-    """Where the scheduling loop stands: its newest cycle, when it last looked (None: never), whether that is recent."""
+    """Where the scheduling loop stands: its newest cycle, when it last looked (None: never), whether that is recent.
+
+    Of a loop that runs elsewhere (``leads`` is false) the newest cycle in which something happened is known, and whether
+    somebody leads.
+    """
 
     cycle: int
     at_s: float | None
     healthy: bool
+    leads: bool = True
 
 
 class LogPart(Protocol):
@@ -128,6 +134,7 @@ class ApiDependencies:
     contributions: Contribute
     wait_pass: Callable[[int, float], int]
     predictor_status: Callable[[], PredictorStatus]
+    services: Callable[[], Sequence[ServiceNow]]
     metrics: Callable[[], bytes]
 
 

@@ -104,6 +104,12 @@ class ProblemType(Enum):
         "too-many-requests", 429, "Too many requests", "Wait as long as the header 'Retry-After' says."
     )
     INTERNAL = _Kind("internal", 500, "The service failed", "The service's log has the cause; please report it.")
+    NO_LEADER = _Kind(
+        "no-leader",
+        503,
+        "No service leads at the moment",
+        "Repeat the request a moment later: another service takes over within ten seconds. `sooner info` lists them.",
+    )
     UNAVAILABLE = _Kind("unavailable", 503, "The service cannot do this now", "Repeat the request a moment later.")
 
     @property
@@ -144,6 +150,11 @@ class Problem(HTTPException):
         super().__init__(kind.status, detail or kind.value.advice, dict(headers or {}))
         self.kind = kind
         self.faults = faults
+
+
+def no_leader(detail: str = "") -> Problem:
+    """What needs the live loop, where there is none."""
+    return Problem(ProblemType.NO_LEADER, detail, headers={"Retry-After": "2"})
 
 
 def pointer_token(part: str | int) -> str:

@@ -44,6 +44,20 @@ def acquire(database: Database, name: str, holder: str, duration_s: float) -> Le
         return lease
 
 
+def held_by_another(database: Database, name: str, holder: str) -> bool:
+    """Whether somebody else holds the lease now. Reads only: those who wait for it ask again and again."""
+    leases = table(LeaseRow)
+    with database.reading() as session:
+        held = (leases.c.name == name) & (leases.c.holder != holder) & (leases.c.expires_at_s > database.now_s(session))
+        return session.connection().execute(select(leases.c.token).where(held)).first() is not None
+
+
+def newest_token(session: Session, name: str) -> int:
+    """The token of whoever holds or held the lease last; 0 if nobody ever did."""
+    leases = table(LeaseRow)
+    return int(session.connection().execute(select(leases.c.token).where(leases.c.name == name)).scalar() or 0)
+
+
 def renew(database: Database, lease: Lease, duration_s: float) -> Lease | None:
     """Extend the lease; None if another holder has taken it. One that ran out untaken is extended too."""
     with database.writing() as session:

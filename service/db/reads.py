@@ -10,7 +10,8 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, Row, Select, func, select, tuple_
 
-from policies.lifecycle import ATTEMPT_OPEN, TERMINAL, JobState
+from policies.lifecycle import ATTEMPT_OPEN, TERMINAL, AttemptState, JobState
+from policies.model.ids import AttemptId, JobId
 from policies.model.placement import Placement
 from service.access import LOCAL, NO_PROJECT, Identity
 from service.db.access import seen
@@ -263,6 +264,16 @@ def attempts(connection: Connection, job_id: int, after_number: int, limit: int)
         .limit(limit)
     )
     return [(row, decode(Placement, row.placement)) for row in connection.execute(statement)]
+
+
+def open_attempts(connection: Connection, host: str | None = None) -> Mapping[AttemptId, tuple[JobId, AttemptState]]:
+    """Attempts that may have processes, with their jobs and states; of one service where ``host`` is given."""
+    statement = select(_ATTEMPTS.c.id, _ATTEMPTS.c.job_id, _ATTEMPTS.c.state).where(
+        _ATTEMPTS.c.state.in_([state.value for state in ATTEMPT_OPEN])
+    )
+    if host is not None:
+        statement = statement.where(_ATTEMPTS.c.host == host)
+    return {AttemptId(row.id): (JobId(row.job_id), AttemptState(row.state)) for row in connection.execute(statement)}
 
 
 def attempt_exists(connection: Connection, job_id: int, number: int) -> bool:

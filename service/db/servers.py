@@ -54,6 +54,13 @@ def enroll(database: Database, cluster: Cluster) -> Cluster:
     return Cluster(cluster.name, tuple(everything), cluster.rack_bytes_s, cluster.core_bytes_s, cluster.labels)
 
 
+def stored_cluster(database: Database, like: Cluster) -> Cluster:
+    """The cluster of all stored servers, with all else as in ``like``; ``like`` itself while none is stored."""
+    with database.reading() as session:
+        servers = tuple(_all(session.connection()))
+    return Cluster(like.name, servers or like.servers, like.rack_bytes_s, like.core_bytes_s, like.labels)
+
+
 def _all(connection: Connection) -> Sequence[Server]:
     servers = table(ServerRow)
     specs = connection.execute(select(servers.c.spec).order_by(servers.c.position)).scalars()

@@ -74,6 +74,12 @@ class SqlStore:
         statement = select(facts).where(facts.c.consumed_cycle.is_(None)).order_by(facts.c.id).limit(limit)
         return self._read(lambda connection: [fact_record(row) for row in connection.execute(statement).mappings()])
 
+    def has_facts(self) -> bool:
+        """Whether any fact is unconsumed: one look at a small index. Raises StoreUnavailable."""
+        facts = table(FactRow)
+        statement = select(facts.c.id).where(facts.c.consumed_cycle.is_(None)).limit(1)
+        return self._read(lambda connection: connection.execute(statement).first() is not None)
+
     def commit(self, batch: CycleBatch) -> frozenset[JobId]:
         """Apply the batch in one transaction; return the jobs whose part was left out. Raises StoreUnavailable."""
         try:

@@ -52,7 +52,12 @@ def _start(cycle: Cycle, job: JobRecord, action: Start) -> Change:
 
 
 def launch_command(cycle: Cycle, job: JobRecord) -> Launch:
-    """The launch of a job's open attempt: the same each time it is sent, but under the token of whoever leads now."""
+    """The launch of a job's open attempt, under the token of whoever leads now."""
+    return launch_of(job, cycle.settings.fencing_token)
+
+
+def launch_of(job: JobRecord, fencing_token: int) -> Launch:
+    """The launch of a job's open attempt: the same each time it is sent."""
     attempt = job.attempt
     assert attempt is not None
     return Launch(
@@ -63,5 +68,5 @@ def launch_command(cycle: Cycle, job: JobRecord) -> Launch:
         placement=attempt.placement,
         gpu_ids=attempt.gpu_ids,
         resume_iteration=int(attempt.resume_iteration),
-        fencing_token=cycle.settings.fencing_token,
+        fencing_token=fencing_token,
     )

@@ -72,7 +72,8 @@ class ReportKind(StrEnum):
     LAUNCH_FAILED = "launch_failed"
     """It never ran: ``reason`` says why."""
     LOST = "lost"
-    """Confirmed dead without an exit status (its node's lease ran out, the machine rebooted)."""
+    """Confirmed dead without an exit status (its node's lease ran out, the machine rebooted). ``server`` is given where it
+    was lost together with a server."""
     SERVER_DOWN = "server_down"
     SERVER_UP = "server_up"
 

@@ -136,6 +136,11 @@ def request_stop(cycle: Cycle, job: JobRecord, target: JobState, cause: Cause, r
 
 
 def stop_command(cycle: Cycle, job: JobRecord) -> Stop:
+    """The stop of a job's open attempt, under the token of whoever leads now."""
+    return stop_of(job, cycle.settings.stop_grace_s, cycle.settings.fencing_token)
+
+
+def stop_of(job: JobRecord, stop_grace_s: float, fencing_token: int) -> Stop:
     """The stop of a job's open attempt: graceful where a preempted job can checkpoint."""
     assert job.attempt is not None
     wish = job.spec.preemption
@@ -144,8 +149,8 @@ def stop_command(cycle: Cycle, job: JobRecord) -> Stop:
         job.attempt.id,
         graceful=graceful,
         warning_signal=(wish.signal if wish is not None else "SIGUSR1") if graceful else None,
-        grace_s=wish.grace_s if wish is not None else cycle.settings.stop_grace_s,
-        fencing_token=cycle.settings.fencing_token,
+        grace_s=wish.grace_s if wish is not None else stop_grace_s,
+        fencing_token=fencing_token,
     )
 
 

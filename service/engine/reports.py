@@ -192,7 +192,7 @@ def _ended_otherwise(cycle: Cycle, job: JobRecord, report: Report) -> None:
     elif yielded and job.state is not JobState.PREEMPTING:
         _end_yielded(cycle, job)
     else:
-        with_server = report.kind is ReportKind.LOST and _lost_a_server(cycle, job)
+        with_server = report.kind is ReportKind.LOST and _lost_a_server(cycle, job, report)
         cycle.close_attempt(job, lost_attempt, reason, report.exit_code)
         if with_server:
             _requeue(cycle, job, Cause.RETRYABLE_FAILURE, reason, report.detail)
@@ -200,13 +200,16 @@ def _ended_otherwise(cycle: Cycle, job: JobRecord, report: Report) -> None:
             _fail_or_retry(cycle, job, reason, report.detail)
 
 
-def _lost_a_server(cycle: Cycle, job: JobRecord) -> bool:
-    """Whether a server of the open attempt is down: then its loss is no fault of the job and uses up no retry.
+def _lost_a_server(cycle: Cycle, job: JobRecord, report: Report) -> bool:
+    """Whether a server of the open attempt is down, or the report names one with which it was lost: then its loss is no
+    fault of the job and uses up no retry.
 
     An attempt that is lost on servers that answer counts: its program may be what killed it.
     """
     assert job.attempt is not None
-    return any(cycle.world.servers[server].down for server in job.attempt.placement.servers)
+    return report.server is not None or any(
+        cycle.world.servers[server].down for server in job.attempt.placement.servers
+    )
 
 
 def _end_cancelled(cycle: Cycle, job: JobRecord, report: Report) -> None:

@@ -30,6 +30,7 @@ class Site:
     term_grace_s: float
     progress_url: str | None
     gpu_uuids: tuple[tuple[str, ...], ...] | None
+    checkpoints_dir: Path
 
     @property
     def attempts_dir(self) -> Path:
@@ -43,7 +44,7 @@ class Site:
 
     def checkpoint_dir(self, job: int) -> Path:
         """Where the attempts of a job keep their checkpoints."""
-        return self.data_dir / "checkpoints" / str(job)
+        return self.checkpoints_dir / str(job)
 
 
 def allowed_environment(environ: Mapping[str, str]) -> dict[str, str]:

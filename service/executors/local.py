@@ -15,11 +15,12 @@ import shutil
 import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from policies.model.cluster import Cluster
-from policies.model.ids import AttemptId, JobId, attempt_id
+from policies.model.ids import AttemptId, JobId, attempt_id, job_of
 from policies.model.reasons import Reason
 from service.engine.commands import Command, Launch, Stop
 from service.engine.crash_points import CrashPoint, reached
@@ -46,7 +47,9 @@ class LocalExecutor:
     ``lease_s``: seconds without :meth:`renew_leases` or :meth:`poll` after which supervisors stop their attempts.
     ``log_bytes_max``: kept of an attempt's output. ``progress_url``: template with ``{job}`` and ``{attempt}`` of where a
     program may POST its progress (None: by file only). ``term_grace_s``: between SIGTERM and SIGKILL where no stop says
-    otherwise. ``gpus``: what :func:`service.executors.gpus.detect` found; None = GPUs are virtual.
+    otherwise. ``gpus``: what :func:`service.executors.gpus.detect` found; None = GPUs are virtual. ``checkpoints``: the folder
+    of all jobs' checkpoints (None: in the data folder). ``renews_alone``: a poll renews the lease; else whoever composes
+    calls :meth:`renew_leases` when it may.
     Methods may be called from several threads.
     """
 
@@ -61,6 +64,8 @@ class LocalExecutor:
         progress_url: str | None = None,
         term_grace_s: float = 10.0,
         gpus: Sequence[GpuInfo] | None = None,
+        checkpoints: Path | None = None,
+        renews_alone: bool = True,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         if not sys.platform.startswith("linux"):
@@ -74,7 +79,10 @@ class LocalExecutor:
             term_grace_s=term_grace_s,
             progress_url=progress_url,
             gpu_uuids=physical_ids(cluster, gpus),
+            checkpoints_dir=(checkpoints or data_dir / "checkpoints").absolute(),
         )
+        self._gpus = gpus
+        self._renews_alone = renews_alone
         self._attempts = names.make_private(self._site.attempts_dir)
         self._key = _load_key(data_dir / "executor.key")
         self._fence = Fence(data_dir / "fence")
@@ -85,7 +93,8 @@ class LocalExecutor:
         self._url_limits: dict[AttemptId, RateLimit] = {}
         self.refused_commands = 0
         """Commands refused because a newer leader has spoken."""
-        self.renew_leases()
+        if renews_alone or not self._site.lease_file.exists():
+            self.renew_leases()
         self._adopt()
 
     # The port.
@@ -103,8 +112,9 @@ class LocalExecutor:
                 reached(CrashPoint.COMMANDED)
 
     def poll(self) -> Sequence[Report]:
-        """What the attempts' folders say. O(live attempts), some ten system calls each. Renews the lease."""
-        self.renew_leases()
+        """What the attempts' folders say. O(live attempts), some ten system calls each."""
+        if self._renews_alone:
+            self.renew_leases()
         now_s = self._clock.now_s()
         with self._lock:
             self._orphans = [orphan for orphan in self._orphans if orphan.reap() is None and orphan.child is not None]
@@ -130,6 +140,16 @@ class LocalExecutor:
         """Tell all supervisors that the service lives. Call it at least every ``lease_s`` / 3."""
         with contextlib.suppress(OSError):  # a full disk ends no lease: the file is there since the first start
             self._site.lease_file.touch(mode=PRIVATE_FILE)
+
+    def use_cluster(self, cluster: Cluster) -> None:
+        """Launches mean the servers of this cluster from now on: whoever takes the lead may have found more of them."""
+        with self._lock:
+            self._site = replace(self._site, gpu_uuids=physical_ids(cluster, self._gpus))
+
+    def jobs_with_files(self) -> set[JobId]:
+        """Jobs that still have logs here. O(attempts ever made)."""
+        logs = (path for path in self._attempts.iterdir() if _ATTEMPT.fullmatch(path.name))
+        return {job_of(AttemptId(path.name)) for path in logs if (path / names.OUTPUT).exists()}
 
     def read_logs(self, job: JobId, attempt: int | None = None, offset: int = 0, limit_bytes: int = 65536) -> LogChunk:
         """What an attempt (None: the newest that has a folder) wrote. A negative offset counts from the end.

@@ -15,10 +15,10 @@ class Attempts(BaseModel):
         "An attempt is stopped when no service has asked for it for so long. An hour outlasts an upgrade.",
     )
     leader_lease_s: float = between(
-        15.0,
+        6.0,
         1.0,
         3600.0,
-        "A service that has not renewed its lead for so long has lost it: the longest pause at a fail-over.",
+        "A service that has not renewed its lead for so long has lost it, and another one leads within ten seconds.",
     )
     log_bytes_max: int = between(
         64 * MIB, 4096, 1024 * 1024 * MIB, "Log kept of one attempt; of more, the beginning and the end."

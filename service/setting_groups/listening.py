@@ -14,9 +14,19 @@ class Listening(BaseModel):
         description="Address to listen on. This machine alone by default, because whoever reaches it can run commands.",
     )
     port: int = between(8765, 0, 65_535, "TCP port to listen on; 0 takes any free one.")
+    advertise_url: str = Field(
+        "",
+        max_length=2048,
+        pattern=r"^(https?://[^/?#\s]+)?$",
+        description="Where other services reach this one, as http://host:port; by default the address it listens on.",
+    )
     data_dir: Folder = Field(
         default_factory=default_data_dir,
         description="Folder of the token, the database, logs, checkpoints and models; created for its owner alone (0700).",
+    )
+    checkpoints_dir: Folder | None = Field(
+        None,
+        description="Folder of all checkpoints, data_dir/checkpoints by default. Services on several machines must share it.",
     )
     database_url: str = Field(
         "",

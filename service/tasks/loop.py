@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
@@ -54,6 +54,14 @@ class LoopSettings:
     poll_period_s: float
 
 
+class Turns(NamedTuple):
+    """``may_run``: whether a pass may be made now. ``is_waiting``: whether a request waits for one that nobody here was
+    told of, because it came in through another service."""
+
+    may_run: Callable[[], bool] = lambda: True
+    is_waiting: Callable[[], bool] = lambda: False
+
+
 class SchedulerLoop:
     """Drives one engine. Methods may be called from any thread."""
 
@@ -65,6 +73,7 @@ class SchedulerLoop:
         scheduler: BackgroundScheduler,
         settings: LoopSettings,
         watch: PassWatch | None = None,
+        turns: Turns = Turns(),
     ) -> None:
         self._engine = engine
         self._executor = executor
@@ -72,11 +81,13 @@ class SchedulerLoop:
         self._scheduler = scheduler
         self._settings = settings
         self._watch = watch or NobodyWatches()
+        self._turns = turns
         self._lock = threading.Lock()
         self._done = threading.Condition()
         self._passes_done = 0
         self._passes = 0
         self._nudged = False
+        self._failed = False
         self._wake_at_s: float | None = None
         self.cycle_number = 0
         self.last_pass_at_s: float | None = None
@@ -121,7 +132,8 @@ class SchedulerLoop:
             return self._passes_done
 
     def _poll(self) -> None:
-        if self._executor.collect():
+        # After a pass that failed, what waits is left to the periodic one: nobody needs its error four times a second.
+        if self._executor.collect() or (not self._failed and self._turns.is_waiting()):
             self._pass()
 
     def _wake(self) -> None:
@@ -139,6 +151,9 @@ class SchedulerLoop:
 
     def _pass_alone(self, reconcile: bool) -> None:
         with self._lock:
+            if not self._turns.may_run():
+                return
+            self._failed = True
             try:
                 with self._watch.cycle():
                     outcome = self._engine.cycle()
@@ -154,6 +169,7 @@ class SchedulerLoop:
             self._watch.passed("failed" if outcome.failed else "committed" if outcome.committed else "idle")
             self.cycle_number = outcome.number
             self.last_pass_at_s = self._clock.now_s()
+            self._failed = bool(outcome.failed)
             if outcome.failed:
                 logger.error("%s", outcome.failed)
             self._arm(outcome.wake_at_s)

@@ -5,7 +5,7 @@ Jobs, their stories, predictions, labels and models stay. Each step deletes a bo
 scheduling cycle never waits for long; what one pass does not finish because it is interrupted, the next one does.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Table, delete, func, select, update
 from policies.model.ids import JobId
 from service.db.forecast_tables import ForecastRow
 from service.db.progress import thin_progress
+from service.db.rows import chunks
 from service.db.session import Database
 from service.db.tables import CycleRow, FactRow, IdempotencyKeyRow, JobRow, ProgressRow, table
 from service.engine.crash_points import CrashPoint, reached
@@ -45,6 +46,22 @@ def prune(database: Database, settings: Settings, now_s: float, delete_files: De
         forecasts=_prune_forecasts(database, settings, now_s),
         jobs_with_files=0 if delete_files is None else _prune_files(database, settings, now_s, delete_files),
     )
+
+
+def prune_left_files(database: Database, kept: Collection[JobId], delete_files: DeleteFiles) -> int:
+    """Delete the files of jobs whose time is over for the database, where this service still has some; returns how many.
+
+    Whoever leads sets the mark for all jobs and can delete the files of its own folder alone.
+    """
+    jobs = table(JobRow)
+    deleted = 0
+    for part in chunks(sorted(kept)):
+        over = select(jobs.c.id).where(jobs.c.id.in_(part), jobs.c.files_deleted_at_s.is_not(None))
+        with database.reading() as session:
+            ids = [JobId(number) for number in session.connection().execute(over).scalars()]
+        delete_files(ids)
+        deleted += len(ids)
+    return deleted
 
 
 def _prune_cycles(database: Database, settings: Settings, now_s: float) -> int:

@@ -31,6 +31,7 @@ from service.api.deps import ApiDependencies, ClusterNow, LoopStatus, Refused
 from service.api.idempotency import Keys
 from service.db.migrate import upgrade
 from service.db.servers import enroll
+from service.db.services import ServiceNow
 from service.db.session import Database, open_database
 from service.db.store import SqlStore
 from service.db.tables import ServerRow, table
@@ -61,6 +62,7 @@ class World:
     refuses_writers: bool = False
     healthy: bool = True
     migrated: bool = True
+    leads: bool = True
     servers: list[Server] = field(
         default_factory=lambda: [Server("a", 4), Server("b", 4), Server("c", 2, gpu_type="T4", rack="r2")]
     )
@@ -82,6 +84,7 @@ class World:
     opinions: dict[JobId, JobOpinion] = field(default_factory=dict)
     predictor: LivePredictor = field(default_factory=LivePredictor)
     models: dict[str, TrainedModel] = field(default_factory=dict)
+    services: list[ServiceNow] = field(default_factory=list)
     on_pass: Callable[[], None] | None = None
 
     def dependencies(self) -> ApiDependencies:
@@ -95,7 +98,7 @@ class World:
             layout=lambda: self._cluster().cluster,
             cluster=self._cluster,
             explain=self._explain,
-            loop_status=lambda: LoopStatus(7, self.now_s, self.healthy),
+            loop_status=lambda: LoopStatus(7, self.now_s, self.healthy, self.leads),
             migrated=lambda: self.migrated,
             read_logs=self._read_logs,
             train=self._train,
@@ -111,6 +114,7 @@ class World:
             contributions=self._contributions,
             wait_pass=self._wait_pass,
             predictor_status=lambda: self.predictor.status(),
+            services=lambda: self.services,
             metrics=lambda: b"# nothing\n",
         )
 

@@ -103,7 +103,8 @@ def test_every_problem_type_has_its_page(client: Client) -> None:
 def test_probes_need_no_token_and_tell_what_is_missing(app: FastAPI, world: World) -> None:
     with client_of(app, None) as probe:
         assert probe.get("/healthz").json() == {"status": "ok"}
-        ready = {"ready": True, "migrated": True, "loop_healthy": True, "cycle": 7, "cycle_at": "2026-01-01T00:00:00Z"}
+        loop = {"loop_healthy": True, "cycle": 7, "cycle_at": "2026-01-01T00:00:00Z"}
+        ready = {"ready": True, "role": "leader", "migrated": True, **loop}
         assert probe.get("/readyz").json() == ready
         world.healthy = False
         answer = probe.get("/readyz")
@@ -112,6 +113,16 @@ def test_probes_need_no_token_and_tell_what_is_missing(app: FastAPI, world: Worl
         answer = probe.get("/readyz")
         assert (answer.status_code, answer.json()) == (503, ready | {"ready": False, "migrated": False})
         assert probe.get("/healthz").status_code == 200
+
+
+def test_a_standby_is_ready_whoever_leads(app: FastAPI, world: World) -> None:
+    world.leads = world.healthy = False
+    with client_of(app, None) as probe:
+        answer = probe.get("/readyz")
+        said = answer.json()
+        assert (answer.status_code, said["role"], said["ready"], said["loop_healthy"]) == (200, "standby", True, False)
+        world.migrated = False
+        assert probe.get("/readyz").status_code == 503
 
 
 @pytest.mark.slow

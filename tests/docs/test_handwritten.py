@@ -85,7 +85,7 @@ def test_result_keys_and_columns() -> None:
 
 @pytest.mark.parametrize("mode", LaunchMode)
 def test_variables_of_a_training_program(mode: LaunchMode, tmp_path: Path) -> None:
-    site = Site(tmp_path, {"PATH": "/bin", "SECRET": "no"}, 1.0, 1, 1.0, "http://127.0.0.1/{attempt}", None)
+    site = Site(tmp_path, {"PATH": "/bin", "SECRET": "no"}, 1.0, 1, 1.0, "http://127.0.0.1/{attempt}", None, tmp_path)
     spec = JobSpec("a", "u", 2, command=("true",), launch=mode, array=ArrayPlace(3, 5, JobId(1)))
     placement = place([ServerShare(ServerIndex(0), 2)])
     launch = Launch(attempt_id(JobId(1), 1), JobId(1), 1, spec, placement, ((0, 1),), 0)

@@ -164,7 +164,8 @@ class LiveService:
 
     def story(self, job: int) -> list[Any]:
         """What the program wrote down."""
-        path = self.data_dir / "checkpoints" / str(job) / "story.jsonl"
+        folder = Path(self.environ.get("SOONER_CHECKPOINTS_DIR", self.data_dir / "checkpoints"))
+        path = folder / str(job) / "story.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def until_state(self, job: int, *states: str, timeout_s: float = 30.0) -> Any:

@@ -1,7 +1,7 @@
 """For probes: is the process alive, is it ready; and the pages that problem types name."""
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Response
 from fastapi.responses import PlainTextResponse
@@ -22,9 +22,11 @@ class HealthDocument(BaseModel):
 
 
 class ReadinessDocument(BaseModel):
-    """Whether it does its work: the schema is this program's and the loop has looked lately."""
+    """Whether it does its work: the schema is this program's, and the loop has looked lately if it is this service that
+    leads. On a standby ``loop_healthy`` says whether somebody leads, and ``cycle`` is the newest one on record."""
 
     ready: bool
+    role: Literal["leader", "standby"]
     migrated: bool
     loop_healthy: bool
     cycle: int
@@ -44,13 +46,15 @@ async def healthz() -> HealthDocument:
     summary="Is the service ready?",
 )
 def readyz(dependencies: Deps, response: Response) -> ReadinessDocument:
-    """503 while the schema is another program's, or the loop has not looked for long."""
+    """503 while the schema is another program's, the database does not answer, or the loop of a leader has not looked for
+    long. A standby is ready as soon as it reaches the database."""
     loop = dependencies.loop_status()
     migrated = dependencies.migrated()
-    ready = migrated and loop.healthy
+    ready = migrated and (loop.healthy or not loop.leads)
     response.status_code = 200 if ready else 503
     return ReadinessDocument(
         ready=ready,
+        role="leader" if loop.leads else "standby",
         migrated=migrated,
         loop_healthy=loop.healthy,
         cycle=loop.cycle,

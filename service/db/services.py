@@ -1,0 +1,142 @@
+"""The services of a database: their signs of life, and the verdict that one of them is gone for good.
+
+A service whose last sign of life is older than its supervisors' lease runs nothing any more: they have stopped their
+attempts by themselves. Whoever wants to rely on that *condemns* it first, in a transaction that a sign of life would
+contradict, and a condemned service is alive again only after it has looked itself (:func:`absolve`).
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import Row, insert, select, update
+
+from policies.lifecycle import ATTEMPT_OPEN
+from service.db.commit import check_fence
+from service.db.fleet_tables import ServiceRow
+from service.db.session import Database
+from service.db.store import LEADER_LEASE
+from service.db.tables import AttemptRow, LeaseRow, table
+
+_OPEN = tuple(state.value for state in ATTEMPT_OPEN)
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """Who a service is: the identity of its data folder, a name for people, and where its API answers."""
+
+    id: str
+    name: str
+    url: str
+    version: str
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceNow:
+    """A service as the database knows it. ``silent_s``: seconds since its last sign of life, on the database's clock."""
+
+    registered: Registered
+    leads: bool
+    started_at_s: float
+    seen_at_s: float
+    silent_s: float
+    condemned: bool
+
+
+def register(database: Database, service: Registered, *, claim: bool) -> bool:
+    """Enter a service at its start; False if it was condemned meanwhile. With ``claim`` it takes all open attempts that
+    belong to nobody: those of a data folder from before attempts had hosts."""
+    services, attempts = table(ServiceRow), table(AttemptRow)
+    values = {
+        "name": service.name,
+        "url": service.url,
+        "version": service.version,
+        "lease_s": service.lease_s,
+    }
+    with database.writing() as session:
+        connection = session.connection()
+        now_s = database.now_s(session)
+        ours = services.c.id == service.id
+        found = connection.execute(select(services.c.condemned_at_s).where(ours).with_for_update()).one_or_none()
+        if found is None:
+            fresh = {"id": service.id, "seen_at_s": now_s, "started_at_s": now_s}
+            connection.execute(insert(services), values | fresh)
+        else:
+            # Not a sign of life yet: what its supervisors did meanwhile has to be looked at first.
+            connection.execute(update(services).where(ours).values(started_at_s=now_s, **values))
+        if claim:
+            orphans = (attempts.c.host == "") & attempts.c.state.in_(_OPEN)
+            connection.execute(update(attempts).where(orphans).values(host=service.id))
+    return found is None or found.condemned_at_s is None
+
+
+def sign_of_life(database: Database, service_id: str) -> bool:
+    """Say that the service lives; False, and nothing is said, if it has been condemned."""
+    services = table(ServiceRow)
+    with database.writing() as session:
+        ours = (services.c.id == service_id) & services.c.condemned_at_s.is_(None)
+        statement = update(services).where(ours).values(seen_at_s=database.now_s(session))
+        return session.connection().execute(statement).rowcount == 1
+
+
+def condemn(database: Database, service_id: str, silent_s: float, lease: str, token: int) -> bool:
+    """Decide that nothing of a service runs, if it has been silent for so long; True also if that was decided before.
+
+    Raises FencedOff unless ``token`` is the newest one of ``lease``.
+    """
+    services = table(ServiceRow)
+    with database.writing() as session:
+        connection = session.connection()
+        check_fence(connection, lease, token)
+        now_s = database.now_s(session)
+        found = connection.execute(
+            select(services.c.seen_at_s, services.c.condemned_at_s).where(services.c.id == service_id).with_for_update()
+        ).one_or_none()
+        if found is None or found.condemned_at_s is not None:
+            return found is not None
+        if now_s - found.seen_at_s < silent_s:
+            return False
+        connection.execute(update(services).where(services.c.id == service_id).values(condemned_at_s=now_s))
+        return True
+
+
+def absolve(database: Database, service_id: str) -> None:
+    """The service has made sure that nothing of its attempts runs: it is alive."""
+    services = table(ServiceRow)
+    with database.writing() as session:
+        statement = update(services).where(services.c.id == service_id)
+        session.connection().execute(statement.values(condemned_at_s=None, seen_at_s=database.now_s(session)))
+
+
+def services(database: Database) -> list[ServiceNow]:
+    """Everybody who was ever entered, the one seen last first."""
+    rows, leases = table(ServiceRow), table(LeaseRow)
+    with database.reading() as session:
+        connection = session.connection()
+        now_s = database.now_s(session)
+        held = (leases.c.name == LEADER_LEASE) & (leases.c.expires_at_s > now_s)
+        leading = connection.execute(select(leases.c.holder).where(held)).scalars().all()
+        found = connection.execute(select(rows).order_by(rows.c.seen_at_s.desc(), rows.c.id)).all()
+    return [_service(row, now_s, leading) for row in found]
+
+
+def silences(database: Database, ids: Collection[str]) -> Mapping[str, tuple[float, float]]:
+    """(seconds since its last sign of life, its supervisors' lease) of each of these services that is known."""
+    rows = table(ServiceRow)
+    if not ids:
+        return {}
+    with database.reading() as session:
+        now_s = database.now_s(session)
+        statement = select(rows.c.id, rows.c.seen_at_s, rows.c.lease_s).where(rows.c.id.in_(ids))
+        return {row.id: (now_s - row.seen_at_s, row.lease_s) for row in session.connection().execute(statement)}
+
+
+def _service(row: Row[tuple[object, ...]], now_s: float, leading: Collection[str]) -> ServiceNow:
+    return ServiceNow(
+        Registered(row.id, row.name, row.url, row.version, row.lease_s),
+        row.id in leading,
+        row.started_at_s,
+        row.seen_at_s,
+        now_s - row.seen_at_s,
+        row.condemned_at_s is not None,
+    )

@@ -1,0 +1,107 @@
+"""Which part a service plays: one leads and schedules, the others stand by, look after their own attempts, and take over.
+
+Nothing here waits for anybody: the lead is a lease in the database, looked at on a timer by everyone.
+"""
+
+import gc
+import logging
+import threading
+from collections.abc import Callable
+
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from service.db.lead import Lead
+from service.db.servers import ServerInUse
+from service.leading import ONCE, Leading
+from service.settings import Settings
+from service.tasks.agent import Agent
+
+logger = logging.getLogger(__name__)
+
+BEAT_S_MAX = 10.0
+"""Longest pause between two signs of life, however long the attempts' lease is."""
+
+
+class Leadership:
+    """Takes the lead when it is free, and lets go of it when it is lost."""
+
+    def __init__(self, lead: Lead, agent: Agent, settings: Settings, build: Callable[[], Leading]) -> None:
+        self._lead = lead
+        self._agent = agent
+        self._settings = settings
+        self._build = build
+        self._turn = threading.Lock()
+        self._closed = False
+        self.leading: Leading | None = None
+        """What runs while this service leads."""
+
+    def begin(self) -> bool:
+        """Say that this service lives, and lead at once if nobody else does. Raises what keeps it from leading."""
+        self._agent.beat()
+        return self._try_to_lead()
+
+    def schedule(self, scheduler: BackgroundScheduler) -> None:
+        """Keep the lead, or wait for it; look after the attempts."""
+        duration_s, add = self._settings.leader_lease_s, scheduler.add_job
+        add(self._renew, "interval", seconds=duration_s / 3, id="renew", **ONCE)
+        add(self._turn_over, "interval", seconds=duration_s / 6, id="lead", **ONCE)
+        beat_s = min(BEAT_S_MAX, self._settings.lease_s / 6)
+        add(self._agent.beat, "interval", seconds=beat_s, id="beat", **ONCE)
+        add(self._attend, "interval", seconds=self._settings.poll_period_s, id="attend", **ONCE)
+
+    def close(self) -> None:
+        """Stop leading, and let the next one lead at once."""
+        with self._turn:
+            self._closed = True
+            self._stop_leading()
+            self._lead.give_back()
+
+    # Scheduled work.
+
+    def _renew(self) -> None:
+        if self._lead.token is not None and not self._lead.keep():
+            logger.error("another service has taken the lead; this one stands by")
+
+    def _turn_over(self) -> None:
+        try:
+            self._try_to_lead()
+        except ServerInUse as error:
+            logger.error("this service cannot lead: %s", error)
+
+    def _attend(self) -> None:
+        if self.leading is None:
+            self._agent.attend()
+
+    def _try_to_lead(self) -> bool:
+        with self._turn:
+            if self._closed:
+                return False
+            if self.leading is not None:
+                if self._lead.token is not None:
+                    return True
+                self._stop_leading()
+            if not self._agent.sound or not self._lead.take():
+                return False
+            try:
+                self._begin_leading()
+            except BaseException:
+                self._lead.give_back()
+                raise
+            return True
+
+    def _begin_leading(self) -> None:
+        # The agent is not in the middle of anything, and finds at its next turn that this service leads.
+        with self._agent.pause():
+            leading = self._build()
+            self.leading = leading
+        leading.start()
+        # What has been loaded stays. To look through it for garbage again and again is a third of a large batch of predictions.
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        logger.info("this service leads")
+
+    def _stop_leading(self) -> None:
+        leading, self.leading = self.leading, None
+        if leading is not None:
+            leading.close()

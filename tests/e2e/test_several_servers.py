@@ -1,0 +1,135 @@
+"""Several services on one database: one leads, another takes over, nothing is lost and nothing runs twice."""
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.conftest import MakeService
+from tests.e2e.harness import LiveService
+from tests.e2e.test_crashes import assert_sound
+
+pytestmark = pytest.mark.slow
+
+TAKE_OVER_S = 10.0
+"""What is promised."""
+
+Pair = Callable[..., tuple[LiveService, LiveService]]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'shared.db'}"
+    url: str = request.getfixturevalue("postgres_url")
+    return url
+
+
+@pytest.fixture
+def pair(make_service: MakeService, tmp_path: Path, database_url: str) -> Pair:
+    """A leader and a standby, both ready, on one database and with one folder of checkpoints."""
+
+    def make(**settings: str) -> tuple[LiveService, LiveService]:
+        shared = {"DATABASE_URL": database_url, "CHECKPOINTS_DIR": str(tmp_path / "checkpoints"), **settings}
+        first, second = make_service(**shared), make_service(**shared)
+        first.start()
+        second.start()
+        assert (role(first), role(second)) == ("leader", "standby")
+        return first, second
+
+    return make
+
+
+def role(service: LiveService) -> str:
+    """What the service says that it is."""
+    said = httpx.get(f"{service.url}/readyz").json()
+    return str(said["role"])
+
+
+def until_leads(service: LiveService) -> float:
+    """Seconds until the service leads."""
+    began_s = time.monotonic()
+    service.until(lambda: role(service) == "leader", 30.0, "the standby leads")
+    return time.monotonic() - began_s
+
+
+def test_a_standby_takes_over_within_ten_seconds_and_adopts_what_it_is_told(pair: Pair) -> None:
+    """The dead leader's job runs on under its supervisor, and its end is told when its service is back."""
+    first, second = pair()
+    job = first.train(100, 0.02, name="steady", gpus=2)
+    other = second.train(20, 0.01, name="through-the-standby", gpus=1)
+    second.until_state(other, "succeeded")
+    first.until(lambda: first.story(job), 20, "the program runs")
+    first.kill()
+    assert until_leads(second) < TAKE_OVER_S
+    assert second.job(job)["state"] == "running"
+    later = second.train(20, 0.01, name="after", gpus=1)
+    assert second.until_state(later, "succeeded")["attempts"] == 1
+    first.start()
+    assert role(first) == "standby"
+    assert first.until_state(job, "succeeded")["attempts"] == 1
+    assert_sound(first, job, 100)
+    assert_sound(second, other, 20)
+
+
+def test_a_cancellation_reaches_an_attempt_of_a_standby(pair: Pair) -> None:
+    """The leader elsewhere says so in the database; the service that holds the attempt stops it."""
+    first, second = pair()
+    job = first.submit(name="sleeper", gpus=1, command=["sleep", "60"])
+    first.until_state(job, "running")
+    first.kill()
+    until_leads(second)
+    first.start()
+    assert second.request("POST", f"/v1/jobs/{job}/cancel").status_code == 202
+    second.until_state(job, "cancelled")
+    assert not [process for process in first.processes() if "sleep" in " ".join(process.cmdline())]
+
+
+def test_the_attempts_of_a_service_that_never_returns_are_started_again_elsewhere(pair: Pair) -> None:
+    """Lost is not dead: only when its supervisors must have stopped them. No retry is used up, and no work is lost."""
+    first, second = pair(LEASE_S="3", STOP_GRACE_S="0.5")
+    job = first.train(400, 0.02, name="orphan", gpus=1, max_retries=0)
+    first.until(lambda: _checkpoint(first, job), 20, "a checkpoint is reported")
+    first.kill()
+    until_leads(second)
+    done = second.until_state(job, "succeeded", timeout_s=60)
+    assert done["attempts"] == 2
+    lost, _ = second.attempts(job)
+    assert (lost["state"], lost["reason"]) == ("lost", "node_lost")
+    starts = [line for line in second.story(job) if line["event"] == "start"]
+    assert starts[1]["iteration"] > 0
+    assert not [line for line in second.story(job) if line["event"] == "overlap"]
+
+
+def test_a_paused_leader_does_no_harm_and_stands_by_when_it_wakes(pair: Pair) -> None:
+    first, second = pair()
+    running = first.train(300, 0.02, name="running", gpus=1)
+    first.until(lambda: first.story(running), 20, "the program runs")
+    assert first.process is not None
+    first.process.send_signal(signal.SIGSTOP)
+    assert until_leads(second) < TAKE_OVER_S
+    jobs = [second.train(10, 0.01, name=f"meanwhile-{number}", gpus=1) for number in range(3)]
+    first.process.send_signal(signal.SIGCONT)
+    first.until(lambda: role(first) == "standby", 20, "the old leader stands by")
+    for job in (*jobs, running):
+        assert first.until_state(job, "succeeded")["attempts"] == 1
+    assert_sound(first, running, 300)
+    for job in jobs:
+        assert_sound(second, job, 10)
+    events: list[Any] = [event for job in jobs for event in second.get(f"/v1/jobs/{job}/events")["items"]]
+    assert len(events) == 4 * len(jobs), events
+
+
+def test_a_leader_that_is_stopped_hands_over_at_once(pair: Pair) -> None:
+    first, second = pair()
+    assert first.stop() == 0
+    assert until_leads(second) < TAKE_OVER_S / 2
+
+
+def _checkpoint(service: LiveService, job: int) -> bool:
+    points = service.get(f"/v1/jobs/{job}/progress")["items"]
+    return any((point["checkpoint_iteration"] or 0) > 0 for point in points)
