@@ -1,6 +1,7 @@
 """Prints what predictions are worth to the order of jobs: mean JCT with trained estimates, the oracle's, and without any.
 
-python -m benchmarks.ranking --trace workload.csv [more.csv ...] [--first 2000] [--skip 0] [--load 0.85 | --servers 8] [--bounds]
+python -m benchmarks.ranking --trace workload.csv [more.csv ...] [--first 2000] [--skip 0] [--every 1] [--bounds]
+        [--load 0.85 | --servers 8] [--policy asrpt] [--seed 0]
 
 Each row of a table is one simulation of the same jobs on as many eight-GPU servers as make the load. Where the largest gang
 needs more servers than that, the jobs come faster instead: times between submissions are shortened until they make the load.
@@ -21,7 +22,7 @@ from unittest import mock
 
 from benchmarks.workloads import GPUS_A_SERVER, cluster_of, load_of, servers_for
 from policies.model.cluster import Cluster
-from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRequest, Unit
+from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRequest, Reported, Unit
 from policies.model.ids import JobId
 from policies.registry import make_policy
 from predictor.features import NAMES
@@ -69,6 +70,10 @@ class Listening:
                 self.said[request.job] = Said(answer.estimate, bucket_of(runs))
         return answers
 
+    def revise(self, now_s: float, reported: Sequence[Reported]) -> Sequence[Prediction | None]:
+        """Passed on."""
+        return self._inner.revise(now_s, reported)
+
     def ended(self, label: EndedJob) -> None:
         """Passed on."""
         self._inner.ended(label)
@@ -80,6 +85,7 @@ def main() -> None:
     parser.add_argument("--trace", type=Path, nargs="+", required=True, help="workload tables")
     parser.add_argument("--first", type=int, default=2_000, help="jobs of each table")
     parser.add_argument("--skip", type=int, default=0, help="jobs of each table to leave out before those")
+    parser.add_argument("--every", type=int, default=1, help="take every so manieth job, over a longer time")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--load", type=float, default=0.85, help="GPU-seconds of work over those that there are")
     size.add_argument("--servers", type=int, help="servers of eight GPUs, whatever load that makes")
@@ -88,8 +94,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     for trace in arguments.trace:
-        workload = read_workload(trace, first=arguments.skip + arguments.first)
-        workload = replace(workload, jobs=workload.jobs[arguments.skip :])
+        workload = read_workload(trace, first=arguments.skip + arguments.first * arguments.every)
+        workload = replace(workload, jobs=workload.jobs[arguments.skip :: arguments.every])
         if arguments.servers is None:
             servers = servers_for(workload, arguments.load)
             workload = hastened(workload, servers, arguments.load)

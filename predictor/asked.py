@@ -1,8 +1,9 @@
 """What was said of a job, kept until it ends: what there is to score. The same whether it was said just now or is read again."""
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -10,8 +11,8 @@ from policies.model.estimate import Estimate, Prediction, ShadowPrediction, Unit
 from predictor.baselines import NAMES as BASELINE_NAMES
 from predictor.baselines import baseline_points
 from predictor.dataset import Knowledge
-from predictor.intervals import POINTS, Array
-from predictor.ladder import in_units
+from predictor.intervals import LEVELS, POINTS, Array, quantile_of
+from predictor.ladder import DECLARED_WORDS, in_units
 from predictor.mix import SIMPLEST
 from predictor.recurrence import Level, bucket_of, keys_of
 from predictor.rows import Submission
@@ -23,6 +24,8 @@ LADDER: Final = "ladder"
 """The shadow of what history alone says: the group distribution, or the cold start's."""
 MIX: Final = "mix"
 """The shadow of what the champions say, whether or not they are trusted just then. Its name begins with their model."""
+UNDECLARED: Final = "undeclared"
+"""The shadow of what was said before a declaration was mixed in; only where one was."""
 _BASELINE: Final = "baseline"
 
 Baselines = dict[Unit, tuple[int, tuple[float, ...]]]
@@ -64,13 +67,22 @@ def log_point(estimate: Estimate) -> float:
     return float(np.log(estimate.point if estimate.point is not None else estimate.median))
 
 
+class Revision(NamedTuple):
+    """What a job's own reports have last changed: the ``total`` that counts now, in the estimate's unit, and the points."""
+
+    total: float
+    points: tuple[float, ...]
+
+
 @dataclass(slots=True)
 class Asked:
-    """A job that was predicted and has not ended. About 4 kB.
+    """A job that was predicted and has not ended. About 5 kB.
 
     ``baselines`` holds the history bucket and the baselines' log points of each unit: every head learns, whichever answered.
     ``version`` is the model that served then ("": none) and ``current`` whether that is the one which serves now. ``said``
-    are the log points of every shadow, ``raw`` those of the models before calibration, by version and kind.
+    are the log points of every shadow, ``raw`` those of the models before calibration, by version and kind. ``base`` are the
+    log points before anybody's word was mixed in, with their ``source`` in words and whether they were ``trusted``; with the
+    ``features`` and the last ``revision`` they are for what is said of the job while it runs.
     """
 
     baselines: Baselines
@@ -80,6 +92,11 @@ class Asked:
     served_log: float | None = None
     said: dict[str, Array] = field(default_factory=dict)
     raw: dict[tuple[str, str], Array] = field(default_factory=dict)
+    base: Array = field(default_factory=lambda: np.empty(0))
+    source: str = ""
+    trusted: bool = False
+    features: Sequence[float] = ()
+    revision: Revision | None = None
 
     def answered(self, prediction: Prediction) -> None:
         """Keep what was said. Reads nothing but what is stored with the prediction."""
@@ -89,6 +106,10 @@ class Asked:
         suffix = f"/{MIX}"
         name = next((name for name in self.said if name.endswith(suffix)), "")
         self.version = name.removesuffix(suffix).removeprefix(_BASELINE)
+        estimate, undeclared = prediction.estimate, self.said.get(UNDECLARED)
+        self.base = np.log(estimate.points) if undeclared is None else quantile_of(undeclared, LEVELS)
+        self.source, self.trusted = estimate.source.partition(DECLARED_WORDS)[0], estimate.trusted
+        self.features = array("d", prediction.features)
 
     def candidates(self) -> dict[str, Array]:
         """Log points by the candidates' own names. The simplest is the ladder: of strangers it knows more than a median."""

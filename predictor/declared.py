@@ -40,8 +40,8 @@ class Declarations:
         self._ratios: dict[Hashable, deque[float]] = {}
 
     def ended(self, row: EndedRow) -> None:
-        """A job ended: compare what it declared with what it did."""
-        declared = row.submission.declared_iterations
+        """A job ended: compare what it declared, or the least that it reported of itself while it ran, with what it did."""
+        declared = min(filter(None, (row.submission.declared_iterations, row.reported_iterations)), default=None)
         if declared is None or row.iterations is None or row.service_s <= 0.0 or not math.isfinite(row.iterations):
             return
         log_ratio = math.log(max(1.0, row.iterations) / declared)

@@ -29,6 +29,8 @@ CLUSTER_JOBS_TRUSTED: Final = 20
 DECLARED_SPREAD: Final = 0.1
 """Standard deviation of log error of a declaration that holds, until the user's own ratios are known."""
 DECLARED_RATIOS_MIN: Final = 5
+DECLARED_WORDS: Final = "; declared "
+"""Begins what the source says of a declaration, behind what it says of history."""
 LOG_MAX: Final = math.log(UNITS_MAX)
 
 
@@ -101,13 +103,14 @@ def weigh_declaration(rung: Rung | None, submission: Submission, evidence: Evide
     if evidence.exceeded:
         if rung is None:
             return None
-        return rung._replace(source=f"{rung.source}; declared {said} not counted: too many were exceeded lately")
+        source = f"{rung.source}{DECLARED_WORDS}{said} not counted: too many were exceeded lately"
+        return rung._replace(source=source)
     points = declared_points(declared, evidence)
     if rung is None:
         return Rung(points, f"declared: {said}, not confirmed by any past run", False)
     if evidence.weight <= 0.0:
         return rung
-    source = f"{rung.source}; declared {said} weighs {evidence.weight:.0%}"
+    source = f"{rung.source}{DECLARED_WORDS}{said} weighs {evidence.weight:.0%}"
     return Rung(mixture(rung.points, points, evidence.weight), source, rung.trusted)
 
 

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from policies.model.estimate import EndedJob, Prediction, PredictionRequest
+from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Reported
 from predictor.errors import TrainingError
 from predictor.prequential import ROWS_MAX
 from predictor.rows import EndedRow, ended_row, newest_by_submission
@@ -39,6 +39,10 @@ class RetrainingPredictor:
     def predict(self, now_s: float, requests: Sequence[PredictionRequest]) -> list[Prediction | None]:
         """See :meth:`LivePredictor.predict`."""
         return self.live.predict(now_s, requests)
+
+    def revise(self, now_s: float, reported: Sequence[Reported]) -> list[Prediction | None]:
+        """See :meth:`LivePredictor.revise`."""
+        return self.live.revise(now_s, reported)
 
     def ended(self, label: EndedJob) -> None:
         """Learn from the job, and train again when enough have ended."""

@@ -55,7 +55,10 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class EndedRow:
-    """A submission with its label. ``iterations`` None = the job reported no progress; ``service_s`` = productive seconds."""
+    """A submission with its label. ``iterations`` None = the job reported no progress; ``service_s`` = productive seconds.
+
+    ``reported_iterations`` is the least total that its own reports named.
+    """
 
     submission: Submission
     ended_at_s: float
@@ -65,6 +68,7 @@ class EndedRow:
     seconds_per_iteration: float | None = None
     ran_on_gpu_type: str = ""
     servers_spanned: int | None = None
+    reported_iterations: float | None = None
 
     def label(self, unit: Unit) -> float | None:
         """The total in ``unit``, at least 1 and finite; None where the job says nothing about it.
@@ -120,6 +124,7 @@ def ended_row(label: EndedJob) -> EndedRow:
         seconds_per_iteration=label.seconds_per_iteration,
         ran_on_gpu_type=label.gpu_type or "",
         servers_spanned=label.servers_spanned,
+        reported_iterations=believable(label.reported_iterations),
     )
 
 
@@ -146,6 +151,7 @@ _REAL: Final = (
     "walltime_s",
     "parameter_bytes",
     "seconds_per_iteration",
+    "reported_iterations",
 )
 _REQUIRED: Final = frozenset({"job", "gpus", "submitted_at_s", "ended_at_s", "service_s"})
 
@@ -177,7 +183,7 @@ def row_from_dict(values: Mapping[str, Any]) -> EndedRow:
         raise RowError(f"gpus: {parsed['gpus']} is not at least 1")
     if parsed["ended_at_s"] < parsed["submitted_at_s"]:
         raise RowError("ended_at_s: before submitted_at_s")
-    for name in ("declared_iterations", "walltime_s"):
+    for name in ("declared_iterations", "walltime_s", "reported_iterations"):
         parsed[name] = believable(parsed.get(name))
     submission = Submission(**{key: value for key, value in parsed.items() if key in _SUBMISSION_FIELDS})
     return EndedRow(submission, **{key: value for key, value in parsed.items() if key not in _SUBMISSION_FIELDS})

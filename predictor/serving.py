@@ -9,12 +9,12 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRequest, Unit
+from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRequest, Reported, Unit
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from predictor import features
@@ -28,12 +28,13 @@ from predictor.answering import (
     run_head,
     run_models,
 )
-from predictor.asked import Asked, Baselines, baselines_of, mark_current, restored, shadows
+from predictor.asked import UNDECLARED, Asked, Baselines, baselines_of, mark_current, restored, shadows
 from predictor.dataset import UNITS, Knowledge, replay
 from predictor.ladder import climb, finish, point_in_units, unit_of, weigh_declaration
 from predictor.mix import Mix
 from predictor.prequential import ROWS_MAX, BaselineScores
-from predictor.rows import EndedRow, Submission, ended_row, newest_by_submission, request_submission
+from predictor.revising import revise
+from predictor.rows import EndedRow, Submission, believable, ended_row, newest_by_submission, request_submission
 from predictor.served import BucketStatus, HeadState, ServedModel
 from predictor.throughput_table import Throughput, ThroughputRow, ThroughputTable
 from predictor.training import TrainedHead, TrainedModel
@@ -237,6 +238,27 @@ class LivePredictor:
                     self._asked.pop(request.job, None)
                     self._knowledge.open_jobs.remove(request.job)
 
+    def revise(self, now_s: float, reported: Sequence[Reported]) -> list[Prediction | None]:
+        """What the jobs' own reports change of what was said of them, in order; None where nothing. Asks no model, never raises.
+
+        A job that was never predicted here has nothing that could be revised. ``now_s`` is not used.
+        """
+        with self._lock:
+            return [self._revise_safely(each) for each in reported]
+
+    def _revise_safely(self, reported: Reported) -> Prediction | None:
+        try:
+            asked = self._asked.get(reported.request.job)
+            if asked is None:
+                return None
+            submission = request_submission(reported.request)
+            claimed = replace(submission, declared_iterations=believable(reported.total_iterations))
+            revised = revise(reported, asked, self._knowledge.declarations.evidence(claimed))
+        except Exception:
+            _log.exception("the report of job %s could not be taken into account", reported.request.job)
+            return None
+        return None if revised is None else Prediction(revised, features.SCHEMA, tuple(asked.features))
+
     def _plan_all(self, requests: Sequence[PredictionRequest]) -> list[Plan | None]:
         plans: list[Plan | None] = []
         submissions = [request_submission(request) for request in requests]
@@ -290,6 +312,8 @@ class LivePredictor:
             weighed = weigh_declaration(rung, submission, self._knowledge.declarations.evidence(submission))
             if rung is None or weighed is None or weighed.points is not rung.points:
                 log_point = None
+                if rung is not None and weighed is not None:
+                    said[UNDECLARED] = rung.points
             rung = weighed
         if rung is None:
             return None

@@ -3,8 +3,9 @@
 Input: JSON lines in any order. The first line is ``{"schema": "sooner.ended-jobs/1"}``; each further line is an
 ended job: ``job``, ``gpus``, ``submitted_at_s``, ``ended_at_s``, ``service_s`` and, where known, ``user``, ``project``, ``name``,
 ``iterations``, ``final_state``, ``declared_iterations``, ``walltime_s``, ``model``, ``batch_size``, ``stages``,
-``parameter_bytes``, ``gpu_type``, ``seconds_per_iteration``, ``ran_on_gpu_type``, ``servers_spanned``. Times are seconds since
-the Unix epoch, UTC. The 200,000 newest ended jobs make the history, the 40,000 newest of them are learnt from.
+``parameter_bytes``, ``gpu_type``, ``seconds_per_iteration``, ``ran_on_gpu_type``, ``servers_spanned``,
+``reported_iterations``. Times are seconds since the Unix epoch, UTC. The 200,000 newest ended jobs make the history, the 40,000
+newest of them are learnt from.
 
 Output: the model folder of :mod:`predictor.artifacts`, there completely or not at all. Standard output gets one JSON line:
 ``{"version", "sha256", "promotable", "champions"}``. With ``--sheet FILE`` the answers of all candidates to the newest tested

@@ -54,6 +54,24 @@ class PredictionRequest:
     submitted_at_s: float
 
 
+@value
+class Reported:
+    """What a running job has said of its own total: evidence, whose weight its user's earlier claims have earned.
+
+    ``estimate`` is what it is ranked by now. ``iterations`` are done and ``service_s`` spent by then. ``total_iterations`` is
+    the newest total that it named (or had declared), ``least_iterations`` the least of all of them. ``seconds_per_iteration``
+    is measured; None where nothing is measured yet.
+    """
+
+    request: PredictionRequest
+    estimate: Estimate
+    iterations: float
+    service_s: float
+    total_iterations: float
+    least_iterations: float
+    seconds_per_iteration: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ShadowPrediction:
     """What another model would have said: stored, scored, never used."""

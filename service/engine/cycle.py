@@ -54,6 +54,8 @@ class Cycle:
     handled: list[tuple[JobId | None, Report]] = field(default_factory=list)
     ended: list[JobId] = field(default_factory=list)
     admitted: set[JobId] = field(default_factory=set)
+    totals: dict[JobId, float] = field(default_factory=dict)
+    """The newest total of itself that a running job has named in its reports, or has outlived."""
 
     def touch(self, job: JobRecord) -> JobWrite:
         """The write of this job, opened (and its version raised) at the first touch."""

@@ -26,6 +26,7 @@ from policies.model.ids import JobId, job_of
 from policies.model.reasons import Explanation, Reason
 from policies.model.value import value
 from service.engine.actions import apply_action, launch_command
+from service.engine.claims import weigh_totals
 from service.engine.crash_points import CrashPoint, reached
 from service.engine.cycle import Cycle, EngineSettings
 from service.engine.events import Fact, FactKind
@@ -213,6 +214,12 @@ class Engine(Generic[State]):
     def _drain(self, cycle: Cycle) -> None:
         for report in self._ports.executor.poll():
             apply_report(cycle, report)
+        if cycle.totals:
+            try:
+                weigh_totals(cycle, self._ports.predictor)
+            except Exception:
+                # As in _predict: what was said of the jobs before stands.
+                self.counters["prediction_failures"] += 1
         self._fire_timers(cycle)
         if self._orphans:
             for job_id, failed in self._orphans:
@@ -432,4 +439,5 @@ def _label(write: JobWrite, world: World) -> EndedJob:
         seconds_per_iteration=job.measured_s_per_iteration,
         gpu_type=world.cluster.servers[placement.servers[0]].gpu_type if placement is not None else None,
         servers_spanned=len(placement.shares) if placement is not None else None,
+        reported_iterations=job.reported_iterations,
     )

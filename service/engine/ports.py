@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from policies.model.decision import Action, Change, Preempt
-from policies.model.estimate import EndedJob, Prediction, PredictionRequest
+from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Reported
 from policies.model.ids import AttemptId, JobId, ServerIndex
 from policies.model.reasons import Reason
 from service.engine.commands import Command
@@ -26,6 +26,9 @@ class Predictor(Protocol):
 
     def predict(self, now_s: float, requests: Sequence[PredictionRequest]) -> Sequence[Prediction | None]:
         """One answer a request, in order; None = no estimate. Called outside any transaction. Must not raise for odd jobs."""
+
+    def revise(self, now_s: float, reported: Sequence[Reported]) -> Sequence[Prediction | None]:
+        """What running jobs' own reports change of their estimates, in order; None = nothing. Cheap: it asks no model."""
 
     def ended(self, label: EndedJob) -> None:
         """A job ended (after the commit that says so)."""

@@ -6,6 +6,7 @@ from policies.model.estimate import Unit
 from policies.model.ids import AttemptId, job_of
 from policies.model.reasons import Reason
 from policies.throughput import iteration_time_s
+from service.engine.claims import note_total
 from service.engine.commands import Stop
 from service.engine.cycle import Cycle
 from service.engine.events import Report, ReportKind
@@ -121,6 +122,7 @@ def _progressed(cycle: Cycle, job: JobRecord, report: Report) -> None:
             job.checkpoint_iteration = checkpoint
             per_iteration_s = job.measured_s_per_iteration or 0.0
             job.checkpoint_service_s = max(0.0, job.service_s - (iteration - checkpoint) * per_iteration_s)
+    note_total(cycle, job, report.total_iterations, iteration)
     cycle.change(ChangeKind.PROGRESSED, job)
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRequest, Unit
+from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRequest, Reported, Unit
 from policies.model.ids import JobId
 from service.engine.ports import Predictor
 from service.sim.draws import normal, uniform
@@ -41,6 +41,10 @@ class TruthPredictor:
         per_iteration_s = job.row.duration_s / job.iterations
         return Estimate((job.iterations * factor,), Unit.ITERATIONS, self._source, seconds_per_unit=per_iteration_s)
 
+    def revise(self, now_s: float, reported: Sequence[Reported]) -> Sequence[Prediction | None]:
+        """A program's word changes nothing."""
+        return [None] * len(reported)
+
     def ended(self, label: EndedJob) -> None:
         """There is nothing to learn."""
 
@@ -51,6 +55,10 @@ class NoPredictor:
     def predict(self, now_s: float, requests: Sequence[PredictionRequest]) -> Sequence[Prediction | None]:
         """None for each job."""
         return [None] * len(requests)
+
+    def revise(self, now_s: float, reported: Sequence[Reported]) -> Sequence[Prediction | None]:
+        """A program's word changes nothing."""
+        return [None] * len(reported)
 
     def ended(self, label: EndedJob) -> None:
         """There is nothing to learn."""
@@ -66,6 +74,10 @@ class RecordedPredictor:
         """The recorded estimate; None for a job of which nothing was said."""
         found = [self._jobs[request.job].predicted for request in requests]
         return [Prediction(estimate) if estimate is not None else None for estimate in found]
+
+    def revise(self, now_s: float, reported: Sequence[Reported]) -> Sequence[Prediction | None]:
+        """A program's word changes nothing."""
+        return [None] * len(reported)
 
     def ended(self, label: EndedJob) -> None:
         """There is nothing to learn."""

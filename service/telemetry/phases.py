@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from policies.model.decision import Change, Decision
-from policies.model.estimate import EndedJob, Prediction, PredictionRequest
+from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Reported
 from policies.model.ids import AttemptId, JobId
 from policies.model.view import ClusterView
 from service.engine.commands import Command, Launch
@@ -89,6 +89,11 @@ class MeasuredPredictor:
         """Pass on, measured."""
         with self._phases.measured("predict"):
             return self._inner.predict(now_s, requests)
+
+    def revise(self, now_s: float, reported: Sequence[Reported]) -> Sequence[Prediction | None]:
+        """Pass on, measured."""
+        with self._phases.measured("predict"):
+            return self._inner.revise(now_s, reported)
 
     def ended(self, label: EndedJob) -> None:
         """Pass on."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Unit
+from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRequest, Reported, Unit
 from policies.model.graph import Stage, StageGraph
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
@@ -17,6 +17,7 @@ from service.engine.ports import Predictor
 _TEXT = st.one_of(st.sampled_from(["", "ada", "program3", "user3"]), st.text(max_size=5))
 _NUMBER = st.one_of(st.none(), st.integers(-(10**400), 10**400))
 _REAL = st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True))
+_ODD = st.one_of(st.floats(), st.sampled_from([0.0, 1.0, 500.0, 1e4, 1e300, math.inf, math.nan]))
 _SPECS = st.builds(
     JobSpec,
     name=_TEXT,
@@ -112,3 +113,31 @@ class PredictorSuite:
         for answer in predictor.predict(3e6, _requests(self.usual(), at_s=3e6)):
             if answer is not None:
                 check_prediction(answer)
+
+    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
+    @given(numbers=st.lists(st.tuples(_ODD, _ODD, _ODD, _ODD), max_size=6), speed=st.one_of(st.none(), _ODD))
+    def test_reports_of_any_total_are_answered_in_order_not_raised(
+        self, numbers: list[tuple[float, float, float, float]], speed: float | None
+    ) -> None:
+        predictor, requests = self.make(), _requests(self.usual())
+        answers = predictor.predict(2e6, requests)
+        reported = [
+            Reported(request, answer.estimate, done, service_s, total, least, speed)
+            for (request, answer), (done, service_s, total, least) in zip(
+                zip(requests, answers, strict=True), numbers, strict=False
+            )
+            if answer is not None
+        ]
+        revised = list(predictor.revise(2e6, reported))
+        assert len(revised) == len(reported)
+        for each, answer in zip(reported, revised, strict=True):
+            if answer is not None:
+                check_prediction(answer)
+                assert answer.estimate.unit is each.estimate.unit
+        assert list(predictor.revise(2e6, [])) == []
+
+    def test_a_report_of_a_job_never_asked_about_changes_nothing(self) -> None:
+        (request, *_) = _requests(self.usual())
+        estimate = Estimate((10.0,), Unit.ITERATIONS, "elsewhere")
+        stranger = replace(request, job=JobId(77_777))
+        assert list(self.make().revise(0.0, [Reported(stranger, estimate, 5.0, 5.0, 99.0, 99.0, 1.0)])) == [None]

@@ -51,6 +51,16 @@ class Twofold:
         return dropped
 
 
+def in_both(story: Story, database: Database) -> Twofold:
+    """Let a story that has not begun be kept in memory and in the database."""
+    assert enroll(database, story.cluster) == story.cluster
+    twofold = Twofold(story.memory, database)
+    story.store = twofold
+    story.memory = _Both(story.memory, twofold)  # type: ignore[assignment]
+    story.engine = story._engine()
+    return twofold
+
+
 def _tell(story: Story) -> Story:
     """Half an hour with a crash, a hold, a drain and a restart."""
     story.until(40)
@@ -65,11 +75,7 @@ def _tell(story: Story) -> Story:
 def test_memory_and_database_tell_the_same_story(database: Database, name: str) -> None:
     expected = _tell(crowd(8, policy(name)))
     story = crowd(8, policy(name))
-    assert enroll(database, story.cluster) == story.cluster
-    twofold = Twofold(story.memory, database)
-    story.store = twofold
-    story.memory = _Both(story.memory, twofold)  # type: ignore[assignment]
-    story.engine = story._engine()
+    twofold = in_both(story, database)
     assert _tell(story).log.events == expected.log.events
     assert len(expected.log.events) > 60
     if name in ("asrpt", "las", "srsf"):
@@ -96,6 +102,9 @@ class _Both:
 
     def add_fact(self, fact: Fact) -> None:
         self._twofold.add_fact(fact)
+
+    def load(self) -> StoredWorld:
+        return self._twofold.load()
 
     def jobs(self, ids: Sequence[JobId]) -> list[JobRecord]:
         return self._memory.jobs(ids)
