@@ -5,7 +5,7 @@ or the engine's instances.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple, Protocol
 
 from fastapi import Depends, Request
@@ -19,6 +19,7 @@ from policies.model.reasons import Explanation
 from predictor.explain import Contributions
 from predictor.serving import PredictorStatus
 from service.api.idempotency import Keys
+from service.api.room import Room
 from service.db.services import ServiceNow
 from service.db.session import Database
 from service.engine.events import Fact
@@ -136,6 +137,7 @@ class ApiDependencies:
     predictor_status: Callable[[], PredictorStatus]
     services: Callable[[], Sequence[ServiceNow]]
     metrics: Callable[[], bytes]
+    room: Room = field(default_factory=Room)
 
 
 async def _dependencies(request: Request) -> ApiDependencies:

@@ -123,6 +123,15 @@ def jobs_by_id(connection: Connection, job_ids: Sequence[int]) -> list[JobSummar
     return found
 
 
+def new_jobs(connection: Connection, job_ids: Sequence[int]) -> list[JobSummary]:
+    """Jobs that this very transaction has inserted, in ascending id: nothing can belong to them yet."""
+    found: list[JobSummary] = []
+    for part in chunks(sorted(job_ids)):
+        rows = connection.execute(select(*_JOB_COLUMNS).where(_JOBS.c.id.in_(part)).order_by(_JOBS.c.id))
+        found.extend(JobSummary(row, None, (), {}) for row in rows)
+    return found
+
+
 def jobs(connection: Connection, wanted: JobFilter, before_id: int | None, limit: int) -> list[JobSummary]:
     """At most ``limit`` jobs with smaller ids than ``before_id``, newest first. A handful of statements at any depth."""
     ids = _page_ids(connection, wanted, before_id, limit)

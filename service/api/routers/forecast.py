@@ -25,7 +25,7 @@ from service.api.paging import Page, Paging
 from service.api.parse import parse_submission
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import JobPath, job_or_404, problems, require_job, router
-from service.api.routers.jobs import check_dependencies, check_room
+from service.api.routers.jobs import check_dependencies
 from service.api.schemas import SubmissionBody
 from service.db import reads
 from service.db.access import seen_jobs
@@ -104,7 +104,7 @@ def plan(caller: Caller, dependencies: Deps, body: SubmissionBody) -> PlansDocum
     with dependencies.database.reading() as session:
         connection = session.connection()
         check_dependencies(connection, body.root, caller)
-        check_room(connection, dependencies.settings, len(specs))
+        dependencies.room.check(connection, len(specs), dependencies.settings.jobs_queued_max)
         failed = _failed_dependencies(connection, specs)
     planned = dependencies.plan(specs)
     return PlansDocument(

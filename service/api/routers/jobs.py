@@ -34,7 +34,6 @@ from service.api.schemas import ID_MAX, TEXT_MAX, HoldBody, JobBody, JobsBody, P
 from service.db import reads
 from service.db.access import seen_jobs
 from service.engine.events import Fact, FactKind
-from service.settings import Settings
 
 routes = router("jobs")
 
@@ -109,22 +108,14 @@ def _insert(
 ) -> Answer:
     connection = session.connection()
     check_dependencies(connection, body, caller)
-    check_room(connection, dependencies.settings, len(specs))
+    dependencies.room.take(connection, len(specs), dependencies.settings.jobs_queued_max)
     check_owners_room(connection, specs)
     ids = dependencies.store.submit(session, specs, dependencies.now_s())
-    documents = [job_document(summary) for summary in reads.jobs_by_id(connection, ids)]
+    documents = [job_document(summary) for summary in reads.new_jobs(connection, ids)]
     single = is_single(body)
     target = f"job {ids[0]}" if len(ids) == 1 else f"jobs {min(ids)}-{max(ids)}"
     location = documents[0].links.self if single else "/v1/jobs"
     return Answer(201, _body(documents, single), location, target=target, detail={"jobs": len(ids)})
-
-
-def check_room(connection: Connection, settings: Settings, more: int) -> None:
-    """429 if so many more jobs were too many."""
-    limit = settings.jobs_queued_max
-    if reads.unfinished_jobs(connection) + more > limit:
-        detail = f"At most {limit} unfinished jobs (setting jobs_queued_max)."
-        raise Problem(ProblemType.QUEUE_FULL, detail, headers={"Retry-After": "60"})
 
 
 def check_dependencies(connection: Connection, body: JobBody | JobsBody, caller: Identity) -> None:
