@@ -37,6 +37,7 @@ from service.db.tables import (
     ThroughputRow,
     table,
 )
+from service.db.usage import add_usage
 from service.engine.events import FactKind
 from service.engine.ports import CycleBatch, JobWrite, StoreUnavailable, dropped_with
 from service.engine.record import ServerRecord
@@ -72,6 +73,7 @@ def apply_batch(connection: Connection, batch: CycleBatch) -> frozenset[JobId]:
     _write_servers(connection, batch)
     _consume(connection, facts, batch.cycle)
     _write_predictions(connection, writes, batch)
+    add_usage(connection, writes, batch.at_s)
     _write_labels(connection, [write.label for write in writes if write.label is not None], batch.at_s)
     if batch.changes or batch.actions or batch.refusals or facts or batch.dump is not None:
         _insert(connection, table(CycleRow), [_cycle_values(batch, dropped)])

@@ -1,0 +1,135 @@
+"""Usage in the database: added up as attempts end, read by day, user and project with what still runs counted until now."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import Connection, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from policies.lifecycle import ATTEMPT_OPEN, AttemptState
+from service.access import Identity
+from service.db.access import seen
+from service.db.tables import AttemptRow, JobRow, table
+from service.db.usage_tables import UsageRow
+from service.engine.ports import JobWrite
+from service.usage import Held, Usage, UsageKey, day_of, usage_of
+
+GROUPS = ("day", "user", "project")
+"""What usage can be summed up by; in this order in every answer."""
+
+_USAGE = table(UsageRow)
+_KEY = tuple(_USAGE.c[name] for name in GROUPS)
+_SUMS = ("held_gpu_s", "useful_gpu_s", "attempts", "preemptions", "jobs")
+
+
+@dataclass(frozen=True, slots=True)
+class UsageWanted:
+    """Which usage: by ``groups`` of :data:`GROUPS`, on the days ``first_day`` <= day < ``end_day``, of what ``caller`` sees."""
+
+    groups: Collection[str]
+    first_day: int
+    end_day: int
+    caller: Identity
+    user: str | None = None
+    project: str | None = None
+
+
+Group = tuple[int | str, ...]
+"""The values of the groups that were asked for, in the order of :data:`GROUPS`."""
+
+
+def add_usage(connection: Connection, writes: Sequence[JobWrite], at_s: float) -> None:
+    """Add the attempts and jobs that end with these writes, in the transaction that ends them. The leader alone does so."""
+    sums = usage_of(held for write in writes for held in _ended(write))
+    for write in writes:
+        if write.label is not None:
+            spec = write.job.spec
+            sums.setdefault(UsageKey(day_of(at_s), spec.user, spec.project), Usage()).jobs += 1
+    if sums:
+        connection.execute(_added(connection), [key._asdict() | asdict(more) for key, more in sums.items()])
+
+
+def _added(connection: Connection) -> Any:
+    """The statement that adds a row's sums to those that are there. Both databases have it, each in a class of its own."""
+    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    statement = insert(_USAGE)
+    sums = {name: _USAGE.c[name] + statement.excluded[name] for name in _SUMS}
+    return statement.on_conflict_do_update(index_elements=list(_KEY), set_=sums)
+
+
+def _ended(write: JobWrite) -> Iterator[Held]:
+    """The attempts that this write ends. What counted of one is what the next one, or the job, goes on from."""
+    spec = write.job.spec
+    attempts = sorted(write.attempts, key=lambda attempt: attempt.number)
+    following_s = [attempt.resume_service_s for attempt in attempts[1:]]
+    for attempt, service_s in zip(attempts, [*following_s, write.job.service_s], strict=False):
+        if not attempt.open and attempt.ended_at_s is not None:
+            yield Held(
+                spec.user,
+                spec.project,
+                spec.gpus,
+                attempt.opened_at_s,
+                attempt.ended_at_s,
+                service_s - attempt.resume_service_s,
+                preempted=attempt.state is AttemptState.PREEMPTED,
+            )
+
+
+def usage(
+    connection: Connection, wanted: UsageWanted, now_s: float, groups_max: int
+) -> list[tuple[Group, Usage]] | None:
+    """The sums by group, in the order of their groups; None where there are more than ``groups_max`` of them.
+
+    O(days x users x projects of the interval + open attempts), whatever the number of ended jobs.
+    """
+    columns = [_USAGE.c[name] for name in GROUPS if name in wanted.groups]
+    statement = (
+        select(*columns, *(func.sum(_USAGE.c[name]) for name in _SUMS))
+        .where(_USAGE.c.day >= wanted.first_day, _USAGE.c.day < wanted.end_day)
+        .where(seen(wanted.caller, _USAGE.c.project, _USAGE.c.user))
+        .group_by(*columns)
+        .limit(groups_max + 1)
+    )
+    for name, value in (("user", wanted.user), ("project", wanted.project)):
+        if value is not None:
+            statement = statement.where(_USAGE.c[name] == value)
+    sums: defaultdict[Group, Usage] = defaultdict(Usage)
+    for row in connection.execute(statement):
+        values = row[len(columns) :]
+        # Without groups there is one row even where nothing was used, and its sums are NULL.
+        if values[0] is not None:
+            sums[tuple(row[: len(columns)])] = Usage(float(values[0]), float(values[1]), *map(int, values[2:]))
+    for key, more in _running(connection, wanted, now_s).items():
+        named: Mapping[str, int | str] = key._asdict()
+        sums[tuple(named[name] for name in GROUPS if name in wanted.groups)].add(more)
+    return sorted(sums.items(), key=lambda pair: pair[0]) if len(sums) <= groups_max else None
+
+
+def _running(connection: Connection, wanted: UsageWanted, now_s: float) -> dict[UsageKey, Usage]:
+    """What the open attempts have come to by now."""
+    jobs, attempts = table(JobRow).c, table(AttemptRow).c
+    statement = (
+        select(
+            jobs.user,
+            jobs.project,
+            jobs.gpus,
+            jobs.service_s,
+            jobs.anchor_s,
+            jobs.progressing,
+            attempts.opened_at_s,
+            attempts.resume_service_s,
+        )
+        .join_from(table(AttemptRow), table(JobRow), attempts.job_id == jobs.id)
+        .where(attempts.state.in_([state.value for state in ATTEMPT_OPEN]))
+        .where(seen(wanted.caller, jobs.project, jobs.user))
+    )
+    held = []
+    for row in connection.execute(statement):
+        if wanted.user not in (None, row.user) or wanted.project not in (None, row.project):
+            continue
+        service_s = row.service_s + (max(0.0, now_s - row.anchor_s) if row.progressing else 0.0)
+        counted_s = service_s - row.resume_service_s
+        held.append(Held(row.user, row.project, row.gpus, row.opened_at_s, now_s, counted_s, ended=False))
+    return {key: more for key, more in usage_of(held).items() if wanted.first_day <= key.day < wanted.end_day}
