@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import httpx
 
+from service.client_access import AccessClient
 from service.client_documents import (
     Accepted,
     Accuracy,
@@ -30,7 +31,7 @@ from service.client_documents import (
 from service.client_prediction_documents import PredictionDetails, Predictor
 from service.client_queue_documents import QueueStatus, Quota
 from service.client_request_documents import ArrayAccepted, JobArray
-from service.client_transport import ApiError, ClientError, Transport, Unreachable
+from service.client_transport import ApiError, ClientError, Unreachable
 
 __all__ = ["TERMINAL_STATES", "UNFINISHED_STATES", "ApiError", "Client", "ClientError", "LogChunk", "Unreachable"]
 
@@ -49,7 +50,7 @@ class LogChunk(NamedTuple):
     cut_bytes: int
 
 
-class Client(Transport):
+class Client(AccessClient):
     """Everything that the API can be asked."""
 
     # Jobs

@@ -5,11 +5,12 @@
 
 from collections.abc import Callable, Mapping
 
-from docs.generate import cli, http, metrics, words
+from docs.generate import cli, http, metrics, permissions, words
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "reference/cli.md": cli.page,
     "reference/http-api.md": http.page,
+    "reference/permissions.md": permissions.page,
     "reference/problems.md": words.problems_page,
     "reference/settings.md": words.settings_page,
     "reference/policies.md": words.policies_page,

@@ -18,9 +18,13 @@ from service.settings import load_settings
 _INTRODUCTION = f"""
 Below `/v1`, JSON in and out. The machine-readable form of this page is the OpenAPI document at `{OPENAPI_PATH}`.
 
-- **Token.** Every request carries `Authorization: Bearer TOKEN`; the token is in the file `token` of the data folder. Open
-  without it are `/healthz`, `/readyz` and the pages of problem types. `POST /v1/attempts/ID/progress` takes the attempt's
-  own token, which is good for nothing else.
+- **Token.** Every request carries `Authorization: Bearer TOKEN`: an [API key](../how-to/access.md), or the token in the file
+  `token` of the data folder, which is an admin's. Open without it are `/healthz`, `/readyz` and the pages of problem types.
+  `POST /v1/attempts/ID/progress` takes the attempt's own token, which is good for nothing else.
+- **Permissions.** Which role may call which route: [permissions](permissions.md). What a caller may not see is answered as if it
+  were not there (404); what he may see but not do, with 403.
+- **Rates.** Too many requests of a key, or wrong tokens from an address, are answered with 429 and `Retry-After`.
+- **Request ids.** Every answer carries `X-Request-Id`, the client's own if it sent one; the log of changes names it.
 - **Host and origin.** Requests with a `Host` that is not in `allowed_hosts`, or with an `Origin` of another page than those
   in `allowed_origins`, are refused. Bodies must be `application/json`.
 - **Time** is ISO 8601 in UTC in fields that end in `_at`; durations are seconds in fields that end in `_s`.

@@ -10,6 +10,7 @@ from ipaddress import ip_address
 import httpx
 
 from service.api.token import TOKEN_FILE
+from service.api_key import KEY_PREFIX
 from service.cli.fail import fail
 from service.client import Client
 from service.settings import Settings, SettingsError, load_settings
@@ -36,6 +37,11 @@ def connect() -> Client:
         return service_client(settings_or_fail(), os.environ.get(URL_VARIABLE) or None)
     except AddressError as error:
         fail(f"{URL_VARIABLE}: {error}")
+
+
+def has_key() -> bool:
+    """Whether this user comes with an API key, which has a name, and not with the token of this machine."""
+    return os.environ.get(TOKEN_VARIABLE, "").strip().startswith(KEY_PREFIX)
 
 
 def service_client(settings: Settings, given: str | None = None) -> Client:

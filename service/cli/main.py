@@ -12,7 +12,22 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from service.cli import admin, bugreport, cluster, forecast, jobs, models, notebook, past, queue, quota, shadow, submit
+from service.cli import (
+    admin,
+    bugreport,
+    cluster,
+    forecast,
+    jobs,
+    key,
+    models,
+    notebook,
+    past,
+    people,
+    queue,
+    quota,
+    shadow,
+    submit,
+)
 from service.cli.fail import EXIT_USAGE, refusals
 from service.cli.guard import DISTRIBUTION, conflict
 
@@ -87,12 +102,17 @@ cluster.app.command("export")(past.cluster_export_command)
 app.command("bugreport")(bugreport.bugreport_command)
 app.command("shadow")(shadow.shadow_command)
 app.command("notebook")(notebook.notebook_command)
+app.command("whoami")(key.whoami_command)
+app.command("audit")(people.audit_command)
 jobs.app.command("submit")(submit.submit_command)
 jobs.app.command("wait")(submit.wait_command)
 app.add_typer(jobs.app, name="job")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(queue.app, name="queue")
 app.add_typer(quota.app, name="quota")
+app.add_typer(key.app, name="key")
+app.add_typer(people.user_app, name="user")
+app.add_typer(people.project_app, name="project")
 app.add_typer(models.app, name="model")
 app.add_typer(admin.config_app, name="config")
 app.add_typer(admin.database_app, name="db")

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli.connect import connect
+from service.cli.connect import connect, has_key
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.forecast import show_plans
 from service.cli.job_tables import JOBS
@@ -235,6 +235,8 @@ def _complete(body: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any
 
 
 def _login() -> str | None:
+    if has_key():
+        return None  # The service knows whose key it is, and refuses another name to most.
     try:
         return getpass.getuser()
     except (OSError, KeyError):

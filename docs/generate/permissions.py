@@ -1,0 +1,52 @@
+"""The page of permissions, from the table that the service itself enforces."""
+
+from docs.generate.markdown import code, join, opening, table
+from service.access import Role
+from service.api.permissions import PERMISSIONS, About, Rule
+
+_INTRODUCTION = """
+An API key has a role; each role may do all that those before it may. The token in the data folder counts as an admin's. A job
+that the caller does not see is answered as one that does not exist (404); what the caller sees but may not do, with 403. A
+route that were missing here would be for admins alone, and a test fails until it stands here.
+
+How to make keys: [Let people in](../how-to/access.md). What this does not protect: [Security](../explanation/security.md).
+"""
+
+_ROLES = {
+    Role.VIEWER: "Reads the jobs of its user's projects.",
+    Role.SUBMITTER: "Submits jobs in its user's name, and changes the user's own.",
+    Role.OPERATOR: "Sees and changes everybody's jobs, submits for others, runs servers, queue and models.",
+    Role.ADMIN: "Makes keys, users and projects, and reads the log of changes.",
+}
+
+_YES, _NO, _SOME = "yes", "", "own"
+
+
+def page() -> str:
+    """``reference/permissions.md``."""
+    lines = opening("Permissions", "service.api.permissions", _INTRODUCTION)
+    lines += ["## Roles", ""]
+    lines += table(("Role", "What it is for"), [(code(role.value), words) for role, words in _ROLES.items()])
+    lines += [
+        "## Routes",
+        "",
+        f"`{_SOME}`: where the job is the caller's own; see the last column.",
+        "",
+    ]
+    lines += table(
+        ("Request", *(role.value for role in Role), "About"),
+        [
+            (code(f"{method} {path}"), *(_may(rule, role) for role in Role), rule.about.value)
+            for (method, path), rule in PERMISSIONS.items()
+        ],
+    )
+    return join(lines)
+
+
+def _may(rule: Rule, role: Role) -> str:
+    if rule.least is None:
+        return _YES
+    if not role.covers(rule.least):
+        return _NO
+    own = rule.about in (About.CHANGE, About.OUTPUT, About.SUBMISSION)
+    return _SOME if own and not role.covers(Role.OPERATOR) else _YES

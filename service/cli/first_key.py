@@ -1,0 +1,57 @@
+"""An admin's key made in the database itself: the first one, which nobody could ask a service for."""
+
+import time
+import uuid
+
+from pydantic import ValidationError
+
+from service.access import LOCAL
+from service.api.access_documents import KeyBody, key_document
+from service.api.problems import Problem
+from service.api.routers.access import granted
+from service.api_key import new_key
+from service.client_access import NewApiKey
+from service.db import access
+from service.db.audit import Entry, Origin, Outcome, record
+from service.settings import Settings
+from service.startup import open_current
+
+ACTION = "sooner key create --first"
+"""What the log of changes calls it."""
+
+
+class FirstKeyError(ValueError):
+    """The key cannot be made as it was asked for; one line."""
+
+
+def make_first_key(settings: Settings, user: str, expires_in_s: float | None, note: str) -> NewApiKey:
+    """A new admin's key, and the line about it in the log of changes. Raises :class:`FirstKeyError`, and what
+    :func:`service.startup.open_current` raises.
+
+    Whoever may open the database may do this as often as he likes: there is nothing that he could not do without it.
+    """
+    now_s = time.time()
+    try:
+        body = KeyBody(user=user, role="admin", expires_in_s=expires_in_s, note=note)
+        grant = granted(body, settings, now_s)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise FirstKeyError(f"{fault['loc'][0]}: {fault['msg']}") from None
+    except Problem as problem:
+        raise FirstKeyError(problem.faults[0].detail) from None
+    key = new_key()
+    settings.prepare_data_dir()
+    database = open_current(settings.database_url)
+    try:
+        with database.writing() as session:
+            connection = session.connection()
+            access.add_key(connection, key, grant, now_s)
+            row = access.key(connection, key.id)
+            assert row is not None
+            detail = {"user": grant.user, "role": grant.role.value}
+            entry = Entry(ACTION, f"key {key.id}", Outcome.DONE, 0, detail)
+            record(connection, Origin(LOCAL, None, uuid.uuid4().hex), entry, now_s)
+    finally:
+        database.close()
+    made: NewApiKey = {**key_document(row).model_dump(mode="json"), "key": key.text}  # type: ignore[typeddict-item]
+    return made
