@@ -8,13 +8,11 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
 
 import uvicorn
-from apscheduler.schedulers.background import BackgroundScheduler
 
 from policies.options import OptionError
 from service.api.app import create_app
@@ -44,22 +42,16 @@ from service.startup import (
     listen,
     open_current,
 )
+from service.steady_clock import SteadyClock
 from service.tasks.agent import Agent
 from service.tasks.prune import prune_left_files
+from service.tasks.timers import SteadyScheduler
 from service.telemetry import log, tracing
 from service.telemetry.http import MeasuredApp
 from service.telemetry.metrics import Metrics
 from service.telemetry.scrape import ScrapeCollector
 
 EXIT_USAGE = 2
-
-
-class WallClock:
-    """Seconds since the Unix epoch."""
-
-    def now_s(self) -> float:
-        """Now."""
-        return time.time()
 
 
 def serve(settings: Settings) -> int:
@@ -88,7 +80,7 @@ class Service:
 
     def __init__(self, settings: Settings, stack: ExitStack) -> None:
         self.settings = settings
-        self.clock = WallClock()
+        self.clock = SteadyClock()
         self.metrics = Metrics()
         stack.enter_context(exclusive(settings.prepare_data_dir()))
         stack.enter_context(tracing.exporting(settings.otlp_endpoint))
@@ -110,7 +102,7 @@ class Service:
             self.database, self.host.id, self.executor, renew_leases, engine_settings(settings, 0, self.host.id)
         )
         self.leadership = Leadership(self.lead, agent, settings, self._begin_leading)
-        self.scheduler = BackgroundScheduler(timezone="UTC")
+        self.scheduler = SteadyScheduler()
         api = ApiPorts(
             settings, self.clock, self.database, self.token, self.local, self.metrics, self.wanted, self.leadership
         )

@@ -10,8 +10,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from apscheduler.schedulers.background import BackgroundScheduler
-
 from policies.model.cluster import Cluster
 from policies.model.estimate import PredictionRequest
 from policies.model.ids import JobId
@@ -21,6 +19,7 @@ from service.api.deps import LoopStatus
 from service.db.commit import FencedOff
 from service.db.history import ended_jobs
 from service.db.lead import Lead
+from service.db.newest import newest_cycle_at_s
 from service.db.progress import ProgressPoint, record_progress
 from service.db.said import first_said
 from service.db.session import Database
@@ -28,7 +27,7 @@ from service.db.store import SqlStore
 from service.engine.cycle import EngineSettings
 from service.engine.engine import Engine, Ports
 from service.engine.events import Report
-from service.engine.ports import Clock, CycleBatch, Executor
+from service.engine.ports import CycleBatch, Executor
 from service.engine.watch import WatchingPolicy, WatchingSink
 from service.engine.world import Costs
 from service.forecast_process import ForecastProcess
@@ -37,6 +36,7 @@ from service.settings import Settings
 from service.shadowing import Shadowing, make_shadow
 from service.sim.replay import CycleSnapshot, Recorder
 from service.startup import configured_options, configured_policy
+from service.steady_clock import SteadyClock
 from service.tasks.explaining import Explainer
 from service.tasks.fleet import FleetExecutor
 from service.tasks.forecasts import ForecastKeeper
@@ -45,6 +45,7 @@ from service.tasks.loop import LoopSettings, SchedulerLoop, Turns
 from service.tasks.polling import PolledExecutor
 from service.tasks.prune import DeleteFiles, prune
 from service.tasks.retrain import Trainer
+from service.tasks.timers import SteadyScheduler
 from service.telemetry import log
 from service.telemetry.metrics import Metrics, MetricsSink
 from service.telemetry.phases import MeasuredExecutor, MeasuredPolicy, MeasuredPredictor, MeasuredStore, Phases
@@ -78,7 +79,7 @@ class Ground:
     """
 
     settings: Settings
-    clock: Clock
+    clock: SteadyClock
     database: Database
     cluster: Cluster
     lead: Lead
@@ -126,6 +127,7 @@ class Leading:
 
     def _build(self, fencing_token: int) -> None:
         settings, database, now_s = self._settings, self._database, self._clock.now_s
+        self._clock.at_least(newest_cycle_at_s(database))
         self.recorder = make_recorder(settings)
         shadow = make_shadow(settings, self.recorder, Limited())
         watching = [self.recorder] if shadow is None else [self.recorder, shadow]
@@ -136,7 +138,7 @@ class Leading:
         self.trainer.recover()
         self._warm()
         self._stack.callback(self.trainer.close)
-        self._scheduler = BackgroundScheduler(timezone="UTC")
+        self._scheduler = SteadyScheduler()
         self.loop = SchedulerLoop(
             self.engine,
             executor,

@@ -52,8 +52,11 @@ def allowed_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name in _ALLOWED or name.startswith(_ALLOWED_PREFIX)}
 
 
-def build_plan(launch: Launch, site: Site, token: str, master_port: int) -> dict[str, Any]:
-    """The document that a supervisor reads from its standard input."""
+def build_plan(launch: Launch, site: Site, token: str, master_port: int, clock_s: float) -> dict[str, Any]:
+    """The document that a supervisor reads from its standard input.
+
+    ``clock_s``: what the service's clock shows more than the seconds since the machine was started.
+    """
     spec = launch.spec
     return {
         "attempt": str(launch.attempt),
@@ -70,6 +73,7 @@ def build_plan(launch: Launch, site: Site, token: str, master_port: int) -> dict
         "warning_signal": spec.preemption.signal if spec.preemption is not None else None,
         "grace_s": spec.preemption.grace_s if spec.preemption is not None else site.term_grace_s,
         "term_grace_s": site.term_grace_s,
+        "clock_s": clock_s,
     }
 
 

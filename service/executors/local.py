@@ -14,6 +14,7 @@ import secrets
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from service.executors.files import PRIVATE_FILE, is_disk_full, read_json
 from service.executors.gpus import GpuInfo, physical_ids
 from service.executors.launch_plan import Site, build_plan, free_port
 from service.executors.logs import LogChunk, read_log
+from service.executors.processes import boot_time_s
 from service.executors.progress import LINE_BYTES_MAX, Ignored, RateLimit, check_line
 from service.executors.watched import Watched
 
@@ -219,7 +221,7 @@ class LocalExecutor:
     # Inside.
 
     def _adopt(self) -> None:
-        names.sweep_drafts(self._attempts, self._clock.now_s() - _DRAFT_AGE_S)
+        names.sweep_drafts(self._attempts, time.time() - _DRAFT_AGE_S)
         for folder in self._attempts.iterdir():
             if _ATTEMPT.fullmatch(folder.name) and not (folder / names.ACKNOWLEDGED).exists():
                 watched = self._watch(AttemptId(folder.name))
@@ -251,7 +253,8 @@ class LocalExecutor:
         taken = {other.master_port for other in self._live.values()}
         try:
             watched.master_port = free_port(taken, first=int(token[:8], 16))
-            child = _spawn(build_plan(launch, self._site, token, watched.master_port))
+            clock_s = self._clock.now_s() - boot_time_s()
+            child = _spawn(build_plan(launch, self._site, token, watched.master_port, clock_s))
             reached(CrashPoint.SPAWNED)
             watched.child = child
         except OSError as error:

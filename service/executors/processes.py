@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +35,11 @@ class ProcessInfo(NamedTuple):
 def boot_id() -> str:
     """What tells this boot of the machine from every other."""
     return (PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+def boot_time_s() -> float:
+    """Seconds since the machine was started, the same for all its processes; it goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def process_info(pid: int) -> ProcessInfo | None:

@@ -27,6 +27,7 @@ from service.executors.output import Output
 from service.executors.processes import (
     become_subreaper,
     boot_id,
+    boot_time_s,
     catches,
     descendants,
     process_info,
@@ -54,6 +55,11 @@ _URGENT_S = 0.05
 _EXIT_RECORD_BYTES = 4096
 _LEFTOVER_GRACE_S = 2.0
 _RETRY_S = 1.0
+
+
+def now_s(plan: dict[str, Any]) -> float:
+    """The time on the service's clock as it was at the launch, whoever has set the machine's clock since."""
+    return float(plan["clock_s"]) + boot_time_s()
 
 
 class CannotLaunch(Exception):
@@ -103,7 +109,7 @@ class Supervisor:
             command = self.plan["command"][0]
             reason = "command_not_found" if failure in NOT_EXECUTABLE else "launch_failed"
             raise CannotLaunch(reason, f"{command}: {os.strerror(failure)}")
-        write_json(self.folder / names.STARTED, {"at_s": time.time()})
+        write_json(self.folder / names.STARTED, {"at_s": now_s(self.plan)})
 
     def _working_dir(self) -> Path:
         wanted = self.plan["working_dir"]
@@ -265,13 +271,15 @@ class Supervisor:
             if self.lease_expired:
                 outcome, detail = "lost", f"nobody renewed the service's lease for {self.plan['lease_s']} s; {detail}"
         return names.end_record(
-            outcome, time.time(), exit_code=code, reason=reason, detail=detail, stop_signalled=self.stop_signalled
+            outcome, now_s(self.plan), exit_code=code, reason=reason, detail=detail, stop_signalled=self.stop_signalled
         )
 
     def failure_record(self, reason: str, detail: str) -> dict[str, Any]:
         """Why there is no exit status: the attempt never ran, or this supervisor could not go on with it."""
         outcome = "lost" if (self.folder / names.STARTED).exists() else "launch_failed"
-        return names.end_record(outcome, time.time(), reason=reason, detail=detail, stop_signalled=self.stop_signalled)
+        return names.end_record(
+            outcome, now_s(self.plan), reason=reason, detail=detail, stop_signalled=self.stop_signalled
+        )
 
 
 def run(plan: dict[str, Any], folder: Path, wakeups: tuple[int, ...]) -> None:
@@ -279,7 +287,7 @@ def run(plan: dict[str, Any], folder: Path, wakeups: tuple[int, ...]) -> None:
     supervisor = Supervisor(plan, folder)
     try:
         if (folder / names.STOP).exists():
-            record = names.end_record("exited", time.time(), detail=names.STOPPED_FIRST, stop_signalled=True)
+            record = names.end_record("exited", now_s(plan), detail=names.STOPPED_FIRST, stop_signalled=True)
         else:
             supervisor.launch()
             supervisor.supervise(wakeups)
@@ -311,7 +319,7 @@ def create_folder(plan: dict[str, Any]) -> tuple[Path, int]:
     try:
         me = process_info(os.getpid())
         assert me is not None
-        identity = {"pid": me.id.pid, "start_ticks": me.id.start_ticks, "boot_id": boot_id(), "at_s": time.time()}
+        identity = {"pid": me.id.pid, "start_ticks": me.id.start_ticks, "boot_id": boot_id(), "at_s": now_s(plan)}
         (drafted / names.OUTPUT).mkdir(mode=0o700)
         (drafted / names.PROGRESS).touch(mode=0o600)
         os.mkfifo(drafted / names.WAKE, 0o600)

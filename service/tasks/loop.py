@@ -5,6 +5,7 @@ APScheduler keeps the timers; the lock here makes cycles follow each other. Noth
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -74,6 +75,7 @@ class SchedulerLoop:
         settings: LoopSettings,
         watch: PassWatch | None = None,
         turns: Turns = Turns(),
+        wall_s: Callable[[], float] = time.time,
     ) -> None:
         self._engine = engine
         self._executor = executor
@@ -82,6 +84,7 @@ class SchedulerLoop:
         self._settings = settings
         self._watch = watch or NobodyWatches()
         self._turns = turns
+        self._wall_s = wall_s
         self._lock = threading.Lock()
         self._done = threading.Condition()
         self._passes_done = 0
@@ -103,7 +106,7 @@ class SchedulerLoop:
             "interval",
             seconds=self._settings.reschedule_period_s,
             id="reschedule",
-            next_run_time=_utc(self._clock.now_s()),
+            next_run_time=self._date(self._clock.now_s()),
             **period,
         )
         self._scheduler.add_job(self._poll, "interval", seconds=self._settings.poll_period_s, id="poll", **period)
@@ -191,7 +194,7 @@ class SchedulerLoop:
         self._scheduler.add_job(
             self._wake,
             "date",
-            run_date=_utc(at_s),
+            run_date=self._date(at_s),
             id=name,
             replace_existing=True,
             max_instances=1,
@@ -199,7 +202,6 @@ class SchedulerLoop:
             misfire_grace_time=None,
         )
 
-
-def _utc(at_s: float) -> datetime:
-    """A timer has microseconds, and one that fires early finds nothing to do: so the next microsecond."""
-    return datetime.fromtimestamp(at_s + 1e-6, UTC)
+    def _date(self, at_s: float) -> datetime:
+        """When that is on the machine's clock, which the timers go by. Microseconds, rounded up: early finds nothing to do."""
+        return datetime.fromtimestamp(self._wall_s() + (at_s - self._clock.now_s()) + 1e-6, UTC)

@@ -89,7 +89,7 @@ def test_variables_of_a_training_program(mode: LaunchMode, tmp_path: Path) -> No
     spec = JobSpec("a", "u", 2, command=("true",), launch=mode, array=ArrayPlace(3, 5, JobId(1)))
     placement = place([ServerShare(ServerIndex(0), 2)])
     launch = Launch(attempt_id(JobId(1), 1), JobId(1), 1, spec, placement, ((0, 1),), 0)
-    plan = build_plan(launch, site, "token", 29500)
+    plan = build_plan(launch, site, "token", 29500, 0.0)
     given = {*plan["env"], *(name for rank in plan["ranks"] for name in rank)} - set(allowed_environment(site.environ))
     page = _coded(_page("how-to/training-program.md"))
     assert given - page == set()

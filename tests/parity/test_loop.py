@@ -63,7 +63,9 @@ class LiveSimulator(Simulator):
         ports = replace(self.engine._ports, store=self.store, executor=polled, sink=self.story)
         self.engine: Engine[Any] = Engine(make_policy(policy), CLUSTER, ports, self.engine._costs, self.engine.settings)
         self.timers = _Timers()
-        self.loop = SchedulerLoop(self.engine, polled, self.clock, self.timers, LoopSettings(period_s, 1.0))  # type: ignore[arg-type]
+        settings = LoopSettings(period_s, 1.0)
+        now_s = self.clock.now_s
+        self.loop = SchedulerLoop(self.engine, polled, self.clock, self.timers, settings, wall_s=now_s)  # type: ignore[arg-type]
         self.loop.start()
         self.next_tick_s = self.clock.now_s() + period_s
         self.period_s = period_s

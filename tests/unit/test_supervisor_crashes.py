@@ -75,7 +75,7 @@ def plan_of(house: House, command: tuple[str, ...], **options: Any) -> dict[str,
     """The plan that the house's executor would hand to a supervisor."""
     executor = house.executor
     order = launch(command, **options)
-    return build_plan(order, executor._site, executor._token(order.attempt), 20001)
+    return build_plan(order, executor._site, executor._token(order.attempt), 20001, 1e9)
 
 
 def run_supervisor(plan: dict[str, Any], point: str, when: str = "") -> int:

@@ -1,0 +1,91 @@
+"""Periods stay periods when the machine's clock is set, and one-shot timers are not lost with it."""
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from apscheduler.executors.debug import DebugExecutor
+from apscheduler.schedulers.base import BaseScheduler
+
+from service.tasks.timers import SteadyScheduler
+
+HOUR_S = 3600.0
+EPOCH_S = 1_800_000_000.0
+
+
+class Machine:
+    """A wall clock that can be set. What APScheduler reads is replaced, for nobody may set the real one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.wall_s = EPOCH_S
+        self.boot_s = 500.0
+        machine = self
+
+        class Shown(datetime):
+            @classmethod
+            def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
+                return datetime.fromtimestamp(machine.wall_s, tz)
+
+        for module in ("schedulers.base", "triggers.interval", "executors.base"):
+            monkeypatch.setattr(f"apscheduler.{module}.datetime", Shown)
+
+    def wait(self, seconds: float) -> None:
+        self.wall_s += seconds
+        self.boot_s += seconds
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+@pytest.fixture
+def scheduler(machine: Machine) -> Iterator[SteadyScheduler]:
+    """One without a thread of its own: the test makes its rounds."""
+    made = SteadyScheduler(wall_s=lambda: machine.wall_s, steady_s=lambda: machine.boot_s)
+    made._event = threading.Event()
+    made.add_executor(DebugExecutor())
+    BaseScheduler.start(made)
+    yield made
+    BaseScheduler.shutdown(made)
+
+
+def _runs(machine: Machine, scheduler: SteadyScheduler, counted: list[float], seconds: int) -> int:
+    """How often the counted job ran in so many seconds of real time."""
+    before = len(counted)
+    for _ in range(seconds):
+        machine.wait(1.0)
+        scheduler._process_jobs()
+    return len(counted) - before
+
+
+@pytest.mark.parametrize("jump_s", [HOUR_S, -HOUR_S, 1e9])
+def test_a_period_stays_a_period(machine: Machine, scheduler: SteadyScheduler, jump_s: float) -> None:
+    ran: list[float] = []
+    scheduler.add_job(
+        lambda: ran.append(machine.boot_s), "interval", seconds=5.0, coalesce=True, misfire_grace_time=None
+    )
+    assert _runs(machine, scheduler, ran, 20) == 4
+    machine.wall_s += jump_s
+    assert 4 <= _runs(machine, scheduler, ran, 20) <= 5
+
+
+def test_a_timer_set_before_the_clock_was_set_back_is_not_an_hour_late(
+    machine: Machine, scheduler: SteadyScheduler
+) -> None:
+    ran: list[float] = []
+    due = datetime.fromtimestamp(machine.wall_s, UTC) + timedelta(seconds=10)
+    scheduler.add_job(lambda: ran.append(machine.boot_s), "date", run_date=due, misfire_grace_time=None)
+    machine.wall_s -= HOUR_S
+    assert _runs(machine, scheduler, ran, 12) == 1
+
+
+def test_the_clocks_own_discipline_moves_nothing(machine: Machine, scheduler: SteadyScheduler) -> None:
+    ran: list[float] = []
+    scheduler.add_job(lambda: ran.append(machine.boot_s), "interval", seconds=10.0, misfire_grace_time=None)
+    for _ in range(30):
+        machine.wall_s += 0.01
+        _runs(machine, scheduler, ran, 1)
+    assert len(ran) == 3
