@@ -25,6 +25,7 @@ from service.api.routers import (
     quotas,
     shadow,
     simulations,
+    usage,
 )
 from service.api.routers.common import ProblemDocument
 from service.api.security import Door
@@ -62,6 +63,7 @@ def create_app(dependencies: ApiDependencies) -> FastAPI:
         cycles,
         shadow,
         simulations,
+        usage,
         metrics,
         access,
         health,

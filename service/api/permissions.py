@@ -85,6 +85,7 @@ PERMISSIONS: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", "/v1/forecasts/accuracy"): _READ,
     ("GET", "/v1/predictions"): _LIST,
     ("GET", "/v1/throughput"): _LIST,
+    ("GET", "/v1/usage"): _LIST,
     # The cluster and its models
     ("GET", "/v1/cluster"): _READ,
     ("POST", "/v1/cluster/servers"): _OPERATE,

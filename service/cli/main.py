@@ -27,6 +27,7 @@ from service.cli import (
     quota,
     shadow,
     submit,
+    usage,
 )
 from service.cli.fail import EXIT_USAGE, refusals
 from service.cli.guard import DISTRIBUTION, conflict
@@ -97,6 +98,7 @@ app.command("serve")(admin.serve_command)
 app.command("demo")(admin.demo_command)
 app.command("q")(jobs.queue)
 app.command("info")(cluster.info)
+app.command("usage")(usage.usage_command)
 app.command("forecast")(forecast.forecast_command)
 cluster.app.command("export")(past.cluster_export_command)
 app.command("bugreport")(bugreport.bugreport_command)

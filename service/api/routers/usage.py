@@ -1,0 +1,93 @@
+"""Usage accounting: GPU-hours by user, project and day, as JSON or CSV."""
+
+from datetime import date, timedelta
+from enum import StrEnum
+from typing import Annotated
+
+from fastapi import Header, Query, Response
+
+from service.api.access import Caller
+from service.api.deps import Deps
+from service.api.problems import Fault, Problem, ProblemType
+from service.api.routers.common import router
+from service.api.schemas import TEXT_MAX
+from service.api.usage_documents import UsageDocument, day_number, today, usage_csv, usage_document
+from service.db.usage import GROUPS, UsageWanted, usage
+
+routes = router("usage")
+
+DAYS_DEFAULT = 30
+DAYS_MAX = 3660
+"""Ten years: longer than anything is asked about, and a bound on what one question costs."""
+ROWS_MAX = 50_000
+"""Rows of one answer: some megabytes."""
+
+CSV = "text/csv"
+
+
+class Format(StrEnum):
+    """How the answer is written."""
+
+    JSON = "json"
+    CSV = "csv"
+
+
+@routes.get(
+    "/usage",
+    response_model=UsageDocument,
+    responses={200: {"content": {CSV: {"schema": {"type": "string"}}}, "description": "The sums, as asked for."}},
+    summary="GPU-hours by user, project and day",
+)
+def show_usage(
+    caller: Caller,
+    dependencies: Deps,
+    group: Annotated[
+        str,
+        Query(max_length=TEXT_MAX, description="What to sum up by: 'user', 'project', 'day', or several with commas."),
+    ] = "user",
+    first: Annotated[
+        date | None, Query(alias="from", description="First day (UTC); left out: 30 days up to the last one.")
+    ] = None,
+    last: Annotated[date | None, Query(alias="to", description="Last day, included; left out: today.")] = None,
+    user: Annotated[str | None, Query(max_length=TEXT_MAX)] = None,
+    project: Annotated[str | None, Query(max_length=TEXT_MAX)] = None,
+    written: Annotated[
+        Format | None, Query(alias="format", description="Left out: CSV if 'Accept' asks for text/csv, else JSON.")
+    ] = None,
+    accept: Annotated[str | None, Header(max_length=1024)] = None,
+) -> Response:
+    """Of what the caller sees. Attempts that cross midnight are split; those that still run count until now."""
+    now_s = dependencies.now_s()
+    groups = _groups(group)
+    days = _days(first, last, today(now_s))
+    wanted = UsageWanted(groups, day_number(days[0]), day_number(days[1]) + 1, caller, user, project)
+    with dependencies.database.reading() as session:
+        rows = usage(session.connection(), wanted, now_s, ROWS_MAX)
+    if rows is None:
+        detail = f"More than {ROWS_MAX} rows; ask for fewer days, or by fewer of user, project and day"
+        raise Problem(ProblemType.INVALID_PARAMETER, faults=[Fault(detail, parameter="group")])
+    document = usage_document(*days, now_s, groups, rows)
+    if written is Format.CSV or (written is None and accept is not None and CSV in accept.lower()):
+        return Response(usage_csv(document), media_type=f"{CSV}; charset=utf-8")
+    return Response(document.model_dump_json(), media_type="application/json")
+
+
+def _groups(text: str) -> frozenset[str]:
+    words = [word.strip() for word in text.split(",")] if text else []
+    if not set(words) <= set(GROUPS):
+        fault = Fault(f"Takes {', '.join(GROUPS)}, with commas between several", parameter="group")
+        raise Problem(ProblemType.INVALID_PARAMETER, faults=[fault])
+    return frozenset(words)
+
+
+def _days(first: date | None, last: date | None, now: date) -> tuple[date, date]:
+    """The first and the last day. Raises 422 for an interval that is empty or longer than a question may be."""
+    last = last or now
+    if first is None:
+        # The calendar begins with the year 1.
+        first = last - min(timedelta(days=DAYS_DEFAULT - 1), last - date.min)
+    if first > last:
+        raise Problem(ProblemType.INVALID_PARAMETER, faults=[Fault("Comes after 'to'", parameter="from")])
+    if (last - first).days >= DAYS_MAX:
+        raise Problem(ProblemType.INVALID_PARAMETER, faults=[Fault(f"At most {DAYS_MAX} days", parameter="from")])
+    return first, last

@@ -1,0 +1,84 @@
+"""``sooner usage``: GPU-hours by user, project and day."""
+
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from service.cli.connect import connect
+from service.cli.fail import fail
+from service.cli.output import Answer, Column, JsonFlag, Table, show, style
+from service.client_usage import Usage, UsageRow
+
+GROUPS = ("day", "user", "project")
+
+
+def _hours(value: float) -> str:
+    return f"{value:,.1f}"
+
+
+_SUMS = (
+    Column[UsageRow]("HELD", lambda row: _hours(row["held_gpu_h"]), right=True),
+    Column[UsageRow]("USEFUL", lambda row: _hours(row["useful_gpu_h"]), right=True),
+    Column[UsageRow]("WASTED", lambda row: _hours(row["wasted_gpu_h"]), right=True),
+    Column[UsageRow]("JOBS", lambda row: str(row["jobs"]), right=True),
+    Column[UsageRow]("ATTEMPTS", lambda row: str(row["attempts"]), right=True),
+    Column[UsageRow]("PREEMPTIONS", lambda row: str(row["preemptions"]), right=True),
+)
+
+_GROUPS = {
+    "day": Column[UsageRow]("DAY", lambda row: row["day"] or ""),
+    "user": Column[UsageRow]("USER", lambda row: row["user"] or "-", long=True),
+    "project": Column[UsageRow]("PROJECT", lambda row: row["project"] or "-", long=True),
+}
+
+
+def usage_command(
+    by: Annotated[
+        str,
+        typer.Option("--by", metavar="GROUPS", help="What to sum up by: user, project, day, or several with commas."),
+    ] = "user",
+    first: Annotated[
+        datetime | None,
+        typer.Option("--from", formats=["%Y-%m-%d"], help="First day (UTC); left out: 30 days up to the last one."),
+    ] = None,
+    last: Annotated[
+        datetime | None, typer.Option("--to", formats=["%Y-%m-%d"], help="Last day, included; left out: today.")
+    ] = None,
+    user: Annotated[str | None, typer.Option("--user", help="Only of this user.")] = None,
+    project: Annotated[str | None, typer.Option("--project", help="Only of this project.")] = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV with a header.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """GPU-hours held, useful and wasted, jobs and preemptions; running attempts count until now."""
+    if as_csv and as_json:
+        fail("--csv and --json exclude each other")
+    groups = [word.strip() for word in by.split(",")] if by else []
+    if unknown := [word for word in groups if word not in GROUPS]:
+        fail(f"--by: {unknown[0]!r} is none of {', '.join(GROUPS)}")
+    first_day, last_day = _day(first), _day(last)
+    with connect() as client:
+        if as_csv:
+            text = client.usage_csv(groups, first_day=first_day, last_day=last_day, user=user, project=project)
+            typer.echo(text.replace("\r\n", "\n"), nl=False)
+            return
+        show(
+            _table(groups),
+            lambda: _answer(client.usage(groups, first_day=first_day, last_day=last_day, user=user, project=project)),
+            style(as_json),
+        )
+
+
+def _day(given: datetime | None) -> str | None:
+    return None if given is None else given.date().isoformat()
+
+
+def _table(groups: list[str]) -> Table[UsageRow]:
+    asked = [_GROUPS[name] for name in GROUPS if name in groups]
+    return Table(columns=(*asked, *_SUMS), key=lambda row: " ".join(column.text(row) for column in asked))
+
+
+def _answer(found: Usage) -> Answer[UsageRow]:
+    document = {"schema": "sooner.usage/1", "usage": found}
+    note = f"GPU-hours from {found['first_day']} to {found['last_day']} (UTC)"
+    return Answer(found["rows"], document, note)
