@@ -104,7 +104,15 @@ class Service:
         self.leadership = Leadership(self.lead, agent, settings, self._begin_leading)
         self.scheduler = SteadyScheduler()
         api = ApiPorts(
-            settings, self.clock, self.database, self.token, self.local, self.metrics, self.wanted, self.leadership
+            settings,
+            self.clock,
+            self.database,
+            self.host.id,
+            self.token,
+            self.local,
+            self.metrics,
+            self.wanted,
+            self.leadership,
         )
         self.metrics.registry.register(ScrapeCollector(api.readings()))
         self.server = uvicorn.Server(

@@ -12,7 +12,7 @@ from service.api.deps import ApiDependencies, ClusterNow, LogPart, LoopStatus, R
 from service.api.problems import no_leader
 from service.db import migrate, reads
 from service.db.servers import stored_cluster
-from service.db.services import services
+from service.db.services import services, url_of_attempt
 from service.db.session import Database
 from service.db.store import SqlStore
 from service.engine.engine import Engine
@@ -32,11 +32,12 @@ ELSEWHERE_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ApiPorts:
-    """The parts of a service that its API talks to. ``wanted`` is the cluster of this service's own file."""
+    """The parts of a service that its API talks to. ``host`` is its identity, ``wanted`` the cluster of its own file."""
 
     settings: Settings
     clock: Clock
     database: Database
+    host: str
     token: str
     local: LocalExecutor | None
     metrics: Metrics
@@ -74,6 +75,8 @@ class ApiPorts:
             predictor_status=lambda: lead().predictor.status(),
             metrics=lambda: exposition(self.metrics),
             services=lambda: services(self.database),
+            leads=lambda: self.leadership.leading is not None,
+            log_holder=lambda job, attempt: url_of_attempt(self.database, self.host, job, attempt),
         )
 
     def readings(self) -> Readings:

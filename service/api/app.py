@@ -8,7 +8,9 @@ from fastapi.openapi.utils import get_openapi
 from service.api import problems
 from service.api.authenticate import Authenticator
 from service.api.deps import ApiDependencies
+from service.api.forwarding import Forwarding
 from service.api.idempotency import Keys
+from service.api.peers import Peers
 from service.api.routers import (
     access,
     arrays,
@@ -23,12 +25,14 @@ from service.api.routers import (
     metrics,
     queues,
     quotas,
+    services,
     shadow,
     simulations,
     usage,
 )
 from service.api.routers.common import ProblemDocument
 from service.api.security import Door
+from service.db.identity import peer_secret
 
 API_VERSION = "1"
 OPENAPI_PATH = "/v1/openapi.json"
@@ -66,10 +70,13 @@ def create_app(dependencies: ApiDependencies) -> FastAPI:
         usage,
         metrics,
         access,
+        services,
         health,
     ):
         app.include_router(module.routes)
+    app.state.peers = Peers(lambda: peer_secret(dependencies.database), dependencies.now_s)
     problems.install(app)
+    app.add_middleware(Forwarding, dependencies=lambda: app.state.dependencies, peers=lambda: app.state.peers)
     app.add_middleware(Door, settings=dependencies.settings)
     _describe(app)
     # FastAPI works out included routes at their first use: now, at the start, and not while a client waits.

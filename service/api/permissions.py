@@ -57,6 +57,7 @@ PERMISSIONS: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", "/docs/problems/{slug}"): _OPEN,
     ("GET", "/metrics"): _READ,
     ("GET", "/v1/me"): _READ,
+    ("GET", "/v1/services"): _READ,
     # Jobs
     ("POST", "/v1/jobs"): _SUBMIT,
     ("POST", "/v1/plans"): _SUBMIT,

@@ -20,6 +20,7 @@ from service.api.access import REQUEST_ID_HEADER, address_of, origin_of, remembe
 from service.api.audited import FORBIDDEN_STATUS, record_refusal
 from service.api.authenticate import Authenticator
 from service.api.deps import ApiDependencies
+from service.api.peers import Peers, is_from_peer
 from service.api.problems import TYPE_PREFIX, Problem, ProblemType, response
 from service.api.rates import Buckets
 from service.settings import Settings
@@ -82,8 +83,11 @@ class Door:
         given = request_id(scope)
         answer = _Answer(send, given)
         try:
-            self._check(scope)
-            if not _open(scope["path"]):
+            peer = await self._peer(scope)
+            self._check(scope, is_peer=peer is not None)
+            if peer is not None:
+                remember(scope, peer, given)
+            elif not _open(scope["path"]):
                 remember(scope, await self._identity(scope), given)
             await self._app(scope, _Limited(receive, self._body_bytes_max), answer)
             await self._log_refusal(scope, answer.status)
@@ -102,10 +106,18 @@ class Door:
                 raise
             await response(ProblemType.INTERNAL, scope["path"])(scope, receive, answer)
 
-    def _check(self, scope: Scope) -> None:
+    async def _peer(self, scope: Scope) -> Identity | None:
+        """In whose name another service of this database sends the request on, if it is one."""
+        if not is_from_peer(scope):
+            return None
+        peers: Peers = scope["app"].state.peers
+        return await run_in_threadpool(peers.caller, scope)
+
+    def _check(self, scope: Scope, *, is_peer: bool) -> None:
         headers = Headers(scope=scope)
         host = _host(headers)
-        if not _host_allowed(host, self._hosts):
+        # A page cannot sign, and other services may call this one by a name that no client uses.
+        if not is_peer and not _host_allowed(host, self._hosts):
             raise Problem(ProblemType.WRONG_HOST)
         origins = headers.getlist("origin")
         if not all(self._origin_allowed(origin, host) for origin in origins):

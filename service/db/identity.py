@@ -1,4 +1,4 @@
-"""Which database this is: attempt numbers mean something only together with it."""
+"""Which database this is: attempt numbers mean something only together with it. And what its services trust each other by."""
 
 import secrets
 
@@ -8,17 +8,27 @@ from service.db.dialects import take_turns
 from service.db.session import Database
 from service.db.tables import PropertyRow, table
 
-_NAME = "database_id"
+_DATABASE_ID = "database_id"
+_PEER_SECRET = "peer_secret"  # noqa: S105 (a name)
 
 
 def database_id(database: Database) -> str:
     """The database's own id, drawn when it is first asked for."""
+    return _drawn(database, _DATABASE_ID, 8)
+
+
+def peer_secret(database: Database) -> str:
+    """What the services of this database know each other by, drawn when it is first asked for."""
+    return _drawn(database, _PEER_SECRET, 32)
+
+
+def _drawn(database: Database, name: str, size_bytes: int) -> str:
     properties = table(PropertyRow)
     with database.writing() as session:
         connection = session.connection()
         take_turns(connection, "identity")
-        found = connection.execute(select(properties.c.value).where(properties.c.name == _NAME)).scalar()
+        found = connection.execute(select(properties.c.value).where(properties.c.name == name)).scalar()
         if found is None:
-            found = secrets.token_hex(8)
-            connection.execute(insert(properties), {"name": _NAME, "value": found})
+            found = secrets.token_hex(size_bytes)
+            connection.execute(insert(properties), {"name": name, "value": found})
     return str(found)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from sqlalchemy import Row, insert, select, update
 
 from policies.lifecycle import ATTEMPT_OPEN
+from policies.model.ids import JobId
 from service.db.commit import check_fence
 from service.db.fleet_tables import ServiceRow
 from service.db.session import Database
@@ -118,6 +119,23 @@ def services(database: Database) -> list[ServiceNow]:
         leading = connection.execute(select(leases.c.holder).where(held)).scalars().all()
         found = connection.execute(select(rows).order_by(rows.c.seen_at_s.desc(), rows.c.id)).all()
     return [_service(row, now_s, leading) for row in found]
+
+
+def url_of_attempt(database: Database, host: str, job: JobId, number: int | None) -> str | None:
+    """Where the service answers that holds an attempt of a job (None: the newest); None if that is ``host``, or unknown."""
+    attempts, rows = table(AttemptRow), table(ServiceRow)
+    statement = (
+        select(attempts.c.host, rows.c.url)
+        .join_from(attempts, rows, rows.c.id == attempts.c.host)
+        .where(attempts.c.job_id == job)
+        .order_by(attempts.c.number.desc())
+        .limit(1)
+    )
+    if number is not None:
+        statement = statement.where(attempts.c.number == number)
+    with database.reading() as session:
+        found = session.connection().execute(statement).one_or_none()
+    return None if found is None or found.host == host else str(found.url)
 
 
 def silences(database: Database, ids: Collection[str]) -> Mapping[str, tuple[float, float]]:

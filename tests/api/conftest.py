@@ -29,6 +29,8 @@ from service.api.app import create_app
 from service.api.authenticate import Authenticator
 from service.api.deps import ApiDependencies, ClusterNow, LoopStatus, Refused
 from service.api.idempotency import Keys
+from service.api.peers import Peers
+from service.db.identity import peer_secret
 from service.db.migrate import upgrade
 from service.db.servers import enroll
 from service.db.services import ServiceNow
@@ -84,6 +86,7 @@ class World:
     opinions: dict[JobId, JobOpinion] = field(default_factory=dict)
     predictor: LivePredictor = field(default_factory=LivePredictor)
     models: dict[str, TrainedModel] = field(default_factory=dict)
+    log_holders: dict[JobId, str] = field(default_factory=dict)
     services: list[ServiceNow] = field(default_factory=list)
     on_pass: Callable[[], None] | None = None
 
@@ -95,7 +98,7 @@ class World:
             token=self.token,
             now_s=lambda: self.now_s,
             nudge=self._nudge,
-            layout=lambda: self._cluster().cluster,
+            layout=self._layout,
             cluster=self._cluster,
             explain=self._explain,
             loop_status=lambda: LoopStatus(7, self.now_s, self.healthy, self.leads),
@@ -115,18 +118,24 @@ class World:
             wait_pass=self._wait_pass,
             predictor_status=lambda: self.predictor.status(),
             services=lambda: self.services,
+            leads=lambda: self.leads,
+            log_holder=lambda job, attempt: self.log_holders.get(job),
             metrics=lambda: b"# nothing\n",
         )
 
     def _waits_for_the_loop(self) -> None:
-        """The loop writes while it holds what these answers need: nobody may ask holding the write lock."""
+        """The loop writes while it holds what these answers need: nobody may ask holding the write lock. A standby has none."""
+        assert self.leads, "a standby has no loop"
+        self._holds_no_lock()
+
+    def _holds_no_lock(self) -> None:
         self.asked += 1
         if self.refuses_writers:
             with closing(sqlite3.connect(self.settings.data_dir / "sooner.db", timeout=0)) as connection:
                 connection.execute("BEGIN IMMEDIATE")
 
     def _nudge(self) -> None:
-        self._waits_for_the_loop()
+        self._holds_no_lock()
         self.nudges += 1
 
     def _explain(self, job: JobId) -> Explanation | None:
@@ -138,6 +147,10 @@ class World:
         usable = [self.usable.get(server.name, server.gpus) for server in self.servers]
         free = [self.free.get(server.name, server.gpus) for server in self.servers]
         return ClusterNow(Cluster("test", tuple(self.servers)), usable, free)
+
+    def _layout(self) -> Cluster:
+        self._holds_no_lock()
+        return Cluster("test", tuple(self.servers))
 
     def say_of_servers(self, said: Mapping[str, tuple[bool, bool]]) -> None:
         """Store what the engine would: (drained, down) of servers by name."""
@@ -245,8 +258,8 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 
 
 @cache
-def _shared_app() -> FastAPI:
-    """One application for all tests: building its routes takes longer than most of them."""
+def _shared_app(name: str) -> FastAPI:
+    """One application of a name for all tests: building its routes takes longer than most of them."""
     with TemporaryDirectory() as folder:
         world = make_world(Path(folder))
         world.database.close()
@@ -256,10 +269,16 @@ def _shared_app() -> FastAPI:
 @pytest.fixture
 def app(world: World) -> FastAPI:
     """The shared application, bound to this test's world (which has its token and its limits of the door)."""
-    shared = _shared_app()
+    return app_of(world)
+
+
+def app_of(world: World, name: str = "the only one") -> FastAPI:
+    """The shared application of a name, bound to a world."""
+    shared = _shared_app(name)
     shared.state.dependencies = world.dependencies()
     shared.state.authenticator = Authenticator(world.database, world.settings, world.token, lambda: world.now_s)
     shared.state.idempotency_keys = Keys(world.database, lambda: world.now_s, world.settings.idempotency_kept_s)
+    shared.state.peers = Peers(lambda: peer_secret(world.database), lambda: world.now_s)
     return shared
 
 
