@@ -1,10 +1,11 @@
 """Prints how many jobs a second a service accepts over HTTP, single and in batches, and how long an answer takes.
 
-python -m benchmarks.api [--database-url URL] [--clients 16] [--seconds 10] [--batch 500] [--layers 50]
+python -m benchmarks.api [--database-url URL] [--clients 16] [--seconds 10] [--batch 500] [--layers 50] [--queued 100000]
 
 A real service with the imitated executor in a process of its own, on a cluster that is soon full; clients in another, each
 with a connection that stays open. Every accepted job is durable before its answer. Clients and service share the machine's
-cores, so the CPU seconds of both are printed: where their sum is the cores' time, the clients are part of the limit.
+cores; what the service used of them is printed. With ``--queued`` so many jobs wait already, and how long scheduling passes
+take meanwhile is read from the service's own metrics.
 """
 
 import argparse
@@ -32,6 +33,9 @@ from benchmarks.calibration import calibrate, line
 
 _READY = re.compile(r"listening on (http://[^ ]+)")
 _START_S = 60.0
+_FILL = 1000
+_RUNNING_MAX = 64
+"""More jobs than these cannot run on the benchmark's cluster."""
 
 
 class Service(NamedTuple):
@@ -60,6 +64,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
     parser.add_argument("--batch", type=int, default=500, help="jobs of one request, for the batches")
     parser.add_argument("--layers", type=int, default=50, help="layers of each single job's graph")
+    parser.add_argument("--queued", type=int, default=0, help="jobs that wait before anything is measured")
     arguments = parser.parse_args()
     unit_s = calibrate()
     print(line(unit_s))
@@ -67,17 +72,21 @@ def main() -> None:
     small = {"name": "small", "user": "u", "command": ["true"], "gpus": 1}
     many = json.dumps({"jobs": [small] * arguments.batch}).encode()
     with serving(arguments.database_url) as service:
+        _fill(service, arguments.queued)
+        passes = _passes(service)
         print(f"{'request':22}{'per s':>9}{'p50 ms':>9}{'p99 ms':>9}{'units each':>12}{'service CPU s':>15}")
         for name, method, path, body, jobs, clients in (
             (f"POST, {arguments.layers} layers", "POST", "/v1/jobs", single, 1, arguments.clients),
             (f"POST, {arguments.batch} jobs", "POST", "/v1/jobs", many, arguments.batch, 2),
             ("GET page", "GET", "/v1/jobs?limit=50", b"", 1, 4),
+            ("GET explanation", "GET", "/v1/jobs/1/explanation", b"", 1, 4),
         ):
             before = service.process.cpu_times()
             outcome = load(service, method, path, body, clients, arguments.seconds)
             after = service.process.cpu_times()
             cpu_s = after.user + after.system - before.user - before.system
             _print(name, outcome, jobs, unit_s, cpu_s)
+        _print_passes(passes, _passes(service))
 
 
 def _print(name: str, outcome: Outcome, jobs: int, unit_s: float, cpu_s: float) -> None:
@@ -87,6 +96,52 @@ def _print(name: str, outcome: Outcome, jobs: int, unit_s: float, cpu_s: float) 
     each = cpu_s / max(1, good * jobs) / unit_s
     odd = {status: count for status, count in outcome.statuses.items() if status >= 300}
     print(f"{name:22}{rate:9.0f}{p50_ms:9.1f}{p99_ms:9.1f}{each:12.4f}{cpu_s:15.1f}  {odd or ''}", flush=True)
+
+
+def _fill(service: Service, queued: int) -> None:
+    """So many jobs of some thousand programs, and the passes that take them in."""
+    connection = http.client.HTTPConnection(service.host, service.port, timeout=600.0)
+    headers = {"Authorization": f"Bearer {service.token}", "Content-Type": "application/json"}
+    for start in range(0, queued, _FILL):
+        numbers = range(start, min(queued, start + _FILL))
+        jobs = [
+            {"name": f"program-{number % 3000}", "user": f"u{number % 50}", "command": ["x"], "gpus": 1 + number % 8}
+            for number in numbers
+        ]
+        connection.request("POST", "/v1/jobs", json.dumps({"jobs": jobs}).encode(), headers)
+        response = connection.getresponse()
+        answer = response.read()
+        if response.status != 201:
+            raise SystemExit(f"filling the queue: {response.status} {answer[:300]!r}")
+    until_s = time.monotonic() + 600.0
+    while queued and time.monotonic() < until_s:
+        waiting = [value for name, value in _metrics(service) if name == 'sooner_jobs{state="queued"}']
+        if waiting and waiting[0] >= queued - _RUNNING_MAX:
+            return
+        time.sleep(0.5)
+
+
+def _metrics(service: Service) -> list[tuple[str, float]]:
+    connection = http.client.HTTPConnection(service.host, service.port, timeout=60.0)
+    connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {service.token}"})
+    lines = connection.getresponse().read().decode().splitlines()
+    return [(name, float(value)) for name, _, value in (each.rpartition(" ") for each in lines if each[:1] != "#")]
+
+
+def _passes(service: Service) -> dict[float, float]:
+    """Scheduling passes so far, by the upper bounds of their durations in seconds (cumulative)."""
+    pattern = re.compile(r'sooner_cycle_duration_seconds_bucket\{le="([^"]+)",phase="total"\}')
+    return {float(found[1]): value for name, value in _metrics(service) if (found := pattern.fullmatch(name))}
+
+
+def _print_passes(before: dict[float, float], after: dict[float, float]) -> None:
+    counted = {bound: after[bound] - before.get(bound, 0.0) for bound in sorted(after)}
+    total = max(counted.values(), default=0.0)
+    for level in (0.5, 0.99):
+        bound = next((bound for bound, count in counted.items() if total and count >= level * total), float("nan"))
+        print(
+            f"{total:.0f} scheduling passes meanwhile, committed or idle: {level:.0%} took at most {1e3 * bound:g} ms"
+        )
 
 
 def job(layers: int) -> dict[str, Any]:

@@ -101,6 +101,7 @@ class Engine(Generic[State]):
         self._timers: list[tuple[float, JobId]] = []
         self._feedback: list[Change] = []
         self._wake_at_s: float | None = None
+        self._backlog = False
         self._adrift = False
         self._refusals = Refusals()
         self.recover()
@@ -227,6 +228,7 @@ class Engine(Generic[State]):
                     cancel_dependent(cycle, job, failed)
             self._orphans = []
         facts = self._ports.store.pending_facts(self.settings.facts_per_cycle_max)
+        self._backlog = len(facts) >= self.settings.facts_per_cycle_max
         if facts:
             submitted = [fact for fact in facts if fact.kind is FactKind.SUBMITTED]
             if submitted:
@@ -418,6 +420,8 @@ class Engine(Generic[State]):
             self.counters["prediction_failures"] += 1
 
     def _wake(self) -> float | None:
+        if self._backlog:
+            return self._world.now_s
         if not self._timers:
             return self._wake_at_s
         timer_at_s = self._timers[0][0]

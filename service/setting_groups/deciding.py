@@ -90,7 +90,10 @@ class Deciding(BaseModel):
         "Pause before a failed job is tried again, times its failures so far: a broken file system needs a moment.",
     )
     facts_per_cycle_max: int = between(
-        10_000, 1, 1_000_000, "Requests taken in by one cycle, so that a flood of submissions cannot stall the loop."
+        250,
+        1,
+        1_000_000,
+        "Requests taken in by one cycle; the next one follows at once. So a flood of submissions holds up no end of a job.",
     )
     dump_every_cycles: int = between(
         100, 1, 1_000_000, "The policy's own state is stored with every so many cycles: replay starts from there."

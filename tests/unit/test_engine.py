@@ -257,8 +257,16 @@ def test_facts_beyond_the_limit_wait_for_the_next_pass() -> None:
     made.clock.advance(0.0)
     made.cycle()
     assert len(made.engine.world.jobs) == 3
-    made.cycle()
+    assert made.engine.cycle().wake_at_s != 0.0, "the last two were fewer than the limit: nothing is left"
     assert len(made.engine.world.jobs) == 5
+
+
+def test_a_pass_that_left_facts_behind_asks_for_the_next_one_at_once() -> None:
+    made, _ = story("1x8", settings=EngineSettings(facts_per_cycle_max=3))
+    for number in range(5):
+        made.job(str(number), runs_s=10)
+    made.clock.advance(0.0)
+    assert made.engine.cycle().wake_at_s == 0.0
 
 
 def test_the_residue_is_stored_now_and_then_and_used_at_the_start() -> None:
