@@ -50,6 +50,13 @@ def keys_of(submission: Submission) -> dict[Level, Hashable | None]:
     }
 
 
+def errs_alike(user: str, project: str, name: str) -> Hashable | None:
+    """Whose errors a job's error is likely to resemble: its user's, else its program's; None where neither is known."""
+    if user:
+        return user
+    return (project, name) if project or name else None
+
+
 def bucket_of(count: int) -> int:
     """Position in :data:`BUCKETS` of a history of ``count`` past runs."""
     if count <= 0:

@@ -1,6 +1,6 @@
 """What serves: a model with its own rolling calibration, and per head the choice of champions and the trust in them."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 
@@ -88,11 +88,11 @@ class HeadState:
             return Mix((self.insisted,) * len(BUCKETS), (self.insisted,) * len(BUCKETS))
         return self.evidence.mix()
 
-    def score(self, bucket: int, label: float, asked: Asked, at_s: float) -> list[Switch]:
+    def score(self, bucket: int, label: float, asked: Asked, at_s: float, whose: Hashable) -> list[Switch]:
         """A job ended that was asked in this unit: what was said of it is evidence. What has switched."""
         if asked.current:
             if asked.served_log is not None:
-                self.drift.observe(label - asked.served_log, at_s)
+                self.drift.observe(label - asked.served_log, at_s, whose)
             self.evidence.observe(bucket, label, asked.candidates())
         # Baselines learn from each job: there is no training that they could be waiting for.
         since_s = self.drift.since_s if self.has_model else None

@@ -33,6 +33,7 @@ from predictor.dataset import UNITS, Knowledge, replay
 from predictor.ladder import climb, finish, point_in_units, unit_of, weigh_declaration
 from predictor.mix import Mix
 from predictor.prequential import ROWS_MAX, BaselineScores
+from predictor.recurrence import errs_alike
 from predictor.revising import revise
 from predictor.rows import EndedRow, Submission, believable, ended_row, newest_by_submission, request_submission
 from predictor.served import BucketStatus, HeadState, ServedModel
@@ -179,7 +180,10 @@ class LivePredictor:
             self._scores[unit].observe(bucket, baselines, label)
             if unit is not asked.unit or not asked.said:
                 continue
-            switches += [(unit, switch) for switch in self._heads[unit].score(bucket, label, asked, row.ended_at_s)]
+            switched = self._heads[unit].score(
+                bucket, label, asked, row.ended_at_s, errs_alike(*row.submission.recurrence)
+            )
+            switches += [(unit, switch) for switch in switched]
             for served in self._all_served():
                 served.observe(unit, bucket, label, asked.raw)
         return switches

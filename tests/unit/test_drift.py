@@ -97,3 +97,55 @@ def test_a_slow_rise_is_measured_from_its_foot() -> None:
 def test_one_absurd_job_is_no_drift() -> None:
     monitor = DriftMonitor()
     assert _watched(monitor, [*_errors(600, 0.4, 1), 1e9, *_errors(600, 0.4, 2)]) == []
+
+
+def _bursts(jobs: int, seed: int, scale: float = 0.5) -> list[tuple[float, float, str]]:
+    """(log error, end, user): heavy tails (Student's t, 2 degrees of freedom), and forty runs at a time that err alike."""
+    rng = np.random.default_rng(seed)
+    found: list[tuple[float, float, str]] = []
+    at_s = 0.0
+    while len(found) < jobs:
+        shared, user = scale * rng.standard_t(2), f"user{int(rng.integers(20))}"
+        for _ in range(1 + int(rng.geometric(1 / 40))):
+            at_s += float(rng.exponential(60.0))
+            found.append((float(shared + 0.2 * scale * rng.normal()), at_s, user))
+    return found[:jobs]
+
+
+def _alarms(errors: list[tuple[float, float, str]], *, by_user: bool) -> list[int]:
+    """Positions at which the alarm was raised."""
+    monitor, raised = DriftMonitor(), []
+    for position, (error, at_s, user) in enumerate(errors):
+        before = monitor.alarm
+        monitor.observe(error, at_s, user if by_user else None)
+        if monitor.alarm and not before:
+            raised.append(position)
+    return raised
+
+
+def test_bursts_with_heavy_tails_are_no_drift() -> None:
+    """Nothing changes in 20 streams of 4,000 jobs: taken for independent, they raise the alarm several times each."""
+    streams = [_bursts(4_000, seed) for seed in range(20)]
+    assert sum(len(_alarms(stream, by_user=False)) for stream in streams) >= 20
+    assert sum(len(_alarms(stream, by_user=True)) for stream in streams) <= 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_real_change_is_found_through_the_bursts(seed: int) -> None:
+    """Errors four times as large from the 4,000th job on: some hundred bursts, a few thousand jobs, are enough to see it."""
+    later = [(4.0 * error, at_s + 1e6, user) for error, at_s, user in _bursts(6_000, seed + 50)]
+    raised = _alarms([*_bursts(4_000, seed), *later], by_user=True)
+    assert any(4_000 <= position < 9_000 for position in raised)
+
+
+def test_a_burst_counts_once_and_when_its_hour_is_over() -> None:
+    monitor = DriftMonitor()
+    for second in range(100):
+        monitor.observe(1.0, float(second), "ada")
+        monitor.observe(3.0, float(second), "bob")
+    assert monitor._window.width == 0
+    assert monitor.recent_mean > 1.0, "people see each error at once"
+    monitor.observe(0.5, 3_600.0, "ada")
+    assert (monitor._window.width, monitor._window.mean) == (2, 2.0)
+    monitor.observe(0.5, 3_601.0)
+    assert monitor._window.width == 3, "an error that is nobody's counts alone"

@@ -279,13 +279,13 @@ def test_a_correction_helps_where_the_programs_changed() -> None:
 
 
 def test_drift_in_the_order_in_which_jobs_ended() -> None:
-    quiet = [took(110.0, job_id=number, scored_at_s=float(number)) for number in range(600)]
-    wild = [took(900.0, job_id=number, scored_at_s=float(number)) for number in range(600, 900)]
+    quiet = [took(110.0, job_id=number, scored_at_s=3_600.0 * number) for number in range(600)]
+    wild = [took(900.0, job_id=number, scored_at_s=3_600.0 * number) for number in range(600, 900)]
     assert drift_curve(quiet).raised_at_s == []
     drift = drift_curve([*wild, *quiet])
-    assert list(drift.at_s) == [float(number) for number in range(900)]
+    assert list(drift.at_s) == [3_600.0 * number for number in range(900)]
     assert len(drift.raised_at_s) == 1
-    assert 600.0 < drift.raised_at_s[0] < 800.0
+    assert 600.0 < drift.raised_at_s[0] / 3_600.0 < 800.0
     assert not any(drift.alarm[:600])
 
 
