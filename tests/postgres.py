@@ -30,7 +30,7 @@ _MEMORY_BYTES_MIN = 2 * 1024**3
 _ADMIN = "postgres"
 _PREFIX = "sooner-pg-"
 _OPTIONS = {
-    # Nothing here outlives the machine, so nothing waits for its disk. Benchmarks turn this on again.
+    # Nothing here outlives the machine, so nothing waits for its disk.
     "fsync": "off",
     "synchronous_commit": "off",
     "full_page_writes": "off",
@@ -52,13 +52,16 @@ def _die_with_parent() -> None:
 
 
 class PostgresServer:
-    """A server in a folder of its own, reached through a socket there. It can be stopped and started again."""
+    """A server in a folder of its own, reached through a socket there. It can be stopped and started again.
 
-    def __init__(self, *, durable: bool = False) -> None:
+    One that is not ``durable`` forgets its last commits in a crash; ``on_disk`` is for whoever measures.
+    """
+
+    def __init__(self, *, durable: bool = False, on_disk: bool = False) -> None:
         self._options = {name: value for name, value in _OPTIONS.items() if not (durable and value == "off")}
         self._user = _other_user() if os.geteuid() == 0 else None
         # Not in pytest's folder: the other user could not get there, and a socket's path is short.
-        parent = Path(tempfile.gettempdir()) if durable else _memory()
+        parent = Path(tempfile.gettempdir()) if on_disk else _memory()
         for place in {parent, Path(tempfile.gettempdir())}:
             _forget_the_dead(place)
         self.folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))

@@ -66,7 +66,7 @@ def ended_jobs(database: Database, *, newest: int | None = None) -> Iterator[End
             order = (history.c.ended_at_s.desc(), history.c.id.desc())
             ran = select(history.c.id).where(history.c.service_s > 0.0).order_by(*order).limit(newest)
             wanted = wanted.where(history.c.id.in_(ran))
-        rows = connection.execution_options(yield_per=_ROWS_PER_STATEMENT).execute(wanted)
+        rows = connection.execute(wanted, execution_options={"yield_per": _ROWS_PER_STATEMENT})
         for row in rows.mappings():
             yield _label(row)
 
