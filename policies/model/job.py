@@ -42,7 +42,8 @@ class JobSpec:
     no communication model and its speed is learnt. ``checkpoint_period_s`` None = the program cannot checkpoint.
     Jobs in ``after`` must succeed first, those in ``after_any`` end, in whatever way; who is in both must succeed.
     ``min_run_s``: so long each attempt runs before it may be preempted for another job.
-    ``gpus_min`` / ``gpus_max`` are the elastic range for policies that resize (none given = rigid).
+    ``gpus_min`` / ``gpus_max`` are the elastic range for policies that resize (none given = rigid). Values of ``env`` whose
+    names are in ``secret_env`` are shown to nobody; ``env`` is left out where a spec is printed.
     """
 
     name: str
@@ -50,7 +51,7 @@ class JobSpec:
     gpus: int
     project: str = ""
     command: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
     working_dir: str | None = None
     stage_graph: StageGraph | None = None
     parallelism: ParallelismConfig | None = None
@@ -73,6 +74,7 @@ class JobSpec:
     preemption: PreemptionSignal | None = None
     launch: Launch = Launch.SERVER
     array: ArrayPlace | None = None
+    secret_env: tuple[str, ...] = ()
 
     @property
     def needs(self) -> tuple[JobId, ...]:

@@ -117,6 +117,7 @@ def _parse_job(body: JobBody, settings: Settings, cluster: Cluster, faults: Faul
         project=body.project or "",
         command=tuple(body.command),
         env=dict(body.env),
+        secret_env=tuple(dict.fromkeys(body.secret_env)),
         working_dir=body.working_dir,
         stage_graph=shape.stage_graph,
         parallelism=shape.parallelism,
@@ -159,6 +160,9 @@ def _check_command(body: JobBody, faults: Faults) -> None:
     for name in body.env:
         if name.startswith(RESERVED_ENV_PREFIX) or name in LAUNCHER_ENV:
             faults.add("Sooner itself sets this variable", "env", name)
+    for position, name in enumerate(body.secret_env):
+        if name not in body.env:
+            faults.add("There is no such name in 'env'", "secret_env", position)
 
 
 def _check_range(body: JobBody, gpus: int, faults: Faults) -> None:

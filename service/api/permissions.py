@@ -63,6 +63,7 @@ PERMISSIONS: Final[Mapping[tuple[str, str], Rule]] = {
     ("POST", "/v1/plans"): _SUBMIT,
     ("GET", "/v1/jobs"): _LIST,
     ("GET", "/v1/jobs/{job_id}"): _JOB,
+    ("GET", "/v1/jobs/{job_id}/spec"): _JOB,
     ("GET", "/v1/jobs/{job_id}/explanation"): _JOB,
     ("GET", "/v1/jobs/{job_id}/attempts"): _JOB,
     ("GET", "/v1/jobs/{job_id}/events"): _JOB,

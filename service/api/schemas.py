@@ -183,6 +183,9 @@ class JobBody(Body):
         description="Executed directly, without a shell."
     )
     env: Annotated[dict[EnvName, Argument], Field(max_length=ENV_MAX)] = Field(default_factory=dict)
+    secret_env: Annotated[list[EnvName], Field(max_length=ENV_MAX)] = Field(
+        default_factory=list, description="Names in 'env' whose values are never shown again, to anybody."
+    )
     working_dir: Annotated[str, Field(max_length=4096, pattern=r"^/[^\x00]*$")] | None = Field(
         default=None, description="An absolute path on the server."
     )

@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import os
 import shlex
 import sys
 import time
@@ -48,6 +49,12 @@ def submit_command(
     project: Annotated[str | None, typer.Option("--project")] = None,
     user: Annotated[str | None, typer.Option("--user", help="Left out: the login name.")] = None,
     env: Annotated[list[str] | None, typer.Option("--env", "-e", metavar="NAME=VALUE", help="Repeatable.")] = None,
+    secret_env: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--secret-env", metavar="NAME", help="Pass this variable of yours on, and never show it. Repeatable."
+        ),
+    ] = None,
     working_dir: Annotated[Path | None, typer.Option("--working-dir", help="Left out for a command: here.")] = None,
     gpu_type: Annotated[str | None, typer.Option("--gpu-type")] = None,
     iterations: Annotated[
@@ -108,7 +115,8 @@ def submit_command(
         "max_retries": max_retries,
         "launch": launch,
         "working_dir": str(working_dir.absolute()) if working_dir is not None else None,
-        "env": _pairs("--env", env),
+        "env": _pairs("--env", env) if not secret_env else {**(_pairs("--env", env) or {}), **_own(secret_env)},
+        "secret_env": secret_env,
         "labels": _pairs("--label", label),
         "preemption": _preemption(signal, grace_s),
         "array": _array(array),
@@ -229,9 +237,19 @@ def _complete(body: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any
     for key in ("env", "labels"):
         if isinstance(body.get(key), dict) and key in options:
             merged[key] = {**body[key], **options[key]}
+    if isinstance(body.get("secret_env"), list) and "secret_env" in options:
+        merged["secret_env"] = [*body["secret_env"], *options["secret_env"]]
     if merged.get("user") is None:
         merged["user"] = _login()
     return merged
+
+
+def _own(names: Sequence[str]) -> dict[str, str]:
+    """Variables of this process, so that no value stands on a command line, where others can read it."""
+    for name in names:
+        if name not in os.environ:
+            fail(f"--secret-env: there is no variable {name!r} here")
+    return {name: os.environ[name] for name in names}
 
 
 def _login() -> str | None:

@@ -12,6 +12,7 @@ from sqlalchemy import Column, Connection, Row, Select, func, select, tuple_
 
 from policies.lifecycle import ATTEMPT_OPEN, TERMINAL, AttemptState, JobState
 from policies.model.ids import AttemptId, JobId
+from policies.model.job import JobSpec
 from policies.model.placement import Placement
 from service.access import LOCAL, NO_PROJECT, Identity
 from service.db.access import seen
@@ -248,6 +249,12 @@ def element_states(connection: Connection, array_id: int) -> Mapping[JobState, i
     """How many elements of an array are in each state, of those that occur; empty where there is no such array."""
     counted = select(_JOBS.c.state, func.count()).where(_JOBS.c.array_id == array_id).group_by(_JOBS.c.state)
     return {JobState(state): number for state, number in connection.execute(counted)}
+
+
+def spec(connection: Connection, job_id: int) -> JobSpec | None:
+    """What was asked for, or None where there is no such job."""
+    document = connection.execute(select(_JOBS.c.spec).where(_JOBS.c.id == job_id)).scalar_one_or_none()
+    return None if document is None else decode(JobSpec, document)
 
 
 def taken_in(connection: Connection, job_ids: Collection[int]) -> bool:

@@ -224,7 +224,8 @@ def _engine(url: URL) -> Engine:
     dumps = partial(json.dumps, allow_nan=False, separators=(",", ":"))
     dialect = dialect_of(url)
     try:
-        engine = create_engine(url, json_serializer=dumps, **dialect.engine_options())
+        # An error that is logged must not bring along what somebody submitted: environments hold secrets.
+        engine = create_engine(url, json_serializer=dumps, hide_parameters=True, **dialect.engine_options())
     except (NoSuchModuleError, ImportError) as error:
         hint = "; install sooner[postgres]" if url.drivername == _DRIVER else ""
         raise DatabaseUrlError(f"no driver for the database URL {_shown(url)}: {_first_line(error)}{hint}") from error

@@ -11,6 +11,7 @@ from service.access import Role
 from service.api_key import KEY_PREFIX, key_id
 from service.cli.key import life_s
 from service.cli.main import app
+from service.db import reads
 from service.db.access import stored_key
 from service.db.session import open_database
 from tests.unit.cli_world import RUNNER, CliWorld, cli_world
@@ -131,3 +132,17 @@ def test_keys_that_cannot_be_are_one_line(
 
 def test_lives_are_written_as_people_say_them() -> None:
     assert [life_s(text) for text in ("90d", "12h", "30m", "3600s")] == [7_776_000.0, 43_200.0, 1_800.0, 3_600.0]
+
+
+def test_a_secret_is_taken_from_the_environment_and_not_shown(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_c0ffee")
+    made = cli.run("job", "submit", "--name", "a", "--env", "LR=1", "--secret-env", "HF_TOKEN", "--", "python", "a.py")
+    assert made.exit_code == 0, made.output
+    assert "hf_c0ffee" not in made.output
+    with cli.world.database.reading() as session:
+        spec = reads.spec(session.connection(), 1)
+    assert spec is not None
+    assert (spec.env, spec.secret_env) == ({"LR": "1", "HF_TOKEN": "hf_c0ffee"}, ("HF_TOKEN",))
+    monkeypatch.delenv("HF_TOKEN")
+    missing = cli.run("job", "submit", "--name", "a", "--secret-env", "HF_TOKEN", "--", "python", "a.py")
+    assert (missing.exit_code, "HF_TOKEN" in missing.output) == (2, True)

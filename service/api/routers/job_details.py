@@ -21,8 +21,9 @@ from service.api.explanation_documents import ExplanationDocument, explanation_d
 from service.api.paging import Page, Paging
 from service.api.prediction_documents import SIMILAR_MAX, PredictionDetailsDocument, prediction_details
 from service.api.problems import Problem, ProblemType
-from service.api.routers.common import JobPath, job_or_404, problems, require_job, router
+from service.api.routers.common import JobPath, job_or_404, no_such_job, problems, require_job, router
 from service.api.schemas import ID_MAX
+from service.api.spec_documents import SpecDocument, spec_document
 from service.db import reads
 from service.db.similar import similar_jobs, stored_prediction
 
@@ -44,6 +45,16 @@ def explanation(dependencies: Deps, job_id: JobPath) -> ExplanationDocument:
         summary = job_or_404(session.connection(), job_id)
     job = JobId(job_id)
     return explanation_document(summary.job, dependencies.explain(job), dependencies.shadow_opinion(job))
+
+
+@routes.get("/jobs/{job_id}/spec", responses=problems(404), summary="A job as it was submitted")
+def spec(caller: Caller, dependencies: Deps, job_id: JobPath) -> SpecDocument:
+    """Without its graph. Secret values of its environment are shown to nobody, others to its user and admins."""
+    with dependencies.database.reading() as session:
+        found = reads.spec(session.connection(), job_id)
+    if found is None:
+        raise no_such_job(job_id)
+    return spec_document(job_id, found, caller)
 
 
 @routes.get("/jobs/{job_id}/attempts", responses=problems(404), summary="A job's attempts")
