@@ -19,7 +19,6 @@ from service.api.deps import LoopStatus
 from service.db.commit import FencedOff
 from service.db.history import ended_jobs
 from service.db.lead import Lead
-from service.db.newest import newest_cycle_at_s
 from service.db.progress import ProgressPoint, record_progress
 from service.db.said import first_said
 from service.db.session import Database
@@ -127,7 +126,6 @@ class Leading:
 
     def _build(self, fencing_token: int) -> None:
         settings, database, now_s = self._settings, self._database, self._clock.now_s
-        self._clock.at_least(newest_cycle_at_s(database))
         self.recorder = make_recorder(settings)
         shadow = make_shadow(settings, self.recorder, Limited())
         watching = [self.recorder] if shadow is None else [self.recorder, shadow]
@@ -136,6 +134,7 @@ class Leading:
         self.engine = self._engine(watching, executor, fencing_token)
         self.trainer = Trainer(database, settings, self.predictor, now_s, self._ground.cluster)
         self.trainer.recover()
+        self._clock.at_least(self.engine.world.now_s)
         self._warm()
         self._stack.callback(self.trainer.close)
         self._scheduler = SteadyScheduler()

@@ -5,17 +5,20 @@ has not passed; one set back would make finished pauses start again. So time is 
 nobody sets, and follows the machine's clock slowly: a second is at most :data:`SLEW` longer or shorter than a second.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 
 from service.executors.processes import boot_time_s
 
+logger = logging.getLogger(__name__)
+
 SLEW = 0.05
 """How much faster or slower than real time it may run to catch up: an hour of difference is made good within a day."""
 
-TRUSTED_AHEAD_S = 86_400.0
-"""A stored time that is further ahead than this was told by a clock that was wrong: it is not waited for."""
+WORTH_A_WORD_S = 1.0
+"""Clocks of several machines differ by less."""
 
 
 class SteadyClock:
@@ -42,5 +45,7 @@ class SteadyClock:
     def at_least(self, stored_s: float) -> None:
         """Do not run behind what was written down before: the machine's clock may have been set back while nobody served."""
         with self._lock:
-            if self._now_s < stored_s <= self._now_s + TRUSTED_AHEAD_S:
-                self._now_s = stored_s
+            ahead_s = stored_s - self._now_s
+            self._now_s = max(self._now_s, stored_s)
+        if ahead_s > WORTH_A_WORD_S:
+            logger.warning("this machine's clock is %.0f s behind what is stored; time goes on from there", ahead_s)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from math import inf
 from typing import TypeVar
 
 from sqlalchemy import Connection, insert, select, update
@@ -209,14 +210,17 @@ def _load(connection: Connection) -> StoredWorld:
     )
     unfinished = select(jobs).where(jobs.c.state.in_(_UNFINISHED), jobs.c.id.not_in(unseen)).order_by(jobs.c.id)
     known = select(servers.c.drained, servers.c.down).order_by(servers.c.position)
-    newest = connection.execute(select(cycles.c.number).order_by(cycles.c.number.desc()).limit(1)).scalar()
+    newest = connection.execute(
+        select(cycles.c.number, cycles.c.at_s).order_by(cycles.c.number.desc()).limit(1)
+    ).first()
     dump = select(cycles.c.dump).where(cycles.c.dump.is_not(None)).order_by(cycles.c.number.desc()).limit(1)
     return StoredWorld(
         jobs=[job_record(row, attempt_of.get(row["id"])) for row in connection.execute(unfinished).mappings()],
         servers=[ServerRecord(drained, down) for drained, down in connection.execute(known)],
-        cycle=newest or 0,
+        cycle=newest.number if newest is not None else 0,
         policy_dump=connection.execute(dump).scalar(),
         limits=limits_of_engine(connection),
+        at_s=newest.at_s if newest is not None else -inf,
     )
 
 

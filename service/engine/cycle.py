@@ -119,7 +119,7 @@ class Cycle:
         attempt.ended_at_s = self.now_s
         attempt.reason = reason
         attempt.exit_code = exit_code
-        held_s = self.now_s - attempt.opened_at_s
+        held_s = max(0.0, self.now_s - attempt.opened_at_s)
         counted_s = max(0.0, job.service_s - attempt.resume_service_s)
         job.held_gpu_s += job.spec.gpus * held_s
         job.wasted_gpu_s += job.spec.gpus * max(0.0, held_s - counted_s)

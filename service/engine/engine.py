@@ -14,6 +14,7 @@ import heapq
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Generic, TypeVar
 
 from policies.base import Policy, PolicyState
@@ -100,6 +101,7 @@ class Engine(Generic[State]):
         self._costs = costs or Costs()
         self._timers: list[tuple[float, JobId]] = []
         self._feedback: list[Change] = []
+        self._now_s = -inf
         self._wake_at_s: float | None = None
         self._backlog = False
         self._adrift = False
@@ -120,7 +122,7 @@ class Engine(Generic[State]):
         stored = self._ports.store.load()
         reached(CrashPoint.LOADED)
         self._world = world_of(stored, self._cluster, self._costs)
-        self._world.now_s = self._ports.clock.now_s()
+        self._now_s = self._world.now_s = max(self._now_s, stored.at_s, self._ports.clock.now_s())
         self._number = stored.cycle
         self._timers = []
         self._feedback = []
@@ -147,8 +149,8 @@ class Engine(Generic[State]):
             raise
 
     def _pass(self) -> CycleOutcome:
-        now_s = self._ports.clock.now_s()
-        self._world.now_s = now_s
+        # Whatever the clock says: time that went back would undo what the policies count by it.
+        now_s = self._now_s = self._world.now_s = max(self._now_s, self._ports.clock.now_s())
         cycle = Cycle(self._number + 1, now_s, self._world, self.settings, self._set_timer)
         cycle.changes = self._feedback
         self._feedback = []

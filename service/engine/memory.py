@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
+from math import inf
 
 from policies.model.ids import JobId
 from service.engine.events import Fact, FactKind, limit_after
@@ -27,6 +28,7 @@ class MemoryStore:
         self._servers = [ServerRecord() for _ in range(servers)]
         self._limits: dict[Owner, OwnerLimit] = {}
         self._cycle = 0
+        self._at_s = -inf
         self._dump: dict[str, object] | None = None
 
     def submit(self, job: JobRecord) -> Fact:
@@ -57,7 +59,7 @@ class MemoryStore:
         jobs = [job.copy() for job in self._committed.values() if not job.finished and not self._unseen(job.id)]
         servers = [ServerRecord(record.drained, record.down) for record in self._servers]
         limits = {owner: limit for owner, limit in self._limits.items() if limit.limits}
-        return StoredWorld(jobs, servers, self._cycle, self._dump, limits)
+        return StoredWorld(jobs, servers, self._cycle, self._dump, limits, self._at_s)
 
     def _unseen(self, job_id: JobId) -> bool:
         return any(fact.kind is FactKind.SUBMITTED and fact.job == job_id for fact in self._facts.values())
@@ -97,6 +99,7 @@ class MemoryStore:
 
     def _keep(self, batch: CycleBatch, dropped: frozenset[JobId]) -> None:
         self._cycle = batch.cycle
+        self._at_s = batch.at_s
         if batch.dump is not None:
             self._dump = batch.dump
         for job_id, write in batch.writes.items():

@@ -1,6 +1,7 @@
 """The engine's own records: slotted and mutable, written by ``service.engine`` alone and lent to policies read-only."""
 
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from policies.lifecycle import ATTEMPT_OPEN, HOLDS_GPUS, TERMINAL, AttemptState, JobState
 from policies.model.estimate import Estimate, Unit
@@ -198,10 +199,14 @@ class ServerRecord:
 
 @dataclass(slots=True)
 class StoredWorld:
-    """Everything that a store hands back at start: unfinished jobs, servers, limits, and where the loop stood."""
+    """Everything that a store hands back at start: unfinished jobs, servers, limits, and where the loop stood.
+
+    ``at_s``: the newest time that was committed; the engine's time never runs back behind it.
+    """
 
     jobs: list[JobRecord] = field(default_factory=list)
     servers: list[ServerRecord] = field(default_factory=list)
     cycle: int = 0
     policy_dump: dict[str, object] | None = None
     limits: dict[Owner, OwnerLimit] = field(default_factory=dict)
+    at_s: float = -inf

@@ -1,5 +1,7 @@
 """How an executor's report changes the world. Doubled, late and foreign reports change nothing, or fence a zombie."""
 
+from dataclasses import replace
+
 from policies.lifecycle import AttemptState, Cause, JobState
 from policies.model.decision import ChangeKind
 from policies.model.estimate import Unit
@@ -38,6 +40,7 @@ def apply_report(cycle: Cycle, report: Report) -> None:
             fence(cycle, report.attempt)
         return
     cycle.handled.append((job.id, report))
+    report = _in_time(report, job.attempt.opened_at_s, cycle.now_s)
     if report.kind is ReportKind.STARTED:
         _started(cycle, job, report)
     elif report.kind is ReportKind.PROGRESS:
@@ -46,6 +49,12 @@ def apply_report(cycle: Cycle, report: Report) -> None:
         _exited_zero(cycle, job, report)
     else:
         _ended_otherwise(cycle, job, report)
+
+
+def _in_time(report: Report, opened_at_s: float, now_s: float) -> Report:
+    """What a machine whose clock is wrong says, at the nearest instant at which it can have happened."""
+    at_s = min(max(report.at_s, opened_at_s), now_s)
+    return report if at_s == report.at_s else replace(report, at_s=at_s)
 
 
 def fence(cycle: Cycle, attempt: AttemptId) -> None:

@@ -1,12 +1,16 @@
 """Reports that come twice, days late, out of order, or from a server that was given up: none of them costs a job anything."""
 
+from dataclasses import replace
+
 import pytest
 
 from policies.lifecycle import JobState
+from policies.model.estimate import Unit
 from policies.model.ids import ServerIndex
 from service.engine.commands import Launch
 from service.engine.events import Report, ReportKind
 from tests.scenarios.dsl import Story, cluster, policy
+from tests.simulation.trouble import HOUR_S, JumpyClock
 
 DAY_S = 86_400.0
 
@@ -61,3 +65,29 @@ def test_a_server_lost_for_ten_minutes_comes_back_with_its_process_alive() -> No
     story.says(Report(ReportKind.SERVER_UP, 700.0, server=ServerIndex(home.servers[0]))).until(1000)
     assert story.state("a") is JobState.SUCCEEDED
     assert story.record("a").attempts == 1
+
+
+@pytest.mark.parametrize("wrong_s", [-3600.0, 3600.0])
+def test_a_machine_whose_clock_is_wrong_by_an_hour_costs_nobody_walltime(wrong_s: float) -> None:
+    """Its start an hour ago would have used the walltime up; its start in an hour would let the job run an hour longer."""
+    story = cluster("1x4", policy("fifo")).job("a", gpus=4, runs_s=100.0, walltime_s=200.0)
+    said = story.wire.inner._report
+    story.wire.inner._report = lambda report: said(replace(report, at_s=report.at_s + wrong_s))  # type: ignore[method-assign]
+    story.until(50)
+    assert story.engine.world.jobs[story.ids["a"]].done(Unit.SERVICE_S, 50.0) == 50.0
+    story.until(101)
+    assert story.state("a") is JobState.SUCCEEDED
+    assert story.record("a").held_gpu_s == 400.0
+
+
+def test_a_clock_that_is_set_back_makes_no_time_negative() -> None:
+    story = one()
+    story.service_clock = jumpy = JumpyClock(story.clock)
+    jumpy.offset_s = HOUR_S
+    story.engine = story._engine()
+    story.until(50)
+    jumpy.offset_s = 0.0
+    story.until(101)
+    record = story.record("a")
+    assert record.state is JobState.SUCCEEDED
+    assert record.held_gpu_s >= 0.0 and record.service_s >= 0.0 and record.wasted_gpu_s >= 0.0
