@@ -121,6 +121,9 @@ class Service:
                 log_config=None,
                 access_log=False,
                 timeout_graceful_shutdown=5,
+                # Else the header of whoever calls from this machine would count, and the log of changes name another.
+                proxy_headers=bool(settings.trusted_proxies),
+                forwarded_allow_ips=list(settings.trusted_proxies),
             )
         )
 

@@ -151,7 +151,7 @@ def identity_document(caller: Identity) -> IdentityDocument:
 
 
 def audit_document(row: Row[Any]) -> AuditDocument:
-    """A row of ``audit_log``."""
+    """A line of the log of changes."""
     return AuditDocument(
         id=row.id,
         at=instant(row.at_s),

@@ -1,4 +1,4 @@
-"""Forgetting what has had its time: old cycles, consumed requests, expired keys, crowded curves, old forecasts,
+"""Forgetting what has had its time: old cycles, consumed requests, expired keys, crowded curves, old forecasts and changes,
 files of ended jobs.
 
 Jobs, their stories, predictions, labels and models stay. Each step deletes a bounded number of rows in a transaction, so a
@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Table, delete, func, select, update
 
 from policies.model.ids import JobId
+from service.db.access_tables import AuditRow
 from service.db.forecast_tables import ForecastRow
 from service.db.progress import thin_progress
 from service.db.rows import chunks
@@ -33,6 +34,7 @@ class Pruned:
     idempotency_keys: int
     progress: int
     forecasts: int
+    changes: int
     jobs_with_files: int
 
 
@@ -44,6 +46,7 @@ def prune(database: Database, settings: Settings, now_s: float, delete_files: De
         idempotency_keys=_prune_keys(database, settings, now_s),
         progress=_prune_progress(database, settings, now_s),
         forecasts=_prune_forecasts(database, settings, now_s),
+        changes=_prune_changes(database, settings, now_s),
         jobs_with_files=0 if delete_files is None else _prune_files(database, settings, now_s, delete_files),
     )
 
@@ -103,6 +106,12 @@ def _prune_forecasts(database: Database, settings: Settings, now_s: float) -> in
     forecasts = table(ForecastRow)
     old = forecasts.c.scored_at_s.is_not(None) & (forecasts.c.made_at_s < now_s - settings.forecasts_kept_s)
     return _delete(database, settings, forecasts, forecasts.c.id, old)
+
+
+def _prune_changes(database: Database, settings: Settings, now_s: float) -> int:
+    """The only place that deletes lines of the log of changes, and by their age alone."""
+    log = table(AuditRow)
+    return _delete(database, settings, log, log.c.id, log.c.at_s < now_s - settings.audit_kept_s)
 
 
 def _prune_files(database: Database, settings: Settings, now_s: float, delete_files: DeleteFiles) -> int:
