@@ -10,6 +10,7 @@ buy nothing more and would abort cycles that are in nobody's way.
 
 import sqlite3
 import zlib
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from sqlalchemy import Connection, Engine, TextClause, event, text
@@ -120,6 +121,8 @@ class PostgresDialect:
 SERVERS_TURN = "servers"
 """The turn of those who add servers: a name is there once, and positions follow each other."""
 
+_FAULTS_MAX = 100
+
 _LOCKS = 0x536F6F6E << 32
 """Our range of advisory locks ("Soon"), apart from those of other programs in the same database."""
 
@@ -200,3 +203,73 @@ def _postgres_begin(connection: Connection) -> None:
 
 def _milliseconds(duration_s: float) -> str:
     return f"{int(duration_s * 1000)}ms"
+
+
+# What backing up, restoring and checking need.
+
+
+def last_ids(connection: Connection, names: Collection[str]) -> dict[str, int]:
+    """The newest number that was given out in each of these tables, whether its row is still there or not."""
+    if connection.dialect.name == "sqlite":
+        found = connection.execute(text("SELECT name, seq FROM sqlite_sequence"))
+        return {name: number for name, number in found if name in names}
+    sequences = _sequences(connection)
+    last = text("SELECT pg_sequence_last_value(CAST(CAST(:sequence AS text) AS regclass))")
+    return {
+        name: int(connection.execute(last, {"sequence": sequences[name]}).scalar() or 0)
+        for name in sequences.keys() & names
+    }
+
+
+def set_last_ids(connection: Connection, ids: Mapping[str, int]) -> None:
+    """Let each of these tables that numbers its rows go on after its number."""
+    if connection.dialect.name == "sqlite":
+        for name, number in ids.items():
+            values = {"name": name, "number": number}
+            connection.execute(text("DELETE FROM sqlite_sequence WHERE name = :name"), {"name": name})
+            connection.execute(text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :number)"), values)
+        return
+    sequences = _sequences(connection)
+    move = text("SELECT setval(CAST(CAST(:sequence AS text) AS regclass), :number)")
+    for name in sequences.keys() & ids.keys():
+        if ids[name] > 0:
+            connection.execute(move, {"sequence": sequences[name], "number": ids[name]})
+
+
+def _sequences(connection: Connection) -> dict[str, str]:
+    """The sequence that numbers each table's rows."""
+    owned = text(
+        "SELECT t.relname AS name, s.oid::regclass::text AS sequence FROM pg_class s"
+        " JOIN pg_depend d ON d.objid = s.oid AND d.deptype IN ('a', 'i')"
+        " JOIN pg_class t ON t.oid = d.refobjid"
+        " WHERE s.relkind = 'S' AND t.relnamespace = current_schema()::regnamespace"
+    )
+    return {row.name: row.sequence for row in connection.execute(owned)}
+
+
+def drop_everything(connection: Connection, names: Sequence[str]) -> None:
+    """Remove these tables (those that refer to others first) and what belongs to them."""
+    for name in names:
+        cascade = "" if connection.dialect.name == "sqlite" else " CASCADE"
+        connection.execute(text(f'DROP TABLE IF EXISTS "{name}"{cascade}'))
+    if connection.dialect.name == "postgresql":
+        # The migrations make functions for triggers; nothing but theirs is here, or this would not be our database.
+        functions = text(
+            "SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = current_schema()::regnamespace"
+            " AND p.prokind = 'f' AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = p.oid AND d.deptype = 'e')"
+        )
+        for function in list(connection.execute(functions).scalars()):
+            connection.execute(text(f"DROP FUNCTION {function}"))
+
+
+def damage(connection: Connection) -> list[str]:
+    """What the database itself finds wrong with its pages and references; one line each.
+
+    PostgreSQL checks references at every commit and pages as it reads them, so there is nothing to ask it.
+    """
+    if connection.dialect.name != "sqlite":
+        return []
+    pages = connection.execute(text(f"PRAGMA integrity_check({_FAULTS_MAX})")).scalars()
+    faults = [f"the file is damaged: {line}" for line in pages if line != "ok"]
+    references = connection.execute(text("PRAGMA foreign_key_check"))
+    return faults + [f"row {row[1]} of {row[0]} refers to a row of {row[2]} that is not there" for row in references]

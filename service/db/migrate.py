@@ -23,7 +23,10 @@ UPGRADE_COMMAND = "sooner db upgrade"
 WAIT_S = 600.0
 """How long an upgrade waits for another one: a large table takes minutes to rewrite."""
 
-_VERSION_TABLE = "alembic_version"
+TURN = "migrations"
+"""The turn of those who change the schema."""
+
+VERSION_TABLE = "alembic_version"
 _REVISION = re.compile(r"\d{4}")
 
 
@@ -86,17 +89,16 @@ def state_of(connection: Connection) -> SchemaState:
     """Where the database behind a connection stands."""
     tables = set(inspect(connection).get_table_names())
     scripts = ScriptDirectory.from_config(_config())
-    revisions = MigrationContext.configure(connection).get_current_heads() if _VERSION_TABLE in tables else ()
+    found = MigrationContext.configure(connection).get_current_heads() if VERSION_TABLE in tables else ()
     ours = METADATA.tables.keys() & tables
-    if not revisions:
+    if not found:
         # Tables of ours without a revision are a half-made copy: not something to build on either.
-        return SchemaState.FOREIGN if tables - {_VERSION_TABLE} else SchemaState.EMPTY
-    if set(revisions) == set(scripts.get_heads()):
+        return SchemaState.FOREIGN if tables - {VERSION_TABLE} else SchemaState.EMPTY
+    if set(found) == set(scripts.get_heads()):
         return SchemaState.CURRENT
-    known = {script.revision for script in scripts.walk_revisions()}
-    if set(revisions) <= known:
+    if set(found) <= revisions():
         return SchemaState.OLDER
-    return SchemaState.NEWER if ours and all(map(_REVISION.fullmatch, revisions)) else SchemaState.FOREIGN
+    return SchemaState.NEWER if ours and all(map(_REVISION.fullmatch, found)) else SchemaState.FOREIGN
 
 
 def upgrade(url: str) -> SchemaState:
@@ -115,15 +117,30 @@ def upgrade(url: str) -> SchemaState:
 def _upgrade(database: Database) -> SchemaState:
     with database.writing(WAIT_S) as session:
         connection = session.connection()
-        take_turns(connection, "migrations")
+        take_turns(connection, TURN)
         before = state_of(connection)
         if before in (SchemaState.NEWER, SchemaState.FOREIGN):
             raise SchemaError(before.sentence)
         if before is not SchemaState.CURRENT:
-            config = _config()
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+            upgrade_to(connection, "head")
         return before
+
+
+def upgrade_to(connection: Connection, revision: str) -> None:
+    """Run the migrations up to a revision, in the transaction of the connection."""
+    config = _config()
+    config.attributes["connection"] = connection
+    command.upgrade(config, revision)
+
+
+def revision_of(connection: Connection) -> str:
+    """The revision of a database that has one."""
+    return str(MigrationContext.configure(connection).get_current_revision())
+
+
+def revisions() -> frozenset[str]:
+    """Every revision that this program knows."""
+    return frozenset(script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions())
 
 
 def scripts_folder() -> Path:

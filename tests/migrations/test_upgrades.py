@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
@@ -43,9 +42,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def _upgrade_to(url: str, revision: str) -> None:
     database = open_database(url)
     with database.writing() as session:
-        config = migrate._config()
-        config.attributes["connection"] = session.connection()
-        command.upgrade(config, revision)
+        migrate.upgrade_to(session.connection(), revision)
     database.close()
 
 

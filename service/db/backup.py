@@ -1,0 +1,138 @@
+"""A backup: every table as lines of JSON in one zip file, with the schema's revision and a digest of each.
+
+One format for both kinds of database, made of what they have in common, so a backup of one can be restored into the other and
+no other program is needed for either. It is read from one snapshot while the service runs on, and works for older schemas too:
+a backup is what is made before an upgrade. The file holds all that the database holds: jobs with their environment, hashes of
+API keys. It is readable by its owner alone.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, MetaData, Table
+
+from service.db.dialects import last_ids
+from service.db.migrate import SchemaError, SchemaState, revision_of, state_of
+from service.db.session import open_database
+
+BACKUP_SCHEMA = "sooner.backup/1"
+MANIFEST = "manifest.json"
+
+_ROWS_PER_FETCH = 1000
+_VERSION_TABLE = "alembic_version"
+
+
+class BackupError(RuntimeError):
+    """The backup cannot be written, read or restored; one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class TablePart:
+    """One table of a backup: its columns in the order of each line's values, how many lines, and their digest."""
+
+    columns: tuple[str, ...]
+    rows: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a backup holds. ``last_ids``: the newest number given out in each table; ``made_at_s`` since the Unix epoch."""
+
+    revision: str
+    made_at_s: float
+    last_ids: dict[str, int]
+    tables: dict[str, TablePart]
+
+    def document(self) -> dict[str, Any]:
+        """The JSON document."""
+        return {"schema": BACKUP_SCHEMA, **asdict(self)}
+
+
+def member(table: str) -> str:
+    """The name of a table's lines inside the zip file."""
+    return f"tables/{table}.ndjson"
+
+
+def reflected(connection: Connection) -> MetaData:
+    """The tables as they are, whatever the revision, with the types that documents need."""
+    found = MetaData()
+    found.reflect(connection)
+    found.remove(found.tables[_VERSION_TABLE])
+    for table in found.tables.values():
+        for column in table.c:
+            if isinstance(column.type, sa.JSON):
+                # As where the tables are declared: Python's None is SQL's NULL.
+                column.type = sa.JSON(none_as_null=True)
+    return found
+
+
+def back_up(url: str, file: Path) -> Manifest:
+    """Write the database of a URL into a new file: whole, or not at all. The service may go on running.
+
+    Raises :class:`BackupError`, SchemaError for what is not a database of ours, DatabaseUrlError and OperationalError.
+    """
+    if file.exists():
+        raise BackupError(f"{file} exists; name another file")
+    database = open_database(url)
+    try:
+        with database.reading() as session:
+            connection = session.connection()
+            where = state_of(connection)
+            if where not in (SchemaState.CURRENT, SchemaState.OLDER):
+                raise SchemaError(where.sentence)
+            return _write(connection, file)
+    finally:
+        database.close()
+
+
+def _write(connection: Connection, file: Path) -> Manifest:
+    draft = ""
+    try:
+        # Made for its owner alone, and on the disk before it gets its name.
+        descriptor, draft = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
+        with os.fdopen(descriptor, "wb") as stream:
+            with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+                manifest = _fill(connection, archive)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.link(draft, file)
+        return manifest
+    except OSError as error:
+        raise BackupError(f"cannot write {file}: {error.strerror or error}") from error
+    finally:
+        if draft:
+            Path(draft).unlink(missing_ok=True)
+
+
+def _fill(connection: Connection, archive: zipfile.ZipFile) -> Manifest:
+    tables = reflected(connection).sorted_tables
+    parts = {table.name: _write_table(connection, table, archive) for table in tables}
+    manifest = Manifest(revision_of(connection), time.time(), last_ids(connection, parts), parts)
+    archive.writestr(MANIFEST, json.dumps(manifest.document(), indent=2))
+    return manifest
+
+
+def _write_table(connection: Connection, table: Table, archive: zipfile.ZipFile) -> TablePart:
+    digest, rows = hashlib.sha256(), 0
+    with archive.open(member(table.name), "w", force_zip64=True) as stream:
+        for line in _lines(connection, table):
+            stream.write(line)
+            digest.update(line)
+            rows += 1
+    return TablePart(tuple(table.c.keys()), rows, digest.hexdigest())
+
+
+def _lines(connection: Connection, table: Table) -> Iterator[bytes]:
+    statement = sa.select(table).order_by(*table.primary_key)
+    for row in connection.execute(statement, execution_options={"yield_per": _ROWS_PER_FETCH}):
+        yield json.dumps(list(row), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
