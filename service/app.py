@@ -25,6 +25,7 @@ from service.db.servers import ServerInUse, enroll, stored_cluster
 from service.db.session import DatabaseUrlError
 from service.db.store import LEADER_LEASE
 from service.engine.ports import Executor
+from service.executors.bounded import BoundedExecutor
 from service.executors.fake import FakeExecutor
 from service.executors.gpus import GpuInfo, detect, local_cluster
 from service.executors.local import LocalExecutor
@@ -95,7 +96,7 @@ class Service:
         self.token = load_or_create(settings.data_dir)
         self.socket = stack.enter_context(listen(settings.host, settings.port))
         self.local: LocalExecutor | None = None
-        self.executor = self._executor(stack, gpus)
+        self.executor = BoundedExecutor(self._executor(stack, gpus), settings.executor_timeout_s)
         self.lead = Lead(self.database, LEADER_LEASE, self.host.id, settings.leader_lease_s)
         renew_leases = self.local.renew_leases if self.local is not None else lambda: None
         agent = Agent(

@@ -18,6 +18,8 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
+from service.engine.ports import Busy
+
 logger = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
@@ -251,8 +253,14 @@ def _on_database(request: Request, error: Exception) -> JSONResponse:
     return response(ProblemType.UNAVAILABLE, request.url.path, headers={"Retry-After": "1"})
 
 
+def _on_busy(request: Request, error: Exception) -> JSONResponse:
+    logger.error("%s", error)
+    return response(ProblemType.UNAVAILABLE, request.url.path, headers={"Retry-After": "1"})
+
+
 def install(app: FastAPI) -> None:
     """Let every error of the application leave as a problem."""
     app.add_exception_handler(RequestValidationError, _on_validation)
     app.add_exception_handler(StarletteHTTPException, _on_http)
     app.add_exception_handler(OperationalError, _on_database)
+    app.add_exception_handler(Busy, _on_busy)

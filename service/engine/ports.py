@@ -117,6 +117,14 @@ class StoreUnavailable(Exception):
     """The transaction failed as a whole; nothing of it is visible. The cycle will be tried again."""
 
 
+class Busy(Exception):
+    """It cannot be had now; whoever asks again in a moment may get it."""
+
+
+class ExecutorUnavailable(Busy):
+    """The executor does not answer, so nothing is known of what runs."""
+
+
 class Store(Protocol):
     """Durable state. The engine is the only writer of job, attempt and server rows; others add jobs and facts."""
 
@@ -167,7 +175,10 @@ class Executor(Protocol):
         """These reports are committed; an ended attempt may be forgotten."""
 
     def observed(self) -> Mapping[AttemptId, AttemptStatus]:
-        """Every attempt the executor knows and has not been told to forget: what reconciling compares with."""
+        """Every attempt the executor knows and has not been told to forget: what reconciling compares with.
+
+        Raises :class:`ExecutorUnavailable` where that cannot be said.
+        """
 
 
 class Sink(Protocol):

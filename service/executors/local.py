@@ -26,7 +26,7 @@ from policies.model.reasons import Reason
 from service.engine.commands import Command, Launch, Stop
 from service.engine.crash_points import CrashPoint, reached
 from service.engine.events import Report
-from service.engine.ports import AttemptStatus, Clock
+from service.engine.ports import AttemptStatus, Clock, ExecutorUnavailable
 from service.executors import folder as names
 from service.executors.fencing import Fence
 from service.executors.files import PRIVATE_FILE, is_disk_full, read_json
@@ -40,6 +40,8 @@ from service.executors.watched import Watched
 _ATTEMPT = re.compile(r"[0-9]+\.[0-9]+")
 _DRAFT_AGE_S = 60.0
 _KEY_BYTES = 32
+_PATIENCE_S = 1.0
+"""A program that tells its progress over HTTP keeps one of the threads that answer requests no longer than this."""
 _KEPT_WHEN_PRUNED = frozenset({names.LOCK, names.ACKNOWLEDGED, names.EXIT})
 
 
@@ -168,7 +170,7 @@ class LocalExecutor:
         """Take one line of progress that came over HTTP; False if it was ignored, because it breaks a rule.
 
         It goes into the attempt's progress file, so that it survives a restart and obeys the same rules. Raises
-        PermissionError if the token is not this attempt's, or the attempt does not run.
+        PermissionError if the token is not this attempt's, or the attempt does not run; ExecutorUnavailable if a disk hangs.
         """
         if not _ATTEMPT.fullmatch(attempt) or not hmac.compare_digest(self._token(attempt).encode(), token.encode()):
             raise PermissionError(attempt)
@@ -176,7 +178,9 @@ class LocalExecutor:
             return False
         data = json.dumps(dict(line)).encode() + b"\n"
         now_s = self._clock.now_s()
-        with self._lock:
+        if not self._lock.acquire(timeout=_PATIENCE_S):
+            raise ExecutorUnavailable("the attempts' folders do not answer")
+        try:
             watched = self._live.get(attempt)
             if watched is None or watched.end is not None:
                 raise PermissionError(attempt)
@@ -185,6 +189,8 @@ class LocalExecutor:
             if self._url_limits.setdefault(attempt, RateLimit(now_s)).admit(1, now_s) == 0:
                 return False
             return _append(watched.folder / names.PROGRESS, data)
+        finally:
+            self._lock.release()
 
     def stop_all(self, grace_s: float = 5.0) -> None:
         """Ask every attempt to stop: for a service that takes its jobs with it. Poll until each has ended."""

@@ -20,6 +20,12 @@ class Attempts(BaseModel):
         3600.0,
         "A service that has not renewed its lead for so long has lost it, and another one leads within ten seconds.",
     )
+    executor_timeout_s: float = between(
+        5.0,
+        0.1,
+        600.0,
+        "Whoever calls the executor waits no longer. It answers within milliseconds, unless its disk or a lock hangs.",
+    )
     log_bytes_max: int = between(
         64 * MIB, 4096, 1024 * 1024 * MIB, "Log kept of one attempt; of more, the beginning and the end."
     )

@@ -15,13 +15,16 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from service.engine.engine import Engine
-from service.engine.ports import Clock
+from service.engine.ports import Busy, Clock, ExecutorUnavailable
 from service.tasks.polling import PolledExecutor
 
 logger = logging.getLogger(__name__)
 
 RECONCILE_EVERY = 3
 """Periodic passes between two comparisons of what is desired with what the executor sees."""
+
+READ_WAIT_S = 5.0
+"""A reader waits so long for a pass to end: passes take milliseconds, loading a large world anew takes seconds."""
 
 Answer = TypeVar("Answer")
 
@@ -99,7 +102,7 @@ class SchedulerLoop:
     def start(self) -> None:
         """Reconcile once, then run on timers until the scheduler is shut down."""
         with self._lock:
-            self._engine.reconcile()
+            self._reconcile()
         period = {"max_instances": 1, "coalesce": True, "misfire_grace_time": None}
         self._scheduler.add_job(
             self.tick,
@@ -124,9 +127,13 @@ class SchedulerLoop:
         self._schedule("nudge", self._clock.now_s())
 
     def read(self, look: Callable[[Engine[Any]], Answer]) -> Answer:
-        """Look at the engine between two passes."""
-        with self._lock:
+        """Look at the engine between two passes. Raises Busy where none ends for :data:`READ_WAIT_S`."""
+        if not self._lock.acquire(timeout=READ_WAIT_S):
+            raise Busy(f"a scheduling pass has been under way for more than {READ_WAIT_S:g} s")
+        try:
             return look(self._engine)
+        finally:
+            self._lock.release()
 
     def wait_pass(self, seen: int, timeout_s: float) -> int:
         """How many passes have ended: as soon as they are more than ``seen``, or after so many seconds."""
@@ -161,7 +168,7 @@ class SchedulerLoop:
                 with self._watch.cycle():
                     outcome = self._engine.cycle()
                 if reconcile:
-                    self._engine.reconcile()
+                    self._reconcile()
             except Exception:
                 # The next pass starts from the store: whatever broke here was not committed.
                 self.failures += 1
@@ -176,6 +183,12 @@ class SchedulerLoop:
             if outcome.failed:
                 logger.error("%s", outcome.failed)
             self._arm(outcome.wake_at_s)
+
+    def _reconcile(self) -> None:
+        try:
+            self._engine.reconcile()
+        except ExecutorUnavailable as error:
+            logger.error("not reconciled: %s", error)
 
     def _recover(self) -> None:
         try:

@@ -10,6 +10,7 @@ from policies.model.job import JobSpec
 from policies.model.placement import ServerShare, place
 from service.engine.commands import Launch
 from service.engine.events import Report, ReportKind
+from service.executors.bounded import BoundedExecutor
 from service.executors.fake import DURATION_LABEL, EXIT_CODE_LABEL, FakeExecutor, Faults
 from service.sim.clock import SimClock
 from service.sim.executor import ExecutorCosts, SimulatedExecutor
@@ -128,6 +129,14 @@ class TestFakeExecutor(ExecutorContract):
     @pytest.fixture
     def bench(self) -> FakeBench:
         return FakeBench()
+
+
+class TestBoundedExecutor(ExecutorContract):
+    @pytest.fixture
+    def bench(self) -> FakeBench:
+        bench = FakeBench()
+        bench.executor = BoundedExecutor(bench.executor, 30.0)  # type: ignore[assignment]
+        return bench
 
 
 class TestSimulatedExecutor(ExecutorContract):

@@ -1,0 +1,94 @@
+"""An executor that is waited for so long and no longer, so that one that hangs stops neither the loop nor the API.
+
+The calls are made one after the other by a thread of its own. One that takes too long is left to end when it can, and until it
+has, no other is made: nothing is known of the attempts meanwhile, no report comes, and commands are dropped. Nothing is lost by
+that. An end is told until it is acknowledged, and what was not sent is sent by the next reconciling; a command that is carried
+out late does no harm, because it carries its attempt.
+"""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from policies.model.ids import AttemptId
+from service.engine.commands import Command
+from service.engine.events import Report
+from service.engine.ports import AttemptStatus, Executor, ExecutorUnavailable
+
+logger = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+
+class BoundedExecutor:
+    """Implements :class:`service.engine.ports.Executor` around another one. Its thread ends with the process."""
+
+    def __init__(self, inner: Executor, timeout_s: float) -> None:
+        self._inner = inner
+        self._timeout_s = timeout_s
+        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        self._turn = threading.Lock()
+        self._hanging: Future[Any] | None = None
+        self.timeouts = 0
+        """Calls that took too long."""
+        # A daemon: whatever hangs in it must not keep the service from ending.
+        threading.Thread(target=self._work, name="executor", daemon=True).start()
+
+    def send(self, commands: Sequence[Command]) -> None:
+        """Pass on, or drop them: they are repeated."""
+        self._unless_hanging(lambda: self._inner.send(commands), None)
+
+    def poll(self) -> Sequence[Report]:
+        """What it says; nothing while it hangs."""
+        return self._unless_hanging(self._inner.poll, ())
+
+    def acknowledge(self, reports: Sequence[Report]) -> None:
+        """Pass on, or not: then they are told again."""
+        self._unless_hanging(lambda: self._inner.acknowledge(reports), None)
+
+    def observed(self) -> Mapping[AttemptId, AttemptStatus]:
+        """Pass on. Raises :class:`ExecutorUnavailable`: that nothing is seen does not mean that nothing runs."""
+        return self._call(self._inner.observed)
+
+    def _unless_hanging(self, work: Callable[[], Answer], otherwise: Answer) -> Answer:
+        try:
+            return self._call(work)
+        except ExecutorUnavailable:
+            return otherwise
+
+    def _call(self, work: Callable[[], Answer]) -> Answer:
+        if not self._turn.acquire(timeout=self._timeout_s):
+            raise ExecutorUnavailable("the executor is busy")
+        try:
+            if self._hanging is not None:
+                if not self._hanging.done():
+                    raise ExecutorUnavailable("the executor still hangs")
+                logger.warning("the executor answers again")
+                self._hanging = None
+            future: Future[Answer] = Future()
+            self._calls.put((future, work))
+            if not _ended(future, self._timeout_s):
+                self._hanging = future
+                self.timeouts += 1
+                logger.error("the executor has not answered for %g s (executor_timeout_s)", self._timeout_s)
+                raise ExecutorUnavailable(f"the executor has not answered for {self._timeout_s:g} s")
+            return future.result()
+        finally:
+            self._turn.release()
+
+    def _work(self) -> None:
+        while True:
+            future, work = self._calls.get()
+            try:
+                future.set_result(work())
+            except BaseException as error:
+                future.set_exception(error)
+
+
+def _ended(future: Future[Any], timeout_s: float) -> bool:
+    ended = threading.Event()
+    future.add_done_callback(lambda _: ended.set())
+    return ended.wait(timeout_s)
