@@ -82,7 +82,7 @@ class MortalService:
             self.revive()
         raise AssertionError(f"no answer to {method} {path}:\n{self.live.tail()}")
 
-    def submit(self, key: str, family: tuple[str, int]) -> int:
+    def submit(self, key: str, family: tuple[str, int], **more: object) -> int:
         """Submit a job of the family under this key, until it is accepted."""
         (name, gpus), (iterations, step_s) = family, FAMILIES[family]
         body = {
@@ -92,6 +92,7 @@ class MortalService:
             "command": [str(part) for part in (sys.executable, PROGRAM, iterations, step_s, 5)],
             "env": {"LOCK_GPUS": str(self.live.data_dir / "gpus")},
             "preemption": {"signal": "SIGUSR1", "grace_s": 20},
+            **more,
         }
         answer = self.ask("POST", "/v1/jobs", body, key)
         assert answer.status_code == 201, answer.text
