@@ -102,7 +102,8 @@ def calibrate(served: Sequence[ServedModel], plans: Sequence[Plan]) -> None:
                 for kind, calibrator in each.calibrators.get(unit, {}).items()
                 if (each.model.version, kind) in spoke
             }
-            for kind, rows in blended(points).items():
+            bases = np.array([plan.example.base for plan in jobs])
+            for kind, rows in blended(points, bases).items():
                 name = each.version(kind)
                 for plan, row in zip(jobs, rows, strict=True):
                     plan.said[name] = row

@@ -1,6 +1,7 @@
-"""What each candidate said of the jobs that have ended, scored: the live half of the choice that :mod:`predictor.mix` makes.
+"""What each candidate said of the jobs that have ended, scored: what the choice that :mod:`predictor.mix` makes rests on.
 
-A new model brings the scores of its own test, bucket by bucket; each job that ends in service takes the place of one of those.
+The evaluation and the live predictor both collect it here, job by job as they end. A new model brings the scores of its own test,
+bucket by bucket; each job that ends in service takes the place of one of those.
 """
 
 from collections import deque
@@ -10,9 +11,14 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from predictor.evaluation import PINBALL_LEVELS
-from predictor.intervals import BUCKET_RESIDUALS_MIN, Array, quantile_of
-from predictor.mix import EVIDENCE_ROWS_MAX, SIMPLEST, Mix, Scores, champions
+from predictor.intervals import Array, quantile_of
+from predictor.mix import SIMPLEST, Mix, Scores, champions
 from predictor.recurrence import BUCKETS
+
+EVIDENCE_ROWS_MAX: Final = 2_000
+"""Scored jobs per bucket that count, the newest: what the workload is like now."""
+EVIDENCE_ROWS_MIN: Final = 20
+"""Scored jobs before anybody but the simplest serves. Fewer say little; on small clusters more take weeks to come."""
 
 _LOW, _MIDDLE, _HIGH = (int(np.flatnonzero(level == PINBALL_LEVELS)[0]) for level in (0.1, 0.5, 0.9))
 _LOG_2: Final = float(np.log(2.0))
@@ -25,10 +31,14 @@ class _Weighed(NamedTuple):
     sums: Array
 
 
-def scores_of(label: float, points: Array) -> Array:
-    """Scores of one job, one row a candidate in the order of :class:`Scores`. ``points`` (candidates, m) log, ascending."""
+def scores_of(labels: Array | float, points: Array) -> Array:
+    """The scores of each row in the order of :class:`Scores`: of many jobs, or of one job's candidates (then one label).
+
+    ``points`` (rows, m) log, ascending.
+    """
     quantiles = quantile_of(points, PINBALL_LEVELS)
-    error = label - quantiles
+    label = np.asarray(labels)
+    error = label[..., None] - quantiles
     loss = np.maximum(PINBALL_LEVELS * error, (PINBALL_LEVELS - 1.0) * error).mean(axis=1)
     inside = (quantiles[:, _LOW] <= label) & (label <= quantiles[:, _HIGH])
     middle = quantiles[:, _MIDDLE]
@@ -53,7 +63,7 @@ class Evidence:
         self._rows: list[deque[Array]] = [deque() for _ in BUCKETS]
         self._sums = [np.zeros((len(self.names), len(Scores._fields))) for _ in BUCKETS]
         self._tested = [self._of_test(bucket, tested) for bucket in BUCKETS]
-        self._mix: Mix | None = None
+        self._chosen: dict[int, tuple[str, str]] = {}
 
     def _of_test(self, bucket: str, tested: Mapping[str, Mapping[str, Any]] | None) -> _Weighed:
         nothing = np.zeros((len(self.names), len(Scores._fields)))
@@ -75,12 +85,15 @@ class Evidence:
         simplest = said.get(SIMPLEST)
         if simplest is None:
             return
-        scored = scores_of(label, np.stack([said.get(name, simplest) for name in self.names]))
+        self.add(bucket, scores_of(label, np.stack([said.get(name, simplest) for name in self.names])))
+
+    def add(self, bucket: int, scored: Array) -> None:
+        """A job ended with these scores, one row a candidate."""
         self._rows[bucket].append(scored)
         self._sums[bucket] += scored
         if len(self._rows[bucket]) > EVIDENCE_ROWS_MAX:
             self._sums[bucket] -= self._rows[bucket].popleft()
-        self._mix = None
+        self._chosen.clear()
 
     def _weighed(self, bucket: int) -> _Weighed:
         """The jobs seen in service, and of the test's as many as there is room for."""
@@ -92,18 +105,24 @@ class Evidence:
         """Jobs behind the choice of a bucket."""
         return self._weighed(bucket).jobs
 
+    def champions(self, bucket: int) -> tuple[str, str]:
+        """Who serves the distribution and the point of a bucket now. One with under 20 jobs follows all that were seen before;
+        jobs never seen do not, as they are another population.
+        """
+        if bucket not in self._chosen:
+            self._chosen[bucket] = champions(self._scores(bucket), self._models)
+        return self._chosen[bucket]
+
     def mix(self) -> Mix:
-        """Who serves each bucket now. One with under 50 jobs follows all that were seen before; jobs never seen do not."""
-        if self._mix is None:
-            chosen = [champions(self._scores(bucket), self._models) for bucket in range(len(BUCKETS))]
-            self._mix = Mix(tuple(shape for shape, _ in chosen), tuple(point for _, point in chosen))
-        return self._mix
+        """Who serves each bucket now."""
+        chosen = [self.champions(bucket) for bucket in range(len(BUCKETS))]
+        return Mix(tuple(shape for shape, _ in chosen), tuple(point for _, point in chosen))
 
     def _scores(self, bucket: int) -> dict[str, Scores]:
         jobs, sums = self._weighed(bucket)
-        if jobs < BUCKET_RESIDUALS_MIN and bucket > 0:
+        if jobs < EVIDENCE_ROWS_MIN and bucket > 0:
             parts = [self._weighed(each) for each in range(1, len(BUCKETS))]
             jobs, sums = sum(part.jobs for part in parts), np.sum([part.sums for part in parts], axis=0)
-        if jobs < BUCKET_RESIDUALS_MIN:
+        if jobs < EVIDENCE_ROWS_MIN:
             return {}
         return {name: Scores(*row) for name, row in zip(self.names, (sums / jobs).tolist(), strict=True)}

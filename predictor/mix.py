@@ -1,33 +1,33 @@
 """Who serves: per history bucket one champion for the distribution and one for the point, by what was scored before.
 
-The simplest wins a bucket unless another beats it. Candidates are every baseline, every model, and the blend: the mean, quantile
-by quantile, of boosting and the quantile forest, whose errors differ. What a candidate said is judged once the job has ended.
+The simplest wins a bucket unless another beats it. Candidates are every baseline, every model, and two that are made of all:
+
+- the **blend**: the mean, quantile by quantile, of the models whose errors differ most;
+- the **consensus**: the blend, moved to where the median of their points and the recurrence median lies. A model that is far off
+  alone has no say in it, so its mean error is the steadiest.
 """
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from predictor.baselines import NAMES as BASELINE_NAMES
 from predictor.boosting import Boosting
-from predictor.evaluation import coverage, middle, pinball
+from predictor.evaluation import middle
 from predictor.forest import QuantileForest
-from predictor.intervals import BUCKET_RESIDUALS_MIN, Array
-from predictor.prequential import Run
+from predictor.intervals import Array
+from predictor.raw_forest import RawQuantileForest
 from predictor.recurrence import BUCKETS
 
 BLEND: Final = "blend"
-BLENDED: Final = (Boosting.kind, QuantileForest.kind)
-EVIDENCE_ROWS_MAX: Final = 2_000
-"""Scored jobs per bucket that count, the newest: what the workload is like now."""
+CONSENSUS: Final = "consensus"
+COMBINED: Final = (BLEND, CONSENSUS)
+"""What is made of several models: nothing of it is fitted or stored."""
+BLENDED: Final = (Boosting.kind, QuantileForest.kind, RawQuantileForest.kind)
 SIMPLEST: Final = "recurrence_median20"
-"""Serves the point of a bucket until another is better, and everything while nothing is known."""
-
-Rows = NDArray[np.intp]
+"""Serves a bucket until another is better, and everything while nothing is known."""
 
 LOSS_RATIO_MAX: Final = 0.97
 """To win a bucket takes a loss lower by this, as in the promotion gate: less is noise on a few thousand jobs."""
@@ -35,9 +35,6 @@ COVERAGE: Final = 0.8
 COVERAGE_MIN: Final = 0.75
 COVERAGE_MAX: Final = 0.88
 WITHIN_2X_LOSS_MAX: Final = 0.01
-OVERTIME_RATIO: Final = 1.05
-"""Schedulers grant a few minutes of grace before they end a job."""
-OVERTIME_SHARE_MAX: Final = 0.01
 
 
 class Scores(NamedTuple):
@@ -70,52 +67,17 @@ class Mix:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
-    """What the mixes would have answered to the test jobs of a run: ``points`` (jobs, 32), and ``predicted`` log points."""
+def blended(points: Mapping[str, Array], bases: Array) -> dict[str, Array]:
+    """The candidates, and what is made of several models where at least two of the parts are among them.
 
-    points: Array
-    predicted: Array
-    mixes: tuple[Mix, ...]
-
-
-def blended(points: Mapping[str, Array]) -> dict[str, Array]:
-    """The candidates, and the blend where its parts are among them."""
-    if not all(name in points for name in BLENDED):
-        return dict(points)
-    return {**points, BLEND: np.mean([points[name] for name in BLENDED], axis=0)}
-
-
-def choose(labels: Array, buckets: Rows, candidates: Mapping[str, Array]) -> Mix:
-    """The champions by scored jobs, oldest first: their log labels, history buckets, and what each candidate had said.
-
-    A bucket with too little evidence follows all buckets of jobs that were seen before; jobs never seen do not, as they are
-    another population: there the simplest serves.
+    ``points`` (jobs, m) by candidate; ``bases`` (jobs,) are the log points of the recurrence median.
     """
-    chosen = [_champions(labels, _rows_of(buckets, bucket), candidates) for bucket in range(len(BUCKETS))]
-    return Mix(tuple(shape for shape, _ in chosen), tuple(point for _, point in chosen))
-
-
-def _rows_of(buckets: Rows, bucket: int) -> Rows:
-    rows = np.flatnonzero(buckets == bucket)
-    if len(rows) < BUCKET_RESIDUALS_MIN and bucket > 0:
-        rows = np.flatnonzero(buckets > 0)
-    return rows[-EVIDENCE_ROWS_MAX:] if len(rows) >= BUCKET_RESIDUALS_MIN else rows[:0]
-
-
-def _champions(labels: Array, rows: Rows, candidates: Mapping[str, Array]) -> tuple[str, str]:
-    truth = labels[rows]
-    return champions({name: _scores(truth, points[rows]) for name, points in candidates.items()} if len(rows) else {})
-
-
-def _scores(truth: Array, points: Array) -> Scores:
-    point = middle(points)
-    return Scores(
-        pinball(truth, points),
-        coverage(truth, points),
-        float(np.mean(np.abs(np.exp(truth) - np.exp(point)))),
-        float(np.mean(np.abs(truth - point) <= np.log(2.0))),
-    )
+    parts = [points[name] for name in BLENDED if name in points]
+    if len(parts) < 2:
+        return dict(points)
+    blend = np.mean(parts, axis=0)
+    agreed = np.median([*(middle(part) for part in parts), bases], axis=0)
+    return {**points, BLEND: blend, CONSENSUS: blend + (agreed - middle(blend))[:, None]}
 
 
 def champions(scores: Mapping[str, Scores], models: Collection[str] | None = None) -> tuple[str, str]:
@@ -132,7 +94,7 @@ def champions(scores: Mapping[str, Scores], models: Collection[str] | None = Non
 
 def _distribution(scores: Mapping[str, Scores]) -> str:
     """The least pinball loss; it takes the gate's margin to beat the simplest, and a model must beat every baseline and be
-    calibrated.
+    calibrated. Of several such the blend, unless one beats it by the margin too: which model is best changes with the weeks.
     """
     baselines = [name for name in scores if name in BASELINE_NAMES]
     best = min(baselines, key=lambda name: scores[name].pinball)
@@ -143,9 +105,12 @@ def _distribution(scores: Mapping[str, Scores]) -> str:
     better = [
         name
         for name, score in scores.items()
-        if name not in BASELINE_NAMES and _lower(score.pinball, least) and _calibrated(score.coverage, base_gap)
+        if name not in (*BASELINE_NAMES, CONSENSUS)
+        and _lower(score.pinball, least)
+        and _calibrated(score.coverage, base_gap)
     ]
-    return min(better, key=lambda name: scores[name].pinball, default=best)
+    first = min(better, key=lambda name: scores[name].pinball, default=best)
+    return BLEND if BLEND in better and not _lower(scores[first].pinball, scores[BLEND].pinball) else first
 
 
 def _lower(loss: float, than: float) -> bool:
@@ -159,59 +124,21 @@ def _calibrated(covered: float, baseline_gap: float) -> bool:
 
 
 def _point(scores: Mapping[str, Scores], shape: str) -> str:
-    """The simplest, unless others have a mean error lower by the margin and are within a factor of two as often: then of those
-    the middle of the distribution that serves, or, where it is not one, the least mean error.
+    """The consensus, where its mean error is below that of the simplest, its pinball loss not above, and its share within a
+    factor of two hardly less. Else the simplest.
+
+    A mean error hangs on a few long jobs: whoever was best by it seldom is next time. So the consensus needs no margin, and
+    single models, which do, are asked only where there is none: the one that serves the distribution, or the best.
     """
     simplest = scores[SIMPLEST]
-    better = [
+    good = [
         name
         for name, score in scores.items()
-        if _lower(score.error, simplest.error) and score.within_2x >= simplest.within_2x - WITHIN_2X_LOSS_MAX
+        if score.error < simplest.error
+        and score.pinball <= simplest.pinball
+        and score.within_2x >= simplest.within_2x - WITHIN_2X_LOSS_MAX
     ]
+    if CONSENSUS in scores:
+        return CONSENSUS if CONSENSUS in good else SIMPLEST
+    better = [name for name in good if _lower(scores[name].error, simplest.error)]
     return shape if shape in better else min(better, key=lambda name: scores[name].error, default=SIMPLEST)
-
-
-def serve(run: Run) -> Served:
-    """The test jobs of a run, each answered by the mix that was chosen when its chunk opened.
-
-    The evidence of a chunk is what was predicted before it and had ended when it opened. Where that shows that walltimes are
-    enforced, no answer lies beyond the job's own, as in the live predictor.
-    """
-    candidates = blended(run.all_points)
-    labels, limits = run.all_labels, _log_walltimes(run)
-    buckets = np.array([example.bucket for example in run.examples], dtype=int)
-    ended_at_s = np.array([example.ended_at_s for example in run.examples])
-    points = np.empty_like(candidates[SIMPLEST])
-    predicted = np.empty(len(points))
-    mixes: list[Mix] = []
-    for chunk in run.chunks:
-        known = np.flatnonzero(ended_at_s[: chunk.first] <= chunk.opened_s)
-        known = _newest(known[np.argsort(ended_at_s[known], kind="stable")], buckets)
-        ceiling = limits if _enforced(labels[known], limits[known]) else np.full(len(limits), math.inf)
-        evidence = {name: np.minimum(said[known], ceiling[known, None]) for name, said in candidates.items()}
-        mix = choose(labels[known], buckets[known], evidence)
-        mixes.append(mix)
-        for bucket in range(len(BUCKETS)):
-            rows = chunk.first + np.flatnonzero(buckets[chunk.first : chunk.last] == bucket)
-            points[rows] = np.minimum(candidates[mix.distribution[bucket]][rows], ceiling[rows, None])
-            predicted[rows] = np.minimum(middle(candidates[mix.point[bucket]][rows]), ceiling[rows])
-    return Served(points[run.test_start :], predicted[run.test_start :], tuple(mixes))
-
-
-def _newest(known: Rows, buckets: Rows) -> Rows:
-    """Of the rows, oldest first, those that can count as evidence: looking at all of them would cost time and memory."""
-    kept = [np.flatnonzero(buckets[known] == bucket)[-EVIDENCE_ROWS_MAX:] for bucket in range(len(BUCKETS))]
-    return known[np.sort(np.concatenate(kept))]
-
-
-def _log_walltimes(run: Run) -> Array:
-    walltimes_s = (example.submission.walltime_s for example in run.examples)
-    return np.array([math.inf if walltime_s is None else math.log(walltime_s) for walltime_s in walltimes_s])
-
-
-def _enforced(labels: Array, limits: Array) -> bool:
-    """Whether walltimes end jobs: hardly any of those that asked for one ran clearly longer."""
-    limited = np.isfinite(limits)
-    if limited.sum() < BUCKET_RESIDUALS_MIN:
-        return False
-    return bool(np.mean(labels[limited] > limits[limited] + math.log(OVERTIME_RATIO)) <= OVERTIME_SHARE_MAX)

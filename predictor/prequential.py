@@ -18,6 +18,7 @@ from predictor.censored import CensoredEstimator
 from predictor.dataset import Example
 from predictor.estimator import Estimator
 from predictor.intervals import NORMAL_POINTS, POINTS, Array, ConformalCalibrator, PointResiduals
+from predictor.mix import blended
 
 ROWS_MAX = 40_000
 """Jobs a model learns from: the newest ended."""
@@ -113,6 +114,11 @@ class Run:
         return self.all_labels[self.test_start :]
 
     @property
+    def bases(self) -> Array:
+        """Log point of the recurrence median for each row."""
+        return np.array([example.base for example in self.examples])
+
+    @property
     def buckets(self) -> list[int]:
         """History bucket of each test row."""
         return [example.bucket for example in self.examples[self.test_start :]]
@@ -121,6 +127,11 @@ class Run:
     def points(self) -> dict[str, Array]:
         """What each predictor said of the test rows."""
         return {name: points[self.test_start :] for name, points in self.all_points.items()}
+
+    @property
+    def candidates(self) -> dict[str, Array]:
+        """The same, with what is made of several."""
+        return blended(self.points, self.bases[self.test_start :])
 
 
 @dataclass(slots=True)

@@ -103,7 +103,7 @@ def _line(found: Mapping[Unit, Example], answers: Mapping[Unit, Mapping[str, Arr
 
 def _said(unit: Unit, run: Run, model: TrainedModel, champion: TrainedModel | None) -> dict[str, Array]:
     """Per arm the points of each test row of a head."""
-    candidates = blended(run.points)
+    candidates = run.candidates
     head = model.heads[unit]
     said = {BASELINES: candidates[SIMPLEST]}
     for arm, kinds in arms_of(model).items():
@@ -121,7 +121,7 @@ def _of_champion(unit: Unit, run: Run, candidates: Mapping[str, Array], champion
     tested = run.examples[run.test_start :]
     fresh = [row for row, each in enumerate(tested) if each.submission.submitted_at_s > champion.trained_until_s]
     if fresh:
-        answered = blended(_answers(head, [tested[row] for row in fresh]))
+        answered = _answers(head, [tested[row] for row in fresh])
         for kind in head.kinds:
             own.setdefault(kind, candidates[SIMPLEST].copy())[fresh] = answered[kind]
     return _held(run.buckets, head, head.champion, own, candidates)
@@ -161,4 +161,4 @@ def _answers(head: TrainedHead, examples: Sequence[Example]) -> dict[str, Array]
         for kind, calibrator in calibrators.items():
             said[kind][row] = calibrator.calibrate(example.bucket, raw[kind][row])
         heappush(open_rows, (example.ended_at_s, row))
-    return said
+    return blended(said, base)

@@ -22,7 +22,7 @@ from predictor.evaluation import by_history
 from predictor.evidence import Evidence
 from predictor.forest import QuantileForest, RandomForest
 from predictor.intervals import ConformalCalibrator
-from predictor.mix import BLEND, BLENDED, blended
+from predictor.mix import BLEND, BLENDED, COMBINED
 from predictor.raw_forest import RawQuantileForest
 from predictor.rows import EndedRow
 
@@ -74,8 +74,8 @@ class TrainedHead:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What can serve: the models, and the blend where its parts are among them."""
-        return (*self.estimators, BLEND) if all(part in self.estimators for part in BLENDED) else (*self.estimators,)
+        """What can serve: the models, and what is made of several where those are among them."""
+        return (*self.estimators, *(COMBINED if all(part in self.estimators for part in BLENDED) else ()))
 
     @property
     def best(self) -> str:
@@ -150,7 +150,7 @@ def train_head(unit: Unit, examples: Sequence[Example], seed: int, on_tested: Te
     outcome = prequential.run(examples, tried, test_start=len(examples) - test_rows, chunks=chunks, seed=seed)
     if on_tested is not None:
         on_tested(unit, outcome)
-    said = blended(outcome.points)
+    said = outcome.candidates
     metrics = {name: by_history(outcome.labels, points, outcome.buckets) for name, points in said.items()}
     verdicts = tuple(judge(metrics, kind) for kind in (*ESTIMATORS, BLEND))
     passed = [verdict.kind for verdict in verdicts if verdict.passed]

@@ -13,9 +13,9 @@ from policies.model.estimate import Unit
 from service.sim.workloads.model import Workload, WorkloadJob
 
 if TYPE_CHECKING:
-    from predictor.mix import Served
     from predictor.prequential import Run
     from predictor.rows import EndedRow
+    from predictor.serving_run import Served
 
 EVALUATION_SCHEMA: Final = "sooner.prediction.evaluation/1"
 JOBS_MIN: Final = 50
@@ -70,8 +70,9 @@ def evaluate(
 
     ``kinds`` are the models to train (None: all); baselines are always scored. Raises :class:`EvaluationError`.
     """
-    from predictor import mix, prequential
+    from predictor import prequential
     from predictor.dataset import Knowledge, replay
+    from predictor.serving_run import serve
     from predictor.training import CHALLENGERS, ESTIMATORS, TEST_RATIO
 
     tried = {**ESTIMATORS, **CHALLENGERS}
@@ -87,7 +88,7 @@ def evaluate(
         raise EvaluationError("no job had ended before the last was submitted: there is nothing to learn from")
     # A challenger is measured beside the models; it serves nobody.
     serving = {name: points for name, points in run.all_points.items() if name not in CHALLENGERS}
-    served = mix.serve(replace(run, all_points=serving))
+    served = serve(replace(run, all_points=serving))
     tested = [workload.jobs[example.submission.job] for example in run.examples[run.test_start :]]
     return Evaluation(_document(workload.name, run, served), tested, run, served)
 
@@ -108,9 +109,10 @@ def _document(name: str, run: "Run", served: "Served") -> dict[str, Any]:
     from predictor import mix
     from predictor.training import CHALLENGERS
 
+    parts = [kind for kind in mix.BLENDED if kind in run.fit_s]
     models = {
-        kind: _measured(run, points, None, mix.BLENDED if kind == mix.BLEND else (kind,))
-        for kind, points in mix.blended(run.points).items()
+        kind: _measured(run, points, None, parts if kind in mix.COMBINED else (kind,))
+        for kind, points in run.candidates.items()
     }
     serving = [kind for kind in run.fit_s if kind not in CHALLENGERS]
     models[SERVED] = _measured(run, served.points, served.predicted, serving)
@@ -119,7 +121,7 @@ def _document(name: str, run: "Run", served: "Served") -> dict[str, Any]:
         "workload": name,
         "test_jobs": len(run.labels),
         "retrains": sum(chunk.first >= run.test_start for chunk in run.chunks),
-        "served": served.mixes[-1].name,
+        "served": served.mix.name,
         "models": models,
     }
 

@@ -6,7 +6,6 @@ from typing import Final
 import numpy as np
 
 from predictor.intervals import Array
-from predictor.mix import blended
 from predictor.recurrence import BUCKETS
 from service.sim.blocks import Block, density_chart, gantt_chart
 from service.sim.evaluate import SERVED, Evaluation
@@ -100,7 +99,7 @@ def _within(evaluation: Evaluation, answerers: Sequence[Judged]) -> Chart:
 
 def _calibration(evaluation: Evaluation, answerers: Sequence[Judged]) -> Chart:
     run = evaluation.run
-    said = {**blended(run.points), SERVED: evaluation.served.points}
+    said = {**run.candidates, SERVED: evaluation.served.points}
     series = [Series("as it should be", (0.0, 1.0), (0.0, 1.0), 7)]
     for style, each in enumerate(answerers):
         observed = calibration(run.labels, said[each.name])
@@ -193,5 +192,5 @@ def _serving(evaluation: Evaluation) -> Chart:
     axis = Axis(_TIME.label, "seconds", least=min(span), most=max(span))
     title = "Who served which jobs when"
     svg = gantt_chart(title, axis, blocks, rows, list(colours.items()))
-    note = "The champion of each history bucket, chosen anew for each chunk from what had ended by then."
+    note = "The champion of each history bucket, chosen anew with each job that ends."
     return Chart("serving", title, title, svg, note)

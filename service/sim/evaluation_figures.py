@@ -4,7 +4,7 @@ Points and labels are natural logarithms of seconds, as in :mod:`predictor.evalu
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from predictor.evaluation import inside, middle, pinball_rows
 from predictor.intervals import Array, quantile_of
-from predictor.mix import SIMPLEST, blended
+from predictor.mix import SIMPLEST
 from predictor.recurrence import BUCKETS
 from service.sim.evaluate import SERVED, Evaluation
 from service.sim.report_data import gang_class
@@ -78,7 +78,7 @@ def judged(evaluation: Evaluation) -> list[Judged]:
     found = [_judge(SERVED, run.labels, served.points, served.predicted)]
     for name in (SIMPLEST, best_model(evaluation)):
         if name is not None:
-            points = blended(run.points)[name]
+            points = run.candidates[name]
             found.append(_judge(name, run.labels, points, middle(points)))
     return found
 
@@ -86,7 +86,7 @@ def judged(evaluation: Evaluation) -> list[Judged]:
 def best_model(evaluation: Evaluation) -> str | None:
     """The model (not a baseline, nor the mix that serves) with the least pinball loss; None where none was trained."""
     models = evaluation.document["models"]
-    trained = [name for name in models if name in blended(evaluation.run.points) and models[name]["fit_s"] > 0.0]
+    trained = [name for name in models if name in evaluation.run.candidates and models[name]["fit_s"] > 0.0]
     return min(trained, key=lambda name: (models[name]["pinball_log"], name), default=None)
 
 
@@ -173,7 +173,7 @@ def worst(evaluation: Evaluation, size: Callable[[Judged], Array]) -> list[Worst
                 "/".join(part for part in (job.project, job.name) if part),
                 job.gpus,
                 example.runs,
-                _point_of(evaluation, run.test_start + row, example.bucket),
+                served.point_by[row],
                 float(np.exp(served.predicted[row])),
                 float(np.exp(ends[row, 0])),
                 float(np.exp(ends[row, 1])),
@@ -183,28 +183,19 @@ def worst(evaluation: Evaluation, size: Callable[[Judged], Array]) -> list[Worst
     return found
 
 
-def _point_of(evaluation: Evaluation, row: int, bucket: int) -> str:
-    chunks = evaluation.run.chunks
-    index = next(index for index, chunk in enumerate(chunks) if chunk.first <= row < chunk.last)
-    return evaluation.served.mixes[index].point[bucket]
-
-
 def stints(evaluation: Evaluation, *, point: bool) -> list[Stint]:
-    """Who served the point (or the distribution) of each bucket when, equal neighbours joined; the test alone."""
-    run = evaluation.run
-    opened = [
-        (chunk.opened_s, mix)
-        for chunk, mix in zip(run.chunks, evaluation.served.mixes, strict=True)
-        if chunk.first >= run.test_start
-    ]
-    last_s = run.examples[-1].submission.submitted_at_s
+    """Who served the point (or the distribution) of each bucket when: from one job to the next that another answered."""
+    run, served = evaluation.run, evaluation.served
+    times_s = [job.submit_time_s for job in evaluation.test_jobs]
     found: list[Stint] = []
     for bucket in range(len(BUCKETS)):
-        for index, (start_s, mix) in enumerate(opened):
-            end_s = opened[index + 1][0] if index + 1 < len(opened) else last_s
-            name = (mix.point if point else mix.distribution)[bucket]
-            if index and found[-1].name == name:
-                found[-1] = Stint(bucket, name, found[-1].start_s, end_s)
-            else:
-                found.append(Stint(bucket, name, start_s, end_s))
+        rows = [row for row, of in enumerate(run.buckets) if of == bucket]
+        names = served.point_by if point else served.distribution_by
+        for row in rows:
+            if row != rows[0]:
+                found[-1] = replace(found[-1], end_s=times_s[row])
+            if row == rows[0] or found[-1].name != names[row]:
+                found.append(Stint(bucket, names[row], times_s[row], times_s[row]))
+        if rows:
+            found[-1] = replace(found[-1], end_s=times_s[-1])
     return found

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from predictor import mix
 from predictor.baselines import NAMES as BASELINE_NAMES
 from service.cli.main import app
 from service.sim.evaluate import EvaluationError, evaluate, rows_of
@@ -34,7 +35,7 @@ METRICS = {
     "fit_s",
     "predict_ms",
 }
-MODELS = {"random_forest", "xgboost", "quantile_forest", "raw_quantile_forest", "blend"}
+MODELS = {"random_forest", "xgboost", "quantile_forest", "raw_quantile_forest", "blend", "consensus"}
 
 
 def _workload(jobs: int = 300) -> Workload:
@@ -82,11 +83,10 @@ def test_costs_are_those_of_what_must_be_fitted(document: dict[str, Any]) -> Non
     models = document["models"]
     assert models["recurrence_median20"]["fit_s"] == 0.0
     assert all(models[name]["fit_s"] > 0.0 and models[name]["predict_ms"] > 0.0 for name in MODELS)
-    assert models["blend"]["fit_s"] == pytest.approx(
-        models["xgboost"]["fit_s"] + models["quantile_forest"]["fit_s"], abs=1e-5
-    )
+    parts_s = sum(models[name]["fit_s"] for name in mix.BLENDED)
+    assert models["blend"]["fit_s"] == models["consensus"]["fit_s"] == pytest.approx(parts_s, abs=1e-5)
     assert models["served"]["fit_s"] == pytest.approx(
-        sum(models[name]["fit_s"] for name in MODELS - {"blend"}), abs=1e-5
+        sum(models[name]["fit_s"] for name in MODELS - {*mix.COMBINED}), abs=1e-5
     )
 
 
@@ -107,7 +107,7 @@ def test_models_are_trained_by_name_and_baselines_always_scored() -> None:
     without = evaluate(_workload(150), ["recurrence_median20"], chunks=2).document
     assert set(without["models"]) == {*BASELINE_NAMES, "served"}
     both = evaluate(_workload(150), ["quantile_forest", "xgboost"], chunks=2).document
-    assert set(both["models"]) == {*BASELINE_NAMES, "xgboost", "quantile_forest", "blend", "served"}
+    assert set(both["models"]) == {*BASELINE_NAMES, "xgboost", "quantile_forest", *mix.COMBINED, "served"}
     with pytest.raises(EvaluationError, match="unknown model 'oracle'; the models are random_forest, "):
         evaluate(_workload(150), ["oracle"])
 

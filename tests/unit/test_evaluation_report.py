@@ -5,7 +5,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from predictor.baselines import NAMES as BASELINE_NAMES
 from predictor.dataset import Example
 from predictor.prequential import BaselineScores, Chunk, Run
 from predictor.rows import Submission
+from predictor.serving_run import Served
 from service.cli.main import app
 from service.sim import evaluation_figures as figures
 from service.sim.blocks import density_chart
@@ -39,23 +39,20 @@ def evaluation() -> Evaluation:
     return evaluate(_workload(), ["xgboost"], chunks=3)
 
 
-def _of(took_s: Sequence[float], said_s: Sequence[float], mixes: Sequence[mix.Mix], runs: int = 0) -> Evaluation:
-    """Test jobs that took so long and were said to; job i is submitted at second 10 i; a chunk a mix, of equal parts."""
+def _of(took_s: Sequence[float], said_s: Sequence[float], by: Sequence[str] = (), runs: int = 0) -> Evaluation:
+    """Test jobs that took so long and were said to, by whom; job i is submitted at second 10 i."""
     labels, predicted = np.log(np.array(took_s)), np.log(np.array(said_s))
     examples = [
         Example(Submission(i, "u", "", "n", 1, 10.0 * i), (), runs, (), float(label), 10.0 * i)
         for i, label in enumerate(labels)
     ]
-    edges = np.linspace(0, len(labels), len(mixes) + 1).astype(int).tolist()
-    chunks = [Chunk(a, b, 10.0 * a) for a, b in pairwise(edges)]
     points = predicted[:, None] + np.linspace(-1.0, 1.0, 32)
     said = dict.fromkeys(BASELINE_NAMES, points)
-    run = Run(examples, 0, chunks, said, {}, BaselineScores(), {}, {})
+    run = Run(examples, 0, [Chunk(0, len(labels), 0.0)], said, {}, BaselineScores(), {}, {})
     jobs = [WorkloadJob(f"j{i}", 10.0 * i, 1, took, user="u", name="n") for i, took in enumerate(took_s)]
-    return Evaluation({"models": {}}, jobs, run, mix.Served(points, predicted, tuple(mixes)))
-
-
-SIMPLE = mix.Mix((mix.SIMPLEST,) * 4, (mix.SIMPLEST,) * 4)
+    simplest = (mix.SIMPLEST,) * len(labels)
+    nobody = mix.Mix((mix.SIMPLEST,) * 4, (mix.SIMPLEST,) * 4)
+    return Evaluation({"models": {}}, jobs, run, Served(points, predicted, simplest, tuple(by) or simplest, nobody))
 
 
 def test_calibration_by_hand() -> None:
@@ -92,7 +89,7 @@ def test_groups_say_what_they_hold(evaluation: Evaluation) -> None:
 
 
 def test_the_busiest_users_are_shown_and_the_rest_is_one() -> None:
-    simple = _of([1.0] * 40, [1.0] * 40, [SIMPLE])
+    simple = _of([1.0] * 40, [1.0] * 40)
     names = [f"user{min(i, 20)}" for i in range(40)]
     jobs = [replace(job, user=name) for job, name in zip(simple.test_jobs, names, strict=True)]
     found = figures.users(replace(simple, test_jobs=jobs))
@@ -103,7 +100,7 @@ def test_the_busiest_users_are_shown_and_the_rest_is_one() -> None:
 
 
 def test_density_counts_each_job_where_it_lies() -> None:
-    counts, edges = figures.density(_of([100.0, 100.0, 1.0], [10.0, 10.0, 100.0], [SIMPLE]))
+    counts, edges = figures.density(_of([100.0, 100.0, 1.0], [10.0, 10.0, 100.0]))
     assert counts.sum() == 3
     (most,) = np.argwhere(counts == 2)
     took, said = most.tolist()
@@ -112,16 +109,13 @@ def test_density_counts_each_job_where_it_lies() -> None:
 
 
 def test_the_worst_cases_come_first_with_who_said_so() -> None:
-    other = mix.Mix((mix.SIMPLEST,) * 4, ("user_last",) * 4)
-    found = _of([1e4, 50.0, 100.0, 10.0], [5e3, 1.0, 100.0, 10.0], [SIMPLE, other])
+    by = (mix.SIMPLEST, mix.SIMPLEST, "user_last", "user_last")
+    found = _of([1e4, 50.0, 100.0, 10.0], [5e3, 1.0, 100.0, 10.0], by)
     by_factor = figures.worst(found, lambda each: np.abs(each.log_factor))
     assert [case.job_id for case in by_factor][:2] == ["j1", "j0"]
     by_time = figures.worst(found, lambda each: each.error_s)
     assert [case.job_id for case in by_time][:2] == ["j0", "j1"]
-    assert {case.job_id: case.who for case in by_time} == {
-        **dict.fromkeys(("j0", "j1"), mix.SIMPLEST),
-        **dict.fromkeys(("j2", "j3"), "user_last"),
-    }
+    assert {case.job_id: case.who for case in by_time} == dict(zip(("j0", "j1", "j2", "j3"), by, strict=True))
     assert (by_time[0].took_s, by_time[0].said_s) == pytest.approx((1e4, 5e3))
     # The 80% interval of 32 points from said/e to said*e: from 10% to 90% of the way, less half a point at each end.
     assert math.log(by_time[0].high_s / 5e3) == pytest.approx(2.0 * (0.9 * 32 - 0.5) / 31 - 1.0)
@@ -129,14 +123,23 @@ def test_the_worst_cases_come_first_with_who_said_so() -> None:
 
 
 def test_a_champion_that_stays_is_one_stint() -> None:
-    other = mix.Mix(("user_last", *SIMPLE.distribution[1:]), SIMPLE.point)
-    found = _of([1.0] * 30, [1.0] * 30, [SIMPLE, SIMPLE, other])
-    assert figures.stints(found, point=False) == [
-        figures.Stint(0, mix.SIMPLEST, 0.0, 200.0),
-        figures.Stint(0, "user_last", 200.0, 290.0),
-        *(figures.Stint(bucket, mix.SIMPLEST, 0.0, 290.0) for bucket in (1, 2, 3)),
+    """Four jobs of a program that was never seen before; two stints of the point, one of the distribution."""
+    found = _of([1.0] * 4, [1.0] * 4, ("user_last", "user_last", mix.SIMPLEST, mix.SIMPLEST))
+    assert figures.stints(found, point=False) == [figures.Stint(0, mix.SIMPLEST, 0.0, 30.0)]
+    assert figures.stints(found, point=True) == [
+        figures.Stint(0, "user_last", 0.0, 20.0),
+        figures.Stint(0, mix.SIMPLEST, 20.0, 30.0),
     ]
-    assert figures.stints(found, point=True) == [figures.Stint(bucket, mix.SIMPLEST, 0.0, 290.0) for bucket in range(4)]
+
+
+def test_stints_are_those_of_each_bucket() -> None:
+    found = _of([1.0] * 4, [1.0] * 4, ("user_last", mix.SIMPLEST, "user_last", mix.SIMPLEST))
+    examples = [replace(example, runs=30 * (row % 2)) for row, example in enumerate(found.run.examples)]
+    found = replace(found, run=replace(found.run, examples=examples))
+    assert figures.stints(found, point=True) == [
+        figures.Stint(0, "user_last", 0.0, 30.0),
+        figures.Stint(3, mix.SIMPLEST, 10.0, 30.0),
+    ]
 
 
 def test_the_best_model_is_no_baseline(evaluation: Evaluation) -> None:
