@@ -3,6 +3,7 @@
 from fastapi import APIRouter, Response
 
 from service.api.deps import Deps
+from service.api.routers.common import problems
 
 routes = APIRouter(tags=["health"])
 
@@ -12,7 +13,10 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 @routes.get(
     "/metrics",
     response_class=Response,
-    responses={200: {"description": "Metrics.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
+    responses={
+        **problems(401, 403, 421, 429, 503),
+        200: {"description": "Metrics.", "content": {"text/plain": {"schema": {"type": "string"}}}},
+    },
     summary="Metrics for Prometheus",
 )
 def metrics(dependencies: Deps) -> Response:
