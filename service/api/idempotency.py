@@ -26,6 +26,7 @@ from service.api.audited import action_of, target_of
 from service.api.problems import Problem, ProblemType
 from service.db.audit import Entry, Origin, Outcome, record
 from service.db.dialects import take_turns
+from service.db.grouping import GroupCommit
 from service.db.session import Database
 from service.db.tables import IdempotencyKeyRow, table
 from service.engine.crash_points import CrashPoint, reached
@@ -98,6 +99,7 @@ class Keys:
 
     def __init__(self, database: Database, now_s: Callable[[], float], kept_s: float) -> None:
         self._database = database
+        self._commits = GroupCommit(database)
         self._now_s = now_s
         self._kept_s = kept_s
         self._running: set[tuple[str, str]] = set()
@@ -122,19 +124,23 @@ class Keys:
         return _response(answer, replayed=replayed)
 
     def _once(self, request: KeyedRequest, effect: Effect) -> tuple[Answer, bool]:
-        with self._database.writing() as session:
-            if request.key is not None:
-                # Two services that got the same request: the second waits here, then finds the answer.
-                take_turns(session.connection(), f"key {request.route} {request.key}")
-                stored = self._stored(session.connection(), request, request.key)
-                if stored is not None:
-                    return stored, True
-            answer = effect(session)
-            self._log(session.connection(), request, Outcome.DONE, answer)
-            if request.key is not None:
-                self._keep(session.connection(), request, request.key, answer)
-            reached(CrashPoint.REQUEST_WRITTEN)
+        found = self._commits.run(lambda session: self._effect(session, request, effect))
         reached(CrashPoint.REQUEST_COMMITTED)
+        return found
+
+    def _effect(self, session: Session, request: KeyedRequest, effect: Effect) -> tuple[Answer, bool]:
+        """What happens in the transaction, which requests that come at the same time may share."""
+        if request.key is not None:
+            # Two services that got the same request: the second waits here, then finds the answer.
+            take_turns(session.connection(), f"key {request.route} {request.key}")
+            stored = self._stored(session.connection(), request, request.key)
+            if stored is not None:
+                return stored, True
+        answer = effect(session)
+        self._log(session.connection(), request, Outcome.DONE, answer)
+        if request.key is not None:
+            self._keep(session.connection(), request, request.key, answer)
+        reached(CrashPoint.REQUEST_WRITTEN)
         return answer, False
 
     def _log(self, connection: Connection, request: KeyedRequest, outcome: Outcome, answer: Answer) -> None:

@@ -1,0 +1,233 @@
+"""Prints what the database takes: submissions a second, pages, loading at start, and cycles with a long queue.
+
+python -m benchmarks.store [--database-url URL] [--finished 1000000] [--queued 100000] [--clients 16] [--seconds 5]
+
+Without a URL a SQLite file in a folder of its own. The rows are made by copying one, so that a million take seconds; every
+measured statement is the service's own. Commits are durable (on PostgreSQL as its server is set up to be).
+"""
+
+import argparse
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sqlalchemy import text
+
+from benchmarks.calibration import calibrate, line
+from policies.lifecycle import JobState
+from policies.model.graph import Stage, StageGraph
+from policies.model.ids import JobId
+from policies.model.job import JobSpec
+from policies.model.parallelism import ParallelismConfig
+from policies.model.reasons import Reason
+from service.db import reads
+from service.db.grouping import GroupCommit
+from service.db.migrate import upgrade
+from service.db.reads import JobFilter
+from service.db.rows import new_job_values
+from service.db.session import Database, open_database
+from service.db.store import SqlStore
+from service.db.tables import JobRow, table
+from service.engine.ports import CycleBatch, JobWrite
+from service.engine.record import JobRecord
+
+PAGE = 51
+"""Rows that a page of the default length reads."""
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--database-url", default="", help="an empty database; default: a SQLite file of its own")
+    parser.add_argument("--finished", type=int, default=1_000_000, help="ended jobs in the database")
+    parser.add_argument("--queued", type=int, default=100_000, help="jobs that wait, for the cycles")
+    parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement of submissions")
+    parser.add_argument("--folder", type=Path, help="where the SQLite file is made; default: the system's for such")
+    arguments = parser.parse_args()
+    unit_s = calibrate()
+    print(line(unit_s))
+    with _database(arguments.database_url, arguments.folder) as database:
+        print(f"{'what':44}{'p50 ms':>10}{'p99 ms':>10}{'per s':>9}{'units':>9}")
+        _flushes(database, unit_s)
+        for layers in (0, 50):
+            for grouped in (False, True):
+                _submissions(database, layers, grouped, arguments.clients, arguments.seconds, unit_s)
+        _fill(database, arguments.finished, JobState.SUCCEEDED)
+        _load(database, unit_s, f"{arguments.finished:,} ended jobs")
+        _pages(database, unit_s)
+        _fill(database, arguments.queued, JobState.QUEUED)
+        world = _load(database, unit_s, f"and {arguments.queued:,} queued")
+        _cycles(database, world, unit_s)
+
+
+@contextmanager
+def _database(url: str, folder: Path | None) -> Iterator[Database]:
+    with tempfile.TemporaryDirectory(dir=folder) as own:
+        chosen = url or f"sqlite:///{own}/sooner.db"
+        upgrade(chosen)
+        database = open_database(chosen)
+        yield database
+        database.close()
+
+
+def _spec(layers: int) -> JobSpec:
+    """A graph of so many stages, which is the most that as many layers are stored as."""
+    plain = JobSpec("benchmark", "u", 4, command=("true",))
+    if not layers:
+        return plain
+    stages = tuple(Stage(f"layer{index}", 0.004, 0.008, 10_000_000, 1_000_000) for index in range(layers))
+    edges = tuple((index, index + 1, 1_000_000) for index in range(layers - 1))
+    ones = (1,) * layers
+    return replace(plain, gpus=layers, stage_graph=StageGraph(stages, edges), parallelism=ParallelismConfig(ones, ones))
+
+
+def _print(what: str, times_s: list[float], unit_s: float, per_s: float | None = None) -> None:
+    p50_s, p99_s = (float(value) for value in np.percentile(times_s, (50, 99)))
+    rate = f"{per_s:9.0f}" if per_s is not None else " " * 9
+    print(f"{what:44}{1e3 * p50_s:10.2f}{1e3 * p99_s:10.2f}{rate}{p50_s / unit_s:9.3f}", flush=True)
+
+
+def _timed(call: Callable[[], object], times: int) -> list[float]:
+    found = []
+    for _ in range(times):
+        started_s = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - started_s)
+    return found
+
+
+def _flushes(database: Database, unit_s: float) -> None:
+    """One row a transaction, one after the other: what the disk (and the way to the server) costs."""
+
+    def write() -> None:
+        with database.writing() as session:
+            session.connection().execute(text("UPDATE properties SET value = value WHERE name = 'none'"))
+            session.connection().execute(text("INSERT INTO properties VALUES ('x', 'y')"))
+        with database.writing() as session:
+            session.connection().execute(text("DELETE FROM properties WHERE name = 'x'"))
+
+    times_s = _timed(write, 100)
+    _print("two commits of one row, one client", times_s, unit_s, 2 / float(np.mean(times_s)))
+
+
+def _submissions(database: Database, layers: int, grouped: bool, clients: int, seconds: float, unit_s: float) -> None:
+    """Single submissions by clients that each wait for theirs."""
+    store, group = SqlStore(database), GroupCommit(database)
+    spec = _spec(layers)
+    times_s: list[float] = []
+    until_s = time.perf_counter() + seconds
+
+    def alone() -> None:
+        with database.writing() as session:
+            store.submit(session, [spec], 1.0)
+
+    def together() -> None:
+        group.run(lambda session: store.submit(session, [spec], 1.0))
+
+    def client() -> None:
+        call = together if grouped else alone
+        while time.perf_counter() < until_s:
+            times_s.extend(_timed(call, 1))
+
+    threads = [threading.Thread(target=client) for _ in range(clients)]
+    started_s = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rate = len(times_s) / (time.perf_counter() - started_s)
+    how = "shared commits" if grouped else "a commit each"
+    _print(f"submit, {layers} stages, {clients} clients, {how}", times_s, unit_s, rate)
+
+
+def _fill(database: Database, count: int, state: JobState) -> None:
+    """Copies of one job, by fifty users in seven projects, a thousand programs."""
+    spec = JobSpec("program", "u", 2, project="p", command=("python", "train.py"), env={"LR": "0.1"})
+    record = JobRecord(JobId(0), spec, 1.0, state=state, reason=Reason.NEW, version=1)
+    if state is JobState.SUCCEEDED:
+        record = replace(record, reason=Reason.COMPLETED, finished_at_s=2.0)
+    jobs = table(JobRow)
+    with database.writing(600.0) as session:
+        connection = session.connection()
+        values = new_job_values(spec, 1.0, record)
+        first = connection.execute(jobs.insert().returning(jobs.c.id), values).scalar_one()
+        last = connection.execute(text("SELECT max(id) FROM jobs")).scalar_one()
+        changed = {
+            "id": f"{last} + i",
+            "user": "'u' || (i % 50)",
+            "project": "'p' || (i % 7)",
+            "name": "'n' || (i % 1000)",
+        }
+        chosen = ", ".join(changed.get(column.name, f'jobs."{column.name}"') for column in jobs.c)
+        names = ", ".join(f'"{column.name}"' for column in jobs.c)
+        numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count - 1})"
+        connection.execute(
+            text(f"{numbers} INSERT INTO jobs ({names}) SELECT {chosen} FROM n, jobs WHERE jobs.id = {first}")
+        )
+    with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("ANALYZE jobs"))
+
+
+def _load(database: Database, unit_s: float, what: str) -> list[JobRecord]:
+    """What a service reads before its first cycle."""
+    world: list[JobRecord] = []
+
+    def load() -> None:
+        world[:] = SqlStore(database).load().jobs
+
+    _print(f"load at start, {what}", _timed(load, 3), unit_s)
+    return world
+
+
+def _pages(database: Database, unit_s: float) -> None:
+    """The first page and one in the middle, as the API reads them."""
+    ended = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+    cases: dict[str, JobFilter] = {
+        "all": JobFilter(),
+        "ended": JobFilter(ended),
+        "of one user": JobFilter(user="u7"),
+        "of one user, failed (none)": JobFilter((JobState.FAILED,), user="u7"),
+        "of one program": JobFilter(name="n7"),
+    }
+    with database.reading() as session:
+        middle = int(session.connection().execute(text("SELECT max(id) FROM jobs")).scalar_one()) // 2
+    for name, wanted in cases.items():
+        for where, before in (("first", None), ("middle", middle)):
+
+            def page(wanted: JobFilter = wanted, before: int | None = before) -> None:
+                with database.reading() as session:
+                    reads.jobs(session.connection(), wanted, before, PAGE)
+
+            _print(f"page of jobs, {name}, {where}", _timed(page, 50), unit_s)
+
+
+def _cycles(database: Database, world: list[JobRecord], unit_s: float) -> None:
+    """Commits of cycles that change some of the queue."""
+    store = SqlStore(database)
+    number = store.load().cycle
+    for changed, rounds in ((1, 200), (64, 100), (1000, 20)):
+        times_s: list[float] = []
+        for at in range(rounds):
+            number += 1
+            jobs = world[(at * changed) % (len(world) - changed) :][:changed]
+            writes: dict[JobId, JobWrite] = {}
+            for job in jobs:
+                job.version += 1
+                writes[job.id] = JobWrite(job, job.version - 1)
+            batch = CycleBatch(number, 1.0, (), (), writes=writes)
+            started_s = time.perf_counter()
+            dropped: Any = store.commit(batch)
+            times_s.append(time.perf_counter() - started_s)
+            assert not dropped
+        _print(f"commit of a cycle that changes {changed} jobs", times_s, unit_s)
+
+
+if __name__ == "__main__":
+    main()
