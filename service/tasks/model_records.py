@@ -1,5 +1,7 @@
 """What the database knows of models and of training runs: plain statements, each a transaction of its own."""
 
+from pathlib import Path
+
 from sqlalchemy import func, insert, select, update
 
 from predictor.registry import ModelState, ModelVersion
@@ -119,6 +121,13 @@ def retire(database: Database, model_id: str) -> None:
     with database.writing() as session:
         statement = update(models).where(models.c.id == model_id).values(state=ModelState.RETIRED.value)
         session.connection().execute(statement)
+
+
+def folders(database: Database) -> frozenset[str]:
+    """The names of the folders that hold registered models."""
+    paths = select(table(ModelVersionRow).c.path)
+    with database.reading() as session:
+        return frozenset(Path(path).name for path in session.connection().execute(paths).scalars())
 
 
 def find_version(

@@ -107,9 +107,11 @@ class Trainer:
     def recover(self) -> None:
         """At start: close the runs of a service that died, and take the champion back."""
         model_records.close_lost_runs(self._database, self._now_s())
-        for draft in (*self._models.glob("run-*.work"), *self._models.glob(".run-*")):
-            # What a training left behind that was killed together with its service.
-            shutil.rmtree(draft, ignore_errors=True)
+        named = model_records.folders(self._database)
+        for left in (*self._models.glob("run-*"), *self._models.glob(".run-*")):
+            # What a training left behind that was killed together with its service: drafts, and models without a row.
+            if left.name not in named:
+                shutil.rmtree(left, ignore_errors=True)
         champion = model_records.find_version(self._database, state=ModelState.CHAMPION)
         if champion is not None:
             try:
