@@ -31,7 +31,7 @@ from service.client_prediction_documents import PredictionDetails, Predictor
 from service.client_queue_documents import QueueStatus, Quota
 from service.client_request_documents import ArrayAccepted, JobArray
 from service.client_transport import ApiError, ClientError, Unreachable
-from service.client_usage import UsageClient
+from service.client_webhooks import WebhookClient
 
 __all__ = ["TERMINAL_STATES", "UNFINISHED_STATES", "ApiError", "Client", "ClientError", "LogChunk", "Unreachable"]
 
@@ -50,7 +50,7 @@ class LogChunk(NamedTuple):
     cut_bytes: int
 
 
-class Client(UsageClient):
+class Client(WebhookClient):
     """Everything that the API can be asked."""
 
     # Jobs

@@ -45,6 +45,7 @@ from service.tasks.polling import PolledExecutor
 from service.tasks.prune import DeleteFiles, prune
 from service.tasks.retrain import Trainer
 from service.tasks.timers import SteadyScheduler
+from service.tasks.webhooks import WebhookSender
 from service.telemetry import log
 from service.telemetry.metrics import Metrics, MetricsSink
 from service.telemetry.phases import MeasuredExecutor, MeasuredPolicy, MeasuredPredictor, MeasuredStore, Phases
@@ -153,6 +154,7 @@ class Leading:
         self.forecaster = Forecaster(
             self.loop, now_s, self.predictor.preview, settings, self._forecasting, self._keeper.keep
         )
+        self._webhooks = WebhookSender(database, settings, now_s, self._ground.lead.holds)
         self.explainer = Explainer(database, self.predictor)
 
     def start(self) -> None:
@@ -161,6 +163,7 @@ class Leading:
         add(self.trainer.run_if_due, "interval", seconds=TRAINING_CHECK_S, id="retrain", **ONCE)
         add(self._prune, "interval", seconds=settings.prune_period_s, id="prune", **ONCE)
         add(self._keep_forecasts, "interval", seconds=settings.forecast_period_s, id="forecasts", **ONCE)
+        add(self._webhooks.run, "interval", seconds=settings.webhook_period_s, id="webhooks", **ONCE)
         add(self.shadowing.save, "interval", seconds=SHADOW_SAVED_S, id="shadow", **ONCE)
         self.loop.start()
         self._stack.callback(self.shadowing.save)
@@ -170,6 +173,7 @@ class Leading:
     def close(self) -> None:
         """End whatever is under way. Attempts run on."""
         self._forecasting.close()  # a forecast under way would hold up the end by seconds
+        self._webhooks.close()  # and so would a receiver that does not answer
         self._stack.close()
 
     # What the API asks of it.

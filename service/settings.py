@@ -23,6 +23,7 @@ from service.setting_groups.learning import Learning
 from service.setting_groups.listening import Listening
 from service.setting_groups.observing import Observing
 from service.setting_groups.requests import Requests
+from service.setting_groups.webhooks import Webhooks
 
 ENV_PREFIX = "SOONER_"
 CONFIG_FILE_VARIABLE = "SOONER_CONFIG_FILE"
@@ -47,7 +48,7 @@ class SettingLine(NamedTuple):
 
 # A model's fields come in the order of its bases from the last to the first.
 class Settings(
-    Observing, Access, Attempts, Requests, Keeping, Learning, Forecasting, Deciding, Listening, BaseSettings
+    Webhooks, Observing, Access, Attempts, Requests, Keeping, Learning, Forecasting, Deciding, Listening, BaseSettings
 ):
     """The settings of one service. Frozen; build with :func:`load_settings`, which turns a fault into one line."""
 

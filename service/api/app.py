@@ -29,6 +29,7 @@ from service.api.routers import (
     shadow,
     simulations,
     usage,
+    webhooks,
 )
 from service.api.routers.common import ProblemDocument
 from service.api.security import Door
@@ -68,6 +69,7 @@ def create_app(dependencies: ApiDependencies) -> FastAPI:
         shadow,
         simulations,
         usage,
+        webhooks,
         metrics,
         access,
         services,

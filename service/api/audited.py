@@ -20,6 +20,7 @@ _WORDS: Final = {
     "name": "server",
     "model_id": "model",
     "key_id": "key",
+    "webhook_id": "webhook",
 }
 """What a parameter of a path is the name of, where it does not say so itself."""
 

@@ -48,6 +48,7 @@ _JOB = Rule(Role.VIEWER, About.JOB)
 _OUTPUT = Rule(Role.VIEWER, About.OUTPUT)
 _CHANGE = Rule(Role.SUBMITTER, About.CHANGE)
 _SUBMIT = Rule(Role.SUBMITTER, About.SUBMISSION)
+_SUBMITTED = Rule(Role.SUBMITTER, About.SERVICE)
 _OPERATE = Rule(Role.OPERATOR, About.SERVICE)
 _ADMIN = Rule(Role.ADMIN, About.SERVICE)
 
@@ -88,6 +89,13 @@ PERMISSIONS: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", "/v1/predictions"): _LIST,
     ("GET", "/v1/throughput"): _LIST,
     ("GET", "/v1/usage"): _LIST,
+    # Webhooks: a submitter's own, which tell of his own jobs
+    ("GET", "/v1/webhooks"): _SUBMITTED,
+    ("POST", "/v1/webhooks"): _SUBMITTED,
+    ("GET", "/v1/webhooks/{webhook_id}"): _SUBMITTED,
+    ("DELETE", "/v1/webhooks/{webhook_id}"): _SUBMITTED,
+    ("POST", "/v1/webhooks/{webhook_id}/test"): _SUBMITTED,
+    ("GET", "/v1/webhooks/{webhook_id}/deliveries"): _SUBMITTED,
     # The cluster and its models
     ("GET", "/v1/cluster"): _READ,
     ("POST", "/v1/cluster/servers"): _OPERATE,

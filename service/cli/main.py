@@ -28,6 +28,7 @@ from service.cli import (
     shadow,
     submit,
     usage,
+    webhook,
 )
 from service.cli.fail import EXIT_USAGE, refusals
 from service.cli.guard import DISTRIBUTION, conflict
@@ -110,6 +111,7 @@ jobs.app.command("submit")(submit.submit_command)
 jobs.app.command("wait")(submit.wait_command)
 app.add_typer(jobs.app, name="job")
 app.add_typer(cluster.app, name="cluster")
+app.add_typer(webhook.app, name="webhook")
 app.add_typer(queue.app, name="queue")
 app.add_typer(quota.app, name="quota")
 app.add_typer(key.app, name="key")

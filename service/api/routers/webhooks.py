@@ -1,0 +1,172 @@
+"""Webhooks: add, list, try and remove them, and see what became of what was told.
+
+Operators see all of them. Others see those that they have added themselves, which tell of their own jobs alone.
+"""
+
+from typing import Annotated, Any
+
+from fastapi import Path, Response
+from sqlalchemy import Connection, Row
+from sqlmodel import Session
+
+from service.access import Identity, Role
+from service.api.access import Caller
+from service.api.deps import Deps, KeyStore
+from service.api.idempotency import Answer, Effect, Keyed
+from service.api.paging import Page, Paging
+from service.api.problems import Fault, Problem, ProblemType
+from service.api.routers.common import NoBody, problems, router
+from service.api.schemas import ID_MAX
+from service.api.webhook_documents import (
+    DeliveryDocument,
+    NewWebhookDocument,
+    WebhookBody,
+    WebhookDocument,
+    delivery_document,
+    webhook_document,
+)
+from service.db import webhooks
+from service.db.webhooks import NewWebhook
+from service.settings import Settings
+from service.webhook_post import refusal_of
+from service.webhooks import WebhookEvent, new_secret
+
+routes = router("webhooks")
+
+WebhookPath = Annotated[int, Path(ge=1, le=ID_MAX, description="The webhook's number.")]
+
+
+@routes.get("/webhooks", summary="List webhooks")
+def list_webhooks(caller: Caller, dependencies: Deps, paging: Paging) -> Page[WebhookDocument]:
+    """Oldest first, without their secrets."""
+    scope = f"webhooks {_owner(caller)!r}"
+    position = paging.position(scope, (int,))
+    with dependencies.database.reading() as session:
+        after = position[0] if position else 0
+        rows = webhooks.webhooks(session.connection(), _owner(caller), after, paging.limit + 1)
+    return paging.page(scope, rows, lambda row: (row.id,), webhook_document)
+
+
+@routes.post(
+    "/webhooks",
+    status_code=201,
+    response_model=NewWebhookDocument,
+    responses=problems(400, 409, 413, 415),
+    summary="Add a webhook",
+)
+def add_webhook(caller: Caller, dependencies: Deps, keys: KeyStore, keyed: Keyed, body: WebhookBody) -> Response:
+    """It is told what happens from now on. The answer shows the secret this once."""
+
+    def prepare() -> Effect:
+        new = _checked(body, caller, dependencies.settings)
+        return lambda session: _add(session, new, dependencies.settings, dependencies.now_s())
+
+    return keys.run(keyed, prepare)
+
+
+@routes.get("/webhooks/{webhook_id}", responses=problems(404), summary="Show a webhook")
+def show_webhook(caller: Caller, dependencies: Deps, webhook_id: WebhookPath) -> WebhookDocument:
+    """Without its secret."""
+    with dependencies.database.reading() as session:
+        return webhook_document(_mine(session.connection(), webhook_id, caller))
+
+
+@routes.delete(
+    "/webhooks/{webhook_id}",
+    response_model=WebhookDocument,
+    responses=problems(400, 404, 409, 413, 415),
+    summary="Remove a webhook",
+)
+def remove_webhook(
+    caller: Caller, dependencies: Deps, keys: KeyStore, keyed: Keyed, webhook_id: WebhookPath
+) -> Response:
+    """With its secret, and with whatever was still to be told to it."""
+
+    def effect(session: Session) -> Answer:
+        connection = session.connection()
+        document = webhook_document(_mine(connection, webhook_id, caller))
+        webhooks.remove_webhook(connection, webhook_id)
+        return Answer(200, document.model_dump(mode="json"))
+
+    return keys.run(keyed, lambda: effect)
+
+
+@routes.post(
+    "/webhooks/{webhook_id}/test",
+    status_code=202,
+    response_model=DeliveryDocument,
+    responses=problems(400, 404, 409, 413, 415),
+    summary="Try a webhook",
+)
+def try_webhook(
+    caller: Caller, dependencies: Deps, keys: KeyStore, keyed: Keyed, webhook_id: WebhookPath, body: NoBody = None
+) -> Response:
+    """Tell it `webhook.test`. What became of it is in its deliveries some seconds later."""
+
+    def effect(session: Session) -> Answer:
+        connection = session.connection()
+        _mine(connection, webhook_id, caller)
+        delivery = webhooks.add_test(connection, webhook_id, dependencies.now_s())
+        return Answer(202, delivery_document(webhooks.delivery(connection, delivery)).model_dump(mode="json"))
+
+    return keys.run(keyed, lambda: effect)
+
+
+@routes.get("/webhooks/{webhook_id}/deliveries", responses=problems(404), summary="What a webhook was told")
+def list_deliveries(
+    caller: Caller, dependencies: Deps, paging: Paging, webhook_id: WebhookPath
+) -> Page[DeliveryDocument]:
+    """Newest first; those that have ended are forgotten after a while."""
+    scope = f"deliveries {webhook_id}"
+    position = paging.position(scope, (int,))
+    with dependencies.database.reading() as session:
+        connection = session.connection()
+        _mine(connection, webhook_id, caller)
+        rows = webhooks.deliveries(connection, webhook_id, position[0] if position else None, paging.limit + 1)
+    return paging.page(scope, rows, lambda row: (row.id,), delivery_document)
+
+
+def _owner(caller: Identity) -> str | None:
+    """Whose webhooks the caller sees; None = everybody's."""
+    return None if caller.role.covers(Role.OPERATOR) else caller.user or ""
+
+
+def _mine(connection: Connection, webhook_id: int, caller: Identity) -> Row[Any]:
+    """The webhook, or 404; also for one that is not the caller's to know of."""
+    row = webhooks.webhook(connection, webhook_id)
+    if row is None or _owner(caller) not in (None, row.owner):
+        raise Problem(ProblemType.NOT_FOUND, f"There is no webhook {webhook_id}.")
+    return row
+
+
+def _checked(body: WebhookBody, caller: Identity, settings: Settings) -> NewWebhook:
+    refusal = refusal_of(body.url, allow_private=settings.webhook_private_addresses)
+    if refusal is not None:
+        raise Problem(ProblemType.INVALID_BODY, faults=[Fault(refusal, pointer="/url")])
+    user = body.user
+    if not caller.role.covers(Role.OPERATOR):
+        if user not in (None, caller.user):
+            fault = Fault("Only operators are told of other users' jobs; leave it out", pointer="/user")
+            raise Problem(ProblemType.FORBIDDEN, fault.detail, [fault])
+        user = caller.user
+    events = [WebhookEvent(word) for word in dict.fromkeys(body.events)]
+    return NewWebhook(body.url, events, caller.user or "", user, body.project, body.secret or new_secret())
+
+
+def _add(session: Session, new: NewWebhook, settings: Settings, now_s: float) -> Answer:
+    connection = session.connection()
+    number = webhooks.add_webhook(connection, new, settings.webhooks_max, now_s)
+    if number is None:
+        detail = f"At most {settings.webhooks_max} webhooks (setting webhooks_max)."
+        raise Problem(ProblemType.CONFLICT, detail)
+    row = webhooks.webhook(connection, number)
+    assert row is not None
+    document = webhook_document(row).model_dump(mode="json")
+    return Answer(
+        201,
+        {**document, "secret": new.secret},
+        f"/v1/webhooks/{number}",
+        kept={**document, "secret": None},
+        target=f"webhook {number}",
+        detail={"events": document["events"], "user": document["user"], "project": document["project"]},
+    )

@@ -1,0 +1,160 @@
+"""``sooner webhook ...``: being told of changes of jobs by HTTP."""
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from service.cli.connect import connect
+from service.cli.fail import EXIT_FAILED, fail
+from service.cli.job_tables import when
+from service.cli.output import (
+    Answer,
+    Column,
+    ColumnsOption,
+    JsonFlag,
+    QuietFlag,
+    Table,
+    pause,
+    print_json,
+    printable,
+    show,
+    style,
+)
+from service.client import Client
+from service.client_webhooks import Delivery, Webhook
+
+app = typer.Typer(help="Webhooks: be told of changes of jobs.", no_args_is_help=True)
+
+TEST_POLL_S = 0.5
+TEST_WAIT_S = 30.0
+LIST_LIMIT = 50
+
+WebhookArgument = Annotated[int, typer.Argument(metavar="WEBHOOK", min=1, help="The webhook's number.")]
+
+_WEBHOOKS = Table[Webhook](
+    columns=(
+        Column("WEBHOOK", lambda hook: str(hook["id"]), right=True),
+        Column("URL", lambda hook: hook["url"], long=True),
+        Column("EVENTS", lambda hook: ",".join(hook["events"]), long=True),
+        Column("USER", lambda hook: hook["user"] or "all", long=True),
+        Column("PROJECT", lambda hook: hook["project"] or "all", long=True),
+        Column("OWNER", lambda hook: hook["owner"] or "", long=True),
+    ),
+    key=lambda hook: str(hook["id"]),
+    hidden=(Column("CREATED", lambda hook: when(hook["created_at"])),),
+)
+
+_DELIVERIES = Table[Delivery](
+    columns=(
+        Column("DELIVERY", lambda each: str(each["id"]), right=True),
+        Column("EVENT", lambda each: each["event"]),
+        Column("JOB", lambda each: "" if each["job_id"] is None else str(each["job_id"]), right=True),
+        Column("STATE", lambda each: each["state"]),
+        Column("ATTEMPTS", lambda each: str(each["attempts"]), right=True),
+        Column("STATUS", lambda each: "" if each["status"] is None else str(each["status"]), right=True),
+        Column("CREATED", lambda each: when(each["created_at"])),
+        Column("NEXT", lambda each: when(each["next_at"])),
+        Column("ERROR", lambda each: each["error"] or "", long=True),
+    ),
+    key=lambda each: str(each["id"]),
+)
+
+
+@app.command("add")
+def add_command(
+    url: Annotated[str, typer.Argument(metavar="URL", help="Where to post to.")],
+    event: Annotated[
+        list[str] | None,
+        typer.Option("--event", help="What to be told of, such as job.failed; repeatable. Left out: the ends of jobs."),
+    ] = None,
+    user: Annotated[str | None, typer.Option("--user", help="Only jobs of this user.")] = None,
+    project: Annotated[str | None, typer.Option("--project", help="Only jobs of this project.")] = None,
+    secret_file: Annotated[
+        typer.FileText | None,
+        typer.Option("--secret-file", help="Sign with this secret (- = standard input); left out: one is made."),
+    ] = None,
+    as_json: JsonFlag = False,
+    quiet: QuietFlag = False,
+) -> None:
+    """Have a URL told of changes of jobs. The secret that signs is printed this once."""
+    how = style(as_json, quiet)
+    given = {"url": url, "events": event, "user": user, "project": project}
+    body = {name: value for name, value in given.items() if value}
+    if secret_file is not None:
+        body["secret"] = secret_file.read().strip()
+    with connect() as client:
+        added = client.add_webhook(body, idempotency_key=str(uuid.uuid4()))
+    if how.as_json:
+        print_json({"schema": "sooner.webhook/1", "webhook": added})
+    elif how.quiet:
+        typer.echo(str(added["id"]))
+    else:
+        typer.echo(f"webhook {added['id']} added; its secret, which is not shown again:", err=True)
+        typer.echo(printable(added["secret"] or ""))
+
+
+@app.command("list")
+def list_command(as_json: JsonFlag = False, quiet: QuietFlag = False, columns: ColumnsOption = None) -> None:
+    """Webhooks: your own, or all for operators."""
+    with connect() as client:
+        show(_WEBHOOKS, lambda: _webhooks(client.webhooks()), style(as_json, quiet, columns))
+
+
+def _webhooks(found: Sequence[Webhook]) -> Answer[Webhook]:
+    return Answer(found, {"schema": "sooner.webhooks/1", "webhooks": list(found)})
+
+
+@app.command("remove")
+def remove_command(webhook: WebhookArgument) -> None:
+    """Tell it nothing any more; its secret and what was still to be told are gone."""
+    with connect() as client:
+        client.remove_webhook(webhook)
+    typer.echo(f"webhook {webhook} removed", err=True)
+
+
+@app.command("deliveries")
+def deliveries_command(
+    webhook: WebhookArgument,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many; 0 = all.")] = LIST_LIMIT,
+    as_json: JsonFlag = False,
+    quiet: QuietFlag = False,
+    columns: ColumnsOption = None,
+) -> None:
+    """What a webhook was told or is to be told, newest first."""
+    with connect() as client:
+        show(
+            _DELIVERIES,
+            lambda: _deliveries(client.deliveries(webhook, limit=limit or None)),
+            style(as_json, quiet, columns),
+        )
+
+
+def _deliveries(found: Sequence[Delivery]) -> Answer[Delivery]:
+    return Answer(found, {"schema": "sooner.deliveries/1", "deliveries": list(found)})
+
+
+@app.command("test")
+def try_command(webhook: WebhookArgument, as_json: JsonFlag = False) -> None:
+    """Have a webhook told webhook.test, and wait for its first attempt: exit code 1 if that failed."""
+    with connect() as client:
+        told = _first_attempt(client, webhook, client.test_webhook(webhook)["id"])
+    if as_json:
+        print_json(_deliveries([told]).document)
+    elif told["state"] == "delivered":
+        typer.echo(f"delivered: status {told['status']}")
+    if told["state"] != "delivered":
+        fail(told["error"] or f"nothing was delivered within {TEST_WAIT_S:g} s", EXIT_FAILED)
+
+
+def _first_attempt(client: Client, webhook: int, delivery_id: int) -> Delivery:
+    """The delivery once it was tried, or as it is after a while."""
+    deadline_s = time.monotonic() + TEST_WAIT_S
+    while True:
+        # It is the newest, or nearly so: others may have come meanwhile.
+        [found] = [each for each in client.deliveries(webhook) if each["id"] == delivery_id]
+        if found["attempts"] or found["state"] != "pending" or time.monotonic() >= deadline_s:
+            return found
+        pause(TEST_POLL_S)

@@ -1,0 +1,281 @@
+"""Webhooks and their outbox in the database.
+
+What is to be told follows from ``job_events``. The leader alone writes the rows of a cycle (number 1 or more), one transaction
+after another under its fencing token, so their ids grow in the order in which they become visible, and a cursor over them
+misses none. Rows of cycle 0 (submissions) are written by every server at any time and are passed over: they are not told.
+The cursor moves in the transaction that writes the outbox, so each change is put there exactly once, and the cycle itself pays
+nothing for webhooks.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, delete, func, insert, select, update
+
+from policies.lifecycle import JobState
+from policies.model.reasons import Reason
+from service.db.dialects import take_turns
+from service.db.rows import Values
+from service.db.tables import JobEventRow, JobRow, PropertyRow, table
+from service.db.webhook_tables import DeliveryRow, WebhookRow
+from service.webhooks import WebhookEvent, event_of
+
+_HOOKS = table(WebhookRow)
+_OUTBOX = table(DeliveryRow)
+_EVENTS = table(JobEventRow)
+_JOBS = table(JobRow)
+_PROPERTIES = table(PropertyRow)
+
+_SHOWN = tuple(column for column in _HOOKS.c if column.name != "secret")
+_CURSOR = "webhook_cursor"
+_TURN = "webhooks"
+
+OVERFLOW = "too many deliveries were waiting (setting webhook_pending_max)"
+
+
+@dataclass(frozen=True, slots=True)
+class NewWebhook:
+    """What a webhook is told, where, and by whom it was added (``owner`` empty: the local token)."""
+
+    url: str
+    events: Sequence[WebhookEvent]
+    owner: str
+    user: str | None
+    project: str | None
+    secret: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attempted:
+    """How an attempt at a delivery went. ``retry_at_s`` None = no further one."""
+
+    delivery: int
+    attempts: int
+    delivered: bool
+    status: int | None
+    error: str
+    retry_at_s: float | None
+
+
+def add_webhook(connection: Connection, new: NewWebhook, webhooks_max: int, now_s: float) -> int | None:
+    """Store it and return its id; None where there are as many as there may be. It is told what happens from now on."""
+    take_turns(connection, _TURN)
+    if int(connection.execute(select(func.count()).select_from(_HOOKS)).scalar_one()) >= webhooks_max:
+        return None
+    values = {
+        "url": new.url,
+        "events": [event.value for event in new.events],
+        "owner": new.owner,
+        "user": new.user,
+        "project": new.project,
+        "secret": new.secret,
+        "after_event": _newest_event(connection),
+        "created_at_s": now_s,
+    }
+    return int(connection.execute(insert(_HOOKS).returning(_HOOKS.c.id), values).scalar_one())
+
+
+def _newest_event(connection: Connection) -> int:
+    newest = select(_EVENTS.c.id).where(_EVENTS.c.cycle > 0).order_by(_EVENTS.c.id.desc()).limit(1)
+    return int(connection.execute(newest).scalar() or 0)
+
+
+def webhooks(connection: Connection, owner: str | None, after_id: int, limit: int) -> Sequence[Row[Any]]:
+    """Webhooks without their secrets, oldest first; of one owner if given."""
+    statement = select(*_SHOWN).where(_HOOKS.c.id > after_id).order_by(_HOOKS.c.id).limit(limit)
+    return connection.execute(statement if owner is None else statement.where(_HOOKS.c.owner == owner)).all()
+
+
+def webhook(connection: Connection, webhook_id: int) -> Row[Any] | None:
+    """One webhook without its secret, or None."""
+    return connection.execute(select(*_SHOWN).where(_HOOKS.c.id == webhook_id)).one_or_none()
+
+
+def remove_webhook(connection: Connection, webhook_id: int) -> None:
+    """Forget it, its secret and its deliveries."""
+    take_turns(connection, _TURN)
+    connection.execute(delete(_OUTBOX).where(_OUTBOX.c.webhook_id == webhook_id))
+    # Overwritten first: a database may leave the bytes of a deleted row where they are.
+    connection.execute(update(_HOOKS).where(_HOOKS.c.id == webhook_id).values(secret="-" * 64))
+    connection.execute(delete(_HOOKS).where(_HOOKS.c.id == webhook_id))
+
+
+def deliveries(connection: Connection, webhook_id: int, before_id: int | None, limit: int) -> Sequence[Row[Any]]:
+    """What was or is to be told to one webhook, newest first."""
+    statement = select(_OUTBOX).where(_OUTBOX.c.webhook_id == webhook_id).order_by(_OUTBOX.c.id.desc()).limit(limit)
+    return connection.execute(statement if before_id is None else statement.where(_OUTBOX.c.id < before_id)).all()
+
+
+def delivery(connection: Connection, delivery_id: int) -> Row[Any]:
+    """One delivery."""
+    return connection.execute(select(_OUTBOX).where(_OUTBOX.c.id == delivery_id)).one()
+
+
+def add_test(connection: Connection, webhook_id: int, now_s: float) -> int:
+    """Put a test into the outbox and return its id."""
+    take_turns(connection, _TURN)
+    body = {"id": None, "event": WebhookEvent.TEST.value, "at": _told_at(now_s), "webhook_id": webhook_id}
+    values = _delivery(webhook_id, None, WebhookEvent.TEST, body, now_s)
+    return int(connection.execute(insert(_OUTBOX).returning(_OUTBOX.c.id), values).scalar_one())
+
+
+def expand(connection: Connection, now_s: float, events_max: int, pending_max: int) -> int:
+    """Put what happened since the last time into the outbox, at most ``events_max`` changes; returns how many there were."""
+    take_turns(connection, _TURN)
+    hooks = connection.execute(select(*_SHOWN)).all()
+    if not hooks:
+        return 0
+    known = connection.execute(select(_PROPERTIES.c.value).where(_PROPERTIES.c.name == _CURSOR)).scalar()
+    cursor = max(int(known or 0), min(hook.after_event for hook in hooks))
+    rows = _changes(connection, cursor, events_max)
+    if not rows:
+        return 0
+    room = {hook.id: pending_max - waiting for hook, waiting in _waiting(connection, hooks)}
+    outbox: list[Values] = []
+    for row in rows:
+        event = event_of(JobState(row.target))
+        for hook in hooks if event is not None else ():
+            if event is not None and _is_told(hook, row, event):
+                new = _delivery(hook.id, row.id, event, _body(row, event), now_s)
+                room[hook.id] -= 1
+                outbox.append(new if room[hook.id] >= 0 else new | _overflow(now_s))
+    if outbox:
+        connection.execute(insert(_OUTBOX), outbox)
+    _move_cursor(connection, known is not None, rows[-1].id)
+    return len(rows)
+
+
+def due(connection: Connection, now_s: float, each_max: int, limit: int) -> Sequence[Row[Any]]:
+    """Deliveries whose time has come, with the URL and the secret of their webhook: some of every webhook, oldest first."""
+    turn = func.row_number().over(partition_by=_OUTBOX.c.webhook_id, order_by=(_OUTBOX.c.next_at_s, _OUTBOX.c.id))
+    ripe = (
+        select(_OUTBOX.c.id, turn.label("turn"))
+        .where(_OUTBOX.c.state == "pending", _OUTBOX.c.next_at_s <= now_s)
+        .subquery()
+    )
+    statement = (
+        select(_OUTBOX, _HOOKS.c.url, _HOOKS.c.secret)
+        .join(ripe, ripe.c.id == _OUTBOX.c.id)
+        .join(_HOOKS, _HOOKS.c.id == _OUTBOX.c.webhook_id)
+        .where(ripe.c.turn <= each_max)
+        .order_by(ripe.c.turn, _OUTBOX.c.id)
+        .limit(limit)
+    )
+    return connection.execute(statement).all()
+
+
+def has_work(connection: Connection) -> bool:
+    """Whether there is any webhook: without one there is nothing to look at."""
+    return connection.execute(select(_HOOKS.c.id).limit(1)).first() is not None
+
+
+def settle(connection: Connection, outcomes: Sequence[Attempted], now_s: float) -> None:
+    """Write down how attempts went. One that another leader has settled meanwhile stays as it is."""
+    for each in outcomes:
+        ended = each.delivered or each.retry_at_s is None
+        values: Values = {"attempts": each.attempts, "status": each.status, "error": each.error}
+        if ended:
+            values |= {"state": "delivered" if each.delivered else "given_up", "ended_at_s": now_s}
+        else:
+            values["next_at_s"] = each.retry_at_s
+        mine = and_(
+            _OUTBOX.c.id == each.delivery, _OUTBOX.c.state == "pending", _OUTBOX.c.attempts == each.attempts - 1
+        )
+        connection.execute(update(_OUTBOX).where(mine).values(values))
+
+
+def forget(connection: Connection, before_s: float, limit: int) -> int:
+    """Delete at most so many deliveries that ended before that; returns how many."""
+    old = select(_OUTBOX.c.id).where(_OUTBOX.c.ended_at_s < before_s).limit(limit)
+    ids = list(connection.execute(old).scalars())
+    if ids:
+        connection.execute(delete(_OUTBOX).where(_OUTBOX.c.id.in_(ids)))
+    return len(ids)
+
+
+def _changes(connection: Connection, cursor: int, limit: int) -> Sequence[Row[Any]]:
+    of_job = [_JOBS.c[name] for name in ("name", "user", "project", "gpus", "array_id", "array_index")]
+    statement = (
+        select(_EVENTS, *of_job)
+        .join(_JOBS, _JOBS.c.id == _EVENTS.c.job_id)
+        .where(_EVENTS.c.id > cursor, _EVENTS.c.cycle > 0)
+        .order_by(_EVENTS.c.id)
+        .limit(limit)
+    )
+    return connection.execute(statement).all()
+
+
+def _waiting(connection: Connection, hooks: Sequence[Row[Any]]) -> list[tuple[Row[Any], int]]:
+    """Each webhook with the number of its pending deliveries."""
+    counted = (
+        select(_OUTBOX.c.webhook_id, func.count()).where(_OUTBOX.c.state == "pending").group_by(_OUTBOX.c.webhook_id)
+    )
+    waiting = {row[0]: int(row[1]) for row in connection.execute(counted)}
+    return [(hook, waiting.get(hook.id, 0)) for hook in hooks]
+
+
+def _is_told(hook: Row[Any], row: Row[Any], event: WebhookEvent) -> bool:
+    return (
+        row.id > hook.after_event
+        and event.value in hook.events
+        and hook.user in (None, row.user)
+        and hook.project in (None, row.project)
+    )
+
+
+def _body(row: Row[Any], event: WebhookEvent) -> Mapping[str, Any]:
+    """What is told of a change: nothing that an environment or a log could hold."""
+    return {
+        "id": f"evt_{row.id}",
+        "event": event.value,
+        "at": _told_at(row.at_s),
+        "job": {
+            "id": row.job_id,
+            "name": row.name,
+            "user": row.user or None,
+            "project": row.project or None,
+            "gpus": row.gpus,
+            "array_id": row.array_id,
+            "array_index": row.array_index,
+        },
+        "attempt_id": row.attempt_id,
+        "source": row.source,
+        "target": row.target,
+        "reason": row.reason,
+        "reason_sentence": Reason(row.reason).sentence,
+    }
+
+
+def _told_at(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _delivery(
+    webhook_id: int, event_id: int | None, event: WebhookEvent, body: Mapping[str, Any], now_s: float
+) -> Values:
+    return {
+        "webhook_id": webhook_id,
+        "event_id": event_id,
+        "event": event.value,
+        "body": body,
+        "state": "pending",
+        "attempts": 0,
+        "next_at_s": now_s,
+        "created_at_s": now_s,
+        "ended_at_s": None,
+        "error": "",
+    }
+
+
+def _overflow(now_s: float) -> Values:
+    return {"state": "given_up", "ended_at_s": now_s, "error": OVERFLOW}
+
+
+def _move_cursor(connection: Connection, known: bool, event_id: int) -> None:
+    if known:
+        mine = _PROPERTIES.c.name == _CURSOR
+        connection.execute(update(_PROPERTIES).where(mine).values(value=str(event_id)))
+    else:
+        connection.execute(insert(_PROPERTIES), {"name": _CURSOR, "value": str(event_id)})
