@@ -11,6 +11,7 @@ from sqlalchemy import (
     Table,
     and_,
     delete,
+    false,
     func,
     insert,
     or_,
@@ -74,9 +75,12 @@ def seen(caller: Identity, project: ColumnElement[str], user: ColumnElement[str]
     """The condition on a row of this project and user that :meth:`Identity.sees` is for a job."""
     if caller.projects is None:
         return true()
-    own = and_(project == NO_PROJECT, user == caller.user) if NO_PROJECT in caller.projects else None
-    named = project.in_(sorted(caller.projects - {NO_PROJECT}))
-    return named if own is None else or_(named, own)
+    ways: list[ColumnElement[bool]] = []
+    if NO_PROJECT in caller.projects:
+        ways.append(and_(project == NO_PROJECT, user == caller.user))
+    if named := sorted(caller.projects - {NO_PROJECT}):
+        ways.append(project.in_(named))
+    return or_(false(), *ways)
 
 
 def seen_jobs(connection: Connection, job_ids: Collection[int], caller: Identity) -> set[int]:

@@ -15,6 +15,7 @@ from sqlalchemy import event, insert, text
 from policies.lifecycle import JobState
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
+from service.access import NO_PROJECT, Identity, Role
 from service.api.paging import cursor
 from service.db import reads
 from service.db.reads import JobFilter
@@ -151,16 +152,21 @@ def test_a_page_takes_the_same_few_statements_whatever_its_size(client: Client, 
     assert counts == [5, 5]
 
 
+MEMBER = Identity("ada", Role.VIEWER, frozenset({"nlp", "vision"}), "k")
+LONER = Identity("ada", Role.VIEWER, frozenset({NO_PROJECT}), "k")
+
+
 def plans(world: World, wanted: JobFilter, before: int | None) -> list[str]:
     """How the database would look for the ids of a page."""
     lines: list[str] = []
     states = wanted.states or (None,)
     with world.database.reading() as session:
         for state in states:
-            statement = reads._ids_in_state(wanted, state, before, 51)
-            compiled = statement.compile(world.database.engine, compile_kwargs={"literal_binds": True})
-            rows = session.connection().execute(text(f"EXPLAIN QUERY PLAN {compiled}"))
-            lines += [row[3] for row in rows]
+            for part in reads._parts(wanted, state):
+                statement = reads._ids_in_state(part, state, before, 51)
+                compiled = statement.compile(world.database.engine, compile_kwargs={"literal_binds": True})
+                rows = session.connection().execute(text(f"EXPLAIN QUERY PLAN {compiled}"))
+                lines += [row[3] for row in rows]
     return lines
 
 
@@ -177,6 +183,11 @@ def plans(world: World, wanted: JobFilter, before: int | None) -> list[str]:
         (JobFilter((JobState.RUNNING,), user="u", name="n"), "ix_jobs_state_id"),
         (JobFilter(ENDED, user="u"), "ix_jobs_user_id"),
         (JobFilter(ENDED, user="u", project="p", name="n"), "ix_jobs_name_id"),
+        (JobFilter(seen_by=MEMBER), "ix_jobs_project_id"),
+        (JobFilter(ENDED, seen_by=MEMBER), "ix_jobs_project_id"),
+        (JobFilter(seen_by=LONER), "ix_jobs_user_id"),
+        (JobFilter((JobState.QUEUED,), seen_by=MEMBER), "ix_jobs_state_id"),
+        (JobFilter(ENDED, name="n", seen_by=MEMBER), "ix_jobs_name_id"),
     ],
 )
 def test_every_filter_walks_one_index_and_never_sorts(world: World, wanted: JobFilter, index: str) -> None:
