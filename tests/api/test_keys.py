@@ -157,6 +157,14 @@ def test_a_key_may_live_as_long_as_the_setting_says(client: Client) -> None:
     assert client.post("/v1/keys", json=body).json()["expires_at"] == "2027-01-02T00:00:00Z"
 
 
+def test_no_key_lives_longer_than_the_longest_life(tmp_path: Path) -> None:
+    world = make_world(tmp_path, key_lifetime_s=7200.0, key_lifetime_s_max=3600.0)
+    with client_of(create_app(world.dependencies()), world.token) as client:
+        made = client.post("/v1/keys", json={"user": "ada", "role": "viewer"}).json()
+    assert made["expires_at"] == "2026-01-01T01:00:00Z"
+    world.database.close()
+
+
 def test_lists_come_in_pages(client: Client, world: World) -> None:
     for name in ("ada", "bob", "eve"):
         person(world, name, Role.VIEWER, f"of-{name}")

@@ -82,7 +82,8 @@ def make_key(dependencies: Deps, keys: KeyStore, keyed: Keyed, request: Request,
 def granted(body: KeyBody, settings: Settings, now_s: float) -> KeyGrant:
     """What the key is for. Raises 422 for a life that is too long, and for an operator's key with projects."""
     role = Role(body.role)
-    life_s = settings.key_lifetime_s if body.expires_in_s is None else body.expires_in_s
+    usual_s = min(settings.key_lifetime_s, settings.key_lifetime_s_max)
+    life_s = usual_s if body.expires_in_s is None else body.expires_in_s
     faults = []
     if life_s > settings.key_lifetime_s_max:
         most = f"At most {settings.key_lifetime_s_max:g} seconds (setting key_lifetime_s_max)"
