@@ -32,6 +32,14 @@ class Faults:
 
 
 @dataclass(frozen=True, slots=True)
+class GraphLimits:
+    """How large a graph may be; settings."""
+
+    layers_max: int
+    edges_max: int
+
+
+@dataclass(frozen=True, slots=True)
 class Shape:
     """What a job's graph, parallelism and ``gpus`` say together."""
 
@@ -40,7 +48,7 @@ class Shape:
     parallelism: ParallelismConfig | None = None
 
 
-def shape_of(body: JobBody, layers_max: int, cluster: Cluster, faults: Faults) -> Shape | None:
+def shape_of(body: JobBody, limits: GraphLimits, cluster: Cluster, faults: Faults) -> Shape | None:
     """The job's shape; None where its faults leave none."""
     if body.graph is None:
         return _shape_without_graph(body, faults)
@@ -48,7 +56,7 @@ def shape_of(body: JobBody, layers_max: int, cluster: Cluster, faults: Faults) -
     if isinstance(body.graph, CatalogueGraphBody):
         graph = _catalogue_graph(body.graph, body.gpu_type, config, cluster, faults)
     else:
-        graph = _layers_graph(body.graph, body.gpu_type, layers_max, cluster, faults)
+        graph = _layers_graph(body.graph, body.gpu_type, limits, cluster, faults)
     if config is not None and body.gpus is not None and body.gpus != config.gpus:
         faults.add(f"'parallelism' takes {config.gpus} GPUs, not {body.gpus}", "gpus")
     if graph is None or config is None:
@@ -138,10 +146,13 @@ def _on_reference(graph: LayerGraph, gpu_type: str, cluster: Cluster) -> LayerGr
 
 
 def _layers_graph(
-    body: LayersGraphBody, gpu_type: str | None, layers_max: int, cluster: Cluster, faults: Faults
+    body: LayersGraphBody, gpu_type: str | None, limits: GraphLimits, cluster: Cluster, faults: Faults
 ) -> LayerGraph | None:
-    if len(body.layers) > layers_max:
-        faults.add(f"At most {layers_max} layers (setting layers_max)", "graph", "layers")
+    if len(body.layers) > limits.layers_max:
+        faults.add(f"At most {limits.layers_max} layers (setting layers_max)", "graph", "layers")
+    if len(body.edges) > limits.edges_max:
+        faults.add(f"At most {limits.edges_max} edges (setting edges_max)", "graph", "edges")
+    if len(body.layers) > limits.layers_max or len(body.edges) > limits.edges_max:
         return None
     # All broken names are collected here, because building the graph stops at the first.
     broken = list(_broken_names(body))

@@ -11,7 +11,7 @@ from policies.model.cluster import Cluster
 from policies.model.ids import JobId
 from policies.model.job import ArrayPlace, JobSpec, Launch, PreemptionSignal
 from policies.placement.choose import fits_empty
-from service.api.graphs import Faults, shape_of
+from service.api.graphs import Faults, GraphLimits, shape_of
 from service.api.problems import Fault, Problem, ProblemType, json_pointer
 from service.api.schemas import CatalogueGraphBody, JobBody, JobsBody
 from service.settings import Settings
@@ -100,7 +100,7 @@ def _parse_all(placed: Sequence[Placed], settings: Settings, cluster: Cluster) -
 
 def _parse_job(body: JobBody, settings: Settings, cluster: Cluster, faults: Faults) -> JobSpec | None:
     _check_command(body, faults)
-    shape = shape_of(body, settings.layers_max, cluster, faults)
+    shape = shape_of(body, GraphLimits(settings.layers_max, settings.edges_max), cluster, faults)
     if shape is not None:
         _check_range(body, shape.gpus, faults)
     if body.min_run_s > settings.min_run_s_max:

@@ -84,6 +84,8 @@ def _refuse_lone_surrogates(raw: bytes, document: Any) -> None:
         return
     try:
         json.dumps(document, ensure_ascii=False).encode("utf-8")
+    except RecursionError:
+        raise Problem(ProblemType.MALFORMED_JSON, "The body is nested too deeply.") from None
     except UnicodeEncodeError:
         raise Problem(ProblemType.MALFORMED_JSON, "A text holds half of a surrogate pair.") from None
 

@@ -1,6 +1,6 @@
 """Limits of requests and jobs."""
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from service.setting_kinds import MIB, between
 
@@ -20,8 +20,23 @@ class Requests(BaseModel):
         100_000,
         "Layers of a job's graph; the largest public models have some hundreds. Cutting takes their square.",
     )
+    edges_max: int = between(
+        20_000, 0, 1_000_000, "Edges of a job's graph: ten for each layer are more than any published model has."
+    )
     jobs_queued_max: int = between(
         100_000, 1, 10_000_000, "Unfinished jobs; a further submission is refused until some have ended."
+    )
+    jobs_queued_per_user_max: int | None = Field(
+        None,
+        ge=0,
+        le=10_000_000,
+        description="Unfinished jobs of one user, unless a quota of that user says otherwise. None by default: counting costs time.",
+    )
+    jobs_queued_per_project_max: int | None = Field(
+        None,
+        ge=0,
+        le=10_000_000,
+        description="Unfinished jobs of one project, unless a quota of that project says otherwise.",
     )
     min_run_s_max: float = between(
         3600.0,

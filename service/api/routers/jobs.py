@@ -109,7 +109,7 @@ def _insert(
     connection = session.connection()
     check_dependencies(connection, body, caller)
     dependencies.room.take(connection, len(specs), dependencies.settings.jobs_queued_max)
-    check_owners_room(connection, specs)
+    check_owners_room(connection, specs, dependencies.settings)
     ids = dependencies.store.submit(session, specs, dependencies.now_s())
     documents = [job_document(summary) for summary in reads.new_jobs(connection, ids)]
     single = is_single(body)
