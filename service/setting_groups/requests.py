@@ -30,7 +30,7 @@ class Requests(BaseModel):
         None,
         ge=0,
         le=10_000_000,
-        description="Unfinished jobs of one user, unless a quota of that user says otherwise. None by default: it takes counting.",
+        description="Unfinished jobs of one user, unless a quota of that user says otherwise. None by default: it takes a count.",
     )
     jobs_queued_per_project_max: int | None = Field(
         None,
