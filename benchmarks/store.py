@@ -158,15 +158,10 @@ def _fill(database: Database, count: int, state: JobState) -> None:
         connection = session.connection()
         values = new_job_values(spec, 1.0, record)
         first = connection.execute(jobs.insert().returning(jobs.c.id), values).scalar_one()
-        last = connection.execute(text("SELECT max(id) FROM jobs")).scalar_one()
-        changed = {
-            "id": f"{last} + i",
-            "user": "'u' || (i % 50)",
-            "project": "'p' || (i % 7)",
-            "name": "'n' || (i % 1000)",
-        }
-        chosen = ", ".join(changed.get(column.name, f'jobs."{column.name}"') for column in jobs.c)
-        names = ", ".join(f'"{column.name}"' for column in jobs.c)
+        changed = {"user": "'u' || (i % 50)", "project": "'p' || (i % 7)", "name": "'n' || (i % 1000)"}
+        columns = [column.name for column in jobs.c if column.name != "id"]
+        chosen = ", ".join(changed.get(name, f'jobs."{name}"') for name in columns)
+        names = ", ".join(f'"{name}"' for name in columns)
         numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count - 1})"
         connection.execute(
             text(f"{numbers} INSERT INTO jobs ({names}) SELECT {chosen} FROM n, jobs WHERE jobs.id = {first}")

@@ -4,6 +4,9 @@ A commit is durable, so it costs the disk a flush, and on SQLite there is one wr
 for a transaction of their own get as many jobs a second as the disk flushes. Here the first of them opens the transaction and
 runs the writes of all who came meanwhile, each behind a savepoint, so that one that fails takes back its own part alone. Nobody
 is answered before the commit. Whoever comes alone gets a plain transaction.
+
+PostgreSQL's writers run side by side and it flushes for several of them at once by itself: there everybody gets a plain
+transaction, which is twice as fast as sharing one (``python -m benchmarks.store``).
 """
 
 import time
@@ -47,7 +50,7 @@ class _Member(Generic[Result]):
 
 
 class GroupCommit:
-    """Runs writes in transactions that they share. One instance a process and database; safe to use from many threads."""
+    """Runs writes in transactions that they share where that pays. One instance a process; safe to use from many threads."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -62,6 +65,9 @@ class GroupCommit:
         :meth:`~service.db.session.Database.writing` does: then nothing of the whole group was committed, or, after a
         failure of the commit itself, nobody knows.
         """
+        if not self._database.one_writer:
+            with self._database.writing() as session:
+                return effect(session)
         member = _Member(effect)
         with self._mutex:
             self._waiting.append(member)

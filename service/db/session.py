@@ -88,6 +88,11 @@ class Database:
         """The URL with its password hidden."""
         return self.engine.url.render_as_string(hide_password=True)
 
+    @property
+    def one_writer(self) -> bool:
+        """Whether only one transaction can write at a time."""
+        return self._dialect.one_writer
+
     @contextmanager
     def reading(self) -> Iterator[Session]:
         """A snapshot for reading. Nothing is written at its end, whatever was added to the session."""
@@ -107,7 +112,7 @@ class Database:
         patience_s = BUSY_TIMEOUT_S if wait_s is None else wait_s
         with ExitStack() as stack:
             stack.enter_context(_unavailable())
-            if self._dialect.one_writer:
+            if self.one_writer:
                 stack.enter_context(self._turn(patience_s))
             session = stack.enter_context(Session(self.engine, expire_on_commit=False))
             session.connection(execution_options=self._dialect.writing(patience_s))

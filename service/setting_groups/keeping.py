@@ -14,6 +14,13 @@ class Keeping(BaseModel):
     forecasts_kept_s: float = between(
         90 * DAY_S, 3600.0, 3650 * DAY_S, "Scored forecasts older than this are forgotten: a season shows any drift."
     )
+    jobs_kept_s: float = between(
+        0.0,
+        0.0,
+        3650 * DAY_S,
+        "Ended jobs older than this are forgotten with all that is told of them; 0 keeps them for ever: a million take a few "
+        "gigabytes. What was learnt from them stays, for as many as a training looks at.",
+    )
     logs_kept_s: float = between(
         7 * DAY_S,
         0.0,

@@ -1,8 +1,9 @@
 """Forgetting what has had its time: old cycles, consumed requests, expired keys, crowded curves, old forecasts and changes,
-files of ended jobs.
+files of ended jobs, and, where a limit is set, the jobs themselves.
 
-Jobs, their stories, predictions, labels and models stay. Each step deletes a bounded number of rows in a transaction, so a
-scheduling cycle never waits for long; what one pass does not finish because it is interrupted, the next one does.
+Without that limit jobs, their stories, predictions and labels stay; models always do. Each step deletes a bounded number of
+rows in a transaction, so a scheduling cycle never waits for long; what one pass does not finish because it is interrupted, the
+next one does.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -14,15 +15,23 @@ from sqlalchemy import ColumnElement, Table, delete, func, select, update
 from policies.model.ids import JobId
 from service.db.access_tables import AuditRow
 from service.db.forecast_tables import ForecastRow
+from service.db.forget import awaited_jobs, forget_jobs, forgettable_jobs, surplus_labels
 from service.db.progress import thin_progress
 from service.db.rows import chunks
 from service.db.session import Database
-from service.db.tables import CycleRow, FactRow, IdempotencyKeyRow, JobRow, ProgressRow, table
+from service.db.tables import CycleRow, FactRow, HistoryRow, IdempotencyKeyRow, JobRow, ProgressRow, table
 from service.engine.crash_points import CrashPoint, reached
 from service.settings import Settings
 
 DeleteFiles = Callable[[Sequence[JobId]], object]
 """Deletes logs and checkpoints of ended jobs (an executor knows where they are). May be called twice for a job."""
+
+
+FILES_GRACE_S = 86_400.0
+"""So long after its files were given up a job may be forgotten, seconds."""
+
+ROWS_A_JOB = 20
+"""About as many rows of other tables go with a job: events, attempts, predictions, forecasts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +45,8 @@ class Pruned:
     forecasts: int
     changes: int
     jobs_with_files: int
+    jobs: int
+    labels: int
 
 
 def prune(database: Database, settings: Settings, now_s: float, delete_files: DeleteFiles | None = None) -> Pruned:
@@ -48,6 +59,8 @@ def prune(database: Database, settings: Settings, now_s: float, delete_files: De
         forecasts=_prune_forecasts(database, settings, now_s),
         changes=_prune_changes(database, settings, now_s),
         jobs_with_files=0 if delete_files is None else _prune_files(database, settings, now_s, delete_files),
+        jobs=_prune_jobs(database, settings, now_s, with_files=delete_files is not None),
+        labels=_prune_labels(database, settings, now_s),
     )
 
 
@@ -132,6 +145,49 @@ def _prune_files(database: Database, settings: Settings, now_s: float, delete_fi
             connection.execute(delete(table(ProgressRow)).where(table(ProgressRow).c.job_id.in_(ids)))
             connection.execute(update(jobs).where(jobs.c.id.in_(ids)).values(files_deleted_at_s=now_s))
         pruned += len(ids)
+
+
+def _prune_jobs(database: Database, settings: Settings, now_s: float, *, with_files: bool) -> int:
+    if settings.jobs_kept_s == 0.0:
+        return 0
+    before_s = now_s - settings.jobs_kept_s
+    # Other services delete what they have of a job when they see the mark: the row stays until they have had a day for it.
+    files_before_s = now_s - FILES_GRACE_S if with_files else None
+    portion = max(1, settings.prune_rows_max // ROWS_A_JOB)
+    with database.reading() as session:
+        connection = session.connection()
+        if not forgettable_jobs(connection, before_s, files_before_s, 0, 1):
+            return 0
+        awaited = awaited_jobs(connection)
+    forgotten, after = 0, 0
+    while True:
+        with database.writing() as session:
+            connection = session.connection()
+            old = forgettable_jobs(connection, before_s, files_before_s, after, portion)
+            ids = [job for job in old if job not in awaited]
+            if ids:
+                forget_jobs(connection, ids)
+        forgotten += len(ids)
+        if len(old) < portion:
+            return forgotten
+        after = old[-1]
+
+
+def _prune_labels(database: Database, settings: Settings, now_s: float) -> int:
+    """Labels outlive their jobs as far as a training looks back."""
+    if settings.jobs_kept_s == 0.0:
+        return 0
+    labels = table(HistoryRow)
+    before_s, portion, deleted = now_s - settings.jobs_kept_s, settings.prune_rows_max, 0
+    while True:
+        with database.writing() as session:
+            connection = session.connection()
+            ids = surplus_labels(connection, before_s, settings.retrain_rows_max, portion)
+            if ids:
+                connection.execute(delete(labels).where(labels.c.id.in_(ids)))
+        deleted += len(ids)
+        if len(ids) < portion:
+            return deleted
 
 
 def _delete(

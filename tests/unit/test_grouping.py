@@ -94,17 +94,17 @@ def test_who_comes_alone_gets_a_plain_transaction(any_database: Database) -> Non
     assert (_names(any_database), statements) == ({"a", "b"}, [])
 
 
-def test_those_who_wait_share_one_commit(any_database: Database) -> None:
-    crowd = _Crowd(any_database)
+def test_those_who_wait_share_one_commit(database: Database) -> None:
+    crowd = _Crowd(database)
     for number in range(12):
         crowd.add(_put(f"n{number}"))
     assert crowd.finish() == [f"n{number}" for number in range(12)]
-    assert len(_names(any_database)) == 12
+    assert len(_names(database)) == 12
     assert crowd.commits == 2
 
 
-def test_a_crowd_is_cut_into_transactions_of_bounded_size(any_database: Database) -> None:
-    crowd = _Crowd(any_database)
+def test_a_crowd_is_cut_into_transactions_of_bounded_size(database: Database) -> None:
+    crowd = _Crowd(database)
     for number in range(MEMBERS_MAX + 2):
         crowd.add(_put(f"n{number}"))
     assert len(set(crowd.finish())) == MEMBERS_MAX + 2
@@ -148,8 +148,17 @@ def test_whoever_fails_takes_back_its_own_part_alone(
     _one_fails(f"sqlite:///{path}", kinds)
 
 
-def test_whoever_fails_takes_back_its_own_part_alone_on_postgresql(postgres_url: str) -> None:
-    _one_fails(postgres_url, ["put", "twice", "refuse", "put", "twice", "refuse", "put"])
+def test_writers_to_postgresql_run_side_by_side(postgres_database: Database) -> None:
+    """Each inside the other's transaction: neither waits for a commit of the other."""
+    group = GroupCommit(postgres_database)
+
+    def outer(session: Session) -> tuple[str, str]:
+        return _put("a")(session), group.run(_put("b"))
+
+    assert group.run(outer) == ("a", "b")
+    with pytest.raises(IntegrityError):
+        group.run(_put("a"))
+    assert _names(postgres_database) == {"a", "b"}
 
 
 def _one_fails(url: str, kinds: list[str]) -> None:
@@ -167,8 +176,8 @@ def _one_fails(url: str, kinds: list[str]) -> None:
     database.close()
 
 
-def test_a_commit_that_fails_fails_for_all_and_the_next_ones_go_on(any_database: Database) -> None:
-    crowd = _Crowd(any_database)
+def test_a_commit_that_fails_fails_for_all_and_the_next_ones_go_on(database: Database) -> None:
+    crowd = _Crowd(database)
 
     def gone(session: Session) -> str:
         raise OperationalError("COMMIT", None, Exception("the disk is full"))
@@ -178,9 +187,9 @@ def test_a_commit_that_fails_fails_for_all_and_the_next_ones_go_on(any_database:
     first, *others = crowd.finish()
     assert first == "first"
     assert [isinstance(outcome, OperationalError) for outcome in others[:2]] == [True, True]
-    assert "a" not in _names(any_database)
+    assert "a" not in _names(database)
     assert crowd.group.run(_put("c")) == "c"
-    assert _names(any_database) >= {"first", "c"}
+    assert _names(database) >= {"first", "c"}
 
 
 def test_who_waits_for_a_transaction_that_cannot_begin_is_told_with_the_first(database: Database) -> None:

@@ -1,0 +1,79 @@
+"""Forgetting jobs that ended long ago: their rows in every table, but not what was learnt from them.
+
+A label keeps the job's spec for itself, so training goes on as before. Sums of usage are by day and have no job.
+"""
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, and_, delete, or_, select, update
+
+from policies.lifecycle import TERMINAL
+from policies.model.ids import JobId
+from policies.model.job import JobSpec
+from service.db.codec import decode
+from service.db.forecast_tables import ForecastRow
+from service.db.rows import OWN_HISTORY
+from service.db.tables import (
+    AttemptRow,
+    FactRow,
+    HistoryRow,
+    JobEventRow,
+    JobRow,
+    PredictionRow,
+    ProgressRow,
+    table,
+)
+
+_ENDED = tuple(state.value for state in TERMINAL)
+_OF_JOBS = tuple(table(row) for row in (ProgressRow, PredictionRow, ForecastRow, JobEventRow, FactRow, AttemptRow))
+
+
+def awaited_jobs(connection: Connection) -> set[JobId]:
+    """Jobs that one which has not ended names as its dependency: it must find out how they ended, also after a restart."""
+    jobs = table(JobRow)
+    specs = select(jobs.c.spec).where(jobs.c.state.not_in(_ENDED))
+    rows = connection.execute(specs, execution_options={"yield_per": 1000}).scalars()
+    return {needed for spec in rows for needed in decode(JobSpec, spec).needs}
+
+
+def forgettable_jobs(
+    connection: Connection, ended_before_s: float, files_gone_before_s: float | None, after: int, limit: int
+) -> list[JobId]:
+    """At most ``limit`` jobs that ended before an instant, by their numbers, from the one after ``after`` on.
+
+    With ``files_gone_before_s`` only jobs whose files were given up before that: whoever still has some asks for the mark.
+    A job whose forecasts or requests are still open stays.
+    """
+    jobs, facts, forecasts = table(JobRow).c, table(FactRow).c, table(ForecastRow).c
+    old = and_(jobs.state.in_(_ENDED), jobs.finished_at_s < ended_before_s, jobs.id > after)
+    if files_gone_before_s is not None:
+        old = and_(old, jobs.files_deleted_at_s < files_gone_before_s)
+    pending = select(facts.job_id).where(facts.consumed_cycle.is_(None), facts.job_id.is_not(None))
+    unscored = select(forecasts.job_id).where(forecasts.scored_at_s.is_(None))
+    found = select(jobs.id).where(old, jobs.id.not_in(pending), jobs.id.not_in(unscored)).order_by(jobs.id).limit(limit)
+    return [JobId(number) for number in connection.execute(found).scalars()]
+
+
+def forget_jobs(connection: Connection, ids: Sequence[JobId]) -> None:
+    """Delete these jobs and all that is told of them."""
+    jobs, history = table(JobRow), table(HistoryRow)
+    spec = select(jobs.c.spec).where(jobs.c.id == history.c.job_id).scalar_subquery()
+    connection.execute(update(history).where(history.c.job_id.in_(ids)).values(spec=spec, job_id=None))
+    for rows in _OF_JOBS:
+        connection.execute(delete(rows).where(rows.c.job_id.in_(ids)))
+    connection.execute(delete(jobs).where(jobs.c.id.in_(ids)))
+
+
+def surplus_labels(connection: Connection, ended_before_s: float, kept: int, limit: int) -> list[int]:
+    """At most ``limit`` labels of forgotten jobs that are older than that, and than the newest ``kept`` labels of all."""
+    history = table(HistoryRow).c
+    newest = select(history.ended_at_s, history.id).order_by(history.ended_at_s.desc(), history.id.desc())
+    oldest_kept = connection.execute(newest.offset(max(0, kept - 1)).limit(1)).one_or_none()
+    if oldest_kept is None:
+        return []
+    before = or_(
+        history.ended_at_s < oldest_kept.ended_at_s,
+        and_(history.ended_at_s == oldest_kept.ended_at_s, history.id < oldest_kept.id),
+    )
+    ours = and_(history.source == OWN_HISTORY, history.job_id.is_(None), history.ended_at_s < ended_before_s)
+    return list(connection.execute(select(history.id).where(ours, before).limit(limit)).scalars())
