@@ -129,6 +129,51 @@ def test_what_ends_after_everything_teaches_nothing() -> None:
     assert models["recurrence_median20"]["mae_s"] == pytest.approx(0.0)
 
 
+def _all_that_was_said(workload: Workload, kinds: list[str], chunks: int) -> dict[str, list[object]]:
+    """By job everything that was answered, by every candidate and the mix, and what it rested on."""
+    evaluation = evaluate(workload, kinds, chunks=chunks)
+    run, served, first = evaluation.run, evaluation.served, evaluation.run.test_start
+    return {
+        job.job_id: [
+            run.examples[first + row].features.tolist(),  # type: ignore[attr-defined]
+            {name: points[first + row].tolist() for name, points in run.all_points.items()},
+            served.points[row].tolist(),
+            served.predicted[row],
+            (served.distribution_by[row], served.point_by[row]),
+        ]
+        for row, job in enumerate(evaluation.test_jobs)
+    }
+
+
+def _says_the_same(kinds: list[str], chunks: int, victim: int, factor: float) -> int:
+    """Jobs submitted before either end of a job whose duration changed; all of them were answered alike."""
+    workload = _workload(150)
+    job = workload.jobs[victim]
+    changed = replace(job, duration_s=factor * job.duration_s, end_time_s=None)
+    other = Workload(workload.name, (*workload.jobs[:victim], changed, *workload.jobs[victim + 1 :]))
+    ends_s = [each.submit_time_s + each.duration_s for each in (job, changed)]
+    before, after = _all_that_was_said(workload, kinds, chunks), _all_that_was_said(other, kinds, chunks)
+    earlier = [each.job_id for each in workload.jobs if each.submit_time_s < min(ends_s) and each.job_id in before]
+    assert [before[job_id] for job_id in earlier] == [after[job_id] for job_id in earlier]
+    return len(earlier)
+
+
+@pytest.mark.slow
+@settings(max_examples=10, deadline=None)
+@given(victim=st.integers(40, 149), factor=st.floats(0.01, 100.0), chunks=st.integers(1, 5))
+def test_a_changed_duration_changes_no_answer_to_a_job_submitted_before_its_end(
+    victim: int, factor: float, chunks: int
+) -> None:
+    _says_the_same([], chunks, victim, factor)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("victim", "factor"), [(60, 50.0), (100, 0.02), (120, 1_000.0), (145, 3.0)])
+def test_nor_does_it_with_models(victim: int, factor: float) -> None:
+    """Fits, calibration, blend and choice included, and the challenger that learns from running jobs."""
+    _says_the_same(["xgboost", "quantile_forest", "xgboost_aft"], 3, victim, factor)
+
+
 # Odd workloads
 
 

@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import replace
+from heapq import heappop, heappush
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from policies.model.estimate import Unit
 from predictor import features
 from predictor.baselines import BASELINES
 from predictor.baselines import NAMES as BASELINE_NAMES
-from predictor.dataset import Example, Knowledge, replay
+from predictor.dataset import UNITS, Example, Knowledge, replay
 from predictor.history import CLUSTER_LABELS_KEPT, ClusterLabels, Group, OpenJobs
 from predictor.recurrence import bucket_of
 from predictor.rows import EndedRow, Submission, ended_row
@@ -135,38 +136,83 @@ def test_a_label_counts_from_the_end_and_not_before() -> None:
 
 _GAPS = st.floats(min_value=0.0, max_value=500.0)
 _DURATIONS = st.floats(min_value=1.0, max_value=5_000.0)
-_JOBS = st.lists(
-    st.tuples(
-        _GAPS, _DURATIONS, st.sampled_from(["ada", "bob", ""]), st.sampled_from(["a", "b", ""]), st.integers(1, 3)
-    ),
-    min_size=2,
-    max_size=25,
+_ENDS = st.tuples(_DURATIONS, st.none() | st.floats(1.0, 1e6), st.sampled_from(["succeeded", "failed", "killed"]))
+"""What nobody can know before a job's end: how long it ran, its iterations and its final state."""
+_OPTIONAL = st.none() | st.floats(min_value=1.0, max_value=1e5)
+_REQUESTS = st.fixed_dictionaries(
+    {
+        "user": st.sampled_from(["ada", "bob", ""]),
+        "project": st.sampled_from(["p", "q", ""]),
+        "name": st.sampled_from(["a", "b", ""]),
+        "gpus": st.integers(1, 3),
+        "model": st.sampled_from(["resnet", ""]),
+        "walltime_s": _OPTIONAL,
+        "declared_iterations": _OPTIONAL,
+    }
 )
+_JOBS = st.lists(st.tuples(_GAPS, _ENDS, _REQUESTS), min_size=2, max_size=25)
 
 
-@settings(max_examples=60, deadline=None)
-@given(jobs=_JOBS, data=st.data())
-def test_changing_a_duration_changes_no_feature_of_a_job_submitted_before_its_end(
-    jobs: list[tuple[float, float, str, str, int]], data: st.DataObject
-) -> None:
+def _ending(row: EndedRow, end: tuple[float, float | None, str]) -> EndedRow:
+    duration_s, iterations, final_state = end
+    ended_at_s = row.submission.submitted_at_s + duration_s
+    return replace(row, service_s=duration_s, ended_at_s=ended_at_s, iterations=iterations, final_state=final_state)
+
+
+def _rows(jobs: list[tuple[float, tuple[float, float | None, str], dict[str, object]]]) -> list[EndedRow]:
     rows, now_s = [], 0.0
-    for job, (gap_s, duration_s, user, name, gpus) in enumerate(jobs):
+    for job, (gap_s, end, asked) in enumerate(jobs):
         now_s += gap_s
-        rows.append(_row(job, now_s, duration_s, user=user, name=name, gpus=gpus))
+        rows.append(_ending(_row(job, now_s, 1.0, **asked), end))
+    return rows
+
+
+def _seen(rows: list[EndedRow]) -> dict[int, dict[Unit, tuple[object, ...]]]:
+    """What a model is shown of each job in each unit; a row that has no label of its own is asked about all the same."""
+    knowledge, found = Knowledge(), {}
+    ends: list[tuple[float, int, EndedRow]] = []
+    for row in rows:
+        while ends and ends[0][0] <= row.submission.submitted_at_s:
+            knowledge.end(heappop(ends)[2])
+        examples = {unit: knowledge.example(row.submission, unit) for unit in UNITS}
+        found[row.submission.job] = {
+            unit: (each.features, each.runs, repr(each.baselines)) for unit, each in examples.items()
+        }
+        knowledge.submit(row.submission)
+        heappush(ends, (row.ended_at_s, row.submission.job, row))
+    return found
+
+
+@settings(max_examples=100, deadline=None)
+@given(jobs=_JOBS, end=_ENDS, data=st.data())
+def test_how_a_job_ends_changes_no_feature_of_a_job_submitted_before(
+    jobs: list[tuple[float, tuple[float, float | None, str], dict[str, object]]],
+    end: tuple[float, float | None, str],
+    data: st.DataObject,
+) -> None:
+    """Both heads; and the replay shows the same as an independent loop over the same rows."""
+    rows = _rows(jobs)
     victim = data.draw(st.integers(0, len(rows) - 1))
-    other_s = data.draw(_DURATIONS)
-    changed_row = rows[victim]
-    start_s = changed_row.submission.submitted_at_s
-    changed = list(rows)
-    changed[victim] = replace(changed_row, service_s=other_s, ended_at_s=start_s + other_s)
-    until_s = min(changed_row.ended_at_s, start_s + other_s)
-    before, after = _examples(rows), _examples(changed)
+    changed = [*rows[:victim], _ending(rows[victim], end), *rows[victim + 1 :]]
+    until_s = min(rows[victim].ended_at_s, changed[victim].ended_at_s)
+    before, after = _seen(rows), _seen(changed)
     for row in rows:
         if row.submission.submitted_at_s < until_s:
-            seen, now = before[row.submission.job], after[row.submission.job]
-            assert seen.features == now.features
-            assert seen.runs == now.runs
-            assert repr(seen.baselines) == repr(now.baselines)
+            assert before[row.submission.job] == after[row.submission.job]
+    for row, examples in replay(rows, Knowledge()):
+        for unit, each in examples.items():
+            assert (each.features, each.runs, repr(each.baselines)) == before[row.submission.job][unit]
+
+
+@settings(max_examples=50, deadline=None)
+@given(jobs=_JOBS, data=st.data())
+def test_jobs_that_come_later_change_no_feature(
+    jobs: list[tuple[float, tuple[float, float | None, str], dict[str, object]]], data: st.DataObject
+) -> None:
+    rows = _rows(jobs)
+    first = data.draw(st.integers(1, len(rows)))
+    whole, part = _seen(rows), _seen(rows[:first])
+    assert part == {job: whole[job] for job in part}
 
 
 def test_features_are_finite_named_and_versioned() -> None:
