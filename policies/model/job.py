@@ -27,11 +27,15 @@ class PreemptionSignal:
 
 @value
 class ArrayPlace:
-    """Which element of a job array a job is. ``id`` is the array's: the id of its first job; 0 before that is known."""
+    """Which element of a job array a job is. ``id`` is the array's: the id of its first job; 0 before that is known.
+
+    ``max_running``: elements that may hold GPUs at a time (None: any number).
+    """
 
     index: int
     count: int
     id: JobId = JobId(0)
+    max_running: int | None = None
 
 
 @value

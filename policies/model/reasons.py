@@ -67,7 +67,7 @@ SENTENCES: dict[Reason, str] = {
     Reason.HELD: "Held by a user; release it to let it compete.",
     Reason.DEPENDENCY: "It waits for the jobs in 'after'.",
     Reason.RETRY_BACKOFF: "Its last attempt failed; it is tried again after a pause.",
-    Reason.QUOTA: "Its user or project may not hold more GPUs now; it may start when enough of theirs are given back.",
+    Reason.QUOTA: "Its user, project or array may not hold more GPUs now; it may start when enough of theirs are given back.",
     Reason.QUEUE_PAUSED: "An operator has paused the queue, or its user's or project's part of it; resume it to let jobs start.",
     Reason.NO_SUCH_SERVERS: "No set of servers that are up can hold the gang; add, resume or repair servers.",
     Reason.REFUSED: "A start was decided but could not be applied; it is decided again, after a pause if that goes on.",

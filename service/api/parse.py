@@ -151,7 +151,8 @@ def _array_of(spec: JobSpec, body: JobBody) -> list[JobSpec]:
     if body.array is None:
         return [spec]
     elements = body.array.elements
-    return [replace(spec, array=ArrayPlace(index, len(elements))) for index in elements]
+    most = body.array.max_running
+    return [replace(spec, array=ArrayPlace(index, len(elements), max_running=most)) for index in elements]
 
 
 def _check_command(body: JobBody, faults: Faults) -> None:

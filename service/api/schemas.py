@@ -148,11 +148,16 @@ AfterEntry = Annotated[
 class ArrayBody(Body):
     """One job becomes many that differ in their index: ``count`` of them with the indices 0, 1, ..., or those given."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"count": 100}, {"indices": [3, 17, 20]}]})
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"count": 100, "max_running": 10}, {"indices": [3, 17, 20]}]}
+    )
 
     count: Annotated[int, Field(ge=1, le=ELEMENTS_MAX)] | None = None
     indices: Annotated[list[ElementIndex], Field(min_length=1, max_length=ELEMENTS_MAX)] | None = Field(
         default=None, description="Each once, in any order."
+    )
+    max_running: Annotated[int, Field(ge=1, le=ELEMENTS_MAX)] | None = Field(
+        default=None, description="Elements that may hold GPUs at a time; null = any number."
     )
 
     @property

@@ -84,7 +84,11 @@ def submit_command(
     label: Annotated[list[str] | None, typer.Option("--label", metavar="NAME=VALUE", help="Repeatable.")] = None,
     array: Annotated[
         str | None,
-        typer.Option("--array", metavar="INDICES", help="Once for each of these indices: 0-99, or 1,5,20-30."),
+        typer.Option(
+            "--array",
+            metavar="INDICES",
+            help="Once for each of these indices: 0-99, or 1,5,20-30; 0-99%10: ten at a time.",
+        ),
     ] = None,
     launch: Annotated[str | None, typer.Option("--launch", help="server (once a server) or gpu (once a GPU).")] = None,
     hold: Annotated[bool, typer.Option("--hold", help="Do not start it before it is released.")] = False,
@@ -313,10 +317,12 @@ def _pairs(option: str, texts: Sequence[str] | None) -> dict[str, str] | None:
 def _array(text: str | None) -> dict[str, Any] | None:
     if text is None:
         return None
+    indices, percent, most = text.partition("%")
     try:
-        return {"indices": parse_indices(text)}
-    except SelectorError:
-        fail(f"--array {text!r} lists no indices; write 0-99, or 1,5,20-30")
+        array: dict[str, Any] = {"indices": parse_indices(indices)}
+        return array | {"max_running": int(most)} if percent else array
+    except (SelectorError, ValueError):
+        fail(f"--array {text!r} lists no indices; write 0-99, 1,5,20-30 or 0-99%10")
 
 
 def _preemption(signal: str | None, grace_s: float | None) -> dict[str, Any] | None:

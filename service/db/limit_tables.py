@@ -6,7 +6,7 @@ from sqlmodel import Field
 from service.db.tables import Base, _seconds
 from service.engine.limits import Scope
 
-_SCOPES = ", ".join(repr(scope.value) for scope in Scope)
+_SCOPES = ", ".join(repr(scope.value) for scope in (Scope.QUEUE, Scope.USER, Scope.PROJECT))
 
 
 class LimitRow(Base, table=True):

@@ -20,7 +20,7 @@ from sortedcontainers import SortedList
 from policies.model.ids import JobId
 from policies.model.reasons import Reason
 from policies.rank import expected_remaining_s
-from service.engine.limits import Owner, OwnerLimit, owners_of
+from service.engine.limits import Owner, OwnerLimit, Scope, limit_of_array, owners_of
 from service.engine.record import JobRecord
 
 PATIENCE = 4.0
@@ -87,6 +87,7 @@ class Gates:
 
     def arrive(self, job: JobRecord) -> bool:
         """The job would be free to start. Whether it is, at once: else :meth:`settle` says when."""
+        self.know_array(job)
         owners = self._owners(job) if self._limits else ()
         if not owners:
             job.gate = None
@@ -95,6 +96,16 @@ class Gates:
         self._keep_back(job, owners)
         self._restless = True
         return False
+
+    def know_array(self, job: JobRecord) -> None:
+        """Limit the job's array if its submission did. Called before anything else is said of a job."""
+        limit = limit_of_array(job.spec)
+        if limit is not None:
+            [owner] = [owner for owner in owners_of(job.spec) if owner.scope is Scope.ARRAY]
+            if owner not in self._limits:
+                self._limits[owner] = limit
+                self._used[owner] = 0
+                self._through[owner] = SortedList()
 
     def hold(self, job: JobRecord) -> None:
         """The job holds GPUs now."""
@@ -112,6 +123,13 @@ class Gates:
             for told in (self._too_wide, self._admitted, self._sent_back, self._unnoted):
                 told.pop(job_id, None)
             job.gate = None
+            if limit_of_array(job.spec) is not None:
+                self._forget_array(owners_of(job.spec)[-1])
+
+    def _forget_array(self, owner: Owner) -> None:
+        """Limit an array no longer whose last element has left; one that arrives later would say so again."""
+        if self._used[owner] == 0 and not any(owner in owners for owners in self._kept):
+            del self._limits[owner], self._used[owner], self._through[owner]
 
     def reprioritize(self, job: JobRecord) -> None:
         """The job's priority has changed."""
@@ -309,6 +327,10 @@ class Gates:
         owner = self._wider_than(job, owners) or min(limited, key=self._room)
         most = self._limits[owner].gpus_running_max
         assert most is not None
+        if owner.scope is Scope.ARRAY:
+            running, most_running = self._used[owner] // job.spec.gpus, most // job.spec.gpus
+            text = f"{owner.title} has {running} of its jobs before it, as many as it may (max_running {most_running})."
+            return text, {"max_running": most_running, "running": running}
         if job.spec.gpus > most:
             text = f"{owner.title} may hold {most} GPUs at a time, fewer than the job needs; raise the quota or ask for fewer."
             return text, {"gpus_running_max": most}

@@ -1,4 +1,5 @@
-"""What an operator allows a user, a project or the whole queue: how many GPUs at a time, and whether anything starts at all."""
+"""What an operator allows a user, a project or the whole queue, and a user a job array of his own: how many GPUs at a time, and
+whether anything starts at all."""
 
 from enum import StrEnum
 
@@ -15,6 +16,8 @@ class Scope(StrEnum):
     """Everybody's; its name is empty."""
     USER = "user"
     PROJECT = "project"
+    ARRAY = "array"
+    """One job array; its name is its number. Limited by its submission alone, so it is nowhere stored."""
 
 
 @value
@@ -27,6 +30,8 @@ class Owner:
     @property
     def title(self) -> str:
         """For people, at the beginning of a sentence."""
+        if self.scope is Scope.ARRAY:
+            return f"Job array {self.name}"
         return "The queue" if self.scope is Scope.QUEUE else f"{self.scope.value.capitalize()} {self.name!r}"
 
 
@@ -48,6 +53,14 @@ class OwnerLimit:
         return self.paused or self.gpus_running_max is not None
 
 
-def owners_of(spec: JobSpec) -> tuple[Owner, Owner, Owner]:
+def owners_of(spec: JobSpec) -> tuple[Owner, ...]:
     """Everyone whose limits a job is under."""
-    return (QUEUE, Owner(Scope.USER, spec.user), Owner(Scope.PROJECT, spec.project))
+    owners = (QUEUE, Owner(Scope.USER, spec.user), Owner(Scope.PROJECT, spec.project))
+    return (*owners, Owner(Scope.ARRAY, str(spec.array.id))) if spec.array is not None else owners
+
+
+def limit_of_array(spec: JobSpec) -> OwnerLimit | None:
+    """How much the job's array may hold at a time; None where it is not limited. Its elements are all of one size."""
+    if spec.array is None or spec.array.max_running is None:
+        return None
+    return OwnerLimit(spec.array.max_running * spec.gpus)

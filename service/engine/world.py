@@ -113,8 +113,11 @@ class World:
             assert self._free[share.server] & mask == mask, f"GPUs {ids} of server {share.server} are held twice"
             self._free[share.server] &= ~mask
         self._holding[job_id] = placement
+        job = self.jobs[job_id]
+        if job.spec.array is not None:
+            self.gates.know_array(job)
         if self.gates.limits:
-            self.gates.hold(self.jobs[job_id])
+            self.gates.hold(job)
 
 
 def world_of(stored: StoredWorld, cluster: Cluster, costs: Costs) -> World:

@@ -109,6 +109,7 @@ PLAIN_RULES: list[tuple[str, dict[str, Any], list[str]]] = [
     ("array without indices", {"array": {"indices": []}}, ["/array/indices"]),
     ("array index negative", {"array": {"indices": [0, -1]}}, ["/array/indices/1"]),
     ("array index twice", {"array": {"indices": [4, 4]}}, ["/array"]),
+    ("array of none at a time", {"array": {"count": 3, "max_running": 0}}, ["/array/max_running"]),
     ("array a number", {"array": 3}, ["/array"]),
     ("array too large", {"array": {"count": 1001}}, ["/array"]),
     ("launch unknown", {"launch": "node"}, ["/launch"]),

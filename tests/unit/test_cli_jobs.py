@@ -475,10 +475,17 @@ def test_an_element_that_is_not_there_is_said(cli: CliWorld, selector: str, word
         assert words in failed.stderr
 
 
-def test_indices_that_are_none_are_refused_before_anything_is_sent(cli: CliWorld) -> None:
-    refused = cli.run("job", "submit", "--name", "a", "--array", "9-0", "--", "true")
+@pytest.mark.parametrize("indices", ["9-0", "0-9%", "0-9%x", "%3"])
+def test_indices_that_are_none_are_refused_before_anything_is_sent(cli: CliWorld, indices: str) -> None:
+    refused = cli.run("job", "submit", "--name", "a", "--array", indices, "--", "true")
     assert refused.exit_code == 2
-    assert "--array '9-0' lists no indices" in refused.stderr
+    assert f"--array '{indices}' lists no indices" in refused.stderr
+
+
+def test_so_many_elements_at_a_time_are_asked_for_as_in_slurm(cli: CliWorld) -> None:
+    done = cli.run("job", "submit", "--name", "a", "--array", "3,5%1", "--quiet", "--", "true")
+    specs = [job.spec for job in cli.world.store.jobs([JobId(int(line)) for line in done.stdout.split()])]
+    assert [(spec.array.index, spec.array.max_running) for spec in specs if spec.array is not None] == [(3, 1), (5, 1)]
 
 
 def test_after_and_after_any_say_which_end_is_waited_for(cli: CliWorld) -> None:
