@@ -156,11 +156,21 @@ def _verified(folder: Path, name: object, expected: object) -> Path:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ArtifactError(f"{path}: not a readable model folder ({error})") from None
     if not isinstance(value, dict):
         raise ArtifactError(f"{path}: not a JSON object")
     return value
+
+
+def _check_on_record(path: Path, manifest_sha256: str) -> None:
+    """Before anything of it is read."""
+    try:
+        digest = sha256_of(path)
+    except OSError as error:
+        raise ArtifactError(f"{path}: not a readable model folder ({error})") from None
+    if digest != manifest_sha256:
+        raise ArtifactError(f"{path}: its sha256 is not the one in the registry; the folder is damaged or foreign")
 
 
 def _check_fit(path: Path, manifest: dict[str, Any]) -> None:
@@ -202,9 +212,9 @@ def load(folder: Path, *, manifest_sha256: str | None = None) -> TrainedModel:
     Raises :class:`ArtifactError` for anything that is not exactly a model of this version of Sooner.
     """
     path = folder / MANIFEST
+    if manifest_sha256 is not None:
+        _check_on_record(path, manifest_sha256)
     manifest = _read_json(path)
-    if manifest_sha256 is not None and sha256_of(path) != manifest_sha256:
-        raise ArtifactError(f"{path}: its sha256 is not the one in the registry; the folder is damaged or foreign")
     _check_fit(path, manifest)
     measured = _read_json(_verified(folder, METRICS, manifest.get("metrics_sha256")))
     try:

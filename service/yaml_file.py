@@ -19,7 +19,9 @@ class YamlFileError(ValueError):
     """A file that cannot be used. ``str()`` names the file and the key (``servers[1].gpus: ...``)."""
 
     def __init__(self, key: str, message: str, file: str = "") -> None:
-        super().__init__(": ".join(part for part in (file, key, message) if part))
+        # A key may be any text: the message stays one line.
+        shown = key if key.isprintable() else repr(key)
+        super().__init__(": ".join(part for part in (file, shown, message) if part))
         self.key = key
         self.message = message
         self.file = file
