@@ -114,6 +114,7 @@ class Service:
             self.metrics,
             self.wanted,
             self.leadership,
+            stopping=lambda: self.server.should_exit,
         )
         self.metrics.registry.register(ScrapeCollector(api.readings()))
         self.server = uvicorn.Server(

@@ -1,7 +1,7 @@
 """What the API is given: how each of its questions finds whoever can answer it."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -43,6 +43,7 @@ class ApiPorts:
     metrics: Metrics
     wanted: Cluster
     leadership: Leadership
+    stopping: Callable[[], bool]
 
     def dependencies(self) -> ApiDependencies:
         """Everything that :func:`service.api.app.create_app` needs."""
@@ -76,6 +77,7 @@ class ApiPorts:
             metrics=lambda: exposition(self.metrics),
             services=lambda: services(self.database),
             leads=lambda: self.leadership.leading is not None,
+            stopping=self.stopping,
             log_holder=lambda job, attempt: url_of_attempt(self.database, self.host, job, attempt),
         )
 

@@ -17,6 +17,7 @@ from service.api.routers import (
     attempts,
     cluster,
     cycles,
+    events,
     forecast,
     health,
     job_details,
@@ -33,6 +34,7 @@ from service.api.routers import (
 )
 from service.api.routers.common import ProblemDocument
 from service.api.security import Door
+from service.api.sse import Streams
 from service.db.identity import peer_secret
 
 API_VERSION = "1"
@@ -66,6 +68,7 @@ def create_app(dependencies: ApiDependencies) -> FastAPI:
         quotas,
         learning,
         cycles,
+        events,
         shadow,
         simulations,
         usage,
@@ -76,6 +79,7 @@ def create_app(dependencies: ApiDependencies) -> FastAPI:
         health,
     ):
         app.include_router(module.routes)
+    app.state.streams = Streams(dependencies.database)
     app.state.peers = Peers(lambda: peer_secret(dependencies.database), dependencies.now_s)
     problems.install(app)
     app.add_middleware(Forwarding, dependencies=lambda: app.state.dependencies, peers=lambda: app.state.peers)

@@ -107,8 +107,8 @@ class ApiDependencies:
     ``snapshot_now`` is None for more than ``forecast_jobs_max`` unfinished jobs. ``shadow`` is None
     without a second policy, ``shadow_opinion`` also where that has nothing to say of a job. ``wait_pass`` returns how many
     passes the loop has finished: as soon as they are more than the number given, or after so many seconds. ``metrics`` is
-    the text that a scraper reads. ``leads`` says whether the live loop runs here, ``log_holder`` which other service has the
-    log of an attempt (None for the newest; None: no other).
+    the text that a scraper reads. ``leads`` says whether the live loop runs here, ``stopping`` whether the service is about
+    to end, ``log_holder`` which other service has the log of an attempt (None for the newest; None: no other).
     """
 
     settings: Settings
@@ -138,6 +138,7 @@ class ApiDependencies:
     predictor_status: Callable[[], PredictorStatus]
     services: Callable[[], Sequence[ServiceNow]]
     leads: Callable[[], bool]
+    stopping: Callable[[], bool]
     log_holder: Callable[[JobId, int | None], str | None]
     metrics: Callable[[], bytes]
     room: Room = field(default_factory=Room)

@@ -59,6 +59,7 @@ PERMISSIONS: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", "/metrics"): _READ,
     ("GET", "/v1/me"): _READ,
     ("GET", "/v1/services"): _READ,
+    ("GET", "/v1/events"): _LIST,
     # Jobs
     ("POST", "/v1/jobs"): _SUBMIT,
     ("POST", "/v1/plans"): _SUBMIT,

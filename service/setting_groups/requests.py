@@ -44,5 +44,8 @@ class Requests(BaseModel):
         7 * 86_400.0,
         "Longest undisturbed run that a job may ask for with min_run_s: so long it keeps GPUs from better jobs.",
     )
+    event_streams_max: int = between(
+        200, 0, 100_000, "Open event streams; further ones are refused. Each costs some memory and no thread."
+    )
     page_size_default: int = between(50, 1, 10_000, "Entries of a page if the client names no limit.")
     page_size_max: int = between(500, 1, 10_000, "Most entries of a page: an answer stays well under a megabyte.")

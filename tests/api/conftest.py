@@ -30,6 +30,7 @@ from service.api.authenticate import Authenticator
 from service.api.deps import ApiDependencies, ClusterNow, LoopStatus, Refused
 from service.api.idempotency import Keys
 from service.api.peers import Peers
+from service.api.sse import Streams
 from service.db.identity import peer_secret
 from service.db.migrate import upgrade
 from service.db.servers import enroll
@@ -65,6 +66,8 @@ class World:
     healthy: bool = True
     migrated: bool = True
     leads: bool = True
+    stopping: bool = True
+    """Event streams end as soon as they are open: the client of these tests waits for whole answers."""
     servers: list[Server] = field(
         default_factory=lambda: [Server("a", 4), Server("b", 4), Server("c", 2, gpu_type="T4", rack="r2")]
     )
@@ -119,6 +122,7 @@ class World:
             predictor_status=lambda: self.predictor.status(),
             services=lambda: self.services,
             leads=lambda: self.leads,
+            stopping=lambda: self.stopping,
             log_holder=lambda job, attempt: self.log_holders.get(job),
             metrics=lambda: b"# nothing\n",
         )
@@ -278,6 +282,7 @@ def app_of(world: World, name: str = "the only one") -> FastAPI:
     shared.state.dependencies = world.dependencies()
     shared.state.authenticator = Authenticator(world.database, world.settings, world.token, lambda: world.now_s)
     shared.state.idempotency_keys = Keys(world.database, lambda: world.now_s, world.settings.idempotency_kept_s)
+    shared.state.streams = Streams(world.database)
     shared.state.peers = Peers(lambda: peer_secret(world.database), lambda: world.now_s)
     return shared
 

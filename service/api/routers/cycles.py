@@ -48,7 +48,7 @@ def list_cycles(dependencies: Deps, paging: Paging) -> Page[CycleSummary]:
     position = paging.position("cycles", (int,))
     with dependencies.database.reading() as session:
         rows = reads.cycles(session.connection(), position[0] if position else None, paging.limit + 1)
-    return paging.page("cycles", rows, lambda row: (row.number,), _summary)
+    return paging.page("cycles", rows, lambda row: (row.number,), cycle_summary)
 
 
 @routes.get("/cycles/{number}", responses=problems(404), summary="Show a cycle")
@@ -68,7 +68,8 @@ def show_cycle(dependencies: Deps, number: Annotated[int, Path(ge=0, le=ID_MAX)]
     )
 
 
-def _summary(row: Row[Any]) -> CycleSummary:
+def cycle_summary(row: Row[Any]) -> CycleSummary:
+    """A row of ``cycles``, by its counts."""
     return CycleSummary(
         number=row.number,
         at=instant(row.at_s),

@@ -1,0 +1,120 @@
+"""What happens, as it happens: a stream of server-sent events."""
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import Header, Query, Request
+from fastapi.responses import StreamingResponse
+
+from service.access import Role
+from service.api.access import Caller
+from service.api.deps import Deps
+from service.api.documents import EventDocument, event_document
+from service.api.feed import Feed
+from service.api.problems import Fault, Problem, ProblemType
+from service.api.routers.common import no_such_job, problems, router
+from service.api.routers.cycles import cycle_summary
+from service.api.schemas import ID_MAX
+from service.api.sse import MEDIA_TYPE, Streams, stream
+from service.db.access import owner_of
+from service.db.event_log import Entry
+from service.stream_position import Position
+
+routes = router("events")
+
+_JOB_TOPIC = re.compile(r"job:([1-9][0-9]{0,9})")
+
+
+class StreamedEvent(EventDocument):
+    """One change of a job's state, with what names the job."""
+
+    job_id: int
+    name: str
+    user: str
+    project: str
+
+
+@routes.get(
+    "/events",
+    response_class=StreamingResponse,
+    responses={
+        **problems(403, 404, 429),
+        200: {
+            "description": "Events of the topic from now on, or from `Last-Event-ID` on; comments while nothing happens.",
+            "content": {MEDIA_TYPE: {"schema": {"type": "string"}}},
+        },
+    },
+    summary="Follow what happens",
+)
+def follow(
+    dependencies: Deps,
+    caller: Caller,
+    request: Request,
+    topic: Annotated[
+        str, Query(max_length=32, description="`jobs`, `job:NUMBER`, or `cycle` (for operators).")
+    ] = "jobs",
+    last_event_id: Annotated[
+        str | None, Header(max_length=4096, description="The `id` of the last event that was received.")
+    ] = None,
+) -> StreamingResponse:
+    """Server-sent events: `job` (a change of a job's state) or `cycle` (a pass of the loop, by its counts). The stream ends
+    after a quarter of an hour, and whenever the service does; a client that comes back with `Last-Event-ID`, to whichever
+    service, misses nothing."""
+    streams: Streams = request.app.state.streams
+    since = _position(last_event_id)
+    feed, event, tell = _topic(dependencies, caller, streams, topic)
+    limit = dependencies.settings.event_streams_max
+    if streams.open >= limit:
+        detail = f"At most {limit} open event streams (setting event_streams_max)."
+        raise Problem(ProblemType.TOO_MANY_REQUESTS, detail, headers={"Retry-After": "10"})
+    return StreamingResponse(
+        stream(feed, since, event, tell, dependencies.stopping),
+        media_type=MEDIA_TYPE,
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    )
+
+
+def _position(text: str | None) -> Position | None:
+    if text is None:
+        return None
+    found = Position.parse(text)
+    if found is None:
+        raise Problem(
+            ProblemType.INVALID_PARAMETER, faults=[Fault("Not the id of an event", parameter="last-event-id")]
+        )
+    return found
+
+
+def _topic(
+    dependencies: Deps, caller: Caller, streams: Streams, topic: str
+) -> tuple[Feed, str, Callable[[Entry], Any | None]]:
+    """The feed of a topic, the name of its events, and what this caller may see of each."""
+    if topic == "cycle":
+        if not caller.role.covers(Role.OPERATOR):
+            raise Problem(ProblemType.FORBIDDEN, f"Cycles need the role {Role.OPERATOR.value}.")
+        return streams.cycles, "cycle", lambda entry: cycle_summary(entry[1]).model_dump(mode="json")
+    found = _JOB_TOPIC.fullmatch(topic)
+    if found is None and topic != "jobs":
+        fault = Fault("One of 'jobs', 'job:NUMBER' and 'cycle'", parameter="topic")
+        raise Problem(ProblemType.INVALID_PARAMETER, faults=[fault])
+    only = int(found[1]) if found is not None else None
+    if only is not None:
+        _require(dependencies, caller, only)
+
+    def tell(entry: Entry) -> Any | None:
+        row = entry[1]
+        if (only is not None and row.job_id != only) or not caller.sees(row.project, row.user):
+            return None
+        named = {"job_id": row.job_id, "name": row.name, "user": row.user, "project": row.project}
+        return StreamedEvent(**event_document(row).model_dump(), **named).model_dump(mode="json")
+
+    return streams.job_events, "job", tell
+
+
+def _require(dependencies: Deps, caller: Caller, job: int) -> None:
+    """404 for a job that is not there, or not for this caller."""
+    with dependencies.database.reading() as session:
+        owner = owner_of(session.connection(), job) if job <= ID_MAX else None
+    if owner is None or not caller.sees(owner.project, owner.user):
+        raise no_such_job(job)
