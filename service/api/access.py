@@ -23,10 +23,10 @@ _ONE_CUSTOMER_BITS: Final = 64
 """Of an IPv6 address: what one customer of a provider has at least, who may take any address below it."""
 
 
-def remember(scope: MutableMapping[str, Any], identity: Identity, request_id: str) -> None:
-    """Leave with the request who sent it."""
+def remember(scope: MutableMapping[str, Any], identity: Identity, request_id: str, address: str | None = None) -> None:
+    """Leave with the request who sent it; ``address`` where that is not whom the connection is with."""
     client = scope.get("client")
-    origin = Origin(identity, client[0] if client else None, request_id)
+    origin = Origin(identity, address or (client[0] if client else None), request_id)
     # A copy: a server may hand the same mapping to every request of a connection.
     scope[_STATE] = {**scope.get(_STATE, {}), _IDENTITY: identity, _ORIGIN: origin}
 

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from policies.model.ids import JobId
 from service.api.access import REQUEST_ID_HEADER, caller_of, origin_of
 from service.api.deps import ApiDependencies
-from service.api.peers import PEER_HEADER, Peers, is_from_peer, target_of
+from service.api.peers import CLIENT_HEADER, PEER_HEADER, Peers, is_from_peer, target_of
 from service.api.problems import no_leader, response
 
 logger = logging.getLogger(__name__)
@@ -95,6 +95,7 @@ class Forwarding:
         headers[PEER_HEADER] = await run_in_threadpool(self._peers().sign, scope["method"], target, caller)
         if origin is not None:
             headers[REQUEST_ID_HEADER] = origin.request_id
+            headers[CLIENT_HEADER] = origin.address or ""
         timeout = httpx.Timeout(dependencies.settings.forecast_timeout_s + SLACK_S, connect=CONNECT_S)
         content = await request.body()
         try:

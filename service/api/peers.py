@@ -21,6 +21,9 @@ from service.access import Identity, Role
 PEER_HEADER: Final = "X-Sooner-Peer"
 """``TIME IDENTITY SIGNATURE``; its presence also says that the request must not be sent on."""
 
+CLIENT_HEADER: Final = "X-Sooner-Client"
+"""The address of whom the request comes from; believed of another service alone."""
+
 VALID_S: Final = 600.0
 """A signature is good for so long, either way: machines' clocks differ."""
 

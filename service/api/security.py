@@ -20,7 +20,7 @@ from service.api.access import REQUEST_ID_HEADER, address_of, origin_of, remembe
 from service.api.audited import FORBIDDEN_STATUS, record_refusal
 from service.api.authenticate import Authenticator
 from service.api.deps import ApiDependencies
-from service.api.peers import Peers, is_from_peer
+from service.api.peers import CLIENT_HEADER, Peers, is_from_peer
 from service.api.problems import TYPE_PREFIX, Problem, ProblemType, response
 from service.api.rates import Buckets
 from service.settings import Settings
@@ -86,7 +86,7 @@ class Door:
             peer = await self._peer(scope)
             self._check(scope, is_peer=peer is not None)
             if peer is not None:
-                remember(scope, peer, given)
+                remember(scope, peer, given, Headers(scope=scope).get(CLIENT_HEADER))
             elif not _open(scope["path"]):
                 remember(scope, await self._identity(scope), given)
             await self._app(scope, _Limited(receive, self._body_bytes_max), answer)
@@ -157,7 +157,9 @@ class Door:
         """Who was refused a change stands in the log of changes; one key cannot fill it with that."""
         request = Request(scope)
         origin = origin_of(request)
-        if status != FORBIDDEN_STATUS or origin is None or scope["method"] not in _METHODS_WITH_BODY:
+        # Without a route it was another service that refused, and has written it down.
+        mine = "route" in scope and scope["method"] in _METHODS_WITH_BODY
+        if status != FORBIDDEN_STATUS or origin is None or not mine:
             return
         if not self._refusals.take(origin.identity.key_id or ""):
             dependencies: ApiDependencies = scope["app"].state.dependencies

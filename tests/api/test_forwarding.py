@@ -13,7 +13,7 @@ from httpx import Client
 from policies.model.ids import JobId
 from service.access import LOCAL, Identity, Role
 from service.api import forwarding
-from service.api.peers import PEER_HEADER, VALID_S, Peers
+from service.api.peers import CLIENT_HEADER, PEER_HEADER, VALID_S, Peers
 from service.db.identity import peer_secret
 from service.db.services import Registered, ServiceNow
 from tests.api.client import client_of
@@ -146,6 +146,21 @@ def test_a_signature_opens_one_target_for_a_while_and_nothing_else(two: Two) -> 
     for shift_s, status in ((VALID_S - 1, 200), (-VALID_S + 1, 200), (VALID_S + 1, 421), (-VALID_S - 1, 421)):
         now[0] = NOW_S + shift_s
         assert sent(two, peers.sign("GET", "/v1/cluster", LOCAL)).status_code == status
+
+
+def test_the_log_of_changes_names_the_client_and_not_the_service_between(two: Two) -> None:
+    ada = Identity("ada", Role.OPERATOR, None, "k1")
+    signed = Peers(lambda: peer_secret(two.leading.database), lambda: NOW_S).sign("POST", "/v1/models/train", ada)
+    headers = {PEER_HEADER: signed, CLIENT_HEADER: "192.0.2.7", "X-Request-Id": "r1"}
+    with client_of(two.leader, two.leading.token) as client:
+        assert client.post("/v1/models/train", headers=headers).status_code == 202
+        lines = client.get("/v1/audit").json()["items"]
+        assert [(line["user"], line["address"], line["request_id"]) for line in lines] == [
+            ("ada", "192.0.2.7", "r1")
+        ] * 2
+        # Nobody else is believed.
+        client.post("/v1/models/train", headers={CLIENT_HEADER: "192.0.2.7"})
+        assert client.get("/v1/audit").json()["items"][0]["address"] == "127.0.0.1"
 
 
 def test_an_identity_survives_the_way(two: Two) -> None:
