@@ -6,6 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+JSON_BYTES_MAX = 1024 * 1024
+"""No record of ours is nearly as long."""
+
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
 
@@ -57,10 +60,15 @@ def reserve(path: Path, size_bytes: int) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in ``path``; None if there is no such file or it holds no object."""
+    """The object in ``path``; None if there is no such file or it holds no object.
+
+    A job runs as the user of the service and may have written anything there, and a disk may have lost it.
+    """
     try:
-        value = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+        with path.open("rb") as stream:
+            data = stream.read(JSON_BYTES_MAX + 1)
+        value = json.loads(data) if len(data) <= JSON_BYTES_MAX else None
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

@@ -44,6 +44,10 @@ WAKE = "wake"
 WORK = "work"
 UNNAMED = ".new-"
 _DETAIL_CHARS = 1000
+_OUTCOMES = ("exited", "launch_failed", "lost")
+_EXIT_CODE_MAX = 255
+_SECONDS_MAX = 1e12
+"""Beyond any time of day and any duration (32,000 years)."""
 
 
 STOPPED_FIRST = "stopped before it started"
@@ -71,6 +75,50 @@ def end_record(
         "detail": detail[:_DETAIL_CHARS],
         "stop_signalled": stop_signalled,
     }
+
+
+def read_end(folder: Path, name: str = EXIT) -> dict[str, Any] | None:
+    """The record of the end in ``name``; None if there is none, or none that can be true."""
+    record = read_json(folder / name)
+    if record is None:
+        return None
+    sound = (
+        {"outcome", "at_s", "exit_code", "reason", "detail", "stop_signalled"} <= record.keys()
+        and record["outcome"] in _OUTCOMES
+        and seconds(record["at_s"]) is not None
+        and (record["exit_code"] is None or type(record["exit_code"]) is int)
+        and (record["exit_code"] or 0) in range(_EXIT_CODE_MAX + 1)
+        and isinstance(record["reason"], str | None)
+        and isinstance(record["detail"], str)
+        and isinstance(record["stop_signalled"], bool)
+    )
+    return record if sound else None
+
+
+def seconds(value: object) -> float | None:
+    """A time or a duration from a file; None for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _SECONDS_MAX:
+        return None
+    return float(value)
+
+
+def read_ranks(folder: Path) -> list[tuple[int, int]]:
+    """Number and start ticks of each rank, as far as the file tells."""
+    ranks = (read_json(folder / RANKS) or {}).get("ranks")
+    return [
+        (rank[0], rank[1])
+        for rank in (ranks if isinstance(ranks, list) else ())
+        if isinstance(rank, list) and len(rank) == len(("pid", "start_ticks")) and all(type(n) is int for n in rank)
+    ]
+
+
+def read_stop(folder: Path) -> tuple[str | None, float] | None:
+    """The warning signal and the grace of the stop that is wanted; None if none is."""
+    request = read_json(folder / STOP)
+    if request is None:
+        return None
+    warning, grace_s = request.get("warning_signal"), seconds(request.get("grace_s"))
+    return (warning if isinstance(warning, str) else None), (grace_s if grace_s is not None else 0.0)
 
 
 def draft(attempts: Path, attempt: str) -> tuple[Path, int]:
@@ -124,8 +172,8 @@ def is_supervised(folder: Path) -> bool:
 
 def write_stop(folder: Path, warning_signal: str | None, grace_s: float) -> None:
     """Ask the supervisor to stop its attempt. A request never softens an earlier one. Raises OSError."""
-    earlier = read_json(folder / STOP)
-    if earlier is not None and (earlier["warning_signal"] is None or warning_signal is not None):
+    earlier = read_stop(folder)
+    if earlier is not None and (earlier[0] is None or warning_signal is not None):
         return
     write_json(folder / STOP, {"warning_signal": warning_signal, "grace_s": grace_s})
     ring(folder)

@@ -233,7 +233,8 @@ class LocalExecutor:
                 watched = self._watch(AttemptId(folder.name))
                 watched.stopping = (folder / names.STOP).exists()
                 identity = read_json(folder / names.SUPERVISOR) or {}
-                watched.master_port = identity.get("master_port", 0)
+                port = identity.get("master_port")
+                watched.master_port = port if isinstance(port, int) else 0
 
     def _watch(self, attempt: AttemptId) -> Watched:
         marker = f"SOONER_PROGRESS_TOKEN={self._token(attempt)}".encode()
@@ -286,8 +287,7 @@ class LocalExecutor:
         acknowledged = self._attempts / attempt / names.ACKNOWLEDGED
         if not acknowledged.exists():
             return False
-        record = read_json(acknowledged)
-        if record:
+        if names.read_end(acknowledged.parent, names.ACKNOWLEDGED) is not None:
             acknowledged.rename(acknowledged.with_name(names.EXIT))
             self._watch(attempt).again = True
         return True

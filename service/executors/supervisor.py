@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from service.executors import folder as names
-from service.executors.files import is_disk_full, read_json, reserve, write_json
+from service.executors.files import is_disk_full, reserve, write_json
 from service.executors.logs import LogWriter
 from service.executors.output import Output
 from service.executors.processes import (
@@ -168,10 +168,10 @@ class Supervisor:
 
     def _react(self, ended: list[Rank]) -> None:
         """Look at everything that may want the attempt stopped, and go one step further where a deadline has passed."""
-        request = read_json(self.folder / names.STOP)
+        request = names.read_stop(self.folder)
         if request is not None:
-            self.grace_s = float(request["grace_s"])
-            self._stop(request["warning_signal"])
+            warning, self.grace_s = request
+            self._stop(warning)
         if self.phase == "running" and self._lease_is_over():
             self.lease_expired = True
             self._stop(self.plan["warning_signal"])

@@ -16,6 +16,7 @@ from service.executors.files import read_json, write_json
 from service.executors.progress import ProgressFile
 from service.executors.supervisor import EXIT_DISK_FULL, EXIT_TAKEN
 
+_REASONS = frozenset(Reason)
 _KINDS = {"exited": ReportKind.EXITED, "launch_failed": ReportKind.LAUNCH_FAILED, "lost": ReportKind.LOST}
 
 
@@ -54,10 +55,10 @@ class Watched:
         child_code = self.reap()
         if self.end is not None:
             return self._unacknowledged([])
-        record = read_json(self.folder / names.EXIT)
+        record = names.read_end(self.folder)
         if record is None and not self._is_alive(child_code, now_s):
-            record = read_json(self.folder / names.EXIT)
-        self._read_start()
+            record = names.read_end(self.folder)
+        self._read_start(now_s)
         progress = self._read_progress(now_s, record)
         if record is not None:
             self.finish(record)
@@ -87,9 +88,10 @@ class Watched:
             names.write_stop(self.folder, warning_signal, grace_s)
         except OSError:
             identity = read_json(self.folder / names.SUPERVISOR)
-            if identity is not None and identity["boot_id"] == processes.boot_id():
-                supervisor = processes.ProcessId(identity["pid"], identity["start_ticks"])
-                processes.signal_process(supervisor, signal.SIGTERM)
+            if identity is not None and identity.get("boot_id") == processes.boot_id():
+                number, ticks = identity.get("pid"), identity.get("start_ticks")
+                if isinstance(number, int) and isinstance(ticks, int):
+                    processes.signal_process(processes.ProcessId(number, ticks), signal.SIGTERM)
 
     def ends_with(self, report: Report) -> bool:
         """Take note that ``report`` is committed; True if it tells the end."""
@@ -139,12 +141,13 @@ class Watched:
         self.child = None
         return os.waitstatus_to_exitcode(status)
 
-    def _read_start(self) -> None:
+    def _read_start(self, now_s: float) -> None:
         if self.started is not None:
             return
         record = read_json(self.folder / names.STARTED)
         if record is not None:
-            at_s = float(record["at_s"])
+            told_s = names.seconds(record.get("at_s"))
+            at_s = now_s if told_s is None else told_s
             self.started = Report(ReportKind.STARTED, at_s, self.attempt)
             self.progress = ProgressFile(self.folder / names.PROGRESS, at_s)
 
@@ -177,7 +180,7 @@ class Watched:
             float(record["at_s"]),
             self.attempt,
             exit_code=record["exit_code"],
-            reason=Reason(record["reason"]) if record["reason"] is not None else None,
+            reason=Reason(record["reason"]) if record["reason"] in _REASONS else None,
             stop_signalled=record["stop_signalled"],
             iteration=said.iteration if said is not None else None,
             total_iterations=said.total_iterations if said is not None else None,
@@ -192,13 +195,14 @@ class Watched:
             return True
         if names.is_supervised(self.folder):
             return True
-        if (self.folder / names.EXIT).exists():
+        if names.read_end(self.folder) is not None:
             # Written between our look for it and our look at the lock.
             return False
-        identity = read_json(self.folder / names.SUPERVISOR) or {}
-        rebooted = identity.get("boot_id") != processes.boot_id()
+        boot = (read_json(self.folder / names.SUPERVISOR) or {}).get("boot_id")
+        rebooted = isinstance(boot, str) and boot != processes.boot_id()
         if not rebooted:
-            ranks = (read_json(self.folder / names.RANKS) or {}).get("ranks", [])
+            # Where the boot is not known, numbers prove nothing; what carries the attempt's own mark still does.
+            ranks = names.read_ranks(self.folder) if boot is not None else []
             remains = processes.remains_of(self.marker, [processes.ProcessId(*rank) for rank in ranks])
             if remains:
                 # Lost is told only when nothing is left that could write into the checkpoint folder: look again later.
