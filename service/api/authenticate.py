@@ -91,6 +91,11 @@ class Authenticator:
         self._used(stored, now_s)
         return stored.identity
 
+    @property
+    def rights(self) -> int:
+        """Another number whenever somebody's rights have changed: what has been going on since before must ask anew."""
+        return self._generation
+
     def forget(self) -> None:
         """Look every key up again: a right has changed. A look that is under way is not trusted either."""
         with self._lock:

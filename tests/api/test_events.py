@@ -80,6 +80,7 @@ def stream(
         "client": ("127.0.0.1", 1),
         "root_path": "",
     }
+
     async def call() -> None:
         await asyncio.wait_for(app(scope, receive, send), 20.0)
         # The reader stops at its next look; with it under way, the database could not be closed.
@@ -167,3 +168,15 @@ def test_the_limit_is_what_is_open(app: FastAPI, client: Client, world: World) -
 
     assert len(stream(app, world.token, until=refused, meanwhile=second)) == 1
     assert len(stream(app, world.token, last="0", until=refused)) == 1
+
+
+def test_a_stream_ends_with_the_right_to_it(app: FastAPI, client: Client, world: World) -> None:
+    """Its client comes back and is asked who it is; whose key was revoked meanwhile sees nothing more."""
+    ada = person(world, "ada", Role.VIEWER, "nlp")
+    revoke = f"/v1/keys/{ada.key_id}/revoke"
+    found = stream(
+        app, ada.key, until=lambda events, text: False, meanwhile=lambda: client.post(revoke).raise_for_status()
+    )
+    assert found == []
+    with client_for(app, ada) as hers:
+        assert_problem(hers.get("/v1/events"), "unauthorized")

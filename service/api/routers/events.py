@@ -9,6 +9,7 @@ from fastapi.responses import StreamingResponse
 
 from service.access import Role
 from service.api.access import Caller
+from service.api.authenticate import Authenticator
 from service.api.deps import Deps
 from service.api.documents import EventDocument, event_document
 from service.api.feed import Feed
@@ -59,9 +60,11 @@ def follow(
     ] = None,
 ) -> StreamingResponse:
     """Server-sent events: `job` (a change of a job's state) or `cycle` (a pass of the loop, by its counts). The stream ends
-    after a quarter of an hour, and whenever the service does; a client that comes back with `Last-Event-ID`, to whichever
-    service, misses nothing."""
+    after a quarter of an hour, when anybody's rights change, and whenever the service does; a client that comes back with
+    `Last-Event-ID`, to whichever service, misses nothing."""
     streams: Streams = request.app.state.streams
+    authenticator: Authenticator = request.app.state.authenticator
+    rights = authenticator.rights
     since = _position(last_event_id)
     feed, event, tell = _topic(dependencies, caller, streams, topic)
     limit = dependencies.settings.event_streams_max
@@ -69,7 +72,7 @@ def follow(
         detail = f"At most {limit} open event streams (setting event_streams_max)."
         raise Problem(ProblemType.TOO_MANY_REQUESTS, detail, headers={"Retry-After": "10"})
     return StreamingResponse(
-        stream(feed, since, event, tell, dependencies.stopping),
+        stream(feed, since, event, tell, lambda: dependencies.stopping() or authenticator.rights != rights),
         media_type=MEDIA_TYPE,
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
