@@ -99,7 +99,7 @@ class Asrpt(RankedPolicy):
     def initial_state(self, view: ClusterView) -> Book:
         """Indexes of an empty cluster and an idle virtual machine."""
         base = RankedPolicy.initial_state(self, view)
-        state = AsrptBook(base.pool, base.gpus, base.guard_gpus_max, base.unusable)
+        state = AsrptBook(base.pool, base.gpus, base.guard_gpus_max, base.unusable, base.shares)
         state.machine = VirtualMachine(view.now_s)
         state.released_at_s = {}
         state.mix = GangMix()

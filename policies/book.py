@@ -18,19 +18,22 @@ from policies.model.reasons import Reason
 from policies.model.view import ClusterView, JobView
 from policies.placement.pool import FreePool
 from policies.rank import Rank
+from policies.shares import DISPLACING_LEVELS, Shares
 
 GangClass = tuple[int, str, int]
 """(GPUs, GPU type or "", largest tensor degree that must stay on one server): alike for what they need of the pool."""
 
 
 class Key(NamedTuple):
-    """Order of jobs: guarded ones first, then larger priorities, then rank, submission time, serial. Smaller is better.
+    """Order of jobs: guarded ones first, then larger priorities, then the project's level (0 unless use is shared fairly), rank,
+    submission time, serial. Smaller is better.
 
     In the index of running jobs ``rank`` is the value at time 0 of the line that the rank follows (see ``Line``).
     """
 
     tier: int
     minus_priority: int
+    share: int
     rank: float
     submitted_at_s: float
     job: JobId
@@ -58,6 +61,7 @@ class Book:
     gpus: int
     guard_gpus_max: float
     unusable: set[ServerIndex] = field(default_factory=set)
+    shares: Shares | None = None
     waiting: dict[GangClass, SortedList] = field(default_factory=dict)
     heads: dict[GangClass, Key] = field(default_factory=dict)
     waiting_keys: dict[JobId, tuple[GangClass, Key]] = field(default_factory=dict)
@@ -97,10 +101,12 @@ class Book:
 
     def dump(self) -> dict[str, Any]:
         """When delays began and who is guarded: the jobs alone do not tell."""
+        shares = {} if self.shares is None else {"shares": self.shares.dump()}
         return {
             "delayed_since_s": {str(job): at for job, at in sorted(self.delayed_since_s.items())},
             "guarded": sorted(self.guarded),
             "guarded_extra": self.guarded_extra,
+            **shares,
         }
 
     # Waiting jobs.
@@ -115,7 +121,8 @@ class Book:
         gang = (spec.gpus, spec.gpu_type or "", tensor if tensor > 1 else 0)
         tier = self.tier(job.id)
         # Among guarded jobs age alone decides: else a stream of better-ranked ones would starve the oldest all the same.
-        key = Key(tier, -job.priority, rank if tier else 0.0, job.submitted_at_s, job.id)
+        share = self.share(job) if tier else 0
+        key = Key(tier, -job.priority, share, rank if tier else 0.0, job.submitted_at_s, job.id)
         entries = self.waiting.get(gang)
         if entries is None:
             entries = self.waiting[gang] = SortedList()
@@ -179,13 +186,13 @@ class Book:
             return
         line = Line(job.spec.gpus, rank.slope)
         origin = rank.value - rank.slope * line.gpus / self.gpus * moves_from_s
-        key = Key(1, -job.priority, origin, job.submitted_at_s, job.id)
+        key = Key(1, -job.priority, self.share(job), origin, job.submitted_at_s, job.id)
         entries = self.running.get(line)
         if entries is None:
             entries = self.running[line] = SortedList()
         entries.add(key)
         self.running_keys[job.id] = (line, key)
-        if before is None or before[0] != line or before[1].minus_priority != -job.priority or before[1].rank < origin:
+        if before is None or before[0] != line or before[1][:3] != key[:3] or before[1].rank < origin:
             self.swayed = True
         if refresh_at_s is not None:
             self._refresh(job.id, refresh_at_s)
@@ -345,6 +352,20 @@ class Book:
             self.unleave(job)
         self._pencilled_claims, self._pencilled_leaving, self._taken = [], [], {}
 
+    # Shares of projects.
+
+    def share(self, job: JobView) -> int:
+        """The level of the job's project, by which it is indexed from now on; 0 unless use is shared fairly."""
+        return 0 if self.shares is None else self.shares.join(job)
+
+    def displaceable(self, share: int, key: Key) -> bool | None:
+        """Whether a job with this key displaces one of a project at that level; None: their ranks decide."""
+        if share == key.share:
+            return None
+        if share < key.share:
+            return False
+        return True if share >= key.share + DISPLACING_LEVELS else None
+
     # The starvation guard.
 
     def tier(self, job: JobId) -> int:
@@ -357,13 +378,15 @@ class Book:
             return 0.0
         return job.attained_service_s(0.0) / job.spec.gpus * self.gpus / self.guard_gpus_max
 
-    def forget(self, job: JobId, submitted_at_s: float, gpus: int) -> None:
+    def forget(self, job: JobView) -> None:
         """The job has ended."""
-        self.dequeue(job)
-        self.unclaim(job)
-        self.delayed_since_s.pop(job, None)
-        self.reasons.pop(job, None)
-        self.leave_guard(job, submitted_at_s, gpus)
+        self.dequeue(job.id)
+        self.unclaim(job.id)
+        self.delayed_since_s.pop(job.id, None)
+        self.reasons.pop(job.id, None)
+        self.leave_guard(job.id, job.submitted_at_s, job.spec.gpus)
+        if self.shares is not None:
+            self.shares.leave(job.id, job.spec.project)
 
     def may_guard(self, job: JobView) -> None:
         """The job competes for GPUs or holds some: it may be guarded when it is old enough."""

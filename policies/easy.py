@@ -83,7 +83,7 @@ class Easy(Fifo):
     def initial_state(self, view: ClusterView) -> Book:
         """Indexes of an empty cluster."""
         base = Fifo.initial_state(self, view)
-        state = EasyBook(base.pool, base.gpus, base.guard_gpus_max, base.unusable)
+        state = EasyBook(base.pool, base.gpus, base.guard_gpus_max, base.unusable, base.shares)
         state.ends, state.end_keys, state.head = SortedList(), {}, None
         return state
 
@@ -94,7 +94,7 @@ class Easy(Fifo):
         for _, job_id in list(takewhile(lambda key: key[0] <= view.now_s, state.ends)):
             state.index_end(job_id, _end_s(view.jobs[job_id], view.now_s))
 
-    def _index_running(self, view: ClusterView, job: JobView, state: Book) -> float:
+    def index_running(self, view: ClusterView, job: JobView, state: Book) -> float:
         """Nobody is displaced, but it is known when jobs are expected to end."""
         assert isinstance(state, EasyBook)
         state.index_end(job.id, _end_s(job, view.now_s))

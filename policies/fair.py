@@ -146,7 +146,7 @@ class Fair(RankedPolicy):
     def initial_state(self, view: ClusterView) -> Book:
         """Indexes of an empty cluster on which nobody has had anything."""
         base = RankedPolicy.initial_state(self, view)
-        state = FairBook(base.pool, base.gpus, base.guard_gpus_max, base.unusable)
+        state = FairBook(base.pool, base.gpus, base.guard_gpus_max, base.unusable, base.shares)
         state.accounts, state.lines, state.had_gpu_s, state.closing = {}, {}, {}, {}
         state.due, state.waiting_of, state.user_of = SortedList(), {}, {}
         return state

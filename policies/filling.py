@@ -121,7 +121,8 @@ def fill_servers(bid: Bid, plan: Plan, delay_until_s: DelayUntil) -> None:
     target = _target(bid, running, plan)
     chosen = {standing.key.job for standing in target.standings}
     victims = [job for job in running.values() if job.id not in chosen]
-    victims.sort(key=lambda job: (job.priority, -bid.rank(job), -job.submitted_at_s, -job.id))
+    share = bid.book.share
+    victims.sort(key=lambda job: (job.priority, -share(job), -bid.rank(job), -job.submitted_at_s, -job.id))
     for standing in target.standings:
         if standing.runs:
             continue
@@ -161,15 +162,15 @@ def _displaceable(bid: Bid) -> Iterator[JobView]:
 def _target(bid: Bid, running: Mapping[JobId, JobView], plan: Plan) -> Target:
     """The smallest prefix of all jobs whose GPUs fill what can be had; of it, the largest gangs first while they fit.
 
-    Larger priorities fill what they can before smaller ones. Gangs that are no powers of two may leave a remainder, which
-    smaller ones of the prefix take.
+    Larger priorities, and projects of smaller levels, fill what they can first. Gangs that are no powers of two may
+    leave a remainder, which smaller ones of the prefix take.
     """
     free = bid.book.pool.total + sum(bid.book.surplus(server) for server in bid.book.leaving_on)
     left = free + sum(job.spec.gpus for job in running.values())
     idle = left
     target: list[Standing] = []
     place: dict[JobId, int] = {}
-    for _, equals in groupby(_in_order(bid, running, plan), key=lambda standing: standing.key.minus_priority):
+    for _, equals in groupby(_in_order(bid, running, plan), key=lambda standing: standing.key[1:3]):
         prefix: list[Standing] = []
         wanted = 0
         for standing in equals:
@@ -196,7 +197,8 @@ def _in_order(bid: Bid, running: Mapping[JobId, JobView], plan: Plan) -> Iterato
     def stays(job: JobView) -> Standing:
         tier = book.tier(job.id)
         rank = bid.eta * bid.rank(job) - bid.price(job) if tier else 0.0
-        return Standing(Key(tier, -job.priority, rank, job.submitted_at_s, job.id), job.spec.gpus, runs=True)
+        key = Key(tier, -job.priority, book.share(job) if tier else 0, rank, job.submitted_at_s, job.id)
+        return Standing(key, job.spec.gpus, runs=True)
 
     def waits(gpus: int, entries: Iterable[Key]) -> Iterator[Standing]:
         return (Standing(key, gpus, runs=False) for key in entries if key.job not in spoken_for)

@@ -97,7 +97,7 @@ class Gittins(ranked.RankedPolicy):
     def initial_state(self, view: ClusterView) -> Book:
         """Indexes of an empty cluster that has seen nothing."""
         base = ranked.RankedPolicy.initial_state(self, view)
-        state = GittinsBook(base.pool, base.gpus, base.guard_gpus_max, base.unusable)
+        state = GittinsBook(base.pool, base.gpus, base.guard_gpus_max, base.unusable, base.shares)
         state.ended_gpu_s, state.points_gpu_s, state.unseen = {}, (), 0
         return state
 

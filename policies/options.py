@@ -1,11 +1,12 @@
 """Options that every rank-ordered policy shares, parsed from ``--option name=value`` strings."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
 from policies.rank import OverRun
+from policies.shares import Shares
 
 
 class Preemption(StrEnum):
@@ -66,6 +67,16 @@ class OptionError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Weights:
+    """Weights of projects, written ``nlp:3+vision:1``; others weigh 1."""
+
+    of: Mapping[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return "+".join(f"{project}:{weight:g}" for project, weight in self.of.items())
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """See ``docs/reference/policies.md``. Seconds and ratios.
 
@@ -76,6 +87,9 @@ class Options:
 
     A job that has started over ``restarts_free`` times runs undisturbed for ``restarted_attempt_s_min`` after each further
     start, so that in any 24 hours it is preempted at most restarts_free + 86,400 / restarted_attempt_s_min + 1 times.
+
+    ``fair_share``: projects that have used less by their ``project_weights`` come first, whatever the ranks; of the use half
+    is forgotten every ``fair_share_half_life_s`` (:mod:`policies.shares`).
     """
 
     preemption: Preemption = Preemption.NEVER
@@ -94,6 +108,13 @@ class Options:
     delay_factor: float = 1.0
     guard_share: float = 0.05
     guard_wait_s: float = 86_400.0
+    fair_share: bool = False
+    fair_share_half_life_s: float = 7 * 86_400.0
+    project_weights: Weights = Weights()
+
+    def shares(self, now_s: float) -> Shares | None:
+        """Accounts of projects that have used nothing so far; None unless use is shared fairly."""
+        return Shares(self.fair_share_half_life_s, self.project_weights.of, now_s) if self.fair_share else None
 
 
 _RANGES: dict[str, tuple[float, float]] = {
@@ -105,7 +126,14 @@ _RANGES: dict[str, tuple[float, float]] = {
     "delay_factor": (0.0, 1e6),
     "guard_share": (0.0, 1.0),
     "guard_wait_s": (0.0, 365 * 86_400.0),
+    "fair_share_half_life_s": (60.0, 365 * 86_400.0),
 }
+
+
+FAIR_SHARE = frozenset({"fair_share", "fair_share_half_life_s", "project_weights"})
+"""What every policy takes."""
+
+_WEIGHTS = (1e-3, 1e3)
 
 
 def parse_options(defaults: Options, values: Mapping[str, str], allowed: frozenset[str]) -> Options:
@@ -117,6 +145,11 @@ def parse_options(defaults: Options, values: Mapping[str, str], allowed: frozens
             raise OptionError(f"unknown option {name!r}; known: {', '.join(sorted(allowed))}")
         parsed[name] = _parse(name, text, types[name])
     options = replace(defaults, **parsed)
+    if options.project_weights.of and not options.fair_share:
+        raise OptionError("option project_weights: weights mean nothing without fair_share=true")
+    if options.fair_share:
+        # Behind the gate of ``asrpt`` would wait whom a project's share lets start.
+        options = replace(options, release=Release.EARLY)
     if options.queue is Queue.AUTO:
         # What passes a blocked gang takes the GPUs that would have come free for it: wide gangs pay, and so does the mean.
         gated = options.preemption is Preemption.NEVER and options.release is Release.VIRTUAL
@@ -129,6 +162,8 @@ def _parse(name: str, text: str, kind: type[Any]) -> Any:
         if text.lower() not in ("true", "false"):
             raise OptionError(f"option {name}: {text!r} is neither 'true' nor 'false'")
         return text.lower() == "true"
+    if issubclass(kind, Weights):
+        return _parse_weights(name, text)
     if issubclass(kind, StrEnum):
         try:
             return kind(text)
@@ -142,3 +177,18 @@ def _parse(name: str, text: str, kind: type[Any]) -> Any:
     if not low <= number <= high:
         raise OptionError(f"option {name}: {text} is outside {low:g} to {high:g}")
     return number
+
+
+def _parse_weights(name: str, text: str) -> Weights:
+    weights: dict[str, float] = {}
+    for part in text.split("+"):
+        project, separator, number = part.strip().rpartition(":")
+        try:
+            weight = float(number)
+        except ValueError:
+            weight = 0.0
+        if not separator or not _WEIGHTS[0] <= weight <= _WEIGHTS[1]:
+            low, high = _WEIGHTS
+            raise OptionError(f"option {name}: {part!r} is not PROJECT:WEIGHT with a weight of {low:g} to {high:g}")
+        weights[project] = weight
+    return Weights(weights)

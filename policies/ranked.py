@@ -27,6 +27,7 @@ from policies.promises import end_turn, give_up_claims, reserve_for_oldest, star
 from policies.rank import REFRESH_S_MIN as REFRESH_S_MIN
 from policies.rank import Rank, expected_remaining_s, pause_s
 from policies.ripeness import ripe_at_s
+from policies.shares import index_again
 from policies.victims import Bid, find_victims
 from policies.why import blocked_reason, explanation, note_blocked
 
@@ -121,11 +122,13 @@ class RankedPolicy:
         pool = FreePool(view.cluster, [view.free_gpus(ServerIndex(server)) for server in servers])
         guarded = self.options.guard_share * view.cluster.gpus if self.options.queue is Queue.SKIP else 0.0
         unusable = {ServerIndex(server) for server in servers if view.usable_gpus(ServerIndex(server)) == 0}
-        return Book(pool, max(1, view.cluster.gpus), guarded, unusable)
+        return Book(pool, max(1, view.cluster.gpus), guarded, unusable, self.options.shares(view.now_s))
 
     def rebuild(self, view: ClusterView, dump: dict[str, Any] | None = None) -> Book:
         """Indexes recovered from the jobs, with the delays of an earlier dump. O(n log n)."""
         state = self.initial_state(view)
+        if state.shares is not None:
+            state.shares.restore(view, (dump or {}).get("shares", {}))
         self.restore(view, state, dump or {})
         for job in view.jobs.values():
             if job.placement is not None:
@@ -143,7 +146,7 @@ class RankedPolicy:
                 self.on_arrival(view, job, state)
                 state.unnoted.append(job.id)
             elif job.state in (JobState.STARTING, JobState.RUNNING):
-                self._index_running(view, job, state)
+                self.index_running(view, job, state)
                 self._note_stretch(view, job, state)
         return state
 
@@ -164,13 +167,16 @@ class RankedPolicy:
     def decide(self, view: ClusterView, changes: Sequence[Change], state: Book) -> Decision:
         """One decision. O((changes + actions) log n + gang classes)."""
         plan = Plan()
+        projects = state.shares.absorb(view, changes) if state.shares is not None else ()
         for change in changes:
             self._absorb(view, change, state)
+        for project in projects:
+            index_again(self, view, state, project)
         if state.moved:
             self._index_moved(view, state)
         if state.refreshes and state.refreshes[0][0] <= view.now_s:
             for job_id in state.due_refreshes(view.now_s):
-                self._index_running(view, view.jobs[job_id], state)
+                self.index_running(view, view.jobs[job_id], state)
         self.before(view, state, plan)
         state.sync(view)
         self._guard(view, state, plan)
@@ -188,9 +194,10 @@ class RankedPolicy:
         if given_up:
             plan.actions += [Reserve(job_id, None) for job_id in given_up if job_id not in plan.placed]
         if self.options.preemption is not Preemption.NEVER and state.waiting:
-            refresh_s = state.next_refresh_s()
-            if refresh_s is not None:
+            if (refresh_s := state.next_refresh_s()) is not None:
                 plan.wakes_s.append(refresh_s)
+            if state.shares is not None and (look_s := state.shares.next_s()) is not None:
+                plan.wakes_s.append(look_s)
         return Decision(plan.actions, plan.reasons, min(plan.wakes_s, default=None))
 
     # 1. Changes.
@@ -212,7 +219,7 @@ class RankedPolicy:
         elif kind is ChangeKind.FINISHED:
             assert job is not None
             self.on_withdrawal(change.job, state)
-            state.forget(change.job, job.submitted_at_s, job.spec.gpus)
+            state.forget(job)
         elif job is None:
             return
         elif kind is ChangeKind.ARRIVED:
@@ -268,7 +275,7 @@ class RankedPolicy:
             if job is None or job.state not in (JobState.STARTING, JobState.RUNNING):
                 continue
             swayed = state.swayed
-            rank = self._index_running(view, job, state)
+            rank = self.index_running(view, job, state)
             if rank_waiting > -math.inf and rank <= rank_waiting + abs(rank_waiting) * _ROUNDING:
                 # It has started. Those before it were tried while its GPUs were free, those after it may not displace it.
                 state.swayed = swayed
@@ -294,9 +301,9 @@ class RankedPolicy:
         for job_id in list(state.waiting_keys):
             self.on_arrival(view, view.jobs[job_id], state)
         for job_id in [*state.running_keys, *state.sheltered]:
-            self._index_running(view, view.jobs[job_id], state)
+            self.index_running(view, view.jobs[job_id], state)
 
-    def _index_running(self, view: ClusterView, job: JobView, state: Book) -> float:
+    def index_running(self, view: ClusterView, job: JobView, state: Book) -> float:
         """Returns the rank by which it may be displaced; minus infinity where it may not."""
         if self.options.preemption is Preemption.NEVER:
             return -math.inf
@@ -316,7 +323,7 @@ class RankedPolicy:
 
     def _guard(self, view: ClusterView, state: Book, plan: Plan) -> None:
         if (rested := end_turn(self, view, state, plan)) is not None:
-            self._index_running(view, rested, state)
+            self.index_running(view, rested, state)
         for job_id in state.fill_guard(view.now_s - self.options.guard_wait_s):
             job = view.jobs[job_id]
             if job_id in state.waiting_keys:

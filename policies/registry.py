@@ -7,7 +7,7 @@ from typing import Any
 
 from policies import asrpt, easy, fair, fifo, gittins, las, sjf, srsf, srtf, swf
 from policies.base import Policy
-from policies.options import OptionError, Options, Preemption, parse_options
+from policies.options import FAIR_SHARE, OptionError, Options, Preemption, parse_options
 from policies.ranked import RankedPolicy
 
 ENTRY_POINT_GROUP = "sooner.policies"
@@ -26,6 +26,10 @@ class PolicyFactory:
     preemptive: bool
     summary: str
     alias: str = ""
+
+    def __post_init__(self) -> None:
+        """Every policy shares use between projects if told to."""
+        object.__setattr__(self, "options", self.options | FAIR_SHARE)
 
     def __call__(self, options: Mapping[str, str]) -> Policy[Any]:
         """A policy with these options in place of the defaults. Raises OptionError."""

@@ -91,7 +91,10 @@ class Bid:
             return True
         if -key.minus_priority != victim.priority:
             return -key.minus_priority > victim.priority
-        return not self.settled(victim) and key.rank < self.eta * self.rank(victim)
+        if self.settled(victim):
+            return False
+        by_share = self.book.displaceable(self.book.share(victim), key)
+        return key.rank < self.eta * self.rank(victim) if by_share is None else by_share
 
     def settled(self, victim: JobView) -> bool:
         """Whether the job has started over once and would do so again, which only jobs of larger priority may demand.
@@ -101,10 +104,15 @@ class Bid:
         return victim.attempts > 1 and victim.lost_s(self.view.now_s) > 0.0
 
     def pays(self, key: Key, victims: Sequence[JobView]) -> bool:
-        """Whether displacing all of them pays, the price included; jobs of smaller priority cost nothing."""
+        """Whether displacing all of them pays, the price included; jobs of smaller priority, or of a project that has had
+        much more, cost nothing."""
         if key.tier == 0:
             return True
-        equals = [victim for victim in victims if victim.priority >= -key.minus_priority]
+        equals = [
+            victim
+            for victim in victims
+            if victim.priority >= -key.minus_priority and not self.book.displaceable(self.book.share(victim), key)
+        ]
         worst_of_best = min((self.rank(victim) for victim in equals), default=math.inf)
         return key.rank < self.eta * worst_of_best - sum(self.price(victim) for victim in equals)
 
@@ -122,8 +130,14 @@ class Bid:
             victim = self.view.jobs[standing.job]
             if self.displaces(key, victim):
                 yield victim
-            elif key.tier and -key.minus_priority <= victim.priority and self.rank(victim) * self.eta <= key.rank:
+            elif key.tier and -key.minus_priority <= victim.priority and self._none_after(key, standing, victim):
                 return
+
+    def _none_after(self, key: Key, standing: Standing, victim: JobView) -> bool:
+        """Whether the key, which does not displace this job, displaces none of equal priority that comes after it."""
+        if standing.share != key.share:
+            return standing.share < key.share
+        return self.rank(victim) * self.eta <= key.rank
 
     def hopeless(self, key: Key, missing: int) -> bool:
         """Whether it is certain without a closer look that displacing jobs cannot bring so many GPUs. O(candidates)."""
@@ -146,6 +160,8 @@ class Bid:
         """Whether the key certainly displaces neither this job nor any that comes after it."""
         if key.tier == 0 or -key.minus_priority > standing.priority:
             return False
+        if -key.minus_priority == standing.priority and standing.share != key.share:
+            return standing.share < key.share
         limit = self.eta * standing.rank
         return -key.minus_priority < standing.priority or limit + abs(limit) * _ROUNDING + _ROUNDING <= key.rank
 

@@ -12,7 +12,7 @@ from policies.lifecycle import Cause as C
 from policies.lifecycle import JobState as S
 from policies.model.reasons import Reason
 from policies.options import _RANGES as OPTION_RANGES
-from policies.options import Options
+from policies.options import Options, Weights
 from policies.registry import BUILT_IN, PolicyFactory
 from service.api.problems import ProblemType
 from service.settings import CONFIG_FILE_VARIABLE, Settings, env_name
@@ -58,6 +58,10 @@ OPTION_MEANINGS = {
     "guard_share": "Share of the GPUs that goes to the oldest jobs first, so that none starves. 0: no guard.",
     "guard_wait_s": "After this many seconds the oldest waiting job comes first whatever its size, and GPUs are set aside for "
     "it as they free up.",
+    "fair_share": "Jobs of projects that have had less by their weights come first, and rank decides among those alike "
+    "([how](../how-to/quotas.md#share-fairly-between-projects)).",
+    "fair_share_half_life_s": "After so many seconds what a project has had counts half.",
+    "project_weights": "Weights of projects, as in `nlp:3+vision:1`; others weigh 1. Needs `fair_share=true`.",
 }
 
 STATE_MEANINGS = {
@@ -158,6 +162,8 @@ def _preempts(factory: PolicyFactory) -> str:
 def _option(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, Weights):
+        return str(value) or "none"
     return str(value.value) if isinstance(value, Enum) else _number(value)
 
 
@@ -167,6 +173,8 @@ def _values(name: str) -> str:
         return "`true`, `false`"
     if isinstance(value, Enum):
         return ", ".join(code(each.value) for each in type(value))
+    if isinstance(value, Weights):
+        return "`PROJECT:WEIGHT` joined by `+`, each weight 0.001 to 1000"
     low, high = OPTION_RANGES[name]
     return f"{_number(low)} to {_number(high)}"
 

@@ -44,6 +44,17 @@ class TestVariantsOfAsrpt(PolicyContract):
         return lambda **more: make_policy("asrpt", {**options, **more})
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(BUILT_IN) - {"wcs_duration", "wcs_workload", "swf"}))
+class TestFairShare(PolicyContract):
+    """With a half-life so short that levels move many times within a story."""
+
+    @pytest.fixture
+    def make(self, name: str) -> Make:
+        shares = {"fair_share": "true", "fair_share_half_life_s": "60", "project_weights": "p0:4+p1:0.5"}
+        return lambda **more: make_policy(name, {**shares, **more})
+
+
 @pytest.mark.parametrize("name", ["fifo", "fifo_backfill", "sjf"])
 def test_a_policy_without_preemption_refuses_to_be_told_otherwise(name: str) -> None:
     assert make_policy(name, {"preemption": "never"}).name == name

@@ -48,6 +48,7 @@ def crowd(seed: int, chosen: Policy[Any], *, jobs: int = 25, store: "Flaky | Non
             gpus=dice.choice((1, 1, 2, 4, 8, 16)),
             runs_s=runs_s,
             at_s=at_s,
+            project=f"p{number % 3}",
             predicted=predicted,
             priority=dice.choice((0, 0, 0, 0, 1)),
             max_retries=1000,

@@ -133,7 +133,7 @@ def test_the_oldest_jobs_are_guarded_while_they_fit_the_share() -> None:
     assert book.fill_guard(-1e9) == [1, 2, 3], "two that fit, and the oldest waiting one besides"
     assert (sorted(book.guarded), book.guarded_extra, book.guarded_gpus) == ([1, 2], 3, 3)
     assert [book.tier(record.id) for record in jobs] == [0, 0, 0, 1]
-    book.forget(JobId(1), 1.0, 2)
+    book.forget(jobs[0])
     assert book.fill_guard(-1e9) == [3, 4]
     assert (sorted(book.guarded), book.guarded_extra) == ([2, 3], 4)
 
@@ -168,7 +168,7 @@ def test_who_has_run_is_overdue_when_it_has_waited_for_it() -> None:
         book.enqueue(record, 1.0)
     assert list(book.entitled) == [(0.0, 2), (40.0, 1)]
     assert book.fill_guard(39.0) == [2]
-    book.forget(JobId(2), 0.0, 4)
+    book.forget(job(2, 4))
     assert book.fill_guard(39.0) == []
     assert book.fill_guard(40.0) == [1]
     book.dequeue(JobId(1))

@@ -2,7 +2,18 @@
 
 import pytest
 
-from policies.options import Fill, OptionError, Options, Order, PlacementRule, Preemption, Queue, Release, parse_options
+from policies.options import (
+    Fill,
+    OptionError,
+    Options,
+    Order,
+    PlacementRule,
+    Preemption,
+    Queue,
+    Release,
+    Weights,
+    parse_options,
+)
 from policies.rank import OverRun
 from policies.registry import BUILT_IN
 
@@ -27,6 +38,9 @@ def test_every_option_is_parsed_to_its_type() -> None:
         "delay_factor": "0",
         "guard_share": "0.1",
         "guard_wait_s": "3600",
+        "fair_share": "true",
+        "fair_share_half_life_s": "3600",
+        "project_weights": "nlp:3+a:b:0.5",
     }
     assert set(values) == ALL, "a new option needs a line here"
     assert parse_options(Options(), values, ALL) == Options(
@@ -46,7 +60,26 @@ def test_every_option_is_parsed_to_its_type() -> None:
         delay_factor=0.0,
         guard_share=0.1,
         guard_wait_s=3600.0,
+        fair_share=True,
+        fair_share_half_life_s=3600.0,
+        project_weights=Weights({"nlp": 3.0, "a:b": 0.5}),
     )
+
+
+@pytest.mark.parametrize("text", ["nlp", "nlp:", "nlp:0", "nlp:x", "nlp:1+", "nlp:1001", "nlp:nan"])
+def test_weights_that_are_none(text: str) -> None:
+    with pytest.raises(OptionError, match="option project_weights"):
+        parse_options(Options(), {"fair_share": "true", "project_weights": text}, ALL)
+
+
+def test_weights_without_fair_share_are_a_mistake() -> None:
+    with pytest.raises(OptionError, match="fair_share=true"):
+        parse_options(Options(), {"project_weights": "nlp:3"}, ALL)
+
+
+def test_with_fair_share_nobody_waits_behind_the_gate() -> None:
+    options = parse_options(Options(queue=Queue.AUTO), {"fair_share": "true"}, ALL)
+    assert (options.release, options.queue) == (Release.EARLY, Queue.SKIP)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,261 @@
+"""Fair share between projects: what each has used lately beside its weight, as a level that goes before every rank.
+
+A project's use is the GPU-seconds that its jobs have held, of which half is forgotten every ``half_life_s``. Its level is the
+logarithm, in steps of :data:`STEP`, of use / weight; jobs of smaller levels come first, and within a level the policy's own
+rank decides. All uses are forgotten at one rate, so the order of two projects changes only when one of them uses more: the
+level is taken of use x exp(forgetting x time), which never falls, and a job is indexed anew only when its project has moved by
+a step. This construction is ours.
+"""
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from policies.model.decision import Change, ChangeKind
+from policies.model.ids import JobId
+from policies.model.view import ClusterView, JobView
+
+if TYPE_CHECKING:
+    from policies.book import Book
+    from policies.ranked import RankedPolicy
+
+STEP = 1.03
+"""Projects whose uses by weight differ by less than this factor are alike: rank decides."""
+
+DISPLACING_LEVELS = 4
+"""A running job makes way, whatever the ranks, for one of a project that is so many levels below its own: one that has had a
+tenth less by weight. Nearer ones would take turns, and pay for it each time."""
+
+IDLE_GPUS = 0.1
+"""Use is counted as if each project had held this much of a GPU by its weight all the time: less is nothing, and a new
+project does not come before one that has used next to nothing for as long as that takes to forget."""
+
+FORGOTTEN = 1e-9
+"""An idle project whose use is so small a part of what counts as nothing has no account any more."""
+
+_STEP_LN = math.log(STEP)
+_SOON_S = 1e-3
+
+
+@dataclass(slots=True)
+class Account:
+    """One project: ``used`` GPU-seconds by weight at ``at_s``, the GPUs it holds since then, its level and when that is next
+    to be looked at."""
+
+    weight: float
+    used: float
+    at_s: float
+    gpus: int = 0
+    level: int = 0
+    next_s: float = math.inf
+
+
+@dataclass(slots=True)
+class Shares:
+    """The accounts of all projects. O(log projects) a start or an end; a step costs O(the project's jobs log n)."""
+
+    half_life_s: float
+    weights: Mapping[str, float]
+    now_s: float
+    accounts: dict[str, Account] = field(default_factory=dict)
+    members: dict[str, dict[JobId, None]] = field(default_factory=dict)
+    """Jobs that are indexed by their project's level."""
+    _counted: dict[JobId, tuple[str, int]] = field(default_factory=dict)
+    """Jobs that hold GPUs as far as the accounts know."""
+    _due: list[tuple[float, str]] = field(default_factory=list)
+
+    def level(self, project: str) -> int:
+        """Where the project stands now; smaller comes first."""
+        return self._account(project).level
+
+    def join(self, job: JobView) -> int:
+        """Index the job by its project's level, and return that."""
+        project = job.spec.project
+        self.members.setdefault(project, {})[job.id] = None
+        return self.level(project)
+
+    def leave(self, job: JobId, project: str) -> None:
+        """The job has ended."""
+        jobs = self.members.get(project, {})
+        jobs.pop(job, None)
+        if not jobs:
+            self.members.pop(project, None)
+
+    def absorb(self, view: ClusterView, changes: Sequence[Change]) -> list[str]:
+        """Account for GPUs that were given and vacated; return the projects whose level has changed."""
+        self.now_s = view.now_s
+        started = [
+            view.jobs[change.job]
+            for change in changes
+            if change.kind is ChangeKind.STARTED and change.job is not None and _holds(view, change.job)
+        ]
+        vacated = [change.job for change in changes if change.kind is ChangeKind.VACATED and change.job is not None]
+        touched = self._count(started) | self._discount(vacated)
+        return self._look(touched)
+
+    def _count(self, started: Sequence[JobView]) -> set[str]:
+        """These hold GPUs since their attempt began."""
+        touched = set()
+        for job in sorted(started, key=lambda job: (job.attempt_started_at_s or 0.0, job.id)):
+            if job.id not in self._counted:
+                project = job.spec.project
+                started_s = min(
+                    self.now_s, self.now_s if job.attempt_started_at_s is None else job.attempt_started_at_s
+                )
+                account = self._account(project, started_s)
+                self._settle(account, started_s)
+                account.gpus += job.spec.gpus
+                self._counted[job.id] = (project, job.spec.gpus)
+                touched.add(project)
+        return touched
+
+    def _discount(self, vacated: Sequence[JobId]) -> set[str]:
+        """These hold no GPUs any more."""
+        touched = set()
+        for job_id in vacated:
+            if (counted := self._counted.pop(job_id, None)) is not None:
+                project, gpus = counted
+                account = self._account(project)
+                self._settle(account, self.now_s)
+                account.gpus -= gpus
+                touched.add(project)
+        return touched
+
+    def _look(self, touched: set[str], *, may_close: bool = True) -> list[str]:
+        """Bring the levels up to now; ``may_close``: all jobs are known, so that an account without any may be closed."""
+        while self._due and self._due[0][0] <= self.now_s:
+            at_s, project = heapq.heappop(self._due)
+            if (account := self.accounts.get(project)) is not None and account.next_s == at_s:
+                touched.add(project)
+        changed = []
+        for project in sorted(touched):
+            account = self.accounts[project]
+            if may_close and not account.gpus and project not in self.members and self._is_forgotten(account):
+                del self.accounts[project]
+                continue
+            before = account.level
+            self._find_level(project, account)
+            if account.level != before:
+                changed.append(project)
+        return changed
+
+    def next_s(self) -> float | None:
+        """When a level is next to be looked at."""
+        while self._due:
+            at_s, project = self._due[0]
+            account = self.accounts.get(project)
+            if account is not None and account.next_s == at_s:
+                return at_s
+            heapq.heappop(self._due)
+        return None
+
+    # Accounts.
+
+    @property
+    def _idle(self) -> float:
+        return IDLE_GPUS * self.half_life_s
+
+    @property
+    def _forgetting(self) -> float:
+        return math.log(2.0) / self.half_life_s
+
+    def _account(self, project: str, since_s: float = math.inf) -> Account:
+        """The project's account; one is opened at ``since_s``, or now if that is earlier."""
+        account = self.accounts.get(project)
+        if account is None:
+            opened_s = min(since_s, self.now_s)
+            account = self.accounts[project] = Account(self.weights.get(project, 1.0), 0.0, opened_s)
+            account.level = math.floor(self._log_use(account, self.now_s) / _STEP_LN)
+            self._find_level(project, account)
+        return account
+
+    def _aim(self, account: Account) -> float:
+        """Where use by weight, what counts as nothing included, would settle if the project went on like this."""
+        return account.gpus / account.weight / self._forgetting + self._idle
+
+    def _used(self, account: Account, at_s: float) -> float:
+        forgotten = -math.expm1(-self._forgetting * (at_s - account.at_s))
+        aim = self._aim(account) - self._idle
+        return account.used + (aim - account.used) * forgotten
+
+    def _is_forgotten(self, account: Account) -> bool:
+        return self._used(account, self.now_s) < FORGOTTEN * self._idle
+
+    def _settle(self, account: Account, at_s: float) -> None:
+        if at_s > account.at_s:
+            account.used = self._used(account, at_s)
+            account.at_s = at_s
+
+    def _log_use(self, account: Account, at_s: float) -> float:
+        """ln of (use by weight x exp(forgetting x time)): never falls."""
+        grown = math.expm1(self._forgetting * (at_s - account.at_s))
+        return self._forgetting * account.at_s + math.log(account.used + self._idle + self._aim(account) * grown)
+
+    def _find_level(self, project: str, account: Account) -> None:
+        """The level at ``now_s``, and when it is next to be looked at."""
+        level = math.floor(self._log_use(account, self.now_s) / _STEP_LN)
+        if account.next_s <= self.now_s:
+            level = max(level, account.level + 1)  # rounding must not ask for a look at this instant again
+        account.level = max(account.level, level)
+        there = math.exp((account.level + 1) * _STEP_LN - self._forgetting * account.at_s)
+        grown = (there - account.used - self._idle) / self._aim(account)
+        account.next_s = max(account.at_s + math.log1p(max(0.0, grown)) / self._forgetting, self.now_s + _SOON_S)
+        if len(self._due) > 2 * len(self.accounts) + 64:
+            self._due = [(each.next_s, name) for name, each in self.accounts.items() if name != project]
+            heapq.heapify(self._due)
+        heapq.heappush(self._due, (account.next_s, project))
+
+    # Keeping it.
+
+    def dump(self) -> dict[str, Any]:
+        """What the jobs alone do not tell: earlier use, and whose GPUs are counted."""
+        return {
+            "accounts": {
+                project: [each.used, each.at_s, each.gpus, each.level, each.next_s]
+                for project, each in sorted(self.accounts.items())
+            },
+            "counted": sorted(self._counted),
+        }
+
+    def restore(self, view: ClusterView, dump: Mapping[str, Any]) -> None:
+        """Go on from an earlier dump: jobs that have started since count from then, those that are gone until now."""
+        counted = set(dump.get("counted", ()))
+        gone: dict[str, int] = {}
+        for project, (used, at_s, gpus, level, next_s) in dump.get("accounts", {}).items():
+            if at_s <= view.now_s:
+                self.accounts[project] = Account(self.weights.get(project, 1.0), used, at_s, gpus, level, next_s)
+                heapq.heappush(self._due, (next_s, project))
+                gone[project] = gpus
+        started = []
+        for job_id in view.holding():
+            job = view.jobs[job_id]
+            project = job.spec.project
+            if job_id in counted and gone.get(project, 0) >= job.spec.gpus:
+                self._counted[job_id] = (project, job.spec.gpus)
+                gone[project] -= job.spec.gpus
+            else:
+                started.append(job)
+        touched = self._count(started)
+        for project, gpus in gone.items():
+            if gpus:
+                self._settle(self.accounts[project], self.now_s)
+                self.accounts[project].gpus -= gpus
+                touched.add(project)
+        self._look(touched, may_close=False)
+
+
+def index_again(policy: "RankedPolicy", view: ClusterView, state: "Book", project: str) -> None:
+    """The project's level has changed: index its jobs by the new one. O(its jobs log n)."""
+    assert state.shares is not None
+    state.restless = state.swayed = True
+    for job_id in list(state.shares.members.get(project, ())):
+        if (waiting := state.waiting_keys.get(job_id)) is not None and waiting[1].tier:
+            state.enqueue(view.jobs[job_id], waiting[1].rank)
+        elif job_id in state.running_keys:
+            policy.index_running(view, view.jobs[job_id], state)
+
+
+def _holds(view: ClusterView, job: JobId) -> bool:
+    return job in view.jobs and view.jobs[job].placement is not None
