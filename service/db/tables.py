@@ -75,7 +75,8 @@ class JobRow(Base, table=True):
         sa.CheckConstraint("version >= 0", name="version"),
         # A page of a filtered list walks one of these backwards: no sort, whatever the number of jobs.
         sa.Index("ix_jobs_state_id", "state", "id"),
-        sa.Index("ix_jobs_user_id", "user", "id"),
+        # With the state, because people ask for their own failed jobs: it is compared without a look at the rows.
+        sa.Index("ix_jobs_user_id_state", "user", "id", "state"),
         sa.Index("ix_jobs_project_id", "project", "id"),
         sa.Index("ix_jobs_name_id", "name", "id"),
         sa.Index("ix_jobs_array_id_id", "array_id", "id", sqlite_where=_IN_ARRAY, postgresql_where=_IN_ARRAY),
