@@ -60,11 +60,9 @@ def _added(connection: Connection) -> Any:
 
 
 def _ended(write: JobWrite) -> Iterator[Held]:
-    """The attempts that this write ends. What counted of one is what the next one, or the job, goes on from."""
+    """The attempts that this write ends: one at most, and where the next one begins in the same cycle it goes on from there."""
     spec = write.job.spec
-    attempts = sorted(write.attempts, key=lambda attempt: attempt.number)
-    following_s = [attempt.resume_service_s for attempt in attempts[1:]]
-    for attempt, service_s in zip(attempts, [*following_s, write.job.service_s], strict=False):
+    for attempt in write.attempts:
         if not attempt.open and attempt.ended_at_s is not None:
             yield Held(
                 spec.user,
@@ -72,7 +70,7 @@ def _ended(write: JobWrite) -> Iterator[Held]:
                 spec.gpus,
                 attempt.opened_at_s,
                 attempt.ended_at_s,
-                service_s - attempt.resume_service_s,
+                write.job.service_s - attempt.resume_service_s,
                 preempted=attempt.state is AttemptState.PREEMPTED,
             )
 

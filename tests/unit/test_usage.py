@@ -31,6 +31,7 @@ def test_midnight_itself_belongs_to_the_day_that_begins() -> None:
 
 def test_a_clock_that_was_set_back_makes_no_negative_time() -> None:
     assert usage_of([Held("u", "", 8, T0 + 10, T0, 5.0)]) == {UsageKey(DAY, "u", ""): Usage(attempts=1)}
+    assert usage_of([Held("u", "", 1, T0, T0 + 10, 15.0)])[UsageKey(DAY, "u", "")] == Usage(10.0, 10.0, attempts=1)
     assert usage_of([Held("u", "", 1, T0, T0 + 10, -3.0)])[UsageKey(DAY, "u", "")] == Usage(10.0, 0.0, attempts=1)
 
 

@@ -139,6 +139,16 @@ def test_filters_and_events_and_nothing_of_the_time_before(desk: Post) -> None:
     assert desk.sender()._expand() == 0
 
 
+def test_a_webhook_is_not_told_what_happened_before_it_though_another_still_is(desk: Post) -> None:
+    first = desk.add("http://127.0.0.1:1/")
+    before, after = desk.submit(JobSpec("a", "u", 1), JobSpec("b", "u", 1))
+    desk.happen(before, JobState.FAILED)
+    second = desk.add("http://127.0.0.1:1/")
+    desk.happen(after, JobState.FAILED)
+    desk.sender()._expand()
+    assert desk.told() == [(first, "job.failed", before), (first, "job.failed", after), (second, "job.failed", after)]
+
+
 def test_rows_of_other_servers_move_no_cursor_and_hide_nothing(desk: Post) -> None:
     """A submission may take an id first and become visible last: what a leader wrote meanwhile is told, in any order."""
     desk.add("http://127.0.0.1:1/")
@@ -223,7 +233,8 @@ def test_after_a_crash_between_sending_and_writing_it_is_told_again(
     assert [row.state for row in desk.outbox()] == ["delivered"]
 
 
-def test_what_another_leader_settled_stays_as_it_is(desk: Post, there: Receiver) -> None:
+@pytest.mark.parametrize("state", ["delivered", "pending"])
+def test_what_another_leader_settled_stays_as_it_is(desk: Post, there: Receiver, state: str) -> None:
     desk.add(there.url)
     [job] = desk.submit(JobSpec("a", "u", 1))
     desk.happen(job, JobState.FAILED)
@@ -232,12 +243,12 @@ def test_what_another_leader_settled_stays_as_it_is(desk: Post, there: Receiver)
     def meanwhile() -> tuple[int, dict[str, str]]:
         rows = table(DeliveryRow)
         with desk.database.writing() as session:
-            session.connection().execute(update(rows).values(state="delivered", attempts=1, status=299))
+            session.connection().execute(update(rows).values(state=state, attempts=1, status=299))
         return 500, {}
 
     there.answer = meanwhile
     sender.run()
-    assert [(row.state, row.status) for row in desk.outbox()] == [("delivered", 299)]
+    assert [(row.state, row.status) for row in desk.outbox()] == [(state, 299)]
 
 
 def test_whoever_does_not_lead_sends_nothing(desk: Post, there: Receiver) -> None:
