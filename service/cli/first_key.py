@@ -1,18 +1,16 @@
 """An admin's key made in the database itself: the first one, which nobody could ask a service for."""
 
 import time
-import uuid
 
 from pydantic import ValidationError
 
-from service.access import LOCAL
 from service.api.access_documents import KeyBody, key_document
 from service.api.problems import Problem
 from service.api.routers.access import granted
 from service.api_key import new_key
 from service.client_access import NewApiKey
 from service.db import access
-from service.db.audit import Entry, Origin, Outcome, record
+from service.db.audit import record_command
 from service.settings import Settings
 from service.startup import open_current
 
@@ -49,8 +47,7 @@ def make_first_key(settings: Settings, user: str, expires_in_s: float | None, no
             row = access.key(connection, key.id)
             assert row is not None
             detail = {"user": grant.user, "role": grant.role.value}
-            entry = Entry(ACTION, f"key {key.id}", Outcome.DONE, 0, detail)
-            record(connection, Origin(LOCAL, None, uuid.uuid4().hex), entry, now_s)
+            record_command(connection, ACTION, f"key {key.id}", detail, now_s)
     finally:
         database.close()
     made: NewApiKey = {**key_document(row).model_dump(mode="json"), "key": key.text}  # type: ignore[typeddict-item]

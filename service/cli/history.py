@@ -7,6 +7,7 @@ from typing import NamedTuple
 from policies.model.estimate import EndedJob
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
+from service.db.audit import record_command
 from service.db.history import PastJob, import_history
 from service.db.migrate import SchemaError, SchemaState, state, upgrade
 from service.db.session import open_database
@@ -57,6 +58,8 @@ def add_history(
     try:
         with database.writing() as session:
             new = import_history(session, source, _past(workload, start_s))
+            detail = {"jobs": len(workload.jobs), "new": new}
+            record_command(session.connection(), "sooner history import", f"history {source}", detail, now_s)
     except ValueError as error:
         raise HistoryError(str(error)) from error
     finally:

@@ -1,5 +1,6 @@
 """The log of changes: appended to in the transaction of the change, read by pages, pruned by age, never edited."""
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -7,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select
 
-from service.access import Identity
+from service.access import LOCAL, Identity
 from service.db.access_tables import AuditRow
 from service.db.tables import table
 
@@ -71,6 +72,12 @@ def record(connection: Connection, origin: Origin, entry: Entry, now_s: float) -
             detail=dict(entry.detail),
         )
     )
+
+
+def record_command(connection: Connection, command: str, target: str, detail: Mapping[str, Any], now_s: float) -> None:
+    """Append what a command on the machine itself has changed, which no service saw."""
+    origin = Origin(LOCAL, None, uuid.uuid4().hex)
+    record(connection, origin, Entry(command, target, Outcome.DONE, 0, detail), now_s)
 
 
 def lines(connection: Connection, wanted: AuditFilter, before_id: int | None, limit: int) -> Sequence[Row[Any]]:

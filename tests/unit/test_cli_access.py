@@ -11,7 +11,7 @@ from service.access import Role
 from service.api_key import KEY_PREFIX, key_id
 from service.cli.key import life_s
 from service.cli.main import app
-from service.db import reads
+from service.db import audit, reads
 from service.db.access import stored_key
 from service.db.session import open_database
 from tests.unit.cli_world import RUNNER, CliWorld, cli_world
@@ -146,3 +146,18 @@ def test_a_secret_is_taken_from_the_environment_and_not_shown(cli: CliWorld, mon
     monkeypatch.delenv("HF_TOKEN")
     missing = cli.run("job", "submit", "--name", "a", "--secret-env", "HF_TOKEN", "--", "python", "a.py")
     assert (missing.exit_code, "HF_TOKEN" in missing.output) == (2, True)
+
+
+def test_a_history_that_is_loaded_by_hand_has_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOONER_DATA_DIR", str(tmp_path / "data"))
+    table = tmp_path / "past.csv"
+    table.write_text("job_id,submit_time_s,user,project,name,gpus,duration_s\n1,0,ada,p,train,1,60\n")
+    loaded = RUNNER.invoke(app, ["history", "import", str(table), "--source", "2025"])
+    assert loaded.exit_code == 0, loaded.output
+    database = open_database(f"sqlite:///{tmp_path / 'data' / 'sooner.db'}")
+    with database.reading() as session:
+        (line,) = audit.lines(session.connection(), audit.AuditFilter(), None, 10)
+    database.close()
+    assert (line.user, line.address, line.outcome) == (None, None, "done")
+    assert (line.action, line.target) == ("sooner history import", "history 2025")
+    assert line.detail == {"jobs": 1, "new": 1}
