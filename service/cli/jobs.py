@@ -42,6 +42,7 @@ LOG_POLL_S = 0.5
 UserOption = Annotated[str | None, typer.Option("--user", help="Only jobs of this user.")]
 ProjectOption = Annotated[str | None, typer.Option("--project", help="Only jobs of this project.")]
 NameOption = Annotated[str | None, typer.Option("--name", help="Only jobs of this name.")]
+ArrayOption = Annotated[int | None, typer.Option("--array", min=1, help="Only elements of this job array.")]
 StateOption = Annotated[
     list[str] | None, typer.Option("--state", metavar="STATE", help="Only jobs in this state; repeatable.")
 ]
@@ -69,6 +70,7 @@ def queue(
     user: UserOption = None,
     project: ProjectOption = None,
     name: NameOption = None,
+    array: ArrayOption = None,
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
     columns: ColumnsOption = None,
@@ -78,7 +80,7 @@ def queue(
     with connect() as client:
         _show_jobs(
             client,
-            lambda: client.jobs(states=UNFINISHED_STATES, user=user, project=project, name=name)[::-1],
+            lambda: client.jobs(states=UNFINISHED_STATES, user=user, project=project, name=name, array=array)[::-1],
             style(as_json, quiet, columns, watch),
         )
 
@@ -88,6 +90,7 @@ def list_command(
     user: UserOption = None,
     project: ProjectOption = None,
     name: NameOption = None,
+    array: ArrayOption = None,
     state: StateOption = None,
     limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many jobs; 0 = all.")] = LIST_LIMIT,
     as_json: JsonFlag = False,
@@ -102,7 +105,9 @@ def list_command(
     with connect() as client:
         _show_jobs(
             client,
-            lambda: client.jobs(states=state or (), user=user, project=project, name=name, limit=limit or None),
+            lambda: client.jobs(
+                states=state or (), user=user, project=project, name=name, array=array, limit=limit or None
+            ),
             style(as_json, quiet, columns, watch),
         )
 

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Row, and_, delete, func, insert, select, upda
 
 from policies.lifecycle import JobState
 from policies.model.reasons import Reason
+from service.db.access_tables import UserRow
 from service.db.dialects import take_turns
 from service.db.rows import Values
 from service.db.tables import JobEventRow, JobRow, PropertyRow, table
@@ -27,6 +28,7 @@ _OUTBOX = table(DeliveryRow)
 _EVENTS = table(JobEventRow)
 _JOBS = table(JobRow)
 _PROPERTIES = table(PropertyRow)
+_USERS = table(UserRow)
 
 _SHOWN = tuple(column for column in _HOOKS.c if column.name != "secret")
 _CURSOR = "webhook_cursor"
@@ -132,6 +134,9 @@ def expand(connection: Connection, now_s: float, events_max: int, pending_max: i
     rows = _changes(connection, cursor, events_max)
     if not rows:
         return 0
+    # Whoever is disabled is told nothing, neither now nor, of this time, later: the cursor moves all the same.
+    disabled = set(connection.execute(select(_USERS.c.name).where(_USERS.c.disabled_at_s.is_not(None))).scalars())
+    hooks = [hook for hook in hooks if hook.owner not in disabled]
     room = {hook.id: pending_max - waiting for hook, waiting in _waiting(connection, hooks)}
     outbox: list[Values] = []
     for row in rows:

@@ -452,6 +452,8 @@ def test_an_array_is_submitted_named_by_elements_and_acted_on_in_one_request(cli
         "5",
         "2[9]",
     ]
+    assert cli.run("q", "--array", "2", "-q").stdout.split() == ["2", "3", "4", "5"]
+    assert cli.run("job", "list", "--array", "2", "-q", "--limit", "3").stdout.split() == ["5", "4", "3"]
     assert cli.run("job", "show", "2[9,1]", "-q").stdout.split() == ["5", "3"]
     assert cli.run("job", "show", "2[*]", "-q").stdout.split() == ["2", "3", "4", "5"]
     set_job(cli, 3, state="failed", finished_at_s=1.0)

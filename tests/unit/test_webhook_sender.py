@@ -15,7 +15,7 @@ from policies.lifecycle import Cause, JobState
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from policies.model.reasons import Reason
-from service.db import webhooks
+from service.db import access, webhooks
 from service.db.rows import event_values
 from service.db.session import Database
 from service.db.store import SqlStore
@@ -258,6 +258,25 @@ def test_whoever_does_not_lead_sends_nothing(desk: Post, there: Receiver) -> Non
     desk.leads = False
     desk.sender().run()
     assert (there.got, desk.outbox()) == ([], [])
+
+
+@pytest.mark.parametrize("names", [("ann",), ("ann", "ben")])
+def test_whoever_is_disabled_is_told_nothing_also_not_later(desk: Post, names: tuple[str, ...]) -> None:
+    with desk.database.writing() as session:
+        connection = session.connection()
+        for name in names:
+            access.add_user(connection, name, desk.now_s)
+            new = NewWebhook("http://127.0.0.1:1/", ENDS, name, name, None, SECRET)
+            webhooks.add_webhook(connection, new, 100, desk.now_s)
+        access.set_disabled(connection, "ann", desk.now_s)
+    [of_ann, of_ben] = desk.submit(JobSpec("a", "ann", 1), JobSpec("b", "ben", 1))
+    desk.happen(of_ann, JobState.FAILED)
+    desk.happen(of_ben, JobState.FAILED)
+    desk.sender()._expand()
+    with desk.database.writing() as session:
+        access.set_disabled(session.connection(), "ann", None)
+    desk.sender()._expand()
+    assert desk.told() == [(2, "job.failed", of_ben)][: len(names) - 1]
 
 
 def test_too_many_waiting_deliveries_are_given_up_and_say_so(desk: Post) -> None:
