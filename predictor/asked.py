@@ -1,9 +1,9 @@
 """What was said of a job, kept until it ends: what there is to score. The same whether it was said just now or is read again."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, overload
 
 import numpy as np
 
@@ -43,15 +43,59 @@ def mix_name(version: str) -> str:
 
 def thin(points: Array) -> Array:
     """:data:`SHADOW_POINTS` equal-mass points of rows of 32. Their levels lie half-way between two of the 32."""
-    return np.asarray((points[:, _STRIDE // 2 - 1 :: _STRIDE] + points[:, _STRIDE // 2 :: _STRIDE]) * 0.5)
+    return np.asarray((points[..., _STRIDE // 2 - 1 :: _STRIDE] + points[..., _STRIDE // 2 :: _STRIDE]) * 0.5)
 
 
-def shadows(said: Sequence[tuple[str, Array]]) -> tuple[ShadowPrediction, ...]:
-    """Log points, thinned to :data:`SHADOW_POINTS`, in units. One array operation for all."""
-    if not said:
-        return ()
-    totals = in_units(thin(np.array([points for _, points in said]))).tolist()
-    return tuple(ShadowPrediction(name, tuple(row)) for (name, _), row in zip(said, totals, strict=True))
+class Shadows(Sequence[ShadowPrediction]):
+    """The shadows of one job as an array, made into values one by one where somebody asks: two hundred numbers a job, of which
+    a batch of 10,000 jobs would otherwise make two million objects.
+    """
+
+    __slots__ = ("names", "totals")
+
+    def __init__(self, names: tuple[str, ...], totals: Array) -> None:
+        """``totals`` (names, :data:`SHADOW_POINTS`), in units."""
+        self.names = names
+        self.totals = totals
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @overload
+    def __getitem__(self, index: int) -> ShadowPrediction: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[ShadowPrediction]: ...
+    def __getitem__(self, index: int | slice) -> ShadowPrediction | Sequence[ShadowPrediction]:
+        if isinstance(index, slice):
+            return Shadows(self.names[index], self.totals[index])
+        return ShadowPrediction(self.names[index], tuple(self.totals[index].tolist()))
+
+    def __eq__(self, other: object) -> bool:
+        """Equal to any sequence of equal shadows, such as the tuple that is read back."""
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+def shadows(said: Sequence[Mapping[str, Array]]) -> list[Shadows]:
+    """What everybody said of each job: log points, thinned to :data:`SHADOW_POINTS`, in units. One array operation for all jobs
+    of which the same have spoken.
+    """
+    found = [Shadows((), np.empty((0, SHADOW_POINTS)))] * len(said)
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for job, each in enumerate(said):
+        alike.setdefault(tuple(each), []).append(job)
+    for names, jobs in alike.items():
+        if names:
+            totals = in_units(thin(np.array([[*said[job].values()] for job in jobs])))
+            for job, rows in zip(jobs, totals, strict=True):
+                # A copy: one job that runs for long must not hold a whole batch in memory.
+                found[job] = Shadows(names, rows.copy())
+    return found
 
 
 def baselines_of(knowledge: Knowledge, submission: Submission, unit: Unit) -> tuple[int, tuple[float, ...]]:
@@ -101,8 +145,10 @@ class Asked:
     def answered(self, prediction: Prediction) -> None:
         """Keep what was said. Reads nothing but what is stored with the prediction."""
         self.served_log = log_point(prediction.estimate)
-        points = np.log([shadow.points for shadow in prediction.shadows])
-        self.said = {shadow.model_version: row for shadow, row in zip(prediction.shadows, points, strict=True)}
+        kept = prediction.shadows
+        if not isinstance(kept, Shadows):
+            kept = Shadows(tuple(each.model_version for each in kept), np.array([each.points for each in kept]))
+        self.said = dict(zip(kept.names, np.log(kept.totals), strict=True))
         suffix = f"/{MIX}"
         name = next((name for name in self.said if name.endswith(suffix)), "")
         self.version = name.removesuffix(suffix).removeprefix(_BASELINE)

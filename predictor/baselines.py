@@ -5,7 +5,7 @@ Each answers with the natural log of the total. A recurrence baseline backs off 
 
 import math
 from collections.abc import Callable, Hashable
-from typing import Final
+from typing import Final, NamedTuple
 
 from predictor.history import Group, HistoryStore
 from predictor.recurrence import LADDER, Level
@@ -13,37 +13,33 @@ from predictor.recurrence import LADDER, Level
 Keys = dict[Level, Hashable | None]
 
 
-def _recurrence(of: Callable[[Group], float]) -> Callable[[HistoryStore, Keys, float | None], float]:
-    def point(history: HistoryStore, keys: Keys, _declared: float | None) -> float:
-        for level in LADDER[:-1]:
-            group = history.group(level, keys[level])
-            if group is not None:
-                return of(group)
-        return history.cluster.median
+class Known(NamedTuple):
+    """What a point rests on: the narrowest group of the recurrence and the user's group (None: nothing of them has ended), the
+    cluster's median, and what the job declares (None: nothing, or another unit).
+    """
 
-    return point
-
-
-def _user(of: Callable[[Group], float]) -> Callable[[HistoryStore, Keys, float | None], float]:
-    def point(history: HistoryStore, keys: Keys, _declared: float | None) -> float:
-        group = history.group(Level.USER, keys[Level.USER])
-        return of(group) if group is not None else history.cluster.median
-
-    return point
+    recurrence: Group | None
+    user: Group | None
+    cluster: float
+    declared: float | None
 
 
-def _global_median(history: HistoryStore, _keys: Keys, _declared: float | None) -> float:
-    return history.cluster.median
+def _recurrence(of: Callable[[Group], float]) -> Callable[[Known], float]:
+    return lambda known: known.cluster if known.recurrence is None else of(known.recurrence)
 
 
-def _declared(history: HistoryStore, keys: Keys, declared: float | None) -> float:
-    return math.log(max(1.0, declared)) if declared is not None else _RECURRENCE_MEDIAN(history, keys, None)
+def _user(of: Callable[[Group], float]) -> Callable[[Known], float]:
+    return lambda known: known.cluster if known.user is None else of(known.user)
+
+
+def _declared(known: Known) -> float:
+    return _RECURRENCE_MEDIAN(known) if known.declared is None else math.log(max(1.0, known.declared))
 
 
 _RECURRENCE_MEDIAN: Final = _recurrence(lambda group: group.median)
 
-BASELINES: Final[dict[str, Callable[[HistoryStore, Keys, float | None], float]]] = {
-    "global_median": _global_median,
+BASELINES: Final[dict[str, Callable[[Known], float]]] = {
+    "global_median": lambda known: known.cluster,
     "user_mean": _user(lambda group: group.mean),
     "user_last": _user(lambda group: group.last),
     "user_last2": _user(lambda group: group.last2),
@@ -63,4 +59,7 @@ def baseline_points(history: HistoryStore, keys: Keys, declared: float | None) -
     """Every baseline's log point; NaN for all while nothing has ended. ``declared`` is None in the seconds head."""
     if not len(history.cluster):
         return (math.nan,) * len(NAMES)
-    return tuple(point(history, keys, declared) for point in BASELINES.values())
+    levels = (history.group(level, keys[level]) for level in LADDER[:-1])
+    recurrence = next((group for group in levels if group is not None), None)
+    known = Known(recurrence, history.group(Level.USER, keys[Level.USER]), history.cluster.median, declared)
+    return tuple(point(known) for point in BASELINES.values())

@@ -17,6 +17,8 @@ BUCKETS: Final = ("0", "1-4", "5-19", "20+")
 class Level(StrEnum):
     """Back-off levels, narrowest first."""
 
+    __hash__ = str.__hash__  # an Enum's own is a call of Python code, and every feature is looked up by level
+
     RECURRENCE_GPUS = "recurrence_gpus"
     RECURRENCE = "recurrence"
     PROGRAM = "program"

@@ -30,6 +30,7 @@ from predictor.answering import (
 )
 from predictor.asked import UNDECLARED, Asked, Baselines, baselines_of, mark_current, restored, shadows
 from predictor.dataset import UNITS, Knowledge, replay
+from predictor.intervals import Array
 from predictor.ladder import climb, finish, point_in_units, unit_of, weigh_declaration
 from predictor.mix import Mix
 from predictor.prequential import ROWS_MAX, BaselineScores
@@ -73,6 +74,14 @@ class _Serving(NamedTuple):
     @property
     def version(self) -> str:
         return self.champion.model.version if self.champion is not None else ""
+
+
+class _Answer(NamedTuple):
+    """What ranks a job, and the log points of everybody who spoke of it, by name."""
+
+    plan: Plan
+    estimate: Estimate
+    said: Mapping[str, Array]
 
 
 class LivePredictor:
@@ -227,7 +236,8 @@ class LivePredictor:
         run_models(serving.models, [plan for plan in plans if plan is not None])
         with self._lock:
             calibrate(serving.models, [plan for plan in plans if plan is not None])
-            return [self._answer_safely(serving, plan) for plan in plans]
+            answers = [self._answer_safely(serving, plan) for plan in plans]
+            return self._remember(serving, answers)
 
     def preview(self, now_s: float, requests: Sequence[PredictionRequest]) -> list[Prediction | None]:
         """As :meth:`predict`, for jobs that may never be submitted: nothing of the question is remembered.
@@ -298,14 +308,34 @@ class LivePredictor:
         seconds = 1.0 if unit is Unit.SERVICE_S else speed.seconds_per_iteration if speed is not None else None
         return Plan(submission, unit, example, rung, seconds)
 
-    def _answer_safely(self, serving: _Serving, plan: Plan | None) -> Prediction | None:
+    def _remember(self, serving: _Serving, answers: Sequence[_Answer | None]) -> list[Prediction | None]:
+        """The answers with what everybody else has said; what was said first of a job is kept until it ends."""
+        told = [answer for answer in answers if answer is not None]
+        others = dict(zip(map(id, told), shadows([answer.said for answer in told]), strict=True))
+        predictions: list[Prediction | None] = []
+        for answer in answers:
+            if answer is None:
+                predictions.append(None)
+                continue
+            plan = answer.plan
+            vector = tuple(plan.example.features)
+            prediction = Prediction(answer.estimate, features.SCHEMA, vector, others[id(answer)])
+            predictions.append(prediction)
+            asked = self._asked.get(JobId(plan.submission.job))
+            if asked is not None and asked.served_log is None:
+                asked.answered(prediction)
+                asked.raw = plan.raw
+                asked.current = serving.champion is self._champion
+        return predictions
+
+    def _answer_safely(self, serving: _Serving, plan: Plan | None) -> _Answer | None:
         try:
             return None if plan is None else self._answer(serving, plan)
         except Exception:
             _log.exception("the answer for a job failed; it is ranked by attained service")
             return None
 
-    def _answer(self, serving: _Serving, plan: Plan) -> Prediction | None:
+    def _answer(self, serving: _Serving, plan: Plan) -> _Answer | None:
         unit, submission = plan.unit, plan.submission
         said = baseline_points(self._scores[unit], plan) | plan.said
         standing = self._heads[unit].trust.standing(plan.example.bucket)
@@ -330,13 +360,7 @@ class LivePredictor:
             trusted=rung.trusted,
             point=None if log_point is None else point_in_units(log_point, unit, submission.walltime_s),
         )
-        prediction = Prediction(estimate, features.SCHEMA, tuple(plan.example.features), shadows(list(said.items())))
-        asked = self._asked.get(JobId(submission.job))
-        if asked is not None and asked.served_log is None:
-            asked.answered(prediction)
-            asked.raw = plan.raw
-            asked.current = serving.champion is self._champion
-        return prediction
+        return _Answer(plan, estimate, said)
 
     # Looking inside
 

@@ -1,5 +1,6 @@
 """What a predictor tells a policy: a distribution of a job's *total* work as equal-mass sample points."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -10,6 +11,8 @@ from policies.model.value import value
 
 class Unit(StrEnum):
     """What an estimate counts."""
+
+    __hash__ = str.__hash__  # an Enum's own is a call of Python code
 
     ITERATIONS = "iterations"
     SERVICE_S = "service_s"
@@ -87,7 +90,7 @@ class Prediction:
     estimate: Estimate
     feature_schema: str = ""
     features: tuple[float, ...] = ()
-    shadows: tuple[ShadowPrediction, ...] = ()
+    shadows: Sequence[ShadowPrediction] = ()
 
 
 @value
