@@ -18,8 +18,10 @@ from policies.model.cluster import Cluster, Server
 from policies.model.estimate import EndedJob
 from policies.model.ids import AttemptId, JobId, ServerIndex
 from policies.model.job import JobSpec
+from service.db import dialects
 from service.db import session as session_module
 from service.db.codec import CodecError
+from service.db.commit import FencedOff, check_fence
 from service.db.dialects import take_turns
 from service.db.history import PastJob, ended_jobs, import_history
 from service.db.leases import acquire, release, renew
@@ -161,6 +163,27 @@ def test_a_lock_of_another_name_holds_nobody_up(postgres_database: Database) -> 
         one.add(LeaseRow(name="a", holder="", token=0, expires_at_s=0.0))
         two.add(LeaseRow(name="b", holder="", token=0, expires_at_s=0.0))
     assert _column(postgres_database, LeaseRow, "name") == ["a", "b"]
+
+
+def test_a_writer_that_stands_still_loses_its_transaction(
+    postgres_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader that is paused inside a transaction holds the row of its lease: the server ends that, and another takes over."""
+    monkeypatch.setattr(dialects, "_WRITE_IDLE_S", 0.5)
+    lease = acquire(postgres_database, "leader", "paused", -1.0)
+    assert lease is not None
+
+    def stand_still() -> None:
+        with postgres_database.writing() as session:
+            check_fence(session.connection(), "leader", lease.token)
+            other = acquire(postgres_database, "leader", "other", 3600.0)
+            assert other is not None
+            assert other.token > lease.token
+
+    with pytest.raises(OperationalError):
+        stand_still()
+    with pytest.raises(FencedOff):
+        Driver(SqlStore(postgres_database, fencing_token=lease.token)).commit()
 
 
 def test_writers_are_served_in_the_order_in_which_they_came(sqlite: Database) -> None:
