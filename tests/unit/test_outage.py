@@ -20,6 +20,7 @@ from policies.model.estimate import EndedJob, Prediction, PredictionRequest
 from policies.model.ids import JobId, ServerIndex
 from policies.model.job import JobSpec
 from policies.registry import make_policy
+from service.access import Role
 from service.api.app import create_app
 from service.api.deps import ApiDependencies
 from service.db import session as session_module
@@ -37,6 +38,7 @@ from service.executors.fake import FakeExecutor
 from tests.api.client import client_of
 from tests.api.conftest import World, make_world
 from tests.api.helpers import assert_problem, plain_job
+from tests.api.people import person
 from tests.postgres import PostgresServer
 
 
@@ -164,10 +166,16 @@ def test_a_server_that_dies_inside_a_transaction_leaves_nothing_of_it(mortal: Po
 def _unavailable_then_well(app: FastAPI, world: World, away: Callable[[], AbstractContextManager[None]]) -> None:
     """What a client sees; ``away`` is a context in which the database cannot be used."""
     key = {"Idempotency-Key": "k"}
-    with client_of(app, world.token) as client:
+    with client_of(app, world.token) as client, client_of(app, person(world, "ada", Role.VIEWER).key) as guest:
         assert client.post("/v1/jobs", json=plain_job()).status_code == 201
+        assert guest.get("/v1/jobs").status_code == 200
         with away():
-            for answer in (client.post("/v1/jobs", json=plain_job(), headers=key), client.get("/v1/jobs")):
+            asked = (
+                client.post("/v1/jobs", json=plain_job(), headers=key),
+                client.get("/v1/jobs"),
+                guest.get("/v1/jobs"),
+            )
+            for answer in asked:
                 assert_problem(answer, "unavailable")
                 assert int(answer.headers["retry-after"]) > 0
             assert client.get("/healthz").status_code == 200
