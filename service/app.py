@@ -33,6 +33,7 @@ from service.leadership import Leadership
 from service.leading import ONCE, Ground, Leading, engine_settings, make_recorder
 from service.ports_of_api import ApiPorts
 from service.settings import Settings, SettingsError
+from service.slow_clients import prompt_protocol
 from service.startup import (
     StartError,
     advertised_url,
@@ -120,6 +121,8 @@ class Service:
         self.server = uvicorn.Server(
             uvicorn.Config(
                 MeasuredApp(create_app(api.dependencies()), self.metrics),
+                http=prompt_protocol(settings.request_timeout_s),
+                limit_concurrency=settings.connections_max,
                 log_config=None,
                 access_log=False,
                 timeout_graceful_shutdown=5,

@@ -20,6 +20,18 @@ class Listening(BaseModel):
         pattern=r"^(https?://[^/?#\s]+)?$",
         description="Where other services reach this one, as http://host:port; by default the address it listens on.",
     )
+    request_timeout_s: float = between(
+        30.0,
+        1.0,
+        3600.0,
+        "A request that has not come in whole after so long is given up and its connection closed: slow clients keep handles.",
+    )
+    connections_max: int = between(
+        500,
+        10,
+        100_000,
+        "Open connections; a request on one more is answered with 503. Half of the file handles that a process usually has.",
+    )
     data_dir: Folder = Field(
         default_factory=default_data_dir,
         description="Folder of the token, the database, logs, checkpoints and models; created for its owner alone (0700).",
