@@ -21,7 +21,10 @@ from policies.rank import Rank
 from policies.shares import DISPLACING_LEVELS, Shares
 
 GangClass = tuple[int, str, int]
-"""(GPUs, GPU type or "", largest tensor degree that must stay on one server): alike for what they need of the pool."""
+"""(GPUs, GPU types or "", largest tensor degree that must stay on one server): alike for what they need of the pool."""
+
+SEPARATOR = "\n"
+"""Between the types of a gang class: in no type's name."""
 
 
 class Key(NamedTuple):
@@ -118,7 +121,7 @@ class Book:
         tensor = 0
         if spec.parallelism is not None and not spec.parallelism.tensor_across_servers:
             tensor = max(spec.parallelism.tensor)
-        gang = (spec.gpus, spec.gpu_type or "", tensor if tensor > 1 else 0)
+        gang = (spec.gpus, SEPARATOR.join(spec.gpu_types), tensor if tensor > 1 else 0)
         tier = self.tier(job.id)
         # Among guarded jobs age alone decides: else a stream of better-ranked ones would starve the oldest all the same.
         share = self.share(job) if tier else 0

@@ -8,7 +8,7 @@ import heapq
 from collections.abc import Set
 from typing import NamedTuple
 
-from policies.book import GangClass, Key
+from policies.book import SEPARATOR, GangClass, Key
 from policies.model.ids import JobId
 from policies.victims import Bid
 
@@ -72,7 +72,11 @@ class Heads:
 
     def _is_hopeless(self, head: Head) -> bool:
         gpus, gpu_type, _ = head.gang
-        missing = gpus - self._bid.book.pool.free_of_type(gpu_type or None)
+        pool = self._bid.book.pool
+        if SEPARATOR in gpu_type:
+            missing = gpus - max(pool.free_of_type(name) for name in gpu_type.split(SEPARATOR))
+        else:
+            missing = gpus - pool.free_of_type(gpu_type or None)
         return missing > 0 and self._bid.hopeless(head.key, missing)
 
     def _following(self, gang: GangClass, position: int) -> Head | None:

@@ -82,8 +82,9 @@ def _check_shape(view: ClusterView, job: JobView, placement: Placement) -> list[
     if len(set(servers)) != len(servers):
         found.append(Violation("one_share_a_server", job.id, f"servers {servers}"))
     types = {view.cluster.servers[server].gpu_type for server in servers}
-    if len(types) > 1 or (job.spec.gpu_type is not None and types != {job.spec.gpu_type}):
-        found.append(Violation("one_gpu_type", job.id, f"types {sorted(types)}, wanted {job.spec.gpu_type}"))
+    wanted = job.spec.gpu_types
+    if len(types) > 1 or (wanted and not types.issubset(wanted)):
+        found.append(Violation("one_gpu_type", job.id, f"types {sorted(types)}, wanted {', '.join(wanted) or 'any'}"))
     config = job.spec.parallelism
     if config is not None:
         totals = tuple(sum(column) for column in zip(*(share.replicas for share in placement.shares), strict=True))

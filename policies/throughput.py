@@ -4,11 +4,12 @@ The formulas are our model (docs/explanation/a-srpt.md, "Model"), consistent wit
 it. A job without a stage graph has no such model: its speed is learnt from what ran.
 """
 
+from contextlib import suppress
 from functools import lru_cache
 
 from policies.model.cluster import Cluster
 from policies.model.graph import StageGraph
-from policies.model.job import IterationTimes
+from policies.model.job import IterationTimes, JobSpec
 from policies.model.parallelism import ParallelismConfig
 from policies.model.placement import Placement
 from policies.placement.candidates import fastest
@@ -45,6 +46,24 @@ def iteration_times(
     Memoised by the job's shape and the cluster's classes of equal servers. Raises :class:`NeverFits`.
     """
     return _iteration_times(gang_of(graph, config), fleet_of(cluster), gpu_type)
+
+
+def times_of(spec: JobSpec, cluster: Cluster) -> IterationTimes | None:
+    """The same for a job, over all types that it takes; None without a stage graph. Raises :class:`NeverFits`."""
+    if spec.stage_graph is None or spec.parallelism is None:
+        return None
+    gang, fleet = gang_of(spec.stage_graph, spec.parallelism), fleet_of(cluster)
+    if not spec.gpu_type_fallbacks:
+        return _iteration_times(gang, fleet, spec.gpu_type)
+    found = []
+    for name in spec.gpu_types:
+        with suppress(NeverFits):
+            found.append(_iteration_times(gang, fleet, name))
+    if not found:
+        raise NeverFits(f"no servers of types {', '.join(spec.gpu_types)} can hold a gang of {spec.gpus} GPUs")
+    return IterationTimes(
+        min(times.floor_s for times in found), max(times.ceil_s for times in found), min(times.min_s for times in found)
+    )
 
 
 @lru_cache(maxsize=4096)

@@ -13,7 +13,7 @@ from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.model.view import ClusterView, JobView
 from policies.options import Preemption
-from policies.placement.choose import Candidate, consolidated
+from policies.placement.choose import Candidate, consolidated, free_for
 from policies.ripeness import ripe_at_s
 from policies.standings import Standing, worst_first
 
@@ -253,7 +253,7 @@ class Soon:
 
     def fit(self, job: JobView, consolidated_only: bool) -> Candidate | None:
         """A placement in the pool as it stands."""
-        if self._bid.book.pool.free_of_type(job.spec.gpu_type) < job.spec.gpus:
+        if free_for(self._bid.book.pool, job.spec) < job.spec.gpus:
             return None
         candidate = self._bid.policy.find(self._bid.book.pool, self._bid.view, job)
         if candidate is None or not consolidated_only or job.iteration_times is None:
@@ -273,7 +273,7 @@ class Soon:
 def _enough(bid: Bid, soon: Soon, job: JobView, key: Key) -> list[JobView] | None:
     """Take the worst running jobs away until the count of GPUs is enough; None if the eligible ones are too few."""
     picked: list[JobView] = []
-    missing = job.spec.gpus - bid.book.pool.free_of_type(job.spec.gpu_type)
+    missing = job.spec.gpus - free_for(bid.book.pool, job.spec)
     for victim in bid.candidates(key):
         if not _same_type(bid, job, victim):
             continue
@@ -347,8 +347,8 @@ def _take_server(
 
 def _same_type(bid: Bid, job: JobView, victim: JobView) -> bool:
     """Whether the victim's GPUs are of a type that the job takes. An untyped job takes the type that fits it first."""
-    wanted = job.spec.gpu_type
-    if wanted is None:
+    wanted = job.spec.gpu_types
+    if not wanted:
         return True
     assert victim.placement is not None
-    return bid.view.cluster.servers[victim.placement.servers[0]].gpu_type == wanted
+    return bid.view.cluster.servers[victim.placement.servers[0]].gpu_type in wanted

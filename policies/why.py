@@ -8,7 +8,7 @@ from policies.heads import Head
 from policies.model.ids import ServerIndex
 from policies.model.reasons import Explanation, Reason
 from policies.model.view import ClusterView, JobView
-from policies.placement.choose import fits_empty, servers_wanted
+from policies.placement.choose import fits_empty, free_for, servers_wanted
 from policies.plan import Plan
 from policies.promises import fits_usable
 
@@ -18,7 +18,7 @@ def blocked_reason(view: ClusterView, state: Book, job: JobView) -> Reason:
     seen = state.reasons.get(job.id) in (Reason.RESOURCES, Reason.FRAGMENTED) and not state.unusable
     if not seen and (not fits_empty(view.cluster, job.spec) or (state.unusable and not fits_usable(view, job.spec))):
         return Reason.NO_SUCH_SERVERS
-    if state.pool.free_of_type(job.spec.gpu_type) >= job.spec.gpus:
+    if free_for(state.pool, job.spec) >= job.spec.gpus:
         return Reason.FRAGMENTED
     return Reason.RESOURCES
 
@@ -36,7 +36,7 @@ def explanation(view: ClusterView, state: Book, job: JobView, reason: Reason, ra
     free_of_type = [
         view.free_gpus(ServerIndex(index))
         for index, server in enumerate(view.cluster.servers)
-        if job.spec.gpu_type in (None, server.gpu_type)
+        if not job.spec.gpu_types or server.gpu_type in job.spec.gpu_types
     ]
     if job.id in state.claims:
         reason = Reason.RESERVED

@@ -17,7 +17,7 @@ from policies.model.ids import JobId, ServerIndex
 from policies.model.job import JobSpec
 from policies.placement.choose import Candidate, find
 from policies.placement.pool import FreePool
-from policies.throughput import NeverFits, iteration_times
+from policies.throughput import NeverFits, times_of
 from service.engine.engine import Engine
 from service.engine.record import JobRecord
 from service.engine.watch import unwatched
@@ -232,11 +232,8 @@ class Forecaster:
 def _record(look: _Look, job: JobId, spec: JobSpec, estimate: Estimate | None) -> JobRecord:
     now_s = look.world.now_s
     record = JobRecord(job, spec, now_s, priority=spec.priority, held=spec.hold, anchor_s=now_s, estimate=estimate)
-    if spec.stage_graph is not None and spec.parallelism is not None:
-        with suppress(NeverFits):
-            record.iteration_times = iteration_times(
-                spec.stage_graph, spec.parallelism, look.world.cluster, spec.gpu_type
-            )
+    with suppress(NeverFits):
+        record.iteration_times = times_of(spec, look.world.cluster)
     return record
 
 

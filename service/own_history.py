@@ -16,7 +16,7 @@ from policies.model.ids import JobId
 from policies.model.job import JobSpec, PreemptionSignal
 from policies.model.placement import Placement
 from policies.rank import OverRun, remaining_units
-from policies.throughput import NeverFits, iteration_times
+from policies.throughput import NeverFits, times_of
 from service.db.past import PastJob
 from service.sim.executor import stretch_of
 from service.sim.jobs import SimJob, SimJobs, bounds_of, prepare
@@ -167,15 +167,14 @@ def simulated_jobs(history: OwnHistory, cluster: Cluster, *, skip_invalid: bool 
 
 def _simulated(job: SimJob, own: OwnJob, numbers: Mapping[JobId, JobId], cluster: Cluster) -> SimJob:
     past, spec = own.past, own.past.spec
-    times, row = None, job.row
-    if spec.stage_graph is not None and spec.parallelism is not None:
-        try:
-            times = iteration_times(spec.stage_graph, spec.parallelism, cluster, spec.gpu_type)
-        except NeverFits as error:
-            raise WorkloadError(f"job {row.job_id!r} can never start: {error}") from error
-        if past.iteration_times is not None:
-            # As many iterations, each at the best that these servers allow.
-            row = replace(row, duration_s=row.duration_s * times.min_s / past.iteration_times.min_s)
+    row = job.row
+    try:
+        times = times_of(spec, cluster)
+    except NeverFits as error:
+        raise WorkloadError(f"job {row.job_id!r} can never start: {error}") from error
+    if times is not None and past.iteration_times is not None:
+        # As many iterations, each at the best that these servers allow.
+        row = replace(row, duration_s=row.duration_s * times.min_s / past.iteration_times.min_s)
     iterations = job.iterations
     if iterations is None and times is not None:
         iterations = max(1.0, float(round(row.duration_s / times.min_s)))

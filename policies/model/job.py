@@ -45,6 +45,7 @@ class JobSpec:
     ``gpus`` is the gang size. ``stage_graph`` and ``parallelism`` are both given or both None; without them the job has
     no communication model and its speed is learnt. ``checkpoint_period_s`` None = the program cannot checkpoint.
     Jobs in ``after`` must succeed first, those in ``after_any`` end, in whatever way; who is in both must succeed.
+    ``gpu_type`` None = any type; ``gpu_type_fallbacks``: other types that it takes as well, in the order of preference.
     ``min_run_s``: so long each attempt runs before it may be preempted for another job.
     ``gpus_min`` / ``gpus_max`` are the elastic range for policies that resize (none given = rigid). Values of ``env`` whose
     names are in ``secret_env`` are shown to nobody; ``env`` is left out where a spec is printed.
@@ -62,6 +63,7 @@ class JobSpec:
     model: str | None = None
     batch_size: int | None = None
     gpu_type: str | None = None
+    gpu_type_fallbacks: tuple[str, ...] = ()
     declared_iterations: int | None = None
     walltime_s: float | None = None
     min_run_s: float = 0.0
@@ -84,6 +86,11 @@ class JobSpec:
     def needs(self) -> tuple[JobId, ...]:
         """Every job that must end first."""
         return self.after + self.after_any if self.after_any else self.after
+
+    @property
+    def gpu_types(self) -> tuple[str, ...]:
+        """The types that it takes, the preferred one first; none = any."""
+        return () if self.gpu_type is None else (self.gpu_type, *self.gpu_type_fallbacks)
 
     @property
     def recurrence(self) -> tuple[str, str, str]:

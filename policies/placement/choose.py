@@ -30,20 +30,34 @@ def find(pool: FreePool, cluster: Cluster, spec: JobSpec, salt: int | None = Non
     """The best available placement now, or None. Changes nothing; equal arguments give an equal answer.
 
     Without a stage graph: best fit on one server, else the fewest servers. With one: the candidate of least alpha(x), see
-    :func:`policies.placement.candidates.fastest`; where the job names no GPU type, over all types. With a ``salt`` any free
-    GPUs instead, drawn from it: for ablations.
+    :func:`policies.placement.candidates.fastest`; where the job names no GPU type, over all types, and where it names several,
+    on the first that holds it now. With a ``salt`` any free GPUs instead, drawn from it: for ablations.
     """
+    if not spec.gpu_type_fallbacks:
+        return _find(pool, cluster, spec, spec.gpu_type, salt)
+    tried = (_find(pool, cluster, spec, name, salt) for name in spec.gpu_types)
+    return next((found for found in tried if found is not None), None)
+
+
+def _find(pool: FreePool, cluster: Cluster, spec: JobSpec, gpu_type: str | None, salt: int | None) -> Candidate | None:
     gang = _gang_of(spec)
-    if salt is not None and (scattered := _scattered(pool, cluster, gang, spec, salt)) is not None:
+    if salt is not None and (scattered := _scattered(pool, cluster, gang, spec.gpus, gpu_type, salt)) is not None:
         return scattered
     if gang is None:
-        return _anywhere(pool, spec.gpus, spec.gpu_type)
+        return _anywhere(pool, spec.gpus, gpu_type)
     # Many jobs of one shape wait, and ask again and again while nothing has changed.
-    sought = (gang, spec.gpu_type)
+    sought = (gang, gpu_type)
     if sought not in pool.found:
-        pool.found[sought] = _fastest_of_types(pool, cluster, gang, spec.gpu_type)
+        pool.found[sought] = _fastest_of_types(pool, cluster, gang, gpu_type)
     found: Candidate | None = pool.found[sought]
     return found
+
+
+def free_for(pool: FreePool, spec: JobSpec) -> int:
+    """Free GPUs of the type that the job takes, or the most of any one of those that it takes."""
+    if not spec.gpu_type_fallbacks:
+        return pool.free_of_type(spec.gpu_type)
+    return max(pool.free_of_type(name) for name in spec.gpu_types)
 
 
 def _fastest_of_types(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str | None) -> Candidate | None:
@@ -57,7 +71,9 @@ def _fastest_of_types(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: st
 
 def servers_wanted(cluster: Cluster, spec: JobSpec) -> int:
     """The fewest servers that could hold the gang on the empty cluster; 0 if none ever can."""
-    return _servers_wanted(fleet_of(cluster), _gang_of(spec), spec.gpus, spec.gpu_type)
+    fleet, gang = fleet_of(cluster), _gang_of(spec)
+    wanted = (_servers_wanted(fleet, gang, spec.gpus, name) for name in spec.gpu_types or (None,))
+    return min((servers for servers in wanted if servers), default=0)
 
 
 def fits_empty(cluster: Cluster, spec: JobSpec) -> bool:
@@ -84,12 +100,14 @@ def _anywhere(pool: FreePool, gpus: int, gpu_type: str | None) -> Candidate | No
     return None if grants is None else Candidate(place([ServerShare(*grant) for grant in grants]), None)
 
 
-def _scattered(pool: FreePool, cluster: Cluster, gang: Gang | None, spec: JobSpec, salt: int) -> Candidate | None:
+def _scattered(
+    pool: FreePool, cluster: Cluster, gang: Gang | None, gpus: int, gpu_type: str | None, salt: int
+) -> Candidate | None:
     """None where the draw finds no room: the gang may fit all the same."""
     if gang is None:
-        shares = scattered_gpus(pool, spec.gpus, spec.gpu_type, salt)
+        shares = scattered_gpus(pool, gpus, gpu_type, salt)
         return None if shares is None else Candidate(place(shares), None)
-    timed = scattered_gang(pool, cluster, gang, spec.gpu_type, salt)
+    timed = scattered_gang(pool, cluster, gang, gpu_type, salt)
     return None if timed is None else Candidate(timed[1], timed[0])
 
 

@@ -38,7 +38,7 @@ class QuotasDocument(BaseModel):
 class PauseDocument(BaseModel):
     """Whose jobs do not start: everybody's (``queue``), a user's or a project's."""
 
-    scope: Literal["queue", "user", "project"]
+    scope: Scope
     name: str
     reason: str
 

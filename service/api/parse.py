@@ -100,6 +100,7 @@ def _parse_all(placed: Sequence[Placed], settings: Settings, cluster: Cluster) -
 
 def _parse_job(body: JobBody, settings: Settings, cluster: Cluster, faults: Faults) -> JobSpec | None:
     _check_command(body, faults)
+    body = _with_types(body, faults)
     shape = shape_of(body, GraphLimits(settings.layers_max, settings.edges_max), cluster, faults)
     if shape is not None:
         _check_range(body, shape.gpus, faults)
@@ -124,6 +125,7 @@ def _parse_job(body: JobBody, settings: Settings, cluster: Cluster, faults: Faul
         model=catalogue.model if catalogue is not None else None,
         batch_size=catalogue.batch_size if catalogue is not None else None,
         gpu_type=body.gpu_type,
+        gpu_type_fallbacks=tuple(body.gpu_types[1:]),
         declared_iterations=body.declared_iterations,
         walltime_s=body.walltime_s,
         min_run_s=body.min_run_s,
@@ -155,6 +157,17 @@ def _array_of(spec: JobSpec, body: JobBody) -> list[JobSpec]:
     return [replace(spec, array=ArrayPlace(index, len(elements), max_running=most)) for index in elements]
 
 
+def _with_types(body: JobBody, faults: Faults) -> JobBody:
+    """The body with the type that it prefers as its type: what it says of layers is said of that one."""
+    if not body.gpu_types:
+        return body
+    if body.gpu_type is not None:
+        faults.add("Give 'gpu_type' or 'gpu_types', not both", "gpu_types")
+    if len(set(body.gpu_types)) < len(body.gpu_types):
+        faults.add("A type is named twice", "gpu_types")
+    return body.model_copy(update={"gpu_type": body.gpu_types[0]})
+
+
 def _check_command(body: JobBody, faults: Faults) -> None:
     if not body.command[0]:
         faults.add("The program's name is empty", "command", 0)
@@ -183,14 +196,16 @@ class _Fit:
     def refusal(self, spec: JobSpec) -> tuple[str, str] | None:
         """Why it can never run, and the key of the body that is to blame; None if it can."""
         types = self._cluster.gpus_by_type
-        if spec.gpu_type is not None and spec.gpu_type not in types:
-            return f"No server has GPUs of type {spec.gpu_type!r}; there are {', '.join(sorted(types))}", "gpu_type"
-        most = types.get(spec.gpu_type, 0) if spec.gpu_type is not None else max(types.values(), default=0)
+        unknown = next((name for name in spec.gpu_types if name not in types), None)
+        if unknown is not None:
+            named = "gpu_types" if spec.gpu_type_fallbacks else "gpu_type"
+            return f"No server has GPUs of type {unknown!r}; there are {', '.join(sorted(types))}", named
+        most = max((types[name] for name in spec.gpu_types or types), default=0)
         key = "parallelism" if spec.parallelism is not None else "gpus"
         if spec.gpus > most:
-            kind = f" of type {spec.gpu_type}" if spec.gpu_type is not None else " of one type"
+            kind = f" of type {spec.gpu_type}" if len(spec.gpu_types) == 1 else " of one type"
             return f"Needs {spec.gpus} GPUs; the cluster has {most}{kind}", key
-        shape = (spec.gpus, spec.gpu_type, spec.stage_graph, spec.parallelism)
+        shape = (spec.gpus, spec.gpu_types, spec.stage_graph, spec.parallelism)
         if shape not in self._known:
             self._known[shape] = fits_empty(self._cluster, spec)
         if not self._known[shape]:

@@ -23,6 +23,8 @@ ITERATIONS_MAX = 10**12
 ID_MAX = 2**31 - 1
 GPUS_MAX = 1_000_000
 PRIORITY_MAX = 1_000_000
+GPU_TYPES_MAX = 16
+"""More than any cluster has; each is tried."""
 STAGES_MAX = 256
 """The deepest pipelines in public use have 64 stages; mapping replicas to servers takes the square of their number."""
 
@@ -200,6 +202,10 @@ class JobBody(Body):
     gpus_min: Gpus | None = None
     gpus_max: Gpus | None = None
     gpu_type: Name | None = None
+    gpu_types: Annotated[list[Name], Field(max_length=GPU_TYPES_MAX)] = Field(
+        default_factory=list,
+        description="Instead of 'gpu_type': every type that it takes, the preferred one first. Layers are told of that one.",
+    )
     tensor_across_servers: bool = False
     declared_iterations: Annotated[int, Field(ge=1, le=ITERATIONS_MAX)] | None = None
     walltime_s: PositiveSeconds | None = None

@@ -56,7 +56,9 @@ def submit_command(
         ),
     ] = None,
     working_dir: Annotated[Path | None, typer.Option("--working-dir", help="Left out for a command: here.")] = None,
-    gpu_type: Annotated[str | None, typer.Option("--gpu-type")] = None,
+    gpu_type: Annotated[
+        str | None, typer.Option("--gpu-type", help="TYPE, or TYPE,TYPE,...: whichever it gets first, in this order.")
+    ] = None,
     iterations: Annotated[
         int | None,
         typer.Option("--declared-iterations", min=1, help="What you expect; trusted as far as it held before."),
@@ -110,7 +112,7 @@ def submit_command(
         "gpus": gpus,
         "project": project,
         "user": user,
-        "gpu_type": gpu_type,
+        **_types(gpu_type),
         "declared_iterations": iterations,
         "walltime_s": walltime_s,
         "priority": priority,
@@ -157,6 +159,13 @@ def wait_command(
         ended = _wait(client, select(client, jobs, unfinished=True), timeout_s)
         _show(ended, how)
     _end(ended)
+
+
+def _types(value: str | None) -> dict[str, Any]:
+    """``TYPE`` or ``TYPE,TYPE,...`` as the body says it."""
+    if value is None or "," not in value:
+        return {"gpu_type": value}
+    return {"gpu_types": [part.strip() for part in value.split(",")]}
 
 
 def _show(jobs: Sequence[Job], how: Style) -> None:

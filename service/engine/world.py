@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from policies.model.cluster import Cluster, Server
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
-from policies.throughput import NeverFits, iteration_times
+from policies.throughput import NeverFits, times_of
 from service.engine.gates import Gates
 from service.engine.record import JobRecord, ServerRecord, StoredWorld
 
@@ -70,11 +70,10 @@ class World:
 
     def add_job(self, job: JobRecord) -> None:
         """Take in an unfinished job, with its GPUs if its open attempt holds any."""
-        spec = job.spec
-        if job.iteration_times is None and spec.stage_graph is not None and spec.parallelism is not None:
+        if job.iteration_times is None:
             # A job of a larger cluster may fit nowhere today; it waits, and says so, until servers come back.
             with suppress(NeverFits):
-                job.iteration_times = iteration_times(spec.stage_graph, spec.parallelism, self.cluster, spec.gpu_type)
+                job.iteration_times = times_of(job.spec, self.cluster)
         self.jobs[job.id] = job
         if job.attempt is not None:
             self._hold(job.id, job.attempt.placement, job.attempt.gpu_ids)

@@ -139,3 +139,19 @@ def test_a_promised_run_is_bounded_by_the_operators_setting(client: Client, worl
     ]
     (job,) = world.store.load().jobs or world.store.jobs([1])
     assert job.spec.min_run_s == limit_s
+
+
+def test_gpu_types_are_kept_in_their_order(client: Client, world: World) -> None:
+    assert submit(client, gpu_types=["T4", "V100"]).status_code == 201
+    (job,) = world.store.jobs([1])
+    assert (job.spec.gpu_type, job.spec.gpu_type_fallbacks) == ("T4", ("V100",))
+    for changes, pointer in (
+        ({"gpu_type": "T4", "gpu_types": ["V100"]}, "/gpu_types"),
+        ({"gpu_types": ["V100", "V100"]}, "/gpu_types"),
+    ):
+        problem = assert_problem(submit(client, **changes), "invalid-body")
+        assert [error["pointer"] for error in problem["errors"]] == [pointer]
+    problem = assert_problem(submit(client, gpu_types=["V100", "H100"]), "never-fits")
+    assert problem["errors"][0]["pointer"] == "/gpu_types"
+    assert_problem(submit(client, gpu_types=["T4", "V100"], gpus=9), "never-fits")
+    assert submit(client, gpu_types=["T4", "V100"], gpus=8).status_code == 201

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from policies.model.ids import JobId
 from service.api.limit_documents import QueueDocument, QuotasDocument
 from tests.unit.cli_world import CliWorld, cli_world
 
@@ -57,3 +58,10 @@ def test_the_queue_is_paused_shown_and_resumed(cli: CliWorld) -> None:
     assert cli.run("queue", "resume").exit_code == 0
     assert cli.run("queue", "resume").exit_code == 1
     assert cli.run("queue", "pause", "--user", "a", "--project", "b").exit_code == 2
+
+
+def test_a_job_takes_one_of_several_types(cli: CliWorld) -> None:
+    given = ("job", "submit", "--name", "x", "--gpus", "2", "--gpu-type", "T4, V100", "--min-run-s", "60", "--", "true")
+    assert cli.run(*given).exit_code == 0
+    (job,) = cli.world.store.jobs([JobId(1)])
+    assert (job.spec.gpu_types, job.spec.min_run_s) == (("T4", "V100"), 60.0)

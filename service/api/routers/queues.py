@@ -49,7 +49,7 @@ def show_queue(dependencies: Deps, caller: Caller) -> QueueDocument:
         jobs=everything.jobs,
         gpus_running=everything.gpus_running,
         pauses=[
-            PauseDocument(scope=each.owner.scope.value, name=each.owner.name, reason=each.limit.pause_reason)
+            PauseDocument(scope=each.owner.scope, name=each.owner.name, reason=each.limit.pause_reason)
             for each in stored
             if each.limit.paused and concerns(caller, each.owner)
         ],
