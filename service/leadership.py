@@ -7,11 +7,14 @@ import gc
 import logging
 import threading
 from collections.abc import Callable
+from functools import wraps
 
 from apscheduler.schedulers.background import BackgroundScheduler
+from sqlalchemy.exc import DBAPIError
 
 from service.db.lead import Lead
 from service.db.servers import ServerInUse
+from service.engine.ports import ExecutorUnavailable, StoreUnavailable
 from service.leading import ONCE, Leading
 from service.settings import Settings
 from service.tasks.agent import Agent
@@ -42,12 +45,15 @@ class Leadership:
 
     def schedule(self, scheduler: BackgroundScheduler) -> None:
         """Keep the lead, or wait for it; look after the attempts."""
-        duration_s, add = self._settings.leader_lease_s, scheduler.add_job
-        add(self._renew, "interval", seconds=duration_s / 3, id="renew", **ONCE)
-        add(self._turn_over, "interval", seconds=duration_s / 6, id="lead", **ONCE)
-        beat_s = min(BEAT_S_MAX, self._settings.lease_s / 6)
-        add(self._agent.beat, "interval", seconds=beat_s, id="beat", **ONCE)
-        add(self._attend, "interval", seconds=self._settings.poll_period_s, id="attend", **ONCE)
+        duration_s = self._settings.leader_lease_s
+        periods_s = {
+            self._renew: duration_s / 3,
+            self._turn_over: duration_s / 6,
+            self._agent.beat: min(BEAT_S_MAX, self._settings.lease_s / 6),
+            self._attend: self._settings.poll_period_s,
+        }
+        for work, period_s in periods_s.items():
+            scheduler.add_job(_patient(work), "interval", seconds=period_s, id=work.__name__.strip("_"), **ONCE)
 
     def close(self) -> None:
         """Stop leading, and let the next one lead at once."""
@@ -105,3 +111,16 @@ class Leadership:
         leading, self.leading = self.leading, None
         if leading is not None:
             leading.close()
+
+
+def _patient(work: Callable[[], None]) -> Callable[[], None]:
+    """``work`` that waits for its next turn while the database or the executor does not answer."""
+
+    @wraps(work)
+    def tried() -> None:
+        try:
+            work()
+        except (DBAPIError, StoreUnavailable, ExecutorUnavailable) as error:
+            logger.warning("%s: %s", work.__name__.strip("_"), " ".join(str(error).split()))
+
+    return tried

@@ -19,7 +19,7 @@ from service.db.session import Database
 from service.db.store import SqlStore
 from service.engine.commands import Command
 from service.engine.events import Report, ReportKind
-from service.engine.ports import AttemptStatus, Clock, Executor
+from service.engine.ports import AttemptStatus, Clock, Executor, ExecutorUnavailable
 from service.engine.record import JobRecord
 
 logger = logging.getLogger(__name__)
@@ -116,8 +116,11 @@ class FleetExecutor:
         return {job.attempt.id: job for job in jobs if job.attempt is not None and job.attempt.host != self._host}
 
     def _hear(self) -> list[Report]:
+        try:
+            own = self._own.observed()
+        except ExecutorUnavailable:
+            return []  # what is ours cannot be told from what is gone; the reports stay where they are
         told = attempt_reports.told(self._database)
-        own = self._own.observed()
         known = [report for report in told if report.attempt in self._elsewhere or report.attempt in own]
         if len(known) < len(told):
             # Of attempts that were closed meanwhile: nobody waits for them.

@@ -1,5 +1,6 @@
 """Several services on one database: one leads, another takes over, nothing is lost and nothing runs twice."""
 
+import json
 import signal
 import time
 from collections.abc import Callable
@@ -122,6 +123,30 @@ def test_a_paused_leader_does_no_harm_and_stands_by_when_it_wakes(pair: Pair) ->
         assert_sound(second, job, 10)
     events: list[Any] = [event for job in jobs for event in second.get(f"/v1/jobs/{job}/events")["items"]]
     assert len(events) == 4 * len(jobs), events
+
+
+def test_either_service_answers_everything(pair: Pair) -> None:
+    """What needs the loop, the log of an attempt that ran elsewhere, and who there is; a take-over breaks no event stream."""
+    first, second = pair()
+    job = second.submit(name="talker", gpus=1, command=["echo", "hello from afar"])
+    second.until_state(job, "succeeded")
+    assert second.get("/v1/cluster") == first.get("/v1/cluster")
+    assert second.get("/v1/predictor") == first.get("/v1/predictor")
+    assert "hello from afar" in second.request("GET", f"/v1/jobs/{job}/logs").text
+    roles = {service["url"]: service["role"] for service in second.get("/v1/services")["services"]}
+    assert roles == {first.url: "leader", second.url: "standby"}
+    headers = {"Authorization": f"Bearer {(second.data_dir / 'token').read_text().strip()}", "Last-Event-ID": "0"}
+    with httpx.stream("GET", f"{second.url}/v1/events?topic=jobs", headers=headers, timeout=30.0) as stream:
+        told = (json.loads(line.removeprefix("data: ")) for line in stream.iter_lines() if line.startswith("data: "))
+        assert [next(told)["target"] for _ in range(4)] == ["queued", "starting", "running", "succeeded"]
+        first.kill()
+        refused = second.request("GET", "/v1/cluster")
+        assert (refused.status_code, refused.headers.get("retry-after")) == (503, "2")
+        until_leads(second)
+        assert second.get("/v1/cluster")["gpus"] == 4
+        later = second.train(10, 0.01, name="after", gpus=1)
+        assert [next(told)["target"] for _ in range(4)] == ["queued", "starting", "running", "succeeded"]
+    assert second.job(later)["attempts"] == 1
 
 
 def test_a_leader_that_is_stopped_hands_over_at_once(pair: Pair) -> None:
