@@ -85,12 +85,12 @@ def _outcomes(simulator: Simulator) -> list[JobOutcome]:
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["asrpt", "fifo_backfill", "las"])
 @pytest.mark.parametrize("restart_every", [0, 7])
-def test_the_database_changes_nothing(database: Database, policy: str, restart_every: int) -> None:
+def test_the_database_changes_nothing(any_database: Database, policy: str, restart_every: int) -> None:
     expected = _outcomes(_simulator(Simulator, policy))
     assert len(expected) > 15
     assert policy == "fifo_backfill" or any(outcome.preemptions for outcome in expected), "nothing to remember"
     simulator = _simulator(SqlSimulator, policy)
-    simulator.use(database, policy, restart_every)
+    simulator.use(any_database, policy, restart_every)
     assert [asdict(outcome) for outcome in _outcomes(simulator)] == [_nearly(outcome) for outcome in expected]
 
 
