@@ -11,6 +11,7 @@ from service.api.deps import ApiDependencies
 from service.api.forwarding import Forwarding
 from service.api.idempotency import Keys
 from service.api.peers import Peers
+from service.api.permissions import Owners
 from service.api.routers import (
     access,
     arrays,
@@ -54,6 +55,7 @@ def create_app(dependencies: ApiDependencies) -> FastAPI:
     app.state.authenticator = Authenticator(
         dependencies.database, dependencies.settings, dependencies.token, dependencies.now_s
     )
+    app.state.owners = Owners(dependencies.database)
     app.state.idempotency_keys = Keys(
         dependencies.database, dependencies.now_s, dependencies.settings.idempotency_kept_s
     )

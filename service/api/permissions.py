@@ -5,6 +5,7 @@ they are read, and submissions checked where they are parsed; the table says whi
 table is for admins.
 """
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from enum import Enum
 from typing import Annotated, Final, NamedTuple
@@ -15,10 +16,10 @@ from starlette.concurrency import run_in_threadpool
 
 from service.access import Identity, Role
 from service.api.access import caller_of
-from service.api.deps import ApiDependencies, Deps
 from service.api.problems import Problem, ProblemType
 from service.api.schemas import ID_MAX
-from service.db.access import owner_of
+from service.db.access import Owner, owner_of
+from service.db.session import Database
 
 
 class About(Enum):
@@ -134,6 +135,9 @@ PERMISSIONS: Final[Mapping[tuple[str, str], Rule]] = {
 }
 """By method and path. ``/v1/openapi.json`` is for every role."""
 
+OWNERS_MAX: Final = 10_000
+"""Jobs whose owner is remembered; the one that nobody has asked about for longest goes first."""
+
 _ONE_JOB: Final = frozenset({About.JOB, About.CHANGE, About.OUTPUT})
 
 _NUMBER: Final[TypeAdapter[int]] = TypeAdapter(Annotated[int, Field(ge=1, le=ID_MAX)])
@@ -145,7 +149,7 @@ def rule_of(method: str, path: str) -> Rule:
     return PERMISSIONS.get((method, path), _ADMIN)
 
 
-async def permitted(request: Request, dependencies: Deps) -> None:
+async def permitted(request: Request) -> None:
     """Let the caller call the route, or raise 403; for one job that he does not see, 404."""
     rule = rule_of(request.method, request.scope["route"].path)
     if rule.least is None:
@@ -158,7 +162,7 @@ async def permitted(request: Request, dependencies: Deps) -> None:
     if rule.about in _ONE_JOB and caller.projects is not None:
         job = _job_of(request)
         if job is not None:
-            await run_in_threadpool(_check_job, dependencies, caller, rule.about, job)
+            await _check_job(request, caller, rule.about, job)
 
 
 def _job_of(request: Request) -> int | None:
@@ -170,9 +174,32 @@ def _job_of(request: Request) -> int | None:
         return None
 
 
-def _check_job(dependencies: ApiDependencies, caller: Identity, about: About, job: int) -> None:
-    with dependencies.database.reading() as session:
-        owner = owner_of(session.connection(), job)
+class Owners:
+    """Whose jobs are, remembered: it never changes, and programs ask about one job again and again. Not for threads."""
+
+    def __init__(self, database: Database, jobs_max: int = OWNERS_MAX) -> None:
+        self._database = database
+        self._jobs_max = jobs_max
+        self._known: OrderedDict[int, Owner] = OrderedDict()
+
+    async def of(self, job: int) -> Owner | None:
+        """Whose the job is; None where there is no such job."""
+        owner = self._known.get(job) or await run_in_threadpool(self._look_up, job)
+        if owner is not None:
+            self._known[job] = owner
+            self._known.move_to_end(job)
+            if len(self._known) > self._jobs_max:
+                self._known.popitem(last=False)
+        return owner
+
+    def _look_up(self, job: int) -> Owner | None:
+        with self._database.reading() as session:
+            return owner_of(session.connection(), job)
+
+
+async def _check_job(request: Request, caller: Identity, about: About, job: int) -> None:
+    owners: Owners = request.app.state.owners
+    owner = await owners.of(job)
     # One answer for what is not there and for what is not the caller's to know of.
     if owner is None or not caller.sees(owner.project, owner.user):
         raise Problem(ProblemType.NOT_FOUND, f"There is no job {job}.")

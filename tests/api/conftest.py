@@ -30,6 +30,7 @@ from service.api.authenticate import Authenticator
 from service.api.deps import ApiDependencies, ClusterNow, LoopStatus, Refused
 from service.api.idempotency import Keys
 from service.api.peers import Peers
+from service.api.permissions import Owners
 from service.api.sse import Streams
 from service.db.identity import peer_secret
 from service.db.migrate import upgrade
@@ -281,6 +282,7 @@ def app_of(world: World, name: str = "the only one") -> FastAPI:
     """The shared application of a name, bound to a world."""
     shared = _shared_app(name)
     shared.state.dependencies = world.dependencies()
+    shared.state.owners = Owners(world.database)
     shared.state.authenticator = Authenticator(world.database, world.settings, world.token, lambda: world.now_s)
     shared.state.idempotency_keys = Keys(world.database, lambda: world.now_s, world.settings.idempotency_kept_s)
     shared.state.streams = Streams(world.database)

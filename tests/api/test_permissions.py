@@ -1,5 +1,6 @@
 """Who may call what: every route of the application, under every role, against the table; and what lists leave out."""
 
+import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,10 +9,11 @@ from typing import Any, NamedTuple
 import pytest
 from fastapi import FastAPI
 from httpx import Client, Response
+from sqlalchemy import event
 
 from service.access import Role
 from service.api.app import create_app
-from service.api.permissions import PERMISSIONS, About, Rule, rule_of
+from service.api.permissions import PERMISSIONS, About, Owners, Rule, rule_of
 from tests.api.client import client_of
 from tests.api.conftest import World, make_world
 from tests.api.helpers import assert_problem, plain_job
@@ -297,3 +299,20 @@ class TestRates:
             with client_of(app, world.token) as local:
                 assert local.get("/v1/me").status_code == 200
         world.database.close()
+
+
+def test_whose_a_job_is_is_looked_up_once_and_the_oldest_forgotten(world: World, app: FastAPI, jobs: Jobs) -> None:
+    statements: list[str] = []
+    event.listen(world.database.engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
+    owners = Owners(world.database, jobs_max=2)
+
+    def ask(*numbers: int) -> list[Any]:
+        statements.clear()
+        return [asyncio.run(owners.of(number)) for number in numbers]
+
+    assert ask(jobs.own, jobs.foreign, jobs.own) == [("nlp", "ada"), ("vision", "eve"), ("nlp", "ada")]
+    assert len([each for each in statements if "FROM jobs" in each]) == 2
+    assert ask(jobs.colleague, jobs.own) == [("nlp", "bob"), ("nlp", "ada")]
+    assert len([each for each in statements if "FROM jobs" in each]) == 1
+    assert ask(jobs.foreign, 999, 999) == [("vision", "eve"), None, None]
+    assert len([each for each in statements if "FROM jobs" in each]) == 3, "what is not there may still come"

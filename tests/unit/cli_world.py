@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 from service.api.app import create_app
 from service.api.authenticate import Authenticator
 from service.api.idempotency import Keys
+from service.api.permissions import Owners
 from service.cli import connect
 from service.cli.main import app
 from service.client import Client
@@ -56,6 +57,7 @@ def cli_world(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliWorl
     world = make_world(folder)
     shared = _shared_app()
     shared.state.dependencies = world.dependencies()
+    shared.state.owners = Owners(world.database)
     shared.state.authenticator = Authenticator(world.database, world.settings, world.token, lambda: world.now_s)
     shared.state.idempotency_keys = Keys(world.database, lambda: world.now_s, world.settings.idempotency_kept_s)
     transport = AppTransport(shared)
