@@ -112,6 +112,24 @@ def test_a_job_that_missed_the_end_of_its_dependency_does_not_wait_for_ever() ->
     made.until(21).cancels("d")
 
 
+def test_what_waits_for_any_end_falls_with_a_stale_end_and_starts_with_the_true_one() -> None:
+    """The end of the first job is not committed: neither is what it did to the job that waits for it."""
+    made, store = story("1x4")
+    made.job("a", runs_s=100, max_retries=0).job("b", after_any=["a"]).until(9)
+    made.crash("a")
+    store.bump_next(1)
+    made.until(10).fails("a", Reason.CRASHED).starts("b")
+    assert made.engine.counters["writes_dropped"] == 2
+
+
+def test_a_job_that_missed_an_end_of_any_kind_does_not_wait_for_ever() -> None:
+    made, store = story("1x4")
+    made.job("a", max_retries=0, runs_s=100).job("b", after_any=["a"]).until(9)
+    made.crash("a")
+    store.bump_next(2)
+    made.until(10).starts("b")
+
+
 def test_a_stale_requeue_keeps_its_pause() -> None:
     """The end of the pause is in a pass whose row is stale: it must come again."""
     made, store = story("1x1", settings=EngineSettings(retry_backoff_s=10.0))
