@@ -119,18 +119,14 @@ def in_units(log_points: Array) -> Array:
     return np.exp(np.minimum(np.maximum(log_points, 0.0), LOG_MAX))
 
 
-def finish(rung: Rung, unit: Unit, walltime_s: float | None) -> tuple[float, ...]:
-    """The points in units: at least one unit, finite, ascending, and within a walltime that will be enforced."""
-    totals = in_units(np.sort(rung.points))
-    if unit is Unit.SERVICE_S and walltime_s is not None:
-        totals = np.minimum(totals, max(UNITS_MIN, walltime_s))
-    return tuple(totals.tolist())
+def finish(rung: Rung, ceiling: float) -> tuple[float, ...]:
+    """The points in units: at least one unit, finite, ascending, and at most ``ceiling``, where something ends the job."""
+    return tuple(np.minimum(in_units(np.sort(rung.points)), max(UNITS_MIN, ceiling)).tolist())
 
 
-def point_in_units(log_point: float, unit: Unit, walltime_s: float | None) -> float:
+def point_in_units(log_point: float, ceiling: float) -> float:
     """A point in units, under the same limits as :func:`finish` sets to a distribution."""
-    total = float(in_units(np.array(log_point)))
-    return total if unit is not Unit.SERVICE_S or walltime_s is None else min(total, max(UNITS_MIN, walltime_s))
+    return min(float(in_units(np.array(log_point))), max(UNITS_MIN, ceiling))
 
 
 def unit_of(knowledge: Knowledge, submission: Submission, *, speed_known: bool) -> Unit:

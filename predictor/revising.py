@@ -15,7 +15,7 @@ import numpy as np
 from policies.model.estimate import Estimate, Reported, Unit
 from predictor.asked import UNDECLARED, Asked, Revision
 from predictor.declared import HELD_LOG_RATIO, Evidence
-from predictor.intervals import Array, mixture
+from predictor.intervals import mixture
 from predictor.ladder import Rung, amount, declared_points, finish
 from predictor.rows import believable
 
@@ -23,22 +23,24 @@ NEWS_LOG: Final = math.log(1.05)
 """A total that has changed by less says nothing new: speeds are measured anew with each report."""
 
 
-def revise(reported: Reported, asked: Asked, evidence: Evidence) -> Estimate | None:
+def revise(reported: Reported, asked: Asked, evidence: Evidence, ceiling: float = math.inf) -> Estimate | None:
     """The estimate of a job after its report; None where the report changes nothing. Notes the change in ``asked``.
 
-    ``asked`` is what was first said of the job; ``evidence`` what such a claim of its user is worth.
+    ``asked`` is what was first said of the job, ``evidence`` what such a claim of its user is worth, and ``ceiling`` the largest
+    total that the job can come to before it is ended.
     """
     least = believable(reported.least_iterations)
     if not asked.said or least is None:
         return None
-    before, plain = reported.estimate, _points(reported, asked.base)
+    before, plain = reported.estimate, finish(Rung(asked.base, "", False), ceiling)
     if reported.iterations > least * math.exp(HELD_LOG_RATIO):
         # A claim that never counted, or that has lost its mass already, has nothing to lose.
         return None if _alike(before.points, plain) else _outlived(reported, asked, plain, least)
     total = _total(reported)
     if total is None or evidence.weight <= 0.0 or not _is_news(reported, asked, total):
         return None
-    points = _points(reported, mixture(asked.base, declared_points(total, evidence), evidence.weight))
+    weighed = mixture(asked.base, declared_points(total, evidence), evidence.weight)
+    points = finish(Rung(weighed, "", False), ceiling)
     if _alike(before.points, points):
         # Said again after a restart.
         return None
@@ -57,10 +59,6 @@ def _is_news(reported: Reported, asked: Asked, total: float) -> bool:
     if declared is None or UNDECLARED not in asked.said:
         return True
     return abs(math.log(total / declared)) >= NEWS_LOG
-
-
-def _points(reported: Reported, log_points: Array) -> tuple[float, ...]:
-    return finish(Rung(np.asarray(log_points), "", False), reported.estimate.unit, reported.request.spec.walltime_s)
 
 
 def _alike(points: Sequence[float], others: Sequence[float]) -> bool:

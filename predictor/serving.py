@@ -41,6 +41,7 @@ from predictor.served import BucketStatus, HeadState, ServedModel
 from predictor.throughput_table import Throughput, ThroughputRow, ThroughputTable
 from predictor.training import TrainedHead, TrainedModel
 from predictor.trust import Switch
+from predictor.walltimes import Walltimes
 
 PENDING_MAX: Final = 100_000
 """Predictions remembered until their job ends (about 4 kB each); beyond that the oldest are not scored any more."""
@@ -87,12 +88,14 @@ class _Answer(NamedTuple):
 class LivePredictor:
     """Predicts from history and, once one is promoted, from a model. Call :meth:`warm` before the first prediction."""
 
-    def __init__(self, model: TrainedModel | None = None) -> None:
+    def __init__(self, model: TrainedModel | None = None, *, walltimes_enforced: bool | None = True) -> None:
+        """``walltimes_enforced``: whether a walltime ends a job, so that it cuts a prediction; None: the ended jobs show it."""
         self._lock = threading.RLock()
         self._knowledge = Knowledge()
         self._scores = {unit: BaselineScores() for unit in UNITS}
         self._heads = {unit: HeadState() for unit in UNITS}
         self._throughput = ThroughputTable()
+        self._walltimes = Walltimes(walltimes_enforced)
         self._asked: OrderedDict[JobId, Asked] = OrderedDict()
         self._champion: ServedModel | None = None
         self._candidates: tuple[ServedModel, ...] = ()
@@ -123,6 +126,7 @@ class LivePredictor:
                 job = JobId(row.submission.job)
                 self._label(row, asked.get(job) or Asked(baselines.get(job, {}), Unit.SERVICE_S))
                 self._throughput.observe_row(row)
+                self._walltimes.observe(row)
             for submission in waiting:
                 self._knowledge.submit(submission)
                 if JobId(submission.job) in asked:
@@ -177,6 +181,7 @@ class LivePredictor:
                     log_switch(unit, switch)
             self._knowledge.end(row)
             self._throughput.observe_row(row)
+            self._walltimes.observe(row)
 
     def _label(self, row: EndedRow, asked: Asked) -> list[tuple[Unit, Switch]]:
         """Score what was said of a job; what has switched. Live and at start the same, so a restart changes nothing."""
@@ -267,7 +272,8 @@ class LivePredictor:
                 return None
             submission = request_submission(reported.request)
             claimed = replace(submission, declared_iterations=believable(reported.total_iterations))
-            revised = revise(reported, asked, self._knowledge.declarations.evidence(claimed))
+            ceiling = self._walltimes.ceiling(submission.walltime_s, reported.estimate.unit)
+            revised = revise(reported, asked, self._knowledge.declarations.evidence(claimed), ceiling)
         except Exception:
             _log.exception("the report of job %s could not be taken into account", reported.request.job)
             return None
@@ -351,14 +357,15 @@ class LivePredictor:
             rung = weighed
         if rung is None:
             return None
+        ceiling = self._walltimes.ceiling(submission.walltime_s, unit)
         estimate = Estimate(
-            points=finish(rung, unit, submission.walltime_s),
+            points=finish(rung, ceiling),
             unit=unit,
             source=rung.source,
             model_version=choice.model_version if choice is not None else "",
             seconds_per_unit=plan.seconds_per_unit,
             trusted=rung.trusted,
-            point=None if log_point is None else point_in_units(log_point, unit, submission.walltime_s),
+            point=None if log_point is None else point_in_units(log_point, ceiling),
         )
         return _Answer(plan, estimate, said)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.model.estimate import Estimate, Unit
+from policies.model.estimate import EndedJob, Estimate, Unit
 from policies.model.graph import Stage, StageGraph
 from predictor.declared import WEIGHT_MAX, Declarations
 from predictor.intervals import POINTS
@@ -236,3 +236,24 @@ def test_a_speed_that_was_not_measured_is_the_mean_over_the_run() -> None:
     assert _estimate(predictor).seconds_per_unit == pytest.approx(2.5)
     predictor.ended(ended(2, 0.0, service_s=250.0, seconds_per_iteration=None))
     assert [row.measurements_s for row in predictor.throughput_rows()] == [(2.5,)]
+
+
+def _ended_with_walltime(job: int, ran_s: float, walltime_s: float) -> EndedJob:
+    return ended(job, None, submitted_at_s=1e4 * job, service_s=ran_s, walltime_s=walltime_s)
+
+
+def test_a_walltime_that_ends_nobody_cuts_nothing() -> None:
+    """Where nobody says whether walltimes are enforced, the jobs that asked for one show it: 1 in 100 may run over by 5%."""
+    predictor = LivePredictor(walltimes_enforced=None)
+    predictor.warm([_ended_with_walltime(-job, 1_000.0, 1_000.0) for job in range(1, 50)])
+    assert max(_estimate(predictor, walltime_s=900.0).points) > 900.0, "49 jobs show too little"
+    predictor.ended(_ended_with_walltime(-50, 1_049.0, 1_000.0))
+    assert max(_estimate(predictor, walltime_s=900.0).points) == 900.0
+    predictor.ended(_ended_with_walltime(-51, 1_051.0, 1_000.0))
+    assert max(_estimate(predictor, walltime_s=900.0).points) > 900.0, "one in 51"
+    for job in range(52, 101):
+        predictor.ended(_ended_with_walltime(-job, 1_000.0, 1_000.0))
+    assert max(_estimate(predictor, walltime_s=900.0).points) == 900.0, "one in 100"
+    told = LivePredictor(walltimes_enforced=False)
+    told.warm([_ended_with_walltime(-job, 1_000.0, 1_000.0) for job in range(1, 200)])
+    assert max(_estimate(told, walltime_s=900.0).points) > 900.0

@@ -240,7 +240,7 @@ def test_a_model_whose_intervals_no_longer_hold_is_set_aside_and_says_so(caplog:
     predictor.use(small_model(), kind="quantile_forest")
     _erring_from(predictor, 7_000, 320)
     status = predictor.status()
-    assert status.drifting[Unit.SERVICE_S]
+    assert not status.drifting[Unit.SERVICE_S], "one user's jobs within minutes are one observation"
     bucket = status.buckets[Unit.SERVICE_S][3]
     assert bucket.rung is TrustRung.GROUP
     assert status.switches == 1
@@ -252,10 +252,18 @@ def test_a_model_whose_intervals_no_longer_hold_is_set_aside_and_says_so(caplog:
     assert "; quantile forest is set aside: " in answer.estimate.source
     assert "of the newest 200 such jobs were inside their 80% interval" in answer.estimate.source
     predictor.use(small_model(), kind="xgboost")
-    assert not predictor.status().drifting[Unit.SERVICE_S], "a new champion is not blamed for the old one's errors"
     (answer,) = predictor.predict(0.0, [_ask(9_001)])
     assert answer is not None
     assert answer.estimate.model_version.endswith("/xgboost")
+
+
+def test_errors_that_have_grown_raise_an_alarm_of_which_a_new_champion_is_free() -> None:
+    predictor = _warm()
+    predictor.use(small_model(), kind="quantile_forest")
+    _erring_from(predictor, 7_000, 320, seconds_apart=3_600.0)
+    assert predictor.status().drifting[Unit.SERVICE_S]
+    predictor.use(small_model(), kind="xgboost")
+    assert not predictor.status().drifting[Unit.SERVICE_S], "a new champion is not blamed for the old one's errors"
 
 
 def test_calibration_follows_the_jobs_that_end() -> None:
