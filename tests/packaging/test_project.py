@@ -92,8 +92,8 @@ def test_everything_that_is_imported_is_declared() -> None:
 
 
 def test_everything_that_is_declared_is_imported() -> None:
-    # scikit-learn and xgboost need scipy and leave its version open; uvicorn takes httptools where it is there.
-    needed_by_others = {"scipy", "httptools"}
+    # scikit-learn and xgboost need scipy and leave its version open; uvicorn takes the others where they are there.
+    needed_by_others = {"scipy", "httptools", "uvloop"}
     imported = set().union(*(_imports(ROOT / package) for package in IMPORT_NAMES))
     owners = packages_distributions()
     used = {canonicalize_name(owner) for name in imported for owner in owners[name]}
