@@ -5,7 +5,7 @@ counts is the mean completion time; how right a prediction was has been judged b
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from policies.base import Policy
@@ -19,14 +19,21 @@ if TYPE_CHECKING:
     from predictor.replay_sheet import SheetJob
 
 
+Make = Callable[[], Policy[Any]]
+
+
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """Mean completion time in seconds per arm, over the same ``jobs`` jobs; ``skipped`` could not run on this cluster."""
+    """Mean completion time in seconds per arm, over the same ``jobs`` jobs; ``skipped`` could not run on this cluster.
+
+    ``over_run_mean_jct_s`` is that of the best arm under other rules for jobs that outlive their estimates.
+    """
 
     policy: str
     jobs: int
     skipped: int
     mean_jct_s: Mapping[str, float]
+    over_run_mean_jct_s: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
@@ -35,13 +42,21 @@ class Rehearsal:
             "jobs": self.jobs,
             "skipped": self.skipped,
             "mean_jct_s": {arm: round(value, 3) for arm, value in self.mean_jct_s.items()},
+            "over_run_mean_jct_s": {rule: round(value, 3) for rule, value in self.over_run_mean_jct_s.items()},
         }
 
 
 def rehearse(
-    sheet: Sequence["SheetJob"], cluster: Cluster, make: Callable[[], Policy[Any]], options: SimulationOptions
+    sheet: Sequence["SheetJob"],
+    cluster: Cluster,
+    make: Make,
+    options: SimulationOptions,
+    other_rules: Mapping[str, Make] | None = None,
 ) -> Rehearsal:
-    """Replay the jobs of a sheet once for each of its arms. Deterministic. Raises ValueError for a sheet without jobs."""
+    """Replay the jobs of a sheet once for each of its arms, and the best arm once more under each of ``other_rules``.
+
+    Deterministic. Raises ValueError for a sheet without jobs.
+    """
     if not sheet:
         raise ValueError("there are no jobs to replay")
     start_s = min(job.row.submission.submitted_at_s for job in sheet)
@@ -51,13 +66,16 @@ def rehearse(
     if not prepared.jobs:
         raise ValueError("no job of the replay fits the cluster as it is now")
     said = {str(job.row.submission.job): job for job in sheet}
-    mean_jct_s = {}
-    for arm in sheet[0].said:
+
+    def mean_jct_s(arm: str, policy: Policy[Any]) -> float:
         jobs = [_predicted(job, said[job.row.job_id], arm) for job in prepared.jobs]
-        run = run_jobs(SimJobs(jobs, prepared.skipped), cluster, make(), "recorded", options)
-        spans_s = [outcome.finish_time_s - outcome.submit_time_s for outcome in run.outcomes]
-        mean_jct_s[arm] = sum(spans_s) / len(spans_s)
-    return Rehearsal(make().name, len(prepared.jobs), prepared.skipped, mean_jct_s)
+        run = run_jobs(SimJobs(jobs, prepared.skipped), cluster, policy, "recorded", options)
+        return sum(outcome.finish_time_s - outcome.submit_time_s for outcome in run.outcomes) / len(run.outcomes)
+
+    found = {arm: mean_jct_s(arm, make()) for arm in sheet[0].said}
+    best = min(found, key=lambda arm: (found[arm], arm))
+    ruled = {rule: mean_jct_s(best, other()) for rule, other in (other_rules or {}).items()}
+    return Rehearsal(make().name, len(prepared.jobs), prepared.skipped, found, ruled)
 
 
 def _row(job: "SheetJob", start_s: float) -> WorkloadJob:

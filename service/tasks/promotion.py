@@ -36,8 +36,17 @@ def decide(version: ModelVersion, rehearsal: Mapping[str, Any]) -> Decision:
     promoted = all(jct_s[kind] <= JCT_RATIO_MAX * rival_s for rival_s in rivals.values())
     against = " and ".join(f"{rival_s:,.0f} s of {name}" for name, rival_s in rivals.items())
     detail = f"JCT {jct_s[kind]:,.0f} s with {kind} against {against}, replaying {rehearsal['jobs']:,} jobs"
+    detail += _advice(jct_s, rehearsal.get("over_run_mean_jct_s", {}))
     champions = {Unit(unit): kind for unit in version.metrics if _passed(version, unit, kind)}
     return Decision(promoted, champions, detail)
+
+
+def _advice(jct_s: Mapping[str, float], ruled_s: Mapping[str, float]) -> str:
+    """Which other rule for jobs that outlive their estimates would have been better; nothing where none by more than chance."""
+    rule = min(ruled_s, key=lambda each: ruled_s[each], default=None)
+    if rule is None or JCT_RATIO_MAX * ruled_s[rule] > min(jct_s.values()):
+        return ""
+    return f"; over_run={rule} would have made the best of them {ruled_s[rule]:,.0f} s"
 
 
 _RIVALS: Final = {CHAMPION: "the champion", BASELINES: "the baselines alone"}

@@ -6,12 +6,16 @@ It is the service's own child (:mod:`service.tasks.bounded`) and both ends run t
 import json
 import pickle
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from policies.base import Policy
 from policies.model.cluster import Cluster
-from policies.registry import make_policy
+from policies.rank import OverRun
+from policies.registry import BUILT_IN, make_policy
 from predictor.replay_sheet import read_sheet
 from service.sim.experiment import SimulationOptions
 from service.sim.promotion import rehearse
@@ -27,6 +31,16 @@ class Setup:
     options: SimulationOptions
 
 
+def _other_rules(setup: Setup) -> dict[str, Callable[[], Policy[Any]]]:
+    """The policy with the rules for jobs that outlive their estimates by which it does not go now; none where it has no such."""
+    factory = BUILT_IN.get(setup.policy)
+    if factory is None or "over_run" not in factory.options:
+        return {}
+    now = setup.policy_options.get("over_run", OverRun.DOUBLE)
+    options = {rule.value: {**setup.policy_options, "over_run": rule.value} for rule in OverRun if rule != now}
+    return {rule: partial(make_policy, setup.policy, chosen) for rule, chosen in options.items()}
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run one replay. Exit codes: 0 done, 1 there is nothing to replay."""
     sheet, setup_file, out = map(Path, arguments)
@@ -37,6 +51,7 @@ def main(arguments: Sequence[str]) -> int:
             setup.cluster,
             lambda: make_policy(setup.policy, setup.policy_options),
             setup.options,
+            _other_rules(setup),
         )
     except ValueError as error:
         print(error, file=sys.stderr)

@@ -1,9 +1,11 @@
 """Who is promoted: the replay of the tested jobs, and what is made of its completion times."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from policies.base import Policy
 from policies.model.cluster import Cluster, Server
 from policies.model.estimate import Unit
 from policies.registry import make_policy
@@ -49,6 +51,30 @@ def test_jobs_that_need_servers_which_are_gone_are_left_out() -> None:
         rehearse([], ONE_GPU, lambda: make_policy("fifo", {}), FREE)
 
 
+def test_the_best_arm_is_replayed_under_other_rules_for_jobs_that_outlive_their_estimates() -> None:
+    """Both were said to take 10 s. When the short one comes at 12 s, the long one is taken to end by 20 s or by 24 s."""
+    jobs = [_job(1, 100.0, {"a": 10.0}), _job(2, 9.0, {"a": 9.0})]
+    later = replace(jobs[1].row, submission=replace(jobs[1].row.submission, submitted_at_s=1012.0))
+    sheet = [jobs[0], replace(jobs[1], row=later)]
+
+    def make(rule: str) -> Policy[Any]:
+        return make_policy("srtf", {"over_run": rule})
+
+    found = rehearse(
+        sheet,
+        ONE_GPU,
+        lambda: make("double"),
+        FREE,
+        {"attained": lambda: make("attained"), "double": lambda: make("double")},
+    )
+    # Doubled, it has 8 s left, less than 9: the short one waits until it looks long again, at 20 s, and ends at 29 s.
+    assert found.mean_jct_s == {"a": pytest.approx((109.0 + 17.0) / 2)}
+    # By what it has had, it has as much left: past its grace of a quarter, at 12.5 s, the short one goes first.
+    assert found.over_run_mean_jct_s["attained"] == pytest.approx((109.0 + 9.5) / 2)
+    assert found.over_run_mean_jct_s["double"] == found.mean_jct_s["a"]
+    assert found.to_json()["over_run_mean_jct_s"] == {"attained": 59.25, "double": 63.0}
+
+
 def _version(**passed: float) -> ModelVersion:
     """A model with one head in which these kinds passed the gate, with their pinball losses."""
     verdicts = [{"kind": kind, "passed": True} for kind in passed] + [{"kind": "random_forest", "passed": False}]
@@ -86,3 +112,13 @@ def test_the_decision_says_its_numbers() -> None:
     assert decision.detail == (
         "JCT 1,234 s with blend against 1,300 s of the champion and 1,400 s of the baselines alone, replaying 2,000 jobs"
     )
+
+
+@pytest.mark.parametrize(
+    ("attained_s", "advice"), [(1200.0, ""), (1221.0, ""), (1180.0, "over_run=attained would have")]
+)
+def test_the_decision_says_by_which_other_rule_jobs_would_have_ended_sooner(attained_s: float, advice: str) -> None:
+    jct_s = {"baselines": 1400.0, "blend": 1200.0}
+    detail = decide(BOTH, {"jobs": 9, "mean_jct_s": jct_s, "over_run_mean_jct_s": {"attained": attained_s}}).detail
+    assert ("over_run" in detail) == bool(advice)
+    assert advice in detail
