@@ -154,7 +154,7 @@ class Leading:
         self.forecaster = Forecaster(
             self.loop, now_s, self.predictor.preview, settings, self._forecasting, self._keeper.keep
         )
-        self._webhooks = WebhookSender(database, settings, now_s, self._ground.lead.holds)
+        self._webhooks = WebhookSender(database, settings, now_s, self._ground.lead.holds, self._count_webhook)
         self.explainer = Explainer(database, self.predictor)
 
     def start(self) -> None:
@@ -241,6 +241,9 @@ class Leading:
 
     def _prune(self) -> None:
         prune(self._database, self._settings, self._clock.now_s(), self._ground.delete_files)
+
+    def _count_webhook(self, outcome: str) -> None:
+        self._ground.metrics.webhook_attempts.labels(outcome).inc()
 
     def _keep_progress(self, reports: Sequence[Report]) -> None:
         points = [

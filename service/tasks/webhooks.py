@@ -36,15 +36,24 @@ USER_AGENT = "Sooner-Webhook/1"
 
 
 class WebhookSender:
-    """Delivers while ``leads`` says so. :meth:`run` is called by one thread, :meth:`close` by another."""
+    """Delivers while ``leads`` says so. :meth:`run` is called by one thread, :meth:`close` by another.
+
+    ``count`` is told of each attempt: ``delivered``, ``failed``, or ``given_up``.
+    """
 
     def __init__(
-        self, database: Database, settings: Settings, now_s: Callable[[], float], leads: Callable[[], bool]
+        self,
+        database: Database,
+        settings: Settings,
+        now_s: Callable[[], float],
+        leads: Callable[[], bool],
+        count: Callable[[str], None],
     ) -> None:
         self._database = database
         self._settings = settings
         self._now_s = now_s
         self._leads = leads
+        self._count = count
         self._limits = PostLimits(settings.webhook_timeout_s, settings.webhook_private_addresses)
         self._tls: ssl.SSLContext | None = None
         self._lock = threading.Lock()
@@ -145,6 +154,7 @@ class WebhookSender:
         except PostFailed as failure:
             return self._failed(row, attempts, None, str(failure))
         if 200 <= status < 300:
+            self._count("delivered")
             return Attempted(row.id, attempts, True, status, "", None)
         return self._failed(row, attempts, status, f"answered with status {status}")
 
@@ -154,6 +164,7 @@ class WebhookSender:
             logger.warning(
                 "webhook %s: delivery %s is given up after %s attempts: %s", row.webhook_id, row.id, attempts, error
             )
+        self._count("given_up" if last else "failed")
         retry_at_s = None if last else self._now_s() + retry_after_s(attempts)
         return Attempted(row.id, attempts, False, status, error, retry_at_s)
 

@@ -64,6 +64,7 @@ class Metrics:
             "prediction_error_ratio", "Predicted median over what an ended job needed.", ERROR_BUCKETS, "source"
         )
         self.commands = self._counter("executor_commands", "Commands to the executor.", "command", "outcome")
+        self.webhook_attempts = self._counter("webhook_attempts", "Attempts to deliver to a webhook.", "outcome")
         self.requests = self._counter("http_requests", "Answered requests.", "method", "route", "status")
         self.request_duration = self._histogram(
             "http_request_duration_seconds", "From a request's head to its answer's end.", PHASE_BUCKETS_S, "route"

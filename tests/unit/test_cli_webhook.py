@@ -25,7 +25,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliWorld]:
 def delivering(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader that delivers whenever a command waits."""
     world = cli.world
-    sender = WebhookSender(world.database, world.settings, lambda: world.now_s, lambda: True)
+    sender = WebhookSender(world.database, world.settings, lambda: world.now_s, lambda: True, lambda outcome: None)
     monkeypatch.setattr(commands, "pause", lambda seconds: sender.run())
 
 

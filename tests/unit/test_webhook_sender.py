@@ -4,7 +4,7 @@ import json
 import random
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +41,12 @@ class Post:
     folder: Path
     now_s: float = 1_000_000.0
     leads: bool = True
+    counted: list[str] = field(default_factory=list)
 
     def sender(self, **settings: Any) -> WebhookSender:
         given = {"webhook_private_addresses": True, "webhook_timeout_s": 1.0, **settings}
         chosen = Settings(data_dir=self.folder, **given)
-        return WebhookSender(self.database, chosen, lambda: self.now_s, lambda: self.leads)
+        return WebhookSender(self.database, chosen, lambda: self.now_s, lambda: self.leads, self.counted.append)
 
     def add(
         self, url: str, events: Sequence[WebhookEvent] = ENDS, user: str | None = None, project: str | None = None
@@ -112,6 +113,7 @@ def test_a_change_is_told_once_signed_and_written_down(desk: Post, there: Receiv
     [row] = desk.outbox()
     assert (row.webhook_id, row.state, row.attempts, row.status, row.error) == (hook, "delivered", 1, 204, "")
     assert row.ended_at_s == desk.now_s
+    assert desk.counted == ["delivered"]
 
 
 def test_filters_and_events_and_nothing_of_the_time_before(desk: Post) -> None:
@@ -198,6 +200,7 @@ def test_a_failure_is_tried_again_later_and_later_and_then_given_up_visibly(desk
     desk.now_s += 1e6
     sender.run()
     assert len(there.got) == 3
+    assert desk.counted == ["failed", "failed", "given_up"]
     assert len({json.loads(body)["id"] for _, _, body in there.got}) == 1, "the receiver can tell repetitions"
 
 
