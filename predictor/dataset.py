@@ -86,7 +86,8 @@ class Knowledge:
         declared = submission.declared_iterations if unit is Unit.ITERATIONS else None
         points = baseline_points(history, keys_of(submission), declared)
         evidence = self.declarations.evidence(submission)
-        vector = features.build(submission, history, self.open_jobs, evidence, points[BASE])
+        service_s = self.history[Unit.SERVICE_S]
+        vector = features.build(submission, history, service_s, self.open_jobs, evidence, points[BASE])
         return Example(submission, vector.values, vector.runs, points)
 
 

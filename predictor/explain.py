@@ -170,8 +170,13 @@ _LOG_COUNTS: Final = {
     "open_recurrence_log_age_s": "age of the oldest unfinished run of this program, s",
     "open_user_log_age_s": "age of the user's oldest unfinished job, s",
 }
+_FACTORS: Final = {
+    f"open_{group}_{part}": f"{quantile} of {jobs} with the unfinished ones, over the median of the ended"
+    for group, jobs in (("recurrence", "runs of this program"), ("user", "the user's jobs"))
+    for part, quantile in (("low", "lower quartile"), ("median", "median"), ("high", "upper quartile"))
+}
 
-_REQUEST: Final = {**_LOG_AMOUNTS, **_LOG_PLAIN, **_PLAIN, **_LOG_COUNTS}
+_REQUEST: Final = {**_LOG_AMOUNTS, **_LOG_PLAIN, **_PLAIN, **_LOG_COUNTS, **_FACTORS}
 
 
 def words(name: str, value: float, base: float, unit: Unit) -> str:
@@ -186,6 +191,8 @@ def words(name: str, value: float, base: float, unit: Unit) -> str:
         return f"{label}: none"
     if name in _LOG_AMOUNTS:
         return f"{label}: {amount(math.exp(value), unit)}"
+    if name in _FACTORS:
+        return f"{label}: a factor of {math.exp(value):.2f}"
     return f"{label}: {math.expm1(value):,.0f}" if name in _LOG_COUNTS else f"{label}: {math.exp(value):,.10g}"
 
 

@@ -15,6 +15,8 @@ from predictor.declared import Evidence
 from predictor.history import Group, HistoryStore, OpenJobs
 from predictor.recurrence import LADDER, Level, keys_of
 from predictor.rows import Submission
+from predictor.survival import LEVELS as SURVIVAL_LEVELS
+from predictor.survival import OPEN_JOBS_MAX, quantiles
 
 MISSING: Final = -20.0
 """Stands for "nothing known": far below every log of a real amount, so that one split of a tree isolates it."""
@@ -43,11 +45,17 @@ _REQUEST_FEATURES: Final = (
     "open_recurrence_log_age_s",
     "open_user",
     "open_user_log_age_s",
+    "open_recurrence_low",
+    "open_recurrence_median",
+    "open_recurrence_high",
+    "open_user_low",
+    "open_user_median",
+    "open_user_high",
 )
 NAMES: Final = (*(f"{level}.{name}" for level in _GROUP_LEVELS for name in _GROUP_FEATURES), *_REQUEST_FEATURES)
 """Name of each position. Labels are log units; those of a group are relative to ``base``, except medians."""
 
-_DEFINED_BY: Final = ("features", "history", "recurrence", "declared", "baselines", "dataset", "rows")
+_DEFINED_BY: Final = ("features", "history", "recurrence", "declared", "baselines", "dataset", "rows", "survival")
 """The modules of this package in which it is written what a number of the vector means."""
 
 
@@ -99,12 +107,31 @@ def _group_values(group: Group | None, base: float, now_s: float) -> tuple[float
     )
 
 
+def _with_open(
+    group: Group | None, open_jobs: OpenJobs, key: tuple[Level, object], asks: Submission
+) -> tuple[float, ...]:
+    """The quartiles of a group where its jobs that still run count too, over the median of those that ended (logs of factors).
+
+    ``group`` holds seconds of service in either head, because the age of a job that runs is a time.
+    """
+    ages_s = open_jobs.ages_s(key, asks.submitted_at_s, asks.job, OPEN_JOBS_MAX) if group is not None else ()
+    if group is None or not ages_s:
+        return (MISSING,) * len(SURVIVAL_LEVELS)
+    return tuple(quantile - group.median for quantile in quantiles(group.labels, ages_s))
+
+
 def build(
-    submission: Submission, history: HistoryStore, open_jobs: OpenJobs, evidence: Evidence, base: float
+    submission: Submission,
+    history: HistoryStore,
+    service_s: HistoryStore,
+    open_jobs: OpenJobs,
+    evidence: Evidence,
+    base: float,
 ) -> Vector:
     """The features of a job at its submission. ``base`` is the log point of the recurrence median (NaN: nothing ended yet).
 
-    Pure: reads the history and changes nothing. About 20 microseconds.
+    ``history`` is that of the head's own unit, ``service_s`` that of seconds of service (the same for the head of seconds).
+    Pure: reads the history and changes nothing. About 20 microseconds, and 15 more where jobs of the group are open.
     """
     if math.isnan(base):
         base = MISSING
@@ -140,6 +167,10 @@ def build(
         math.log1p(open_recurrence[1]),
         float(open_user[0]),
         math.log1p(open_user[1]),
+        *_with_open(
+            service_s.group(Level.RECURRENCE, recurrence), open_jobs, (Level.RECURRENCE, recurrence), submission
+        ),
+        *_with_open(service_s.group(Level.USER, user), open_jobs, (Level.USER, user), submission),
     )
     same = groups[Level.RECURRENCE_GPUS]
     return Vector(tuple(values), same.count if same is not None else 0)

@@ -218,3 +218,13 @@ class OpenJobs:
         first = bisect_left(members, (submitted_at_s - OPEN_MAX_AGE_S, -1))
         count = bisect_left(members, (submitted_at_s, job)) - first
         return (count, submitted_at_s - members[first][0]) if count > 0 else (0, 0.0)
+
+    def ages_s(self, key: Hashable, submitted_at_s: float, job: int, limit: int) -> tuple[float, ...]:
+        """Seconds since the newest ``limit`` of those jobs were submitted, ascending."""
+        members = self._groups.get(key)
+        if members is None:
+            return ()
+        oldest = bisect_left(members, (submitted_at_s - OPEN_MAX_AGE_S, -1))
+        end = bisect_left(members, (submitted_at_s, job))
+        newest = members[max(oldest, end - limit) : end]
+        return tuple(submitted_at_s - each_s for each_s, _ in reversed(newest))
