@@ -86,6 +86,11 @@ class Client(WebhookClient):
         found: Job = self._json("GET", f"/v1/jobs/{job_id}")
         return found
 
+    def spec(self, job_id: int) -> dict[str, Any]:
+        """A job as it was submitted, but for its graph; values of its environment that are not for the caller are None."""
+        found: dict[str, Any] = self._json("GET", f"/v1/jobs/{job_id}/spec")
+        return found
+
     def explanation(self, job_id: int) -> Explanation:
         """Why a job is where it is, with the numbers behind it."""
         found: Explanation = self._json("GET", f"/v1/jobs/{job_id}/explanation")

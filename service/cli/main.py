@@ -17,6 +17,7 @@ from service.cli import (
     bugreport,
     cluster,
     forecast,
+    job_spec,
     jobs,
     key,
     models,
@@ -108,6 +109,7 @@ app.command("notebook")(notebook.notebook_command)
 app.command("whoami")(key.whoami_command)
 app.command("audit")(people.audit_command)
 jobs.app.command("submit")(submit.submit_command)
+jobs.app.command("spec")(job_spec.spec_command)
 jobs.app.command("wait")(submit.wait_command)
 app.add_typer(jobs.app, name="job")
 app.add_typer(cluster.app, name="cluster")

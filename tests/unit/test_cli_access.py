@@ -143,6 +143,10 @@ def test_a_secret_is_taken_from_the_environment_and_not_shown(cli: CliWorld, mon
         spec = reads.spec(session.connection(), 1)
     assert spec is not None
     assert (spec.env, spec.secret_env) == ({"LR": "1", "HF_TOKEN": "hf_c0ffee"}, ("HF_TOKEN",))
+    shown = cli.run("job", "spec", "1")
+    assert "HF_TOKEN: null" in shown.stdout
+    assert "LR: '1'" in shown.stdout
+    assert document(cli, "job", "spec", "1")["specs"][0]["env"] == {"LR": "1", "HF_TOKEN": None}
     monkeypatch.delenv("HF_TOKEN")
     missing = cli.run("job", "submit", "--name", "a", "--secret-env", "HF_TOKEN", "--", "python", "a.py")
     assert (missing.exit_code, "HF_TOKEN" in missing.output) == (2, True)
