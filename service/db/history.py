@@ -12,7 +12,7 @@ from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from service.db.codec import decode, encode
 from service.db.dialects import take_turns
-from service.db.rows import OWN_HISTORY, label_values
+from service.db.rows import LABEL_COLUMNS, OWN_HISTORY, label_values
 from service.db.session import Database
 from service.db.tables import HistoryRow, JobRow, table
 
@@ -87,13 +87,5 @@ def _label(row: RowMapping) -> EndedJob:
     return EndedJob(
         job=JobId(row["job_id"] if own else -row["id"]),
         spec=decode(JobSpec, row["own_spec"] if own else row["spec"]),
-        submitted_at_s=row["submitted_at_s"],
-        ended_at_s=row["ended_at_s"],
-        iterations=row["iterations"],
-        service_s=row["service_s"],
-        final_state=row["final_state"],
-        seconds_per_iteration=row["seconds_per_iteration"],
-        gpu_type=row["gpu_type"],
-        servers_spanned=row["servers_spanned"],
-        reported_iterations=row["reported_iterations"],
+        **{name: row[name] for name in LABEL_COLUMNS},
     )

@@ -31,6 +31,7 @@ from service.db.tables import (
     ServerRow,
     ThroughputRow,
     TrainingRunRow,
+    columns,
     table,
 )
 from service.engine.events import FactKind
@@ -40,50 +41,15 @@ _JOBS = table(JobRow)
 _ATTEMPTS = table(AttemptRow)
 _PREDICTIONS = table(PredictionRow)
 
-_JOB_COLUMNS: tuple[Column[Any], ...] = tuple(
-    _JOBS.c[name]
-    for name in (
-        "id",
-        "name",
-        "user",
-        "project",
-        "gpus",
-        "state",
-        "reason",
-        "version",
-        "priority",
-        "held",
-        "submitted_at_s",
-        "first_started_at_s",
-        "finished_at_s",
-        "attempts",
-        "preemptions",
-        "iterations",
-        "reports_iterations",
-        "exit_code",
-        "array_id",
-        "array_index",
-    )
+_JOB_COLUMNS = columns(
+    _JOBS,
+    "id name user project gpus state reason version priority held submitted_at_s first_started_at_s "
+    "finished_at_s attempts preemptions iterations reports_iterations exit_code array_id array_index",
 )
 
-_PREDICTION_COLUMNS: tuple[Column[Any], ...] = tuple(
-    _PREDICTIONS.c[name]
-    for name in (
-        "id",
-        "job_id",
-        "made_at_s",
-        "unit",
-        "p10",
-        "p50",
-        "p90",
-        "point",
-        "source",
-        "model_version",
-        "seconds_per_unit",
-        "actual",
-        "scored_at_s",
-        "log_error",
-    )
+_PREDICTION_COLUMNS = columns(
+    _PREDICTIONS,
+    "id job_id made_at_s unit p10 p50 p90 point source model_version seconds_per_unit actual scored_at_s log_error",
 )
 
 

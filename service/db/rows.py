@@ -24,6 +24,9 @@ Values = dict[str, Any]
 OWN_HISTORY = "sooner"
 """The history source of jobs that ran here."""
 
+LABEL_COLUMNS = tuple(field.name for field in fields(EndedJob) if field.name not in ("job", "spec"))
+"""A label's columns in the history, named as its fields are."""
+
 
 class ServerOrigin(StrEnum):
     """How a server came into the cluster."""
@@ -218,17 +221,7 @@ def prediction_of(row: RowMapping) -> Prediction:
 
 def label_values(label: EndedJob) -> Values:
     """The columns of a label that say how the job went (whose it is, says the caller)."""
-    return {
-        "submitted_at_s": label.submitted_at_s,
-        "ended_at_s": label.ended_at_s,
-        "iterations": label.iterations,
-        "service_s": label.service_s,
-        "final_state": label.final_state,
-        "seconds_per_iteration": label.seconds_per_iteration,
-        "gpu_type": label.gpu_type,
-        "servers_spanned": label.servers_spanned,
-        "reported_iterations": label.reported_iterations,
-    }
+    return {name: getattr(label, name) for name in LABEL_COLUMNS}
 
 
 def own_history_values(label: EndedJob) -> Values:

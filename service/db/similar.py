@@ -4,29 +4,18 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import Column, Connection, Row, select
+from sqlalchemy import Connection, Row, select
 
 from policies.lifecycle import TERMINAL
-from service.db.tables import JobRow, PredictionRow, table
+from service.db.tables import JobRow, PredictionRow, columns, table
 
 LOOKED_AT_MAX: Final = 2_000
 """Newest jobs of the name, or of the user, among which is looked: an index walk, a few milliseconds."""
 
 _JOBS = table(JobRow)
-_COLUMNS: tuple[Column[Any], ...] = tuple(
-    _JOBS.c[name]
-    for name in (
-        "id",
-        "name",
-        "user",
-        "project",
-        "gpus",
-        "state",
-        "finished_at_s",
-        "iterations",
-        "reports_iterations",
-        "service_s",
-    )
+_COLUMNS = columns(
+    _JOBS,
+    "id name user project gpus state finished_at_s iterations reports_iterations service_s",
 )
 
 

@@ -405,3 +405,8 @@ class PropertyRow(Base, table=True):
 def table(row: type[Base]) -> sa.Table:
     """The table of a row class, for statements that touch many rows at once."""
     return Base.metadata.tables[str(row.__tablename__)]
+
+
+def columns(of: sa.Table, names: str) -> tuple[sa.Column[Any], ...]:
+    """The columns of these names, with spaces between them. Raises KeyError for one that the table does not have."""
+    return tuple(of.c[name] for name in names.split())
