@@ -27,6 +27,8 @@ from policies.model.job import JobSpec
 from policies.model.parallelism import ParallelismConfig
 from policies.model.reasons import Reason
 from service.db import reads
+from service.db.backup import back_up
+from service.db.check import check
 from service.db.grouping import GroupCommit
 from service.db.migrate import upgrade
 from service.db.reads import JobFilter
@@ -60,11 +62,14 @@ def main() -> None:
             for grouped in (False, True):
                 _submissions(database, layers, grouped, arguments.clients, arguments.seconds, unit_s)
         _fill(database, arguments.finished, JobState.SUCCEEDED)
+        print(f"-- with {arguments.finished:,} ended jobs")
+        _submissions(database, 50, True, arguments.clients, arguments.seconds, unit_s)
         _load(database, unit_s, f"{arguments.finished:,} ended jobs")
         _pages(database, unit_s)
         _fill(database, arguments.queued, JobState.QUEUED)
         world = _load(database, unit_s, f"and {arguments.queued:,} queued")
         _cycles(database, world, unit_s)
+        _keep(database, unit_s)
 
 
 @contextmanager
@@ -222,6 +227,22 @@ def _cycles(database: Database, world: list[JobRecord], unit_s: float) -> None:
             times_s.append(time.perf_counter() - started_s)
             assert not dropped
         _print(f"commit of a cycle that changes {changed} jobs", times_s, unit_s)
+
+
+def _keep(database: Database, unit_s: float) -> None:
+    """What `sooner db backup` and `sooner db check` take, beside a service."""
+    url = database.engine.url.render_as_string(hide_password=False)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "backup.zip"
+        rows = 0
+
+        def run() -> None:
+            nonlocal rows
+            rows = sum(part.rows for part in back_up(url, file).tables.values())
+
+        (took_s,) = _timed(run, 1)
+        _print(f"backup of {rows:,} rows, {file.stat().st_size / 1e6:.0f} MB", [took_s], unit_s, rows / took_s)
+    _print("check", _timed(lambda: check(url), 1), unit_s)
 
 
 if __name__ == "__main__":
