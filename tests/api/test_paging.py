@@ -218,6 +218,9 @@ def test_a_page_of_many_jobs_takes_milliseconds(world: World) -> None:
         numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200000)"
         copy = f"{numbers} INSERT INTO jobs ({names}) SELECT {values} FROM n, jobs WHERE jobs.id = {first}"
         session.connection().execute(text(copy))
+    # Hardly any job is theirs, or hardly any project of theirs has one.
+    rare = Identity("u7", Role.VIEWER, frozenset({"quiet", NO_PROJECT}), "k")
+    many = Identity("u7", Role.VIEWER, frozenset({"p3", *(f"quiet{number}" for number in range(30))}), "k")
     wanted = [
         JobFilter(),
         JobFilter((JobState.QUEUED,)),
@@ -225,6 +228,11 @@ def test_a_page_of_many_jobs_takes_milliseconds(world: World) -> None:
         JobFilter(user="u7"),
         JobFilter((JobState.FAILED,), user="u3"),
         JobFilter((JobState.QUEUED, JobState.RUNNING), user="u3", name="n3"),
+        JobFilter(seen_by=rare),
+        JobFilter(ENDED, seen_by=rare),
+        JobFilter(user="u3", seen_by=rare),
+        JobFilter(name="n3", seen_by=many),
+        JobFilter(seen_by=many),
     ]
     for case in wanted:
         for before in (None, 100_000, 1_000):
