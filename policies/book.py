@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from sortedcontainers import SortedList
 
+from policies.gangs import GangClass, gang_class
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.model.reasons import Reason
@@ -19,12 +20,6 @@ from policies.model.view import ClusterView, JobView
 from policies.placement.pool import FreePool
 from policies.rank import Rank
 from policies.shares import DISPLACING_LEVELS, Shares
-
-GangClass = tuple[int, str, int]
-"""(GPUs, GPU types or "", largest tensor degree that must stay on one server): alike for what they need of the pool."""
-
-SEPARATOR = "\n"
-"""Between the types of a gang class: in no type's name."""
 
 
 class Key(NamedTuple):
@@ -117,11 +112,7 @@ class Book:
     def enqueue(self, job: JobView, rank: float) -> None:
         """Index a waiting job (again, if its rank or priority changed)."""
         self.dequeue(job.id)
-        spec = job.spec
-        tensor = 0
-        if spec.parallelism is not None and not spec.parallelism.tensor_across_servers:
-            tensor = max(spec.parallelism.tensor)
-        gang = (spec.gpus, SEPARATOR.join(spec.gpu_types), tensor if tensor > 1 else 0)
+        gang = gang_class(job.spec)
         tier = self.tier(job.id)
         # Among guarded jobs age alone decides: else a stream of better-ranked ones would starve the oldest all the same.
         share = self.share(job) if tier else 0

@@ -138,7 +138,7 @@ def _head(view: ClusterView, state: EasyBook, bid: Bid, job: JobView) -> Head:
             if head.shadow_s is None and (candidate := soon.fit(job, False)) is not None:
                 head.shadow_s = max(end_s, view.now_s)
                 head.gpu_type = view.cluster.servers[candidate.placement.servers[0]].gpu_type
-        (_, _, tensor), _ = state.waiting_keys[job.id]
+        tensor = state.waiting_keys[job.id][0].tensor
         if head.shadow_s is not None and not tensor:
             # A tensor group needs its GPUs on one server; then a count does not say which GPUs are extra.
             head.extra_gpus = state.pool.free_of_type(head.gpu_type) - job.spec.gpus

@@ -8,7 +8,8 @@ import heapq
 from collections.abc import Set
 from typing import NamedTuple
 
-from policies.book import SEPARATOR, GangClass, Key
+from policies.book import Key
+from policies.gangs import GangClass
 from policies.model.ids import JobId
 from policies.victims import Bid
 
@@ -71,12 +72,11 @@ class Heads:
         self.waiting = []
 
     def _is_hopeless(self, head: Head) -> bool:
-        gpus, gpu_type, _ = head.gang
-        pool = self._bid.book.pool
-        if SEPARATOR in gpu_type:
-            missing = gpus - max(pool.free_of_type(name) for name in gpu_type.split(SEPARATOR))
+        pool, types = self._bid.book.pool, head.gang.types
+        if len(types) > 1:
+            missing = head.gang.gpus - max(pool.free_of_type(name) for name in types)
         else:
-            missing = gpus - pool.free_of_type(gpu_type or None)
+            missing = head.gang.gpus - pool.free_of_type(types[0] if types else None)
         return missing > 0 and self._bid.hopeless(head.key, missing)
 
     def _following(self, gang: GangClass, position: int) -> Head | None:

@@ -8,6 +8,7 @@ from policies.model.decision import Decision, Preempt, Reserve, Start
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.model.view import ClusterView, JobView
+from policies.placement.topology import inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,9 @@ def _check_shape(view: ClusterView, job: JobView, placement: Placement) -> list[
     wanted = job.spec.gpu_types
     if len(types) > 1 or (wanted and not types.issubset(wanted)):
         found.append(Violation("one_gpu_type", job.id, f"types {sorted(types)}, wanted {', '.join(wanted) or 'any'}"))
+    topology = job.spec.topology
+    if topology is not None and topology.required and not inside(view.cluster, placement, topology.level):
+        found.append(Violation("topology", job.id, f"servers {servers}, wanted within one {topology.level}"))
     config = job.spec.parallelism
     if config is not None:
         totals = tuple(sum(column) for column in zip(*(share.replicas for share in placement.shares), strict=True))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Any
 
-from policies.book import Book, GangClass, Key
+from policies.book import Book, Key
 from policies.defragment import make_room
 from policies.heads import Heads
 from policies.lifecycle import JobState
@@ -346,7 +346,7 @@ class RankedPolicy:
         bid = Bid(self, view, state)
         self.fill(bid, plan)
         heads = Heads(bid, plan.placed.union(state.claims), together=together)
-        delayed: dict[GangClass, int] = {}
+        delayed: dict[Any, int] = {}
         while heads.waiting:
             if state.pool.total == 0 and not bid.worth_trying(heads.waiting[0].key):
                 heads.give_up()

@@ -17,6 +17,21 @@ class Launch(StrEnum):
     GPU = "gpu"
 
 
+class Level(StrEnum):
+    """How close together a gang's GPUs are."""
+
+    SERVER = "server"
+    RACK = "rack"
+
+
+@value
+class Topology:
+    """All GPUs within one server or one rack: always, or wherever that is free."""
+
+    level: Level
+    required: bool = True
+
+
 @value
 class PreemptionSignal:
     """The warning that a program asked for: this signal first, SIGTERM after ``grace_s`` seconds."""
@@ -64,6 +79,7 @@ class JobSpec:
     batch_size: int | None = None
     gpu_type: str | None = None
     gpu_type_fallbacks: tuple[str, ...] = ()
+    topology: Topology | None = None
     declared_iterations: int | None = None
     walltime_s: float | None = None
     min_run_s: float = 0.0

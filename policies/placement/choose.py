@@ -3,7 +3,7 @@
 from functools import lru_cache
 
 from policies.model.cluster import Cluster
-from policies.model.job import IterationTimes, JobSpec
+from policies.model.job import IterationTimes, JobSpec, Level
 from policies.model.placement import Placement, ServerShare, place
 from policies.model.value import value
 from policies.placement.candidates import Timed, fastest, servers_needed
@@ -12,6 +12,7 @@ from policies.placement.iteration import Gang
 from policies.placement.iteration import gang as gang_of
 from policies.placement.pool import FreePool
 from policies.placement.scatter import scattered_gang, scattered_gpus
+from policies.placement.topology import inside, racks_with_room
 
 CONSOLIDATED_RATIO = 1.02
 """A placement is consolidated if an iteration takes at most this many times alpha_min: a statement about time, not about
@@ -33,10 +34,35 @@ def find(pool: FreePool, cluster: Cluster, spec: JobSpec, salt: int | None = Non
     :func:`policies.placement.candidates.fastest`; where the job names no GPU type, over all types, and where it names several,
     on the first that holds it now. With a ``salt`` any free GPUs instead, drawn from it: for ablations.
     """
+    if spec.topology is not None:
+        found = _find_inside(pool, cluster, spec, spec.topology.level)
+        if found is not None or spec.topology.required:
+            return found
     if not spec.gpu_type_fallbacks:
         return _find(pool, cluster, spec, spec.gpu_type, salt)
     tried = (_find(pool, cluster, spec, name, salt) for name in spec.gpu_types)
     return next((found for found in tried if found is not None), None)
+
+
+def _find_inside(pool: FreePool, cluster: Cluster, spec: JobSpec, level: Level) -> Candidate | None:
+    """The best placement within one server or one rack. O(servers) a rack, once while the pool does not change."""
+    sought = (_gang_of(spec), spec.gpus, spec.gpu_types, level)
+    if sought not in pool.found:
+        tried = (_of_type_inside(pool, cluster, spec, name, level) for name in spec.gpu_types or pool.gpu_types)
+        pool.found[sought] = next((found for found in tried if found is not None), None)
+    found: Candidate | None = pool.found[sought]
+    return found
+
+
+def _of_type_inside(pool: FreePool, cluster: Cluster, spec: JobSpec, gpu_type: str, level: Level) -> Candidate | None:
+    anywhere = _find(pool, cluster, spec, gpu_type, None)
+    if anywhere is None or inside(cluster, anywhere.placement, level):
+        return anywhere
+    if level is Level.SERVER:
+        return None  # whoever fits on one server is put there
+    racks = (_find(rack, cluster, spec, gpu_type, None) for rack in racks_with_room(pool, cluster, spec.gpus))
+    found = [candidate for candidate in racks if candidate is not None]
+    return min(found, key=lambda each: (each.iteration_s or 0.0, len(each.placement.shares)), default=None)
 
 
 def _find(pool: FreePool, cluster: Cluster, spec: JobSpec, gpu_type: str | None, salt: int | None) -> Candidate | None:
@@ -77,8 +103,13 @@ def servers_wanted(cluster: Cluster, spec: JobSpec) -> int:
 
 
 def fits_empty(cluster: Cluster, spec: JobSpec) -> bool:
-    """Whether the gang can ever run: its GPU type, its size and its tensor groups, on the empty cluster."""
-    return servers_wanted(cluster, spec) > 0
+    """Whether the gang can ever run: its GPU type, its size, its tensor groups and topology, on the empty cluster."""
+    if servers_wanted(cluster, spec) == 0:
+        return False
+    if spec.topology is None or not spec.topology.required:
+        return True
+    pool = FreePool(cluster, [server.gpus for server in cluster.servers])
+    return _find_inside(pool, cluster, spec, spec.topology.level) is not None
 
 
 def consolidated(candidate: Candidate, times: IterationTimes) -> bool:

@@ -32,7 +32,7 @@ class Fleet:
         return cluster, FreePool(cluster, [server.gpus for server in servers])
 
 
-class _Same:
+class SameCluster:
     """A cluster as a key by identity: comparing 10,000 servers would cost more than what is memoised."""
 
     __slots__ = ("cluster",)
@@ -44,16 +44,16 @@ class _Same:
         return id(self.cluster)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.cluster is self.cluster
+        return isinstance(other, SameCluster) and other.cluster is self.cluster
 
 
 def fleet_of(cluster: Cluster) -> Fleet:
     """The cluster's classes: O(servers) once for each cluster object."""
-    return _fleet_of(_Same(cluster))
+    return _fleet_of(SameCluster(cluster))
 
 
 @lru_cache(maxsize=16)
-def _fleet_of(same: _Same) -> Fleet:
+def _fleet_of(same: SameCluster) -> Fleet:
     counts: dict[tuple[object, ...], int] = {}
     examples: dict[tuple[object, ...], Server] = {}
     for server in same.cluster.servers:

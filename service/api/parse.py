@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from policies.model.cluster import Cluster
 from policies.model.ids import JobId
-from policies.model.job import ArrayPlace, JobSpec, Launch, PreemptionSignal
+from policies.model.job import ArrayPlace, JobSpec, Launch, Level, PreemptionSignal, Topology
 from policies.placement.choose import fits_empty
 from service.api.graphs import Faults, GraphLimits, shape_of
 from service.api.problems import Fault, Problem, ProblemType, json_pointer
@@ -126,6 +126,7 @@ def _parse_job(body: JobBody, settings: Settings, cluster: Cluster, faults: Faul
         batch_size=catalogue.batch_size if catalogue is not None else None,
         gpu_type=body.gpu_type,
         gpu_type_fallbacks=tuple(body.gpu_types[1:]),
+        topology=Topology(Level(body.topology.level), body.topology.required) if body.topology is not None else None,
         declared_iterations=body.declared_iterations,
         walltime_s=body.walltime_s,
         min_run_s=body.min_run_s,
@@ -205,9 +206,15 @@ class _Fit:
         if spec.gpus > most:
             kind = f" of type {spec.gpu_type}" if len(spec.gpu_types) == 1 else " of one type"
             return f"Needs {spec.gpus} GPUs; the cluster has {most}{kind}", key
-        shape = (spec.gpus, spec.gpu_types, spec.stage_graph, spec.parallelism)
+        shape = (spec.gpus, spec.gpu_types, spec.topology, spec.stage_graph, spec.parallelism)
         if shape not in self._known:
             self._known[shape] = fits_empty(self._cluster, spec)
+        if (
+            not self._known[shape]
+            and spec.topology is not None
+            and fits_empty(self._cluster, replace(spec, topology=None))
+        ):
+            return f"No {spec.topology.level} can hold it even when empty", "topology"
         if not self._known[shape]:
             return "No set of servers can hold it even when empty: a tensor group stays on one server", key
         return None

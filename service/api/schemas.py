@@ -176,6 +176,13 @@ class ArrayBody(Body):
         return self
 
 
+class TopologyBody(Body):
+    """All GPUs within one server or one rack."""
+
+    level: Literal["server", "rack"]
+    required: bool = Field(default=True, description="It waits until there is room; otherwise it takes what is free.")
+
+
 class JobBody(Body):
     """A job to submit."""
 
@@ -206,6 +213,7 @@ class JobBody(Body):
         default_factory=list,
         description="Instead of 'gpu_type': every type that it takes, the preferred one first. Layers are told of that one.",
     )
+    topology: TopologyBody | None = Field(default=None, description="How close together its GPUs are to be.")
     tensor_across_servers: bool = False
     declared_iterations: Annotated[int, Field(ge=1, le=ITERATIONS_MAX)] | None = None
     walltime_s: PositiveSeconds | None = None

@@ -72,6 +72,12 @@ def submit_command(
     grace_s: Annotated[
         float | None, typer.Option("--grace-s", min=0.0, help="Between that warning and SIGTERM.")
     ] = None,
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            "--topology", help="All GPUs within one 'server' or 'rack'; 'server?', 'rack?': where that is free."
+        ),
+    ] = None,
     min_run_s: Annotated[
         float | None,
         typer.Option("--min-run-s", min=0.0, help="Let each attempt run so long before others may stop it."),
@@ -117,6 +123,7 @@ def submit_command(
         "walltime_s": walltime_s,
         "priority": priority,
         "checkpoint_period_s": checkpoint_period_s,
+        "topology": _topology(topology),
         "min_run_s": min_run_s,
         "max_retries": max_retries,
         "launch": launch,
@@ -159,6 +166,11 @@ def wait_command(
         ended = _wait(client, select(client, jobs, unfinished=True), timeout_s)
         _show(ended, how)
     _end(ended)
+
+
+def _topology(value: str | None) -> dict[str, Any] | None:
+    """``LEVEL``, or ``LEVEL?`` where it is a wish."""
+    return None if value is None else {"level": value.removesuffix("?"), "required": not value.endswith("?")}
 
 
 def _types(value: str | None) -> dict[str, Any]:

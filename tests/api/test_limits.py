@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from httpx import Client, Response
 
+from policies.model.job import Level, Topology
 from service.api import examples
 from service.engine.events import FactKind
 from service.engine.limits import QUEUE, Owner, OwnerLimit, Scope
@@ -155,3 +156,14 @@ def test_gpu_types_are_kept_in_their_order(client: Client, world: World) -> None
     assert problem["errors"][0]["pointer"] == "/gpu_types"
     assert_problem(submit(client, gpu_types=["T4", "V100"], gpus=9), "never-fits")
     assert submit(client, gpu_types=["T4", "V100"], gpus=8).status_code == 201
+
+
+def test_a_topology_that_nothing_can_hold_is_refused(client: Client, world: World) -> None:
+    rack = {"level": "rack", "required": True}
+    problem = assert_problem(submit(client, gpus=6, topology={"level": "server"}), "never-fits")
+    assert problem["errors"] == [{"pointer": "/topology", "detail": "No server can hold it even when empty"}]
+    assert submit(client, gpus=6, topology=rack).status_code == 201
+    assert submit(client, gpus=6, topology={"level": "server", "required": False}).status_code == 201
+    (job,) = world.store.jobs([1])
+    assert job.spec.topology == Topology(Level.RACK)
+    assert_problem(submit(client, topology={"level": "row"}), "invalid-body")
