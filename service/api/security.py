@@ -116,6 +116,9 @@ class Door:
     def _check(self, scope: Scope, *, is_peer: bool) -> None:
         headers = Headers(scope=scope)
         host = _host(headers)
+        if "\0" in scope["path"] or b"%00" in scope["query_string"]:
+            # Nothing here has such a name, and not every database can even look for one.
+            raise Problem(ProblemType.BAD_REQUEST, "A path or query never holds the character NUL.")
         # A page cannot sign, and other services may call this one by a name that no client uses.
         if not is_peer and not _host_allowed(host, self._hosts):
             raise Problem(ProblemType.WRONG_HOST)
