@@ -29,11 +29,18 @@ _OF_JOBS = tuple(table(row) for row in (ProgressRow, PredictionRow, ForecastRow,
 
 
 def awaited_jobs(connection: Connection) -> set[JobId]:
-    """Jobs that one which has not ended names as its dependency: it must find out how they ended, also after a restart."""
+    """Jobs that one which has not ended names: as its dependency, whose end it must find out also after a restart, or as the
+    first one of its array, whose owner is asked for where somebody acts on the array."""
     jobs = table(JobRow)
     specs = select(jobs.c.spec).where(jobs.c.state.not_in(_ENDED))
     rows = connection.execute(specs, execution_options={"yield_per": 1000}).scalars()
-    return {needed for spec in rows for needed in decode(JobSpec, spec).needs}
+    awaited: set[JobId] = set()
+    for row in rows:
+        spec = decode(JobSpec, row)
+        awaited.update(spec.needs)
+        if spec.array is not None:
+            awaited.add(spec.array.id)
+    return awaited
 
 
 def forgettable_jobs(

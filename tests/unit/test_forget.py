@@ -9,6 +9,7 @@ from sqlalchemy import func, select, update
 
 from policies.model.estimate import EndedJob, Estimate, Prediction, Unit
 from policies.model.ids import AttemptId, JobId
+from policies.model.job import ArrayPlace
 from service.db.check import check_connection
 from service.db.history import ended_jobs
 from service.db.progress import ProgressPoint, record_progress
@@ -142,6 +143,25 @@ def test_a_job_that_somebody_needs_stays(any_database: Database, tmp_path: Path)
     assert _prune(any_database, settings, 40 * DAY_S).jobs == 1
     assert _jobs(any_database) == [needed, asked, waiting]
     assert plain not in _jobs(any_database)
+
+
+def test_the_first_element_of_an_array_stays_as_long_as_one_has_not_ended(
+    any_database: Database, tmp_path: Path
+) -> None:
+    driver, store = Driver(SqlStore(any_database)), SqlStore(any_database)
+    with any_database.writing() as session:
+        ids = store.submit(session, [replace(SPEC, array=ArrayPlace(index, 3)) for index in range(3)], 0.0)
+    first, second, last = driver.admit()
+    for job in (first, second):
+        driver.commit(_ended(job, 1.0), at_s=1.0)
+    settings = _settings(tmp_path)
+    _prune(any_database, settings, 30 * DAY_S)
+    _prune(any_database, settings, 40 * DAY_S)
+    assert _jobs(any_database) == [ids[0], ids[2]]
+    driver.commit(_ended(last, 2.0), at_s=2.0)
+    _prune(any_database, settings, 50 * DAY_S)
+    _prune(any_database, settings, 60 * DAY_S)
+    assert _jobs(any_database) == []
 
 
 def test_labels_of_jobs_that_are_there_stay_however_many(any_database: Database, tmp_path: Path) -> None:
