@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
-from httpx import Client
+from httpx import Client, Headers
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from starlette.types import Message
 
 from service.api import routers
@@ -78,7 +80,7 @@ def test_only_the_whole_bearer_token_opens(app: FastAPI, world: World, value: st
         assert_problem(client.get("/v1/jobs", headers={"Authorization": header}), "unauthorized")
         twice = [("Authorization", f"Bearer {world.token}"), ("Authorization", f"Bearer {world.token}")]
         assert_problem(client.get("/v1/jobs", headers=twice), "unauthorized")
-        odd = client.get("/v1/jobs", headers={"Authorization": b"Bearer \xff\xfe"})
+        odd = client.get("/v1/jobs", headers={b"Authorization": b"Bearer \xff\xfe"})
         assert_problem(odd, "unauthorized")
         assert client.get("/v1/jobs", headers={"Authorization": f"bearer {world.token}"}).status_code == 200
 
@@ -254,3 +256,20 @@ def test_websockets_are_closed_at_the_door(app: FastAPI) -> None:
 
     asyncio.run(app({"type": "websocket", "path": "/v1/jobs", "headers": []}, receive, send))
     assert sent == [{"type": "websocket.close", "code": 1008}]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    authorization=st.binary(max_size=60) | st.binary(max_size=60).map(lambda rest: b"Bearer sooner_" + rest),
+    request_id=st.binary(max_size=80),
+)
+@pytest.mark.parametrize("world", ["sqlite"], indirect=True)
+def test_no_header_breaks_the_door(app: FastAPI, authorization: bytes, request_id: bytes) -> None:
+    """Whatever bytes a header holds, nobody gets in, nothing fails, and the answer names a plain request id."""
+    headers = {b"authorization": authorization, b"x-request-id": request_id}
+    with client_of(app, None) as client:
+        request = client.build_request("GET", "/v1/jobs")
+        request.headers = Headers([*request.headers.raw, *headers.items()])
+        answer = client.send(request)
+    assert_problem(answer, "unauthorized")
+    assert re.fullmatch(r"[A-Za-z0-9._-]{1,64}", answer.headers["x-request-id"])

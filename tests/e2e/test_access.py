@@ -136,3 +136,16 @@ def test_a_key_that_was_revoked_or_a_user_who_left_is_out_at_once(service: LiveS
     service.kill()
     service.start()
     assert (ada.get("/v1/me").status_code, root.get("/v1/me").status_code) == (401, 200)
+
+
+@pytest.mark.parametrize(("trusted", "address"), [("", "127.0.0.1"), ("127.0.0.1", "192.0.2.9")])
+def test_an_address_is_believed_of_a_trusted_proxy_alone(make_service: MakeService, trusted: str, address: str) -> None:
+    service = make_service(TRUSTED_PROXIES=trusted)
+    service.start()
+    headers = {
+        "Authorization": f"Bearer {(service.data_dir / 'token').read_text().strip()}",
+        "X-Forwarded-For": "192.0.2.9",
+    }
+    made = httpx.put(f"{service.url}/v1/users/ada", json={}, headers=headers, timeout=20.0)
+    assert made.status_code == 200, made.text
+    assert service.get("/v1/audit")["items"][0]["address"] == address
