@@ -17,10 +17,15 @@ from predictor.asked import UNDECLARED, Asked, Revision
 from predictor.declared import HELD_LOG_RATIO, Evidence
 from predictor.intervals import mixture
 from predictor.ladder import Rung, amount, declared_points, finish
-from predictor.rows import believable
+from predictor.rows import Submission, believable, request_submission
 
 NEWS_LOG: Final = math.log(1.05)
 """A total that has changed by less says nothing new: speeds are measured anew with each report."""
+
+
+def claimed(reported: Reported) -> Submission:
+    """The job as if it had declared at its submission what it reports now."""
+    return replace(request_submission(reported.request), declared_iterations=believable(reported.total_iterations))
 
 
 def revise(reported: Reported, asked: Asked, evidence: Evidence, ceiling: float = math.inf) -> Estimate | None:

@@ -73,6 +73,8 @@ class HeadState:
     drift: DriftMonitor = field(default_factory=DriftMonitor)
     insisted: str | None = None
     has_model: bool = False
+    alarms: int = 0
+    """How often drift was seen, whichever model served."""
 
     def use(self, head: TrainedHead | None, insisted: str | None) -> list[Switch]:
         """Another model serves: what the one before said counts no more. The trust in the group distribution stays."""
@@ -92,7 +94,9 @@ class HeadState:
         """A job ended that was asked in this unit: what was said of it is evidence. What has switched."""
         if asked.current:
             if asked.served_log is not None:
+                stood = self.drift.alarm
                 self.drift.observe(label - asked.served_log, at_s, whose)
+                self.alarms += self.drift.alarm and not stood
             self.evidence.observe(bucket, label, asked.candidates())
         # Baselines learn from each job: there is no training that they could be waiting for.
         since_s = self.drift.since_s if self.has_model else None

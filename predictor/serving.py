@@ -9,7 +9,7 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -35,8 +35,8 @@ from predictor.ladder import climb, finish, point_in_units, unit_of, weigh_decla
 from predictor.mix import Mix
 from predictor.prequential import ROWS_MAX, BaselineScores
 from predictor.recurrence import errs_alike
-from predictor.revising import revise
-from predictor.rows import EndedRow, Submission, believable, ended_row, newest_by_submission, request_submission
+from predictor.revising import claimed, revise
+from predictor.rows import EndedRow, Submission, ended_row, newest_by_submission, request_submission
 from predictor.served import BucketStatus, HeadState, ServedModel
 from predictor.throughput_table import Throughput, ThroughputRow, ThroughputTable
 from predictor.training import TrainedHead, TrainedModel
@@ -52,7 +52,8 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class PredictorStatus:
     """What serves now. Per unit: ``champions`` in a line, every bucket's champions and trust, ``drifting`` and for how many
-    ended jobs' labels there is history. ``switches`` counts how often a bucket has changed its rung of trust.
+    ended jobs' labels there is history. ``switches`` counts how often a bucket has changed its rung of trust, ``drift_alarms``
+    how often drift was seen; both with the jobs that were read back at the start.
     """
 
     model_version: str
@@ -63,6 +64,7 @@ class PredictorStatus:
     recent_log_error: Mapping[Unit, float]
     known_jobs: Mapping[Unit, int]
     pending: int
+    drift_alarms: Mapping[Unit, int] = field(default_factory=dict)
 
 
 class _Serving(NamedTuple):
@@ -241,8 +243,7 @@ class LivePredictor:
         run_models(serving.models, [plan for plan in plans if plan is not None])
         with self._lock:
             calibrate(serving.models, [plan for plan in plans if plan is not None])
-            answers = [self._answer_safely(serving, plan) for plan in plans]
-            return self._remember(serving, answers)
+            return self._remember(serving, [self._answer_safely(serving, plan) for plan in plans])
 
     def preview(self, now_s: float, requests: Sequence[PredictionRequest]) -> list[Prediction | None]:
         """As :meth:`predict`, for jobs that may never be submitted: nothing of the question is remembered.
@@ -270,10 +271,9 @@ class LivePredictor:
             asked = self._asked.get(reported.request.job)
             if asked is None:
                 return None
-            submission = request_submission(reported.request)
-            claimed = replace(submission, declared_iterations=believable(reported.total_iterations))
-            ceiling = self._walltimes.ceiling(submission.walltime_s, reported.estimate.unit)
-            revised = revise(reported, asked, self._knowledge.declarations.evidence(claimed), ceiling)
+            claim = claimed(reported)
+            ceiling = self._walltimes.ceiling(claim.walltime_s, reported.estimate.unit)
+            revised = revise(reported, asked, self._knowledge.declarations.evidence(claim), ceiling)
         except Exception:
             _log.exception("the report of job %s could not be taken into account", reported.request.job)
             return None
@@ -316,21 +316,18 @@ class LivePredictor:
 
     def _remember(self, serving: _Serving, answers: Sequence[_Answer | None]) -> list[Prediction | None]:
         """The answers with what everybody else has said; what was said first of a job is kept until it ends."""
-        told = [answer for answer in answers if answer is not None]
-        others = dict(zip(map(id, told), shadows([answer.said for answer in told]), strict=True))
+        others = iter(shadows([answer.said for answer in answers if answer is not None]))
         predictions: list[Prediction | None] = []
         for answer in answers:
             if answer is None:
                 predictions.append(None)
                 continue
-            plan = answer.plan
-            vector = tuple(plan.example.features)
-            prediction = Prediction(answer.estimate, features.SCHEMA, vector, others[id(answer)])
+            prediction = Prediction(answer.estimate, features.SCHEMA, tuple(answer.plan.example.features), next(others))
             predictions.append(prediction)
-            asked = self._asked.get(JobId(plan.submission.job))
+            asked = self._asked.get(JobId(answer.plan.submission.job))
             if asked is not None and asked.served_log is None:
                 asked.answered(prediction)
-                asked.raw = plan.raw
+                asked.raw = answer.plan.raw
                 asked.current = serving.champion is self._champion
         return predictions
 
@@ -383,6 +380,7 @@ class LivePredictor:
                 recent_log_error={unit: head.drift.recent_mean for unit, head in self._heads.items()},
                 known_jobs={unit: len(history.cluster) for unit, history in self._knowledge.history.items()},
                 pending=len(self._asked),
+                drift_alarms={unit: head.alarms for unit, head in self._heads.items()},
             )
 
     def model(self, version: str) -> TrainedModel | None:

@@ -144,6 +144,8 @@ def _predictor_metrics(status: PredictorStatus) -> Iterator[Metric]:
     yield drifting
     switches = "Changes of the rung of trust."
     yield CounterMetricFamily(f"{NAMESPACE}_prediction_trust_switches", switches, value=float(status.switches))
+    alarms = {unit.value: count for unit, count in status.drift_alarms.items()}
+    yield _counter("prediction_drift_alarms", "Times that errors were seen to have grown.", "unit", alarms)
 
 
 def _gauge(name: str, meaning: str, value: float) -> Metric:

@@ -262,7 +262,9 @@ def test_errors_that_have_grown_raise_an_alarm_of_which_a_new_champion_is_free()
     predictor.use(small_model(), kind="quantile_forest")
     _erring_from(predictor, 7_000, 320, seconds_apart=3_600.0)
     assert predictor.status().drifting[Unit.SERVICE_S]
+    assert predictor.status().drift_alarms == {Unit.SERVICE_S: 1, Unit.ITERATIONS: 0}
     predictor.use(small_model(), kind="xgboost")
+    assert predictor.status().drift_alarms[Unit.SERVICE_S] == 1
     assert not predictor.status().drifting[Unit.SERVICE_S], "a new champion is not blamed for the old one's errors"
 
 

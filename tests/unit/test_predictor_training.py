@@ -1,8 +1,10 @@
 """Training: it learns what baselines cannot, streams, and runs as a process of its own."""
 
 import json
+import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +26,9 @@ from predictor.rows import (
     row_from_dict,
     rows_to_jsonl,
 )
+from predictor.serving import LivePredictor
 from predictor.training import ESTIMATORS, train
-from tests.unit.predictor_history import ended, recurring_history, small_model
+from tests.unit.predictor_history import ended, recurring_history, request, small_model
 
 
 def test_every_model_beats_the_global_median_on_a_recurring_history() -> None:
@@ -56,6 +59,39 @@ def test_constant_labels_train_without_a_warning_and_no_model_passes() -> None:
     (head,) = train(rows, seed=0).heads.values()
     assert head.champion is None
     assert head.metrics["quantile_forest"]["mae"] == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_a_past_of_strangers_alone_trains_and_serves_strangers() -> None:
+    """Every job is another user's first run of another program, one in twenty with a label that is no number."""
+    rng = np.random.default_rng(0)
+    past = []
+    for job in range(2_000):
+        service_s = math.nan if job % 20 == 0 else float(np.exp(6.0 + rng.normal()))
+        past.append(ended(job, None, submitted_at_s=job * 60.0, service_s=service_s, name=f"p{job}", user=f"u{job}"))
+    past = [
+        label if label.service_s == label.service_s else replace(label, ended_at_s=label.submitted_at_s)
+        for label in past
+    ]
+    model = train([ended_row(label) for label in past], seed=0)
+    (head,) = model.heads.values()
+    assert head.rows <= 1_900, "of a label that is no number nothing is learnt"
+    predictor = LivePredictor(model)
+    predictor.warm(past)
+    (answer,) = predictor.predict(0.0, [request(10_000, name="new", user="new")])
+    assert answer is not None
+    assert 100.0 < answer.estimate.median < 1_500.0
+    assert answer.estimate.source.startswith("cold start")
+
+
+@pytest.mark.slow
+def test_one_user_is_enough_to_learn_from() -> None:
+    rows = [
+        ended_row(replace(label, spec=replace(label.spec, user="ada")))
+        for label in recurring_history(150, reports=False)
+    ]
+    (head,) = train(rows, seed=0).heads.values()
+    assert head.metrics["quantile_forest"]["pinball_log"] < 0.7 * head.metrics["user_mean"]["pinball_log"]
 
 
 def test_too_few_jobs_say_how_many_it_takes() -> None:
