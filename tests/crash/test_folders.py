@@ -18,6 +18,8 @@ from service.executors.processes import boot_id
 from tests.crash.nasty import VALUES, almost, spoiled
 from tests.local_executor import CLUSTER, ENDS, WallClock
 
+pytestmark = pytest.mark.slow
+
 WHOLE: dict[str, Any] = {
     names.SUPERVISOR: {"pid": 1, "start_ticks": 1, "boot_id": "another", "at_s": 1.0, "master_port": 20001},
     names.RANKS: {"ranks": [[999_999_999, 1]]},

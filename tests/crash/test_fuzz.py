@@ -46,6 +46,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     world.database.close()
 
 
+@pytest.mark.slow
 @settings(max_examples=250, deadline=None)
 @given(body=st.one_of(*map(almost, JOBS), VALUES))
 def test_a_job_body_is_taken_or_refused_with_a_reason(client: Client, body: Any) -> None:
@@ -89,6 +90,7 @@ def test_no_path_leads_out_of_the_api(client: Client, path: list[str]) -> None:
     assert "root:" not in answer.text
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(document=st.one_of(almost(CLUSTER), VALUES))
 def test_a_cluster_file_is_read_or_refused_by_its_key(tmp_path_factory: pytest.TempPathFactory, document: Any) -> None:
@@ -195,6 +197,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, artifacts.save(small_model(), folder)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_a_stored_model_that_was_touched_is_refused(model: tuple[Path, str], data: st.DataObject) -> None:
@@ -210,6 +213,7 @@ def test_a_stored_model_that_was_touched_is_refused(model: tuple[Path, str], dat
         artifacts.load(copy, manifest_sha256=digest)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_a_manifest_of_ones_own_making_is_read_or_refused(model: tuple[Path, str], data: st.DataObject) -> None:
