@@ -85,6 +85,7 @@ PERMISSIONS: Final[Mapping[tuple[str, str], Rule]] = {
     ("POST", "/v1/arrays/{array_id}/hold"): _CHANGE,
     ("POST", "/v1/arrays/{array_id}/release"): _CHANGE,
     ("PUT", "/v1/arrays/{array_id}/priority"): _CHANGE,
+    ("POST", "/v1/arrays/{array_id}/priority"): _CHANGE,
     ("POST", "/v1/attempts/{attempt_id}/progress"): Rule(None, About.ATTEMPT),
     ("GET", "/v1/forecasts"): _LIST,
     ("GET", "/v1/forecasts/accuracy"): _READ,

@@ -90,15 +90,18 @@ def test_a_missing_dependency_of_an_array_is_named_once(client: Client) -> None:
     assert_problem(client.post("/v1/jobs", json=many), "invalid-body", ["/jobs/1/after/0"])
 
 
-@pytest.mark.parametrize("action", ["cancel", "hold", "release", "priority"])
+@pytest.mark.parametrize(
+    ("method", "action"),
+    [("POST", "cancel"), ("POST", "hold"), ("POST", "release"), ("POST", "priority"), ("PUT", "priority")],
+)
 def test_a_request_on_an_array_reaches_every_element_that_has_not_ended(
-    client: Client, world: World, action: str
+    client: Client, world: World, method: str, action: str
 ) -> None:
     ids = [job["id"] for job in submit_array(client, {"count": 4})]
     other = client.post("/v1/jobs", json=plain_job()).json()["id"]
     set_state(world, "succeeded", ids[0])
-    send = client.put if action == "priority" else client.post
-    answer = send(f"/v1/arrays/{ids[0]}/{action}", json={"priority": 4} if action == "priority" else {})
+    body = {"priority": 4} if action == "priority" else {}
+    answer = client.request(method, f"/v1/arrays/{ids[0]}/{action}", json=body)
     assert answer.status_code == 202
     assert answer.json() == {"accepted": action, "array_id": ids[0], "jobs": 3}
     asked = [fact for fact in world.store.pending_facts(100) if fact.kind.value == action]

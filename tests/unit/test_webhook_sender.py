@@ -165,6 +165,27 @@ def test_rows_of_other_servers_move_no_cursor_and_hide_nothing(desk: Post) -> No
     assert [event for _, event, _ in desk.told()] == ["job.failed", "job.failed", "job.cancelled"]
 
 
+def test_two_leaders_at_once_put_each_change_there_once(desk: Post) -> None:
+    """One of them has lost the lead and does not know it yet."""
+    hooks = [desk.add("http://127.0.0.1:1/") for _ in range(2)]
+    jobs = desk.submit(*(JobSpec("a", "u", 1) for _ in range(30)))
+    for job in jobs:
+        desk.happen(job, JobState.FAILED)
+    senders = [desk.sender() for _ in range(4)]
+    barrier = threading.Barrier(4)
+
+    def expand(sender: WebhookSender) -> None:
+        barrier.wait()
+        sender._expand()
+
+    threads = [threading.Thread(target=expand, args=(sender,)) for sender in senders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(desk.told()) == sorted((hook, "job.failed", job) for hook in hooks for job in jobs)
+
+
 def test_many_changes_come_in_portions_and_each_once(desk: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "EVENTS_MAX", 7)
     chance = random.Random(3)

@@ -87,6 +87,13 @@ def release_array(
     responses=_PROBLEMS,
     summary="Change an array's priority",
 )
+@routes.post(
+    "/arrays/{array_id}/priority",
+    status_code=202,
+    response_model=ArrayAcceptedDocument,
+    responses=_PROBLEMS,
+    summary="Change an array's priority",
+)
 def change_array_priority(
     dependencies: Deps, keys: KeyStore, keyed: Keyed, array_id: ArrayPath, body: PriorityBody
 ) -> Response:
