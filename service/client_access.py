@@ -61,6 +61,7 @@ class Me(TypedDict):
     role: str
     projects: list[str] | None
     key_id: str | None
+    expires_at: str | None
 
 
 class Change(TypedDict):

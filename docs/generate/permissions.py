@@ -21,6 +21,14 @@ _ROLES = {
 
 _YES, _NO, _SOME = "yes", "", "own"
 
+_FOR_ANYBODYS = {
+    About.CHANGE: Role.OPERATOR,
+    About.OUTPUT: Role.OPERATOR,
+    About.SUBMISSION: Role.OPERATOR,
+    About.KEY: Role.ADMIN,
+}
+"""The least role for what is not the caller's own."""
+
 
 def page() -> str:
     """``reference/permissions.md``."""
@@ -30,7 +38,7 @@ def page() -> str:
     lines += [
         "## Routes",
         "",
-        f"`{_SOME}`: where the job is the caller's own; see the last column.",
+        f"`{_SOME}`: where the job or key is the caller's own; see the last column.",
         "",
     ]
     lines += table(
@@ -48,5 +56,5 @@ def _may(rule: Rule, role: Role) -> str:
         return _YES
     if not role.covers(rule.least):
         return _NO
-    own = rule.about in (About.CHANGE, About.OUTPUT, About.SUBMISSION)
-    return _SOME if own and not role.covers(Role.OPERATOR) else _YES
+    least = _FOR_ANYBODYS.get(rule.about)
+    return _YES if least is None or role.covers(least) else _SOME

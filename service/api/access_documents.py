@@ -97,6 +97,7 @@ class IdentityDocument(BaseModel):
     role: Role
     projects: list[str] | None = Field(description="Those whose jobs the caller sees; null: all.")
     key_id: str | None = Field(description="The public part of the caller's key; null for the local token.")
+    expires_at: datetime | None = Field(description="When the key ends; null for the local token.")
 
 
 class AuditDocument(BaseModel):
@@ -144,10 +145,16 @@ def user_document(row: Row[Any], projects: Sequence[str]) -> UserDocument:
     )
 
 
-def identity_document(caller: Identity) -> IdentityDocument:
+def identity_document(caller: Identity, expires_at_s: float | None) -> IdentityDocument:
     """The caller, to himself."""
     projects = None if caller.projects is None else sorted(caller.projects - {NO_PROJECT})
-    return IdentityDocument(user=caller.user, role=caller.role, projects=projects, key_id=caller.key_id)
+    return IdentityDocument(
+        user=caller.user,
+        role=caller.role,
+        projects=projects,
+        key_id=caller.key_id,
+        expires_at=instant_or_none(expires_at_s),
+    )
 
 
 def audit_document(row: Row[Any]) -> AuditDocument:

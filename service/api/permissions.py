@@ -32,6 +32,7 @@ class About(Enum):
     JOB = "One job that the caller sees."
     CHANGE = "One job: the caller's own, or any for an operator."
     OUTPUT = "What a job printed: the caller's own, or any for an operator."
+    KEY = "The caller's own API keys, or any for an admin."
     SUBMISSION = "New jobs in the caller's own name and projects, or in any for an operator."
 
 
@@ -51,6 +52,7 @@ _CHANGE = Rule(Role.SUBMITTER, About.CHANGE)
 _SUBMIT = Rule(Role.SUBMITTER, About.SUBMISSION)
 _SUBMITTED = Rule(Role.SUBMITTER, About.SERVICE)
 _OPERATE = Rule(Role.OPERATOR, About.SERVICE)
+_KEY = Rule(Role.VIEWER, About.KEY)
 _ADMIN = Rule(Role.ADMIN, About.SERVICE)
 
 PERMISSIONS: Final[Mapping[tuple[str, str], Rule]] = {
@@ -124,9 +126,9 @@ PERMISSIONS: Final[Mapping[tuple[str, str], Rule]] = {
     ("GET", "/v1/snapshots/now"): _OPERATE,
     ("GET", "/v1/shadow"): _OPERATE,
     # Who may do what, and who did what
-    ("GET", "/v1/keys"): _ADMIN,
     ("POST", "/v1/keys"): _ADMIN,
-    ("POST", "/v1/keys/{key_id}/revoke"): _ADMIN,
+    ("GET", "/v1/keys"): _KEY,
+    ("POST", "/v1/keys/{key_id}/revoke"): _KEY,
     ("GET", "/v1/users"): _ADMIN,
     ("PUT", "/v1/users/{user}"): _ADMIN,
     ("GET", "/v1/projects"): _ADMIN,

@@ -145,7 +145,7 @@ def list_command(
     quiet: QuietFlag = False,
     columns: ColumnsOption = None,
 ) -> None:
-    """Keys, newest first, those that have expired or were revoked among them; never their secrets."""
+    """Your keys (an admin: everybody's), newest first, expired and revoked ones too; never their secrets."""
     with connect() as client:
         show(KEYS, lambda: _answer(client.keys(user)), style(as_json, quiet, columns))
 
@@ -158,7 +158,7 @@ def _answer(keys: list[ApiKey]) -> Answer[ApiKey]:
 def revoke_command(
     keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Ids of keys.")], as_json: JsonFlag = False
 ) -> None:
-    """Let keys open nothing any more, from the next request on."""
+    """Let keys of yours (an admin: any) open nothing any more, from the next request on."""
     with connect() as client:
         show(KEYS, lambda: _answer([client.revoke_key(key) for key in keys]), style(as_json))
 
@@ -172,4 +172,5 @@ def whoami_command(as_json: JsonFlag = False) -> None:
         return
     projects = "every project" if me["projects"] is None else ", ".join(me["projects"]) or "no project"
     name = "the local token" if me["user"] is None else f"{me['user']} (key {me['key_id']})"
-    typer.echo(printable(f"{name}: {me['role']}, {projects}"))
+    until = f", until {when(me['expires_at'])}" if me.get("expires_at") else ""
+    typer.echo(printable(f"{name}: {me['role']}, {projects}{until}"))

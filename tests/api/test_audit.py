@@ -104,7 +104,7 @@ def test_what_acts_outside_the_database_has_a_line_before_it_is_tried(client: Cl
 def test_whoever_is_refused_is_named(app: FastAPI, client: Client, world: World) -> None:
     with client_for(app, person(world, "eve", Role.VIEWER)) as eve:
         assert_problem(eve.post("/v1/cluster/servers/a/drain"), "forbidden")
-        assert_problem(eve.get("/v1/keys"), "forbidden")
+        assert_problem(eve.get("/v1/users"), "forbidden")
     (line,) = lines(client, user="eve")
     assert (line["outcome"], line["status"]) == ("refused", 403)
     assert (line["action"], line["target"]) == ("POST /v1/cluster/servers/{name}/drain", "server a")

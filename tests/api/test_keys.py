@@ -36,6 +36,7 @@ def test_a_key_opens_and_is_told_once(app: FastAPI, client: Client, world: World
     with client_of(app, text) as ada:
         assert ada.get("/v1/me").json() == {
             "user": "ada", "role": "submitter", "projects": ["nlp"], "key_id": document["id"],
+            "expires_at": "2026-04-01T00:00:00Z",
         }  # fmt: skip
     listed = client.get("/v1/keys").json()["items"]
     assert listed == [document | {"last_used_at": "2026-01-01T00:00:00Z"}]
@@ -64,7 +65,9 @@ def test_the_secret_is_nowhere_in_the_database(client: Client, world: World) -> 
 
 
 def test_the_local_token_is_nobody_in_particular(client: Client) -> None:
-    assert client.get("/v1/me").json() == {"user": None, "role": "admin", "projects": None, "key_id": None}
+    assert client.get("/v1/me").json() == {
+        "user": None, "role": "admin", "projects": None, "key_id": None, "expires_at": None,
+    }  # fmt: skip
 
 
 def test_the_local_token_can_be_turned_off(tmp_path: Path) -> None:
@@ -97,6 +100,23 @@ def test_a_revoked_key_opens_nothing_from_the_next_request_on(app: FastAPI, clie
     world.now_s += 5.0
     assert client.post(f"/v1/keys/{ada.key_id}/revoke").json() == revoked, "it stays revoked since then"
     assert_problem(client.post("/v1/keys/nothing/revoke"), "not-found")
+
+
+@pytest.mark.parametrize("role", [Role.VIEWER, Role.SUBMITTER, Role.OPERATOR])
+def test_everybody_sees_and_revokes_his_own_keys_alone(app: FastAPI, client: Client, world: World, role: Role) -> None:
+    ada, lost, bob = person(world, "ada", role), person(world, "ada", role), person(world, "bob", role)
+    with client_for(app, ada) as hers:
+        for query in ("", "?user=ada"):
+            assert {key["id"] for key in hers.get(f"/v1/keys{query}").json()["items"]} == {ada.key_id, lost.key_id}
+        assert hers.get("/v1/keys?user=bob").json() == {"items": [], "next": None}
+        other = assert_problem(hers.post(f"/v1/keys/{bob.key_id}/revoke"), "not-found")["detail"]
+        nowhere = assert_problem(hers.post("/v1/keys/nothing/revoke"), "not-found")["detail"]
+        assert other.replace(bob.key_id, "nothing") == nowhere
+        assert hers.post(f"/v1/keys/{lost.key_id}/revoke").status_code == 200
+        assert hers.post(f"/v1/keys/{ada.key_id}/revoke").status_code == 200, "also the one in use"
+        assert_problem(hers.get("/v1/me"), "unauthorized")
+    with client_for(app, bob) as his:
+        assert his.get("/v1/me").status_code == 200
 
 
 def test_a_disabled_user_comes_back_with_the_same_keys(app: FastAPI, client: Client, world: World) -> None:

@@ -7,7 +7,7 @@ from fastapi import Path, Query, Request, Response
 from sqlalchemy import Connection
 from sqlmodel import Session
 
-from service.access import Role
+from service.access import Identity, Role
 from service.api.access import Caller
 from service.api.access_documents import (
     AuditDocument,
@@ -46,20 +46,32 @@ _CHANGED = problems(400, 404, 409, 413, 415)
 
 
 @routes.get("/me", summary="Who am I?")
-def show_me(caller: Caller) -> IdentityDocument:
+def show_me(caller: Caller, dependencies: Deps) -> IdentityDocument:
     """What the token or key that came with the request stands for."""
-    return identity_document(caller)
+    if caller.key_id is None:
+        return identity_document(caller, None)
+    with dependencies.database.reading() as session:
+        row = access.key(session.connection(), caller.key_id)
+    return identity_document(caller, None if row is None else row.expires_at_s)
 
 
 @routes.get("/keys", summary="List API keys, newest first")
-def list_keys(dependencies: Deps, paging: Paging, user: FilterText = None) -> Page[KeyDocument]:
-    """Also those that have expired or were revoked; never their secrets, which nobody has."""
+def list_keys(caller: Caller, dependencies: Deps, paging: Paging, user: FilterText = None) -> Page[KeyDocument]:
+    """The caller's own; for admins everybody's. Also those that have expired or were revoked; never their secrets, which
+    nobody has."""
+    if not _sees_keys_of(caller, user):
+        return Page(items=[], next=None)
+    user = user if caller.role.covers(Role.ADMIN) else caller.user
     scope = f"keys {user!r}"
     position = paging.position(scope, (float, str))
     before = (position[0], position[1]) if position else None
     with dependencies.database.reading() as session:
         rows = access.keys(session.connection(), user, before, paging.limit + 1)
     return paging.page(scope, rows, lambda row: (row.created_at_s, row.id), key_document)
+
+
+def _sees_keys_of(caller: Identity, user: str | None) -> bool:
+    return caller.role.covers(Role.ADMIN) or user in (None, caller.user)
 
 
 @routes.post(
@@ -112,12 +124,21 @@ def _add_key(session: Session, key: NewKey, grant: KeyGrant, now_s: float) -> An
 
 @routes.post("/keys/{key_id}/revoke", response_model=KeyDocument, responses=_CHANGED, summary="Revoke an API key")
 def revoke_key(
-    dependencies: Deps, keys: KeyStore, keyed: Keyed, request: Request, key_id: KeyPath, body: NoBody = None
+    caller: Caller,
+    dependencies: Deps,
+    keys: KeyStore,
+    keyed: Keyed,
+    request: Request,
+    key_id: KeyPath,
+    body: NoBody = None,
 ) -> Response:
-    """From now on it opens nothing; other servers on the same database follow within the setting `key_cached_s`."""
+    """From now on it opens nothing; other servers on the same database follow within the setting `key_cached_s`. Everybody
+    may revoke his own, also the one that the request comes with."""
 
     def effect(session: Session) -> Answer:
         connection = session.connection()
+        known = access.key(connection, key_id)
+        found_or_404(known if known is not None and _sees_keys_of(caller, known.user) else None, f"key {key_id!r}")
         access.revoke_key(connection, key_id, dependencies.now_s())
         row = found_or_404(access.key(connection, key_id), f"key {key_id!r}")
         return Answer(200, key_document(row).model_dump(mode="json"), detail={"user": row.user})
