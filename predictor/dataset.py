@@ -84,10 +84,12 @@ class Knowledge:
         """What is known of a job in one unit, now. Reads only."""
         history = self.history[unit]
         declared = submission.declared_iterations if unit is Unit.ITERATIONS else None
-        points = baseline_points(history, keys_of(submission), declared)
+        keys = keys_of(submission)
+        points = baseline_points(history, keys, declared)
         evidence = self.declarations.evidence(submission)
         service_s = self.history[Unit.SERVICE_S]
-        vector = features.build(submission, history, service_s, self.open_jobs, evidence, points[BASE])
+        base_s = (points if unit is Unit.SERVICE_S else baseline_points(service_s, keys, None))[BASE]
+        vector = features.build(submission, history, service_s, self.open_jobs, evidence, points[BASE], base_s)
         return Example(submission, vector.values, vector.runs, points)
 
 

@@ -171,7 +171,7 @@ _LOG_COUNTS: Final = {
     "open_user_log_age_s": "age of the user's oldest unfinished job, s",
 }
 _FACTORS: Final = {
-    f"open_{group}_{part}": f"{quantile} of {jobs} with the unfinished ones, over the median of the ended"
+    f"open_{group}_{part}": f"{quantile} of {jobs} with the unfinished ones, over what history says"
     for group, jobs in (("recurrence", "runs of this program"), ("user", "the user's jobs"))
     for part, quantile in (("low", "lower quartile"), ("median", "median"), ("high", "upper quartile"))
 }

@@ -19,14 +19,14 @@ _ROUNDING: Final = 1e-9
 
 
 def quantiles(labels: Sequence[float], ages_s: Sequence[float]) -> tuple[float, ...]:
-    """Quantiles (natural log of seconds, at :data:`LEVELS`) of how long jobs of a group take, at least one of which has ended.
+    """Quantiles (natural log of seconds, at :data:`LEVELS`) of how long jobs of a group take, of which at least one is known.
 
     ``labels`` are the logs of the ended ones' seconds, in any order; ``ages_s`` ascending, seconds since each other one was
     submitted. A level that the estimate does not reach is answered by the longest that was seen. O(labels log ages).
     """
     ended = sorted(labels)
     floors = [math.log(max(1.0, age_s)) for age_s in ages_s]
-    longest = max(ended[-1], floors[-1]) if floors else ended[-1]
+    longest = max((*ended[-1:], *floors[-1:]))
     found: list[float] = []
     surviving, left, running = 1.0, len(ended), len(floors)
     for label in ended:

@@ -27,6 +27,10 @@ def test_without_open_jobs_it_is_the_past() -> None:
     assert _seconds([50.0], []) == pytest.approx([50.0] * 3)
 
 
+def test_without_ended_jobs_it_is_the_longest_that_runs() -> None:
+    assert _seconds([], [40.0, 10.0]) == pytest.approx([40.0] * 3)
+
+
 def test_open_jobs_make_it_longer_by_hand() -> None:
     """Of eight jobs four have ended after 10 to 40 s. Of those that run three are 25 s old and one is 100 s.
 
@@ -79,16 +83,16 @@ def test_ages_of_the_newest_open_jobs() -> None:
     assert len(jobs.ages_s("k", 1_000.0, 1_000, OPEN_JOBS_MAX)) == OPEN_JOBS_MAX
 
 
-def _asked(ran_s: float, open_since_s: list[float]) -> dict[str, float]:
-    """The features of a job at second 10,000 whose program ran four times, with so many iterations, and runs since then."""
+def _asked(ran_s: list[float], open_since_s: list[float], asks: str = "train") -> dict[str, float]:
+    """The features of a job at second 10,000 whose program has run so long, with 10^6 iterations, and runs since then."""
     known = Knowledge()
     submission = Submission(0, "ada", "p", "train", 2, 0.0)
-    for job in range(4):
-        known.end(EndedRow(replace(submission, job=job), 5_000.0, 1e6, ran_s, "succeeded"))
+    for job, seconds in enumerate(ran_s):
+        known.end(EndedRow(replace(submission, job=job), 5_000.0, 1e6, seconds, "succeeded"))
     for job, since_s in enumerate(open_since_s, start=10):
-        known.submit(replace(submission, job=job, submitted_at_s=since_s))
-    asks = replace(submission, job=99, submitted_at_s=10_000.0)
-    vectors = [dict(zip(features.NAMES, known.example(asks, unit).features, strict=True)) for unit in Unit]
+        known.submit(replace(submission, job=job, name=asks, submitted_at_s=since_s))
+    asked = replace(submission, job=99, name=asks, submitted_at_s=10_000.0)
+    vectors = [dict(zip(features.NAMES, known.example(asked, unit).features, strict=True)) for unit in Unit]
     names = [
         name for name in features.NAMES if name.startswith("open_") and name.endswith(("_low", "_median", "_high"))
     ]
@@ -99,7 +103,19 @@ def _asked(ran_s: float, open_since_s: list[float]) -> dict[str, float]:
 
 def test_a_job_sees_by_what_factor_the_open_ones_outlast_the_past() -> None:
     # Four that ended after 100 s, and six that are 1,000 s old: 9/10, 8/10, 7/10, 6/10 survive 100 s.
-    found = _asked(100.0, [9_000.0] * 6)
+    found = _asked([100.0] * 4, [9_000.0] * 6)
     assert [found[f"open_{group}_low"] for group in ("recurrence", "user")] == pytest.approx([0.0, 0.0])
     assert [found[f"open_{group}_median"] for group in ("recurrence", "user")] == pytest.approx([math.log(10.0)] * 2)
-    assert set(_asked(100.0, []).values()) == {features.MISSING}, "without open jobs the past itself says it all"
+    # Without open jobs the quartiles of the past alone: of 50, 100 and 200 s, over the median.
+    found = _asked([50.0, 100.0, 200.0], [])
+    assert list(found.values()) == pytest.approx([math.log(0.5), 0.0, math.log(2.0)] * 2)
+
+
+def test_a_program_of_which_nothing_has_ended_is_known_by_what_runs() -> None:
+    found = _asked([100.0] * 4, [9_000.0, 9_900.0], asks="new")
+    assert [found[f"open_recurrence_{part}"] for part in ("low", "median", "high")] == pytest.approx(
+        [math.log(10.0)] * 3
+    )
+    assert found["open_user_low"] == pytest.approx(0.0), "the user's past jobs count where those of the program do not"
+    assert set(_asked([], []).values()) == {features.MISSING}
+    assert set(_asked([], [9_000.0]).values()) == {features.MISSING}, "nothing to compare with"
