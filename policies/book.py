@@ -6,7 +6,7 @@ rubbed out at the decision's end (:meth:`Book.erase`), because what was really d
 
 import heapq
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.model.reasons import Reason
 from policies.model.view import ClusterView, JobView
+from policies.model.windows import ServerWindow
 from policies.placement.pool import FreePool
 from policies.rank import Rank
 from policies.shares import DISPLACING_LEVELS, Shares
@@ -60,6 +61,7 @@ class Book:
     guard_gpus_max: float
     unusable: set[ServerIndex] = field(default_factory=set)
     shares: Shares | None = None
+    windows: Sequence[ServerWindow] = ()
     waiting: dict[GangClass, SortedList] = field(default_factory=dict)
     heads: dict[GangClass, Key] = field(default_factory=dict)
     waiting_keys: dict[JobId, tuple[GangClass, Key]] = field(default_factory=dict)
@@ -112,7 +114,7 @@ class Book:
     def enqueue(self, job: JobView, rank: float) -> None:
         """Index a waiting job (again, if its rank or priority changed)."""
         self.dequeue(job.id)
-        gang = gang_class(job.spec)
+        gang = gang_class(job.spec, self.windows)
         tier = self.tier(job.id)
         # Among guarded jobs age alone decides: else a stream of better-ranked ones would starve the oldest all the same.
         share = self.share(job) if tier else 0

@@ -22,9 +22,8 @@ from policies.model.placement import Placement
 from policies.model.reasons import Reason
 from policies.model.view import ClusterView, JobView
 from policies.options import Options
-from policies.plan import Plan
+from policies.plan import Outcome, Plan
 from policies.rank import OverRun, remaining_units, seconds_per_unit
-from policies.ranked import Outcome
 from policies.victims import Bid, Soon
 from policies.why import blocked_reason
 

@@ -68,6 +68,10 @@ def _check_start(
     if action.placement.gpus != job.spec.gpus:
         found.append(Violation("whole_gang", job.id, f"{action.placement.gpus} of {job.spec.gpus} GPUs"))
     found += _check_shape(view, job, action.placement)
+    for window in view.windows:
+        closed = window.active(view.now_s) and not window.admits(job.spec)
+        if closed and not set(window.servers).isdisjoint(action.placement.servers):
+            found.append(Violation("reserved_servers", job.id, f"reservation {window.id} is for others"))
     for share in action.placement.shares:
         taken[share.server] = taken.get(share.server, 0) + share.gpus
         if taken[share.server] > view.free_gpus(share.server):

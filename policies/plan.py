@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 from policies.book import Book
 from policies.model.decision import Action, Preempt, Reserve, Start
@@ -9,6 +10,17 @@ from policies.model.ids import JobId
 from policies.model.placement import Placement
 from policies.model.reasons import Reason
 from policies.model.view import ClusterView
+
+
+class Outcome(Enum):
+    """What came of trying one job."""
+
+    PLACED = auto()
+    """Started, or GPUs are being vacated for it."""
+    DELAYED = auto()
+    """It could start but waits: for a better placement, or because the servers are set aside for others."""
+    BLOCKED = auto()
+    """Nothing can be done for it now, nor for anyone behind it in its class."""
 
 
 @dataclass(slots=True)

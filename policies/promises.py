@@ -13,16 +13,22 @@ from policies.placement.choose import find
 from policies.placement.pool import FreePool
 from policies.plan import Plan
 from policies.ripeness import RESTARTS_PER_ATTEMPT_MIN
+from policies.windows import closed_servers
 
 if TYPE_CHECKING:
     from policies.ranked import RankedPolicy
 
 
 def give_up_claims(view: ClusterView, state: Book) -> list[JobId]:
-    """Drop the claims on servers that take no work and return their owners, who compete again. O(claims)."""
-    if not state.unusable:
+    """Drop the claims on servers that take no work, or not theirs, and return their owners, who compete again. O(claims)."""
+    if not state.unusable and not view.windows:
         return []
-    lost = [job for job, placement in state.claims.items() if not state.unusable.isdisjoint(placement.servers)]
+    lost = [
+        job
+        for job, placement in state.claims.items()
+        if not state.unusable.isdisjoint(placement.servers)
+        or not closed_servers(view, view.jobs[job]).isdisjoint(placement.servers)
+    ]
     for job in lost:
         state.unclaim(job)
     state.sync(view)

@@ -6,7 +6,6 @@ gang class and at the worst running jobs, through ordered indexes; it never scan
 
 import math
 from collections.abc import Sequence
-from enum import Enum, auto
 from typing import Any
 
 from policies.book import Book, Key
@@ -19,10 +18,10 @@ from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Explanation, Reason
 from policies.model.view import ClusterView, JobView
 from policies.options import Options, PlacementRule, Preemption, Queue
-from policies.placement.choose import Candidate, consolidated, find
+from policies.placement.choose import Candidate, consolidated
 from policies.placement.pool import FreePool
 from policies.placement.scatter import salt_of
-from policies.plan import Plan
+from policies.plan import Outcome, Plan
 from policies.promises import end_turn, give_up_claims, reserve_for_oldest, start_claimants
 from policies.rank import REFRESH_S_MIN as REFRESH_S_MIN
 from policies.rank import Rank, expected_remaining_s, pause_s
@@ -30,23 +29,13 @@ from policies.ripeness import ripe_at_s
 from policies.shares import index_again
 from policies.victims import Bid, find_victims
 from policies.why import blocked_reason, explanation, note_blocked
+from policies.windows import find_open, follow_windows
 
 _ROUNDING = 1e-9
 """Ranks that differ by less, relatively, are equal."""
 
 DELAYED_PER_CLASS_MAX = 8
 """Jobs of one gang class that one cycle looks at while those before them wait for a better placement."""
-
-
-class Outcome(Enum):
-    """What came of trying one job."""
-
-    PLACED = auto()
-    """Started, or GPUs are being vacated for it."""
-    DELAYED = auto()
-    """It could start but waits for a better placement."""
-    BLOCKED = auto()
-    """Nothing can be done for it now, nor for anyone behind it in its class."""
 
 
 class RankedPolicy:
@@ -112,7 +101,7 @@ class RankedPolicy:
     def find(self, pool: FreePool, view: ClusterView, job: JobView) -> Candidate | None:
         """What the job would get of that pool now, by the option ``placement``."""
         random = self.options.placement is PlacementRule.RANDOM
-        return find(pool, view.cluster, job.spec, salt_of(job.id, job.attempts) if random else None)
+        return find_open(pool, view, job, salt_of(job.id, job.attempts) if random else None)
 
     # The protocol.
 
@@ -167,6 +156,7 @@ class RankedPolicy:
     def decide(self, view: ClusterView, changes: Sequence[Change], state: Book) -> Decision:
         """One decision. O((changes + actions) log n + gang classes)."""
         plan = Plan()
+        follow_windows(view, state)
         projects = state.shares.absorb(view, changes) if state.shares is not None else ()
         for change in changes:
             self._absorb(view, change, state)
@@ -409,7 +399,9 @@ class RankedPolicy:
             if self.options.reserve:
                 state.pencil_start(view, candidate.placement)
             return Outcome.DELAYED, Reason.CONSOLIDATION_DELAY
-        return Outcome.BLOCKED, blocked_reason(view, state, job)
+        reason = blocked_reason(view, state, job)
+        # What is set aside from this one may be open to the next.
+        return Outcome.DELAYED if reason is Reason.RESERVED_SERVERS else Outcome.BLOCKED, reason
 
     def _delay_until_s(self, view: ClusterView, state: Book, job: JobView, candidate: Candidate) -> float | None:
         """Until when the job should wait for a better placement; None: take this one.

@@ -8,9 +8,10 @@ from policies.heads import Head
 from policies.model.ids import ServerIndex
 from policies.model.reasons import Explanation, Reason
 from policies.model.view import ClusterView, JobView
-from policies.placement.choose import fits_empty, free_for, servers_wanted
+from policies.placement.choose import find, fits_empty, free_for, servers_wanted
 from policies.plan import Plan
 from policies.promises import fits_usable
+from policies.windows import closed_servers
 
 
 def blocked_reason(view: ClusterView, state: Book, job: JobView) -> Reason:
@@ -18,6 +19,8 @@ def blocked_reason(view: ClusterView, state: Book, job: JobView) -> Reason:
     seen = state.reasons.get(job.id) in (Reason.RESOURCES, Reason.FRAGMENTED) and not state.unusable
     if not seen and (not fits_empty(view.cluster, job.spec) or (state.unusable and not fits_usable(view, job.spec))):
         return Reason.NO_SUCH_SERVERS
+    if closed_servers(view, job) and find(state.pool, view.cluster, job.spec) is not None:
+        return Reason.RESERVED_SERVERS
     if free_for(state.pool, job.spec) >= job.spec.gpus:
         return Reason.FRAGMENTED
     return Reason.RESOURCES

@@ -23,6 +23,7 @@ class Reason(StrEnum):
     RETRY_BACKOFF = "retry_backoff"
     QUOTA = "quota"
     QUEUE_PAUSED = "queue_paused"
+    RESERVED_SERVERS = "reserved_servers"
     NO_SUCH_SERVERS = "no_such_servers"
     REFUSED = "refused"
     # Leaving the GPUs
@@ -69,6 +70,8 @@ SENTENCES: dict[Reason, str] = {
     Reason.RETRY_BACKOFF: "Its last attempt failed; it is tried again after a pause.",
     Reason.QUOTA: "Its user, project or array may not hold more GPUs now; it may start when enough of theirs are given back.",
     Reason.QUEUE_PAUSED: "An operator has paused the queue, or its user's or project's part of it; resume it to let jobs start.",
+    Reason.RESERVED_SERVERS: "The free servers are reserved for others now, or would be before it has ended; it starts on other "
+    "servers, or when the reservation is over.",
     Reason.NO_SUCH_SERVERS: "No set of servers that are up can hold the gang; add, resume or repair servers.",
     Reason.REFUSED: "A start was decided but could not be applied; it is decided again, after a pause if that goes on.",
     Reason.PREEMPTED: "A job with less remaining work took the GPUs; it resumes from its checkpoint.",

@@ -1,6 +1,6 @@
 """The read-only windows through which a policy sees the engine's live structures. Nothing is copied."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from policies.lifecycle import JobState
@@ -9,6 +9,7 @@ from policies.model.estimate import Estimate, Unit
 from policies.model.ids import JobId, ServerIndex
 from policies.model.job import IterationTimes, JobSpec
 from policies.model.placement import Placement
+from policies.model.windows import ServerWindow
 
 
 class JobView(Protocol):
@@ -93,6 +94,10 @@ class ClusterView(Protocol):
     @property
     def jobs(self) -> Mapping[JobId, JobView]:
         """Every unfinished job."""
+
+    @property
+    def windows(self) -> Sequence[ServerWindow]:
+        """Times for which servers are set aside, past ones left out; another object whenever it is another list."""
 
     def usable_gpus(self, server: ServerIndex) -> int:
         """GPUs of the server that may take new work: 0 while it is down, drained or removed."""

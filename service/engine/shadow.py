@@ -24,6 +24,7 @@ from policies.model.decision import Action, Change, ChangeKind, Decision, Start
 from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Explanation, Reason
 from policies.model.view import ClusterView, JobView, PreemptionCosts
+from policies.model.windows import ServerWindow
 from service.engine.agreement import Agreement, Remembered, Unwanted, Wish
 from service.engine.comparison import Comparison, carried_out, compare
 from service.engine.watch import WatchingPolicy
@@ -114,7 +115,7 @@ class Memory:
 class Window:
     """Implements :class:`policies.model.view.ClusterView` on the engine's world without a way to change it."""
 
-    __slots__ = ("cluster", "costs", "free_gpus", "holding", "jobs", "now_s", "usable_gpus")
+    __slots__ = ("cluster", "costs", "free_gpus", "holding", "jobs", "now_s", "usable_gpus", "windows")
 
     now_s: float
     cluster: Cluster
@@ -123,6 +124,7 @@ class Window:
     usable_gpus: Callable[[ServerIndex], int]
     free_gpus: Callable[[ServerIndex], int]
     holding: Callable[[], Iterable[JobId]]
+    windows: Sequence[ServerWindow]
 
     def __init__(self, view: ClusterView) -> None:
         self.now_s = view.now_s
@@ -132,6 +134,7 @@ class Window:
         self.usable_gpus = view.usable_gpus
         self.free_gpus = view.free_gpus
         self.holding = view.holding
+        self.windows = view.windows
 
 
 class Shadow(WatchingPolicy):

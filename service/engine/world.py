@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from policies.model.cluster import Cluster, Server
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
+from policies.model.windows import ServerWindow
 from policies.throughput import NeverFits, times_of
 from service.engine.gates import Gates
 from service.engine.record import JobRecord, ServerRecord, StoredWorld
@@ -32,6 +33,7 @@ class World:
         self.costs = costs
         self.jobs: dict[JobId, JobRecord] = {}
         self.servers = [ServerRecord() for _ in cluster.servers]
+        self.windows: tuple[ServerWindow, ...] = ()
         self.dependents: dict[JobId, dict[JobId, None]] = {}
         """Who waits for an unfinished job, in the order in which they asked."""
         self.gates = gates or Gates()
@@ -122,6 +124,7 @@ class World:
 def world_of(stored: StoredWorld, cluster: Cluster, costs: Costs) -> World:
     """The world as the store remembers it. ``cluster`` holds every stored server. O(jobs + servers)."""
     world = World(cluster, costs, Gates(stored.limits))
+    world.windows = stored.windows
     for index, record in enumerate(stored.servers):
         world.servers[index] = record
     for job in sorted(stored.jobs, key=lambda job: job.id):
