@@ -31,6 +31,9 @@ _STATEMENT_S = 300
 _WRITE_IDLE_S = 10
 """A writer that says nothing for so long is ended by the server: its process stands still, and its locks hold up the others."""
 
+_JOURNAL_BYTES_MAX = 64 * 1024 * 1024
+"""What SQLite's journal is cut back to once nobody reads from it: usual writing needs a few megabytes."""
+
 _WRITES = "sooner_writes"
 _WAIT_S = "sooner_wait_s"
 
@@ -157,6 +160,8 @@ def _sqlite_connected(connection: Any, record: object) -> None:
     # must be there afterwards. The price is one fsync a commit, which a cycle or a submission can pay.
     cursor.execute("PRAGMA synchronous = FULL")
     cursor.execute("PRAGMA foreign_keys = ON")
+    # The journal grows while somebody reads for long (a backup, a training), and would stay as large as it ever was.
+    cursor.execute(f"PRAGMA journal_size_limit = {_JOURNAL_BYTES_MAX}")
     cursor.close()
 
 

@@ -87,9 +87,9 @@ def test_every_sqlite_connection_is_durable(sqlite: Database) -> None:
     with sqlite.reading() as session:
         pragmas = [
             session.connection().execute(text(f"PRAGMA {name}")).scalar()
-            for name in ("journal_mode", "synchronous", "foreign_keys")
+            for name in ("journal_mode", "synchronous", "foreign_keys", "journal_size_limit")
         ]
-    assert pragmas == ["wal", 2, 1]
+    assert pragmas == ["wal", 2, 1, 64 * 1024 * 1024]
 
 
 def test_references_are_checked(database: Database) -> None:
