@@ -9,6 +9,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
@@ -16,6 +17,9 @@ import httpx
 
 _NAT64 = ip_network("64:ff9b::/96")
 _PORTS = {"http": 80, "https": 443}
+
+ADDRESSES_MAX = 4
+"""Addresses of one name that are tried."""
 
 
 class PostFailed(Exception):
@@ -66,24 +70,28 @@ async def post(url: str, body: bytes, headers: Mapping[str, str], limits: PostLi
     """The status of the answer. Raises :class:`PostFailed`."""
     parsed = httpx.URL(url)
     host = parsed.raw_host.decode("ascii")
+    sent = {**headers, "Host": parsed.netloc.decode("ascii"), "Content-Type": "application/json"}
     try:
         async with asyncio.timeout(limits.timeout_s):
-            address = await _resolve(host, parsed.port or _PORTS[parsed.scheme], limits.allow_private)
-            async with (
-                httpx.AsyncClient(verify=tls, trust_env=False, timeout=limits.timeout_s) as client,
-                client.stream(
-                    "POST",
-                    parsed.copy_with(host=address),
-                    content=body,
-                    headers={**headers, "Host": parsed.netloc.decode("ascii"), "Content-Type": "application/json"},
-                    extensions={"sni_hostname": host},
-                ) as answer,
-            ):
-                return answer.status_code
+            addresses = await _resolve(host, parsed.port or _PORTS[parsed.scheme], limits.allow_private)
+            # A host may be reachable by some of its addresses alone; each gets its share of the time to connect.
+            timeout = httpx.Timeout(limits.timeout_s, connect=limits.timeout_s / len(addresses))
+            async with httpx.AsyncClient(verify=tls, trust_env=False, timeout=timeout) as client:
+                for address in addresses[:-1]:
+                    # Whoever could not be connected to was sent nothing.
+                    with suppress(httpx.ConnectError, httpx.ConnectTimeout):
+                        return await _status(client, parsed.copy_with(host=address), host, body, sent)
+                return await _status(client, parsed.copy_with(host=addresses[-1]), host, body, sent)
     except TimeoutError:
         raise PostFailed(f"no answer within {limits.timeout_s:g} s") from None
     except httpx.HTTPError as error:
         raise PostFailed(_KINDS.get(type(error), "the connection failed")) from error
+
+
+async def _status(client: httpx.AsyncClient, url: httpx.URL, host: str, body: bytes, headers: Mapping[str, str]) -> int:
+    extensions = {"sni_hostname": host}
+    async with client.stream("POST", url, content=body, headers=headers, extensions=extensions) as answer:
+        return answer.status_code
 
 
 _KINDS: Mapping[type[Exception], str] = {
@@ -94,15 +102,15 @@ _KINDS: Mapping[type[Exception], str] = {
 }
 
 
-async def _resolve(host: str, port: int, allow_private: bool) -> str:
-    """The address to connect to. One inner address among several is enough to refuse the name."""
+async def _resolve(host: str, port: int, allow_private: bool) -> list[str]:
+    """The addresses to connect to, in their order. One inner address among several is enough to refuse the name."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         raise PostFailed("the host's name cannot be resolved") from None
-    addresses = [ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
+    addresses = dict.fromkeys(ip_address(str(entry[4][0]).partition("%")[0]) for entry in found)
     if not addresses:
         raise PostFailed("the host's name has no address")
     if not allow_private and not all(is_public(address) for address in addresses):
         raise PostFailed("the host is in an inner network (setting webhook_private_addresses)")
-    return str(addresses[0])
+    return [str(address) for address in addresses][:ADDRESSES_MAX]

@@ -216,6 +216,16 @@ def test_the_connection_goes_to_the_address_that_was_checked_and_names_the_host(
         assert there.got[0][1]["host"] == f"hooks.test:{there.port}"
 
 
+def test_of_several_addresses_the_first_that_answers_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    with receiver() as there:
+        monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", answers("127.0.0.3", "127.0.0.3", "::1", "127.0.0.1"))
+        assert send(f"http://hooks.test:{there.port}/") == 204
+        assert len(there.got) == 1
+        monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", answers("127.0.0.3", "127.0.0.2"))
+        with pytest.raises(PostFailed, match="cannot connect"):
+            send(f"http://hooks.test:{there.port}/")
+
+
 def test_a_certificate_is_asked_for_by_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """TLS to a server without a certificate of a known authority fails, whatever the address."""
     listener = socket.create_server(("127.0.0.1", 0))
