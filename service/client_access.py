@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, TypedDict
 from urllib.parse import quote
 
-from service.client_transport import Transport
+from service.client_services import ServicesClient
 
 
 class ApiKey(TypedDict):
@@ -81,7 +81,7 @@ class Change(TypedDict):
     detail: dict[str, Any]
 
 
-class AccessClient(Transport):
+class AccessClient(ServicesClient):
     """What admins ask, and who one is oneself."""
 
     def me(self) -> Me:

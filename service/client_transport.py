@@ -128,11 +128,11 @@ class Transport(AbstractContextManager["Transport"]):
             answer = self._http.request(method, path, json=body, params=parameters, headers=headers)
         except httpx.ConnectError as error:
             refused = "refused" in str(error).lower()
-            raise Unreachable(self.address, "connection refused" if refused else _line(error)) from error
+            raise Unreachable(self.address, "connection refused" if refused else line_of(error)) from error
         except (httpx.TransportError, httpx.InvalidURL) as error:
-            raise Unreachable(self.address, _line(error)) from error
+            raise Unreachable(self.address, line_of(error)) from error
         if not answer.is_success and answer.status_code != also:
-            raise ApiError(_problem(answer))
+            raise ApiError(problem_of(answer))
         return answer
 
     @property
@@ -141,7 +141,7 @@ class Transport(AbstractContextManager["Transport"]):
         return str(self._http.base_url).rstrip("/")
 
 
-def _problem(answer: httpx.Response) -> Mapping[str, Any]:
+def problem_of(answer: httpx.Response) -> Mapping[str, Any]:
     """The problem document of an answer, or one made from the status where a stranger answered."""
     try:
         document = answer.json()
@@ -152,5 +152,6 @@ def _problem(answer: httpx.Response) -> Mapping[str, Any]:
     return {"status": answer.status_code, "title": f"HTTP {answer.status_code} {answer.reason_phrase}".strip()}
 
 
-def _line(error: Exception) -> str:
+def line_of(error: Exception) -> str:
+    """An error in one line."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -26,6 +26,7 @@ from service.cli import (
     people,
     queue,
     quota,
+    services,
     shadow,
     submit,
     usage,
@@ -100,6 +101,8 @@ app.command("serve")(admin.serve_command)
 app.command("demo")(admin.demo_command)
 app.command("q")(jobs.queue)
 app.command("info")(cluster.info)
+app.command("services")(services.services_command)
+app.command("events")(services.events_command)
 app.command("usage")(usage.usage_command)
 app.command("forecast")(forecast.forecast_command)
 cluster.app.command("export")(past.cluster_export_command)

@@ -1,0 +1,85 @@
+"""``sooner services`` and ``sooner events``: who serves this database, and what happens as it happens."""
+
+from contextlib import suppress
+from typing import Annotated
+
+import typer
+
+from service.cli.connect import connect
+from service.cli.job_tables import when
+from service.cli.output import (
+    Answer,
+    Column,
+    ColumnsOption,
+    JsonFlag,
+    QuietFlag,
+    Table,
+    WatchFlag,
+    print_json,
+    printable,
+    show,
+    style,
+)
+from service.client_services import Happening, Service
+
+SERVICES = Table[Service](
+    columns=(
+        Column("ROLE", lambda service: service["role"]),
+        Column("NAME", lambda service: service["name"], long=True),
+        Column("ADDRESS", lambda service: service["url"], long=True),
+        Column("SEEN", lambda service: when(service["seen_at"])),
+        Column("SILENT(s)", lambda service: f"{service['silent_s']:.0f}", right=True),
+    ),
+    key=lambda service: service["id"],
+    hidden=(
+        Column("ID", lambda service: service["id"]),
+        Column("VERSION", lambda service: service["version"]),
+        Column("STARTED", lambda service: when(service["started_at"])),
+        Column("CONDEMNED", lambda service: "yes" if service["condemned"] else ""),
+    ),
+)
+
+
+def services_command(
+    as_json: JsonFlag = False, quiet: QuietFlag = False, columns: ColumnsOption = None, watch: WatchFlag = False
+) -> None:
+    """The services of this database: who leads, who stands by, who has not been seen for long."""
+    with connect() as client:
+
+        def answer() -> Answer[Service]:
+            found = client.services()
+            leads = any(service["role"] == "leader" for service in found)
+            return Answer(
+                found, {"schema": "sooner.services/1", "services": found}, "" if leads else "nobody leads now"
+            )
+
+        show(SERVICES, answer, style(as_json, quiet, columns, watch))
+
+
+def events_command(
+    topic: Annotated[str, typer.Option("--topic", help="'jobs', 'job:NUMBER', or 'cycle' (for operators).")] = "jobs",
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="ID", help="From the event after this one on; 0 = from the first.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """What happens, as it happens, until Ctrl-C; a service that ends or is replaced interrupts nothing.
+
+    With --json one document a line (NDJSON); its id is what --since takes.
+    """
+    with connect() as client, suppress(KeyboardInterrupt):
+        for happening in client.follow(topic, since):
+            if as_json:
+                document = {"id": happening.id, "event": happening.kind, "data": happening.document}
+                print_json({"schema": "sooner.event/1"} | document)
+            else:
+                typer.echo(printable(_line(happening)))
+
+
+def _line(happening: Happening) -> str:
+    said = happening.document
+    if happening.kind == "cycle":
+        counts = ", ".join(f"{said[name]} {name}" for name in ("changes", "actions", "refusals"))
+        return f"{when(said['at'])}  cycle {said['number']}: {counts}"
+    change = f"{said['source'] or 'new'} -> {said['target']}"
+    return f"{when(said['at'])}  job {said['job_id']} {said['name']} ({said['user']}): {change}, {said['reason']}"
