@@ -3,19 +3,16 @@
 import math
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Final
 
 import numpy as np
 
 from predictor.evaluation import middle
-from predictor.evidence import EVIDENCE_ROWS_MAX, Evidence, scores_of
-from predictor.intervals import BUCKET_RESIDUALS_MIN, Array
+from predictor.evidence import Evidence, scores_of
+from predictor.intervals import Array
 from predictor.mix import SIMPLEST, Mix, blended
-from predictor.prequential import Chunk, Run
-
-OVERTIME_RATIO: Final = 1.05
-"""Schedulers grant a few minutes of grace before they end a job."""
-OVERTIME_SHARE_MAX: Final = 0.01
+from predictor.prequential import Run
+from predictor.rows import EndedRow
+from predictor.walltimes import Walltimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +35,20 @@ def serve(run: Run) -> Served:
     chunk opened show that walltimes are enforced, no answer lies beyond the job's own.
     """
     candidates = blended(run.all_points, run.bases)
-    evidence = Evidence(tuple(candidates))
+    evidence, walltimes = Evidence(tuple(candidates)), Walltimes(None)
     labels, limits = run.all_labels, _log_walltimes(run)
     points, predicted = np.empty_like(candidates[SIMPLEST]), np.empty(len(labels))
     by: list[tuple[str, str]] = []
     waiting: list[tuple[float, int, Array]] = []
     for chunk in run.chunks:
         rows = slice(chunk.first, chunk.last)
-        ceiling = limits[rows, None] if _enforced(run, chunk, labels, limits) else np.inf
+        _settle(run, waiting, chunk.opened_s, evidence, walltimes)
+        ceiling = limits[rows, None] if walltimes.enforced else np.inf
         said = {name: np.minimum(own[rows], ceiling) for name, own in candidates.items()}
         middles = {name: middle(own) for name, own in said.items()}
         scored = np.stack([scores_of(labels[rows], own) for own in said.values()], axis=1)
         for row, example in enumerate(run.examples[rows], start=chunk.first):
-            while waiting and waiting[0][0] <= example.submission.submitted_at_s:
-                _, ended, scores = heappop(waiting)
-                evidence.add(run.examples[ended].bucket, scores)
+            _settle(run, waiting, example.submission.submitted_at_s, evidence, walltimes)
             shape, point = evidence.champions(example.bucket)
             points[row], predicted[row] = said[shape][row - chunk.first], middles[point][row - chunk.first]
             by.append((shape, point))
@@ -67,15 +63,17 @@ def serve(run: Run) -> Served:
     )
 
 
+def _settle(
+    run: Run, waiting: list[tuple[float, int, Array]], now_s: float, evidence: Evidence, walltimes: Walltimes
+) -> None:
+    """What has ended by now shows who is good, and whether walltimes end jobs. ``waiting``: (end, row, scores), a heap."""
+    while waiting and waiting[0][0] <= now_s:
+        ended_at_s, row, scores = heappop(waiting)
+        example = run.examples[row]
+        evidence.add(example.bucket, scores)
+        walltimes.observe(EndedRow(example.submission, ended_at_s, None, example.service_s))
+
+
 def _log_walltimes(run: Run) -> Array:
     walltimes_s = (example.submission.walltime_s for example in run.examples)
     return np.array([math.inf if walltime_s is None else math.log(walltime_s) for walltime_s in walltimes_s])
-
-
-def _enforced(run: Run, chunk: Chunk, labels: Array, limits: Array) -> bool:
-    """Whether walltimes end jobs: hardly any of the newest that asked for one and had ended ran clearly longer."""
-    ended = [row for row in range(chunk.first) if run.examples[row].ended_at_s <= chunk.opened_s]
-    limited = np.array([row for row in ended if limits[row] < math.inf][-EVIDENCE_ROWS_MAX:], dtype=np.intp)
-    if len(limited) < BUCKET_RESIDUALS_MIN:
-        return False
-    return bool(np.mean(labels[limited] > limits[limited] + math.log(OVERTIME_RATIO)) <= OVERTIME_SHARE_MAX)

@@ -6,8 +6,10 @@ from typing import Final
 
 from policies.model.estimate import Unit
 from predictor.rows import EndedRow
-from predictor.serving_run import OVERTIME_RATIO, OVERTIME_SHARE_MAX
 
+OVERTIME_RATIO: Final = 1.05
+"""Schedulers grant a few minutes of grace before they end a job."""
+OVERTIME_SHARE_MAX: Final = 0.01
 LIMITED_JOBS_MIN: Final = 50
 LIMITED_JOBS_KEPT: Final = 2_000
 

@@ -198,7 +198,15 @@ def test_a_mix_says_who_serves_where() -> None:
 def _run(labels: Array, ended_at_s: Array, models: dict[str, Array]) -> Run:
     """100 rows for calibration, then three chunks; job i is submitted at second i."""
     examples = [
-        Example(Submission(i, "u", "", "n", 1, float(i)), (), 30, (6.0,) * 8, float(labels[i]), float(ended_at_s[i]))
+        Example(
+            Submission(i, "u", "", "n", 1, float(i)),
+            (),
+            30,
+            (6.0,) * 8,
+            float(labels[i]),
+            float(ended_at_s[i]),
+            math.exp(labels[i]),
+        )
         for i in range(len(labels))
     ]
     edges = [0, 100, 150, 200, len(labels)]
