@@ -123,15 +123,18 @@ def add_test(connection: Connection, webhook_id: int, now_s: float) -> int:
     return int(connection.execute(insert(_OUTBOX).returning(_OUTBOX.c.id), values).scalar_one())
 
 
-def expand(connection: Connection, now_s: float, events_max: int, pending_max: int) -> int:
-    """Put what happened since the last time into the outbox, at most ``events_max`` changes; returns how many there were."""
+def expand(connection: Connection, now_s: float, rows_max: int, pending_max: int) -> int:
+    """Put what happened since the last time into the outbox; returns how many changes of jobs that were, 0 = no more.
+
+    At most ``rows_max`` changes, and no further one after so many deliveries: the transaction stays short.
+    """
     take_turns(connection, _TURN)
     hooks = connection.execute(select(*_SHOWN)).all()
     if not hooks:
         return 0
     known = connection.execute(select(_PROPERTIES.c.value).where(_PROPERTIES.c.name == _CURSOR)).scalar()
     cursor = max(int(known or 0), min(hook.after_event for hook in hooks))
-    rows = _changes(connection, cursor, events_max)
+    rows = _changes(connection, cursor, rows_max)
     if not rows:
         return 0
     # Whoever is disabled is told nothing, neither now nor, of this time, later: the cursor moves all the same.
@@ -139,7 +142,10 @@ def expand(connection: Connection, now_s: float, events_max: int, pending_max: i
     hooks = [hook for hook in hooks if hook.owner not in disabled]
     room = {hook.id: pending_max - waiting for hook, waiting in _waiting(connection, hooks)}
     outbox: list[Values] = []
-    for row in rows:
+    done = 0
+    while done < len(rows) and len(outbox) < rows_max:
+        row = rows[done]
+        done += 1
         event = event_of(JobState(row.target))
         for hook in hooks if event is not None else ():
             if event is not None and _is_told(hook, row, event):
@@ -148,8 +154,8 @@ def expand(connection: Connection, now_s: float, events_max: int, pending_max: i
                 outbox.append(new if room[hook.id] >= 0 else new | _overflow(now_s))
     if outbox:
         connection.execute(insert(_OUTBOX), outbox)
-    _move_cursor(connection, known is not None, rows[-1].id)
-    return len(rows)
+    _move_cursor(connection, known is not None, rows[done - 1].id)
+    return done
 
 
 def due(connection: Connection, now_s: float, each_max: int, limit: int) -> Sequence[Row[Any]]:

@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 
 PASS_S = 30.0
 """No delivery is begun later in a pass than this: the next pass looks what is more urgent."""
-EVENTS_MAX = 1000
-"""Changes of jobs in one transaction of the outbox."""
+OUTBOX_ROWS_MAX = 500
+"""Deliveries that one transaction adds to the outbox, about: others want to write too."""
 EACH_MAX = 16
 """Deliveries of one webhook in a pass."""
 DELIVERIES_MAX = 500
@@ -65,7 +65,7 @@ class WebhookSender:
         try:
             if self._closed or not self._leads() or not self._has_work():
                 return
-            while self._expand() == EVENTS_MAX and not self._closed and self._leads():
+            while self._leads() and not self._closed and self._expand():
                 pass
             self._forget()
             found = self._due()
@@ -93,7 +93,7 @@ class WebhookSender:
     def _expand(self) -> int:
         with self._database.writing() as session:
             pending_max = self._settings.webhook_pending_max
-            return webhooks.expand(session.connection(), self._now_s(), EVENTS_MAX, pending_max)
+            return webhooks.expand(session.connection(), self._now_s(), OUTBOX_ROWS_MAX, pending_max)
 
     def _due(self) -> Sequence[Row[Any]]:
         with self._database.reading() as session:

@@ -187,17 +187,24 @@ def test_two_leaders_at_once_put_each_change_there_once(desk: Post) -> None:
 
 
 def test_many_changes_come_in_portions_and_each_once(desk: Post, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "EVENTS_MAX", 7)
+    monkeypatch.setattr(sending, "OUTBOX_ROWS_MAX", 3)
     chance = random.Random(3)
-    desk.add("http://127.0.0.1:1/")
+    for events, user in ((ENDS, None), (tuple(WebhookEvent), None), (tuple(WebhookEvent), "nobody")):
+        desk.add("http://127.0.0.1:1/", events, user)
     jobs = desk.submit(*(JobSpec("a", "u", 1) for _ in range(20)))
     expected = []
     for job in jobs:
         state = chance.choice((JobState.FAILED, JobState.RUNNING))
         desk.happen(job, state)
         expected += [job] if state is JobState.FAILED else []
-    desk.sender().run()
-    assert [job for _, _, job in desk.told()] == expected
+    portions = []
+    sender = desk.sender()
+    while done := sender._expand():
+        portions.append(done)
+    assert max(portions) <= 3
+    assert sum(portions) == len(jobs)
+    assert [job for hook, _, job in desk.told() if hook == 1] == expected
+    assert [job for hook, _, job in desk.told() if hook == 2] == jobs
 
 
 def test_a_failure_is_tried_again_later_and_later_and_then_given_up_visibly(desk: Post, there: Receiver) -> None:
