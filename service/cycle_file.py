@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from policies.model.cluster import Cluster
+from policies.model.windows import ServerWindow
 from service.db.codec import (
     CodecError,
     decode,
@@ -43,6 +44,7 @@ def cycle_document(snapshot: CycleSnapshot) -> dict[str, Any]:
         "costs": encode(world.costs),
         "servers": [encode(record) for record in world.servers],
         "jobs": [encode(_public(job)) for job in world.jobs],
+        "windows": [encode(window) for window in world.windows],
         "dump": snapshot.dump,
         "changes": encode_changes(snapshot.changes),
         "actions": encode_actions(snapshot.actions),
@@ -71,6 +73,7 @@ def _read(document: Mapping[str, Any]) -> CycleSnapshot:
         costs=decode(Costs, document["costs"]),
         servers=tuple(decode(ServerRecord, each) for each in document["servers"]),
         jobs=tuple(decode(JobRecord, each) for each in document["jobs"]),
+        windows=tuple(decode(ServerWindow, each) for each in document.get("windows", ())),
     )
     return CycleSnapshot(
         cycle=int(document["cycle"]),

@@ -1,8 +1,16 @@
 """Servers that are set aside for a time."""
 
+from collections.abc import Iterable
+
 from policies.model.ids import ServerIndex
 from policies.model.job import JobSpec
 from policies.model.value import value
+
+
+def windows_after(windows: "Iterable[ServerWindow]", at_s: float) -> "tuple[ServerWindow, ...]":
+    """Those that are not over by then, the first to begin first."""
+    left = [window for window in windows if window.ends_at_s > at_s]
+    return tuple(sorted(left, key=lambda window: (window.starts_at_s, window.id)))
 
 
 @value

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -157,6 +157,8 @@ def fact_record(row: RowMapping) -> Fact:
         owner=payload.owner,
         gpus_running_max=payload.gpus_running_max,
         note=payload.note,
+        window=None if payload.window is None else replace(payload.window, id=row["id"]),
+        reservation=payload.reservation,
     )
 
 

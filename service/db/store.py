@@ -148,6 +148,8 @@ def _payload(fact: Fact) -> FactPayload:
         fact.owner,
         fact.gpus_running_max,
         fact.note,
+        fact.window,
+        fact.reservation,
     )
 
 

@@ -54,6 +54,7 @@ from service.engine.ports import (
 from service.engine.record import JobRecord
 from service.engine.refusals import Refusals
 from service.engine.reports import apply_report, attained_walltime, fence
+from service.engine.windows import next_boundary_s, settle_windows
 from service.engine.world import Costs, World, world_of
 
 State = TypeVar("State", bound=PolicyState)
@@ -240,6 +241,7 @@ class Engine(Generic[State]):
                     if fact.kind is not FactKind.SUBMITTED:
                         apply_fact(cycle, fact)
         cycle.settle_gates()
+        settle_windows(cycle)
 
     def _admit(self, cycle: Cycle, facts: Sequence[Fact]) -> None:
         by_job = {fact.job: fact for fact in facts if fact.job is not None}
@@ -424,10 +426,9 @@ class Engine(Generic[State]):
     def _wake(self) -> float | None:
         if self._backlog:
             return self._world.now_s
-        if not self._timers:
-            return self._wake_at_s
-        timer_at_s = self._timers[0][0]
-        return timer_at_s if self._wake_at_s is None else min(self._wake_at_s, timer_at_s)
+        boundary_s = next_boundary_s(self._world.windows, self._world.now_s)
+        times = (self._wake_at_s, self._timers[0][0] if self._timers else None, boundary_s)
+        return min((at_s for at_s in times if at_s is not None), default=None)
 
 
 def _label(write: JobWrite, world: World) -> EndedJob:

@@ -8,6 +8,7 @@ from policies.model.cluster import Server
 from policies.model.ids import AttemptId, JobId, ServerIndex
 from policies.model.reasons import Reason
 from policies.model.value import value
+from policies.model.windows import ServerWindow
 from service.engine.limits import Owner, OwnerLimit
 
 
@@ -27,6 +28,8 @@ class FactKind(StrEnum):
     QUOTA_SET = "quota_set"
     QUEUE_PAUSED = "queue_paused"
     QUEUE_RESUMED = "queue_resumed"
+    RESERVATION_MADE = "reservation_made"
+    RESERVATION_CANCELLED = "reservation_cancelled"
 
 
 @value
@@ -35,7 +38,7 @@ class Fact:
 
     ``preempt`` goes with HOLD (stop the attempt too), ``priority`` with PRIORITY, ``server_spec`` with SERVER_ADDED,
     ``owner`` with all that are about quotas and pauses, ``gpus_running_max`` (None: none) with QUOTA_SET, ``note`` with
-    QUEUE_PAUSED.
+    QUEUE_PAUSED, ``window`` with RESERVATION_MADE (its id is the fact's), ``reservation`` with RESERVATION_CANCELLED.
     """
 
     id: int
@@ -49,6 +52,8 @@ class Fact:
     owner: Owner | None = None
     gpus_running_max: int | None = None
     note: str = ""
+    window: ServerWindow | None = None
+    reservation: int | None = None
 
 
 def limit_after(limit: OwnerLimit, fact: Fact) -> OwnerLimit:

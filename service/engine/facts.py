@@ -6,6 +6,7 @@ from policies.lifecycle import TERMINAL, AttemptState, Cause, JobState
 from policies.model.decision import Change, ChangeKind
 from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Reason
+from policies.model.windows import ServerWindow, windows_after
 from service.engine.commands import Stop
 from service.engine.cycle import Cycle
 from service.engine.events import Fact, FactKind, limit_after
@@ -24,6 +25,8 @@ def apply_fact(cycle: Cycle, fact: Fact) -> None:
     if fact.job is None:
         if fact.owner is not None:
             _apply_limit_fact(cycle, fact, fact.owner)
+        elif fact.window is not None or fact.reservation is not None:
+            _apply_reservation(cycle, fact)
         else:
             _apply_server_fact(cycle, fact)
         cycle.facts.append(fact.id)
@@ -182,6 +185,23 @@ def _apply_limit_fact(cycle: Cycle, fact: Fact, owner: Owner) -> None:
     gates.limit(owner, limit, cycle.world.jobs.values())
 
 
+def _apply_reservation(cycle: Cycle, fact: Fact) -> None:
+    world = cycle.world
+    gone = fact.reservation if fact.window is None else fact.window.id
+    for window in world.windows:
+        if window.id == gone:
+            window_changed(cycle, window)
+    kept = [window for window in world.windows if window.id != gone]
+    world.windows = windows_after([*kept, *(() if fact.window is None else (fact.window,))], cycle.now_s)
+
+
+def window_changed(cycle: Cycle, window: ServerWindow) -> None:
+    """Tell the policy to look at the servers of a window again."""
+    for server in window.servers:
+        if server < len(cycle.world.servers):
+            server_changed(cycle, server)
+
+
 def _apply_server_fact(cycle: Cycle, fact: Fact) -> None:
     world = cycle.world
     if fact.kind is FactKind.SERVER_ADDED and fact.server_spec is not None:
@@ -195,8 +215,13 @@ def _apply_server_fact(cycle: Cycle, fact: Fact) -> None:
     set_server(cycle, index)
 
 
+def server_changed(cycle: Cycle, server: ServerIndex) -> None:
+    """Tell the policy to look at a server again."""
+    cycle.changes.append(Change(ChangeKind.SERVER_CHANGED, server=server))
+
+
 def set_server(cycle: Cycle, index: int) -> None:
     """Note that a server's record changed."""
     server = ServerIndex(index)
     cycle.servers[server] = cycle.world.servers[server]
-    cycle.changes.append(Change(ChangeKind.SERVER_CHANGED, server=server))
+    server_changed(cycle, server)

@@ -6,6 +6,7 @@ from itertools import islice
 from math import inf
 
 from policies.model.ids import JobId
+from policies.model.windows import ServerWindow, windows_after
 from service.engine.events import Fact, FactKind, limit_after
 from service.engine.limits import Owner, OwnerLimit
 from service.engine.ports import CycleBatch, dropped_with
@@ -26,6 +27,7 @@ class MemoryStore:
         self._submitted: dict[JobId, JobRecord] = {}
         self._committed: dict[JobId, JobRecord] = {}
         self._servers = [ServerRecord() for _ in range(servers)]
+        self._windows: dict[int, ServerWindow] = {}
         self._limits: dict[Owner, OwnerLimit] = {}
         self._cycle = 0
         self._at_s = -inf
@@ -43,6 +45,11 @@ class MemoryStore:
         """Accept a request; its id is given here."""
         if fact.owner is not None:
             self._limits[fact.owner] = limit_after(self._limits.get(fact.owner, OwnerLimit()), fact)
+        if fact.window is not None:
+            window = self._windows[self._next_fact] = replace(fact.window, id=self._next_fact)
+            fact = replace(fact, window=window)
+        elif fact.reservation is not None:
+            self._windows.pop(fact.reservation, None)
         return self._remember(replace(fact, id=self._next_fact))
 
     def _remember(self, fact: Fact) -> Fact:
@@ -59,7 +66,15 @@ class MemoryStore:
         jobs = [job.copy() for job in self._committed.values() if not job.finished and not self._unseen(job.id)]
         servers = [ServerRecord(record.drained, record.down) for record in self._servers]
         limits = {owner: limit for owner, limit in self._limits.items() if limit.limits}
-        return StoredWorld(jobs, servers, self._cycle, self._dump, limits, self._at_s)
+        return StoredWorld(
+            jobs,
+            servers,
+            self._cycle,
+            self._dump,
+            limits,
+            self._at_s,
+            windows_after(self._windows.values(), self._at_s),
+        )
 
     def _unseen(self, job_id: JobId) -> bool:
         return any(fact.kind is FactKind.SUBMITTED and fact.job == job_id for fact in self._facts.values())

@@ -206,6 +206,7 @@ def _fast_forward(
             [ServerRecord(record.drained, record.down) for record in snapshot.servers],
             policy_dump=policy_dump,
             limits=dict(snapshot.limits),
+            windows=snapshot.windows,
         )
     )
     engine: Engine[Any] = Engine(

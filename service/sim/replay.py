@@ -59,7 +59,9 @@ def replay(snapshot: CycleSnapshot, policy: Policy[Any]) -> Replay:
     stored = snapshot.world
     world = world_of(
         StoredWorld(
-            [job.copy() for job in stored.jobs], [ServerRecord(each.drained, each.down) for each in stored.servers]
+            [job.copy() for job in stored.jobs],
+            [ServerRecord(each.drained, each.down) for each in stored.servers],
+            windows=stored.windows,
         ),
         stored.cluster,
         stored.costs,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from policies.model.cluster import Cluster
+from policies.model.windows import ServerWindow
 from service.engine.limits import Owner, OwnerLimit
 from service.engine.record import JobRecord, ServerRecord
 from service.engine.world import Costs, World
@@ -23,6 +24,7 @@ class WorldSnapshot:
     servers: tuple[ServerRecord, ...]
     jobs: tuple[JobRecord, ...]
     limits: Mapping[Owner, OwnerLimit] = field(default_factory=dict)
+    windows: tuple[ServerWindow, ...] = ()
 
 
 def take(world: World, now_s: float | None = None, *, with_jobs: bool = True) -> WorldSnapshot:
@@ -35,4 +37,5 @@ def take(world: World, now_s: float | None = None, *, with_jobs: bool = True) ->
         servers=tuple(ServerRecord(record.drained, record.down) for record in world.servers),
         jobs=tuple(job.copy() for job in world.jobs.values()) if with_jobs else (),
         limits=dict(world.gates.limits),
+        windows=world.windows,
     )

@@ -22,6 +22,7 @@ from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRe
 from policies.model.ids import AttemptId, JobId, ServerIndex, attempt_id
 from policies.model.job import IterationTimes, JobSpec, PreemptionSignal
 from policies.model.reasons import Reason
+from policies.model.windows import ServerWindow
 from policies.registry import make_policy
 from service.engine.commands import Command, Launch, Stop
 from service.engine.cycle import EngineSettings
@@ -242,6 +243,15 @@ class Story:
 
     def unpause(self, *, user: str | None = None, project: str | None = None) -> Self:
         return self._fact(FactKind.QUEUE_RESUMED, owner=_owner(user, project))
+
+    def reserve(self, *servers: int, from_s: float, until_s: float, preempt: bool = True, **owner: str) -> Self:
+        """Set servers aside for a time, for a user or project, or for nobody."""
+        where = tuple(ServerIndex(server) for server in servers)
+        window = ServerWindow(0, where, from_s, until_s, preempt=preempt, **owner)
+        return self._fact(FactKind.RESERVATION_MADE, window=window)
+
+    def unreserve(self, number: int) -> Self:
+        return self._fact(FactKind.RESERVATION_CANCELLED, reservation=number)
 
     def add_server(self, gpus: int, gpu_type: str = "V100") -> Self:
         return self._fact(
