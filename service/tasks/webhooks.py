@@ -30,7 +30,6 @@ OUTBOX_ROWS_MAX = 500
 """Deliveries that one transaction adds to the outbox, about: others want to write too."""
 EACH_MAX = 16
 """Deliveries of one webhook in a pass."""
-DELIVERIES_MAX = 500
 HOOKS_AT_ONCE = 16
 USER_AGENT = "Sooner-Webhook/1"
 
@@ -58,6 +57,7 @@ class WebhookSender:
         self._tls: ssl.SSLContext | None = None
         self._lock = threading.Lock()
         self._closed = False
+        self._reached = 0
         self._under_way: tuple[asyncio.AbstractEventLoop, asyncio.Task[None]] | None = None
 
     def run(self) -> None:
@@ -97,7 +97,7 @@ class WebhookSender:
 
     def _due(self) -> Sequence[Row[Any]]:
         with self._database.reading() as session:
-            return webhooks.due(session.connection(), self._now_s(), EACH_MAX, DELIVERIES_MAX)
+            return webhooks.due(session.connection(), self._now_s(), EACH_MAX)
 
     def _settle(self, outcomes: Sequence[Attempted]) -> None:
         with self._database.writing() as session:
@@ -123,7 +123,9 @@ class WebhookSender:
                 by_hook.setdefault(row.webhook_id, []).append(row)
             at_once = asyncio.Semaphore(HOOKS_AT_ONCE)
             until_s = asyncio.get_running_loop().time() + PASS_S
-            await asyncio.gather(*(self._to_hook(rows, at_once, until_s) for rows in by_hook.values()))
+            # Whoever was not reached in the last pass comes first in this one.
+            order = sorted(by_hook, key=lambda hook: (hook <= self._reached, hook))
+            await asyncio.gather(*(self._to_hook(by_hook[hook], at_once, until_s) for hook in order))
         finally:
             with self._lock:
                 self._under_way = None
@@ -134,6 +136,7 @@ class WebhookSender:
             for row in rows:
                 if asyncio.get_running_loop().time() > until_s or not self._leads():
                     break
+                self._reached = row.webhook_id
                 outcomes.append(await self._attempt(row))
                 if not outcomes[-1].delivered:
                     break

@@ -21,7 +21,7 @@ from service.db.session import Database
 from service.db.store import SqlStore
 from service.db.tables import JobEventRow, table
 from service.db.webhook_tables import DeliveryRow, WebhookRow
-from service.db.webhooks import OVERFLOW, NewWebhook
+from service.db.webhooks import OVERFLOW, Attempted, NewWebhook
 from service.engine.events import JobEvent
 from service.settings import Settings
 from service.tasks import webhooks as sending
@@ -242,6 +242,28 @@ def test_a_receiver_that_is_gone_costs_the_others_nothing_and_itself_one_attempt
     attempts = {hook: [row.attempts for row in desk.outbox() if row.webhook_id == hook] for hook in (gone, fine)}
     assert attempts == {gone: [1, 0, 0, 0, 0], fine: [1] * 5}
     assert [row.error for row in desk.outbox() if row.error] == ["cannot connect"]
+
+
+def test_a_pass_that_ends_early_is_taken_up_with_those_it_did_not_reach(
+    desk: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "HOOKS_AT_ONCE", 1)
+    hooks = [desk.add("http://127.0.0.1:1/") for _ in range(3)]
+    [job] = desk.submit(JobSpec("a", "u", 1))
+    desk.happen(job, JobState.FAILED)
+    sender = desk.sender()
+    reached: list[int] = []
+
+    async def attempt(row: Any) -> Attempted:
+        reached.append(row.webhook_id)
+        desk.leads = False
+        return Attempted(row.id, row.attempts + 1, False, None, "no", desk.now_s)
+
+    monkeypatch.setattr(sender, "_attempt", attempt)
+    for _ in range(4):
+        desk.leads = True
+        sender.run()
+    assert reached == [*hooks, hooks[0]]
 
 
 def test_after_a_crash_between_sending_and_writing_it_is_told_again(
