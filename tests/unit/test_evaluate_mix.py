@@ -161,7 +161,7 @@ def _agreed(candidates: dict[str, Array], shift: float) -> dict[str, Array]:
     return {**candidates, mix.CONSENSUS: candidates["perfect"] + shift}
 
 
-@pytest.mark.parametrize(("shift", "wins"), [(0.1, True), (0.49, True), (0.51, False)])
+@pytest.mark.parametrize(("shift", "wins"), [(0.1, True), (0.49, True), (0.5, False), (0.51, False)])
 def test_the_consensus_serves_the_point_without_a_margin_and_beside_it_no_single_model(
     shift: float, wins: bool
 ) -> None:
