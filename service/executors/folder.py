@@ -24,6 +24,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,9 @@ _EXIT_CODE_MAX = 255
 _SECONDS_MAX = 1e12
 """Beyond any time of day and any duration (32,000 years)."""
 
+
+START_SLACK_S = 5.0
+"""So long after its service's lease an attempt may still be started: an interpreter takes a while on a busy machine."""
 
 STOPPED_FIRST = "stopped before it started"
 
@@ -177,6 +181,29 @@ def write_stop(folder: Path, warning_signal: str | None, grace_s: float) -> None
         return
     write_json(folder / STOP, {"warning_signal": warning_signal, "grace_s": grace_s})
     ring(folder)
+
+
+def boot_time_s() -> float:
+    """Seconds since the machine was started, also those in which it slept: one clock for all its processes."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def write_lease(file: Path, until_s: float) -> None:
+    """Say until when (:func:`boot_time_s`) attempts may start; that it was written keeps those alive that run. Raises OSError."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+    try:
+        os.utime(descriptor)  # needs no room on the disk
+        os.pwrite(descriptor, b"%-31.3f\n" % until_s, 0)
+    finally:
+        os.close(descriptor)
+
+
+def lease_is_over(file: Path) -> bool:
+    """Whether the time to start attempts ran out some seconds ago. A file that does not say forbids nothing."""
+    try:
+        return boot_time_s() > float(file.read_bytes()) + START_SLACK_S
+    except (OSError, ValueError):
+        return False
 
 
 def ring(folder: Path) -> None:

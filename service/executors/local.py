@@ -143,7 +143,7 @@ class LocalExecutor:
     def renew_leases(self) -> None:
         """Tell all supervisors that the service lives. Call it at least every ``lease_s`` / 3."""
         with contextlib.suppress(OSError):  # a full disk ends no lease: the file is there since the first start
-            self._site.lease_file.touch(mode=PRIVATE_FILE)
+            names.write_lease(self._site.lease_file, names.boot_time_s() + self._site.lease_s)
 
     def use_cluster(self, cluster: Cluster) -> None:
         """Launches mean the servers of this cluster from now on: whoever takes the lead may have found more of them."""

@@ -96,6 +96,9 @@ class Supervisor:
 
     def launch(self) -> None:
         """Start all ranks, or raise :class:`CannotLaunch` with none of them left running."""
+        if names.lease_is_over(self.lease_file):
+            # The service that wanted this stood still meanwhile, for so long that the job may run elsewhere by now.
+            raise CannotLaunch("launch_failed", "the service's lease had run out before anything was started")
         working_dir = self._working_dir()
         self._open_checkpoints()
         gate = os.pipe()

@@ -40,6 +40,10 @@ class Listening(BaseModel):
         None,
         description="Folder of all checkpoints, data_dir/checkpoints by default. Services on several machines must share it.",
     )
+    models_dir: Folder | None = Field(
+        None,
+        description="Folder of trained models, data_dir/models by default. Services on several machines must share it.",
+    )
     database_url: str = Field(
         "",
         max_length=2048,

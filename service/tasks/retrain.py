@@ -95,7 +95,7 @@ class Trainer:
         self._predictor = predictor
         self._now_s = now_s
         self._cluster = cluster
-        self._models = settings.data_dir / "models"
+        self._models = settings.models_dir or settings.data_dir / "models"
         self._busy = threading.Lock()
         self._runner = BoundedRunner()
         self._thread: threading.Thread | None = None

@@ -312,6 +312,25 @@ class TestLease:
         wait_for(lambda: house.poll() is not None and time.monotonic() > end, "two and a half leases")
         assert not (house.folder() / names.EXIT).exists()
 
+    def test_nothing_starts_after_its_end(self, house: House) -> None:
+        """The service stood still between its decision and this; whoever leads now may have started the job elsewhere."""
+        house.new_executor(renews_alone=False)
+        over_s = names.boot_time_s() - names.START_SLACK_S
+        names.write_lease(house.data_dir / "lease", over_s - 1.0)
+        house.executor.send([launch(python(COUNT))])
+        end = house.wait_end()
+        assert (end.kind, "lease" in end.detail) == (ReportKind.LAUNCH_FAILED, True)
+        assert runs(house) == 0
+        names.write_lease(house.data_dir / "lease", over_s + 3600.0)
+        house.executor.send([launch(python(COUNT), number=2)])
+        assert house.wait_end("1.2").kind is ReportKind.EXITED
+
+    @pytest.mark.parametrize("content", [b"", b"soon", b"nan"])
+    def test_a_lease_that_does_not_say_when_it_ends_forbids_nothing(self, tmp_path: Path, content: bytes) -> None:
+        (tmp_path / "lease").write_bytes(content)
+        assert not names.lease_is_over(tmp_path / "lease")
+        assert not names.lease_is_over(tmp_path / "none")
+
 
 @pytest.mark.skipif(shutil.which("mount") is None or os.geteuid() != 0, reason="needs to mount a small disk")
 class TestFullDisk:
