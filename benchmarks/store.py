@@ -7,11 +7,12 @@ measured statement is the service's own. Commits are durable (on PostgreSQL as i
 """
 
 import argparse
+import sqlite3
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from service.db.grouping import GroupCommit
 from service.db.migrate import upgrade
 from service.db.reads import JobFilter
 from service.db.rows import new_job_values
-from service.db.session import Database, open_database
+from service.db.session import Database, open_database, sqlite_path
 from service.db.store import SqlStore
 from service.db.tables import JobRow, table
 from service.engine.ports import CycleBatch, JobWrite
@@ -171,6 +172,17 @@ def _fill(database: Database, count: int, state: JobState) -> None:
         connection.execute(
             text(f"{numbers} INSERT INTO jobs ({names}) SELECT {chosen} FROM n, jobs WHERE jobs.id = {first}")
         )
+    _settle(database)
+
+
+def _settle(database: Database) -> None:
+    """Statistics, and the journal of the rows that no service writes at once: else the next commit would have to move it."""
+    path = sqlite_path(database.engine.url)
+    if path is not None:
+        with closing(sqlite3.connect(path, isolation_level=None)) as raw:
+            raw.execute("ANALYZE jobs")
+            raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return
     with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("ANALYZE jobs"))
 
