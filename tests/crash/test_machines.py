@@ -217,9 +217,14 @@ class WholeService(RuleBasedStateMachine):
         self.told[job] = {"priority": priority, "held": hold, "cancelled": False, "exit_code": exit_code, "pending": []}
 
     @precondition(lambda self: self.told)
-    @rule(data=st.data(), action=st.sampled_from(["cancel", "hold", "release", "priority"]), priority=PRIORITIES)
-    def ask(self, data: st.DataObject, action: str, priority: int) -> None:
-        """What was accepted will be done; what was refused has ended."""
+    @rule(
+        data=st.data(),
+        action=st.sampled_from(["hold", "release", "cancel", "priority"]),
+        priority=PRIORITIES,
+        seconds=st.sampled_from([None, 0.0, 1.0]),
+    )
+    def ask(self, data: st.DataObject, action: str, priority: int, seconds: float | None) -> None:
+        """What was accepted will be done, at once or with what comes until the next pass; what was refused has ended."""
         job = data.draw(st.sampled_from(sorted(self.told)))
         body = {"priority": priority} if action == "priority" else {}
         answer = self.client.post(f"/v1/jobs/{job}/{action}", json=body)
@@ -229,6 +234,8 @@ class WholeService(RuleBasedStateMachine):
         assert answer.status_code == 202, answer.text
         changes = {"cancel": ("cancelled", True), "hold": ("held", True), "release": ("held", False)}
         self.told[job]["pending"].append(changes.get(action, ("priority", priority)))
+        if seconds is not None:
+            self.cycle(seconds)
 
     @rule(server=st.sampled_from(["a", "b"]), drain=st.booleans())
     def change_server(self, server: str, drain: bool) -> None:
@@ -298,5 +305,5 @@ class WholeService(RuleBasedStateMachine):
 
 
 def test_whatever_clients_do_they_get_what_they_were_promised() -> None:
-    bounds = settings(max_examples=15, stateful_step_count=25, deadline=None)
+    bounds = settings(max_examples=10, stateful_step_count=30, deadline=None)
     run_state_machine_as_test(WholeService, settings=bounds)
