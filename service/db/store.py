@@ -17,6 +17,7 @@ from service.db.codec import FactPayload
 from service.db.commit import apply_batch, check_fence
 from service.db.dialects import SERVERS_TURN, take_turns
 from service.db.limits import keep_request, limits_of_engine
+from service.db.reservations import keep_reservation, open_windows
 from service.db.rows import (
     attempt_record,
     by_job,
@@ -129,7 +130,9 @@ class SqlStore:
         if fact.owner is not None:
             keep_request(connection, fact.owner, fact)
         values = fact_values(fact.kind, fact.at_s, fact.job, _payload(fact))
-        return int(connection.execute(insert(table(FactRow)).returning(table(FactRow).c.id), values).scalar_one())
+        number = int(connection.execute(insert(table(FactRow)).returning(table(FactRow).c.id), values).scalar_one())
+        keep_reservation(connection, fact, number)
+        return number
 
     def _read(self, query: Callable[[Connection], T]) -> T:
         try:
@@ -222,6 +225,7 @@ def _load(connection: Connection) -> StoredWorld:
         cycle=newest.number if newest is not None else 0,
         policy_dump=connection.execute(dump).scalar(),
         limits=limits_of_engine(connection),
+        windows=open_windows(connection, newest.at_s if newest is not None else -inf),
         at_s=newest.at_s if newest is not None else -inf,
     )
 

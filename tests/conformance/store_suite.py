@@ -16,6 +16,7 @@ from policies.model.job import IterationTimes, JobSpec, Launch, PreemptionSignal
 from policies.model.parallelism import ParallelismConfig, Schedule
 from policies.model.placement import Placement, ServerShare, place
 from policies.model.reasons import Reason
+from policies.model.windows import ServerWindow
 from service.engine.events import Fact, FactKind, JobEvent
 from service.engine.limits import QUEUE, Owner, OwnerLimit, Scope
 from service.engine.ports import CycleBatch, JobWrite, Store
@@ -284,6 +285,20 @@ class StoreContract:
         harness.add_fact(Fact(0, FactKind.QUEUE_RESUMED, 1.0, owner=QUEUE))
         harness.add_fact(Fact(0, FactKind.QUEUE_RESUMED, 1.0, owner=nlp))
         assert harness.store.load().limits == {nlp: OwnerLimit(0)}
+
+    def test_reservations_are_remembered_until_they_are_over_or_cancelled(
+        self, harness: StoreHarness, driver: Driver
+    ) -> None:
+        window = ServerWindow(0, (ServerIndex(1), ServerIndex(0)), 100.0, 200.0, user="ann", preempt=False)
+        first = harness.add_fact(Fact(0, FactKind.RESERVATION_MADE, 1.0, window=window, note="why"))
+        later = replace(window, starts_at_s=50.0, ends_at_s=60.0)
+        second = harness.add_fact(Fact(0, FactKind.RESERVATION_MADE, 1.0, window=later))
+        assert harness.store.pending_facts(10)[0].window == replace(window, id=first)
+        assert harness.store.load().windows == (replace(later, id=second), replace(window, id=first))
+        driver.commit(at_s=60.0, dump={})
+        assert harness.store.load().windows == (replace(window, id=first),)
+        harness.add_fact(Fact(0, FactKind.RESERVATION_CANCELLED, 70.0, reservation=first))
+        assert harness.store.load().windows == ()
 
     def test_the_loops_position_and_the_newest_dump_are_remembered(self, harness: StoreHarness, driver: Driver) -> None:
         change = Change(ChangeKind.SERVER_CHANGED, server=ServerIndex(0))

@@ -1,0 +1,71 @@
+"""Reservations of servers in the database: what the engine loads, and what the HTTP side makes, lists and cancels."""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, insert, select, update
+
+from policies.model.windows import ServerWindow, windows_after
+from service.db.codec import decode, encode
+from service.db.dialects import take_turns
+from service.db.reservation_tables import ReservationRow
+from service.db.tables import table
+from service.engine.events import Fact
+
+RESERVATIONS_TURN = "reservations"
+"""Those who make reservations look for overlaps one after another."""
+
+_ROWS = table(ReservationRow)
+
+
+class StoredReservation(NamedTuple):
+    """One reservation with what people are told of it."""
+
+    window: ServerWindow
+    reason: str
+    created_at_s: float
+
+
+def open_windows(connection: Connection, after_s: float) -> tuple[ServerWindow, ...]:
+    """What the engine needs to know: those that are neither cancelled nor over by then."""
+    return windows_after([each.window for each in open_reservations(connection, after_s)], after_s)
+
+
+def open_reservations(connection: Connection, after_s: float) -> list[StoredReservation]:
+    """Those that are neither cancelled nor over by then, the first to begin first."""
+    statement = select(_ROWS).where(_ROWS.c.cancelled_at_s.is_(None), _ROWS.c.ends_at_s > after_s)
+    return [_stored(row) for row in connection.execute(statement.order_by(_ROWS.c.starts_at_s, _ROWS.c.id))]
+
+
+def open_reservation(connection: Connection, number: int) -> StoredReservation | None:
+    """One that is not cancelled, over or not; None if there is no such one."""
+    row = connection.execute(
+        select(_ROWS).where(_ROWS.c.id == number, _ROWS.c.cancelled_at_s.is_(None)).with_for_update()
+    ).one_or_none()
+    return None if row is None else _stored(row)
+
+
+def wait_for_turn(connection: Connection) -> None:
+    """Nobody else makes a reservation before the transaction ends."""
+    take_turns(connection, RESERVATIONS_TURN)
+
+
+def keep_reservation(connection: Connection, fact: Fact, number: int) -> None:
+    """What an accepted request about reservations leaves: ``number`` is the fact's."""
+    if fact.window is not None:
+        window = replace(fact.window, id=number)
+        row: dict[str, Any] = {
+            "id": number,
+            "window": encode(window),
+            "starts_at_s": window.starts_at_s,
+            "ends_at_s": window.ends_at_s,
+            "reason": fact.note,
+            "created_at_s": fact.at_s,
+        }
+        connection.execute(insert(_ROWS).values(**row))
+    elif fact.reservation is not None:
+        connection.execute(update(_ROWS).where(_ROWS.c.id == fact.reservation).values(cancelled_at_s=fact.at_s))
+
+
+def _stored(row: Any) -> StoredReservation:
+    return StoredReservation(decode(ServerWindow, row.window), row.reason, row.created_at_s)
