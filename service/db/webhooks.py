@@ -140,7 +140,7 @@ def expand(connection: Connection, now_s: float, rows_max: int, pending_max: int
     # Whoever is disabled is told nothing, neither now nor, of this time, later: the cursor moves all the same.
     disabled = set(connection.execute(select(_USERS.c.name).where(_USERS.c.disabled_at_s.is_not(None))).scalars())
     hooks = [hook for hook in hooks if hook.owner not in disabled]
-    room = {hook.id: pending_max - waiting for hook, waiting in _waiting(connection, hooks)}
+    room: dict[int, int] = {}
     outbox: list[Values] = []
     done = 0
     while done < len(rows) and len(outbox) < rows_max:
@@ -150,6 +150,8 @@ def expand(connection: Connection, now_s: float, rows_max: int, pending_max: int
         for hook in hooks if event is not None else ():
             if event is not None and _is_told(hook, row, event):
                 new = _delivery(hook.id, row.id, event, _body(row, event), now_s)
+                if hook.id not in room:
+                    room[hook.id] = pending_max - _waiting(connection, hook.id, pending_max)
                 room[hook.id] -= 1
                 outbox.append(new if room[hook.id] >= 0 else new | _overflow(now_s))
     if outbox:
@@ -217,13 +219,10 @@ def _changes(connection: Connection, cursor: int, limit: int) -> Sequence[Row[An
     return connection.execute(statement).all()
 
 
-def _waiting(connection: Connection, hooks: Sequence[Row[Any]]) -> list[tuple[Row[Any], int]]:
-    """Each webhook with the number of its pending deliveries."""
-    counted = (
-        select(_OUTBOX.c.webhook_id, func.count()).where(_OUTBOX.c.state == "pending").group_by(_OUTBOX.c.webhook_id)
-    )
-    waiting = {row[0]: int(row[1]) for row in connection.execute(counted)}
-    return [(hook, waiting.get(hook.id, 0)) for hook in hooks]
+def _waiting(connection: Connection, webhook_id: int, at_most: int) -> int:
+    """Its pending deliveries, counted no further than that."""
+    some = select(_OUTBOX.c.id).where(_OUTBOX.c.webhook_id == webhook_id, _OUTBOX.c.state == "pending").limit(at_most)
+    return int(connection.execute(select(func.count()).select_from(some.subquery())).scalar_one())
 
 
 def _is_told(hook: Row[Any], row: Row[Any], event: WebhookEvent) -> bool:
