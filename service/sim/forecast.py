@@ -279,9 +279,7 @@ def _why_not(job: JobRecord, missing: int, samples: int) -> str:
     if job.gate is Reason.QUEUE_PAUSED:
         return "Its queue is paused; it starts some time after it is resumed."
     if job.gate is Reason.QUOTA:
-        return (
-            f"It does not start in {missing} of {samples} sampled futures: its user or project may not hold more GPUs."
-        )
+        return f"It does not start in {missing} of {samples} sampled futures: its user, project or array may not hold more."
     if job.spec.needs:
         return f"It does not start in {missing} of {samples} sampled futures: it waits for jobs in 'after'."
     return (

@@ -17,7 +17,7 @@ from policies.lifecycle import AttemptState, JobState
 from policies.model.cluster import Cluster, Server
 from policies.model.estimate import Estimate, Unit
 from policies.model.ids import JobId, ServerIndex, attempt_id
-from policies.model.job import JobSpec, PreemptionSignal
+from policies.model.job import ArrayPlace, JobSpec, PreemptionSignal
 from policies.model.placement import ServerShare, place
 from policies.registry import make_policy
 from policies.throughput import iteration_time_s, iteration_times
@@ -35,7 +35,7 @@ NOW_S = 1000.0
 ONE = Cluster("one", (Server("a", 1),))
 
 
-_OF_SPEC = ("walltime_s", "after", "preemption")
+_OF_SPEC = ("walltime_s", "after", "after_any", "preemption", "array")
 
 
 def job(number: int, points: tuple[float, ...] | None, *, gpus: int = 1, **values: Any) -> JobRecord:
@@ -81,6 +81,23 @@ def test_a_queue_behind_a_running_job_by_hand() -> None:
     assert (found.jobs[JobId(3)].start, found.jobs[JobId(3)].finish) == (sure(NOW_S + 110.0), sure(NOW_S + 120.0))
     assert {each.source for each in found.jobs.values()} == {"told"}
     assert {each.reason for each in found.jobs.values()} == {None}
+
+
+def test_elements_of_a_limited_array_and_those_who_wait_for_their_end_by_hand() -> None:
+    """Three GPUs, one element at a time: 60 s of the first are left, then 50 s, then 10 s; the last one waits for any end."""
+    places = [ArrayPlace(index, 3, JobId(1), max_running=1) for index in range(3)]
+    found = fifo(
+        snapshot(
+            running(job(1, (100.0,), array=places[0]), 40.0),
+            job(2, (50.0,), array=places[1]),
+            job(3, (10.0,), array=places[2]),
+            job(4, (5.0,), after_any=(JobId(2), JobId(99))),
+            cluster=Cluster("three", (Server("a", 3),)),
+        )
+    )
+    starts = {number: each.start.p50_s - NOW_S for number, each in found.jobs.items() if each.start is not None}
+    # Shorter elements go first.
+    assert starts == {2: 70.0, 3: 60.0, 4: 120.0}
 
 
 def test_what_is_done_rules_points_out_and_the_spread_of_one_is_the_delay_of_the_next() -> None:
