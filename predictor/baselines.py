@@ -59,7 +59,22 @@ def baseline_points(history: HistoryStore, keys: Keys, declared: float | None) -
     """Every baseline's log point; NaN for all while nothing has ended. ``declared`` is None in the seconds head."""
     if not len(history.cluster):
         return (math.nan,) * len(NAMES)
-    levels = (history.group(level, keys[level]) for level in LADDER[:-1])
-    recurrence = next((group for group in levels if group is not None), None)
-    known = Known(recurrence, history.group(Level.USER, keys[Level.USER]), history.cluster.median, declared)
-    return tuple(point(known) for point in BASELINES.values())
+    user = history.group(Level.USER, keys[Level.USER])
+    known = Known(_narrowest(history, keys), user, history.cluster.median, declared)
+    return tuple([point(known) for point in BASELINES.values()])
+
+
+def base_point(history: HistoryStore, keys: Keys) -> float:
+    """The log point of :data:`BASE` alone; NaN while nothing has ended."""
+    if not len(history.cluster):
+        return math.nan
+    group = _narrowest(history, keys)
+    return history.cluster.median if group is None else group.median
+
+
+def _narrowest(history: HistoryStore, keys: Keys) -> Group | None:
+    for level in LADDER[:-1]:
+        group = history.group(level, keys[level])
+        if group is not None:
+            return group
+    return None

@@ -6,13 +6,13 @@ events as they happen, the other by replaying rows, so a feature means the same 
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final
 
 from policies.model.estimate import Unit
+from policies.model.value import value
 from predictor import features
-from predictor.baselines import BASE, baseline_points
+from predictor.baselines import BASE, base_point, baseline_points
 from predictor.declared import Declarations
 from predictor.history import HistoryStore, OpenJobs
 from predictor.recurrence import bucket_of, keys_of
@@ -23,7 +23,7 @@ UNITS: Final = (Unit.ITERATIONS, Unit.SERVICE_S)
 _FINE: Final = frozenset({"", "succeeded"})
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Example:
     """One job as a model sees it. ``baselines`` are log points in the order of ``baselines.NAMES`` (NaN: nothing known).
 
@@ -88,7 +88,7 @@ class Knowledge:
         points = baseline_points(history, keys, declared)
         evidence = self.declarations.evidence(submission)
         service_s = self.history[Unit.SERVICE_S]
-        base_s = (points if unit is Unit.SERVICE_S else baseline_points(service_s, keys, None))[BASE]
+        base_s = points[BASE] if unit is Unit.SERVICE_S else base_point(service_s, keys)
         vector = features.build(submission, history, service_s, self.open_jobs, evidence, points[BASE], base_s)
         return Example(submission, vector.values, vector.runs, points)
 

@@ -90,11 +90,14 @@ def _log(value: float | None) -> float:
     return MISSING if value is None or value <= 0.0 else math.log(value)
 
 
+_NOBODY: Final = (0.0,) + (MISSING,) * (len(_GROUP_FEATURES) - 1)
+
+
 def _group_values(group: Group | None, base: float, now_s: float) -> tuple[float, ...]:
     if group is None:
-        return (0.0,) + (MISSING,) * (len(_GROUP_FEATURES) - 1)
+        return _NOBODY
     return (
-        math.log1p(group.count),
+        group.log_count,
         group.median,
         group.last - base,
         group.previous - base,

@@ -44,8 +44,13 @@ class Group:
         "failed_ratio",
         "high",
         "labels",
+        "last",
+        "last2",
+        "log_count",
         "low",
+        "mean",
         "median",
+        "previous",
         "spread",
     )
 
@@ -61,12 +66,28 @@ class Group:
         self.failed_ratio = 0.0
         """Share of the remembered jobs that did not succeed."""
         self.ended_at_s = 0.0
+        self.log_count = 0.0
+        """ln(1 + count)."""
+        self.last = 0.0
+        """The newest label."""
+        self.previous = 0.0
+        """The label before the newest (the newest itself where there is one)."""
+        self.last2 = 0.0
+        """Log of the mean of the last two totals: the classic two-run predictor (Tsafrir, Etsion, Feitelson, TPDS 2007)."""
+        self.mean = 0.0
+        """Log of the mean of all totals of the group, not only the remembered ones."""
         self._total = 0.0
 
     def add(self, label: float, ended_at_s: float, failed: bool) -> None:
         """One more job of the group has ended. O(labels kept)."""
+        total = math.exp(label)
+        self.previous = self.last if self.count else label
+        self.last = label
+        self.last2 = math.log((total + math.exp(self.previous)) / 2.0)
         self.count += 1
-        self._total += math.exp(label)
+        self.log_count = math.log1p(self.count)
+        self._total += total
+        self.mean = math.log(self._total / self.count)
         self.labels.append(label)
         self.failed.append(failed)
         self.ewma = label if self.count == 1 else (1.0 - EWMA_WEIGHT) * self.ewma + EWMA_WEIGHT * label
@@ -78,26 +99,6 @@ class Group:
         mean = sum(ordered) / len(ordered)
         self.spread = math.sqrt(sum((x - mean) ** 2 for x in ordered) / len(ordered))
         self.failed_ratio = sum(self.failed) / len(self.failed)
-
-    @property
-    def last(self) -> float:
-        """The newest label."""
-        return self.labels[-1]
-
-    @property
-    def previous(self) -> float:
-        """The label before the newest (the newest itself where there is one)."""
-        return self.labels[-2] if len(self.labels) > 1 else self.labels[-1]
-
-    @property
-    def last2(self) -> float:
-        """Log of the mean of the last two totals: the classic two-run predictor (Tsafrir, Etsion, Feitelson, TPDS 2007)."""
-        return math.log((math.exp(self.last) + math.exp(self.previous)) / 2.0)
-
-    @property
-    def mean(self) -> float:
-        """Log of the mean of all totals of the group, not only the remembered ones."""
-        return math.log(self._total / self.count)
 
 
 class ClusterLabels:

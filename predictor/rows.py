@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from gzip import open as gzip_open
 from heapq import nlargest
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import IO, Any, Final, cast
 from policies.model.estimate import EndedJob, PredictionRequest, Unit
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
+from policies.model.value import value
 
 ROWS_SCHEMA: Final = "sooner.ended-jobs/1"
 UNITS_MIN: Final = 1.0
@@ -29,7 +30,7 @@ class RowError(ValueError):
     """A row of ended jobs that breaks the format; names the line and the field."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Submission:
     """A job at its submission. ``name`` is the last part of the recurrence key; None and "" mean not said."""
 
@@ -53,7 +54,7 @@ class Submission:
         return (self.user, self.project, self.name)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class EndedRow:
     """A submission with its label. ``iterations`` None = the job reported no progress; ``service_s`` = productive seconds.
 
@@ -168,15 +169,15 @@ def row_from_dict(values: Mapping[str, Any]) -> EndedRow:
     if missing:
         raise RowError(f"{min(missing)}: missing")
     parsed: dict[str, Any] = {"user": "", "project": "", "name": "", "iterations": None}
-    for name, value in values.items():
+    for name, given in values.items():
         if name in _TEXT:
-            if not isinstance(value, str):
-                raise RowError(f"{name}: {value!r} is not text")
-            parsed[name] = value
+            if not isinstance(given, str):
+                raise RowError(f"{name}: {given!r} is not text")
+            parsed[name] = given
         elif name in _WHOLE:
-            parsed[name] = int(_real(name, value))
+            parsed[name] = int(_real(name, given))
         elif name in _REAL:
-            parsed[name] = _real(name, value)
+            parsed[name] = _real(name, given)
         else:
             raise RowError(f"{name}: unknown field")
     if parsed["gpus"] < 1:
