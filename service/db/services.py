@@ -8,7 +8,7 @@ contradict, and a condemned service is alive again only after it has looked itse
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Row, insert, select, update
+from sqlalchemy import Row, delete, insert, select, update
 
 from policies.lifecycle import ATTEMPT_OPEN
 from policies.model.ids import JobId
@@ -107,6 +107,15 @@ def absolve(database: Database, service_id: str) -> None:
     with database.writing() as session:
         statement = update(services).where(services.c.id == service_id)
         session.connection().execute(statement.values(condemned_at_s=None, seen_at_s=database.now_s(session)))
+
+
+def forget_silent(database: Database, silent_s: float) -> int:
+    """Delete services that were not seen for so long and have no open attempt; returns how many."""
+    rows, attempts = table(ServiceRow), table(AttemptRow)
+    with database.writing() as session:
+        busy = select(attempts.c.host).where(attempts.c.state.in_(_OPEN))
+        gone = (rows.c.seen_at_s < database.now_s(session) - silent_s) & rows.c.id.not_in(busy)
+        return session.connection().execute(delete(rows).where(gone)).rowcount
 
 
 def services(database: Database) -> list[ServiceNow]:

@@ -18,6 +18,7 @@ from service.db.forecast_tables import ForecastRow
 from service.db.forget import awaited_jobs, forget_jobs, forgettable_jobs, surplus_labels
 from service.db.progress import thin_progress
 from service.db.rows import chunks
+from service.db.services import forget_silent
 from service.db.session import Database
 from service.db.tables import CycleRow, FactRow, HistoryRow, IdempotencyKeyRow, JobRow, ProgressRow, table
 from service.engine.crash_points import CrashPoint, reached
@@ -47,6 +48,7 @@ class Pruned:
     jobs_with_files: int
     jobs: int
     labels: int
+    services: int
 
 
 def prune(database: Database, settings: Settings, now_s: float, delete_files: DeleteFiles | None = None) -> Pruned:
@@ -61,6 +63,7 @@ def prune(database: Database, settings: Settings, now_s: float, delete_files: De
         jobs_with_files=0 if delete_files is None else _prune_files(database, settings, now_s, delete_files),
         jobs=_prune_jobs(database, settings, now_s, with_files=delete_files is not None),
         labels=_prune_labels(database, settings, now_s),
+        services=forget_silent(database, settings.cycles_kept_s),
     )
 
 
@@ -72,9 +75,14 @@ def prune_left_files(database: Database, kept: Collection[JobId], delete_files: 
     jobs = table(JobRow)
     deleted = 0
     for part in chunks(sorted(kept)):
-        over = select(jobs.c.id).where(jobs.c.id.in_(part), jobs.c.files_deleted_at_s.is_not(None))
         with database.reading() as session:
-            ids = [JobId(number) for number in session.connection().execute(over).scalars()]
+            connection = session.connection()
+            newest = connection.execute(select(func.max(jobs.c.id))).scalar() or 0
+            there = select(jobs.c.id, jobs.c.files_deleted_at_s.is_not(None)).where(jobs.c.id.in_(part))
+            over = {number: bool(marked) for number, marked in connection.execute(there)}
+        # A job that is not there any more was forgotten long after its files; one with a higher number than all that are
+        # there belongs to a time after a backup, and is nobody's to judge.
+        ids = [JobId(job) for job in part if over.get(job, job < newest)]
         delete_files(ids)
         deleted += len(ids)
     return deleted

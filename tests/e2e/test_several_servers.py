@@ -123,6 +123,10 @@ def test_a_paused_leader_does_no_harm_and_stands_by_when_it_wakes(pair: Pair) ->
         assert_sound(second, job, 10)
     events: list[Any] = [event for job in jobs for event in second.get(f"/v1/jobs/{job}/events")["items"]]
     assert len(events) == 4 * len(jobs), events
+    assert second.stop() == 0
+    until_leads(first)
+    again = first.train(10, 0.01, name="again", gpus=1)
+    assert first.until_state(again, "succeeded")["attempts"] == 1
 
 
 def test_either_service_answers_everything(pair: Pair) -> None:
