@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Annotated
 
-from fastapi import Path, Query, Request, Response
+from fastapi import Path, Request, Response
 from sqlalchemy import Connection
 from sqlmodel import Session
 
@@ -29,7 +29,7 @@ from service.api.deps import Deps, KeyStore
 from service.api.idempotency import Answer, Effect, Keyed, KeyedRequest, Keys
 from service.api.paging import Page, Paging
 from service.api.problems import Fault, Problem, ProblemType
-from service.api.routers.common import NoBody, found_or_404, problems, router
+from service.api.routers.common import FilterText, NoBody, found_or_404, problems, router
 from service.api.schemas import TEXT_MAX
 from service.api_key import NewKey, new_key
 from service.db import access, audit
@@ -41,7 +41,6 @@ routes = router("access")
 KeyPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX, description="The key's id.")]
 UserPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX, pattern=r"^[^\x00-\x1f\x7f]+$")]
 ProjectPath = UserPath
-FilterText = Annotated[str | None, Query(max_length=TEXT_MAX, pattern=r"^[^\x00]*$")]
 _CHANGED = problems(400, 404, 409, 413, 415)
 
 

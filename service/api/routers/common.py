@@ -2,16 +2,19 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Path, Request
+from fastapi import APIRouter, Body, Depends, Path, Query, Request
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection, Row
 
 from service.api.permissions import permitted
 from service.api.problems import MEDIA_TYPE, Fault, Problem, ProblemType
-from service.api.schemas import ID_MAX
+from service.api.schemas import ID_MAX, TEXT_MAX
 from service.api.strict_json import StrictRoute
 from service.db import reads
 from service.db.reads import JobSummary
+
+FilterText = Annotated[str | None, Query(max_length=TEXT_MAX, pattern=r"^[^\x00]*$")]
+"""What a list is narrowed to. PostgreSQL knows no NUL, so nothing there has one."""
 
 JobPath = Annotated[int, Path(ge=1, le=ID_MAX, description="The job's number.")]
 
@@ -64,7 +67,7 @@ def router(tag: str) -> APIRouter:
         prefix="/v1",
         tags=[tag],
         route_class=StrictRoute,
-        responses=problems(401, 403, 421, 422, 429, 503),
+        responses=problems(400, 401, 403, 421, 422, 429, 503),
         dependencies=[Depends(permitted), Depends(_known_parameters)],
     )
 

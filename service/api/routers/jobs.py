@@ -29,8 +29,8 @@ from service.api.ownership import in_the_name_of
 from service.api.paging import Page, Paging
 from service.api.parse import is_single, parse_submission, placed_jobs
 from service.api.problems import Fault, Problem, ProblemType, json_pointer
-from service.api.routers.common import JobPath, NoBody, job_or_404, problems, router
-from service.api.schemas import ID_MAX, TEXT_MAX, HoldBody, JobBody, JobsBody, PriorityBody, SubmissionBody
+from service.api.routers.common import FilterText, JobPath, NoBody, job_or_404, problems, router
+from service.api.schemas import ID_MAX, HoldBody, JobBody, JobsBody, PriorityBody, SubmissionBody
 from service.db import reads
 from service.db.access import seen_jobs
 from service.engine.events import Fact, FactKind
@@ -40,7 +40,6 @@ routes = router("jobs")
 IfMatch = Annotated[str | None, Header(max_length=1024, description="Act only if the job still has this ETag.")]
 PREDICTION_WAIT_S = 10.0
 """Longest wait for a prediction: it holds one of the threads that answer requests."""
-FilterText = Annotated[str | None, Query(max_length=TEXT_MAX)]
 
 
 @routes.post(

@@ -9,7 +9,7 @@ from fastapi import Header, Query, Response
 from service.api.access import Caller
 from service.api.deps import Deps
 from service.api.problems import Fault, Problem, ProblemType
-from service.api.routers.common import router
+from service.api.routers.common import FilterText, router
 from service.api.schemas import TEXT_MAX
 from service.api.usage_documents import UsageDocument, day_number, today, usage_csv, usage_document
 from service.db.usage import GROUPS, UsageWanted, usage
@@ -49,8 +49,8 @@ def show_usage(
         date | None, Query(alias="from", description="First day (UTC); left out: 30 days up to the last one.")
     ] = None,
     last: Annotated[date | None, Query(alias="to", description="Last day, included; left out: today.")] = None,
-    user: Annotated[str | None, Query(max_length=TEXT_MAX)] = None,
-    project: Annotated[str | None, Query(max_length=TEXT_MAX)] = None,
+    user: FilterText = None,
+    project: FilterText = None,
     written: Annotated[
         Format | None, Query(alias="format", description="Left out: CSV if 'Accept' asks for text/csv, else JSON.")
     ] = None,
