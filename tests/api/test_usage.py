@@ -100,8 +100,6 @@ def test_the_parameter_wins_over_the_header(client: Client) -> None:
         ({"to": "2026-02-30"}, "to"),
         ({"from": "2015-12-25"}, "from"),
         ({"format": "xml"}, "format"),
-        ({"user": "a\0b"}, "user"),
-        ({"project": "\0"}, "project"),
         ({"since": "2026-01-01"}, "since"),
     ],
 )

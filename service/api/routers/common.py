@@ -13,8 +13,8 @@ from service.api.strict_json import StrictRoute
 from service.db import reads
 from service.db.reads import JobSummary
 
-FilterText = Annotated[str | None, Query(max_length=TEXT_MAX, pattern=r"^[^\x00]*$")]
-"""What a list is narrowed to. PostgreSQL knows no NUL, so nothing there has one."""
+FilterText = Annotated[str | None, Query(max_length=TEXT_MAX)]
+"""What a list is narrowed to."""
 
 JobPath = Annotated[int, Path(ge=1, le=ID_MAX, description="The job's number.")]
 
