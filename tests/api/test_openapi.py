@@ -133,7 +133,7 @@ def test_refusals_of_the_door_are_documented_everywhere(client: Client) -> None:
     document = client.get(OPENAPI_PATH).json()
     for method, path, operation in operations(document):
         if path.startswith("/v1"):
-            assert {"401", "403", "421", "422", "429", "503"} <= set(operation["responses"]), (method, path)
+            assert {"400", "401", "403", "421", "422", "429", "503"} <= set(operation["responses"]), (method, path)
         if "{job_id}" in path or "{array_id}" in path:
             assert "404" in operation["responses"], (method, path)
 

@@ -66,7 +66,7 @@ def readyz(dependencies: Deps, response: Response) -> ReadinessDocument:
     TYPE_PREFIX + "{slug}",
     response_class=PlainTextResponse,
     openapi_extra={"security": []},
-    responses=problems(404, 422),
+    responses=problems(400, 404, 422),
     summary="What a problem type means",
 )
 async def problem_page(slug: Annotated[str, Path(max_length=100)]) -> PlainTextResponse:

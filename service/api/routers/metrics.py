@@ -14,7 +14,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
     "/metrics",
     response_class=Response,
     responses={
-        **problems(401, 403, 421, 429, 503),
+        **problems(400, 401, 403, 421, 429, 503),
         200: {"description": "Metrics.", "content": {"text/plain": {"schema": {"type": "string"}}}},
     },
     summary="Metrics for Prometheus",
