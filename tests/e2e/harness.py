@@ -23,6 +23,8 @@ from service.db.session import open_database
 
 PROGRAM = Path(__file__).with_name("program.py")
 ROOT = Path(__file__).parents[2]
+START_S = 120.0
+"""A start takes two seconds of a processor: on a crowded machine that is a minute."""
 _SERVE = "import sys\nfrom service.settings import load_settings\nfrom service.app import serve\nsys.exit(serve(load_settings()))"
 _QUICK = {
     "RESCHEDULE_PERIOD_S": "0.5",
@@ -69,8 +71,8 @@ class LiveService:
                 raise AssertionError(f"the service ended with {self.process.returncode}:\n{self.tail()}")
             return self.address()
 
-        self.until(listens, 30.0, "the service listens")
-        self.until(self._is_ready, 30.0, "the service is ready")
+        self.until(listens, START_S, "the service listens")
+        self.until(self._is_ready, START_S, "the service is ready")
 
     def address(self) -> str | None:
         """Where the service that was launched last listens, as soon as it says so; kept in ``url``."""
