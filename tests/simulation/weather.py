@@ -134,7 +134,7 @@ def draw_job(dice: random.Random, drawn: Weather, earlier: Sequence[str]) -> dic
         "user": dice.choice("abc"),
         "max_retries": 1000,
         "checkpoint_period_s": dice.choice((None, 0.0, 30.0)),
-        "preemption": dice.choice((PreemptionSignal(), PreemptionSignal(), None)),
+        "preemption": dice.choice((PreemptionSignal(), None)),
         "hold": dice.random() < 0.05,
         "iterations": dice.choice((None, runs_s * 10.0)),
     }
