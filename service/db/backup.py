@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, MetaData, Table
 
 from service.db.dialects import last_ids
-from service.db.migrate import SchemaError, SchemaState, revision_of, state_of
+from service.db.migrate import SchemaError, SchemaState, revision_of, state
 from service.db.session import open_database
 
 BACKUP_SCHEMA = "sooner.backup/1"
@@ -83,14 +83,13 @@ def back_up(url: str, file: Path) -> Manifest:
     """
     if file.exists():
         raise BackupError(f"{file} exists; name another file")
+    where = state(url)  # which creates no file
+    if where not in (SchemaState.CURRENT, SchemaState.OLDER):
+        raise SchemaError(where.sentence)
     database = open_database(url)
     try:
         with database.reading() as session:
-            connection = session.connection()
-            where = state_of(connection)
-            if where not in (SchemaState.CURRENT, SchemaState.OLDER):
-                raise SchemaError(where.sentence)
-            return _write(connection, file)
+            return _write(session.connection(), file)
     finally:
         database.close()
 

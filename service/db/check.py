@@ -15,7 +15,7 @@ from policies.model.ids import AttemptId
 from policies.model.placement import Placement
 from service.db.codec import decode
 from service.db.dialects import damage
-from service.db.migrate import SchemaState, revision_of, state_of
+from service.db.migrate import SchemaState, revision_of, state, state_of
 from service.db.session import open_database
 from service.db.tables import AttemptRow, CycleRow, FactRow, JobEventRow, JobRow, ServerRow, table
 from service.engine.events import FactKind
@@ -47,6 +47,8 @@ class Health:
 
 def check(url: str) -> Health:
     """Look through the database of a URL. Raises DatabaseUrlError and OperationalError."""
+    if state(url) is SchemaState.EMPTY:  # which creates no file
+        return Health(SchemaState.EMPTY, "", 0, 0, (SchemaState.EMPTY.sentence,))
     database = open_database(url)
     try:
         with database.reading() as session:

@@ -253,6 +253,14 @@ def test_a_backup_overwrites_nothing_and_leaves_no_draft(database: Database, tmp
     assert list(tmp_path.glob(".b.zip*")) == []
 
 
+def test_a_database_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'none.db'}"
+    with pytest.raises(SchemaError, match="empty"):
+        back_up(url, tmp_path / "b.zip")
+    assert check(url).faults == ("The database is empty.",)
+    assert list(tmp_path.iterdir()) == []
+
+
 # The check.
 
 
