@@ -28,7 +28,7 @@ from service.client_documents import (
     TrainingRun,
 )
 from service.client_prediction_documents import PredictionDetails, Predictor
-from service.client_queue_documents import QueueStatus, Quota
+from service.client_queue_documents import QueueStatus, Quota, Reservation
 from service.client_request_documents import ArrayAccepted, JobArray
 from service.client_transport import ApiError, ClientError, Unreachable
 from service.client_webhooks import WebhookClient
@@ -220,6 +220,19 @@ class Client(WebhookClient):
     def resume(self, server: str) -> Accepted:
         """Give a drained server work again."""
         return self._accepted("POST", f"/v1/cluster/servers/{_segment(server)}/resume")
+
+    def reservations(self) -> list[Reservation]:
+        """Reservations of servers that are not over."""
+        return list(self._json("GET", "/v1/reservations")["reservations"])
+
+    def reserve(self, reservation: Mapping[str, Any]) -> Reservation:
+        """Set servers aside for a time (keys as in the API: ``servers``, ``starts_at``, ``ends_at``, ...)."""
+        found: Reservation = self._json("POST", "/v1/reservations", body=reservation)
+        return found
+
+    def cancel_reservation(self, number: int) -> Accepted:
+        """Open its servers to all again."""
+        return self._accepted("POST", f"/v1/reservations/{number}/cancel")
 
     # The queue
 

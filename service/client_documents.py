@@ -272,6 +272,7 @@ class Server(TypedDict):
     intra_gbps: float
     gpu_speed: float
     gpu_memory_gib: float | None
+    reservation: int | None
 
 
 class ClusterStatus(TypedDict):

@@ -1,4 +1,4 @@
-"""The JSON documents about quotas and pauses as a client sees them; see :mod:`service.client_documents`."""
+"""The JSON documents about quotas, pauses and reservations as a client sees them; see :mod:`service.client_documents`."""
 
 from typing import TypedDict
 
@@ -12,6 +12,21 @@ class Quota(TypedDict):
     jobs_queued_max: int | None
     gpus_running: int
     jobs: int
+
+
+class Reservation(TypedDict):
+    """Servers set aside for a time."""
+
+    id: int
+    servers: list[str]
+    starts_at: str
+    ends_at: str
+    user: str | None
+    project: str | None
+    preempt: bool
+    reason: str
+    created_at: str
+    active: bool
 
 
 class Pause(TypedDict):

@@ -23,12 +23,18 @@ from service.client_documents import Accepted, Server
 
 app = typer.Typer(help="Look at and change the servers.", no_args_is_help=True)
 
+
+def _state(server: Server) -> str:
+    reserved = server["state"] == "up" and server["reservation"] is not None
+    return f"reserved {server['reservation']}" if reserved else server["state"]
+
+
 ServersArgument = Annotated[list[str], typer.Argument(metavar="SERVERS", help="Names of servers.")]
 
 SERVERS = Table[Server](
     columns=(
         Column("SERVER", lambda server: server["name"]),
-        Column("STATE", lambda server: server["state"]),
+        Column("STATE", lambda server: _state(server)),
         Column("GPUS", lambda server: str(server["gpus"]), right=True),
         Column("FREE", lambda server: str(server["free_gpus"]), right=True),
         Column("TYPE", lambda server: server["gpu_type"]),

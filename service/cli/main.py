@@ -26,6 +26,7 @@ from service.cli import (
     people,
     queue,
     quota,
+    reservation,
     services,
     shadow,
     submit,
@@ -119,6 +120,7 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(webhook.app, name="webhook")
 app.add_typer(queue.app, name="queue")
 app.add_typer(quota.app, name="quota")
+app.add_typer(reservation.app, name="reservation")
 app.add_typer(key.app, name="key")
 app.add_typer(people.user_app, name="user")
 app.add_typer(people.project_app, name="project")

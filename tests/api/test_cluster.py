@@ -39,6 +39,7 @@ def test_the_cluster_is_shown_with_its_free_gpus(client: Client, world: World) -
         "intra_gbps": 960.0,
         "gpu_speed": 1.0,
         "gpu_memory_gib": None,
+        "reservation": None,
     }
 
 

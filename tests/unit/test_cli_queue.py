@@ -8,6 +8,7 @@ import pytest
 
 from policies.model.ids import JobId
 from service.api.limit_documents import QueueDocument, QuotasDocument
+from service.api.routers.reservations import ReservationsDocument
 from tests.unit.cli_world import CliWorld, cli_world
 
 
@@ -65,3 +66,23 @@ def test_a_job_takes_one_of_several_types(cli: CliWorld) -> None:
     assert cli.run(*given).exit_code == 0
     (job,) = cli.world.store.jobs([JobId(1)])
     assert (job.spec.gpu_types, job.spec.min_run_s) == (("T4", "V100"), 60.0)
+
+
+def test_servers_are_reserved_listed_shown_and_opened(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli.run("reservation", "list").stderr == "nothing is reserved\n"
+    times = ("--starts-at", "2025-12-31T10:00+00:00", "--ends-at", "2026-01-02T10:00+00:00")
+    made = cli.run("reservation", "create", "a", "b", *times, "--project", "nlp", "--reason", "deadline")
+    assert made.exit_code == 0
+    number = cli.run("reservation", "list", "--quiet").stdout.strip()
+    line = cli.run("reservation", "list").stdout.splitlines()[1].split()
+    assert (line[0], line[5:]) == (number, ["yes", "project", "nlp", "a,b", "deadline"])
+    states = [line.split()[1] for line in cli.run("cluster", "show").stdout.splitlines()[1:]]
+    assert states == ["reserved", "reserved", "up"]
+    document = json.loads(cli.run("reservation", "list", "--json").stdout)
+    assert document["schema"] == "sooner.reservations/1"
+    ReservationsDocument.model_validate({"reservations": document["reservations"]})
+    assert cli.run("reservation", "create", "a", *times).exit_code == 1
+    assert cli.run("reservation", "create", "--count", "1", *times[:3], "soon").exit_code == 2
+    told = cli.run("reservation", "cancel", number)
+    assert told.stdout == f"reservation {number}: reservation_cancelled accepted\n"
+    assert cli.run("reservation", "cancel", number).exit_code == 1

@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 from fastapi import Path, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from sqlmodel import Session
 
 from policies.model.cluster import Server
@@ -15,6 +15,7 @@ from service.api.problems import Problem, ProblemType
 from service.api.routers.common import NoBody, problems, router
 from service.api.schemas import TEXT_MAX, ServerBody
 from service.db import reads
+from service.db.reservations import open_reservations
 from service.db.store import DuplicateServer
 from service.engine.events import Fact, FactKind
 
@@ -39,6 +40,7 @@ class ServerDocument(BaseModel):
     intra_gbps: float
     gpu_speed: float
     gpu_memory_gib: float | None
+    reservation: int | None = Field(description="Its reservation that has begun and is not over.")
 
 
 class ClusterDocument(BaseModel):
@@ -56,9 +58,16 @@ def show_cluster(dependencies: Deps) -> ClusterDocument:
     """As the loop sees it now."""
     now = dependencies.cluster()
     with dependencies.database.reading() as session:
-        rows = {row.name: (row.drained, row.down) for row in reads.servers(session.connection())}
+        connection, now_s = session.connection(), dependencies.now_s()
+        rows = {row.name: (row.drained, row.down) for row in reads.servers(connection)}
+        reserved = {
+            int(server): each.window.id
+            for each in open_reservations(connection, now_s)
+            if each.window.active(now_s)
+            for server in each.window.servers
+        }
     servers = [
-        _document(now, index, *rows.get(server.name, (False, False)))
+        _document(now, index, *rows.get(server.name, (False, False)), reserved.get(index))
         for index, server in enumerate(now.cluster.servers)
     ]
     return ClusterDocument(
@@ -70,7 +79,7 @@ def show_cluster(dependencies: Deps) -> ClusterDocument:
     )
 
 
-def _document(now: ClusterNow, index: int, drained: bool, down: bool) -> ServerDocument:
+def _document(now: ClusterNow, index: int, drained: bool, down: bool, reservation: int | None) -> ServerDocument:
     server = now.cluster.servers[index]
     return ServerDocument(
         name=server.name,
@@ -84,6 +93,7 @@ def _document(now: ClusterNow, index: int, drained: bool, down: bool) -> ServerD
         intra_gbps=server.intra_bytes_s / BYTES_PER_GIGABIT,
         gpu_speed=server.gpu_speed,
         gpu_memory_gib=server.gpu_memory_gib,
+        reservation=reservation,
     )
 
 

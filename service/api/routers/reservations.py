@@ -1,0 +1,247 @@
+"""Reservations: servers set aside for a time, for a user or a project, or for maintenance."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import Path, Response
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import Connection
+from sqlmodel import Session
+
+from policies.model.ids import ServerIndex
+from policies.model.windows import ServerWindow
+from service.access import Identity
+from service.api.access import Caller
+from service.api.deps import ApiDependencies, Deps, KeyStore
+from service.api.documents import AcceptedDocument
+from service.api.idempotency import Answer, Keyed
+from service.api.limit_documents import concerns
+from service.api.problems import Fault, Problem, ProblemType
+from service.api.routers.common import NoBody, problems, router
+from service.api.schemas import ID_MAX, Body, Name, Text
+from service.db import reads
+from service.db.reservations import (
+    StoredReservation,
+    open_reservation,
+    open_reservations,
+    wait_for_turn,
+)
+from service.engine.events import Fact, FactKind
+from service.engine.limits import Owner, Scope
+
+routes = router("cluster")
+
+AHEAD_S_MAX = 366 * 86_400.0
+"""A reservation ends within a year: a later one is a mistake in a date."""
+
+SERVERS_MAX = 10_000
+
+Time = Annotated[str, Field(max_length=40, description="ISO 8601 with a zone, as in 2026-03-01T18:00:00Z.")]
+NumberPath = Annotated[int, Path(ge=1, le=ID_MAX, description="The reservation's number.")]
+
+
+class ReservationBody(Body):
+    """Which servers, when, and for whom: a user, a project, a user's jobs in a project, or (neither) nobody."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "servers": ["a"],
+                    "starts_at": "2026-01-02T08:00:00Z",
+                    "ends_at": "2026-01-02T10:00:00Z",
+                    "reason": "disks",
+                },
+                {"count": 1, "starts_at": "2026-01-03T08:00:00Z", "ends_at": "2026-01-03T10:00:00Z", "project": "nlp"},
+            ]
+        }
+    )
+
+    servers: Annotated[list[Name], Field(min_length=1, max_length=SERVERS_MAX)] | None = None
+    count: Annotated[int, Field(ge=1, le=SERVERS_MAX)] | None = Field(
+        default=None, description="Instead of 'servers': so many of those that are up, with the most free GPUs."
+    )
+    starts_at: Time
+    ends_at: Time
+    user: Name | None = None
+    project: Name | None = None
+    preempt: bool = Field(default=True, description="Stop who is still there at the start; otherwise it may end.")
+    reason: Text = ""
+
+
+class ReservationDocument(BaseModel):
+    """Servers set aside for a time. Whose it is, and why, is told to those whom it concerns."""
+
+    id: int
+    servers: list[str]
+    starts_at: datetime
+    ends_at: datetime
+    user: str | None
+    project: str | None
+    preempt: bool
+    reason: str
+    created_at: datetime
+    active: bool
+
+
+class ReservationsDocument(BaseModel):
+    """Reservations that are not over, the first to begin first."""
+
+    reservations: list[ReservationDocument]
+
+
+@routes.get("/reservations", summary="List reservations")
+def list_reservations(dependencies: Deps, caller: Caller) -> ReservationsDocument:
+    """Those that are neither over nor cancelled."""
+    now_s = dependencies.now_s()
+    with dependencies.database.reading() as session:
+        connection = session.connection()
+        stored, names = open_reservations(connection, now_s), _names(connection)
+    return ReservationsDocument(reservations=[_document(each, names, now_s, caller) for each in stored])
+
+
+@routes.post(
+    "/reservations",
+    status_code=201,
+    response_model=ReservationDocument,
+    responses=problems(400, 409, 413, 415),
+    summary="Reserve servers for a time",
+)
+def reserve(dependencies: Deps, keys: KeyStore, keyed: Keyed, caller: Caller, body: ReservationBody) -> Response:
+    """Before it begins, no job is started there whose p90 or walltime ends later. 409 if servers are reserved already."""
+    starts_at_s, ends_at_s = _times(body, dependencies.now_s())
+    now = dependencies.cluster() if body.count is not None else None
+
+    def effect(session: Session) -> Answer:
+        connection, now_s = session.connection(), dependencies.now_s()
+        wait_for_turn(connection)
+        names = _names(connection)
+        taken = [
+            each
+            for each in open_reservations(connection, now_s)
+            if each.window.starts_at_s < ends_at_s and starts_at_s < each.window.ends_at_s
+        ]
+        if now is None:
+            servers = _named(body.servers or [], names, taken)
+        else:
+            servers = _freest(body.count or 0, now.usable_gpus, now.free_gpus, taken)
+        window = ServerWindow(0, servers, starts_at_s, ends_at_s, body.user, body.project, body.preempt)
+        fact = Fact(0, FactKind.RESERVATION_MADE, now_s, window=window, note=body.reason)
+        number = dependencies.store.add_fact(session, fact)
+        stored = open_reservation(connection, number)
+        assert stored is not None
+        return Answer(201, _document(stored, names, now_s, caller).model_dump(mode="json"), "/v1/reservations")
+
+    answer = keys.run(keyed, lambda: effect)
+    dependencies.nudge()
+    return answer
+
+
+@routes.post(
+    "/reservations/{reservation_id}/cancel",
+    status_code=202,
+    response_model=AcceptedDocument,
+    responses=problems(400, 404, 409, 413, 415),
+    summary="Cancel a reservation",
+)
+def cancel_reservation(
+    dependencies: Deps, keys: KeyStore, keyed: Keyed, reservation_id: NumberPath, body: NoBody = None
+) -> Response:
+    """Its servers are open to all from the next cycle on."""
+    return _cancel(dependencies, keys, keyed, reservation_id)
+
+
+def _cancel(dependencies: ApiDependencies, keys: KeyStore, keyed: Keyed, number: int) -> Response:
+    def effect(session: Session) -> Answer:
+        now_s = dependencies.now_s()
+        stored = open_reservation(session.connection(), number)
+        if stored is None or stored.window.ends_at_s <= now_s:
+            raise Problem(ProblemType.NOT_FOUND, f"There is no reservation {number} that is not over.")
+        dependencies.store.add_fact(session, Fact(0, FactKind.RESERVATION_CANCELLED, now_s, reservation=number))
+        return Answer(202, AcceptedDocument(accepted=FactKind.RESERVATION_CANCELLED.value).model_dump(mode="json"))
+
+    answer = keys.run(keyed, lambda: effect)
+    dependencies.nudge()
+    return answer
+
+
+def _times(body: ReservationBody, now_s: float) -> tuple[float, float]:
+    """Seconds since the epoch. 422 for what makes no sense."""
+    faults: list[Fault] = []
+    times: dict[str, float] = {}
+    for key, text in (("starts_at", body.starts_at), ("ends_at", body.ends_at)):
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            moment = None
+        if moment is None or moment.tzinfo is None:
+            faults.append(Fault("Not a time in ISO 8601 with a zone", pointer=f"/{key}"))
+        else:
+            times[key] = moment.timestamp()
+    if (body.servers is None) == (body.count is None):
+        faults.append(Fault("Give 'servers' or 'count'", pointer="/servers"))
+    if len(times) == 2:
+        if times["ends_at"] <= max(times["starts_at"], now_s):
+            faults.append(Fault("It must end after it begins, and not in the past", pointer="/ends_at"))
+        elif times["ends_at"] > now_s + AHEAD_S_MAX:
+            faults.append(Fault("More than a year ahead", pointer="/ends_at"))
+    if faults:
+        raise Problem(ProblemType.INVALID_BODY, faults=faults)
+    return times["starts_at"], times["ends_at"]
+
+
+def _named(
+    wanted: Sequence[str], names: Mapping[ServerIndex, str], taken: Sequence[StoredReservation]
+) -> tuple[ServerIndex, ...]:
+    index = {name: server for server, name in names.items()}
+    faults = [
+        Fault(f"There is no server {name!r}", pointer=f"/servers/{position}")
+        for position, name in enumerate(wanted)
+        if name not in index
+    ]
+    if faults:
+        raise Problem(ProblemType.INVALID_BODY, faults=faults)
+    servers = tuple(sorted({index[name] for name in wanted}))
+    for each in taken:
+        both = sorted(set(servers).intersection(each.window.servers))
+        if both:
+            which = ", ".join(names[server] for server in both)
+            raise Problem(ProblemType.CONFLICT, f"Reservation {each.window.id} has {which} at that time.")
+    return servers
+
+
+def _freest(
+    count: int, usable: Sequence[int], free: Sequence[int], taken: Sequence[StoredReservation]
+) -> tuple[ServerIndex, ...]:
+    busy = {server for each in taken for server in each.window.servers}
+    open_ones = [ServerIndex(index) for index, gpus in enumerate(usable) if gpus and ServerIndex(index) not in busy]
+    if len(open_ones) < count:
+        raise Problem(ProblemType.CONFLICT, f"Only {len(open_ones)} servers are up and not reserved at that time.")
+    open_ones.sort(key=lambda server: (-free[server], server))
+    return tuple(sorted(open_ones[:count]))
+
+
+def _names(connection: Connection) -> Mapping[ServerIndex, str]:
+    return {ServerIndex(row.position): row.name for row in reads.servers(connection)}
+
+
+def _document(
+    stored: StoredReservation, names: Mapping[ServerIndex, str], now_s: float, caller: Identity
+) -> ReservationDocument:
+    window = stored.window
+    owners = [Owner(Scope.USER, window.user)] if window.user is not None else []
+    owners += [Owner(Scope.PROJECT, window.project)] if window.project is not None else []
+    told = all(concerns(caller, owner) for owner in owners)
+    return ReservationDocument(
+        id=window.id,
+        servers=[names[server] for server in window.servers if server in names],
+        starts_at=datetime.fromtimestamp(window.starts_at_s, UTC),
+        ends_at=datetime.fromtimestamp(window.ends_at_s, UTC),
+        user=window.user if told else None,
+        project=window.project if told else None,
+        preempt=window.preempt,
+        reason=stored.reason if told else "",
+        created_at=datetime.fromtimestamp(stored.created_at_s, UTC),
+        active=window.active(now_s),
+    )

@@ -1,0 +1,113 @@
+"""``sooner reservation ...``: set servers aside for a time."""
+
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from service.cli.connect import connect
+from service.cli.fail import fail
+from service.cli.output import (
+    Answer,
+    Column,
+    ColumnsOption,
+    JsonFlag,
+    QuietFlag,
+    Table,
+    WatchFlag,
+    print_json,
+    printable,
+    show,
+    style,
+)
+from service.client_queue_documents import Reservation
+
+app = typer.Typer(help="Reserve servers for a time.", no_args_is_help=True)
+
+
+def _local(text: str) -> str:
+    return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def _whose(reservation: Reservation) -> str:
+    parts = [f"{scope} {name}" for scope in ("user", "project") if (name := reservation[scope])]
+    return ", ".join(parts)
+
+
+RESERVATIONS = Table[Reservation](
+    columns=(
+        Column("ID", lambda each: str(each["id"]), right=True),
+        Column("STARTS", lambda each: _local(each["starts_at"])),
+        Column("ENDS", lambda each: _local(each["ends_at"])),
+        Column("ACTIVE", lambda each: "yes" if each["active"] else ""),
+        Column("FOR", _whose),
+        Column("SERVERS", lambda each: ",".join(each["servers"])),
+        Column("REASON", lambda each: each["reason"]),
+    ),
+    key=lambda each: str(each["id"]),
+)
+
+
+def _answer(found: list[Reservation]) -> Answer[Reservation]:
+    document = {"schema": "sooner.reservations/1", "reservations": found}
+    return Answer(found, document, "" if found else "nothing is reserved")
+
+
+@app.command("list")
+def list_command(
+    as_json: JsonFlag = False, quiet: QuietFlag = False, columns: ColumnsOption = None, watch: WatchFlag = False
+) -> None:
+    """Reservations that are not over, the first to begin first."""
+    with connect() as client:
+        show(RESERVATIONS, lambda: _answer(client.reservations()), style(as_json, quiet, columns, watch))
+
+
+@app.command("create")
+def create_command(
+    starts_at: Annotated[str, typer.Option("--starts-at", help="ISO 8601; without a zone, local time.")],
+    ends_at: Annotated[str, typer.Option("--ends-at", help="ISO 8601; without a zone, local time.")],
+    servers: Annotated[list[str] | None, typer.Argument(metavar="[SERVERS]", help="Names of servers.")] = None,
+    count: Annotated[int | None, typer.Option("--count", min=1, help="So many servers, instead of names.")] = None,
+    user: Annotated[str | None, typer.Option("--user", help="Only this user's jobs may be there.")] = None,
+    project: Annotated[str | None, typer.Option("--project", help="Only this project's jobs may be there.")] = None,
+    reason: Annotated[str, typer.Option("--reason")] = "",
+    preempt: Annotated[
+        bool, typer.Option("--preempt/--no-preempt", help="Stop who is still there at the start, or let it end.")
+    ] = True,
+    as_json: JsonFlag = False,
+) -> None:
+    """Reserve servers: for a user or a project, or (neither) for maintenance."""
+    given = {
+        "servers": servers or None,
+        "count": count,
+        "starts_at": _moment("--starts-at", starts_at),
+        "ends_at": _moment("--ends-at", ends_at),
+        "user": user,
+        "project": project,
+        "reason": reason,
+        "preempt": preempt,
+    }
+    with connect() as client:
+        made = client.reserve({key: value for key, value in given.items() if value is not None})
+    show(RESERVATIONS, lambda: _answer([made]), style(as_json, False, None, False))
+
+
+@app.command("cancel")
+def cancel_command(
+    reservation: Annotated[int, typer.Argument(help="Its number.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Open its servers to all again."""
+    with connect() as client:
+        accepted = client.cancel_reservation(reservation)
+    if as_json:
+        print_json({"schema": "sooner.accepted/1", "accepted": [accepted]})
+        return
+    typer.echo(printable(f"reservation {reservation}: {accepted['accepted']} accepted"))
+
+
+def _moment(option: str, text: str) -> str:
+    try:
+        return datetime.fromisoformat(text).astimezone().isoformat()
+    except (ValueError, OverflowError):
+        fail(f"{option}: {text!r} is not a time in ISO 8601")
