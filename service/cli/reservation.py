@@ -71,9 +71,7 @@ def create_command(
     user: Annotated[str | None, typer.Option("--user", help="Only this user's jobs may be there.")] = None,
     project: Annotated[str | None, typer.Option("--project", help="Only this project's jobs may be there.")] = None,
     reason: Annotated[str, typer.Option("--reason")] = "",
-    preempt: Annotated[
-        bool, typer.Option("--preempt/--no-preempt", help="Stop who is still there at the start, or let it end.")
-    ] = True,
+    no_preempt: Annotated[bool, typer.Option("--no-preempt", help="Let who is still there at the start end.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Reserve servers: for a user or a project, or (neither) for maintenance."""
@@ -85,7 +83,7 @@ def create_command(
         "user": user,
         "project": project,
         "reason": reason,
-        "preempt": preempt,
+        "preempt": not no_preempt,
     }
     with connect() as client:
         made = client.reserve({key: value for key, value in given.items() if value is not None})
