@@ -12,7 +12,6 @@ import os
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ BACKUP_SCHEMA = "sooner.backup/1"
 MANIFEST = "manifest.json"
 
 _ROWS_PER_FETCH = 1000
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _VERSION_TABLE = "alembic_version"
 
 
@@ -122,16 +122,13 @@ def _fill(connection: Connection, archive: zipfile.ZipFile) -> Manifest:
 
 
 def _write_table(connection: Connection, table: Table, archive: zipfile.ZipFile) -> TablePart:
-    digest, rows = hashlib.sha256(), 0
-    with archive.open(member(table.name), "w", force_zip64=True) as stream:
-        for line in _lines(connection, table):
-            stream.write(line)
-            digest.update(line)
-            rows += 1
-    return TablePart(tuple(table.c.keys()), rows, digest.hexdigest())
-
-
-def _lines(connection: Connection, table: Table) -> Iterator[bytes]:
+    digest, count = hashlib.sha256(), 0
     statement = sa.select(table).order_by(*table.primary_key)
-    for row in connection.execute(statement, execution_options={"yield_per": _ROWS_PER_FETCH}):
-        yield json.dumps(list(row), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    found = connection.execute(statement, execution_options={"yield_per": _ROWS_PER_FETCH})
+    with archive.open(member(table.name), "w", force_zip64=True) as stream:
+        for rows in found.partitions():
+            lines = "".join(f"{_encode(list(row))}\n" for row in rows).encode()
+            stream.write(lines)
+            digest.update(lines)
+            count += len(rows)
+    return TablePart(tuple(table.c.keys()), count, digest.hexdigest())
