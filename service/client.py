@@ -6,7 +6,6 @@ The only dependency is httpx. Not safe to share between threads.
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 import httpx
 
@@ -30,7 +29,7 @@ from service.client_documents import (
 from service.client_prediction_documents import PredictionDetails, Predictor
 from service.client_queue_documents import QueueStatus, Quota, Reservation
 from service.client_request_documents import ArrayAccepted, JobArray
-from service.client_transport import ApiError, ClientError, Unreachable
+from service.client_transport import ApiError, ClientError, Unreachable, segment
 from service.client_webhooks import WebhookClient
 
 __all__ = ["TERMINAL_STATES", "UNFINISHED_STATES", "ApiError", "Client", "ClientError", "LogChunk", "Unreachable"]
@@ -215,11 +214,11 @@ class Client(WebhookClient):
 
     def drain(self, server: str) -> Accepted:
         """Give a server no new work."""
-        return self._accepted("POST", f"/v1/cluster/servers/{_segment(server)}/drain")
+        return self._accepted("POST", f"/v1/cluster/servers/{segment(server)}/drain")
 
     def resume(self, server: str) -> Accepted:
         """Give a drained server work again."""
-        return self._accepted("POST", f"/v1/cluster/servers/{_segment(server)}/resume")
+        return self._accepted("POST", f"/v1/cluster/servers/{segment(server)}/resume")
 
     def reservations(self) -> list[Reservation]:
         """Reservations of servers that are not over."""
@@ -255,12 +254,12 @@ class Client(WebhookClient):
 
     def set_quota(self, scope: str, name: str, limits: Mapping[str, int | None]) -> Quota:
         """Set both limits of a user or a project."""
-        found: Quota = self._json("PUT", f"/v1/quotas/{scope}/{_segment(name)}", body=limits)
+        found: Quota = self._json("PUT", f"/v1/quotas/{scope}/{segment(name)}", body=limits)
         return found
 
     def remove_quota(self, scope: str, name: str) -> Quota:
         """Remove both limits."""
-        found: Quota = self._json("DELETE", f"/v1/quotas/{scope}/{_segment(name)}")
+        found: Quota = self._json("DELETE", f"/v1/quotas/{scope}/{segment(name)}")
         return found
 
     # Learning
@@ -275,7 +274,7 @@ class Client(WebhookClient):
 
     def model(self, model_id: str) -> Model:
         """One model with its metrics."""
-        found: Model = self._json("GET", f"/v1/models/{_segment(model_id)}")
+        found: Model = self._json("GET", f"/v1/models/{segment(model_id)}")
         return found
 
     def metrics(self) -> str:
@@ -303,7 +302,7 @@ class Client(WebhookClient):
 
     def promote(self, model_id: str) -> str:
         """Make a model the champion; its id."""
-        return str(self._json("POST", f"/v1/models/{_segment(model_id)}/promote")["champion"])
+        return str(self._json("POST", f"/v1/models/{segment(model_id)}/promote")["champion"])
 
     # Health
 
@@ -313,8 +312,3 @@ class Client(WebhookClient):
             return self._http.get("/readyz").status_code == httpx.codes.OK
         except httpx.TransportError:
             return False
-
-
-def _segment(text: str) -> str:
-    """One segment of a path: a slash or a question mark in a name stays part of the name."""
-    return quote(text, safe="")

@@ -5,7 +5,6 @@ They are the API's own (its reference describes each key); mappings here, becaus
 
 from collections.abc import Sequence
 from typing import Any, TypedDict
-from urllib.parse import quote
 
 from service.client_services import ServicesClient
 
@@ -114,7 +113,7 @@ class AccessClient(ServicesClient):
 
     def revoke_key(self, key_id: str) -> ApiKey:
         """Let a key open nothing any more."""
-        revoked: ApiKey = self._json("POST", f"/v1/keys/{_segment(key_id)}/revoke")
+        revoked: ApiKey = self._json("POST", f"/v1/keys/{segment(key_id)}/revoke")
         return revoked
 
     def users(self) -> list[User]:
@@ -123,7 +122,7 @@ class AccessClient(ServicesClient):
 
     def put_user(self, name: str, *, disabled: bool = False) -> User:
         """Add a user; disable or enable one that is there."""
-        found: User = self._json("PUT", f"/v1/users/{_segment(name)}", body={"disabled": disabled})
+        found: User = self._json("PUT", f"/v1/users/{segment(name)}", body={"disabled": disabled})
         return found
 
     def projects(self) -> list[Project]:
@@ -132,15 +131,10 @@ class AccessClient(ServicesClient):
 
     def set_member(self, project: str, user: str, *, member: bool) -> Membership:
         """Let a user see a project, or see it no more."""
-        path = f"/v1/projects/{_segment(project)}/members/{_segment(user)}"
+        path = f"/v1/projects/{segment(project)}/members/{segment(user)}"
         found: Membership = self._json("PUT" if member else "DELETE", path)
         return found
 
     def changes(self, *, user: str | None = None, target: str | None = None, limit: int | None = None) -> list[Change]:
         """The log of changes, newest first; all of it, or at most ``limit`` lines."""
         return list(self._pages("/v1/audit", {"user": user, "target": target}, limit))
-
-
-def _segment(text: str) -> str:
-    """One segment of a path: a slash or a question mark in a name stays part of the name."""
-    return quote(text, safe="")

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import httpx
 
@@ -155,3 +156,8 @@ def problem_of(answer: httpx.Response) -> Mapping[str, Any]:
 def line_of(error: Exception) -> str:
     """An error in one line."""
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def segment(text: str) -> str:
+    """One segment of a path: a slash or a question mark in a name stays part of the name."""
+    return quote(text, safe="")
