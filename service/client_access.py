@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, TypedDict
 
 from service.client_services import ServicesClient
+from service.client_transport import segment
 
 
 class ApiKey(TypedDict):
