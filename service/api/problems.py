@@ -110,7 +110,7 @@ class ProblemType(Enum):
         "no-leader",
         503,
         "No service leads at the moment",
-        "Repeat the request a moment later: another service takes over within ten seconds. `sooner info` lists them.",
+        "Repeat the request a moment later: another service takes over within ten seconds. `sooner services` lists them.",
     )
     UNAVAILABLE = _Kind("unavailable", 503, "The service cannot do this now", "Repeat the request a moment later.")
 

@@ -8,6 +8,9 @@ import pytest
 from policies.model.ids import AttemptId, JobId, ServerIndex, job_of
 from policies.model.job import JobSpec
 from policies.model.placement import ServerShare, place
+from service.db.lead import Lead
+from service.db.session import Database
+from service.db.store import LEADER_LEASE
 from service.engine.commands import Launch
 from service.engine.events import Report, ReportKind
 from service.executors.bounded import BoundedExecutor
@@ -15,6 +18,7 @@ from service.executors.fake import DURATION_LABEL, EXIT_CODE_LABEL, FakeExecutor
 from service.sim.clock import SimClock
 from service.sim.executor import ExecutorCosts, SimulatedExecutor
 from service.sim.work import JobTruth
+from service.tasks.fleet import FleetExecutor
 from tests.conformance.executor_suite import ENDS, ExecutorContract, Watcher
 from tests.local_executor import CLUSTER, House, launch, python, wait_for
 
@@ -136,6 +140,19 @@ class TestBoundedExecutor(ExecutorContract):
     def bench(self) -> FakeBench:
         bench = FakeBench()
         bench.executor = BoundedExecutor(bench.executor, 30.0)  # type: ignore[assignment]
+        return bench
+
+
+class TestFleetExecutor(ExecutorContract):
+    """As a leader sees its own attempts; those of others are in ``tests/simulation/test_fleet.py``."""
+
+    @pytest.fixture
+    def bench(self, database: Database) -> FakeBench:
+        bench = FakeBench()
+        lead = Lead(database, LEADER_LEASE, "here", 3600.0)
+        assert lead.take()
+        fleet = FleetExecutor(bench.executor, lead, database, "here", bench.clock, 1.0)
+        bench.executor = fleet  # type: ignore[assignment]
         return bench
 
 
