@@ -91,6 +91,7 @@ class Leadership:
             try:
                 self._begin_leading()
             except BaseException:
+                self._stop_leading()
                 self._lead.give_back()
                 raise
             return True

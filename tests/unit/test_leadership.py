@@ -1,0 +1,158 @@
+"""Taking the lead, losing it, taking it again: what runs when, and what an error leaves behind."""
+
+import logging
+import threading
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from service.db.servers import ServerInUse
+from service.leadership import Leadership
+from service.settings import load_settings
+
+
+class FakeLead:
+    """A lease that somebody else may hold, and that the database may not tell of."""
+
+    def __init__(self) -> None:
+        self.taken_by_another = False
+        self.away = False
+        self.token: int | None = None
+        self.tokens = 0
+
+    def take(self) -> bool:
+        if self.taken_by_another:
+            return False
+        self.tokens += 1
+        self.token = self.tokens
+        return True
+
+    def keep(self) -> bool:
+        if self.away:
+            raise OperationalError("BEGIN", None, Exception("the database is away"))
+        if self.taken_by_another:
+            self.token = None
+        return self.token is not None
+
+    def give_back(self) -> None:
+        self.token = None
+
+
+class FakeAgent:
+    def __init__(self) -> None:
+        self.sound = False
+        self.attended = 0
+
+    def beat(self) -> None:
+        self.sound = True
+
+    def attend(self) -> None:
+        self.attended += 1
+
+    def pause(self) -> threading.Lock:
+        return threading.Lock()
+
+
+class FakeLeading:
+    def __init__(self, log: list[str], fails: bool) -> None:
+        self._log = log
+        self._fails = fails
+
+    def start(self) -> None:
+        if self._fails:
+            raise OperationalError("BEGIN", None, Exception("the database is away"))
+        self._log.append("starts")
+
+    def close(self) -> None:
+        self._log.append("ends")
+
+
+class House:
+    """A leadership among fakes, whose timers are called by hand."""
+
+    def __init__(self, folder: Path) -> None:
+        self.lead, self.agent, self.log = FakeLead(), FakeAgent(), list[str]()
+        self.in_use = self.start_fails = False
+        settings = load_settings({"data_dir": folder})
+        self.leadership = Leadership(cast(Any, self.lead), cast(Any, self.agent), settings, self._build)
+        self.jobs: dict[str, Any] = {}
+        self.leadership.schedule(cast(Any, self))
+
+    def _build(self) -> Any:
+        if self.in_use:
+            raise ServerInUse("server 'a' has other GPUs now")
+        return FakeLeading(self.log, self.start_fails)
+
+    def add_job(self, work: Any, trigger: str, *, id: str, **_: Any) -> None:
+        self.jobs[id] = work
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path)
+
+
+def test_it_leads_loses_the_lead_and_leads_again(house: House) -> None:
+    assert house.leadership.begin()
+    house.jobs["attend"]()
+    house.jobs["turn_over"]()
+    assert (house.log, house.agent.attended) == (["starts"], 0)
+    house.lead.taken_by_another = True
+    house.jobs["renew"]()
+    house.jobs["turn_over"]()
+    assert house.log == ["starts", "ends"]
+    house.jobs["attend"]()
+    assert house.agent.attended == 1
+    house.lead.taken_by_another = False
+    house.jobs["turn_over"]()
+    assert house.log == ["starts", "ends", "starts"]
+    house.leadership.close()
+    house.jobs["turn_over"]()
+    assert house.log == ["starts", "ends", "starts", "ends"]
+    assert house.lead.token is None
+
+
+def test_a_database_that_is_away_costs_a_warning_and_nothing_else(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.leadership.begin()
+    house.lead.away = True
+    with caplog.at_level(logging.WARNING):
+        house.jobs["renew"]()
+    assert "renew" in caplog.text
+    assert "Traceback" not in caplog.text
+    assert (house.lead.token, house.log) == (1, ["starts"])
+
+
+def test_who_cannot_lead_lets_another_one_and_says_why(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    """At the start it is the user's to mend; later it is tried again."""
+    house.in_use = True
+    with pytest.raises(ServerInUse):
+        house.leadership.begin()
+    assert house.lead.token is None
+    house.jobs["turn_over"]()
+    assert "cannot lead" in caplog.text
+    assert house.lead.token is None
+    house.in_use = False
+    house.jobs["turn_over"]()
+    assert house.log == ["starts"]
+
+
+def test_what_does_not_start_is_taken_down_and_tried_again(house: House) -> None:
+    house.start_fails = True
+    house.agent.beat()
+    house.jobs["turn_over"]()
+    assert house.lead.token is None
+    house.start_fails = False
+    house.jobs["turn_over"]()
+    assert house.log == ["ends", "starts"]
+
+
+def test_whoever_was_given_up_does_not_lead(house: House) -> None:
+    house.jobs["turn_over"]()
+    assert house.lead.token is None
+    house.agent.beat()
+    house.jobs["turn_over"]()
+    assert house.lead.token == 1
