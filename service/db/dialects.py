@@ -182,12 +182,14 @@ def _sqlite_begin(connection: Connection) -> None:
 
 
 def _postgres_connected(connection: Any, record: object) -> None:
-    # Not as a connection option: a pooler between us and the server refuses those.
+    # Not as connection options: a pooler between us and the server refuses those. Compiling pays for reports, and every
+    # statement here is either short or a plain walk through a table.
     autocommit, connection.autocommit = connection.autocommit, True
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT set_config('lock_timeout', %s, false), set_config('statement_timeout', %s, false),"
-            " set_config('idle_in_transaction_session_timeout', %s, false), set_config('timezone', 'UTC', false)",
+            " set_config('idle_in_transaction_session_timeout', %s, false), set_config('timezone', 'UTC', false),"
+            " set_config('jit', 'off', false)",
             (_milliseconds(BUSY_TIMEOUT_S), _milliseconds(_STATEMENT_S), _milliseconds(_STATEMENT_S)),
         )
     connection.autocommit = autocommit

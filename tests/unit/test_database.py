@@ -92,6 +92,23 @@ def test_every_sqlite_connection_is_durable(sqlite: Database) -> None:
     assert pragmas == ["wal", 2, 1, 64 * 1024 * 1024]
 
 
+def test_every_postgresql_connection_has_limits(postgres_database: Database) -> None:
+    """A reader is given minutes, a writer that stands still seconds, and nobody waits for a lock for ever."""
+    names = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout", "transaction_isolation")
+    found = []
+    for context in (postgres_database.reading, postgres_database.writing, lambda: postgres_database.writing(600.0)):
+        with context() as session:
+            shown = [session.connection().exec_driver_sql(f"SHOW {name}").scalar() for name in names]
+        found.append(tuple(shown))
+    assert found == [
+        ("10s", "5min", "5min", "repeatable read"),
+        ("10s", "5min", "10s", "read committed"),
+        ("10min", "0", "5min", "read committed"),
+    ]
+    with pytest.raises(OperationalError, match="read-only"), postgres_database.reading() as session:
+        session.connection().exec_driver_sql("DELETE FROM properties")
+
+
 def test_references_are_checked(database: Database) -> None:
     with pytest.raises(IntegrityError), database.writing() as session:
         record_progress(session, [ProgressPoint(AttemptId("99.1"), 1.0, 1.0)])
