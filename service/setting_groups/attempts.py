@@ -15,7 +15,7 @@ class Attempts(BaseModel):
         "An attempt is stopped when no service has asked for it for so long. An hour outlasts an upgrade.",
     )
     leader_lease_s: float = between(
-        6.0,
+        5.0,
         1.0,
         3600.0,
         "A service that has not renewed its lead for so long has lost it, and another one leads within ten seconds.",
