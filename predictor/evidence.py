@@ -110,7 +110,7 @@ class Evidence:
         jobs never seen do not, as they are another population.
         """
         if bucket not in self._chosen:
-            self._chosen[bucket] = champions(self._scores(bucket), self._models)
+            self._chosen[bucket] = champions(self._scores(bucket), self._counted(bucket).jobs, self._models)
         return self._chosen[bucket]
 
     def mix(self) -> Mix:
@@ -118,11 +118,16 @@ class Evidence:
         chosen = [self.champions(bucket) for bucket in range(len(BUCKETS))]
         return Mix(tuple(shape for shape, _ in chosen), tuple(point for _, point in chosen))
 
+    def _counted(self, bucket: int) -> _Weighed:
+        """The jobs that count for a bucket: its own, or where those are few, all that were seen before."""
+        own = self._weighed(bucket)
+        if own.jobs >= EVIDENCE_ROWS_MIN or bucket == 0:
+            return own
+        parts = [self._weighed(each) for each in range(1, len(BUCKETS))]
+        return _Weighed(sum(part.jobs for part in parts), np.sum([part.sums for part in parts], axis=0))
+
     def _scores(self, bucket: int) -> dict[str, Scores]:
-        jobs, sums = self._weighed(bucket)
-        if jobs < EVIDENCE_ROWS_MIN and bucket > 0:
-            parts = [self._weighed(each) for each in range(1, len(BUCKETS))]
-            jobs, sums = sum(part.jobs for part in parts), np.sum([part.sums for part in parts], axis=0)
+        jobs, sums = self._counted(bucket)
         if jobs < EVIDENCE_ROWS_MIN:
             return {}
         return {name: Scores(*row) for name, row in zip(self.names, (sums / jobs).tolist(), strict=True)}

@@ -7,6 +7,7 @@ The simplest wins a bucket unless another beats it. Candidates are every baselin
   alone has no say in it, so its mean error is the steadiest.
 """
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -31,6 +32,8 @@ SIMPLEST: Final = "recurrence_median20"
 
 LOSS_RATIO_MAX: Final = 0.97
 """To win a bucket takes a loss lower by this, as in the promotion gate: less is noise on a few thousand jobs."""
+CHANCE: Final = 0.5
+"""And lower by this over the root of the number of jobs that were scored: what chance alone may make of so few."""
 COVERAGE: Final = 0.8
 COVERAGE_MIN: Final = 0.75
 COVERAGE_MAX: Final = 0.88
@@ -80,42 +83,44 @@ def blended(points: Mapping[str, Array], bases: Array) -> dict[str, Array]:
     return {**points, BLEND: blend, CONSENSUS: blend + (agreed - middle(blend))[:, None]}
 
 
-def champions(scores: Mapping[str, Scores], models: Collection[str] | None = None) -> tuple[str, str]:
+def champions(scores: Mapping[str, Scores], jobs: int, models: Collection[str] | None = None) -> tuple[str, str]:
     """Who serves the distribution and who the point, by what all of them scored on the same jobs; the simplest without any.
 
-    ``models`` are those that may serve a distribution (None: all): who ranks jobs may have been decided by more than scores.
+    ``jobs`` is how many those are. ``models`` are those that may serve a distribution (None: all): who ranks jobs may have been
+    decided by more than scores.
     """
     if not scores:
         return SIMPLEST, SIMPLEST
+    ratio_max = LOSS_RATIO_MAX - CHANCE / math.sqrt(jobs)
     allowed = {name: score for name, score in scores.items() if models is None or name in (*BASELINE_NAMES, *models)}
-    shape = _distribution(allowed)
-    return shape, _point(scores, shape)
+    shape = _distribution(allowed, ratio_max)
+    return shape, _point(scores, shape, ratio_max)
 
 
-def _distribution(scores: Mapping[str, Scores]) -> str:
-    """The least pinball loss; it takes the gate's margin to beat the simplest, and a model must beat every baseline and be
+def _distribution(scores: Mapping[str, Scores], ratio_max: float) -> str:
+    """The least pinball loss; it takes the margin to beat the simplest, and a model must beat every baseline and be
     calibrated. Of several such the blend, unless one beats it by the margin too: which model is best changes with the weeks.
     """
     baselines = [name for name in scores if name in BASELINE_NAMES]
     best = min(baselines, key=lambda name: scores[name].pinball)
     least = scores[best].pinball
-    if not _lower(least, scores[SIMPLEST].pinball):
+    if not _lower(least, scores[SIMPLEST].pinball, ratio_max):
         best = SIMPLEST
     base_gap = abs(scores[best].coverage - COVERAGE)
     better = [
         name
         for name, score in scores.items()
         if name not in (*BASELINE_NAMES, CONSENSUS)
-        and _lower(score.pinball, least)
+        and _lower(score.pinball, least, ratio_max)
         and _calibrated(score.coverage, base_gap)
     ]
     first = min(better, key=lambda name: scores[name].pinball, default=best)
-    return BLEND if BLEND in better and not _lower(scores[first].pinball, scores[BLEND].pinball) else first
+    return BLEND if BLEND in better and not _lower(scores[first].pinball, scores[BLEND].pinball, ratio_max) else first
 
 
-def _lower(loss: float, than: float) -> bool:
+def _lower(loss: float, than: float, ratio_max: float) -> bool:
     """Lower by the margin. Where nobody ever errs, nobody is better."""
-    return loss < than and loss <= LOSS_RATIO_MAX * than
+    return loss < than and loss <= ratio_max * than
 
 
 def _calibrated(covered: float, baseline_gap: float) -> bool:
@@ -123,7 +128,7 @@ def _calibrated(covered: float, baseline_gap: float) -> bool:
     return COVERAGE_MIN <= covered <= COVERAGE_MAX or abs(covered - COVERAGE) <= baseline_gap
 
 
-def _point(scores: Mapping[str, Scores], shape: str) -> str:
+def _point(scores: Mapping[str, Scores], shape: str, ratio_max: float) -> str:
     """The consensus, where its mean error is below that of the simplest, its pinball loss not above, and its share within a
     factor of two hardly less. Else the simplest.
 
@@ -140,5 +145,5 @@ def _point(scores: Mapping[str, Scores], shape: str) -> str:
     ]
     if CONSENSUS in scores:
         return CONSENSUS if CONSENSUS in good else SIMPLEST
-    better = [name for name in good if _lower(scores[name].error, simplest.error)]
+    better = [name for name in good if _lower(scores[name].error, simplest.error, ratio_max)]
     return shape if shape in better else min(better, key=lambda name: scores[name].error, default=SIMPLEST)

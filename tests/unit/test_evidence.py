@@ -43,7 +43,7 @@ def _chosen(labels: Array, buckets: np.ndarray, said: dict[str, Array]) -> mix.M
         for name, points in said.items() if len(rows) >= evidence.EVIDENCE_ROWS_MIN else ():
             metrics = measure(labels[rows], points[rows])
             scores[name] = mix.Scores(metrics.pinball_log, metrics.coverage_80, metrics.mae, metrics.within_2x)
-        found.append(mix.champions(scores))
+        found.append(mix.champions(scores, len(rows)))
     return mix.Mix(tuple(shape for shape, _ in found), tuple(point for _, point in found))
 
 
