@@ -117,7 +117,7 @@ class Book:
         gang = gang_class(job.spec, self.windows)
         tier = self.tier(job.id)
         # Among guarded jobs age alone decides: else a stream of better-ranked ones would starve the oldest all the same.
-        share = self.share(job) if tier else 0
+        share = 0 if self.shares is None or not tier else self.shares.join(job)
         key = Key(tier, -job.priority, share, rank if tier else 0.0, job.submitted_at_s, job.id)
         entries = self.waiting.get(gang)
         if entries is None:
@@ -182,7 +182,8 @@ class Book:
             return
         line = Line(job.spec.gpus, rank.slope)
         origin = rank.value - rank.slope * line.gpus / self.gpus * moves_from_s
-        key = Key(1, -job.priority, self.share(job), origin, job.submitted_at_s, job.id)
+        share = 0 if self.shares is None else self.shares.join(job)
+        key = Key(1, -job.priority, share, origin, job.submitted_at_s, job.id)
         entries = self.running.get(line)
         if entries is None:
             entries = self.running[line] = SortedList()

@@ -24,4 +24,6 @@ def gang_class(spec: JobSpec, windows: Sequence[ServerWindow]) -> GangClass:
     if spec.parallelism is not None and not spec.parallelism.tensor_across_servers:
         tensor = max(spec.parallelism.tensor)
     mine = tuple(window.id for window in windows if window.admits(spec)) if windows else ()
-    return GangClass(spec.gpus, spec.gpu_types, tensor if tensor > 1 else 0, spec.topology, mine)
+    # Spelt out, not by way of ``gpu_types``: most jobs name no type.
+    types = () if spec.gpu_type is None else (spec.gpu_type, *spec.gpu_type_fallbacks)
+    return GangClass(spec.gpus, types, tensor if tensor > 1 else 0, spec.topology, mine)

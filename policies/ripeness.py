@@ -15,7 +15,9 @@ def ripe_at_s(options: Options, costs: PreemptionCosts, job: JobView) -> float:
     started_at_s = job.attempt_started_at_s
     if started_at_s is None:
         return math.inf
-    attempt_s_min = max(options.attempt_duration_s_min, job.spec.min_run_s)
+    attempt_s_min = options.attempt_duration_s_min
+    if job.spec.min_run_s > attempt_s_min:
+        attempt_s_min = job.spec.min_run_s
     if job.attempts > options.restarts_free:
         # The worst-ranked job would else make way for everyone who comes: hundreds of times a day on a busy cluster.
         attempt_s_min = max(attempt_s_min, options.restarted_attempt_s_min)

@@ -93,8 +93,11 @@ class Bid:
             return -key.minus_priority > victim.priority
         if self.settled(victim):
             return False
-        by_share = self.book.displaceable(self.book.share(victim), key)
-        return key.rank < self.eta * self.rank(victim) if by_share is None else by_share
+        if self.book.shares is not None:
+            by_share = self.book.displaceable(self.book.share(victim), key)
+            if by_share is not None:
+                return by_share
+        return key.rank < self.eta * self.rank(victim)
 
     def settled(self, victim: JobView) -> bool:
         """Whether the job has started over once and would do so again, which only jobs of larger priority may demand.
@@ -108,11 +111,9 @@ class Bid:
         much more, cost nothing."""
         if key.tier == 0:
             return True
-        equals = [
-            victim
-            for victim in victims
-            if victim.priority >= -key.minus_priority and not self.book.displaceable(self.book.share(victim), key)
-        ]
+        equals = [victim for victim in victims if victim.priority >= -key.minus_priority]
+        if self.book.shares is not None:
+            equals = [victim for victim in equals if not self.book.displaceable(self.book.share(victim), key)]
         worst_of_best = min((self.rank(victim) for victim in equals), default=math.inf)
         return key.rank < self.eta * worst_of_best - sum(self.price(victim) for victim in equals)
 

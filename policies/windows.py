@@ -55,6 +55,8 @@ def may_last(view: ClusterView, job: JobView) -> float:
 
 def find_open(pool: FreePool, view: ClusterView, job: JobView, salt: int | None) -> Candidate | None:
     """What the job would get of that pool on servers that are open to it."""
+    if not view.windows:
+        return find(pool, view.cluster, job.spec, salt)
     closed = closed_servers(view, job)
     taken = {server: pool.free(server) for server in sorted(closed) if server < len(pool) and pool.free(server)}
     if not taken:

@@ -426,8 +426,8 @@ class Engine(Generic[State]):
     def _wake(self) -> float | None:
         if self._backlog:
             return self._world.now_s
-        boundary_s = next_boundary_s(self._world.windows, self._world.now_s)
-        times = (self._wake_at_s, self._timers[0][0] if self._timers else None, boundary_s)
+        times = [self._wake_at_s, next_boundary_s(self._world.windows, self._world.now_s)]
+        times += [self._timers[0][0]] if self._timers else []
         return min((at_s for at_s in times if at_s is not None), default=None)
 
 

@@ -30,6 +30,8 @@ def settle_windows(cycle: Cycle) -> None:
 
 def next_boundary_s(windows: tuple[ServerWindow, ...], now_s: float) -> float | None:
     """When a window next begins or ends."""
+    if not windows:
+        return None
     times = (at_s for window in windows for at_s in (window.starts_at_s, window.ends_at_s) if at_s > now_s)
     return min(times, default=None)
 
