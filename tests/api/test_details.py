@@ -282,4 +282,5 @@ def test_progress_that_says_nothing_is_refused(client: Client, world: World, lin
 def test_an_attempts_id_is_two_numbers(client: Client, attempt: str) -> None:
     answer = client.post(f"/v1/attempts/{attempt}/progress", json={"iteration": 1})
     assert answer.status_code in (400, 401, 404, 422)
-    assert_problem(answer, {401: "unauthorized", 404: "not-found", 422: "invalid-parameter"}[answer.status_code])
+    kinds = {400: "bad-request", 401: "unauthorized", 404: "not-found", 422: "invalid-parameter"}
+    assert_problem(answer, kinds[answer.status_code])
