@@ -113,13 +113,17 @@ class MortalService:
         self.revive()
         live = self.live
         for accepted in self.accepted.values():
-            live.until_state(accepted.job, "succeeded", "cancelled", timeout_s=120.0)
+            live.until(lambda job=accepted.job: self._has_ended(job), 120.0, f"the end of job {accepted.job}")
         self._assert_keys()
         for accepted in self.accepted.values():
             self._assert_job(accepted.job)
         live.until(lambda: not live.processes(), 20.0, "no process is left")
         (server,) = live.get("/v1/cluster")["servers"]
         assert server["free_gpus"] == server["gpus"] == GPUS, f"a GPU leaked: {server}"
+
+    def _has_ended(self, job: int) -> bool:
+        """Whether all is done for a job; the service may die of its end, and is started anew then."""
+        return self.ask("GET", f"/v1/jobs/{job}").json()["state"] in ("succeeded", "cancelled")
 
     def _assert_keys(self) -> None:
         """Nothing accepted was lost, nothing was done twice, and each key still gives its first answer."""
