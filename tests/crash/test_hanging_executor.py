@@ -49,7 +49,8 @@ def test_a_live_service_comes_through_an_executor_that_hangs(tmp_path: Path) -> 
             service.until(lambda: "executor_timeout_s" in service.log.read_text(), 30.0, "the executor is given up")
             for path in ("/v1/cluster", "/v1/jobs", f"/v1/jobs/{during}/explanation"):
                 assert service.request("GET", path).status_code in (200, 503), path
-            unwanted = service.submit(name="unwanted", gpus=4, command=["sleep", "600"])
+            # Held, so that it cannot displace the first job before it is cancelled.
+            unwanted = service.submit(name="unwanted", gpus=4, command=["sleep", "600"], hold=True)
             assert service.request("POST", f"/v1/jobs/{unwanted}/cancel", {}).status_code == 202
             service.until_state(unwanted, "cancelled")
             assert not service.story(during), "its launch hangs"
