@@ -40,12 +40,12 @@ from service.engine.facts import (
     stop_command,
     waited_for,
 )
+from service.engine.labels import label_of
 from service.engine.ports import (
     AttemptStatus,
     Clock,
     CycleBatch,
     Executor,
-    JobWrite,
     Predictor,
     Sink,
     Store,
@@ -241,7 +241,8 @@ class Engine(Generic[State]):
                     if fact.kind is not FactKind.SUBMITTED:
                         apply_fact(cycle, fact)
         cycle.settle_gates()
-        settle_windows(cycle)
+        if self._world.windows:
+            settle_windows(cycle)
 
     def _admit(self, cycle: Cycle, facts: Sequence[Fact]) -> None:
         by_job = {fact.job: fact for fact in facts if fact.job is not None}
@@ -340,7 +341,7 @@ class Engine(Generic[State]):
 
     def _commit(self, cycle: Cycle, decision: Decision, applied: list[Action]) -> CycleOutcome:
         for job_id in cycle.ended:
-            cycle.writes[job_id].label = _label(cycle.writes[job_id], self._world)
+            cycle.writes[job_id].label = label_of(cycle.writes[job_id], self._world)
         with_dump = cycle.number % self.settings.dump_every_cycles == 0
         batch = CycleBatch(
             cycle=cycle.number,
@@ -426,25 +427,12 @@ class Engine(Generic[State]):
     def _wake(self) -> float | None:
         if self._backlog:
             return self._world.now_s
-        times = [self._wake_at_s, next_boundary_s(self._world.windows, self._world.now_s)]
-        times += [self._timers[0][0]] if self._timers else []
-        return min((at_s for at_s in times if at_s is not None), default=None)
-
-
-def _label(write: JobWrite, world: World) -> EndedJob:
-    """What a predictor learns from a job that ended in this cycle."""
-    job = write.job
-    placement = write.attempts[-1].placement if write.attempts else None
-    return EndedJob(
-        job=job.id,
-        spec=job.spec,
-        submitted_at_s=job.submitted_at_s,
-        ended_at_s=world.now_s,
-        iterations=job.iterations if job.reports_iterations else None,
-        service_s=job.service_s,
-        final_state=str(job.state),
-        seconds_per_iteration=job.measured_s_per_iteration,
-        gpu_type=world.cluster.servers[placement.servers[0]].gpu_type if placement is not None else None,
-        servers_spanned=len(placement.shares) if placement is not None else None,
-        reported_iterations=job.reported_iterations,
-    )
+        at_s = self._wake_at_s
+        # Spelt out: asked after every event of a simulation.
+        if self._timers and (at_s is None or self._timers[0][0] < at_s):
+            at_s = self._timers[0][0]
+        if self._world.windows:
+            boundary_s = next_boundary_s(self._world.windows, self._world.now_s)
+            if boundary_s is not None and (at_s is None or boundary_s < at_s):
+                at_s = boundary_s
+        return at_s

@@ -53,8 +53,9 @@ def apply_report(cycle: Cycle, report: Report) -> None:
 
 def _in_time(report: Report, opened_at_s: float, now_s: float) -> Report:
     """What a machine whose clock is wrong says, at the nearest instant at which it can have happened."""
-    at_s = min(max(report.at_s, opened_at_s), now_s)
-    return report if at_s == report.at_s else replace(report, at_s=at_s)
+    if opened_at_s <= report.at_s <= now_s:
+        return report
+    return replace(report, at_s=min(max(report.at_s, opened_at_s), now_s))
 
 
 def fence(cycle: Cycle, attempt: AttemptId) -> None:

@@ -12,8 +12,6 @@ from service.engine.record import JobRecord
 def settle_windows(cycle: Cycle) -> None:
     """Tell the policy of windows that have begun or are over, and stop who is not let in. O(windows + holding jobs)."""
     world, now_s = cycle.world, cycle.now_s
-    if not world.windows:
-        return
     for window in world.windows:
         begun = window.active(now_s)
         if begun and window.id not in world.begun_windows:

@@ -1,0 +1,24 @@
+"""What is learnt from a job that has ended."""
+
+from policies.model.estimate import EndedJob
+from service.engine.ports import JobWrite
+from service.engine.world import World
+
+
+def label_of(write: JobWrite, world: World) -> EndedJob:
+    """The label of a job that ended in this cycle; ``write`` is what the cycle changes of it."""
+    job = write.job
+    placement = write.attempts[-1].placement if write.attempts else None
+    return EndedJob(
+        job=job.id,
+        spec=job.spec,
+        submitted_at_s=job.submitted_at_s,
+        ended_at_s=world.now_s,
+        iterations=job.iterations if job.reports_iterations else None,
+        service_s=job.service_s,
+        final_state=str(job.state),
+        seconds_per_iteration=job.measured_s_per_iteration,
+        gpu_type=world.cluster.servers[placement.servers[0]].gpu_type if placement is not None else None,
+        servers_spanned=len(placement.shares) if placement is not None else None,
+        reported_iterations=job.reported_iterations,
+    )
