@@ -57,7 +57,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation
     made = Installation(tmp_path_factory.mktemp("cli"))
     serve = made.spawn("serve", "--port", "0", "--executor", "local", "--cluster", "cluster.yaml")
     assert serve.stderr is not None
-    line = serve.stderr.readline()
+    # The log comes the same way: one JSON object a line.
+    line = next(line for line in serve.stderr if not line.startswith("{"))
     assert line.startswith("Sooner is listening on "), line
     made.environ["SOONER_URL"] = line.split()[4]
     try:
