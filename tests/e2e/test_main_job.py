@@ -65,8 +65,10 @@ def test_a_shorter_gang_preempts_and_the_longer_one_resumes_from_its_checkpoint(
 def test_predictions_are_scored_and_a_retrained_model_predicts(service: LiveService) -> None:
     first = service.train(40, 0.01, name="short", gpus=2)
     service.until_state(first, "succeeded")
-    (scored,) = [row for row in service.get("/v1/predictions")["items"] if row["job_id"] == first]
-    assert scored["actual"] == 40
+    # The total that the program reports may have revised the first one.
+    scored = [row for row in service.get("/v1/predictions")["items"] if row["job_id"] == first]
+    assert scored
+    assert all(row["actual"] == 40 for row in scored)
     assert service.request("POST", "/v1/models/train").status_code == 202
     champion = service.until(lambda: _champion(service), 90, "a trained model is the champion")
     second = service.train(40, 0.01, name="short", gpus=2)
