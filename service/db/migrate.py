@@ -6,6 +6,7 @@ that is not current. There is no downgrade: going back means restoring a backup 
 
 import re
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 
 from alembic import command
@@ -88,13 +89,12 @@ def open_current(url: str) -> Database:
 def state_of(connection: Connection) -> SchemaState:
     """Where the database behind a connection stands."""
     tables = set(inspect(connection).get_table_names())
-    scripts = ScriptDirectory.from_config(_config())
     found = MigrationContext.configure(connection).get_current_heads() if VERSION_TABLE in tables else ()
     ours = METADATA.tables.keys() & tables
     if not found:
         # Tables of ours without a revision are a half-made copy: not something to build on either.
         return SchemaState.FOREIGN if tables - {VERSION_TABLE} else SchemaState.EMPTY
-    if set(found) == set(scripts.get_heads()):
+    if set(found) == _heads(scripts_folder()):
         return SchemaState.CURRENT
     if set(found) <= revisions():
         return SchemaState.OLDER
@@ -128,7 +128,7 @@ def _upgrade(database: Database) -> SchemaState:
 
 def upgrade_to(connection: Connection, revision: str) -> None:
     """Run the migrations up to a revision, in the transaction of the connection."""
-    config = _config()
+    config = _config(scripts_folder())
     config.attributes["connection"] = connection
     command.upgrade(config, revision)
 
@@ -140,7 +140,7 @@ def revision_of(connection: Connection) -> str:
 
 def revisions() -> frozenset[str]:
     """Every revision that this program knows."""
-    return frozenset(script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions())
+    return _revisions(scripts_folder())
 
 
 def scripts_folder() -> Path:
@@ -149,9 +149,22 @@ def scripts_folder() -> Path:
     return installed if installed.is_dir() else Path(__file__).parents[2] / "migrations"
 
 
-def _config() -> Config:
+# The scripts are read once: probes ask every few seconds.
+
+
+@cache
+def _heads(scripts: Path) -> frozenset[str]:
+    return frozenset(ScriptDirectory.from_config(_config(scripts)).get_heads())
+
+
+@cache
+def _revisions(scripts: Path) -> frozenset[str]:
+    return frozenset(script.revision for script in ScriptDirectory.from_config(_config(scripts)).walk_revisions())
+
+
+def _config(scripts: Path) -> Config:
     config = Config()
     # The path may hold a percent sign, which the configuration parser would expand.
-    config.set_main_option("script_location", str(scripts_folder()).replace("%", "%%"))
+    config.set_main_option("script_location", str(scripts).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     return config

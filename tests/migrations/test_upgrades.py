@@ -114,7 +114,7 @@ def test_rows_of_every_earlier_schema_are_there_afterwards(url: str, revision: s
 
 
 def test_the_revisions_are_those_that_alembic_walks() -> None:
-    scripts = ScriptDirectory.from_config(migrate._config())
+    scripts = ScriptDirectory.from_config(migrate._config(migrate.scripts_folder()))
     assert [script.revision for script in scripts.walk_revisions()] == REVISIONS[::-1]
 
 
