@@ -332,12 +332,15 @@ class Gates:
             text = f"{owner.title} has {running} of its jobs before it, as many as it may (max_running {most_running})."
             return text, {"max_running": most_running, "running": running}
         if job.spec.gpus > most:
-            text = f"{owner.title} may hold {most} GPUs at a time, fewer than the job needs; raise the quota or ask for fewer."
+            text = (
+                f"{owner.title} may hold {most} of the GPUs at a time, fewer than the job needs; "
+                "raise the quota or ask for fewer."
+            )
             return text, {"gpus_running_max": most}
         promised = sum(self._jobs[turn.job].spec.gpus for turn in self._through[owner])
         held = self._used[owner] - promised
         text = (
-            f"{owner.title} may hold {most} GPUs at a time: {held} are held and {promised} promised to other waiting jobs; "
+            f"{owner.title} may hold {most} of the GPUs at a time: {held} held, {promised} promised to other waiting jobs; "
             "it may start when enough of them are given back."
         )
         return text, {"gpus_running_max": most, "gpus_running": held, "gpus_promised": promised}

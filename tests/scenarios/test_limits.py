@@ -57,7 +57,7 @@ def test_a_gang_wider_than_the_quota_says_so_and_keeps_nobody_waiting() -> None:
     made.until(0).starts("narrow").waits("wide", Reason.QUOTA)
     told = made.engine.explain(made.ids["wide"])
     assert told.detail == (
-        "Project 'nlp' may hold 2 GPUs at a time, fewer than the job needs; raise the quota or ask for fewer."
+        "Project 'nlp' may hold 2 of the GPUs at a time, fewer than the job needs; raise the quota or ask for fewer."
     )
     made.until(1).quota(4, project="nlp").until(2)
     made.waits("wide", Reason.QUOTA).until(10).finishes("narrow").starts("wide")
@@ -69,7 +69,7 @@ def test_the_explanation_names_the_limit_and_its_use() -> None:
     told = made.engine.explain(made.ids["b"])
     assert told.reason is Reason.QUOTA
     assert told.numbers == {"gpus_running_max": 3, "gpus_running": 2, "gpus_promised": 0}
-    assert "User 'ann' may hold 3 GPUs at a time: 2 are held" in told.sentence
+    assert "User 'ann' may hold 3 of the GPUs at a time: 2 held" in told.sentence
 
 
 def test_a_better_job_takes_the_turn_of_one_that_has_not_started() -> None:
