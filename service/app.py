@@ -21,7 +21,7 @@ from service.cluster_file import ClusterFileError, load_cluster
 from service.db import migrate, services
 from service.db.identity import database_id
 from service.db.lead import Lead
-from service.db.servers import ServerInUse, enroll, stored_cluster
+from service.db.servers import RememberedCluster, ServerInUse, enroll, stored_cluster
 from service.db.session import DatabaseUrlError
 from service.db.store import LEADER_LEASE
 from service.engine.ports import Executor
@@ -113,7 +113,7 @@ class Service:
             self.token,
             self.local,
             self.metrics,
-            self.wanted,
+            RememberedCluster(self.database, self.wanted),
             self.leadership,
             stopping=lambda: self.server.should_exit,
         )

@@ -11,7 +11,7 @@ from policies.model.ids import AttemptId, JobId, ServerIndex
 from service.api.deps import ApiDependencies, ClusterNow, LogPart, LoopStatus, Refused
 from service.api.problems import no_leader
 from service.db import migrate, reads
-from service.db.servers import stored_cluster
+from service.db.servers import RememberedCluster
 from service.db.services import services, url_of_attempt
 from service.db.session import Database
 from service.db.store import SqlStore
@@ -32,7 +32,7 @@ ELSEWHERE_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ApiPorts:
-    """The parts of a service that its API talks to. ``host`` is its identity, ``wanted`` the cluster of its own file."""
+    """The parts of a service that its API talks to. ``host`` is its identity, ``stored`` the cluster while another one leads."""
 
     settings: Settings
     clock: Clock
@@ -41,7 +41,7 @@ class ApiPorts:
     token: str
     local: LocalExecutor | None
     metrics: Metrics
-    wanted: Cluster
+    stored: RememberedCluster
     leadership: Leadership
     stopping: Callable[[], bool]
 
@@ -127,7 +127,7 @@ class ApiPorts:
         if leading is not None:
             # The cluster is a frozen value: a submission need not wait for a cycle to see it.
             return leading.engine.world.cluster
-        return stored_cluster(self.database, self.wanted)
+        return self.stored()
 
     def _wait_pass(self, seen: int, timeout_s: float) -> int:
         leading = self.leadership.leading

@@ -99,7 +99,8 @@ def job_forecast(dependencies: Deps, job_id: JobPath) -> JobForecastDocument:
 def plan(caller: Caller, dependencies: Deps, body: SubmissionBody) -> PlansDocument:
     """Checks a submission as `POST /v1/jobs` does, predicts it, and fast-forwards the cluster with it in the queue.
     Nothing is stored; the jobs of one body are planned together."""
-    parsed = parse_submission(body.root, dependencies.settings, dependencies.layout())
+    layout = dependencies.layout()
+    parsed = parse_submission(body.root, dependencies.settings, layout)
     specs = in_the_name_of(caller, parsed, body.root)
     with dependencies.database.reading() as session:
         connection = session.connection()
@@ -109,10 +110,7 @@ def plan(caller: Caller, dependencies: Deps, body: SubmissionBody) -> PlansDocum
     planned = dependencies.plan(specs)
     return PlansDocument(
         made_at=instant(planned.now_s),
-        plans=[
-            plan_document(job, dependencies.layout(), sorted(failed.intersection(job.spec.after)))
-            for job in planned.jobs
-        ],
+        plans=[plan_document(job, layout, sorted(failed.intersection(job.spec.after))) for job in planned.jobs],
     )
 
 
