@@ -11,6 +11,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -104,8 +105,12 @@ def collect(client: "Client") -> tuple[dict[str, bytes], dict[str, str]]:
         missing["cycles"] = str(error)
         recorded = []
     for number in recorded:
-        add(f"cycles/{number}.json", lambda number=number: _json(client.snapshot(number)))  # type: ignore[misc]
+        add(f"cycles/{number}.json", partial(_snapshot, client, number))
     return parts, missing
+
+
+def _snapshot(client: "Client", number: int) -> bytes:
+    return _json(client.snapshot(number))
 
 
 def _queue(client: "Client") -> list[Mapping[str, Any]]:

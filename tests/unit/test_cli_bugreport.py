@@ -35,7 +35,7 @@ def test_nothing_that_is_a_secret_goes_in(cli: CliWorld, tmp_path: Path) -> None
     cli.submit(
         env={"API": SECRET},
         command=["python", f"--password={SECRET}"],
-        working_dir=f"/home/{SECRET}",
+        working_dir=f"/srv/{SECRET}",
         labels={"note": SECRET},
     )
     parts = _report(cli, tmp_path)
