@@ -4,6 +4,7 @@ import json
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,7 @@ def stand_still(service: LiveService, database_url: str) -> None:
     database = open_database(database_url)
     for _ in range(100):
         service.process.send_signal(signal.SIGSTOP)
+        service.until(partial(_stands_still, service.process.pid), 20, "every thread stands still")
         try:
             with database.writing(wait_s=0.5) as session:
                 session.connection().execute(select(table(LeaseRow)).with_for_update())
@@ -177,6 +179,15 @@ def stand_still(service: LiveService, database_url: str) -> None:
         else:
             break
     database.close()
+
+
+def _stands_still(pid: int) -> bool:
+    """A signal stops a process when its first thread gets a core; until then the others run on."""
+    try:
+        threads = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # a thread has just ended
+    return all(thread.rpartition(")")[2].split()[0] == "T" for thread in threads)
 
 
 def _checkpoint(service: LiveService, job: int) -> bool:
