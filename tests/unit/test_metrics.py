@@ -141,7 +141,9 @@ def test_a_scrape_is_valid_and_says_what_the_process_is() -> None:
     story = Measured("2x4")
     story.job("a", gpus=2, runs_s=100).job("b", gpus=8, at_s=10).until(20)
     story.metrics.registry.register(ScrapeCollector(_readings(story)))
-    families = {family.name: family for family in text_string_to_metric_families(exposition(story.metrics).decode())}
+    page = exposition(story.metrics).decode()
+    assert "_created" not in page
+    families = {family.name: family for family in text_string_to_metric_families(page)}
     assert all(family.documentation.endswith(".") for family in families.values())
     assert all(name.startswith("sooner_") for name in families)
     value = story.value
