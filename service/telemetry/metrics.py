@@ -17,7 +17,7 @@ from service.engine.record import JobRecord
 NAMESPACE = "sooner"
 
 # A series beside each counter and histogram that says since when it counts would be half of the page; nobody reads it.
-disable_created_metrics()
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 WAITING_BUCKETS_S = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0, 86_400.0, 7 * 86_400.0)
 """From what feels like nothing to a week: queueing delays and completion times."""
