@@ -15,7 +15,7 @@ from service.api import examples
 from tests.e2e.harness import LiveService
 from tests.local_executor import wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 SLOW_CLIENTS = 150
 SAME_POSTS = 100

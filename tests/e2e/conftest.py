@@ -10,6 +10,13 @@ from tests.e2e.harness import LiveService
 MakeService = Callable[..., LiveService]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole services and their programs want the machine to themselves."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.alone)
+
+
 @pytest.fixture
 def make_service(tmp_path: Path) -> Iterator[MakeService]:
     """Makes services that are ended with the test, and everything that they started with them."""
