@@ -3,7 +3,6 @@
 Nothing here waits for anybody: the lead is a lease in the database, looked at on a timer by everyone.
 """
 
-import gc
 import logging
 import threading
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from service.db.lead import Lead
 from service.db.servers import ServerInUse
 from service.engine.ports import ExecutorUnavailable, StoreUnavailable
+from service.garbage import keep, let_go, uncollected
 from service.leading import ONCE, Leading
 from service.settings import Settings
 from service.tasks.agent import Agent
@@ -65,8 +65,8 @@ class Leadership:
     # Scheduled work.
 
     def _renew(self) -> None:
-        if self._lead.token is not None and not self._lead.keep():
-            logger.error("another service has taken the lead; this one stands by")
+        if self._lead.token is not None:
+            self._lead.keep()
 
     def _turn_over(self) -> None:
         try:
@@ -83,9 +83,11 @@ class Leadership:
             if self._closed:
                 return False
             if self.leading is not None:
-                if self._lead.token is not None:
+                if self._lead.stands():
                     return True
+                logger.error("another service has taken the lead; this one stands by")
                 self._stop_leading()
+                let_go()
             if not self._agent.sound or not self._lead.take():
                 return False
             try:
@@ -98,14 +100,11 @@ class Leadership:
 
     def _begin_leading(self) -> None:
         # The agent is not in the middle of anything, and finds at its next turn that this service leads.
-        with self._agent.pause():
+        with self._agent.pause(), uncollected():
             leading = self._build()
             self.leading = leading
+        keep()
         leading.start()
-        # What has been loaded stays. To look through it for garbage again and again is a third of a large batch of predictions.
-        gc.unfreeze()
-        gc.collect()
-        gc.freeze()
         logger.info("this service leads")
 
     def _stop_leading(self) -> None:

@@ -85,6 +85,14 @@ class Lead:
             self._trust_from(asked_at_s)
             return True
 
+    def stands(self) -> bool:
+        """Whether this process has the lead, trusted or not. Costs a read while it is not trusted: whatever keeps :meth:`keep`
+        from finding that another one has it must not make two services say that they lead."""
+        mine = self.holds() or not leases.held_by_another(self._database, self.name, self._holder)
+        if not mine:
+            self.lose()
+        return self._lease is not None
+
     def lose(self) -> None:
         """Somebody else leads, as a transaction has just found."""
         self._lease = None

@@ -120,7 +120,7 @@ def test_a_paused_leader_does_no_harm_and_stands_by_when_it_wakes(pair: Pair, da
     assert until_leads(second) < TAKE_OVER_S
     jobs = [second.train(10, 0.01, name=f"meanwhile-{number}", gpus=1) for number in range(3)]
     first.process.send_signal(signal.SIGCONT)
-    first.until(lambda: role(first) == "standby", 20, "the old leader stands by")
+    first.until(lambda: role(first) == "standby", 30, "the old leader stands by")
     for job in (*jobs, running):
         assert first.until_state(job, "succeeded")["attempts"] == 1
     assert_sound(first, running, 300)

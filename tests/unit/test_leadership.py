@@ -36,6 +36,9 @@ class FakeLead:
             self.token = None
         return self.token is not None
 
+    def stands(self) -> bool:
+        return self.token is not None
+
     def give_back(self) -> None:
         self.token = None
 

@@ -158,6 +158,18 @@ def test_a_lead_is_trusted_for_less_than_it_lasts(any_database: Database, clock:
     assert first.take()
 
 
+def test_a_lead_that_cannot_be_trusted_stands_until_another_one_has_it(any_database: Database, clock: Clock) -> None:
+    """Without a renewal: whoever was stopped finds out by himself that somebody else leads."""
+    first, second = lead_of(any_database, clock), lead_of(any_database, clock, "b")
+    assert first.take()
+    clock.time_s += 60.0
+    assert (first.holds(), first.stands()) == (False, True)
+    assert second.take()
+    assert not first.stands()
+    assert first.token is None
+    assert second.stands()
+
+
 def test_a_lead_counts_from_before_it_asked(database: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process stood still while the database answered: the lease is as old as the question."""
     elapsed = [0.0]
