@@ -5,14 +5,12 @@ waits and then fails because another one wrote in between; writers to PostgreSQL
 why that is enough, is in :mod:`service.db.dialects`.
 """
 
-import json
 import os
 import sqlite3
 import tempfile
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from functools import partial
 from pathlib import Path
 from threading import Lock
 
@@ -22,7 +20,7 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, NoSuchModul
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlmodel import Session
 
-from service.db.dialects import BUSY_TIMEOUT_S, dialect_of, prepare_file
+from service.db.dialects import BUSY_TIMEOUT_S, dialect_of, dumps, prepare_file
 
 _DRIVER = "postgresql+psycopg"
 
@@ -225,8 +223,6 @@ def _create_file(path: Path) -> None:
 
 
 def _engine(url: URL) -> Engine:
-    # A NaN in a document would be refused by other databases and read back by none: fail where it is made.
-    dumps = partial(json.dumps, allow_nan=False, separators=(",", ":"))
     dialect = dialect_of(url)
     try:
         # An error that is logged must not bring along what somebody submitted: environments hold secrets.

@@ -15,7 +15,7 @@ from policies.model.job import JobSpec
 from policies.model.reasons import Reason
 from service.db.codec import FactPayload
 from service.db.commit import apply_batch, check_fence
-from service.db.dialects import SERVERS_TURN, take_turns
+from service.db.dialects import SERVERS_TURN, insert_numbered, insert_rows, take_turns
 from service.db.limits import keep_request, limits_of_engine
 from service.db.reservations import keep_reservation, open_windows
 from service.db.rows import (
@@ -109,9 +109,9 @@ class SqlStore:
             JobEvent(job, now_s, None, JobState.QUEUED, Cause.SUBMITTED, _first_reason(spec), 0)
             for job, spec in zip(ids, specs, strict=True)
         ]
-        connection.execute(insert(table(JobEventRow)), [event_values(event) for event in events])
+        insert_rows(connection, table(JobEventRow), [event_values(event) for event in events])
         facts = [fact_values(FactKind.SUBMITTED, now_s, job, FactPayload()) for job in ids]
-        connection.execute(insert(table(FactRow)), facts)
+        insert_rows(connection, table(FactRow), facts)
         return ids
 
     def add_facts(self, session: Session, facts: Sequence[Fact]) -> None:
@@ -169,11 +169,8 @@ def _runs(specs: Sequence[JobSpec]) -> Iterator[Sequence[JobSpec]]:
 
 
 def _insert_jobs(connection: Connection, specs: Sequence[JobSpec], now_s: float) -> list[JobId]:
-    if not specs:
-        return []
     rows = [new_job_values(spec, now_s, _new_job(spec, now_s)) for spec in specs]
-    returned = insert(table(JobRow)).returning(table(JobRow).c.id, sort_by_parameter_order=True)
-    return [JobId(number) for number in connection.execute(returned, rows).scalars()]
+    return [JobId(number) for number in insert_numbered(connection, table(JobRow), rows)]
 
 
 def _insert_array(connection: Connection, specs: Sequence[JobSpec], now_s: float) -> list[JobId]:

@@ -1,0 +1,95 @@
+"""Many rows in one statement: every database keeps exactly the same values, and numbers the rows in their order."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import func, select
+from sqlalchemy.exc import DatabaseError, IntegrityError, StatementError
+
+from policies.model.ids import JobId
+from policies.model.job import JobSpec
+from service.db.dialects import insert_numbered, insert_rows
+from service.db.rows import new_job_values
+from service.db.session import Database
+from service.db.tables import FactRow, JobRow, table
+from service.engine.record import JobRecord
+
+_SPEC = JobSpec("job", "ada", 1)
+_JOB = new_job_values(_SPEC, 1.0, JobRecord(JobId(0), _SPEC, 1.0))
+_JOBS, _FACTS = table(JobRow), table(FactRow)
+
+
+def _fact(**changed: Any) -> dict[str, Any]:
+    return {"kind": "submitted", "job_id": None, "payload": {}, "created_at_s": 1.0, "consumed_cycle": None} | changed
+
+
+def _stored(database: Database) -> list[dict[str, Any]]:
+    with database.reading() as session:
+        rows = session.connection().execute(select(_FACTS).order_by(_FACTS.c.id)).mappings()
+        return [{name: value for name, value in row.items() if name != "id"} for row in rows]
+
+
+_TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
+_DOCUMENT = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False) | _TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+_FACT = st.builds(
+    _fact,
+    kind=_TEXT,
+    payload=st.dictionaries(_TEXT, _DOCUMENT, max_size=3),
+    created_at_s=st.floats(0.0, allow_infinity=False),
+    consumed_cycle=st.none() | st.integers(0, 2**31 - 1),
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(_FACT, max_size=5))
+def test_what_is_inserted_is_what_is_read(any_database: Database, rows: list[dict[str, Any]]) -> None:
+    with any_database.writing() as session:
+        session.connection().execute(_FACTS.delete())
+        insert_rows(session.connection(), _FACTS, rows)
+    # As text: -0.0 is equal to 0.0, and True to 1.
+    assert repr(_stored(any_database)) == repr(rows)
+
+
+def test_rows_are_numbered_in_their_order(any_database: Database) -> None:
+    names = [f"job {number * 7919 % 3000}" for number in range(3000)]
+    with any_database.writing() as session:
+        connection = session.connection()
+        assert insert_numbered(connection, _JOBS, []) == []
+        numbers = insert_numbered(connection, _JOBS, [_JOB | {"name": name} for name in names])
+        insert_rows(connection, _FACTS, [_fact(kind=name) for name in names])
+        found = {row.id: row.name for row in connection.execute(select(_JOBS.c.id, _JOBS.c.name))}
+        kinds = connection.execute(select(_FACTS.c.kind).order_by(_FACTS.c.id)).scalars().all()
+    assert [found[number] for number in numbers] == names
+    assert numbers == sorted(numbers)
+    assert kinds == names
+
+
+def test_no_column_s_null_becomes_a_document(any_database: Database) -> None:
+    with any_database.writing() as session:
+        insert_numbered(session.connection(), _JOBS, [_JOB | {"estimate": None, "reservation": {"a": None}}])
+        found = session.connection().execute(
+            select(func.count()).where(_JOBS.c.estimate.is_(None), _JOBS.c.reservation.is_not(None))
+        )
+        assert found.scalar_one() == 1
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_no_document_holds_what_json_has_no_word_for(any_database: Database, number: float) -> None:
+    with pytest.raises((ValueError, StatementError)), any_database.writing() as session:
+        insert_rows(session.connection(), _FACTS, [_fact(payload={"at_s": number})])
+    assert _stored(any_database) == []
+
+
+def test_the_database_s_own_rules_hold(any_database: Database) -> None:
+    with pytest.raises(IntegrityError), any_database.writing() as session:
+        insert_rows(session.connection(), _FACTS, [_fact(), _fact(job_id=12)])
+    with pytest.raises(DatabaseError), any_database.writing() as session:
+        insert_rows(session.connection(), _FACTS, [_fact(kind=None)])
+    assert _stored(any_database) == []
