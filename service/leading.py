@@ -12,13 +12,13 @@ from functools import partial
 from typing import Any
 
 from policies.model.cluster import Cluster
-from policies.model.estimate import PredictionRequest
+from policies.model.estimate import EndedJob, Prediction, PredictionRequest
 from policies.model.ids import JobId
 from policies.model.reasons import Explanation
 from predictor.serving import LivePredictor
 from service.api.deps import LoopStatus
 from service.db.commit import FencedOff
-from service.db.history import ended_jobs
+from service.db.history import ended_jobs, last_label
 from service.db.lead import Lead
 from service.db.progress import ProgressPoint, record_progress
 from service.db.said import first_said
@@ -32,6 +32,7 @@ from service.engine.watch import WatchingPolicy, WatchingSink
 from service.engine.world import Costs
 from service.forecast_process import ForecastProcess
 from service.forecasting import Forecaster
+from service.garbage import keep
 from service.settings import Settings
 from service.shadowing import Shadowing, make_shadow
 from service.sim.replay import CycleSnapshot, Recorder
@@ -67,10 +68,13 @@ WARM_ROWS_MAX = 40_000
 """Ended jobs that the predictor is warmed with: what its history keeps of a group is older than these only in small ones."""
 
 WARM_ROWS_AT_ONCE = 2_000
-"""Ended jobs that are learnt from before anything is scheduled: a third of a second. More are learnt from meanwhile."""
+"""Jobs, ended or not, that the predictor learns of before anything is scheduled: a third of a second. Of more it learns
+meanwhile."""
 
 SAID_ROWS_MAX = 10_000
 """Newest predictions that are scored again at start: more than the windows behind calibration, champions and trust hold."""
+
+_Past = tuple[Sequence[EndedJob], Sequence[PredictionRequest], Sequence[tuple[JobId, Prediction]]]
 
 ONCE: dict[str, Any] = {"max_instances": 1, "coalesce": True, "misfire_grace_time": None}
 """How every periodic task runs: never beside itself, and late rather than not at all."""
@@ -172,7 +176,8 @@ class Leading:
         add(self._webhooks.run, "interval", seconds=settings.webhook_period_s, id="webhooks", **ONCE)
         add(self.shadowing.save, "interval", seconds=SHADOW_SAVED_S, id="shadow", **ONCE)
         if self._work_to_warm is not None:
-            self._warming.begin(self._work_to_warm, self.loop.nudge)
+            self._stack.callback(self._warming.close)
+            self._warming.begin(self._work_to_warm, self._warmed)
         self.loop.start()
         self._stack.callback(self.shadowing.save)
         self._stack.callback(self._scheduler.shutdown, wait=True)
@@ -237,20 +242,27 @@ class Leading:
         )
 
     def _warm(self) -> Callable[[], None] | None:
-        """Read what the predictor learns from; what is left to do of it, where that is too much to wait for.
+        """Let the predictor learn from the past; what is left to do of it, where that is too much to wait for.
 
-        All of it is read before the first pass: a job that ends later is told by the loop, and must not be learnt twice.
+        The past ends with the newest label that there is now: a job that ends later is told by the loop, and must not be
+        learnt twice.
         """
         unfinished = [
             PredictionRequest(job.id, job.spec, job.submitted_at_s) for job in self.engine.world.jobs.values()
         ]
-        said = list(first_said(self._database, SAID_ROWS_MAX, [request.job for request in unfinished]))
-        ended = list(ended_jobs(self._database, newest=WARM_ROWS_MAX))
-        work = partial(self.predictor.warm, ended, unfinished, said)
-        if len(ended) > WARM_ROWS_AT_ONCE:
-            return work
-        self._warming.warm_with(work)
+        last = last_label(self._database)
+        if last + len(unfinished) > WARM_ROWS_AT_ONCE:
+            return lambda: self.predictor.warm(*self._past(unfinished, last))
+        self._warming.warm_with(partial(self.predictor.warm, *self._past(unfinished, last)))
         return None
+
+    def _past(self, unfinished: Sequence[PredictionRequest], last: int) -> _Past:
+        said = list(first_said(self._database, SAID_ROWS_MAX, [request.job for request in unfinished]))
+        return list(ended_jobs(self._database, newest=WARM_ROWS_MAX, last=last)), unfinished, said
+
+    def _warmed(self) -> None:
+        keep()
+        self.loop.nudge()
 
     # Scheduled work.
 

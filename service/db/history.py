@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from sqlalchemy import RowMapping, Select, insert, select
+from sqlalchemy import RowMapping, Select, func, insert, select, true
 from sqlmodel import Session
 
 from policies.model.estimate import EndedJob
@@ -52,20 +52,29 @@ def import_history(session: Session, source: str, past: Iterable[PastJob]) -> in
     return added
 
 
-def ended_jobs(database: Database, *, newest: int | None = None) -> Iterator[EndedJob]:
+def last_label(database: Database) -> int:
+    """The number of the label that was written last; 0 where there is none."""
+    with database.reading() as session:
+        return int(session.connection().execute(select(func.max(table(HistoryRow).c.id))).scalar() or 0)
+
+
+def ended_jobs(database: Database, *, newest: int | None = None, last: int | None = None) -> Iterator[EndedJob]:
     """Labels in the order in which the jobs ended (at most the ``newest``), streamed from one snapshot.
+
+    ``last``: none that was written after this one (see :func:`last_label`).
 
     Jobs that never ran are left out: how long they waited says nothing about how long they would have run. An imported
     job's number is below 0, so it is nobody's here.
     """
     with database.reading() as session:
         connection = session.connection()
-        wanted = _statement()
+        wanted, history = _statement(), table(HistoryRow)
+        known = true() if last is None else history.c.id <= last
         if newest is not None:
-            history = table(HistoryRow)
             order = (history.c.ended_at_s.desc(), history.c.id.desc())
-            ran = select(history.c.id).where(history.c.service_s > 0.0).order_by(*order).limit(newest)
-            wanted = wanted.where(history.c.id.in_(ran))
+            ran = select(history.c.id).where(history.c.service_s > 0.0, known).order_by(*order).limit(newest)
+            known = history.c.id.in_(ran)
+        wanted = wanted.where(known)
         rows = connection.execute(wanted, execution_options={"yield_per": _ROWS_PER_STATEMENT})
         for row in rows.mappings():
             yield _label(row)

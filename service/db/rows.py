@@ -8,14 +8,14 @@ from typing import Any
 
 from sqlalchemy import RowMapping
 
-from policies.lifecycle import AttemptState, JobState
+from policies.lifecycle import AttemptState
 from policies.model.cluster import Server
 from policies.model.estimate import EndedJob, Estimate, Prediction, Unit
 from policies.model.ids import JobId
 from policies.model.job import IterationTimes, JobSpec
 from policies.model.placement import Placement
 from policies.model.reasons import Reason
-from service.db.codec import CodecError, FactPayload, decode, decode_shadows, encode, encode_shadows
+from service.db.codec import FactPayload, decode, decode_shadows, encode, encode_shadows
 from service.engine.events import Fact, FactKind, JobEvent
 from service.engine.record import AttemptRecord, JobRecord, ServerRecord
 
@@ -35,7 +35,7 @@ class ServerOrigin(StrEnum):
     REQUEST = "request"
 
 
-_JOB_DOCUMENTS: Mapping[str, type] = {
+JOB_DOCUMENTS: Mapping[str, type] = {
     "reservation": Placement,
     "estimate": Estimate,
     "iteration_times": IterationTimes,
@@ -49,17 +49,17 @@ _JOB_OTHER = {
     "stop_cause",
     "attempt",
     "gate",
-} | _JOB_DOCUMENTS.keys()
+} | JOB_DOCUMENTS.keys()
 # Whatever the engine adds to its records must have a column of the same name; a test says so.
-_JOB_PLAIN = [field.name for field in fields(JobRecord) if field.name not in _JOB_OTHER]
+JOB_PLAIN = [field.name for field in fields(JobRecord) if field.name not in _JOB_OTHER]
 _ATTEMPT_OTHER = {"job", "state", "placement", "gpu_ids", "reason"}
 _ATTEMPT_PLAIN = [field.name for field in fields(AttemptRecord) if field.name not in _ATTEMPT_OTHER]
 
 
 def job_values(job: JobRecord) -> Values:
     """Every column of a job that changes during its life."""
-    values: Values = {name: getattr(job, name) for name in _JOB_PLAIN}
-    values |= {name: _encode_or_none(getattr(job, name)) for name in _JOB_DOCUMENTS}
+    values: Values = {name: getattr(job, name) for name in JOB_PLAIN}
+    values |= {name: _encode_or_none(getattr(job, name)) for name in JOB_DOCUMENTS}
     values["state"] = job.state.value
     values["reason"] = job.reason.value
     values["stop_cause"] = None if job.stop_cause is None else job.stop_cause.value
@@ -78,24 +78,6 @@ def new_job_values(spec: JobSpec, submitted_at_s: float, job: JobRecord) -> Valu
         "array_id": None if spec.array is None else spec.array.id,
         "array_index": None if spec.array is None else spec.array.index,
     }
-
-
-def job_record(row: RowMapping, attempt: AttemptRecord | None) -> JobRecord:
-    """The record of a job's row, with its open attempt. Raises CodecError that names the job."""
-    try:
-        return JobRecord(
-            id=JobId(row["id"]),
-            spec=decode(JobSpec, row["spec"]),
-            submitted_at_s=row["submitted_at_s"],
-            state=JobState(row["state"]),
-            reason=Reason(row["reason"]),
-            stop_cause=None if row["stop_cause"] is None else Reason(row["stop_cause"]),
-            attempt=attempt,
-            **{name: row[name] for name in _JOB_PLAIN},
-            **{name: _decode_or_none(kind, row[name]) for name, kind in _JOB_DOCUMENTS.items()},
-        )
-    except CodecError as error:
-        raise error.within(f"job {row['id']}") from None
 
 
 def attempt_values(attempt: AttemptRecord) -> Values:
@@ -249,7 +231,3 @@ def chunks(values: Sequence[int], size: int = 5000) -> Iterable[Sequence[int]]:
 
 def _encode_or_none(value: object) -> Values | None:
     return None if value is None else encode(value)
-
-
-def _decode_or_none(kind: type, document: object) -> Any:
-    return None if document is None else decode(kind, document)

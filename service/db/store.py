@@ -16,6 +16,7 @@ from policies.model.reasons import Reason
 from service.db.codec import FactPayload
 from service.db.commit import apply_batch, check_fence
 from service.db.dialects import SERVERS_TURN, insert_numbered, insert_rows, take_turns
+from service.db.job_rows import JobReader
 from service.db.limits import keep_request, limits_of_engine
 from service.db.reservations import keep_reservation, open_windows
 from service.db.rows import (
@@ -25,7 +26,6 @@ from service.db.rows import (
     event_values,
     fact_record,
     fact_values,
-    job_record,
     new_job_values,
 )
 from service.db.session import Database
@@ -34,6 +34,7 @@ from service.engine.crash_points import CrashPoint, reached
 from service.engine.events import Fact, FactKind, JobEvent
 from service.engine.ports import CycleBatch, StoreUnavailable
 from service.engine.record import JobRecord, ServerRecord, StoredWorld
+from service.garbage import uncollected
 
 LEADER_LEASE = "leader"
 """The lease whose holder runs the loop."""
@@ -64,7 +65,8 @@ class SqlStore:
 
     def load(self) -> StoredWorld:
         """All unfinished jobs that a cycle has admitted, servers, and where the loop stood. Raises StoreUnavailable."""
-        return self._read(_load)
+        with uncollected():
+            return self._read(_load)
 
     def jobs(self, ids: Sequence[JobId]) -> list[JobRecord]:
         """Those jobs as committed, in ascending id; unknown ones are left out. Raises StoreUnavailable."""
@@ -210,14 +212,15 @@ def _load(connection: Connection) -> StoredWorld:
     unseen = select(facts.c.job_id).where(
         facts.c.consumed_cycle.is_(None), facts.c.kind == FactKind.SUBMITTED.value, facts.c.job_id.is_not(None)
     )
-    unfinished = select(jobs).where(jobs.c.state.in_(_UNFINISHED), jobs.c.id.not_in(unseen)).order_by(jobs.c.id)
+    reader = JobReader(connection)
+    unfinished = reader.query().where(jobs.c.state.in_(_UNFINISHED), jobs.c.id.not_in(unseen))
     known = select(servers.c.drained, servers.c.down).order_by(servers.c.position)
     newest = connection.execute(
         select(cycles.c.number, cycles.c.at_s).order_by(cycles.c.number.desc()).limit(1)
     ).first()
     dump = select(cycles.c.dump).where(cycles.c.dump.is_not(None)).order_by(cycles.c.number.desc()).limit(1)
     return StoredWorld(
-        jobs=[job_record(row, attempt_of.get(row["id"])) for row in connection.execute(unfinished).mappings()],
+        jobs=list(reader.read(unfinished, attempt_of)),
         servers=[ServerRecord(drained, down) for drained, down in connection.execute(known)],
         cycle=newest.number if newest is not None else 0,
         policy_dump=connection.execute(dump).scalar(),
@@ -229,10 +232,10 @@ def _load(connection: Connection) -> StoredWorld:
 
 def _jobs(connection: Connection, ids: Sequence[JobId]) -> list[JobRecord]:
     jobs, attempts = table(JobRow), table(AttemptRow)
+    reader = JobReader(connection)
     found: list[JobRecord] = []
     for part in chunks(ids):
         theirs = select(attempts).where(attempts.c.job_id.in_(part), attempts.c.state.in_(_OPEN))
         attempt_of = by_job(attempt_record(row) for row in connection.execute(theirs).mappings())
-        statement = select(jobs).where(jobs.c.id.in_(part)).order_by(jobs.c.id)
-        found += [job_record(row, attempt_of.get(row["id"])) for row in connection.execute(statement).mappings()]
+        found += reader.read(reader.query().where(jobs.c.id.in_(part)), attempt_of)
     return found

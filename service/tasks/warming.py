@@ -8,6 +8,8 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
+from sqlalchemy.exc import DBAPIError
+
 from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Reported
 from policies.model.ids import JobId
 from service.engine.events import Fact, FactKind
@@ -15,6 +17,9 @@ from service.engine.ports import CycleBatch, Predictor, Store
 from service.engine.record import JobRecord, StoredWorld
 
 logger = logging.getLogger(__name__)
+
+AGAIN_S = 1.0
+"""Pause before the history is read again, after the database did not answer."""
 
 
 class WarmingPredictor:
@@ -25,6 +30,7 @@ class WarmingPredictor:
         self._lock = threading.Lock()
         self._kept: list[EndedJob] = []
         self._warm = False
+        self._closed = threading.Event()
 
     @property
     def warm(self) -> bool:
@@ -32,18 +38,38 @@ class WarmingPredictor:
         return self._warm
 
     def begin(self, work: Callable[[], None], then: Callable[[], None]) -> None:
-        """Do ``work``, which warms the predictor inside, in a thread of its own; ``then`` is called when it predicts."""
-        threading.Thread(target=self.warm_with, args=(work, then), name="warming", daemon=True).start()
+        """Do ``work``, which warms the predictor inside, in a thread of its own; ``then`` is called when it predicts.
 
-    def warm_with(self, work: Callable[[], None], then: Callable[[], None] = lambda: None) -> None:
-        """The same, and wait for it. A failure is logged: then it starts from what it has learnt so far."""
+        While the database does not answer it is tried again, until :meth:`close`.
+        """
+
+        def patiently() -> None:
+            while not self._closed.is_set():
+                try:
+                    self.warm_with(work)
+                except DBAPIError as error:
+                    logger.warning("the predictor waits for its history: %s", " ".join(str(error).split()))
+                    self._closed.wait(AGAIN_S)
+                else:
+                    return then()
+            return None
+
+        threading.Thread(target=patiently, name="warming", daemon=True).start()
+
+    def close(self) -> None:
+        """Try no more. What is under way ends by itself."""
+        self._closed.set()
+
+    def warm_with(self, work: Callable[[], None]) -> None:
+        """Do ``work`` and predict. What fails is logged, and it starts from what it has learnt so far; but raises DBAPIError."""
         try:
             work()
+        except DBAPIError:
+            raise
         except Exception:
             logger.exception("the predictor was not warmed with all of its history")
         while self._more_kept():
             pass
-        then()
 
     def predict(self, now_s: float, requests: Sequence[PredictionRequest]) -> Sequence[Prediction | None]:
         """The inner one's answers; none before it is warm."""

@@ -4,6 +4,9 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+from sqlalchemy.exc import OperationalError
+
 from policies.lifecycle import JobState
 from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Reported
 from service.engine.engine import Engine, Ports
@@ -90,8 +93,11 @@ def test_it_asks_for_a_pass_when_it_is_warm_and_nobody_waits_meanwhile() -> None
     go, warm = threading.Event(), threading.Event()
     slow = _Slow()
     warming = WarmingPredictor(slow)
-    warming.begin(lambda: go.wait(60.0) and None, warm.set)  # type: ignore[func-returns-value]
-    assert not warming.warm
+
+    def work() -> None:
+        go.wait(60.0)
+
+    warming.begin(work, warm.set)
     assert warming.predict(0.0, [object()]) == [None]  # type: ignore[list-item]
     assert warming.revise(0.0, [object()]) == [None]  # type: ignore[list-item]
     warming.ended(_label(1))
@@ -111,3 +117,39 @@ def test_a_history_that_cannot_be_read_is_no_reason_to_take_nothing_in() -> None
     warming = WarmingPredictor(_Slow())
     warming.warm_with(broken)
     assert warming.warm
+
+
+class _Away:
+    """Work that the database does not answer at first, and that the test counts."""
+
+    def __init__(self, times: int) -> None:
+        self.left, self.tried = times, threading.Semaphore(0)
+
+    def __call__(self) -> None:
+        self.tried.release()
+        self.left -= 1
+        if self.left >= 0:
+            raise OperationalError("BEGIN", None, Exception("the database is away"))
+
+
+def test_a_history_that_cannot_be_read_now_is_read_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.tasks.warming.AGAIN_S", 0.001)
+    warming, warm, away = WarmingPredictor(_Slow()), threading.Event(), _Away(times=3)
+    warming.begin(away, warm.set)
+    assert warm.wait(60.0)
+    assert warming.warm
+    assert away.left == -1, "three times in vain, then once"
+
+
+def test_who_leads_no_more_stops_trying(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.tasks.warming.AGAIN_S", 60.0)
+    warming, warm, away = WarmingPredictor(_Slow()), threading.Event(), _Away(times=10**9)
+    before = set(threading.enumerate())
+    warming.begin(away, warm.set)
+    assert away.tried.acquire(timeout=60.0)
+    warming.close()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(30.0)
+        assert not thread.is_alive()
+    assert not warming.warm
+    assert not warm.is_set()

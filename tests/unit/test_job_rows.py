@@ -1,0 +1,93 @@
+"""Reading many jobs: what their documents share is read once, what is broken is named, and no garbage is looked for."""
+
+import gc
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import event, update
+
+from policies.model.ids import JobId
+from policies.model.job import JobSpec
+from service.db import codec, job_rows
+from service.db.codec import CodecError
+from service.db.history import PastJob, ended_jobs, import_history, last_label
+from service.db.session import Database
+from service.db.store import SqlStore
+from service.db.tables import JobRow, table
+from tests.conformance.store_suite import SPEC, Driver, ended
+
+
+def admit(database: Database, driver: Driver, specs: Sequence[JobSpec]) -> None:
+    """The jobs are submitted and taken in by a cycle."""
+    with database.writing() as session:
+        SqlStore(database).submit(session, specs, 5.0)
+    driver.admit()
+
+
+def admitted(database: Database, specs: Sequence[JobSpec]) -> Driver:
+    """The first cycle of a store took these jobs in."""
+    driver = Driver(SqlStore(database))
+    admit(database, driver, specs)
+    return driver
+
+
+def test_documents_of_the_same_text_are_read_once(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = replace(SPEC, name="other")
+    store = admitted(database, [SPEC, other, SPEC, other, SPEC]).store
+    read: list[type] = []
+    decode = codec.decode
+
+    def noted(kind: type, document: object) -> object:
+        read.append(kind)
+        return decode(kind, document)
+
+    monkeypatch.setattr(job_rows, "decode", noted)
+    jobs = store.load().jobs
+    assert [job.spec for job in jobs] == [SPEC, other, SPEC, other, SPEC]
+    assert len([kind for kind in read if kind is type(SPEC)]) == 2
+    assert jobs[0].spec is jobs[4].spec
+
+
+def test_any_number_of_jobs_is_loaded_by_the_same_statements_and_without_garbage_collection(database: Database) -> None:
+    driver = admitted(database, [SPEC] * 3)
+    store = driver.store
+    said: list[bool] = []
+
+    @event.listens_for(database.engine, "before_cursor_execute")
+    def heard(*_: object) -> None:
+        said.append(gc.isenabled())
+
+    store.load()
+    few = len(said)
+    admit(database, driver, [replace(SPEC, name=f"job {number}") for number in range(300)])
+    said.clear()
+    assert len(store.load().jobs) == 303
+    assert len(said) == few
+    assert not any(said)
+    assert gc.isenabled()
+
+
+def test_a_document_that_nobody_can_read_is_said_to_be_whose(database: Database) -> None:
+    store = admitted(database, [SPEC, SPEC]).store
+    jobs = table(JobRow)
+    with database.writing() as session:
+        session.connection().execute(update(jobs).where(jobs.c.id == 2).values(spec={"v": 1, "name": 7}))
+    with pytest.raises(CodecError, match=r"^job 2\.JobSpec"):
+        store.load()
+    assert gc.isenabled(), "also after an error"
+    assert [job.id for job in store.jobs([JobId(1)])] == [1]
+
+
+def test_the_past_of_a_start_ends_with_the_label_that_was_last_then(database: Database) -> None:
+    assert last_label(database) == 0
+    driver = admitted(database, [SPEC, SPEC])
+    first, second = driver.store.load().jobs
+    driver.commit(ended(first))
+    last = last_label(database)
+    driver.commit(ended(second))
+    with database.writing() as session:
+        import_history(session, "elsewhere", [PastJob("x", next(ended_jobs(database)))])
+    assert [label.job for label in ended_jobs(database, last=last)] == [first.id]
+    assert [label.job for label in ended_jobs(database, newest=1, last=last)] == [first.id]
+    assert len(list(ended_jobs(database))) == 3
