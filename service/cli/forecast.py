@@ -19,8 +19,8 @@ from service.cli.selectors import select
 from service.client import TERMINAL_STATES, ApiError, Client
 from service.client_documents import Job, JobForecast, Plan, Plans, Spread
 
-_NO_FORECAST = frozenset({404, 409})
-"""Statuses of a service that has no forecast now, or none at all."""
+_NO_FORECAST = frozenset({404, 409, 503})
+"""Statuses of a service that has no forecast now, or none at all. The queue itself is there while nobody leads."""
 
 _SOON = timedelta(hours=1)
 

@@ -13,7 +13,7 @@ from policies.model.ids import JobId
 from policies.model.reasons import Explanation, Reason
 from service.api.forecast_documents import LATEST_S, ForecastsDocument, JobForecastDocument, PlanDocument
 from service.cli.forecast import spread
-from service.client import Client
+from service.client import ApiError, Client
 from service.client_documents import Spread as SpreadJson
 from service.db.tables import FactRow, JobRow, table
 from service.sim.forecast import Forecast, JobForecast, Spread
@@ -204,3 +204,14 @@ def test_what_was_told_of_a_job_and_what_became_of_it(cli: CliWorld) -> None:
 @pytest.mark.parametrize("arguments", [("--told",), ("7", "--accuracy"), ("7", "--accuracy", "--told")])
 def test_options_that_exclude_each_other(arguments: tuple[str, ...], cli: CliWorld) -> None:
     assert cli.run("forecast", *arguments).exit_code == 2
+
+
+def test_the_queue_is_shown_while_nobody_leads(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(self: Client) -> object:
+        raise ApiError({"type": "no-leader", "title": "No service leads", "status": 503, "detail": "Ask again."})
+
+    job = cli.submit()
+    monkeypatch.setattr(Client, "forecasts", nobody)
+    result = cli.run("q")
+    assert (result.exit_code, result.stderr) == (0, "ETA: Ask again.\n")
+    assert result.stdout.splitlines()[1].split()[0] == str(job)
