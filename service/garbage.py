@@ -1,12 +1,18 @@
 """The garbage collector of a process that holds a large world for days.
 
-It looks through all objects that were made since the last freeze whenever they have grown by a quarter. While a hundred
-thousand jobs are loaded that is half of the work, and none of them is garbage.
+Whenever the objects that have outlived two looks have grown by a quarter, it looks through all of them, and holds up every
+thread meanwhile: a second or two with a hundred thousand jobs, to find the few hundred that some request has left. So what
+has been looked through and stays is set aside ("frozen"): the next look is for what has come since. What is set aside is
+freed as ever when nobody refers to it; only circles of it are not found, until as much has been set aside again as there was.
 """
 
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+MANY = 100_000
+"""So many objects are worth setting aside: to look through them takes a hundredth of a second."""
 
 
 @contextmanager
@@ -21,12 +27,45 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def keep() -> None:
-    """What there is now stays: it is not looked through again. O(1)."""
+@contextmanager
+def set_aside() -> Iterator[None]:
+    """Set aside what there is now, and until the end of the block what has come. Then :func:`let_go`, or end the process."""
     gc.freeze()
+    keeper = _Keeper()
+    gc.callbacks.append(keeper)
+    try:
+        yield
+    finally:
+        gc.callbacks.remove(keeper)
 
 
 def let_go() -> None:
-    """Look once through everything, also what was to stay. A second for a hundred thousand jobs."""
+    """Look through everything once, also what was set aside. A second for a hundred thousand jobs."""
     gc.unfreeze()
     gc.collect()
+
+
+class _Keeper:
+    """Is told of every look. ``_all``: objects that the last look through everything left; ``_more``: set aside since."""
+
+    def __init__(self) -> None:
+        self._all = gc.get_freeze_count()
+        self._more = 0
+        self._everything = False
+
+    def __call__(self, phase: str, about: dict[str, Any]) -> None:
+        if phase != "stop" or about["generation"] != 2:
+            return
+        left = len(gc.get_objects(generation=2))
+        if left < MANY:
+            return
+        if self._everything:
+            self._everything, self._all, self._more = False, left, 0
+        else:
+            self._more += left
+        if self._more > max(self._all, MANY):
+            # The next look is through everything, by itself: no look may begin within this one.
+            self._everything = True
+            gc.unfreeze()
+        else:
+            gc.freeze()

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from service.db.lead import Lead
 from service.db.servers import ServerInUse
 from service.engine.ports import ExecutorUnavailable, StoreUnavailable
-from service.garbage import keep, let_go, uncollected
+from service.garbage import let_go, uncollected
 from service.leading import ONCE, Leading
 from service.settings import Settings
 from service.tasks.agent import Agent
@@ -103,7 +103,6 @@ class Leadership:
         with self._agent.pause(), uncollected():
             leading = self._build()
             self.leading = leading
-        keep()
         leading.start()
         logger.info("this service leads")
 

@@ -32,7 +32,7 @@ from service.engine.watch import WatchingPolicy, WatchingSink
 from service.engine.world import Costs
 from service.forecast_process import ForecastProcess
 from service.forecasting import Forecaster
-from service.garbage import keep
+from service.garbage import set_aside
 from service.settings import Settings
 from service.shadowing import Shadowing, make_shadow
 from service.sim.replay import CycleSnapshot, Recorder
@@ -175,9 +175,10 @@ class Leading:
         add(self._keep_forecasts, "interval", seconds=settings.forecast_period_s, id="forecasts", **ONCE)
         add(self._webhooks.run, "interval", seconds=settings.webhook_period_s, id="webhooks", **ONCE)
         add(self.shadowing.save, "interval", seconds=SHADOW_SAVED_S, id="shadow", **ONCE)
+        self._stack.enter_context(set_aside())
         if self._work_to_warm is not None:
             self._stack.callback(self._warming.close)
-            self._warming.begin(self._work_to_warm, self._warmed)
+            self._warming.begin(self._work_to_warm, self.loop.nudge)
         self.loop.start()
         self._stack.callback(self.shadowing.save)
         self._stack.callback(self._scheduler.shutdown, wait=True)
@@ -259,10 +260,6 @@ class Leading:
     def _past(self, unfinished: Sequence[PredictionRequest], last: int) -> _Past:
         said = list(first_said(self._database, SAID_ROWS_MAX, [request.job for request in unfinished]))
         return list(ended_jobs(self._database, newest=WARM_ROWS_MAX, last=last)), unfinished, said
-
-    def _warmed(self) -> None:
-        keep()
-        self.loop.nudge()
 
     # Scheduled work.
 

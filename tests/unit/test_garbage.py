@@ -1,0 +1,93 @@
+"""What stays is looked through once, what is garbage is found all the same."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from service import garbage
+from service.garbage import let_go, set_aside, uncollected
+
+
+class Circle:
+    """Nobody but itself refers to it."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+
+@pytest.fixture(autouse=True)
+def nothing_set_aside() -> Iterator[None]:
+    callbacks = list(gc.callbacks)
+    yield
+    gc.unfreeze()
+    assert gc.callbacks == callbacks
+    assert gc.isenabled()
+
+
+def test_nothing_is_looked_for_within_and_everything_after() -> None:
+    with uncollected():
+        assert not gc.isenabled()
+        with uncollected():
+            assert not gc.isenabled()
+        assert not gc.isenabled(), "the outer one has not ended"
+    assert gc.isenabled()
+    with pytest.raises(KeyError), uncollected():
+        raise KeyError
+    assert gc.isenabled()
+
+
+def test_what_has_come_and_stays_is_set_aside_and_later_garbage_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "MANY", 1000)
+    with set_aside():
+        before = gc.get_freeze_count()
+        few = [[number] for number in range(500)]
+        gc.collect()
+        assert gc.get_freeze_count() <= before, "too little to set aside"
+        many = [[number] for number in range(2000)]
+        gc.collect()
+        assert gc.get_freeze_count() >= before + 2000
+        circle = Circle()
+        gone = weakref.ref(circle)
+        del circle
+        gc.collect()
+        assert gone() is None
+        assert len(few) + len(many) == 2500
+
+
+def test_garbage_among_what_was_set_aside_is_found_when_as_much_again_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "MANY", 1000)
+    kept: list[list[list[int]]] = []
+    with set_aside():
+        circle = Circle()
+        gone = weakref.ref(circle)
+        # As if there had been 5,000 at the start, and not all of this test run.
+        [keeper] = [each for each in gc.callbacks if isinstance(each, garbage._Keeper)]
+        keeper._all = 5000
+        kept.append([[number] for number in range(2000)])
+        gc.collect()
+        del circle
+        gc.collect()
+        assert gone() is not None, "it was set aside while somebody had it"
+        kept.append([[number] for number in range(2000)])
+        gc.collect()
+        assert gone() is not None
+        kept.append([[number] for number in range(2000)])
+        gc.collect()  # too much: what was set aside is looked through next time
+        gc.collect()
+        assert gone() is None
+        assert gc.get_freeze_count() >= 6000, "and set aside again"
+
+
+def test_who_lets_go_looks_through_everything() -> None:
+    with set_aside():
+        circle = Circle()
+        gone = weakref.ref(circle)
+        gc.freeze()
+        del circle
+        gc.collect()
+        assert gone() is not None
+    let_go()
+    assert gone() is None
+    assert gc.get_freeze_count() == 0
