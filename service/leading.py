@@ -24,6 +24,7 @@ from service.db.progress import ProgressPoint, record_progress
 from service.db.said import first_said
 from service.db.session import Database
 from service.db.store import SqlStore
+from service.db.wake import Listener
 from service.engine.cycle import EngineSettings
 from service.engine.engine import Engine, Ports
 from service.engine.events import Report
@@ -183,6 +184,7 @@ class Leading:
         self._stack.callback(self.shadowing.save)
         self._stack.callback(self._scheduler.shutdown, wait=True)
         self._scheduler.start()
+        self._stack.callback(Listener(self._database, self.loop.nudge).close)
 
     def close(self) -> None:
         """End whatever is under way. Attempts run on."""

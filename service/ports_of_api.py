@@ -15,6 +15,7 @@ from service.db.servers import RememberedCluster
 from service.db.services import services, url_of_attempt
 from service.db.session import Database
 from service.db.store import SqlStore
+from service.db.wake import wake_leader
 from service.engine.engine import Engine
 from service.engine.ports import Clock
 from service.executors.local import LocalExecutor
@@ -117,10 +118,12 @@ class ApiPorts:
         return LoopStatus(0 if newest is None else newest.number, at_s, healthy=led, leads=False)
 
     def _nudge(self) -> None:
-        """Whoever leads elsewhere finds the request in the database by itself."""
+        """Whoever leads elsewhere finds the request in the database by itself, sooner where he can be told."""
         leading = self.leadership.leading
         if leading is not None:
             leading.loop.nudge()
+        else:
+            wake_leader(self.database)
 
     def _layout(self) -> Cluster:
         leading = self.leadership.leading

@@ -158,6 +158,15 @@ def test_either_service_answers_everything(pair: Pair) -> None:
     assert second.job(later)["attempts"] == 1
 
 
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_request_through_a_standby_wakes_the_leader(pair: Pair) -> None:
+    """He would look by himself once in the time that all three may take."""
+    _, second = pair(POLL_PERIOD_S="60", RESCHEDULE_PERIOD_S="60")
+    for number in range(3):
+        job = second.submit(name=f"hurried-{number}", gpus=1, command=["true"])
+        second.until(lambda job=job: second.job(job)["state"] != "queued", 15, "the leader takes the job in")
+
+
 def test_a_leader_that_is_stopped_hands_over_at_once(pair: Pair) -> None:
     first, second = pair()
     assert first.stop() == 0

@@ -1,0 +1,98 @@
+"""Notifications between the services of one PostgreSQL: only wake-ups, and nobody depends on them."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import text
+
+from service.db.session import Database
+from service.db.wake import Listener, wake_leader
+
+PATIENCE_S = 30.0
+
+
+class Woken:
+    """Counts wake-ups."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._changed = threading.Condition()
+
+    def __call__(self) -> None:
+        with self._changed:
+            self.count += 1
+            self._changed.notify_all()
+
+    def is_more_than(self, count: int) -> bool:
+        """Whether it is, before patience runs out."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.count > count, PATIENCE_S)
+
+
+@pytest.fixture
+def woken() -> Woken:
+    return Woken()
+
+
+@pytest.fixture
+def listener(postgres_database: Database, woken: Woken) -> Iterator[Listener]:
+    made = Listener(postgres_database, woken)
+    assert woken.is_more_than(0), "what was committed before it listened is looked for at once"
+    yield made
+    made.close()
+
+
+def test_whoever_listens_is_woken(listener: Listener, postgres_database: Database, woken: Woken) -> None:
+    before = woken.count
+    wake_leader(postgres_database)
+    assert woken.is_more_than(before)
+
+
+def test_a_listener_whose_connection_is_gone_listens_again(
+    listener: Listener, postgres_database: Database, woken: Woken
+) -> None:
+    before = woken.count
+    with postgres_database.writing() as session:
+        ended = session.connection().execute(
+            text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")
+        )
+        assert len(ended.all()) == 1
+    assert woken.is_more_than(before), "it looks at once what it may have missed"
+    before = woken.count
+    wake_leader(postgres_database)
+    assert woken.is_more_than(before)
+
+
+def test_nothing_is_left_of_a_listener(listener: Listener, postgres_database: Database) -> None:
+    listener.close()
+    listening = text("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")
+    until_s = time.monotonic() + PATIENCE_S
+    while True:
+        with postgres_database.reading() as session:
+            left = session.connection().execute(listening).scalar()
+        if not left:
+            break
+        assert time.monotonic() < until_s
+    assert "wake-ups" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_nobody_is_told_and_nobody_minds(database: Database, postgres_database: Database, woken: Woken) -> None:
+    """Neither a kind of database without notifications nor one that is gone raises anything."""
+    wake_leader(database)
+    Listener(database, woken).close()
+    postgres_database.close()
+    gone = Database(postgres_database.engine.execution_options())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(gone.engine.dialect, "connect", _refuse)
+        wake_leader(gone)
+        listener = Listener(gone, woken)
+        listener.close()
+    assert woken.count == 0
+
+
+def _refuse(*_: object, **__: object) -> object:
+    import psycopg
+
+    raise psycopg.OperationalError("connection refused")
