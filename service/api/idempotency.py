@@ -11,10 +11,11 @@ Every change goes through here, so this is also where the log of changes is writ
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from fastapi import Depends, Header, Request, Response
 from fastapi.responses import JSONResponse
@@ -24,7 +25,7 @@ from sqlmodel import Session
 from service.api.access import origin_of
 from service.api.audited import action_of, target_of
 from service.api.problems import Problem, ProblemType
-from service.db.audit import Entry, Origin, Outcome, record
+from service.db.audit import Entry, Origin, Outcome, record, record_all
 from service.db.dialects import take_turns
 from service.db.grouping import GroupCommit
 from service.db.session import Database
@@ -53,6 +54,22 @@ class Answer:
 
 Effect = Callable[[Session], Answer]
 """What the request does inside the writing transaction."""
+
+
+class JointEffect(ABC):
+    """What requests of one kind do that are made together, in as many statements as one of them takes."""
+
+    @classmethod
+    @abstractmethod
+    def together(cls, session: Session, effects: Sequence[Self]) -> Sequence[Answer | Problem]:
+        """Each one's answer, or why it is refused, with nothing of it written."""
+
+    def __call__(self, session: Session) -> Answer:
+        """The same for one. Raises Problem."""
+        [found] = self.together(session, [self])
+        if isinstance(found, Problem):
+            raise found
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +141,27 @@ class Keys:
         return _response(answer, replayed=replayed)
 
     def _once(self, request: KeyedRequest, effect: Effect) -> tuple[Answer, bool]:
-        found = self._commits.run(lambda session: self._effect(session, request, effect))
+        # With a key there is more to read and to write, and a lock that others may hold.
+        joint = request.key is None and isinstance(effect, JointEffect)
+        found = self._commits.run(_Write(self, request, effect), self._together if joint else None)
         reached(CrashPoint.REQUEST_COMMITTED)
         return found
 
-    def _effect(self, session: Session, request: KeyedRequest, effect: Effect) -> tuple[Answer, bool]:
-        """What happens in the transaction, which requests that come at the same time may share."""
+    def _together(self, session: Session, writes: Sequence["_Write"]) -> list[tuple[Answer, bool] | Exception]:
+        """What happens in the transaction for requests with joint effects and without keys."""
+        effects = [write.effect for write in writes if isinstance(write.effect, JointEffect)]
+        found = type(effects[0]).together(session, effects)
+        said = [
+            (write.request.origin, _entry(write.request, Outcome.DONE, answer))
+            for write, answer in zip(writes, found, strict=True)
+            if isinstance(answer, Answer) and write.request.origin is not None
+        ]
+        record_all(session.connection(), said, self._now_s())
+        reached(CrashPoint.REQUEST_WRITTEN)
+        return [(answer, False) if isinstance(answer, Answer) else answer for answer in found]
+
+    def effect(self, session: Session, request: KeyedRequest, effect: Effect) -> tuple[Answer, bool]:
+        """What happens in the transaction for one request: the answer, and whether it was kept from before."""
         if request.key is not None:
             # Two services that got the same request: the second waits here, then finds the answer.
             take_turns(session.connection(), f"key {request.route} {request.key}")
@@ -146,8 +178,7 @@ class Keys:
     def _log(self, connection: Connection, request: KeyedRequest, outcome: Outcome, answer: Answer) -> None:
         if request.origin is None:
             return
-        entry = Entry(request.action, answer.target or request.target, outcome, answer.status, answer.detail)
-        record(connection, request.origin, entry, self._now_s())
+        record(connection, request.origin, _entry(request, outcome, answer), self._now_s())
 
     @contextmanager
     def _alone(self, request: KeyedRequest) -> Iterator[None]:
@@ -195,6 +226,23 @@ class Keys:
             "expires_at_s": now_s + self._kept_s,
         }
         connection.execute(insert(keys).values(**row))
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """What one request does in a transaction, which requests that come at the same time may share."""
+
+    keys: Keys
+    request: KeyedRequest
+    effect: Effect
+
+    def __call__(self, session: Session) -> tuple[Answer, bool]:
+        """Its answer, and whether that was kept from before."""
+        return self.keys.effect(session, self.request, self.effect)
+
+
+def _entry(request: KeyedRequest, outcome: Outcome, answer: Answer) -> Entry:
+    return Entry(request.action, answer.target or request.target, outcome, answer.status, answer.detail)
 
 
 def _response(answer: Answer, *, replayed: bool) -> Response:

@@ -4,18 +4,10 @@ from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import BaseModel
-from sqlalchemy import Connection
 
-from policies.model.job import JobSpec
 from service.access import Identity
-from service.api.problems import Problem, ProblemType
-from service.db.dialects import take_turns
-from service.db.limits import StoredLimit, Use, stored_limit, unfinished_of
+from service.db.limits import StoredLimit, Use
 from service.engine.limits import Owner, Scope
-from service.settings import Settings
-
-RETRY_AFTER_S = 60
-"""How long a client whose owner has too many jobs should wait: jobs take minutes at the least."""
 
 
 class QuotaDocument(BaseModel):
@@ -69,31 +61,6 @@ def concerns(caller: Identity, owner: Owner) -> bool:
     if caller.projects is None or owner.scope is Scope.QUEUE:
         return True
     return owner.name in caller.projects if owner.scope is Scope.PROJECT else caller.owns(owner.name)
-
-
-def check_owners_room(connection: Connection, specs: list[JobSpec], settings: Settings) -> None:
-    """429 if so many more jobs are more than one of their users or projects may have unfinished: by its quota, else by the
-    settings. Quotas are locked until the transaction ends, so that no two submissions pass together where only one may."""
-    usual = {
-        Scope.USER: (settings.jobs_queued_per_user_max, "setting jobs_queued_per_user_max"),
-        Scope.PROJECT: (settings.jobs_queued_per_project_max, "setting jobs_queued_per_project_max"),
-    }
-    more: dict[Owner, int] = {}
-    for spec in specs:
-        for owner in (Owner(Scope.USER, spec.user), Owner(Scope.PROJECT, spec.project)):
-            more[owner] = more.get(owner, 0) + 1
-    for owner in sorted(more, key=lambda owner: (owner.scope.value, owner.name)):
-        if not owner.name:
-            continue
-        most, limit = stored_limit(connection, owner, for_update=True).jobs_queued_max, "quota jobs_queued_max"
-        if most is None:
-            most, limit = usual[owner.scope]
-            if most is not None:
-                # There is no row of a quota to lock.
-                take_turns(connection, f"room of {owner.title}")
-        if most is not None and unfinished_of(connection, owner, most) + more[owner] > most:
-            detail = f"{owner.title} may have at most {most} unfinished jobs ({limit})."
-            raise Problem(ProblemType.QUEUE_FULL, detail, headers={"Retry-After": str(RETRY_AFTER_S)})
 
 
 def in_use(uses: Mapping[Owner, Use], owner: Owner) -> Use:

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select
+from sqlalchemy import Connection, Row, select
 
 from service.access import LOCAL, Identity
 from service.db.access_tables import AuditRow
+from service.db.dialects import insert_rows
 from service.db.tables import table
 
 _LOG = table(AuditRow)
@@ -56,22 +57,29 @@ class AuditFilter:
 
 def record(connection: Connection, origin: Origin, entry: Entry, now_s: float) -> None:
     """Append one line."""
+    record_all(connection, [(origin, entry)], now_s)
+
+
+def record_all(connection: Connection, said: Sequence[tuple[Origin, Entry]], now_s: float) -> None:
+    """Append lines, in their order."""
+    insert_rows(connection, _LOG, [_values(origin, entry, now_s) for origin, entry in said])
+
+
+def _values(origin: Origin, entry: Entry, now_s: float) -> dict[str, Any]:
     who = origin.identity
-    connection.execute(
-        insert(_LOG).values(
-            at_s=now_s,
-            user=who.user,
-            role=who.role.value,
-            key_id=who.key_id,
-            address=origin.address,
-            request_id=origin.request_id,
-            action=entry.action,
-            target=entry.target,
-            outcome=entry.outcome.value,
-            status=entry.status,
-            detail=dict(entry.detail),
-        )
-    )
+    return {
+        "at_s": now_s,
+        "user": who.user,
+        "role": who.role.value,
+        "key_id": who.key_id,
+        "address": origin.address,
+        "request_id": origin.request_id,
+        "action": entry.action,
+        "target": entry.target,
+        "outcome": entry.outcome.value,
+        "status": entry.status,
+        "detail": dict(entry.detail),
+    }
 
 
 def record_command(connection: Connection, command: str, target: str, detail: Mapping[str, Any], now_s: float) -> None:

@@ -1,17 +1,18 @@
 """Group commit: small writes of one process that come at the same time become one transaction.
 
-A commit is durable, so it costs the disk a flush, and on SQLite there is one writer at a time: sixteen clients that each wait
-for a transaction of their own get as many jobs a second as the disk flushes. Here the first of them opens the transaction and
-runs the writes of all who came meanwhile, each behind a savepoint, so that one that fails takes back its own part alone. Nobody
-is answered before the commit. Whoever comes alone gets a plain transaction.
+A commit is durable, so it costs the disk a flush, and a transaction costs a dozen statements, most of them the same for
+everybody. Here the first of those who come opens the transaction and makes the writes of all who came meanwhile. Nobody is
+answered before the commit. Whoever comes alone gets a plain transaction.
 
-PostgreSQL's writers run side by side and it flushes for several of them at once by itself: there everybody gets a plain
-transaction, which is twice as fast as sharing one (``python -m benchmarks.store``).
+*Joint* writes know how to be made with others of their kind, in as many statements as one of them: submissions of jobs. Other
+writes share a transaction on SQLite alone, where there is one writer at a time, each behind a savepoint, so that one that
+fails takes back its own part. On PostgreSQL, whose writers run side by side, a savepoint costs as much as it saves, and who
+waits for a lock would hold up the others: there they get plain transactions (``python -m benchmarks.store``).
 """
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any, Generic, TypeVar, cast
 
@@ -28,12 +29,19 @@ HELD_S_MAX = 0.05
 
 Result = TypeVar("Result")
 
+Write = Callable[[Session], Result]
+"""One write, in the transaction that it is given."""
+
+Together = Callable[[Session, Sequence[Any]], Sequence[Result | Exception]]
+"""Makes several joint writes at once: for each what it returns, or what it raises after it has written nothing."""
+
 
 class _Member(Generic[Result]):
     """One write and who waits for it."""
 
-    def __init__(self, effect: Callable[[Session], Result]) -> None:
+    def __init__(self, effect: Write[Result], together: Together[Result] | None) -> None:
         self.effect = effect
+        self.together = together
         self.result: Result | None = None
         self.error: BaseException | None = None
         self.done = False
@@ -58,17 +66,18 @@ class GroupCommit:
         self._waiting: deque[_Member[Any]] = deque()
         self._led = False
 
-    def run(self, effect: Callable[[Session], Result]) -> Result:
+    def run(self, effect: Write[Result], together: Together[Result] | None = None) -> Result:
         """What ``effect`` returns, once the transaction that it ran in is committed; what it raises, with nothing of it left.
 
-        It may run in another thread, and not before earlier ones of its group. Raises OperationalError as
+        It may run in another thread, and not before earlier ones of its group. With ``together`` it is a joint write: those
+        that wait with the same one are given to it instead of being called. Raises OperationalError as
         :meth:`~service.db.session.Database.writing` does: then nothing of the whole group was committed, or, after a
         failure of the commit itself, nobody knows.
         """
-        if not self._database.one_writer:
+        if together is None and not self._database.one_writer:
             with self._database.writing() as session:
                 return effect(session)
-        member = _Member(effect)
+        member = _Member(effect, together)
         with self._mutex:
             self._waiting.append(member)
             leads = not self._led
@@ -112,21 +121,48 @@ class GroupCommit:
             with self._mutex:
                 if not self._waiting:
                     return
-                member = self._waiting.popleft()
-                alone = not group and not self._waiting
-            group.append(member)
+                members = self._next(MEMBERS_MAX - len(group))
+                alone = not group and not self._waiting and len(members) == 1
+            group += members
             if alone:
+                [member] = members
                 member.result = member.effect(session)
                 return
-            self._run(session, member)
+            self._run(session, members)
 
-    def _run(self, session: Session, member: _Member[Any]) -> None:
+    def _next(self, most: int) -> list[_Member[Any]]:
+        """Who has waited for longest, and whoever of those behind it is written together with it."""
+        members = [self._waiting.popleft()]
+        together = members[0].together
+        while together is not None and len(members) < most and self._waiting and self._waiting[0].together == together:
+            members.append(self._waiting.popleft())
+        return members
+
+    def _run(self, session: Session, members: Sequence[_Member[Any]]) -> None:
         savepoint = session.begin_nested()
         try:
-            member.result = member.effect(session)
+            _write(session, members)
             savepoint.commit()
         except OperationalError:
             raise  # the database fails, not this write: the transaction may be gone already
         except Exception as error:
-            member.error = error
             savepoint.rollback()
+            if len(members) == 1:
+                members[0].error = error
+                return
+            # Something that none of them could know before: one of them takes no other with it.
+            for member in members:
+                self._run(session, [member])
+
+
+def _write(session: Session, members: Sequence[_Member[Any]]) -> None:
+    together = members[0].together
+    if together is None or len(members) == 1:
+        members[0].result = members[0].effect(session)
+        return
+    found = together(session, [member.effect for member in members])
+    for member, outcome in zip(members, found, strict=True):
+        if isinstance(outcome, Exception):
+            member.error = outcome
+        else:
+            member.result = outcome

@@ -1,6 +1,6 @@
 """Quotas and pauses in the database: what the engine loads, what operators change, and how much of it is used."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, select, update
@@ -14,6 +14,7 @@ from service.engine.limits import Owner, OwnerLimit, Scope
 _LIMITS = table(LimitRow)
 _JOBS = table(JobRow)
 _UNFINISHED = tuple(state.value for state in JobState if state not in TERMINAL)
+_NAMES_MAX = 5000
 _HOLDING = frozenset(state.value for state in HOLDS_GPUS)
 
 
@@ -53,6 +54,17 @@ def stored_limit(connection: Connection, owner: Owner, *, for_update: bool = Fal
     statement = select(_LIMITS).where(_of(owner))
     row = connection.execute(statement.with_for_update() if for_update else statement).one_or_none()
     return StoredLimit(owner, OwnerLimit(), None) if row is None else _stored(row)
+
+
+def locked_limits(connection: Connection, owners: Sequence[Owner]) -> list[StoredLimit]:
+    """The limits that there are of these owners, which nobody else changes before the transaction ends."""
+    wanted, found = set(owners), []
+    for at in range(0, len(owners), _NAMES_MAX):
+        names = {owner.name for owner in owners[at : at + _NAMES_MAX]}
+        # By name alone: one that is the name of a user and of a project is locked as both.
+        statement = select(_LIMITS).where(_LIMITS.c.name.in_(sorted(names))).order_by(_LIMITS.c.scope, _LIMITS.c.name)
+        found += [_stored(row) for row in connection.execute(statement.with_for_update())]
+    return [stored for stored in found if stored.owner in wanted]
 
 
 def keep_request(connection: Connection, owner: Owner, fact: Fact) -> None:

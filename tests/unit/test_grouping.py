@@ -1,7 +1,7 @@
 """Group commit: writes that come together share a transaction, and none of them notices but by its speed."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -159,6 +159,44 @@ def test_writers_to_postgresql_run_side_by_side(postgres_database: Database) -> 
     with pytest.raises(IntegrityError):
         group.run(_put("a"))
     assert _names(postgres_database) == {"a", "b"}
+
+
+def test_joint_writes_are_made_by_one_call_on_every_database(any_database: Database) -> None:
+    group = GroupCommit(any_database)
+    calls: list[int] = []
+    commits: list[object] = []
+    outcomes: dict[int, str] = {}
+    entered, leave = threading.Event(), threading.Event()
+
+    def together(session: Session, effects: Sequence[Callable[[Session], str]]) -> list[str | Exception]:
+        calls.append(len(effects))
+        return [_Refused("no") if number == 2 else effect(session) for number, effect in enumerate(effects)]
+
+    def held(session: Session) -> str:
+        entered.set()
+        assert leave.wait(60.0)
+        return _put("held")(session)
+
+    def run(number: int) -> None:
+        try:
+            outcomes[number] = group.run(_put(f"n{number}") if number else held, together)
+        except _Refused as error:
+            outcomes[number] = str(error)
+
+    event.listen(any_database.engine, "commit", commits.append)
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(6)]
+    for number, thread in enumerate(threads):
+        thread.start()
+        while len(group._waiting) < number:
+            thread.join(0.001)
+        assert entered.wait(60.0)
+    leave.set()
+    for thread in threads:
+        thread.join(60.0)
+    # The third of the five that waited is refused; nobody else hears of it.
+    assert outcomes == {0: "held", 1: "n1", 2: "n2", 3: "no", 4: "n4", 5: "n5"}
+    assert _names(any_database) == {"held", "n1", "n2", "n4", "n5"}
+    assert (calls, len(commits)) == ([5], 2)
 
 
 def _one_fails(url: str, kinds: list[str]) -> None:

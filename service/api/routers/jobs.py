@@ -2,7 +2,10 @@
 
 import json
 import time
-from typing import Annotated, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Annotated, Any, Self
 
 from fastapi import Body, Header, Query, Response
 from fastapi.responses import JSONResponse
@@ -23,12 +26,12 @@ from service.api.documents import (
     etag_matches,
     job_document,
 )
-from service.api.idempotency import Answer, Effect, Keyed, KeyedRequest, Keys
-from service.api.limit_documents import check_owners_room
+from service.api.idempotency import Answer, Effect, JointEffect, Keyed, KeyedRequest, Keys
 from service.api.ownership import in_the_name_of
 from service.api.paging import Page, Paging
 from service.api.parse import is_single, parse_submission, placed_jobs
 from service.api.problems import Fault, Problem, ProblemType, json_pointer
+from service.api.room import OwnersRoom
 from service.api.routers.common import FilterText, JobPath, NoBody, job_or_404, problems, router
 from service.api.schemas import ID_MAX, HoldBody, JobBody, JobsBody, PriorityBody, SubmissionBody
 from service.db import reads
@@ -38,6 +41,9 @@ from service.engine.events import Fact, FactKind
 routes = router("jobs")
 
 IfMatch = Annotated[str | None, Header(max_length=1024, description="Act only if the job still has this ETag.")]
+JOINT_JOBS_MAX = 16
+"""Submissions of at most so many jobs are inserted together with others that come at the same time."""
+
 PREDICTION_WAIT_S = 10.0
 """Longest wait for a prediction: it holds one of the threads that answer requests."""
 
@@ -65,7 +71,9 @@ def submit(
     def prepare() -> Effect:
         specs = parse_submission(body.root, dependencies.settings, dependencies.layout())
         owned = in_the_name_of(caller, specs, body.root)
-        return lambda session: _insert(session, dependencies, owned, body.root, caller)
+        submission = _Submission(dependencies, owned, body.root, caller)
+        # A large one gains nothing by company, and would keep it waiting.
+        return submission if len(owned) <= JOINT_JOBS_MAX else submission.__call__
 
     answer = keys.run(keyed, prepare)
     dependencies.nudge()
@@ -98,23 +106,49 @@ def _body(documents: list[JobDocument], single: bool) -> Any:
     return document.model_dump(mode="json")
 
 
-def _insert(
-    session: Session,
-    dependencies: ApiDependencies,
-    specs: list[JobSpec],
-    body: JobBody | JobsBody,
-    caller: Identity,
-) -> Answer:
-    connection = session.connection()
-    check_dependencies(connection, body, caller)
-    dependencies.room.take(connection, len(specs), dependencies.settings.jobs_queued_max)
-    check_owners_room(connection, specs, dependencies.settings)
-    ids = dependencies.store.submit(session, specs, dependencies.now_s())
-    documents = [job_document(summary) for summary in reads.new_jobs(connection, ids)]
-    single = is_single(body)
-    target = f"job {ids[0]}" if len(ids) == 1 else f"jobs {min(ids)}-{max(ids)}"
-    location = documents[0].links.self if single else "/v1/jobs"
-    return Answer(201, _body(documents, single), location, target=target, detail={"jobs": len(ids)})
+@dataclass(frozen=True, slots=True)
+class _Submission(JointEffect):
+    """Jobs that a request submits."""
+
+    dependencies: ApiDependencies
+    specs: list[JobSpec]
+    body: JobBody | JobsBody
+    caller: Identity
+
+    @classmethod
+    def together(cls, session: Session, effects: Sequence[Self]) -> list[Answer | Problem]:
+        """Check each by itself, insert what passes at once."""
+        connection = session.connection()
+        dependencies = effects[0].dependencies
+        owners = OwnersRoom(connection, (spec for each in effects for spec in each.specs), dependencies.settings)
+        refused: dict[int, Problem] = {}
+        for index, each in enumerate(effects):
+            try:
+                check_dependencies(connection, each.body, each.caller)
+                dependencies.room.take(connection, len(each.specs), dependencies.settings.jobs_queued_max)
+                owners.take(each.specs)
+            except Problem as problem:
+                refused[index] = problem
+        passed = [each for index, each in enumerate(effects) if index not in refused]
+        specs = [spec for each in passed for spec in each.specs]
+        ids = iter(dependencies.store.submit(session, specs, dependencies.now_s()))
+        taken = [list(islice(ids, len(each.specs))) for each in passed]
+        documents = {
+            summary.job.id: job_document(summary)
+            for summary in reads.new_jobs(connection, list(chain.from_iterable(taken)))
+        }
+        answers = iter(
+            each._answer([documents[number] for number in sorted(numbers)])
+            for each, numbers in zip(passed, taken, strict=True)
+        )
+        return [refused[index] if index in refused else next(answers) for index in range(len(effects))]
+
+    def _answer(self, documents: list[JobDocument]) -> Answer:
+        single = is_single(self.body)
+        first, last = documents[0].id, documents[-1].id
+        target = f"job {first}" if len(documents) == 1 else f"jobs {first}-{last}"
+        location = documents[0].links.self if single else "/v1/jobs"
+        return Answer(201, _body(documents, single), location, target=target, detail={"jobs": len(documents)})
 
 
 def check_dependencies(connection: Connection, body: JobBody | JobsBody, caller: Identity) -> None:
