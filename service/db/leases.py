@@ -52,6 +52,12 @@ def held_by_another(database: Database, name: str, holder: str) -> bool:
         return session.connection().execute(select(leases.c.token).where(held)).first() is not None
 
 
+def anybody_leads(database: Database, session: Session) -> bool:
+    """Whether any lease runs. Locks them all until the transaction ends: a service that starts meanwhile waits."""
+    expiries = session.connection().execute(select(table(LeaseRow).c.expires_at_s).with_for_update()).scalars().all()
+    return bool(expiries) and max(expiries) > database.now_s(session)
+
+
 def newest_token(session: Session, name: str) -> int:
     """The token of whoever holds or held the lease last; 0 if nobody ever did."""
     leases = table(LeaseRow)

@@ -16,6 +16,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect
 
 from service.db.dialects import take_turns
+from service.db.leases import anybody_leads
 from service.db.schema import METADATA
 from service.db.session import Database, open_database, parse_url, sqlite_path
 
@@ -105,7 +106,8 @@ def upgrade(url: str) -> SchemaState:
     """Bring an empty or older database to the current schema; returns where it stood before.
 
     One transaction, under a lock: of two processes upgrading at once the second waits and finds it done, and a failure
-    leaves everything as it was. Raises :class:`SchemaError` for a newer or foreign database.
+    leaves everything as it was. Raises :class:`SchemaError` for a newer or foreign database, and for an older one on which
+    a service leads.
     """
     database = open_database(url)
     try:
@@ -121,6 +123,9 @@ def _upgrade(database: Database) -> SchemaState:
         before = state_of(connection)
         if before in (SchemaState.NEWER, SchemaState.FOREIGN):
             raise SchemaError(before.sentence)
+        if before is SchemaState.OLDER and anybody_leads(database, session):
+            # It would go on writing what its own schema says.
+            raise SchemaError("a service leads on this database: stop it first")
         if before is not SchemaState.CURRENT:
             upgrade_to(connection, "head")
         return before

@@ -19,6 +19,7 @@ from sqlmodel import Session
 from service.db import migrate
 from service.db.backup import BACKUP_SCHEMA, MANIFEST, BackupError, Manifest, TablePart, member, reflected
 from service.db.dialects import drop_everything, set_last_ids, take_turns
+from service.db.leases import anybody_leads
 from service.db.migrate import SchemaError, SchemaState
 from service.db.session import Database, open_database
 from service.db.tables import JobRow, LeaseRow, PropertyRow, table
@@ -97,11 +98,8 @@ def _make_room(database: Database, session: Session, force: bool) -> None:
     if where not in (SchemaState.CURRENT, SchemaState.OLDER):
         raise SchemaError(where.sentence)
     tables = reflected(connection)
-    leases = table(LeaseRow)
-    # The row is locked: a service that starts now waits, and finds the database that was restored.
-    expiries = connection.execute(sa.select(leases.c.expires_at_s).with_for_update()).scalars()
-    now_s = database.now_s(session)
-    if any(expires_at_s > now_s for expires_at_s in expiries):
+    # A service that starts now finds the database that was restored.
+    if anybody_leads(database, session):
         raise LiveDatabase("a service leads on this database: stop it first")
     if not force:
         for found in tables.sorted_tables:

@@ -13,9 +13,11 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from service.db import migrate
-from service.db.migrate import SchemaState, scripts_folder, state, upgrade
+from service.db.leases import acquire, release
+from service.db.migrate import SchemaError, SchemaState, scripts_folder, state, upgrade
 from service.db.schema import METADATA
 from service.db.session import Database, open_database
+from service.db.store import LEADER_LEASE
 from tests.postgres import PostgresServer
 
 REVISIONS = sorted(path.name[:4] for path in (scripts_folder() / "versions").glob("[0-9]*.py"))
@@ -111,6 +113,20 @@ def test_rows_of_every_earlier_schema_are_there_afterwards(url: str, revision: s
         assert state(url) is SchemaState.CURRENT
         for name, rows in filled.items():
             assert _rows(database, name, list(rows[0])) == rows, name
+
+
+@pytest.mark.parametrize("revision", [REVISIONS[0], REVISIONS[-2]])
+def test_no_service_finds_its_schema_changed_while_it_leads(url: str, revision: str) -> None:
+    _upgrade_to(url, revision)
+    with closing(open_database(url)) as database:
+        lease = acquire(database, LEADER_LEASE, "me", 3600.0)
+        assert lease is not None
+        with pytest.raises(SchemaError, match="stop it first"):
+            upgrade(url)
+        assert state(url) is SchemaState.OLDER
+        release(database, lease)
+    assert upgrade(url) is SchemaState.OLDER
+    assert state(url) is SchemaState.CURRENT
 
 
 def test_the_revisions_are_those_that_alembic_walks() -> None:
