@@ -51,7 +51,7 @@ class TestFairShare(PolicyContract):
 
     @pytest.fixture
     def make(self, name: str) -> Make:
-        shares = {"fair_share": "true", "fair_share_half_life_s": "60", "project_weights": "p0:4+p1:0.5"}
+        shares = {"fair_share": "true", "fair_share_half_life_s": "200", "project_weights": "p0:4+p1:0.5"}
         return lambda **more: make_policy(name, {**shares, **more})
 
 
