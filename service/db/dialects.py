@@ -9,7 +9,9 @@ buy nothing more and would abort cycles that are in nobody's way.
 """
 
 import json
+import math
 import sqlite3
+import time
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache, partial
@@ -18,6 +20,8 @@ from typing import Any, Protocol
 from sqlalchemy import Connection, Engine, Table, TextClause, event, insert, text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import URL
+from sqlalchemy.exc import InvalidatePoolError
+from sqlalchemy.pool import ConnectionPoolEntry
 
 BUSY_TIMEOUT_S = 10.0
 """How long a writer waits for another one. Transactions here take milliseconds; ten seconds mean that something is stuck."""
@@ -28,11 +32,17 @@ CONNECT_TIMEOUT_S = 5
 CONNECTIONS_MAX = 20
 """Connections of one process to PostgreSQL. It admits 100 by default, and several servers share it; more do not write faster."""
 
+TRUSTED_S = 1.0
+"""A connection to PostgreSQL that was used so shortly ago is used again without being tried: that costs a way to the server."""
+
 _STATEMENT_S = 300
 """No statement runs for longer. The longest read is one of a whole table, at the start of a service or in a backup."""
 
 _WRITE_IDLE_S = 10
 """A writer that says nothing for so long is ended by the server: its process stands still, and its locks hold up the others."""
+
+_LEASE_IDLE_S = 5
+"""The same for one that holds a lease's row: until it is ended nobody can take over, which is to take ten seconds."""
 
 _JOURNAL_BYTES_MAX = 64 * 1024 * 1024
 """What SQLite's journal is cut back to once nobody reads from it: usual writing needs a few megabytes."""
@@ -43,6 +53,7 @@ dumps = partial(json.dumps, allow_nan=False, separators=(",", ":"))
 
 _WRITES = "sooner_writes"
 _WAIT_S = "sooner_wait_s"
+_RESTS_AT_S = "sooner_rests_at_s"
 
 
 class Dialect(Protocol):
@@ -98,9 +109,9 @@ class PostgresDialect:
     clock = text("SELECT extract(epoch FROM clock_timestamp())")
 
     def engine_options(self) -> dict[str, Any]:
-        """A small pool whose connections are tried before they are used, and noticed soon when their server is gone."""
+        """A small pool whose connections are noticed soon when their server is gone, and begin transactions when we say so."""
         return {
-            "pool_pre_ping": True,
+            "isolation_level": "AUTOCOMMIT",
             "pool_size": CONNECTIONS_MAX // 2,
             "max_overflow": CONNECTIONS_MAX - CONNECTIONS_MAX // 2,
             "pool_timeout": BUSY_TIMEOUT_S,
@@ -115,17 +126,20 @@ class PostgresDialect:
         }
 
     def prepare(self, engine: Engine) -> None:
-        """Time limits on every connection, tighter ones on writers."""
+        """Time limits on every connection, tighter ones on writers; and none that has rested is used without being tried."""
         event.listen(engine, "connect", _postgres_connected)
         event.listen(engine, "begin", _postgres_begin)
+        event.listen(engine, "do_execute_no_params", _postgres_at_once)
+        event.listen(engine, "checkin", _rests)
+        event.listen(engine, "checkout", partial(_try, engine))
 
     def reading(self) -> dict[str, Any]:
         """One snapshot for all statements; it cannot fail for what others write."""
-        return {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+        return {_WRITES: False}
 
     def writing(self, wait_s: float) -> dict[str, Any]:
         """Sees at each statement what is committed by then; rows that matter are locked and guarded."""
-        return {"isolation_level": "READ COMMITTED", _WRITES: True, _WAIT_S: wait_s}
+        return {_WRITES: True, _WAIT_S: wait_s}
 
 
 SERVERS_TURN = "servers"
@@ -188,6 +202,16 @@ def _insert_document(target: Table, names: tuple[str, ...]) -> TextClause:
     return text(f'INSERT INTO "{target.name}" ({quoted}) {selected}')
 
 
+def hold_lease_briefly(connection: Connection) -> None:
+    """For a writing transaction that is about to lock the row of a lease: it is ended sooner if its process stands still.
+
+    SQLite has no such limit.
+    """
+    if connection.dialect.name == "postgresql":
+        limit = _milliseconds(_LEASE_IDLE_S)
+        connection.exec_driver_sql(f"SELECT set_config('idle_in_transaction_session_timeout', '{limit}', true)")
+
+
 def prepare_file(connection: sqlite3.Connection) -> None:
     """What a new SQLite file is given before anybody sees it."""
     connection.execute("PRAGMA journal_mode = WAL")
@@ -226,7 +250,6 @@ def _sqlite_begin(connection: Connection) -> None:
 def _postgres_connected(connection: Any, record: object) -> None:
     # Not as connection options: a pooler between us and the server refuses those. Compiling pays for reports, and every
     # statement here is either short or a plain walk through a table.
-    autocommit, connection.autocommit = connection.autocommit, True
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT set_config('lock_timeout', %s, false), set_config('statement_timeout', %s, false),"
@@ -234,20 +257,47 @@ def _postgres_connected(connection: Any, record: object) -> None:
             " set_config('jit', 'off', false)",
             (_milliseconds(BUSY_TIMEOUT_S), _milliseconds(_STATEMENT_S), _milliseconds(_STATEMENT_S)),
         )
-    connection.autocommit = autocommit
 
 
 def _postgres_begin(connection: Connection) -> None:
+    # All in one message: the driver would send a BEGIN of its own first, and each way to the server and back costs as much
+    # as a statement does.
     options = connection.get_execution_options()
-    if not options.get(_WRITES, False):
+    said = ["BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if options.get(_WRITES) is False else "BEGIN"]
+    if options.get(_WRITES):
+        said = ["BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"]
+        said += [f"SET LOCAL {name} = '{value}'" for name, value in _limits_of_writer(options[_WAIT_S]).items()]
+    connection.exec_driver_sql("; ".join(said), execution_options={"no_parameters": True})
+
+
+def _limits_of_writer(wait_s: float) -> dict[str, str]:
+    if wait_s == BUSY_TIMEOUT_S:
+        return {"idle_in_transaction_session_timeout": _milliseconds(_WRITE_IDLE_S)}
+    # Who is patient has long work to do as well: a migration of a large table, a restore.
+    return {"lock_timeout": _milliseconds(wait_s), "statement_timeout": "0"}
+
+
+def _postgres_at_once(cursor: Any, statement: str, context: object) -> bool:
+    # What has been sent a few times would be prepared, and several statements together cannot be.
+    cursor.execute(statement, prepare=False)
+    return True
+
+
+def _rests(connection: object, record: ConnectionPoolEntry) -> None:
+    record.info[_RESTS_AT_S] = time.monotonic()
+
+
+def _try(engine: Engine, connection: Any, record: ConnectionPoolEntry, proxy: object) -> None:
+    """Let the pool open another connection if the server of this one is gone, or has been gone meanwhile."""
+    if time.monotonic() - record.info.get(_RESTS_AT_S, math.inf) < TRUSTED_S:
         return
-    wait_s = options[_WAIT_S]
-    limits = {"idle_in_transaction_session_timeout": _milliseconds(_WRITE_IDLE_S)}
-    if wait_s != BUSY_TIMEOUT_S:
-        # Who is patient has long work to do as well: a migration of a large table, a restore.
-        limits = {"lock_timeout": _milliseconds(wait_s), "statement_timeout": "0"}
-    parts = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in limits.items())
-    connection.exec_driver_sql(f"SELECT {parts}")
+    dialect = engine.dialect
+    try:
+        dialect.do_ping(connection)
+    except dialect.loaded_dbapi.Error as error:
+        if dialect.is_disconnect(error, connection, None):
+            raise InvalidatePoolError from error
+        raise
 
 
 def _milliseconds(duration_s: float) -> str:

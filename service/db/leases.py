@@ -5,7 +5,7 @@ from typing import NamedTuple
 from sqlalchemy import insert, select, update
 from sqlmodel import Session
 
-from service.db.dialects import take_turns
+from service.db.dialects import hold_lease_briefly, take_turns
 from service.db.session import Database
 from service.db.tables import LeaseRow, table
 
@@ -28,6 +28,7 @@ def acquire(database: Database, name: str, holder: str, duration_s: float) -> Le
     leases = table(LeaseRow)
     with database.writing() as session:
         connection = session.connection()
+        hold_lease_briefly(connection)
         # A row that is not there yet cannot be locked: without this, two first holders would both insert it.
         take_turns(connection, f"lease {name}")
         now_s = database.now_s(session)
@@ -78,8 +79,7 @@ def release(database: Database, lease: Lease) -> None:
 
 
 def _store_expiry(session: Session, lease: Lease) -> bool:
-    leases = table(LeaseRow)
+    leases, connection = table(LeaseRow), session.connection()
+    hold_lease_briefly(connection)
     ours = (leases.c.name == lease.name) & (leases.c.holder == lease.holder) & (leases.c.token == lease.token)
-    return (
-        session.connection().execute(update(leases).where(ours).values(expires_at_s=lease.expires_at_s)).rowcount == 1
-    )
+    return connection.execute(update(leases).where(ours).values(expires_at_s=lease.expires_at_s)).rowcount == 1

@@ -4,16 +4,17 @@ import json
 import signal
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, text
 from sqlalchemy.exc import OperationalError
 
-from service.db.session import open_database
+from service.db.session import Database, open_database
 from service.db.tables import LeaseRow, table
 from tests.e2e.conftest import MakeService
 from tests.e2e.harness import LiveService
@@ -134,6 +135,23 @@ def test_a_paused_leader_does_no_harm_and_stands_by_when_it_wakes(pair: Pair, da
     assert first.until_state(again, "succeeded")["attempts"] == 1
 
 
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_leader_that_stands_still_inside_a_transaction_is_cut_off(pair: Pair, database_url: str) -> None:
+    """It has the row of the lease locked, and will go on with that transaction when it wakes."""
+    first, second = pair()
+    assert first.process is not None
+    with closing(open_database(database_url)) as database, database.writing() as session:
+        session.connection().execute(select(table(LeaseRow)).with_for_update())
+        first.until(partial(_waits_for_the_lease, database), 20, "the leader waits to renew its lease")
+        first.process.send_signal(signal.SIGSTOP)
+        first.until(partial(_stands_still, first.process.pid), 20, "every thread stands still")
+    assert until_leads(second) < TAKE_OVER_S
+    first.process.send_signal(signal.SIGCONT)
+    first.until(lambda: role(first) == "standby", 30, "the old leader stands by")
+    job = second.train(10, 0.01, name="after", gpus=1)
+    assert first.until_state(job, "succeeded")["attempts"] == 1
+
+
 def test_either_service_answers_everything(pair: Pair) -> None:
     """What needs the loop, the log of an attempt that ran elsewhere, and who there is; a take-over breaks no event stream."""
     first, second = pair()
@@ -188,6 +206,14 @@ def stand_still(service: LiveService, database_url: str) -> None:
         else:
             break
     database.close()
+
+
+def _waits_for_the_lease(database: Database) -> bool:
+    waiting = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'UPDATE leases%'"
+    )
+    with database.reading() as session:
+        return bool(session.connection().execute(waiting).scalar())
 
 
 def _stands_still(pid: int) -> bool:
