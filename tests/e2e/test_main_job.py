@@ -1,5 +1,6 @@
 """The main job on real processes, through HTTP: predicted, ordered, placed, preempted, resumed, finished, learnt from."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,11 +21,20 @@ def service(make_service: MakeService) -> LiveService:
     return service
 
 
-def test_a_job_goes_in_over_http_and_comes_out_finished(service: LiveService) -> None:
-    job = service.submit(name="hello", gpus=1, command=["sh", "-c", "echo out; echo err >&2"])
-    done = service.until_state(job, "succeeded")
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
+    """A service without a past that stands for all tests of single jobs, each of which leaves the cluster empty."""
+    made = LiveService(tmp_path_factory.mktemp("standing"), [{"count": 1, "gpus": 4, "gpu_type": "V100", "rack": "r1"}])
+    made.start()
+    yield made
+    made.close()
+
+
+def test_a_job_goes_in_over_http_and_comes_out_finished(standing: LiveService) -> None:
+    job = standing.submit(name="hello", gpus=1, command=["sh", "-c", "echo out; echo err >&2"])
+    done = standing.until_state(job, "succeeded")
     assert done["exit_code"] == 0 and done["attempts"] == 1
-    log = service.request("GET", f"/v1/jobs/{job}/logs").text
+    log = standing.request("GET", f"/v1/jobs/{job}/logs").text
     assert "out" in log and "err" in log
 
 
@@ -78,20 +88,22 @@ def test_predictions_are_scored_and_a_retrained_model_predicts(service: LiveServ
     service.until_state(second, "succeeded")
 
 
-def test_a_program_that_reports_nothing_loses_its_work_when_preempted_but_runs(service: LiveService) -> None:
+def test_a_program_that_reports_nothing_loses_its_work_when_preempted_but_runs(standing: LiveService) -> None:
     """Cancel, hold and release reach real processes; nothing stays behind."""
-    job = service.submit(name="sleeper", gpus=4, command=["sleep", "60"])
-    service.until_state(job, "running")
-    assert service.request("POST", f"/v1/jobs/{job}/hold", {"preempt": True}).status_code == 202
-    held = service.until(lambda: service.job(job) if service.job(job)["reason"] == "held" else None, 20, "it is held")
+    job = standing.submit(name="sleeper", gpus=4, command=["sleep", "60"])
+    standing.until_state(job, "running")
+    assert standing.request("POST", f"/v1/jobs/{job}/hold", {"preempt": True}).status_code == 202
+    held = standing.until(
+        lambda: standing.job(job) if standing.job(job)["reason"] == "held" else None, 20, "it is held"
+    )
     assert held["state"] in ("preempting", "queued")
-    service.until_state(job, "queued")
-    assert service.request("POST", f"/v1/jobs/{job}/release").status_code == 202
-    service.until_state(job, "running")
-    assert service.request("POST", f"/v1/jobs/{job}/cancel").status_code == 202
-    service.until_state(job, "cancelled")
-    assert [attempt["state"] for attempt in service.attempts(job)] == ["preempted", "cancelled"]
-    service.until(lambda: not service.processes(), 10, "no process is left")
+    standing.until_state(job, "queued")
+    assert standing.request("POST", f"/v1/jobs/{job}/release").status_code == 202
+    standing.until_state(job, "running")
+    assert standing.request("POST", f"/v1/jobs/{job}/cancel").status_code == 202
+    standing.until_state(job, "cancelled")
+    assert [attempt["state"] for attempt in standing.attempts(job)] == ["preempted", "cancelled"]
+    standing.until(lambda: not standing.processes(), 10, "no process is left")
 
 
 @pytest.mark.parametrize(
@@ -103,26 +115,26 @@ def test_a_program_that_reports_nothing_loses_its_work_when_preempted_but_runs(s
     ],
 )
 def test_a_failing_program_fails_its_job_with_the_reason(
-    service: LiveService, body: dict[str, Any], reason: str
+    standing: LiveService, body: dict[str, Any], reason: str
 ) -> None:
-    job = service.submit(name="broken", gpus=1, **body)
-    failed = service.until_state(job, "failed")
+    job = standing.submit(name="broken", gpus=1, **body)
+    failed = standing.until_state(job, "failed")
     assert failed["reason"] == reason
     retries = body.get("max_retries", 0)
-    assert len(service.attempts(job)) == 1 + retries
+    assert len(standing.attempts(job)) == 1 + retries
 
 
-def test_a_job_that_outlives_its_walltime_is_stopped(service: LiveService) -> None:
-    job = service.submit(name="sleeper", gpus=1, command=["sleep", "60"], walltime_s=1.0)
-    assert service.until_state(job, "failed")["reason"] == "walltime"
+def test_a_job_that_outlives_its_walltime_is_stopped(standing: LiveService) -> None:
+    job = standing.submit(name="sleeper", gpus=1, command=["sleep", "60"], walltime_s=1.0)
+    assert standing.until_state(job, "failed")["reason"] == "walltime"
 
 
-def test_a_gang_runs_once_a_gpu_and_the_first_failure_ends_it(service: LiveService) -> None:
+def test_a_gang_runs_once_a_gpu_and_the_first_failure_ends_it(standing: LiveService) -> None:
     script = 'echo rank $RANK of $WORLD_SIZE gpu $CUDA_VISIBLE_DEVICES; [ "$RANK" = 2 ] && exit 9; sleep 30'
-    job = service.submit(name="gang", gpus=4, launch="gpu", command=["sh", "-c", script], max_retries=0)
-    failed = service.until_state(job, "failed")
+    job = standing.submit(name="gang", gpus=4, launch="gpu", command=["sh", "-c", script], max_retries=0)
+    failed = standing.until_state(job, "failed")
     assert failed["exit_code"] == 9
-    log = service.request("GET", f"/v1/jobs/{job}/logs").text
+    log = standing.request("GET", f"/v1/jobs/{job}/logs").text
     assert all(f"rank {rank} of 4" in log for rank in range(4))
 
 
