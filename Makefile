@@ -10,8 +10,12 @@ DEV_STAMP := $(VENV)/.installed-dev
 demo: $(RUN_STAMP)
 	$(BIN)/sooner demo
 
+# Two at once, whole files at a time, so that what a file's tests share is made once; then those that need the machine to themselves.
 test: $(DEV_STAMP) format lint types imports
-	$(BIN)/python -m pytest
+	failed=0; \
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone" || failed=1; \
+	$(BIN)/python -m pytest -m alone || failed=1; \
+	exit $$failed
 
 check: $(DEV_STAMP) format lint types imports fast
 
