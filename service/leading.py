@@ -183,6 +183,7 @@ class Leading:
         self.loop.start()
         self._stack.callback(self.shadowing.save)
         self._stack.callback(self._scheduler.shutdown, wait=True)
+        self._stack.callback(self.loop.close)
         self._scheduler.start()
         self._stack.callback(Listener(self._database, self.loop.nudge).close)
 

@@ -94,13 +94,14 @@ class SchedulerLoop:
         self._passes = 0
         self._nudged = False
         self._failed = False
+        self._closed = False
         self._wake_at_s: float | None = None
         self.cycle_number = 0
         self.last_pass_at_s: float | None = None
         self.failures = 0
 
     def start(self) -> None:
-        """Reconcile once, then run on timers until the scheduler is shut down."""
+        """Reconcile once, then run on timers until :meth:`close`."""
         with self._lock:
             self._reconcile()
         period = {"max_instances": 1, "coalesce": True, "misfire_grace_time": None}
@@ -114,6 +115,14 @@ class SchedulerLoop:
         )
         self._scheduler.add_job(self._poll, "interval", seconds=self._settings.poll_period_s, id="poll", **period)
 
+    def close(self) -> None:
+        """Wait for a pass that is under way, and run no more.
+
+        Before the scheduler is shut down: it would wait for the pass, and the pass for it, to set a timer.
+        """
+        with self._lock:
+            self._closed = True
+
     def tick(self) -> None:
         """The periodic pass: the safety net, and now and then the comparison with what the executor sees."""
         self._passes += 1
@@ -121,7 +130,7 @@ class SchedulerLoop:
 
     def nudge(self) -> None:
         """Ask for a pass soon and return at once; many nudges make one pass."""
-        if self._nudged:
+        if self._nudged or self._closed:
             return
         self._nudged = True
         self._schedule("nudge", self._clock.now_s())
@@ -161,7 +170,7 @@ class SchedulerLoop:
 
     def _pass_alone(self, reconcile: bool) -> None:
         with self._lock:
-            if not self._turns.may_run():
+            if self._closed or not self._turns.may_run():
                 return
             self._failed = True
             try:

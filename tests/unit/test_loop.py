@@ -8,6 +8,7 @@ import pytest
 
 from service.engine.engine import CycleOutcome
 from service.tasks.loop import LoopSettings, SchedulerLoop
+from service.tasks.timers import SteadyScheduler
 
 
 class _Passes:
@@ -45,3 +46,46 @@ def test_whoever_waits_for_a_pass_is_woken_by_it(broken: bool) -> None:
     waiting.join(60.0)
     assert found == [1], "a pass that fails is over too"
     assert loop.wait_pass(seen, 600.0) == 1, "a pass that is over is not waited for"
+
+
+class _Backlog:
+    """An engine with more to do after every pass, which the test holds up."""
+
+    def __init__(self) -> None:
+        self.within, self.go_on = threading.Event(), threading.Event()
+        self.passes = 0
+
+    def cycle(self) -> Any:
+        self.passes += 1
+        self.within.set()
+        self.go_on.wait(60.0)
+        return CycleOutcome(self.passes, committed=True, wake_at_s=0.0)
+
+    def reconcile(self) -> None: ...
+
+
+def test_a_service_with_a_backlog_ends() -> None:
+    """APScheduler's shutdown holds its locks while it waits for what runs, and a pass needs them to set the next timer."""
+    engine = _Backlog()
+    any_engine: Any = engine
+    clock: Any = SimpleNamespace(now_s=lambda: 0.0)
+    executor: Any = SimpleNamespace(collect=lambda: False)
+    scheduler = SteadyScheduler()
+    loop = SchedulerLoop(any_engine, executor, clock, scheduler, LoopSettings(30.0, 1.0))
+    loop.start()
+    scheduler.start()
+
+    def end() -> None:
+        loop.close()
+        scheduler.shutdown(wait=True)
+
+    assert engine.within.wait(60.0)
+    ending = threading.Thread(target=end, daemon=True)
+    ending.start()
+    loop.nudge()
+    engine.go_on.set()
+    ending.join(60.0)
+    assert not ending.is_alive()
+    passes = engine.passes
+    loop.tick()
+    assert engine.passes == passes, "no more"
