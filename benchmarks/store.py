@@ -183,7 +183,7 @@ def _settle(database: Database) -> None:
             raw.execute("ANALYZE jobs")
             raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return
-    with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+    with database.engine.begin() as connection:
         connection.execute(text("ANALYZE jobs"))
 
 

@@ -62,6 +62,9 @@ class Dialect(Protocol):
     one_writer: bool
     """Whether there is one write lock, so that the writers of a process had better queue by themselves."""
 
+    readers_only_read: bool
+    """Whether the database itself sees to it that a reading transaction writes nothing."""
+
     clock: TextClause
     """Selects the database's own clock, seconds since the Unix epoch."""
 
@@ -82,6 +85,7 @@ class SqliteDialect:
     """One file, one writer at a time, any number of readers beside it."""
 
     one_writer = True
+    readers_only_read = False
     clock = text("SELECT (julianday('now') - 2440587.5) * 86400.0")
 
     def engine_options(self) -> dict[str, Any]:
@@ -106,6 +110,7 @@ class PostgresDialect:
     """A server with many writers at a time."""
 
     one_writer = False
+    readers_only_read = True
     clock = text("SELECT extract(epoch FROM clock_timestamp())")
 
     def engine_options(self) -> dict[str, Any]:

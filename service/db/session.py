@@ -97,7 +97,12 @@ class Database:
         with _unavailable(), Session(self.engine, expire_on_commit=False) as session:
             session.connection(execution_options=self._dialect.reading())
             yield session
-            session.rollback()
+            if self._dialect.readers_only_read:
+                # PostgreSQL's driver forgets after a ROLLBACK which statements it has prepared.
+                session.expunge_all()
+                session.commit()
+            else:
+                session.rollback()
 
     @contextmanager
     def writing(self, wait_s: float | None = None) -> Iterator[Session]:
