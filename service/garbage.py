@@ -3,7 +3,7 @@
 Whenever the objects that have outlived two looks have grown by a quarter, it looks through all of them, and holds up every
 thread meanwhile: a second or two with a hundred thousand jobs, to find the few hundred that some request has left. So what
 has been looked through and stays is set aside ("frozen"): the next look is for what has come since. What is set aside is
-freed as ever when nobody refers to it; only circles of it are not found, until as much has been set aside again as there was.
+freed as ever when nobody refers to it; only circles of it are not found, until a multiple of it has been set aside.
 """
 
 import gc
@@ -11,8 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-MANY = 100_000
+MANY = 50_000
 """So many objects are worth setting aside: to look through them takes a hundredth of a second."""
+
+OFTEN = 10
+"""Everything is looked through when so many times as much has been set aside since: all that is there has changed several
+times by then, and of a million objects some dozens are garbage."""
 
 
 @contextmanager
@@ -63,7 +67,7 @@ class _Keeper:
             self._everything, self._all, self._more = False, left, 0
         else:
             self._more += left
-        if self._more > max(self._all, MANY):
+        if self._more > OFTEN * max(self._all, MANY):
             # The next look is through everything, by itself: no look may begin within this one.
             self._everything = True
             gc.unfreeze()

@@ -90,7 +90,7 @@ class Deciding(BaseModel):
         "Pause before a failed job is tried again, times its failures so far: a broken file system needs a moment.",
     )
     facts_per_cycle_max: int = between(
-        250,
+        100,
         1,
         1_000_000,
         "Requests taken in by one cycle; the next one follows at once. So a flood of submissions holds up no end of a job.",

@@ -56,15 +56,16 @@ def test_what_has_come_and_stays_is_set_aside_and_later_garbage_is_found(monkeyp
         assert len(few) + len(many) == 2500
 
 
-def test_garbage_among_what_was_set_aside_is_found_when_as_much_again_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_garbage_among_what_was_set_aside_is_found_when_much_more_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(garbage, "MANY", 1000)
+    monkeypatch.setattr(garbage, "OFTEN", 2)
     kept: list[list[list[int]]] = []
     with set_aside():
         circle = Circle()
         gone = weakref.ref(circle)
-        # As if there had been 5,000 at the start, and not all of this test run.
+        # As if there had been 2,500 at the start, and not all of this test run.
         [keeper] = [each for each in gc.callbacks if isinstance(each, garbage._Keeper)]
-        keeper._all = 5000
+        keeper._all = 2500
         kept.append([[number] for number in range(2000)])
         gc.collect()
         del circle
