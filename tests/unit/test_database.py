@@ -1,17 +1,14 @@
-"""The database beside the store: transactions, leases, enrolled servers, history, progress curves and pruning."""
+"""The database beside the store: transactions, leases, enrolled servers and history."""
 
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from sqlalchemy import func, insert, select, text, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.exc import IntegrityError, OperationalError, StatementError
 
 from policies.model.cluster import Cluster, Server
@@ -32,25 +29,16 @@ from service.db.session import Database, open_database
 from service.db.store import SqlStore
 from service.db.tables import (
     AttemptRow,
-    CycleRow,
-    FactRow,
     HistoryRow,
-    IdempotencyKeyRow,
-    JobEventRow,
     JobRow,
     LeaseRow,
-    ProgressRow,
     ServerRow,
     table,
 )
 from service.engine.events import Fact, FactKind
 from service.engine.ports import StoreUnavailable
 from service.engine.record import ServerRecord
-from service.settings import Settings, load_settings
-from service.tasks.prune import prune
 from tests.conformance.store_suite import SPEC, Driver, ended, start
-
-DAY_S = 86_400.0
 
 
 @pytest.fixture
@@ -68,14 +56,14 @@ def sqlite(migrated_file: bytes, tmp_path: Path) -> Iterator[Database]:
     database.close()
 
 
-def _column(database: Database, row: type, name: str) -> list[object]:
+def column(database: Database, row: type, name: str) -> list[object]:
     with database.reading() as session:
         return list(
             session.connection().execute(select(table(row).c[name]).order_by(*table(row).primary_key)).scalars()
         )
 
 
-def _submit(database: Database, count: int, now_s: float = 5.0) -> list[JobId]:
+def submit(database: Database, count: int, now_s: float = 5.0) -> list[JobId]:
     with database.writing() as session:
         return SqlStore(database).submit(session, [SPEC] * count, now_s)
 
@@ -143,7 +131,7 @@ def test_an_exception_rolls_back_and_a_reader_never_writes(database: Database) -
         write_and_fail()
     with database.reading() as session:
         session.add(LeaseRow(name="y", holder="h", token=1, expires_at_s=0.0))
-    assert _column(database, LeaseRow, "name") == []
+    assert column(database, LeaseRow, "name") == []
 
 
 def test_writers_queue_instead_of_failing(database: Database) -> None:
@@ -169,7 +157,7 @@ def test_writers_queue_instead_of_failing(database: Database) -> None:
     for thread in threads:
         thread.join(60.0)
     assert failures == []
-    assert _column(database, LeaseRow, "token") == [4 * rounds]
+    assert column(database, LeaseRow, "token") == [4 * rounds]
 
 
 def test_a_lock_of_another_name_holds_nobody_up(postgres_database: Database) -> None:
@@ -179,7 +167,7 @@ def test_a_lock_of_another_name_holds_nobody_up(postgres_database: Database) -> 
         take_turns(two.connection(), "b")
         one.add(LeaseRow(name="a", holder="", token=0, expires_at_s=0.0))
         two.add(LeaseRow(name="b", holder="", token=0, expires_at_s=0.0))
-    assert _column(postgres_database, LeaseRow, "name") == ["a", "b"]
+    assert column(postgres_database, LeaseRow, "name") == ["a", "b"]
 
 
 def test_a_writer_that_stands_still_loses_its_transaction(
@@ -235,7 +223,7 @@ def test_a_writer_that_waits_too_long_gives_up_and_leaves_no_trace(
             Driver(SqlStore(sqlite)).commit()
     with sqlite.writing() as session:
         session.add(LeaseRow(name="x", holder="h", token=1, expires_at_s=0.0))
-    assert _column(sqlite, LeaseRow, "name") == ["x"]
+    assert column(sqlite, LeaseRow, "name") == ["x"]
 
 
 def test_the_databases_clock_is_the_epochs(database: Database) -> None:
@@ -318,9 +306,9 @@ def test_a_server_goes_with_the_file_but_one_that_was_asked_for_stays(database: 
         fact = SqlStore(database).add_fact(session, Fact(0, FactKind.SERVER_ADDED, 1.0, server_spec=Server("c", 2)))
     Driver(SqlStore(database)).commit(facts=[fact], servers={ServerIndex(2): ServerRecord()})
     assert [server.name for server in enroll(database, Cluster("c", (Server("a", 4),))).servers] == ["a", "b", "c"]
-    assert _column(database, ServerRow, "down") == [False, True, False]
+    assert column(database, ServerRow, "down") == [False, True, False]
     enroll(database, Cluster("c", (Server("b", 4), Server("a", 4))))
-    assert _column(database, ServerRow, "down") == [False, False, False]
+    assert column(database, ServerRow, "down") == [False, False, False]
 
 
 def test_draining_outlives_a_restart(database: Database) -> None:
@@ -332,7 +320,7 @@ def test_draining_outlives_a_restart(database: Database) -> None:
 
 
 def test_a_row_that_cannot_be_read_is_named(database: Database) -> None:
-    (job,) = _submit(database, 1)
+    (job,) = submit(database, 1)
     with database.writing() as session:
         session.connection().execute(update(table(JobRow)).values(spec={"v": 1, "name": "a", "user": "u"}))
     with pytest.raises(CodecError, match=r"job 1\.JobSpec: the field 'gpus' is missing"):
@@ -341,7 +329,7 @@ def test_a_row_that_cannot_be_read_is_named(database: Database) -> None:
 
 def test_gpus_in_use_are_not_redefined(database: Database) -> None:
     enroll(database, Cluster("c", (Server("a", 4), Server("b", 4))))
-    _submit(database, 1)
+    submit(database, 1)
     driver = Driver(SqlStore(database))
     (job,) = driver.admit()
     driver.commit(start(job))
@@ -366,7 +354,7 @@ def _past(number: int, ended_at_s: float, service_s: float = 60.0) -> PastJob:
 
 
 def test_imported_and_own_labels_are_one_stream_in_the_order_of_their_end(database: Database) -> None:
-    _submit(database, 2)
+    submit(database, 2)
     driver = Driver(SqlStore(database))
     one, two = driver.admit()
     driver.commit(ended(one), ended(two, service_s=0.0))
@@ -391,137 +379,12 @@ def test_loading_the_same_past_twice_changes_nothing(database: Database) -> None
             assert import_history(session, "demo", past) == expected
     with database.writing() as session:
         assert import_history(session, "other", past[:2]) == 2
-    assert len(_column(database, HistoryRow, "id")) == 2501
+    assert len(column(database, HistoryRow, "id")) == 2501
 
 
 def test_nobody_imports_under_our_own_name(database: Database) -> None:
     with pytest.raises(ValueError, match="ran here"), database.writing() as session:
         import_history(session, "sooner", [_past(1, 1.0)])
-
-
-# Pruning.
-
-
-@pytest.fixture
-def limits(tmp_path: Path) -> Settings:
-    return load_settings({"data_dir": tmp_path, "prune_rows_max": 3, "progress_rows_max": 10})
-
-
-def test_old_cycles_and_requests_go_but_never_the_newest_dump_and_number(database: Database, limits: Settings) -> None:
-    cycles = table(CycleRow)
-    empty = {"v": 1, "items": []}
-    rows = [
-        {
-            "number": number,
-            "at_s": number * DAY_S,
-            "changes": empty,
-            "actions": empty,
-            "refusals": empty,
-            "duration_s": {},
-        }
-        for number in range(1, 51)
-    ]
-    with database.writing() as session:
-        session.connection().execute(insert(cycles), rows)
-        session.connection().execute(update(cycles).where(cycles.c.number.in_([3, 7])).values(dump={"x": 1}))
-        store = SqlStore(database)
-        facts = [
-            store.add_fact(session, Fact(0, FactKind.SERVER_DRAINED, at * DAY_S, server=ServerIndex(0)))
-            for at in (1, 2, 49)
-        ]
-    with database.writing() as session:
-        session.connection().execute(
-            update(table(FactRow)).where(table(FactRow).c.id != facts[1]).values(consumed_cycle=1)
-        )
-    pruned = prune(database, limits, 50 * DAY_S)
-    assert _column(database, CycleRow, "number") == [7, *range(20, 51)]
-    assert _column(database, FactRow, "id") == facts[1:], "an unconsumed request is never forgotten"
-    assert (pruned.cycles, pruned.facts) == (18, 1)
-    prune(database, limits, 5000 * DAY_S)
-    assert _column(database, CycleRow, "number") == [7, 50]
-    world = SqlStore(database).load()
-    assert (world.cycle, world.policy_dump) == (50, {"x": 1})
-
-
-def test_expired_keys_go(database: Database, limits: Settings) -> None:
-    with database.writing() as session:
-        for number in range(8):
-            session.add(
-                IdempotencyKeyRow(
-                    key=f"k{number // 2}",
-                    route=f"r{number % 2}",
-                    body_sha256="",
-                    state="done",
-                    created_at_s=0.0,
-                    expires_at_s=float(number),
-                )
-            )
-    assert prune(database, limits, 6.5).idempotency_keys == 7
-    assert _column(database, IdempotencyKeyRow, "expires_at_s") == [7.0]
-
-
-def test_files_of_ended_jobs_go_once_and_the_jobs_stay(database: Database, limits: Settings) -> None:
-    _submit(database, 6)
-    driver = Driver(SqlStore(database))
-    jobs = driver.admit()
-    driver.commit(*(ended(job) for job in jobs[:5]))
-    with database.writing() as session:
-        record_progress(session, [ProgressPoint(AttemptId(f"{job.id}.1"), 1.0, 2.0) for job in jobs])
-    asked: list[int] = []
-    assert prune(database, limits, 30.0 + 7 * DAY_S, asked.extend).jobs_with_files == 0, "not a second too early"
-    pruned = prune(database, limits, 31.0 + 7 * DAY_S, asked.extend)
-    assert (asked, pruned.jobs_with_files) == ([1, 2, 3, 4, 5], 5)
-    assert prune(database, limits, 99.0 + 7 * DAY_S, asked.extend).jobs_with_files == 0
-    assert _column(database, JobRow, "id") == [1, 2, 3, 4, 5, 6]
-    assert len(_column(database, JobEventRow, "id")) == 11
-    assert _column(database, ProgressRow, "job_id") == [6]
-
-
-def test_a_crash_after_deleting_files_repeats_the_deletion(database: Database, limits: Settings) -> None:
-    _submit(database, 1)
-    driver = Driver(SqlStore(database))
-    driver.commit(ended(driver.admit()[0]))
-    asked: list[int] = []
-
-    def crash(jobs: Sequence[JobId]) -> None:
-        asked.extend(jobs)
-        raise OSError("the power went")
-
-    with pytest.raises(OSError, match="power"):
-        prune(database, limits, 100 * DAY_S, crash)
-    prune(database, limits, 100 * DAY_S, asked.extend)
-    assert asked == [1, 1]
-
-
-@settings(max_examples=8, deadline=None)
-@given(counts=st.lists(st.integers(0, 90), min_size=1, max_size=3))
-def test_a_crowded_curve_keeps_its_ends_and_its_shape(
-    migrated_file: bytes, tmp_path_factory: pytest.TempPathFactory, counts: list[int]
-) -> None:
-    path = tmp_path_factory.mktemp("curve") / "sooner.db"
-    path.write_bytes(migrated_file)
-    database = open_database(f"sqlite:///{path}")
-    jobs = _submit(database, len(counts))
-    with database.writing() as session:
-        points = [
-            ProgressPoint(AttemptId(f"{job}.1"), float(at), float(at))
-            for job, count in zip(jobs, counts, strict=True)
-            for at in range(count)
-        ]
-        record_progress(session, points)
-    prune(database, load_settings({"data_dir": path.parent, "progress_rows_max": 10}), 1e6)
-    progress = table(ProgressRow)
-    for job, count in zip(jobs, counts, strict=True):
-        with database.reading() as session:
-            rows = select(progress.c.iteration).where(progress.c.job_id == job).order_by(progress.c.id)
-            kept = list(session.connection().execute(rows).scalars())
-        assert len(kept) <= 10
-        assert len(kept) == count or len(kept) >= 5
-        if count:
-            assert (kept[0], kept[-1]) == (0.0, count - 1.0)
-            gaps = [after - before for before, after in pairwise(kept)]
-            assert max(gaps, default=1.0) <= 16.0, "no hole: 90 points are halved at most four times"
-    database.close()
 
 
 def test_a_page_of_history_is_found_by_index(sqlite: Database) -> None:
