@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from policies.model.estimate import Unit
-from predictor.asked import LADDER, baseline_name, mix_name
+from predictor.asked import LADDER, baseline_name, tracked_shadows
 from predictor.baselines import NAMES as BASELINE_NAMES
 from predictor.dataset import Example
 from predictor.evaluation import middle
@@ -19,6 +19,7 @@ from predictor.mix import SIMPLEST, Mix, blended
 from predictor.prequential import BaselineScores
 from predictor.rows import Submission
 from predictor.served import ServedModel
+from predictor.tracking import IntervalTracker
 from predictor.training import TrainedHead, TrainedModel
 from predictor.trust import Standing, Switch, TrustRung
 
@@ -120,10 +121,13 @@ def baseline_points(scores: BaselineScores, plan: Plan) -> dict[str, Array]:
     }
 
 
-def choose(plan: Plan, said: dict[str, Array], version: str, mix: Mix, standing: Standing) -> Choice | None:
+def choose(
+    plan: Plan, said: dict[str, Array], version: str, mix: Mix, standing: Standing, tracker: IntervalTracker
+) -> Choice | None:
     """The answer; None where nothing is known. Adds what the ladder and the champions say to ``said``.
 
-    ``version`` is the serving model's ("": none). A champion that could not speak is replaced by the ladder.
+    ``version`` is the serving model's ("": none). A champion that could not speak is replaced by the ladder. The ends of its
+    distribution are tracked.
     """
     rung = plan.rung
     if rung is None:
@@ -131,7 +135,8 @@ def choose(plan: Plan, said: dict[str, Array], version: str, mix: Mix, standing:
     shape, points, name = _spoken(mix.distribution[plan.example.bucket], said, version, rung)
     point, point_points, _ = _spoken(mix.point[plan.example.bucket], said, version, rung)
     said[LADDER] = rung.points
-    said[mix_name(version)] = points
+    tracked = tracker.track(plan.example.bucket, points)
+    said |= tracked_shadows(version, tracked)
     log_point = None if point == shape else float(middle(point_points))
     if standing.rung is TrustRung.ATTAINED_SERVICE:
         source = f"{rung.source}; ranked by attained service: {standing.reason}"
@@ -141,7 +146,7 @@ def choose(plan: Plan, said: dict[str, Array], version: str, mix: Mix, standing:
         return Choice(rung._replace(source=rung.source + aside), None, "")
     # A model that serves has earned it, even of programs of which history alone knows too little.
     trusted = rung.trusted or bool(name)
-    return Choice(Rung(points, rung.source + _served_by(shape, point), trusted), log_point, name)
+    return Choice(Rung(tracked.served, rung.source + _served_by(shape, point), trusted), log_point, name)
 
 
 def _spoken(champion: str, said: Mapping[str, Array], version: str, rung: Rung) -> tuple[str, Array, str]:

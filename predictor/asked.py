@@ -16,6 +16,7 @@ from predictor.ladder import DECLARED_WORDS, in_units
 from predictor.mix import SIMPLEST
 from predictor.recurrence import Level, bucket_of, keys_of
 from predictor.rows import Submission
+from predictor.tracking import Tracked
 
 SHADOW_POINTS: Final = 8
 """Shadows keep 8 equal-mass points: enough to score them, a quarter of the space."""
@@ -24,6 +25,11 @@ LADDER: Final = "ladder"
 """The shadow of what history alone says: the group distribution, or the cold start's."""
 MIX: Final = "mix"
 """The shadow of what the champions say, whether or not they are trusted just then. Its name begins with their model."""
+TRACKED: Final = "tracked"
+"""The shadow of the champions' distribution with tracked ends, only where it did not serve; :data:`UNTRACKED`: without, where it
+did. Neither where both are the same.
+"""
+UNTRACKED: Final = "untracked"
 UNDECLARED: Final = "undeclared"
 """The shadow of what was said before a declaration was mixed in; only where one was."""
 _BASELINE: Final = "baseline"
@@ -39,6 +45,14 @@ def baseline_name(name: str) -> str:
 def mix_name(version: str) -> str:
     """The shadow of the champions; ``version`` "" where no model serves."""
     return f"{version or _BASELINE}/{MIX}"
+
+
+def tracked_shadows(version: str, tracked: Tracked) -> dict[str, Array]:
+    """What the champions say, as :attr:`Asked.tracked` reads it again. ``version`` "" where no model serves."""
+    found = {mix_name(version): tracked.served}
+    if not np.array_equal(tracked.plain, tracked.moved):
+        found |= {UNTRACKED: tracked.plain} if tracked.moved_serves else {TRACKED: tracked.moved}
+    return found
 
 
 def thin(points: Array) -> Array:
@@ -169,8 +183,18 @@ class Asked:
 
     @property
     def mixed(self) -> Array | None:
-        """What the champions said."""
+        """What the champions said, as it served."""
         return self.said.get(mix_name(self.version))
+
+    @property
+    def tracked(self) -> Tracked | None:
+        """The same with tracked ends and without."""
+        served = self.mixed
+        if served is None:
+            return None
+        if UNTRACKED in self.said:
+            return Tracked(self.said[UNTRACKED], served, True)
+        return Tracked(served, self.said.get(TRACKED, served), False)
 
 
 def restored(prediction: Prediction, baselines: Baselines) -> Asked:

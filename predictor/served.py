@@ -12,6 +12,7 @@ from predictor.evidence import Evidence
 from predictor.intervals import Array, ConformalCalibrator
 from predictor.mix import SIMPLEST, Mix
 from predictor.recurrence import BUCKETS
+from predictor.tracking import IntervalTracker
 from predictor.training import TrainedHead, TrainedModel
 from predictor.trust import Switch, Trust, TrustRung
 
@@ -70,6 +71,7 @@ class HeadState:
 
     evidence: Evidence = field(default_factory=lambda: _evidence(None))
     trust: Trust = field(default_factory=Trust)
+    tracker: IntervalTracker = field(default_factory=IntervalTracker)
     drift: DriftMonitor = field(default_factory=DriftMonitor)
     insisted: str | None = None
     has_model: bool = False
@@ -77,7 +79,9 @@ class HeadState:
     """How often drift was seen, whichever model served."""
 
     def use(self, head: TrainedHead | None, insisted: str | None) -> list[Switch]:
-        """Another model serves: what the one before said counts no more. The trust in the group distribution stays."""
+        """Another model serves: what the one before said counts no more. The trust in the group distribution stays, and the
+        tracked ends: they follow the jobs that are served, whoever answers.
+        """
         self.evidence = _evidence(head)
         self.drift = DriftMonitor()
         self.insisted = insisted
@@ -98,6 +102,8 @@ class HeadState:
                 self.drift.observe(label - asked.served_log, at_s, whose)
                 self.alarms += self.drift.alarm and not stood
             self.evidence.observe(bucket, label, asked.candidates())
+        if asked.tracked is not None:
+            self.tracker.observe(bucket, label, asked.tracked)
         # Baselines learn from each job: there is no training that they could be waiting for.
         since_s = self.drift.since_s if self.has_model else None
         return self.trust.observe(

@@ -341,8 +341,9 @@ class LivePredictor:
     def _answer(self, serving: _Serving, plan: Plan) -> _Answer | None:
         unit, submission = plan.unit, plan.submission
         said = baseline_points(self._scores[unit], plan) | plan.said
-        standing = self._heads[unit].trust.standing(plan.example.bucket)
-        choice = choose(plan, said, serving.version, serving.mixes[unit], standing)
+        head = self._heads[unit]
+        standing = head.trust.standing(plan.example.bucket)
+        choice = choose(plan, said, serving.version, serving.mixes[unit], standing, head.tracker)
         rung = choice.rung if choice is not None else None
         log_point = choice.log_point if choice is not None else None
         if unit is Unit.ITERATIONS and submission.declared_iterations is not None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from predictor.intervals import Array, quantile_of
 from predictor.recurrence import BUCKETS
+from predictor.tracking import ROUNDING
 
 WINDOW: Final = 200
 """Scored jobs of a bucket that are looked at, the newest."""
@@ -30,8 +31,6 @@ CLAIM_LOG: Final = math.log(1.1)
 RETRAIN_GRACE_S: Final = 86_400.0
 """A drift alarm sets the model aside when no better one has come within a day."""
 _ENDS: Final[Array] = np.array([0.1, 0.5, 0.9])
-_ROUNDING: Final = 1e-6
-"""Log units: a total that was written down and read again is still inside an interval that it bounds."""
 
 
 class TrustRung(IntEnum):
@@ -68,7 +67,7 @@ class Watch:
     def observe(self, label: float, points: Array) -> None:
         """A job ended with this log label, of which the answerer had said these log points (ascending). O(50)."""
         low, said, high = quantile_of(points, _ENDS).tolist()
-        inside = low - _ROUNDING <= label <= high + _ROUNDING
+        inside = low - ROUNDING <= label <= high + ROUNDING
         right, pairs = 0.0, 0
         for job in list(self._jobs)[-PAIR_SPAN:]:
             claim, truth = said - job.said, label - job.label

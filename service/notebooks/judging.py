@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from predictor.asked import LADDER, MIX, baseline_name
+from predictor.asked import LADDER, MIX, TRACKED, UNTRACKED, baseline_name
 from predictor.evaluation import pinball
 from predictor.intervals import quantile_of
 from predictor.rows import UNITS_MIN
@@ -93,6 +93,8 @@ def _without_version(name: str) -> str:
     kind = name.rpartition("/")[2]
     if name == LADDER:
         return "history alone"
+    if name in (TRACKED, UNTRACKED):
+        return f"champions, {name}"
     if kind == MIX:
         return "champions, trusted or not"
     return kind if name == baseline_name(kind) else f"model {kind}"

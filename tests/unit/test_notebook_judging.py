@@ -167,6 +167,7 @@ def test_the_words_of_distrust_are_the_predictors_own() -> None:
     from predictor.dataset import Example
     from predictor.ladder import Rung
     from predictor.mix import BLEND, Mix
+    from predictor.tracking import IntervalTracker
     from predictor.trust import Standing, TrustRung
 
     points = np.zeros(32)
@@ -175,7 +176,7 @@ def test_the_words_of_distrust_are_the_predictors_own() -> None:
     mix = Mix((BLEND,) * 4, (BLEND,) * 4)
     who = {}
     for rung in TrustRung:
-        choice = choose(plan, {f"m-1/{BLEND}": points}, "m-1", mix, Standing(rung, "why"))
+        choice = choose(plan, {f"m-1/{BLEND}": points}, "m-1", mix, Standing(rung, "why"), IntervalTracker())
         assert choice is not None
         row = replace(ROW, source=choice.rung.source, model=choice.model_version)
         assert row.trusted is choice.rung.trusted

@@ -1,0 +1,135 @@
+"""Keeping the ends of what is served where they belong while the workload drifts: online quantile tracking, after calibration.
+
+Split-conformal calibration looks back on a window, and the mix chooses by one, so both come late where jobs change. Each end of
+the 80% interval is therefore also tracked: a truth outside moves it out by 0.9 steps, one inside moves it in by 0.1, which is
+subgradient descent on its pinball loss. Whatever comes, the share of truths beyond it tends to a tenth: over n jobs it is at most
+(margin + step) / (step n) off, for margins that stay bounded (Gibbs, Candes, NeurIPS 2021; Angelopoulos, Candes, Tibshirani,
+NeurIPS 2023). A label counts when its job ends. Everything is in natural log units, per history bucket.
+
+What this pays for is bursts: a hundred alike jobs that miss together move the ends of all others. So both are scored, and the
+tracked distribution serves a bucket only while its pinball loss was the lower one, or too few truths were inside what was served.
+"""
+
+from collections import deque
+from functools import cache
+from statistics import NormalDist
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from predictor.evaluation import pinball
+from predictor.intervals import NORMAL_POINTS, POINTS, Array
+from predictor.recurrence import BUCKETS
+
+TAIL: Final = 0.1
+"""Share of truths that belong beyond each end: the central interval is the one of 80%."""
+STEP: Final = 0.01
+"""Log units: a miss moves an end by 0.9%, a hit by 0.1%."""
+JOBS_MIN: Final = 50
+"""Scored jobs of a bucket before the tracked distribution may serve."""
+LOSSES_MAX: Final = 2_000
+"""Scored jobs whose losses are compared, the newest, as in the choice of champions."""
+COVERED_MAX: Final = 10_000
+"""Scored jobs behind the share that was inside: the long run, as far as a restart reads back."""
+COVERED_MIN: Final = 0.75
+"""Where a smaller share was inside, tracked ends serve whatever they cost."""
+ROUNDING: Final = 1e-6
+"""Log units: a total that was written down and read again is still inside an interval that it bounds."""
+
+_END: Final = NormalDist().inv_cdf(1.0 - TAIL)
+_HALF: Final = POINTS // 2
+_SIZE: Final[Array] = np.abs(NORMAL_POINTS)
+_REACH: Final[Array] = (_SIZE - _SIZE[_HALF]) / (_END - _SIZE[_HALF])
+"""By how much each point moves with its end: as a normal quantile would, the end itself by 1, the two in the middle not."""
+
+
+class Tracked(NamedTuple):
+    """A distribution as it was chosen and with tracked ends, log points, and whether the latter serves."""
+
+    plain: Array
+    moved: Array
+    moved_serves: bool
+
+    @property
+    def served(self) -> Array:
+        """The one that serves."""
+        return self.moved if self.moved_serves else self.plain
+
+
+class _Newest(deque[float]):
+    """The newest values and their sum, which is summed anew: after a restart it must not depend on what has left since."""
+
+    total = 0.0
+
+    def push(self, value: float) -> None:
+        self.append(value)
+        self.total = sum(self)
+
+
+class IntervalTracker:
+    """The tracked ends of one head: for each history bucket two margins, and how the newest jobs went."""
+
+    def __init__(self) -> None:
+        self._below = [0.0] * len(BUCKETS)
+        self._above = [0.0] * len(BUCKETS)
+        self._gains = [_Newest(maxlen=LOSSES_MAX) for _ in BUCKETS]
+        self._inside: list[deque[bool]] = [deque() for _ in BUCKETS]
+        self._covered = [0] * len(BUCKETS)
+
+    def margins(self, bucket: int) -> tuple[float, float]:
+        """How far the lower end is moved down and the upper one up (negative: inwards)."""
+        return self._below[bucket], self._above[bucket]
+
+    def track(self, bucket: int, points: Array) -> Tracked:
+        """What to say where ``points`` (32, ascending) were chosen. The middle of the distribution stays."""
+        below, above = self.margins(bucket)
+        low, high = points[:_HALF] - below * _REACH[:_HALF], points[_HALF:] + above * _REACH[_HALF:]
+        if below < 0.0:
+            low = np.sort(np.minimum(low, points[_HALF - 1]))
+        if above < 0.0:
+            high = np.sort(np.maximum(high, points[_HALF]))
+        return Tracked(points, np.concatenate((low, high)), self.serves(bucket))
+
+    def serves(self, bucket: int) -> bool:
+        """Whether tracked ends serve this bucket now."""
+        jobs = len(self._inside[bucket])
+        return jobs >= JOBS_MIN and (self._gains[bucket].total > 0.0 or self._covered[bucket] < COVERED_MIN * jobs)
+
+    def observe(self, bucket: int, label: float, said: Tracked) -> None:
+        """A job ended with this log label, of which this had been said (of any number of points: they may have been thinned)."""
+        low, _, high = _ends(said.moved)
+        plain_low, middle, plain_high = _ends(said.plain)
+        # An end that has come in to the middle cannot come farther: going on would only wind the margin up.
+        self._below[bucket] += _step(label < low - ROUNDING, -self._below[bucket] < middle - plain_low)
+        self._above[bucket] += _step(label > high + ROUNDING, -self._above[bucket] < plain_high - middle)
+        truth = np.array([label])
+        self._gains[bucket].push(pinball(truth, said.plain[None, :]) - pinball(truth, said.moved[None, :]))
+        low, _, high = _ends(said.served)
+        self._count(bucket, low - ROUNDING <= label <= high + ROUNDING)
+
+    def _count(self, bucket: int, inside: bool) -> None:
+        window = self._inside[bucket]
+        window.append(inside)
+        self._covered[bucket] += inside
+        if len(window) > COVERED_MAX:
+            self._covered[bucket] -= window.popleft()
+
+
+def _step(missed: bool, may_narrow: bool) -> float:
+    if missed:
+        return STEP * (1.0 - TAIL)
+    return -STEP * TAIL if may_narrow else 0.0
+
+
+@cache
+def _normal(points: int) -> Array:
+    normal = NormalDist()
+    return np.array([normal.inv_cdf((i + 0.5) / points) for i in range(points)])
+
+
+def _ends(points: Array) -> tuple[float, float, float]:
+    """Lower end, middle and upper end. Between points as a normal distribution lies, because stored ones are few and far apart:
+    on a straight line over levels the interval of 8 points would be one of 82%.
+    """
+    low, middle, high = np.interp((-_END, 0.0, _END), _normal(len(points)), points).tolist()
+    return low, middle, high
