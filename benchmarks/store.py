@@ -11,7 +11,7 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from sqlalchemy import text
+from sqlmodel import Session
 
 from benchmarks.calibration import calibrate, line
 from policies.lifecycle import JobState
@@ -134,8 +135,11 @@ def _submissions(database: Database, layers: int, grouped: bool, clients: int, s
         with database.writing() as session:
             store.submit(session, [spec], 1.0)
 
+    def joint(session: Session, effects: Sequence[object]) -> list[JobId | Exception]:
+        return list(store.submit(session, [spec] * len(effects), 1.0))
+
     def together() -> None:
-        group.run(lambda session: store.submit(session, [spec], 1.0))
+        group.run(lambda session: store.submit(session, [spec], 1.0)[0], joint)
 
     def client() -> None:
         call = together if grouped else alone

@@ -1,17 +1,17 @@
 """One cycle's batch as statements: a fixed number of them, each for many rows, inside a transaction that the caller owns."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from sqlalchemy import Connection, Table, bindparam, insert, select, tuple_, update
+from sqlalchemy import Connection, Table, insert, select, tuple_, update
 
 from policies.model.estimate import EndedJob, Unit
 from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Reason
 from service.db.codec import encode_actions, encode_changes, encode_refusals
-from service.db.dialects import hold_lease_briefly
+from service.db.dialects import hold_lease_briefly, update_rows
 from service.db.rows import (
     ServerOrigin,
     Values,
@@ -101,8 +101,7 @@ def _write_jobs(connection: Connection, writes: Sequence[JobWrite]) -> None:
     guarded = [
         job_values(write.job) | {"at_id": write.job.id, "expected_version": write.expected_version} for write in known
     ]
-    guard = (jobs.c.id == bindparam("at_id")) & (jobs.c.version == bindparam("expected_version"))
-    _update(connection, update(jobs).where(guard), guarded)
+    _update(connection, jobs, guarded, {"at_id": "id", "expected_version": "version"})
     new = [write.job for write in writes if write.expected_version < 0]
     _insert(connection, jobs, [new_job_values(job.spec, job.submitted_at_s, job) | {"id": job.id} for job in new])
 
@@ -114,7 +113,7 @@ def _write_attempts(connection: Connection, writes: Sequence[JobWrite]) -> None:
         return
     known = set(connection.execute(select(attempts.c.id).where(attempts.c.id.in_(values))).scalars())
     changed = [row | {"at_id": number} for number, row in values.items() if number in known]
-    _update(connection, update(attempts).where(attempts.c.id == bindparam("at_id")), changed)
+    _update(connection, attempts, changed, {"at_id": "id"})
     _insert(connection, attempts, [row for number, row in values.items() if number not in known])
 
 
@@ -129,7 +128,7 @@ def _write_servers(connection: Connection, batch: CycleBatch) -> None:
         for index, record in batch.servers.items()
         if index in known
     ]
-    _update(connection, update(servers).where(servers.c.position == bindparam("at_position")), rows)
+    _update(connection, servers, rows, {"at_position": "position"})
     new: list[tuple[ServerIndex, ServerRecord]] = sorted(
         ((index, record) for index, record in batch.servers.items() if index not in known), key=lambda pair: pair[0]
     )
@@ -181,7 +180,7 @@ def _score(connection: Connection, labels: dict[JobId, EndedJob], at_s: float) -
                 continue  # it reported no iterations: there is nothing to compare with
             error = math.log(p50 / actual) if actual > 0.0 and p50 > 0.0 else None
             rows.append({"at_id": number, "actual": actual, "scored_at_s": at_s, "log_error": error})
-    _update(connection, update(predictions).where(predictions.c.id == bindparam("at_id")), rows)
+    _update(connection, predictions, rows, {"at_id": "id"})
 
 
 def _learn_throughput(connection: Connection, labels: Sequence[EndedJob], at_s: float) -> None:
@@ -214,8 +213,7 @@ def _learn_throughput(connection: Connection, labels: Sequence[EndedJob], at_s: 
             changed.append(values | {f"at_{name}": part for name, part in zip(names, key, strict=True)})
         else:
             new.append(values | dict(zip(names, key, strict=True)))
-    found = [column == bindparam(f"at_{column.name}") for column in keys]
-    _update(connection, update(rows).where(*found), changed)
+    _update(connection, rows, changed, {f"at_{column.name}": column.name for column in keys})
     _insert(connection, rows, new)
 
 
@@ -238,9 +236,8 @@ def _insert(connection: Connection, into: Table, rows: Sequence[Values]) -> None
         connection.execute(insert(into), rows)
 
 
-def _update(connection: Connection, statement: Any, rows: Sequence[Values]) -> None:
-    """One statement for all rows; each must hit its row, which the transaction has locked."""
-    if rows:
-        hit = connection.execute(statement, rows).rowcount
-        if hit not in (len(rows), -1):
-            raise StoreUnavailable(f"{len(rows)} rows were to be changed, {hit} were there")
+def _update(connection: Connection, target: Table, rows: Sequence[Values], at: Mapping[str, str]) -> None:
+    """Change all rows at once; each must hit its row, which the transaction has locked."""
+    hit = update_rows(connection, target, rows, at)
+    if hit not in (len(rows), None):
+        raise StoreUnavailable(f"{len(rows)} rows were to be changed, {hit} were there")

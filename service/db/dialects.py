@@ -14,10 +14,11 @@ import sqlite3
 import time
 import zlib
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, Engine, Table, TextClause, event, insert, text
+from sqlalchemy import Column, Connection, Engine, Integer, Table, TextClause, bindparam, event, insert, text, update
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import InvalidatePoolError
@@ -196,15 +197,57 @@ def insert_numbered(connection: Connection, target: Table, rows: Sequence[Mappin
     return list(connection.execute(returned, list(rows)).scalars())
 
 
+def update_rows(
+    connection: Connection, target: Table, rows: Sequence[Mapping[str, Any]], at: Mapping[str, str]
+) -> int | None:
+    """Change the row of each of these, which name the same columns; how many there were (None: the driver cannot say).
+
+    ``at`` says which values find the row: the column that each of these keys is compared with.
+    """
+    if not rows:
+        return 0
+    document = None
+    if connection.dialect.name == "postgresql":
+        with suppress(ValueError):  # an infinity, which JSON has no word for: such rows are few
+            document = dumps(rows)
+    if document is not None:
+        statement = _update_document(target, tuple(rows[0]), tuple(at.items()))
+        return int(connection.execute(statement, {"rows": document}).rowcount)
+    found = [target.c[column] == bindparam(key) for key, column in at.items()]
+    hit = int(connection.execute(update(target).where(*found), list(rows)).rowcount)
+    return None if hit == -1 else hit
+
+
 @cache
 def _insert_document(target: Table, names: tuple[str, ...]) -> TextClause:
     quoted = ", ".join(f'"{name}"' for name in names)
-    postgres: Any = postgresql
-    typed = ", ".join(f'"{name}" {target.c[name].type.compile(postgres.dialect())}' for name in names)
     # WITH ORDINALITY: only an order that is asked for decides which row gets which number.
-    found = f"json_to_recordset(CAST(:rows AS json)) AS ({typed})"
+    found = _recordset({name: target.c[name] for name in names})
     selected = f"SELECT {quoted} FROM ROWS FROM ({found}) WITH ORDINALITY ORDER BY ordinality"  # noqa: S608 (our names)
     return text(f'INSERT INTO "{target.name}" ({quoted}) {selected}')
+
+
+@cache
+def _update_document(target: Table, names: tuple[str, ...], at: tuple[tuple[str, str], ...]) -> TextClause:
+    columns = dict(at)
+    changed = ", ".join(f'"{name}" = given."{name}"' for name in names if name not in columns)
+    same = " AND ".join(f'"{target.name}"."{column}" = given."{key}"' for key, column in at)
+    found = _recordset({name: target.c[columns.get(name, name)] for name in names}, "given")
+    return text(f'UPDATE "{target.name}" SET {changed} FROM {found} WHERE {same}')  # noqa: S608 (our names)
+
+
+def _recordset(columns: Mapping[str, Column[Any]], name: str = "") -> str:
+    """The rows of a document as a table of these columns."""
+    typed = ", ".join(f'"{key}" {_read_as(key, column)}' for key, column in columns.items())
+    return f"json_to_recordset(CAST(:rows AS json)) AS {name}({typed})"
+
+
+def _read_as(key: str, column: Column[Any]) -> str:
+    # A whole number may come as 3.0, which is no INTEGER but is assigned to one; what is compared must be what its index is of.
+    if isinstance(column.type, Integer) and key == column.name:
+        return "NUMERIC"
+    postgres: Any = postgresql
+    return str(column.type.compile(postgres.dialect()))
 
 
 def hold_lease_briefly(connection: Connection) -> None:

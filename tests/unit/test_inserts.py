@@ -11,7 +11,7 @@ from sqlalchemy.exc import DatabaseError, IntegrityError, StatementError
 
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
-from service.db.dialects import insert_numbered, insert_rows
+from service.db.dialects import insert_numbered, insert_rows, update_rows
 from service.db.rows import new_job_values
 from service.db.session import Database
 from service.db.tables import FactRow, JobRow, table
@@ -93,3 +93,22 @@ def test_the_database_s_own_rules_hold(any_database: Database) -> None:
     with pytest.raises(DatabaseError), any_database.writing() as session:
         insert_rows(session.connection(), _FACTS, [_fact(kind=None)])
     assert _stored(any_database) == []
+
+
+def test_many_rows_are_changed_at_once(any_database: Database) -> None:
+    with any_database.writing() as session:
+        connection = session.connection()
+        numbers = insert_numbered(connection, _JOBS, [_JOB | {"name": f"j{at}", "version": at} for at in range(4)])
+        rows: list[dict[str, Any]] = [
+            {"at": numbers[0], "was": 0, "retries": 3.0, "iterations": math.inf, "reservation": {"a": 1}},
+            {"at": numbers[1], "was": 7, "retries": 4, "iterations": 1.0, "reservation": None},
+            {"at": numbers[2], "was": 2, "retries": 5, "iterations": 0.1, "reservation": None},
+        ]
+        at = {"at": "id", "was": "version"}
+        assert update_rows(connection, _JOBS, [], at) == 0
+        # The second has another version; a number without a word in JSON is written all the same.
+        assert update_rows(connection, _JOBS, rows, at) in (2, None)
+        assert update_rows(connection, _JOBS, [row | {"iterations": 2.5} for row in rows[2:]], at) in (1, None)
+        read = select(_JOBS.c.name, _JOBS.c.retries, _JOBS.c.iterations, _JOBS.c.reservation).order_by(_JOBS.c.id)
+        found = [tuple(row) for row in connection.execute(read)]
+    assert found == [("j0", 3, math.inf, {"a": 1}), ("j1", 0, 0.0, None), ("j2", 5, 2.5, None), ("j3", 0, 0.0, None)]
