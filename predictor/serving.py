@@ -141,11 +141,11 @@ class LivePredictor:
         stream = sorted((*rows, *unfinished), key=lambda row: (row.submission.submitted_at_s, row.submission.job))
         found: dict[JobId, Baselines] = {}
         for row, examples in replay(stream, self._knowledge):
+            job = JobId(row.submission.job)
             if math.isinf(row.ended_at_s):
-                examples = {unit: self._knowledge.example(row.submission, unit) for unit in UNITS}
-            found[JobId(row.submission.job)] = {
-                unit: (example.bucket, example.baselines) for unit, example in examples.items()
-            }
+                found[job] = {unit: baselines_of(self._knowledge, row.submission, unit) for unit in UNITS}
+            else:
+                found[job] = {unit: (example.bucket, example.baselines) for unit, example in examples.items()}
         return found
 
     def _restore(self, spoken: Mapping[JobId, Prediction], baselines: Mapping[JobId, Baselines]) -> dict[JobId, Asked]:

@@ -32,6 +32,14 @@ def uncollected() -> Iterator[None]:
 
 
 @contextmanager
+def made_to_stay() -> Iterator[None]:
+    """The same, and what was made meanwhile is set aside: else the first look afterwards would be through all of it."""
+    with uncollected():
+        yield
+        gc.freeze()
+
+
+@contextmanager
 def set_aside() -> Iterator[None]:
     """Set aside what there is now, and until the end of the block what has come. Then :func:`let_go`, or end the process."""
     gc.freeze()

@@ -33,7 +33,7 @@ from service.engine.watch import WatchingPolicy, WatchingSink
 from service.engine.world import Costs
 from service.forecast_process import ForecastProcess
 from service.forecasting import Forecaster
-from service.garbage import set_aside
+from service.garbage import made_to_stay, set_aside
 from service.settings import Settings
 from service.shadowing import Shadowing, make_shadow
 from service.sim.replay import CycleSnapshot, Recorder
@@ -256,9 +256,13 @@ class Leading:
         ]
         last = last_label(self._database)
         if last + len(unfinished) > WARM_ROWS_AT_ONCE:
-            return lambda: self.predictor.warm(*self._past(unfinished, last))
+            return partial(self._learn, unfinished, last)
         self._warming.warm_with(partial(self.predictor.warm, *self._past(unfinished, last)))
         return None
+
+    def _learn(self, unfinished: Sequence[PredictionRequest], last: int) -> None:
+        with made_to_stay():
+            self.predictor.warm(*self._past(unfinished, last))
 
     def _past(self, unfinished: Sequence[PredictionRequest], last: int) -> _Past:
         said = list(first_said(self._database, SAID_ROWS_MAX, [request.job for request in unfinished]))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from service import garbage
-from service.garbage import let_go, set_aside, uncollected
+from service.garbage import let_go, made_to_stay, set_aside, uncollected
 
 
 class Circle:
@@ -36,6 +36,15 @@ def test_nothing_is_looked_for_within_and_everything_after() -> None:
     with pytest.raises(KeyError), uncollected():
         raise KeyError
     assert gc.isenabled()
+
+
+def test_what_is_made_to_stay_is_not_looked_through_afterwards() -> None:
+    before = gc.get_freeze_count()
+    with made_to_stay():
+        many = [[number] for number in range(2000)]
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    assert gc.get_freeze_count() >= before + len(many)
 
 
 def test_what_has_come_and_stays_is_set_aside_and_later_garbage_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
