@@ -10,10 +10,13 @@ DEV_STAMP := $(VENV)/.installed-dev
 demo: $(RUN_STAMP)
 	$(BIN)/sooner demo
 
-# Two at once, whole files at a time, so that what a file's tests share is made once; then those that need the machine to themselves.
+# Two at once, whole files at a time, so that what a file's tests share is made once: first the tests that compute, then those
+# with services, which mostly wait. In the end those that ask how long something takes, alone.
+TWO = -n 2 --dist loadfile
 test: $(DEV_STAMP) format lint types imports
 	failed=0; \
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone" || failed=1; \
+	$(BIN)/python -m pytest $(TWO) -m "not services and not alone" || failed=1; \
+	$(BIN)/python -m pytest $(TWO) -m services || failed=1; \
 	$(BIN)/python -m pytest -m alone || failed=1; \
 	exit $$failed
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.crash.mortal import MortalService
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.slow, pytest.mark.services]
 
 
 @pytest.fixture

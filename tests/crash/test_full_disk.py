@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.harness import LiveService
 
 pytestmark = [
-    pytest.mark.alone,
+    pytest.mark.services,
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("mount") is None or os.geteuid() != 0, reason="needs to mount a small disk"),
 ]

@@ -37,6 +37,7 @@ def hanging(service: LiveService) -> Iterator[None]:
 
 
 @pytest.mark.slow
+@pytest.mark.services
 def test_a_live_service_comes_through_an_executor_that_hangs(tmp_path: Path) -> None:
     service = LiveService(tmp_path, [{"count": 1, "gpus": 4, "gpu_type": "V100"}], EXECUTOR_TIMEOUT_S="0.5")
     try:

@@ -9,7 +9,7 @@ from service.engine.crash_points import CrashPoint
 from tests.crash.mortal import MortalService
 from tests.crash.storm import storm
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.slow, pytest.mark.services]
 
 IN_A_SERVICE = [
     (CrashPoint.LOADED, 1),

@@ -10,11 +10,16 @@ from tests.e2e.harness import LiveService
 MakeService = Callable[..., LiveService]
 
 
+_ALONE = {"demo", "forecast_record", "forecasts", "several_servers"}
+"""What they assert depends on how long something took."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole services and their programs want the machine to themselves."""
+    """Whole services and their programs are kept away from tests that compute."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.alone)
+            alone = item.path.stem.removeprefix("test_") in _ALONE
+            item.add_marker(pytest.mark.alone if alone else pytest.mark.services)
 
 
 @pytest.fixture

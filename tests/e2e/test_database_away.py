@@ -32,7 +32,7 @@ def test_jobs_run_on_and_nothing_is_lost(
     upgrade(url)
     service = make_service(DATABASE_URL=url, LEADER_LEASE_S="6")
     service.start()
-    short = service.train(60, 0.02, name="short", gpus=1)
+    short = service.train(150, 0.02, name="short", gpus=1)
     long = service.train(400, 0.02, name="long", gpus=1)
     for job in (short, long):
         service.until_state(job, "running")
@@ -53,7 +53,7 @@ def test_jobs_run_on_and_nothing_is_lost(
     assert accepted() == third
     for job in (short, long, third):
         service.until_state(job, "succeeded", timeout_s=60.0)
-    assert_sound(service, short, 60)
+    assert_sound(service, short, 150)
     assert_sound(service, long, 400)
     assert [len(service.attempts(job)) for job in (short, long, third)] == [1, 1, 1]
     assert service.process is not None
