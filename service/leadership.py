@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from service.db.lead import Lead
 from service.db.servers import ServerInUse
 from service.engine.ports import ExecutorUnavailable, StoreUnavailable
-from service.garbage import let_go, uncollected
+from service.garbage import let_go, made_to_stay
 from service.leading import ONCE, Leading
 from service.settings import Settings
 from service.tasks.agent import Agent
@@ -100,7 +100,7 @@ class Leadership:
 
     def _begin_leading(self) -> None:
         # The agent is not in the middle of anything, and finds at its next turn that this service leads.
-        with self._agent.pause(), uncollected():
+        with self._agent.pause(), made_to_stay():
             leading = self._build()
             self.leading = leading
         leading.start()

@@ -29,6 +29,7 @@ from service.engine.cycle import EngineSettings
 from service.engine.engine import Engine, Ports
 from service.engine.events import Report
 from service.engine.ports import CycleBatch, Executor
+from service.engine.record import StoredWorld
 from service.engine.watch import WatchingPolicy, WatchingSink
 from service.engine.world import Costs
 from service.forecast_process import ForecastProcess
@@ -105,6 +106,11 @@ class LeaderStore(SqlStore):
     def __init__(self, database: Database, lead: Lead, fencing_token: int) -> None:
         super().__init__(database, fencing_token=fencing_token, lease=lead.name)
         self._lead = lead
+
+    def load(self) -> StoredWorld:
+        """As the store does."""
+        with made_to_stay():
+            return super().load()
 
     def commit(self, batch: CycleBatch) -> frozenset[JobId]:
         """As the store does. Raises FencedOff, a StoreUnavailable."""
