@@ -1,0 +1,102 @@
+"""What a service does when it takes the lead of a long queue: schedule at once, and learn from the past beside it."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policies.lifecycle import JobState
+from policies.model.cluster import Cluster, Server
+from policies.model.ids import JobId
+from policies.model.job import JobSpec
+from service import leading
+from service.db.history import ended_jobs
+from service.db.lead import Lead
+from service.db.said import first_said
+from service.db.servers import enroll
+from service.db.session import Database
+from service.db.store import LEADER_LEASE, SqlStore
+from service.executors.fake import FakeExecutor
+from service.leading import Ground, Leading
+from service.settings import load_settings
+from service.steady_clock import SteadyClock
+from service.telemetry.metrics import Metrics
+from tests.conformance.store_suite import Driver
+
+SPEC = JobSpec("train", "ada", 1, command=("true",))
+
+
+@pytest.fixture
+def ground(database: Database, tmp_path: Path) -> Ground:
+    """Two GPUs, and a lead that is this one's."""
+    clock = SteadyClock()
+    lead = Lead(database, LEADER_LEASE, "here", 3600.0)
+    assert lead.take()
+    settings = load_settings({"data_dir": tmp_path, "executor": "fake", "reschedule_period_s": 1.0})
+    cluster = enroll(database, Cluster("one", (Server("a", 2),)))
+    return Ground(settings, clock, database, cluster, lead, "here", FakeExecutor(clock), None, Metrics())
+
+
+def submit(database: Database, count: int) -> None:
+    with database.writing() as session:
+        SqlStore(database).submit(session, [replace(SPEC, name=f"{number}") for number in range(count)], 5.0)
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    until_s = time.monotonic() + 60.0
+    while not holds() and time.monotonic() < until_s:
+        threading.Event().wait(0.01)
+    return holds()
+
+
+def test_a_long_queue_is_scheduled_before_the_past_is_read(
+    ground: Ground, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what was submitted meanwhile is taken in when it can be predicted."""
+    driver = Driver(SqlStore(database))
+    submit(database, 4)
+    driver.admit()
+    submit(database, 1)
+    go_on, asked = threading.Event(), list[Any]()
+
+    def slow(*question: Any) -> Any:
+        asked.append(question[2])
+        go_on.wait(60.0)
+        return first_said(*question)
+
+    monkeypatch.setattr(leading, "WARM_ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(leading, "first_said", slow)
+    leader = Leading(ground)
+    try:
+        leader.start()
+        jobs = leader.engine.world.jobs
+        assert eventually(lambda: sum(job.state is not JobState.QUEUED for job in jobs.values()) == 2)
+        assert asked == [[1, 2, 3, 4]]
+        assert JobId(5) not in jobs
+        go_on.set()
+        assert eventually(lambda: JobId(5) in jobs)
+    finally:
+        go_on.set()
+        leader.close()
+
+
+def test_a_short_past_is_learnt_from_before_anything_is_scheduled(
+    ground: Ground, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(database, 2)
+    Driver(SqlStore(database)).admit()
+    threads: list[str] = []
+
+    def noted(*question: Any, **more: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return ended_jobs(*question, **more)
+
+    monkeypatch.setattr(leading, "WARM_ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(leading, "ended_jobs", noted)
+    leader = Leading(ground)
+    leader.close()
+    assert threads == [threading.current_thread().name]
