@@ -164,7 +164,7 @@ class Story:
         self.settings = settings or EngineSettings()
         self.policy = chosen
         self.ids: dict[str, JobId] = {}
-        self.records: dict[str, JobRecord] = {}
+        self._known: dict[JobId, JobRecord] = {}
         self._wake_at_s: float | None = None
         self.engine = self._engine()
 
@@ -311,10 +311,13 @@ class Story:
         if outcome.failed:
             return outcome  # the world may be what was not committed, until the store answers again
         assert_sane(self.engine.world)
-        for name, job in self.ids.items():
-            if job in self.engine.world.jobs:
-                self.records[name] = self.engine.world.jobs[job]
+        self._known.update(self.engine.world.jobs)
         return outcome
+
+    @property
+    def records(self) -> dict[str, JobRecord]:
+        """By name, the jobs that have been in the world, as they were when they were last there."""
+        return {name: self._known[job] for name, job in self.ids.items() if job in self._known}
 
     def _next_instant_s(self) -> float | None:
         times = [self.clock.next_at_s]
@@ -325,7 +328,7 @@ class Story:
     # What is expected.
 
     def attempt(self, name: str) -> AttemptId:
-        return attempt_id(self.ids[name], self.records[name].attempts)
+        return attempt_id(self.ids[name], self._known[self.ids[name]].attempts)
 
     def state(self, name: str) -> JobState:
         """The committed state."""
