@@ -57,10 +57,16 @@ def test_an_interval_never_turns_inside_out_and_does_not_wind_up() -> None:
 
 
 def test_tracked_ends_serve_where_they_lose_less_and_not_before_50_jobs() -> None:
-    labels = [9.0, 3.0] * 40
-    assert not _told(*labels[: JOBS_MIN - 1]).serves(BUCKET)
-    assert _told(*labels).serves(BUCKET)
-    assert not _told(*labels).serves(0)
+    """All truths are inside either way, and nearer to the middle than the wider one claims."""
+    tracker = IntervalTracker()
+    for job in range(JOBS_MIN):
+        assert not tracker.serves(BUCKET)
+        tracker.observe(BUCKET, 6.0 + 0.1 * (job % 3), Tracked(POINTS, 6.0 + 0.5 * NORMAL_POINTS, False))
+    assert tracker.serves(BUCKET)
+    assert not tracker.serves(0)
+    for job in range(JOBS_MIN + 1):
+        tracker.observe(BUCKET, 6.0 + 0.1 * (job % 3), Tracked(6.0 + 0.5 * NORMAL_POINTS, POINTS, False))
+    assert not tracker.serves(BUCKET), "by now it has lost more"
 
 
 def test_after_a_burst_the_ends_of_all_others_do_not_pay() -> None:
