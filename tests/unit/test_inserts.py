@@ -108,7 +108,8 @@ def test_many_rows_are_changed_at_once(any_database: Database) -> None:
         assert update_rows(connection, _JOBS, [], at) == 0
         # The second has another version; a number without a word in JSON is written all the same.
         assert update_rows(connection, _JOBS, rows, at) in (2, None)
-        assert update_rows(connection, _JOBS, [row | {"iterations": 2.5} for row in rows[2:]], at) in (1, None)
+        again = [rows[2] | {"iterations": 2.5}, rows[1] | {"iterations": 9.0}, rows[0] | {"was": 3, "iterations": 9.0}]
+        assert update_rows(connection, _JOBS, again, at) in (1, None)
         read = select(_JOBS.c.name, _JOBS.c.retries, _JOBS.c.iterations, _JOBS.c.reservation).order_by(_JOBS.c.id)
         found = [tuple(row) for row in connection.execute(read)]
     assert found == [("j0", 3, math.inf, {"a": 1}), ("j1", 0, 0.0, None), ("j2", 5, 2.5, None), ("j3", 0, 0.0, None)]
