@@ -134,7 +134,7 @@ _LEVELS: Final = {
     Level.USER_GPUS: "the user's jobs with as many GPUs",
     Level.USER: "the user's jobs",
     Level.PROJECT: "the project's jobs",
-    Level.MODEL: "jobs of this model, batch size and GPUs",
+    Level.MODEL: "jobs that ask for the same (model and batch size, or project and walltime, and GPUs)",
 }
 _TOTALS: Final = {
     "last": "the newest of",

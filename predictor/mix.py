@@ -33,7 +33,7 @@ SIMPLEST: Final = "recurrence_median20"
 LOSS_RATIO_MAX: Final = 0.97
 """To win a bucket takes a loss lower by this, as in the promotion gate: less is noise on a few thousand jobs."""
 CHANCE: Final = 0.5
-"""And lower by this over the root of the number of jobs that were scored: what chance alone may make of so few."""
+"""And lower by this over the root of the number of independent jobs that were scored: what chance alone may make of so few."""
 COVERAGE: Final = 0.8
 COVERAGE_MIN: Final = 0.75
 COVERAGE_MAX: Final = 0.88
@@ -83,11 +83,11 @@ def blended(points: Mapping[str, Array], bases: Array) -> dict[str, Array]:
     return {**points, BLEND: blend, CONSENSUS: blend + (agreed - middle(blend))[:, None]}
 
 
-def champions(scores: Mapping[str, Scores], jobs: int, models: Collection[str] | None = None) -> tuple[str, str]:
+def champions(scores: Mapping[str, Scores], jobs: float, models: Collection[str] | None = None) -> tuple[str, str]:
     """Who serves the distribution and who the point, by what all of them scored on the same jobs; the simplest without any.
 
-    ``jobs`` is how many those are. ``models`` are those that may serve a distribution (None: all): who ranks jobs may have been
-    decided by more than scores.
+    ``jobs`` is how many independent ones those tell as much as. ``models`` are those that may serve a distribution (None: all):
+    who ranks jobs may have been decided by more than scores.
     """
     if not scores:
         return SIMPLEST, SIMPLEST

@@ -59,9 +59,18 @@ def _keys(submission: Submission) -> dict[Level, Hashable | None]:
         Level.USER_GPUS: (user, submission.gpus) if user else None,
         Level.USER: user or None,
         Level.PROJECT: project or None,
-        Level.MODEL: (submission.model, submission.batch_size, submission.gpus) if submission.model else None,
+        Level.MODEL: _asked_for(submission, project),
         Level.CLUSTER: "",
     }
+
+
+def _asked_for(submission: Submission, project: str) -> Hashable:
+    """What is asked for: the network that is trained, or where none is named the walltime within the project. The nearest thing
+    to an identity that jobs of nobody in particular have.
+    """
+    if submission.model:
+        return (submission.model, submission.batch_size, submission.gpus)
+    return (project, submission.walltime_s, submission.gpus)
 
 
 def errs_alike(user: str, project: str, name: str) -> Hashable | None:

@@ -32,9 +32,9 @@ def _observed(evidence_: Evidence, labels: Array, buckets: np.ndarray, said: dic
     return evidence_
 
 
-def _chosen(labels: Array, buckets: np.ndarray, said: dict[str, Array]) -> mix.Mix:
-    """The champions, by the metrics of the rows that count for each bucket."""
-    found = []
+def _chosen(labels: Array, buckets: np.ndarray, said: dict[str, Array], found: Evidence) -> mix.Mix:
+    """The champions, by the metrics of the rows that count for each bucket, and as many independent ones as were ``found``."""
+    chosen = []
     for bucket in range(4):
         rows = np.flatnonzero(buckets == bucket)
         if len(rows) < evidence.EVIDENCE_ROWS_MIN and bucket > 0:
@@ -43,15 +43,18 @@ def _chosen(labels: Array, buckets: np.ndarray, said: dict[str, Array]) -> mix.M
         for name, points in said.items() if len(rows) >= evidence.EVIDENCE_ROWS_MIN else ():
             metrics = measure(labels[rows], points[rows])
             scores[name] = mix.Scores(metrics.pinball_log, metrics.coverage_80, metrics.mae, metrics.within_2x)
-        found.append(mix.champions(scores, len(rows)))
-    return mix.Mix(tuple(shape for shape, _ in found), tuple(point for _, point in found))
+        independent = found._counted(bucket).independent
+        assert independent <= len(rows)
+        chosen.append(mix.champions(scores, independent))
+    return mix.Mix(tuple(shape for shape, _ in chosen), tuple(point for _, point in chosen))
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10_000), st.integers(0, 400))
 def test_the_choice_is_that_by_the_metrics_of_all_jobs_that_count(seed: int, count: int) -> None:
     labels, buckets, said = _jobs(count, seed)
-    assert _observed(Evidence(NAMES), labels, buckets, said).mix() == _chosen(labels, buckets, said)
+    found = _observed(Evidence(NAMES), labels, buckets, said)
+    assert found.mix() == _chosen(labels, buckets, said, found)
 
 
 def test_only_the_newest_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +63,7 @@ def test_only_the_newest_count(monkeypatch: pytest.MonkeyPatch) -> None:
     found = _observed(Evidence(NAMES), labels, buckets, said)
     newest = np.sort(np.concatenate([np.flatnonzero(buckets == bucket)[-80:] for bucket in range(4)]))
     kept = {name: points[newest] for name, points in said.items()}
-    assert found.mix() == _chosen(labels[newest], buckets[newest], kept)
+    assert found.mix() == _chosen(labels[newest], buckets[newest], kept, found)
     assert [found.jobs(bucket) for bucket in range(4)] == [80] * 4
 
 
@@ -124,3 +127,34 @@ def test_where_nobody_ever_errs_the_simplest_serves() -> None:
     labels = np.full(100, 5.0)
     said = {name: np.full((100, 8), 5.0) for name in NAMES}
     assert _observed(Evidence(NAMES), labels, np.full(100, 3), said).mix().name == mix.SIMPLEST
+
+
+# Arrays of jobs are not so many observations
+
+
+def test_the_share_of_independent_jobs_by_hand() -> None:
+    """Sixteen losses, four of each kind in a row: batches of four are all that there is to see, so four tell as much."""
+    arrays = np.repeat([0.0, 4.0, 0.0, 4.0], 4)
+    # Variance 4; the means of the batches vary by 16/3, times four jobs a batch.
+    assert evidence.independent_share(arrays) == pytest.approx(4.0 / (4 * 16.0 / 3.0))
+    assert evidence.independent_share(np.array([0.0, 4.0] * 8)) == 1.0, "batches are alike: chance would do more"
+    assert evidence.independent_share(np.zeros(16)) == 1.0
+    assert [evidence.independent_share(np.arange(float(count))) for count in (0, 1)] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(("array", "at_least", "at_most"), [(1, 0.7, 1.0), (25, 0.02, 0.1)])
+def test_arrays_of_alike_jobs_count_as_few(array: int, at_least: float, at_most: float) -> None:
+    losses = np.repeat(np.random.default_rng(0).exponential(size=2_000 // array), array)
+    assert at_least <= evidence.independent_share(losses) <= at_most
+
+
+def test_who_is_better_by_one_array_alone_does_not_serve() -> None:
+    """A model that is better by 10%: on 400 jobs each for itself that is enough, on four arrays of a hundred it is chance."""
+    rng = np.random.default_rng(0)
+    for array, wins in ((1, True), (100, False)):
+        labels, noise = np.full(400, 6.0), np.repeat(rng.permutation(np.linspace(-2.0, 2.0, 400 // array)), array)
+        said = dict.fromkeys(NAMES, (labels + 0.5 * noise)[:, None] + POINTS * 0.5)
+        said["model"] = (labels + 0.45 * noise)[:, None] + POINTS * 0.45
+        found = _observed(Evidence(NAMES), labels, np.full(400, 3), said)
+        assert found.jobs(3) == 400
+        assert (found.mix().distribution[3] == "model") is wins

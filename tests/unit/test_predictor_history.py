@@ -46,6 +46,26 @@ def test_a_group_sums_up_its_newest_labels() -> None:
     assert group.ewma == pytest.approx(0.49 * math.log(100) + 0.21 * math.log(300) + 0.3 * math.log(200))
 
 
+def test_jobs_of_nobody_are_known_by_what_they_ask_for() -> None:
+    """Neither user nor name: what was asked for in the same project tells of the next; a model, where it is named, of all."""
+    nobody: dict[str, object] = {"user": "", "name": ""}
+    rows = [
+        _row(1, 0.0, 100.0, **nobody),
+        _row(2, 1_000.0, 7.0, **nobody, gpus=4),
+        _row(3, 2_000.0, 7.0, **nobody, walltime_s=60.0),
+        _row(4, 3_000.0, 7.0, user="", name="", project="q"),
+        _row(5, 4_000.0, 100.0, **nobody),
+        _row(6, 5_000.0, 300.0, **nobody, model="bert", gpus=8),
+        _row(7, 6_000.0, 300.0, user="", name="", project="q", model="bert", gpus=8),
+    ]
+    found = _examples(rows)
+    median = features.NAMES.index("model.median")
+    assert math.exp(found[5].features[median]) == pytest.approx(100.0)
+    assert math.exp(found[7].features[median]) == pytest.approx(300.0)
+    assert [found[job].features[median] for job in (1, 2, 3, 4, 6)] == [features.MISSING] * 5
+    assert [found[job].bucket for job in found] == [0] * 7, "it is no recurrence"
+
+
 def test_a_group_forgets_beyond_twenty_labels_but_counts_all() -> None:
     group = Group()
     for label in range(25):
