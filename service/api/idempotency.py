@@ -19,14 +19,14 @@ from typing import Annotated, Any, Self
 
 from fastapi import Depends, Header, Request, Response
 from fastapi.responses import JSONResponse
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, delete, select
 from sqlmodel import Session
 
 from service.api.access import origin_of
 from service.api.audited import action_of, target_of
 from service.api.problems import Problem, ProblemType
 from service.db.audit import Entry, Origin, Outcome, record, record_all
-from service.db.dialects import take_turns
+from service.db.dialects import insert_rows, take_turns
 from service.db.grouping import GroupCommit
 from service.db.session import Database
 from service.db.tables import IdempotencyKeyRow, table
@@ -125,53 +125,78 @@ class Keys:
     def run(self, request: KeyedRequest, prepare: Callable[[], Effect], *, outside: bool = False) -> Response:
         """The stored answer, or that of the effect that ``prepare`` returns, run in one writing transaction.
 
-        ``prepare`` does what needs no transaction (checks, computing) and is not called for a repeated request. Where it
-        changes something itself, ``outside`` says so: then the log of changes has a line of it before it is done, too.
+        ``prepare`` does what needs no transaction (checks, computing). Where it changes something itself, ``outside`` says so:
+        then it is not called for a repeated request, and the log of changes has a line of it before it is done, too.
         """
         with self._alone(request):
-            if request.key is not None:
-                with self._database.reading() as session:
-                    stored = self._stored(session.connection(), request, request.key)
+            if outside:
+                stored = self._kept(request)
                 if stored is not None:
                     return _response(stored, replayed=True)
-            if outside:
                 with self._database.writing() as session:
                     self._log(session.connection(), request, Outcome.ASKED, Answer(0, None))
-            answer, replayed = self._once(request, prepare())
+            try:
+                effect = prepare()
+            except Problem:
+                # What is refused now may have been accepted then.
+                stored = self._kept(request)
+                if stored is None:
+                    raise
+                return _response(stored, replayed=True)
+            answer, replayed = self._once(request, effect)
         return _response(answer, replayed=replayed)
 
+    def _kept(self, request: KeyedRequest) -> Answer | None:
+        if request.key is None:
+            return None
+        with self._database.reading() as session:
+            [known] = self._known(session.connection(), [request])
+        if isinstance(known, Problem):
+            raise known
+        return known
+
     def _once(self, request: KeyedRequest, effect: Effect) -> tuple[Answer, bool]:
-        # With a key there is more to read and to write, and a lock that others may hold.
-        joint = request.key is None and isinstance(effect, JointEffect)
-        found = self._commits.run(_Write(self, request, effect), self._together if joint else None)
+        together = self._together if isinstance(effect, JointEffect) else None
+        found = self._commits.run(_Write(self, request, effect), together)
         reached(CrashPoint.REQUEST_COMMITTED)
         return found
 
     def _together(self, session: Session, writes: Sequence["_Write"]) -> list[tuple[Answer, bool] | Exception]:
-        """What happens in the transaction for requests with joint effects and without keys."""
-        effects = [write.effect for write in writes if isinstance(write.effect, JointEffect)]
-        found = type(effects[0]).together(session, effects)
-        said = [
-            (write.request.origin, _entry(write.request, Outcome.DONE, answer))
-            for write, answer in zip(writes, found, strict=True)
-            if isinstance(answer, Answer) and write.request.origin is not None
+        """What happens in the transaction for requests with joint effects."""
+        connection = session.connection()
+        known = self._known(connection, [write.request for write in writes], lock=True)
+        new = [write for write, found in zip(writes, known, strict=True) if found is None]
+        effects = [write.effect for write in new if isinstance(write.effect, JointEffect)]
+        made = iter(type(effects[0]).together(session, effects) if effects else ())
+        outcomes: list[Answer | Problem] = [next(made) if found is None else found for found in known]
+        done = [
+            (write.request, answer)
+            for write, found, answer in zip(writes, known, outcomes, strict=True)
+            if found is None and isinstance(answer, Answer)
         ]
-        record_all(session.connection(), said, self._now_s())
+        said = [
+            (request.origin, _entry(request, Outcome.DONE, answer))
+            for request, answer in done
+            if request.origin is not None
+        ]
+        record_all(connection, said, self._now_s())
+        self._keep(connection, done)
         reached(CrashPoint.REQUEST_WRITTEN)
-        return [(answer, False) if isinstance(answer, Answer) else answer for answer in found]
+        return [
+            (answer, found is not None) if isinstance(answer, Answer) else answer
+            for found, answer in zip(known, outcomes, strict=True)
+        ]
 
     def effect(self, session: Session, request: KeyedRequest, effect: Effect) -> tuple[Answer, bool]:
         """What happens in the transaction for one request: the answer, and whether it was kept from before."""
-        if request.key is not None:
-            # Two services that got the same request: the second waits here, then finds the answer.
-            take_turns(session.connection(), f"key {request.route} {request.key}")
-            stored = self._stored(session.connection(), request, request.key)
-            if stored is not None:
-                return stored, True
+        [known] = self._known(session.connection(), [request], lock=True)
+        if isinstance(known, Problem):
+            raise known
+        if known is not None:
+            return known, True
         answer = effect(session)
         self._log(session.connection(), request, Outcome.DONE, answer)
-        if request.key is not None:
-            self._keep(session.connection(), request, request.key, answer)
+        self._keep(session.connection(), [(request, answer)])
         reached(CrashPoint.REQUEST_WRITTEN)
         return answer, False
 
@@ -196,36 +221,50 @@ class Keys:
             with self._lock:
                 self._running.discard(mark)
 
-    def _stored(self, connection: Connection, request: KeyedRequest, key: str) -> Answer | None:
-        rows = table(IdempotencyKeyRow).c
-        found = connection.execute(
-            select(rows.body_sha256, rows.status, rows.response, rows.location).where(
-                rows.key == key, rows.route == request.route, rows.expires_at_s > self._now_s()
-            )
-        ).one_or_none()
-        if found is None:
-            return None
-        if found.body_sha256 != request.body_sha256:
-            raise Problem(ProblemType.IDEMPOTENCY_KEY_REUSED, "The key came with another body before.")
-        return Answer(found.status, found.response, found.location)
+    def _known(
+        self, connection: Connection, requests: Sequence[KeyedRequest], *, lock: bool = False
+    ) -> list[Answer | Problem | None]:
+        """What was answered to each before, or that its key cannot be used; None to do it now.
 
-    def _keep(self, connection: Connection, request: KeyedRequest, key: str, answer: Answer) -> None:
-        keys = table(IdempotencyKeyRow)
+        With ``lock`` nobody else answers them until the transaction ends: of two services that got the same request the
+        second waits here, then finds the answer.
+        """
+        asked = {(request.key, request.route) for request in requests if request.key is not None}
+        if not asked:
+            return [None] * len(requests)
+        if lock:
+            take_turns(connection, *(f"key {route} {key}" for key, route in asked))
+        rows = table(IdempotencyKeyRow).c
+        statement = select(rows.key, rows.route, rows.body_sha256, rows.status, rows.response, rows.location).where(
+            rows.key.in_({key for key, _ in asked}), rows.expires_at_s > self._now_s()
+        )
+        kept = {(row.key, row.route): row for row in connection.execute(statement)}
+        return [_said_before(kept.get((request.key, request.route)), request) for request in requests]
+
+    def _keep(self, connection: Connection, done: Sequence[tuple[KeyedRequest, Answer]]) -> None:
         now_s = self._now_s()
-        # An expired answer under this key may still wait to be pruned.
-        connection.execute(delete(keys).where(keys.c.key == key, keys.c.route == request.route))
-        row = {
-            "key": key,
-            "route": request.route,
-            "body_sha256": request.body_sha256,
-            "state": "done",
-            "status": answer.status,
-            "response": answer.body if answer.kept is None else answer.kept,
-            "location": answer.location,
-            "created_at_s": now_s,
-            "expires_at_s": now_s + self._kept_s,
-        }
-        connection.execute(insert(keys).values(**row))
+        rows = [
+            {
+                "key": request.key,
+                "route": request.route,
+                "body_sha256": request.body_sha256,
+                "state": "done",
+                "status": answer.status,
+                "response": answer.body if answer.kept is None else answer.kept,
+                "location": answer.location,
+                "created_at_s": now_s,
+                "expires_at_s": now_s + self._kept_s,
+            }
+            for request, answer in done
+            if request.key is not None
+        ]
+        if not rows:
+            return
+        keys = table(IdempotencyKeyRow)
+        # An expired answer under such a key may still wait to be pruned.
+        expired = keys.c.key.in_({row["key"] for row in rows}) & (keys.c.expires_at_s <= now_s)
+        connection.execute(delete(keys).where(expired))
+        insert_rows(connection, keys, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +278,14 @@ class _Write:
     def __call__(self, session: Session) -> tuple[Answer, bool]:
         """Its answer, and whether that was kept from before."""
         return self.keys.effect(session, self.request, self.effect)
+
+
+def _said_before(row: Any, request: KeyedRequest) -> Answer | Problem | None:
+    if row is None:
+        return None
+    if row.body_sha256 != request.body_sha256:
+        return Problem(ProblemType.IDEMPOTENCY_KEY_REUSED, "The key came with another body before.")
+    return Answer(row.status, row.response, row.location)
 
 
 def _entry(request: KeyedRequest, outcome: Outcome, answer: Answer) -> Entry:

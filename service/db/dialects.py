@@ -162,15 +162,17 @@ def dialect_of(url: URL) -> Dialect:
     return SqliteDialect() if url.get_backend_name() == "sqlite" else PostgresDialect()
 
 
-def take_turns(connection: Connection, name: str) -> None:
+def take_turns(connection: Connection, *names: str) -> None:
     """Make the writing transactions that name the same turn follow each other, in every process; held until this one ends.
 
-    For those who look whether something is there before they insert it. On SQLite every writer does so anyway.
+    For those who look whether something is there before they insert it. On SQLite every writer does so anyway. Who names
+    several gets them in an order that is everybody's, so that no two wait for each other.
     """
     if connection.dialect.name == "postgresql":
         # Two names with one checksum would only wait for each other. The server frees the lock however the transaction ends.
-        number = _LOCKS + zlib.crc32(name.encode())
-        connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": number})
+        numbers = sorted({_LOCKS + zlib.crc32(name.encode()) for name in names})
+        locks = text("SELECT pg_advisory_xact_lock(number) FROM unnest(CAST(:numbers AS bigint[])) AS number")
+        connection.execute(locks, {"numbers": numbers})
 
 
 def insert_rows(connection: Connection, target: Table, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -92,14 +92,45 @@ def test_each_is_answered_with_its_own_job(app: FastAPI, world: World) -> None:
     assert [(fact.kind, fact.job) for fact in facts] == [(FactKind.SUBMITTED, job["id"]) for job in said]
 
 
-def test_many_take_no_more_statements_than_two(app: FastAPI, world: World) -> None:
-    with statements(world) as of_two:
-        together(app, world, [plain_job()] * 2)
-    with statements(world) as of_many:
-        together(app, world, [plain_job()] * 12)
+@pytest.mark.parametrize("keyed", [False, True])
+def test_many_take_no_more_statements_than_two(app: FastAPI, world: World, keyed: bool) -> None:
+    def asked(count: int, begun: str) -> list[str]:
+        headers = [{"Idempotency-Key": f"{begun}{number}"} if keyed else None for number in range(count)]
+        with statements(world) as found:
+            together(app, world, [plain_job()] * count, headers)
+        return found
+
+    of_two, of_many = asked(2, "a"), asked(12, "b")
     # SQLite inserts numbered rows one by one, without a way to anywhere.
     one_by_one = 10 if world.database.one_writer else 0
     assert len(of_many) <= len(of_two) + one_by_one
+
+
+def test_each_key_has_its_own_answer(app: FastAPI, world: World) -> None:
+    """Repeated, used for something else, expired, new, refused and none at all, in one transaction."""
+    keys = [{"Idempotency-Key": name} for name in ("again", "other", "old", "new", "refused")]
+    with client_of(app, world.token) as client:
+        client.post("/v1/jobs", json=plain_job(name="old"), headers=keys[2])
+        world.now_s += world.settings.idempotency_kept_s
+        said = client.post("/v1/jobs", json=plain_job(name="again"), headers=keys[0])
+        client.post("/v1/jobs", json=plain_job(name="other"), headers=keys[1])
+    bodies = [plain_job(name=name) for name in ("again", "another", "older", "new")]
+    bodies += [plain_job(after=[999]), plain_job(name="none")]
+    answers = together(app, world, bodies, [*keys, None])
+    assert [answer.status_code for answer in answers] == [201, 422, 201, 201, 422, 201]
+    replayed = ["Idempotent-Replayed" in answer.headers for answer in answers]
+    assert replayed == [True, False, False, False, False, False]
+    assert answers[0].content == said.content
+    assert_problem(answers[1], "idempotency-key-reused")
+    assert_problem(answers[4], "invalid-body", ["/after/0"])
+    with client_of(app, world.token) as client:
+        for key, body, answer in ((keys[2], bodies[2], answers[2]), (keys[3], bodies[3], answers[3])):
+            again = client.post("/v1/jobs", json=body, headers=key)
+            assert (again.headers["Idempotent-Replayed"], again.content) == ("true", answer.content)
+        assert client.post("/v1/jobs", json=plain_job(name="mended"), headers=keys[4]).status_code == 201
+    with world.database.reading() as session:
+        names = session.connection().execute(select(_JOBS.name).order_by(_JOBS.id)).scalars().all()
+    assert names == ["old", "again", "other", "older", "new", "none", "mended"]
 
 
 def test_who_may_not_is_refused_alone(app: FastAPI, world: World) -> None:
@@ -162,14 +193,9 @@ def test_one_that_cannot_be_written_takes_no_other_with_it(
     assert (names, counts) == (["a", "b"], [2, 2, 2])
 
 
-def test_a_large_one_and_one_with_a_key_go_by_themselves(app: FastAPI, world: World) -> None:
+def test_a_large_one_goes_by_itself(app: FastAPI, world: World) -> None:
     large = {"jobs": [plain_job(name=f"j{number}") for number in range(JOINT_JOBS_MAX + 1)]}
-    bodies = [plain_job(), large, plain_job(), plain_job()]
-    key = {"Idempotency-Key": "k"}
-    answers = together(app, world, bodies, [None, None, key, None])
-    assert [answer.status_code for answer in answers] == [201] * 4
-    with client_of(app, world.token) as client:
-        again = client.post("/v1/jobs", json=plain_job(), headers=key)
-    assert (again.headers["Idempotent-Replayed"], again.content) == ("true", answers[2].content)
+    answers = together(app, world, [plain_job(), large, plain_job()])
+    assert [answer.status_code for answer in answers] == [201] * 3
     with world.database.reading() as session:
-        assert count(session.connection(), JobRow) == JOINT_JOBS_MAX + 4
+        assert count(session.connection(), JobRow) == JOINT_JOBS_MAX + 3

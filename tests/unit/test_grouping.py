@@ -195,8 +195,8 @@ def test_joint_writes_are_made_by_one_call_on_every_database(any_database: Datab
         thread.join(60.0)
     # The third of the five that waited is refused; nobody else hears of it.
     assert outcomes == {0: "held", 1: "n1", 2: "n2", 3: "no", 4: "n4", 5: "n5"}
-    assert _names(any_database) == {"held", "n1", "n2", "n4", "n5"}
     assert (calls, len(commits)) == ([5], 2)
+    assert _names(any_database) == {"held", "n1", "n2", "n4", "n5"}
 
 
 def _one_fails(url: str, kinds: list[str]) -> None:
