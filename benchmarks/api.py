@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
@@ -76,12 +77,13 @@ def main() -> None:
         print(f"{'request':22}{'per s':>9}{'p50 ms':>9}{'p99 ms':>9}{'units each':>12}{'service CPU s':>15}")
         for name, method, path, body, jobs, clients in (
             (f"POST, {arguments.layers} layers", "POST", "/v1/jobs", single, 1, arguments.clients),
+            ("the same, with a key", "POST", "/v1/jobs", single, 1, arguments.clients),
             (f"POST, {arguments.batch} jobs", "POST", "/v1/jobs", many, arguments.batch, 2),
             ("GET page", "GET", "/v1/jobs?limit=50", b"", 1, 4),
             ("GET explanation", "GET", "/v1/jobs/1/explanation", b"", 1, 4),
         ):
             before = service.process.cpu_times()
-            outcome = load(service, method, path, body, clients, arguments.seconds)
+            outcome = load(service, method, path, body, clients, arguments.seconds, keyed="key" in name)
             after = service.process.cpu_times()
             cpu_s = after.user + after.system - before.user - before.system
             _print(name, outcome, jobs, unit_s, cpu_s)
@@ -235,11 +237,13 @@ def _address(log: Path, process: "subprocess.Popen[bytes]") -> tuple[str, int]:
     raise SystemExit(f"the service did not start:\n{log.read_text()}")
 
 
-def load(service: Service, method: str, path: str, body: bytes, clients: int, seconds: float) -> Outcome:
+def load(
+    service: Service, method: str, path: str, body: bytes, clients: int, seconds: float, *, keyed: bool = False
+) -> Outcome:
     """The same request from so many clients at once, for so long; the clients are a process of their own."""
     ours, theirs = multiprocessing.Pipe(duplex=False)
     worker = multiprocessing.Process(
-        target=_clients, args=(theirs, service[:3], method, path, body, clients, seconds), daemon=True
+        target=_clients, args=(theirs, service[:3], method, path, body, clients, seconds, keyed), daemon=True
     )
     worker.start()
     outcome: Outcome = ours.recv()
@@ -248,10 +252,17 @@ def load(service: Service, method: str, path: str, body: bytes, clients: int, se
 
 
 def _clients(
-    answer: Any, where: tuple[str, int, str], method: str, path: str, body: bytes, clients: int, seconds: float
+    answer: Any,
+    where: tuple[str, int, str],
+    method: str,
+    path: str,
+    body: bytes,
+    clients: int,
+    seconds: float,
+    keyed: bool,
 ) -> None:
     host, port, token = where
-    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    headers = {"Authorization": f"Bearer {token}"} | ({"Content-Type": "application/json"} if body else {})
     latencies: list[float] = []
     statuses: dict[int, int] = {}
     start_s = time.monotonic()
@@ -260,9 +271,8 @@ def _clients(
         connection = http.client.HTTPConnection(host, port, timeout=60.0)
         while time.monotonic() - start_s < seconds:
             sent_s = time.monotonic()
-            connection.request(
-                method, path, body or None, headers if body else {"Authorization": headers["Authorization"]}
-            )
+            key = {"Idempotency-Key": str(uuid.uuid4())} if keyed else {}
+            connection.request(method, path, body or None, headers | key)
             response = connection.getresponse()
             response.read()
             latencies.append(time.monotonic() - sent_s)
