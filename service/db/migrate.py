@@ -13,7 +13,8 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, inspect
+from sqlalchemy import Connection, Select, String, column, inspect, select
+from sqlalchemy import table as sql_table
 
 from service.db.dialects import take_turns
 from service.db.leases import anybody_leads
@@ -29,6 +30,10 @@ TURN = "migrations"
 """The turn of those who change the schema."""
 
 VERSION_TABLE = "alembic_version"
+
+_FOUND: Select[str] = select(column("version_num", String)).select_from(sql_table(VERSION_TABLE))
+"""Made once: what Alembic asks is another statement each time, and those who watch the service ask every few seconds."""
+
 _REVISION = re.compile(r"\d{4}")
 
 
@@ -90,14 +95,14 @@ def open_current(url: str) -> Database:
 def state_of(connection: Connection) -> SchemaState:
     """Where the database behind a connection stands."""
     tables = set(inspect(connection).get_table_names())
-    found = MigrationContext.configure(connection).get_current_heads() if VERSION_TABLE in tables else ()
+    found = set(connection.execute(_FOUND).scalars()) if VERSION_TABLE in tables else set()
     ours = METADATA.tables.keys() & tables
     if not found:
         # Tables of ours without a revision are a half-made copy: not something to build on either.
         return SchemaState.FOREIGN if tables - {VERSION_TABLE} else SchemaState.EMPTY
-    if set(found) == _heads(scripts_folder()):
+    if found == _heads(scripts_folder()):
         return SchemaState.CURRENT
-    if set(found) <= revisions():
+    if found <= revisions():
         return SchemaState.OLDER
     return SchemaState.NEWER if ours and all(map(_REVISION.fullmatch, found)) else SchemaState.FOREIGN
 

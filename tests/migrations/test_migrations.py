@@ -3,6 +3,7 @@
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,20 @@ def _execute(url: str, *statements: str) -> None:
         for statement in statements:
             session.connection().execute(text(statement))
     database.close()
+
+
+def test_a_look_at_the_schema_leaves_nothing_behind(any_url: str) -> None:
+    """Probes ask every few seconds: the statements that the engine keeps must not be theirs alone."""
+    upgrade(any_url)
+    with closing(open_database(any_url)) as database:
+
+        def look() -> int:
+            with database.reading() as session:
+                assert migrate.state_of(session.connection()) is SchemaState.CURRENT
+            return len(database.engine._compiled_cache or ())
+
+        once = look()
+        assert [look() for _ in range(3)] == [once] * 3
 
 
 def test_a_newer_schema_is_refused(url: str) -> None:
