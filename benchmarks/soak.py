@@ -25,9 +25,10 @@ _LOOK_S = 5.0
 
 
 class Reading(NamedTuple):
-    """What the service holds at one instant, its children's memory included."""
+    """What the service holds at one instant. A training is a process of its own, that comes and goes: it is told apart."""
 
     rss_mib: float
+    children_rss_mib: float
     files: int
     threads: int
     processes: int
@@ -45,10 +46,10 @@ def main() -> None:
     print(f"{submitted:,} jobs in {arguments.minutes:g} minutes; answers that were not 2xx: {odd or 'none'}")
     third = len(readings) // 3
     middle, last = readings[third : 2 * third], readings[2 * third :]
-    print(f"{'':12}{'middle third':>14}{'last third':>12}{'growth':>9}")
+    print(f"{'':16}{'middle third':>14}{'last third':>12}{'growth':>9}")
     for name in Reading._fields:
         before, after = (fmean(getattr(each, name) for each in part) for part in (middle, last))
-        print(f"{name:12}{before:14.1f}{after:12.1f}{after / before - 1.0:9.1%}")
+        print(f"{name:16}{before:14.1f}{after:12.1f}{after / before - 1.0:9.1%}")
 
 
 def _load(service: Service, seconds: float, jobs_per_s: float) -> tuple[Sequence[Reading], int, dict[int, int]]:
@@ -93,8 +94,15 @@ def _job(number: int) -> dict[str, object]:
 
 def _look(process: psutil.Process) -> Reading:
     children = process.children(recursive=True)
-    rss = sum(each.memory_info().rss for each in (process, *children) if each.is_running())
-    return Reading(rss / 2**20, process.num_fds(), process.num_threads(), 1 + len(children))
+    own, theirs = process.memory_info().rss, sum(map(_rss, children))
+    return Reading(own / 2**20, theirs / 2**20, process.num_fds(), process.num_threads(), 1 + len(children))
+
+
+def _rss(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.NoSuchProcess:
+        return 0
 
 
 if __name__ == "__main__":
