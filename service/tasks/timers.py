@@ -11,7 +11,9 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
+from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.schedulers.base import STATE_STOPPED
 from apscheduler.triggers.interval import IntervalTrigger
 
 from service.executors.processes import boot_time_s
@@ -37,8 +39,15 @@ class SteadyScheduler(BackgroundScheduler):  # type: ignore[misc]
         self._difference_s = wall_s() - steady_s()
 
     def _process_jobs(self) -> float | None:
-        self._follow_jump()
-        wait_s: float | None = super()._process_jobs()
+        try:
+            with self._jobstores_lock:
+                self._follow_jump()
+            wait_s: float | None = super()._process_jobs()
+        except JobLookupError:
+            # ``shutdown`` says that it has stopped before it waits for the round under way, which then finds no timer any more.
+            if self.state != STATE_STOPPED:
+                raise
+            wait_s = None
         return LOOK_EVERY_S if wait_s is None else min(wait_s, LOOK_EVERY_S)
 
     def _follow_jump(self) -> None:

@@ -1,5 +1,6 @@
 """Periods stay periods when the machine's clock is set, and one-shot timers are not lost with it."""
 
+import os
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 from apscheduler.executors.debug import DebugExecutor
-from apscheduler.schedulers.base import BaseScheduler
+from apscheduler.schedulers.base import STATE_STOPPED, BaseScheduler
 
 from service.tasks.timers import SteadyScheduler
 
@@ -89,3 +90,23 @@ def test_the_clocks_own_discipline_moves_nothing(machine: Machine, scheduler: St
         machine.wall_s += 0.01
         _runs(machine, scheduler, ran, 1)
     assert len(ran) == 3
+
+
+def test_a_round_under_way_when_the_scheduler_is_shut_down_ends_quietly() -> None:
+    """A thread that dies of an exception fails the test that leaves it behind."""
+    scheduler = SteadyScheduler()
+    ended = threading.Thread(target=scheduler.shutdown)
+
+    class Ender(DebugExecutor):  # type: ignore[misc]
+        def submit_job(self, job: Any, run_times: Any) -> None:
+            ended.start()
+            while scheduler.state != STATE_STOPPED:
+                os.sched_yield()
+
+    scheduler.add_executor(Ender())
+    scheduler.add_job(lambda: None, "date", misfire_grace_time=None)
+    scheduler.start()
+    while ended.ident is None:
+        os.sched_yield()
+    ended.join(60.0)
+    assert not ended.is_alive()
