@@ -88,8 +88,9 @@ class Lead:
     def stands(self) -> bool:
         """Whether this process has the lead, trusted or not. Costs a read while it is not trusted: whatever keeps :meth:`keep`
         from finding that another one has it must not make two services say that they lead."""
-        mine = self.holds() or not leases.held_by_another(self._database, self.name, self._holder)
-        if not mine:
+        if self._lease is None:
+            return False
+        if not self.holds() and leases.held_by_another(self._database, self.name, self._holder):
             self.lose()
         return self._lease is not None
 

@@ -170,6 +170,17 @@ def test_a_lead_that_cannot_be_trusted_stands_until_another_one_has_it(any_datab
     assert second.stands()
 
 
+def test_a_lead_that_is_lost_asks_nothing_of_the_database(
+    database: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever lost it while the database is away must stop leading at once."""
+    lead = lead_of(database, clock)
+    assert lead.take()
+    lead.lose()
+    monkeypatch.setattr(Database, "reading", None)
+    assert not lead.stands()
+
+
 def test_a_lead_counts_from_before_it_asked(database: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process stood still while the database answered: the lease is as old as the question."""
     elapsed = [0.0]
