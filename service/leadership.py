@@ -95,6 +95,7 @@ class Leadership:
             except BaseException:
                 self._stop_leading()
                 self._lead.give_back()
+                let_go()
                 raise
             return True
 

@@ -1,5 +1,6 @@
 """Taking the lead, losing it, taking it again: what runs when, and what an error leaves behind."""
 
+import gc
 import logging
 import threading
 from pathlib import Path
@@ -148,6 +149,7 @@ def test_what_does_not_start_is_taken_down_and_tried_again(house: House) -> None
     house.agent.beat()
     house.jobs["turn_over"]()
     assert house.lead.token is None
+    assert gc.get_freeze_count() == 0, "nothing of it is set aside"
     house.start_fails = False
     house.jobs["turn_over"]()
     assert house.log == ["ends", "starts"]
