@@ -27,6 +27,8 @@ STEP: Final = 0.01
 """Log units: a miss moves an end by 0.9%, a hit by 0.1%."""
 JOBS_MIN: Final = 50
 """Scored jobs of a bucket before the tracked distribution may serve."""
+GAIN_UNIT: Final = 1e-12
+"""What a difference of losses is counted in: far below any that matters."""
 LOSSES_MAX: Final = 2_000
 """Scored jobs whose losses are compared, the newest, as in the choice of champions."""
 COVERED_MAX: Final = 10_000
@@ -56,14 +58,22 @@ class Tracked(NamedTuple):
         return self.moved if self.moved_serves else self.plain
 
 
-class _Newest(deque[float]):
-    """The newest values and their sum, which is summed anew: after a restart it must not depend on what has left since."""
+class _Newest:
+    """The newest values and their sum. Whole numbers: after a restart the sum must not depend on what has left since."""
 
-    total = 0.0
+    def __init__(self, most: int) -> None:
+        self._values: deque[int] = deque(maxlen=most)
+        self.total = 0
 
-    def push(self, value: float) -> None:
-        self.append(value)
-        self.total = sum(self)
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def push(self, value: int) -> None:
+        """Add one; the oldest leaves when there are too many. O(1)."""
+        if len(self._values) == self._values.maxlen:
+            self.total -= self._values[0]
+        self._values.append(value)
+        self.total += value
 
 
 class IntervalTracker:
@@ -72,9 +82,8 @@ class IntervalTracker:
     def __init__(self) -> None:
         self._below = [0.0] * len(BUCKETS)
         self._above = [0.0] * len(BUCKETS)
-        self._gains = [_Newest(maxlen=LOSSES_MAX) for _ in BUCKETS]
-        self._inside: list[deque[bool]] = [deque() for _ in BUCKETS]
-        self._covered = [0] * len(BUCKETS)
+        self._gains = [_Newest(LOSSES_MAX) for _ in BUCKETS]
+        self._inside = [_Newest(COVERED_MAX) for _ in BUCKETS]
 
     def margins(self, bucket: int) -> tuple[float, float]:
         """How far the lower end is moved down and the upper one up (negative: inwards)."""
@@ -92,8 +101,9 @@ class IntervalTracker:
 
     def serves(self, bucket: int) -> bool:
         """Whether tracked ends serve this bucket now."""
-        jobs = len(self._inside[bucket])
-        return jobs >= JOBS_MIN and (self._gains[bucket].total > 0.0 or self._covered[bucket] < COVERED_MIN * jobs)
+        inside = self._inside[bucket]
+        jobs = len(inside)
+        return jobs >= JOBS_MIN and (self._gains[bucket].total > 0 or inside.total < COVERED_MIN * jobs)
 
     def observe(self, bucket: int, label: float, said: Tracked) -> None:
         """A job ended with this log label, of which this had been said (of any number of points: they may have been thinned)."""
@@ -103,16 +113,10 @@ class IntervalTracker:
         self._below[bucket] += _step(label < low - ROUNDING, -self._below[bucket] < middle - plain_low)
         self._above[bucket] += _step(label > high + ROUNDING, -self._above[bucket] < plain_high - middle)
         truth = np.array([label])
-        self._gains[bucket].push(pinball(truth, said.plain[None, :]) - pinball(truth, said.moved[None, :]))
+        gain = pinball(truth, said.plain[None, :]) - pinball(truth, said.moved[None, :])
+        self._gains[bucket].push(round(gain / GAIN_UNIT))
         low, _, high = _ends(said.served)
-        self._count(bucket, low - ROUNDING <= label <= high + ROUNDING)
-
-    def _count(self, bucket: int, inside: bool) -> None:
-        window = self._inside[bucket]
-        window.append(inside)
-        self._covered[bucket] += inside
-        if len(window) > COVERED_MAX:
-            self._covered[bucket] -= window.popleft()
+        self._inside[bucket].push(int(low - ROUNDING <= label <= high + ROUNDING))
 
 
 def _step(missed: bool, may_narrow: bool) -> float:

@@ -97,9 +97,9 @@ def test_only_the_newest_jobs_count(monkeypatch: pytest.MonkeyPatch) -> None:
     tracker = _told(*[100.0] * 60)
     assert tracker.serves(BUCKET)
     cheap = Tracked(POINTS, POINTS, False)
-    for _ in range(60):
+    for _ in range(90):
         tracker.observe(BUCKET, 6.0, cheap)
-    assert tracker._covered[BUCKET] == len(tracker._inside[BUCKET]) == 60
+    assert tracker._inside[BUCKET].total == len(tracker._inside[BUCKET]) == 60
 
 
 @pytest.mark.parametrize("points", [8, 32])
