@@ -77,13 +77,20 @@ class OwnersRoom:
         self._limits: dict[Owner, str] = {}
         owners = sorted({owner for spec in specs for owner in _owners(spec)}, key=_by_name)
         quotas = {stored.owner: stored.jobs_queued_max for stored in locked_limits(connection, owners)}
-        for owner in owners:
-            most, limit = quotas.get(owner), "quota jobs_queued_max"
-            if most is None:
-                most, limit = usual[owner.scope]
-                if most is not None:
-                    # There is no row of a quota to lock.
-                    take_turns(connection, f"room of {owner.title}")
+        limits = {
+            owner: usual[owner.scope] if quotas.get(owner) is None else (quotas[owner], "quota jobs_queued_max")
+            for owner in owners
+        }
+        # Where there is no row of a quota to lock.
+        take_turns(
+            connection,
+            *(
+                f"room of {owner.title}"
+                for owner in owners
+                if quotas.get(owner) is None and limits[owner][0] is not None
+            ),
+        )
+        for owner, (most, limit) in limits.items():
             if most is not None:
                 self._left[owner] = most - unfinished_of(connection, owner, most)
                 self._limits[owner] = f"{owner.title} may have at most {most} unfinished jobs ({limit})."

@@ -11,7 +11,7 @@ from policies.model.estimate import EndedJob, Unit
 from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Reason
 from service.db.codec import encode_actions, encode_changes, encode_refusals
-from service.db.dialects import hold_lease_briefly, update_rows
+from service.db.dialects import update_rows
 from service.db.rows import (
     ServerOrigin,
     Values,
@@ -54,9 +54,9 @@ class FencedOff(StoreUnavailable):
 def check_fence(connection: Connection, lease: str, token: int) -> None:
     """Raise :class:`FencedOff` unless ``token`` is the newest one of the lease.
 
-    The row is locked, so that no other process can take the lead before this transaction ends.
+    The row is locked, so that no other process can take the lead before this transaction ends (one of
+    :meth:`~service.db.session.Database.writing` with ``lease``).
     """
-    hold_lease_briefly(connection)
     leases = table(LeaseRow)
     statement = select(leases.c.token).where(leases.c.name == lease).with_for_update()
     newest = connection.execute(statement).scalar()

@@ -55,6 +55,7 @@ dumps = partial(json.dumps, allow_nan=False, separators=(",", ":"))
 
 _WRITES = "sooner_writes"
 _WAIT_S = "sooner_wait_s"
+_LEASE = "sooner_lease"
 _RESTS_AT_S = "sooner_rests_at_s"
 
 
@@ -79,8 +80,11 @@ class Dialect(Protocol):
     def reading(self) -> dict[str, Any]:
         """Execution options of a connection that gets one snapshot and writes nothing."""
 
-    def writing(self, wait_s: float) -> dict[str, Any]:
-        """Execution options of a connection that writes and waits so long for another one's lock."""
+    def writing(self, wait_s: float, *, lease: bool) -> dict[str, Any]:
+        """Execution options of a connection that writes and waits so long for another one's lock.
+
+        With ``lease`` it locks the row of a lease: where the database can, it is ended sooner if its process stands still.
+        """
 
 
 class SqliteDialect:
@@ -103,7 +107,7 @@ class SqliteDialect:
         """A deferred transaction: its first read takes the snapshot."""
         return {}
 
-    def writing(self, wait_s: float) -> dict[str, Any]:
+    def writing(self, wait_s: float, *, lease: bool) -> dict[str, Any]:
         """The write lock from the start."""
         return {_WRITES: True, _WAIT_S: wait_s}
 
@@ -144,9 +148,9 @@ class PostgresDialect:
         """One snapshot for all statements; it cannot fail for what others write."""
         return {_WRITES: False}
 
-    def writing(self, wait_s: float) -> dict[str, Any]:
+    def writing(self, wait_s: float, *, lease: bool) -> dict[str, Any]:
         """Sees at each statement what is committed by then; rows that matter are locked and guarded."""
-        return {_WRITES: True, _WAIT_S: wait_s}
+        return {_WRITES: True, _WAIT_S: wait_s, _LEASE: lease}
 
 
 SERVERS_TURN = "servers"
@@ -169,7 +173,7 @@ def take_turns(connection: Connection, *names: str) -> None:
     For those who look whether something is there before they insert it. On SQLite every writer does so anyway. Who names
     several gets them in an order that is everybody's, so that no two wait for each other.
     """
-    if connection.dialect.name == "postgresql":
+    if names and connection.dialect.name == "postgresql":
         # Two names with one checksum would only wait for each other. The server frees the lock however the transaction ends.
         numbers = sorted({_LOCKS + zlib.crc32(name.encode()) for name in names})
         locks = text("SELECT pg_advisory_xact_lock(number) FROM unnest(CAST(:numbers AS bigint[])) AS number")
@@ -253,16 +257,6 @@ def _read_as(key: str, column: Column[Any]) -> str:
     return str(column.type.compile(postgres.dialect()))
 
 
-def hold_lease_briefly(connection: Connection) -> None:
-    """For a writing transaction that is about to lock the row of a lease: it is ended sooner if its process stands still.
-
-    SQLite has no such limit.
-    """
-    if connection.dialect.name == "postgresql":
-        limit = _milliseconds(_LEASE_IDLE_S)
-        connection.exec_driver_sql(f"SELECT set_config('idle_in_transaction_session_timeout', '{limit}', true)")
-
-
 def prepare_file(connection: sqlite3.Connection) -> None:
     """What a new SQLite file is given before anybody sees it."""
     connection.execute("PRAGMA journal_mode = WAL")
@@ -317,15 +311,16 @@ def _postgres_begin(connection: Connection) -> None:
     said = ["BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if options.get(_WRITES) is False else "BEGIN"]
     if options.get(_WRITES):
         said = ["BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"]
-        said += [f"SET LOCAL {name} = '{value}'" for name, value in _limits_of_writer(options[_WAIT_S]).items()]
+        said += [f"SET LOCAL {name} = '{value}'" for name, value in _limits_of_writer(options).items()]
     connection.exec_driver_sql("; ".join(said), execution_options={"no_parameters": True})
 
 
-def _limits_of_writer(wait_s: float) -> dict[str, str]:
-    if wait_s == BUSY_TIMEOUT_S:
-        return {"idle_in_transaction_session_timeout": _milliseconds(_WRITE_IDLE_S)}
+def _limits_of_writer(options: Mapping[str, Any]) -> dict[str, str]:
+    if options[_WAIT_S] == BUSY_TIMEOUT_S:
+        idle_s = _LEASE_IDLE_S if options[_LEASE] else _WRITE_IDLE_S
+        return {"idle_in_transaction_session_timeout": _milliseconds(idle_s)}
     # Who is patient has long work to do as well: a migration of a large table, a restore.
-    return {"lock_timeout": _milliseconds(wait_s), "statement_timeout": "0"}
+    return {"lock_timeout": _milliseconds(options[_WAIT_S]), "statement_timeout": "0"}
 
 
 def _postgres_at_once(cursor: Any, statement: str, context: object) -> bool:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from sqlalchemy import insert, select, update
 from sqlmodel import Session
 
-from service.db.dialects import hold_lease_briefly, take_turns
+from service.db.dialects import take_turns
 from service.db.session import Database
 from service.db.tables import LeaseRow, table
 
@@ -26,9 +26,8 @@ def acquire(database: Database, name: str, holder: str, duration_s: float) -> Le
     a transaction under way.
     """
     leases = table(LeaseRow)
-    with database.writing() as session:
+    with database.writing(lease=True) as session:
         connection = session.connection()
-        hold_lease_briefly(connection)
         # A row that is not there yet cannot be locked: without this, two first holders would both insert it.
         take_turns(connection, f"lease {name}")
         now_s = database.now_s(session)
@@ -67,19 +66,20 @@ def newest_token(session: Session, name: str) -> int:
 
 def renew(database: Database, lease: Lease, duration_s: float) -> Lease | None:
     """Extend the lease; None if another holder has taken it. One that ran out untaken is extended too."""
-    with database.writing() as session:
+    with database.writing(lease=True) as session:
         extended = lease._replace(expires_at_s=database.now_s(session) + duration_s)
         return extended if _store_expiry(session, extended) else None
 
 
 def release(database: Database, lease: Lease) -> None:
     """Let the next one take it at once. Does nothing if it is not ours any more."""
-    with database.writing() as session:
+    with database.writing(lease=True) as session:
         _store_expiry(session, lease._replace(expires_at_s=0.0))
 
 
 def _store_expiry(session: Session, lease: Lease) -> bool:
-    leases, connection = table(LeaseRow), session.connection()
-    hold_lease_briefly(connection)
+    leases = table(LeaseRow)
     ours = (leases.c.name == lease.name) & (leases.c.holder == lease.holder) & (leases.c.token == lease.token)
-    return connection.execute(update(leases).where(ours).values(expires_at_s=lease.expires_at_s)).rowcount == 1
+    return (
+        session.connection().execute(update(leases).where(ours).values(expires_at_s=lease.expires_at_s)).rowcount == 1
+    )

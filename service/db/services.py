@@ -86,7 +86,7 @@ def condemn(database: Database, service_id: str, silent_s: float, lease: str, to
     Raises FencedOff unless ``token`` is the newest one of ``lease``.
     """
     services = table(ServiceRow)
-    with database.writing() as session:
+    with database.writing(lease=True) as session:
         connection = session.connection()
         check_fence(connection, lease, token)
         now_s = database.now_s(session)

@@ -105,12 +105,12 @@ class Database:
                 session.rollback()
 
     @contextmanager
-    def writing(self, wait_s: float | None = None) -> Iterator[Session]:
+    def writing(self, wait_s: float | None = None, *, lease: bool = False) -> Iterator[Session]:
         """A transaction, committed at the end, rolled back by an exception.
 
         On SQLite it holds the write lock from its start. Raises OperationalError if another one is in its way for longer
         than ``wait_s`` (:data:`~service.db.dialects.BUSY_TIMEOUT_S`), as it would on SQLite if this were called inside
-        another ``writing``.
+        another ``writing``. ``lease``: it locks the row of a lease, and must not keep others from taking over for long.
         """
         patience_s = BUSY_TIMEOUT_S if wait_s is None else wait_s
         with ExitStack() as stack:
@@ -118,7 +118,7 @@ class Database:
             if self.one_writer:
                 stack.enter_context(self._turn(patience_s))
             session = stack.enter_context(Session(self.engine, expire_on_commit=False))
-            session.connection(execution_options=self._dialect.writing(patience_s))
+            session.connection(execution_options=self._dialect.writing(patience_s, lease=lease))
             yield session
             session.commit()
 

@@ -34,7 +34,6 @@ from service.engine.crash_points import CrashPoint, reached
 from service.engine.events import Fact, FactKind, JobEvent
 from service.engine.ports import CycleBatch, StoreUnavailable
 from service.engine.record import JobRecord, ServerRecord, StoredWorld
-from service.garbage import uncollected
 
 LEADER_LEASE = "leader"
 """The lease whose holder runs the loop."""
@@ -65,8 +64,7 @@ class SqlStore:
 
     def load(self) -> StoredWorld:
         """All unfinished jobs that a cycle has admitted, servers, and where the loop stood. Raises StoreUnavailable."""
-        with uncollected():
-            return self._read(_load)
+        return self._read(_load)
 
     def jobs(self, ids: Sequence[JobId]) -> list[JobRecord]:
         """Those jobs as committed, in ascending id; unknown ones are left out. Raises StoreUnavailable."""
@@ -87,7 +85,7 @@ class SqlStore:
     def commit(self, batch: CycleBatch) -> frozenset[JobId]:
         """Apply the batch in one transaction; return the jobs whose part was left out. Raises StoreUnavailable."""
         try:
-            with self._database.writing() as session:
+            with self._database.writing(lease=True) as session:
                 connection = session.connection()
                 if self._fencing_token is not None:
                     check_fence(connection, self._lease, self._fencing_token)
