@@ -156,49 +156,26 @@ class Keys:
         return known
 
     def _once(self, request: KeyedRequest, effect: Effect) -> tuple[Answer, bool]:
-        together = self._together if isinstance(effect, JointEffect) else None
+        together = self.together if isinstance(effect, JointEffect) else None
         found = self._commits.run(_Write(self, request, effect), together)
         reached(CrashPoint.REQUEST_COMMITTED)
         return found
 
-    def _together(self, session: Session, writes: Sequence["_Write"]) -> list[tuple[Answer, bool] | Exception]:
-        """What happens in the transaction for requests with joint effects."""
+    def together(self, session: Session, writes: Sequence["_Write"]) -> list[tuple[Answer, bool] | Problem]:
+        """What happens in the transaction: for each request its answer and whether that was kept from before, or why it is
+        refused. Several at once must have joint effects of one kind."""
         connection = session.connection()
         known = self._known(connection, [write.request for write in writes], lock=True)
         new = [write for write, found in zip(writes, known, strict=True) if found is None]
-        effects = [write.effect for write in new if isinstance(write.effect, JointEffect)]
-        made = iter(type(effects[0]).together(session, effects) if effects else ())
-        outcomes: list[Answer | Problem] = [next(made) if found is None else found for found in known]
-        done = [
-            (write.request, answer)
-            for write, found, answer in zip(writes, known, outcomes, strict=True)
-            if found is None and isinstance(answer, Answer)
-        ]
-        said = [
-            (request.origin, _entry(request, Outcome.DONE, answer))
-            for request, answer in done
-            if request.origin is not None
-        ]
+        made = _made(session, [write.effect for write in new])
+        done = [(write.request, each) for write, each in zip(new, made, strict=True) if isinstance(each, Answer)]
+        said = [(request.origin, _entry(request, Outcome.DONE, answer)) for request, answer in done if request.origin]
         record_all(connection, said, self._now_s())
         self._keep(connection, done)
         reached(CrashPoint.REQUEST_WRITTEN)
-        return [
-            (answer, found is not None) if isinstance(answer, Answer) else answer
-            for found, answer in zip(known, outcomes, strict=True)
-        ]
-
-    def effect(self, session: Session, request: KeyedRequest, effect: Effect) -> tuple[Answer, bool]:
-        """What happens in the transaction for one request: the answer, and whether it was kept from before."""
-        [known] = self._known(session.connection(), [request], lock=True)
-        if isinstance(known, Problem):
-            raise known
-        if known is not None:
-            return known, True
-        answer = effect(session)
-        self._log(session.connection(), request, Outcome.DONE, answer)
-        self._keep(session.connection(), [(request, answer)])
-        reached(CrashPoint.REQUEST_WRITTEN)
-        return answer, False
+        rest = iter(made)
+        outcomes = ((next(rest), False) if found is None else (found, True) for found in known)
+        return [(answer, kept) if isinstance(answer, Answer) else answer for answer, kept in outcomes]
 
     def _log(self, connection: Connection, request: KeyedRequest, outcome: Outcome, answer: Answer) -> None:
         if request.origin is None:
@@ -276,8 +253,18 @@ class _Write:
     effect: Effect
 
     def __call__(self, session: Session) -> tuple[Answer, bool]:
-        """Its answer, and whether that was kept from before."""
-        return self.keys.effect(session, self.request, self.effect)
+        """Its answer, and whether that was kept from before. Raises Problem."""
+        [found] = self.keys.together(session, [self])
+        if isinstance(found, Problem):
+            raise found
+        return found
+
+
+def _made(session: Session, effects: Sequence[Effect]) -> Sequence[Answer | Problem]:
+    joint = [effect for effect in effects if isinstance(effect, JointEffect)]
+    if joint:
+        return type(joint[0]).together(session, joint)
+    return [effect(session) for effect in effects]
 
 
 def _said_before(row: Any, request: KeyedRequest) -> Answer | Problem | None:
