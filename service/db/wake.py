@@ -27,7 +27,7 @@ RETRY_S = 2.0
 
 
 def wake_leader(database: Database) -> None:
-    """Tell whoever leads that something is committed. One round trip; a failure is nobody's loss."""
+    """Tell whoever leads that something is committed. A transaction of its own; a failure is nobody's loss."""
     if database.one_writer:
         return
     try:
