@@ -78,7 +78,7 @@ def test_a_change_that_fails_leaves_neither_itself_nor_a_line(
     def broken(*_: object) -> None:
         raise RuntimeError("no line")
 
-    monkeypatch.setattr("service.api.idempotency.record", broken)
+    monkeypatch.setattr("service.api.idempotency.record_all", broken)
     assert_problem(client.post("/v1/jobs", json=plain_job()), "internal")
     assert (count(world.database, table(JobRow)), count(world.database, LOG)) == (0, 0)
     monkeypatch.undo()

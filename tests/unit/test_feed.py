@@ -65,7 +65,7 @@ class Commits:
 
     def read(self, connection: Connection, numbers: Numbers, limit: int) -> list[Entry]:
         self.looks += 1
-        wanted = (n for n in self.visible if (n > numbers if isinstance(numbers, int) else n in numbers))
+        wanted = (n for n in tuple(self.visible) if (n > numbers if isinstance(numbers, int) else n in numbers))
         return [(number, cast(Any, None)) for number in sorted(wanted)[:limit]]
 
     def newest(self, connection: Connection) -> int:

@@ -12,9 +12,11 @@ from policies.model.job import JobSpec
 from service.db import codec, job_rows
 from service.db.codec import CodecError
 from service.db.history import PastJob, ended_jobs, import_history, last_label
+from service.db.lead import Lead
 from service.db.session import Database
-from service.db.store import SqlStore
+from service.db.store import LEADER_LEASE, SqlStore
 from service.db.tables import JobRow, table
+from service.leading import LeaderStore
 from tests.conformance.store_suite import SPEC, Driver, ended
 
 
@@ -49,9 +51,11 @@ def test_documents_of_the_same_text_are_read_once(database: Database, monkeypatc
     assert jobs[0].spec is jobs[4].spec
 
 
-def test_any_number_of_jobs_is_loaded_by_the_same_statements_and_without_garbage_collection(database: Database) -> None:
+def test_any_number_of_jobs_is_loaded_by_the_same_statements_and_by_a_leader_without_garbage_collection(
+    database: Database,
+) -> None:
     driver = admitted(database, [SPEC] * 3)
-    store = driver.store
+    store = LeaderStore(database, Lead(database, LEADER_LEASE, "a", 10.0), 1)
     said: list[bool] = []
 
     @event.listens_for(database.engine, "before_cursor_execute")
