@@ -1,11 +1,13 @@
 """Prints how many jobs a second a service accepts over HTTP, single and in batches, and how long an answer takes.
 
-python -m benchmarks.api [--database-url URL] [--clients 16] [--seconds 10] [--batch 500] [--layers 50] [--queued 100000]
+python -m benchmarks.api [--database-url URL] [--clients 16] [--seconds 10] [--batch 500] [--layers 50]
+                         [--queued 100000] [--ended 1000000]
 
 A real service with the imitated executor in a process of its own, on a cluster that is soon full; clients in another, each
 with a connection that stays open. Every accepted job is durable before its answer. Clients and service share the machine's
 cores; what the service used of them is printed. With ``--queued`` so many jobs wait already, how long scheduling passes take
-meanwhile is read from the service's own metrics, and at the end the service is killed while another one stands by.
+meanwhile is read from the service's own metrics, and at the end the service is killed while another one stands by. With
+``--ended`` so many jobs of the past are in the database (a given one must be empty).
 """
 
 import argparse
@@ -31,9 +33,12 @@ import numpy as np
 import psutil
 
 from benchmarks.calibration import calibrate, line
+from benchmarks.filling import fill_new
+from policies.lifecycle import JobState
 
 _READY = re.compile(r"listening on (http://[^ ]+)")
 _START_S = 60.0
+_PATIENCE_S = 300.0
 _FILL = 1000
 
 
@@ -65,13 +70,14 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=500, help="jobs of one request, for the batches")
     parser.add_argument("--layers", type=int, default=50, help="layers of each single job's graph")
     parser.add_argument("--queued", type=int, default=0, help="jobs that wait before anything is measured")
+    parser.add_argument("--ended", type=int, default=0, help="ended jobs in the database before the service starts")
     arguments = parser.parse_args()
     unit_s = calibrate()
     print(line(unit_s))
     single = json.dumps(job(arguments.layers)).encode()
     small = {"name": "small", "user": "u", "command": ["true"], "gpus": 1}
     many = json.dumps({"jobs": [small] * arguments.batch}).encode()
-    with serving(arguments.database_url) as service:
+    with serving(arguments.database_url, arguments.ended) as service:
         _fill(service, arguments.queued)
         passes = _passes(service)
         print(f"{'request':22}{'per s':>9}{'p50 ms':>9}{'p99 ms':>9}{'units each':>12}{'service CPU s':>15}")
@@ -105,6 +111,7 @@ def _fill(service: Service, queued: int) -> None:
     """So many jobs of some thousand programs, and the passes that take them in."""
     connection = http.client.HTTPConnection(service.host, service.port, timeout=600.0)
     headers = {"Authorization": f"Bearer {service.token}", "Content-Type": "application/json"}
+    already = _taken_in(service)
     for start in range(0, queued, _FILL):
         numbers = range(start, min(queued, start + _FILL))
         jobs = [
@@ -116,12 +123,14 @@ def _fill(service: Service, queued: int) -> None:
         answer = response.read()
         if response.status != 201:
             raise SystemExit(f"filling the queue: {response.status} {answer[:300]!r}")
-    until_s = time.monotonic() + 600.0
-    taken_in = 0.0
-    while taken_in < queued and time.monotonic() < until_s:
-        time.sleep(0.5)
-        counted = ("sooner_jobs{", "sooner_job_ends_total{")  # some end meanwhile
-        taken_in = sum(value for name, value in _metrics(service) if name.startswith(counted))
+    for _ in _tries(f"{queued} jobs are taken in", 0.5):
+        if _taken_in(service) >= already + queued:
+            break
+
+
+def _taken_in(service: Service) -> float:
+    counted = ("sooner_jobs{", "sooner_job_ends_total{")  # some end meanwhile
+    return sum(value for name, value in _metrics(service) if name.startswith(counted))
 
 
 def _print_take_over(service: Service) -> None:
@@ -130,10 +139,10 @@ def _print_take_over(service: Service) -> None:
         before = standby.process.cpu_times()
         service.process.kill()
         died_s = time.monotonic()
-        status, ready = _get(standby, "/readyz")
-        while (status, json.loads(ready)["role"]) != (200, "leader"):
-            time.sleep(0.05)
+        for _ in _tries("another service leads", 0.05):
             status, ready = _get(standby, "/readyz")
+            if (status, json.loads(ready)["role"]) == (200, "leader"):
+                break
         took_s, after = time.monotonic() - died_s, standby.process.cpu_times()
         cpu_s = after.user + after.system - before.user - before.system
         print(
@@ -149,12 +158,21 @@ def _get(service: Service, path: str) -> tuple[int, str]:
 
 
 def _metrics(service: Service) -> list[tuple[str, float]]:
-    status, text = _get(service, "/metrics")
-    while status == http.HTTPStatus.SERVICE_UNAVAILABLE:  # a pass on a machine that is busy with other things
-        time.sleep(0.5)
+    for _ in _tries("metrics", 0.5):
         status, text = _get(service, "/metrics")
+        if status != http.HTTPStatus.SERVICE_UNAVAILABLE:  # a pass on a machine that is busy with other things
+            break
     lines = text.splitlines()
     return [(name, float(value)) for name, _, value in (each.rpartition(" ") for each in lines if each[:1] != "#")]
+
+
+def _tries(what: str, pause_s: float) -> Iterator[None]:
+    """One after each pause, until it has been too long."""
+    until_s = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < until_s:
+        yield
+        time.sleep(pause_s)
+    raise SystemExit(f"{what}: not within {_PATIENCE_S:.0f} s")
 
 
 def _passes(service: Service) -> dict[float, float]:
@@ -193,8 +211,8 @@ def job(layers: int) -> dict[str, Any]:
 
 
 @contextmanager
-def serving(database_url: str) -> Iterator[Service]:
-    """A service in a folder of its own until the end of the block."""
+def serving(database_url: str, ended: int = 0) -> Iterator[Service]:
+    """A service in a folder of its own until the end of the block. So many jobs have ended before it starts."""
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
         cluster = Path(folder) / "cluster.yaml"
@@ -206,8 +224,12 @@ def serving(database_url: str) -> Iterator[Service]:
             "PORT": "0",
             "JOBS_QUEUED_MAX": "10000000",
         }
+        url = database_url or f"sqlite:///{data / 'sooner.db'}"
         if database_url:
             given["DATABASE_URL"] = database_url
+        if ended:
+            data.mkdir(mode=0o700)
+            fill_new(url, ended, JobState.SUCCEEDED)
         environ = {name: value for name, value in os.environ.items() if not name.startswith("SOONER_")}
         environ |= {f"SOONER_{name}": value for name, value in given.items()}
         log = Path(folder) / "log"
@@ -218,7 +240,6 @@ def serving(database_url: str) -> Iterator[Service]:
         try:
             host, port = _address(log, process)
             token = (data / "token").read_text().strip()
-            url = database_url or f"sqlite:///{data / 'sooner.db'}"
             yield Service(host, port, token, psutil.Process(process.pid), url)
         finally:
             process.terminate()

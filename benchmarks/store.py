@@ -7,12 +7,11 @@ measured statement is the service's own. Commits are durable (on PostgreSQL as i
 """
 
 import argparse
-import sqlite3
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,22 +21,20 @@ from sqlalchemy import text
 from sqlmodel import Session
 
 from benchmarks.calibration import calibrate, line
+from benchmarks.filling import fill
 from policies.lifecycle import JobState
 from policies.model.graph import Stage, StageGraph
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from policies.model.parallelism import ParallelismConfig
-from policies.model.reasons import Reason
 from service.db import reads
 from service.db.backup import back_up
 from service.db.check import check
 from service.db.grouping import GroupCommit
 from service.db.migrate import upgrade
 from service.db.reads import JobFilter
-from service.db.rows import new_job_values
-from service.db.session import Database, open_database, sqlite_path
+from service.db.session import Database, open_database
 from service.db.store import SqlStore
-from service.db.tables import JobRow, table
 from service.engine.ports import CycleBatch, JobWrite
 from service.engine.record import JobRecord
 
@@ -63,12 +60,12 @@ def main() -> None:
         for layers in (0, 50):
             for grouped in (False, True):
                 _submissions(database, layers, grouped, arguments.clients, arguments.seconds, unit_s)
-        _fill(database, arguments.finished, JobState.SUCCEEDED)
+        fill(database, arguments.finished, JobState.SUCCEEDED)
         print(f"-- with {arguments.finished:,} ended jobs")
         _submissions(database, 50, True, arguments.clients, arguments.seconds, unit_s)
         _load(database, unit_s, f"{arguments.finished:,} ended jobs")
         _pages(database, unit_s)
-        _fill(database, arguments.queued, JobState.QUEUED)
+        fill(database, arguments.queued, JobState.QUEUED)
         world = _load(database, unit_s, f"and {arguments.queued:,} queued")
         _cycles(database, world, unit_s)
         _keep(database, unit_s)
@@ -155,40 +152,6 @@ def _submissions(database: Database, layers: int, grouped: bool, clients: int, s
     rate = len(times_s) / (time.perf_counter() - started_s)
     how = "shared commits" if grouped else "a commit each"
     _print(f"submit, {layers} stages, {clients} clients, {how}", times_s, unit_s, rate)
-
-
-def _fill(database: Database, count: int, state: JobState) -> None:
-    """Copies of one job, by fifty users in seven projects, a thousand programs."""
-    spec = JobSpec("program", "u", 2, project="p", command=("python", "train.py"), env={"LR": "0.1"})
-    record = JobRecord(JobId(0), spec, 1.0, state=state, reason=Reason.NEW, version=1)
-    if state is JobState.SUCCEEDED:
-        record = replace(record, reason=Reason.COMPLETED, finished_at_s=2.0)
-    jobs = table(JobRow)
-    with database.writing(600.0) as session:
-        connection = session.connection()
-        values = new_job_values(spec, 1.0, record)
-        first = connection.execute(jobs.insert().returning(jobs.c.id), values).scalar_one()
-        changed = {"user": "'u' || (i % 50)", "project": "'p' || (i % 7)", "name": "'n' || (i % 1000)"}
-        columns = [column.name for column in jobs.c if column.name != "id"]
-        chosen = ", ".join(changed.get(name, f'jobs."{name}"') for name in columns)
-        names = ", ".join(f'"{name}"' for name in columns)
-        numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count - 1})"
-        connection.execute(
-            text(f"{numbers} INSERT INTO jobs ({names}) SELECT {chosen} FROM n, jobs WHERE jobs.id = {first}")
-        )
-    _settle(database)
-
-
-def _settle(database: Database) -> None:
-    """Statistics, and the journal of the rows that no service writes at once: else the next commit would have to move it."""
-    path = sqlite_path(database.engine.url)
-    if path is not None:
-        with closing(sqlite3.connect(path, isolation_level=None)) as raw:
-            raw.execute("ANALYZE jobs")
-            raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        return
-    with database.engine.begin() as connection:
-        connection.execute(text("ANALYZE jobs"))
 
 
 def _load(database: Database, unit_s: float, what: str) -> list[JobRecord]:
