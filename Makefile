@@ -23,7 +23,7 @@ test: $(DEV_STAMP) format lint types imports
 check: $(DEV_STAMP) format lint types imports fast
 
 fast: $(DEV_STAMP)
-	$(BIN)/python -m pytest -q -m "not slow and not traces"
+	$(BIN)/python -m pytest -q $(TWO) -m "not slow and not traces and not services and not alone"
 
 format: $(DEV_STAMP)
 	$(BIN)/ruff format --check .
