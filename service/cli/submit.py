@@ -297,6 +297,8 @@ def _read(path: str) -> dict[str, Any]:
         content = _parse(raw.decode("utf-8"))
         # YAML has dates and not-a-numbers, JSON has neither: say it here, where the file's name is known.
         json.dumps(content, allow_nan=False)
+    except FileNotFoundError:
+        fail(f"{path}: No such file; to run it as a command, give a name: --name NAME -- {shlex.quote(path)}")
     except OSError as error:
         fail(f"{path}: {error.strerror or error}")
     except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:

@@ -110,6 +110,7 @@ def test_after_takes_selectors(cli: CliWorld) -> None:
         (["--name", "x", "--command", "a", "--", "b"], "not both"),
         (["--name", "x", "--env", "LR", "--", "b"], "--env 'LR' is not NAME=VALUE"),
         (["/nowhere/job.yaml"], "No such file"),
+        (["--", "my train.sh"], "give a name: --name NAME -- 'my train.sh'"),
         (["job.yaml", "other.yaml"], "give a job file"),
     ],
 )
