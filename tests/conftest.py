@@ -1,6 +1,7 @@
 """Fixtures that several folders of tests share."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,12 @@ import pytest
 from service.db.migrate import upgrade
 from service.db.session import Database, open_database
 from tests.postgres import NoPostgres, PostgresServer
+
+
+def pytest_configure() -> None:
+    """A shell that starts the tests in the background lets them ignore Ctrl-C, and every program that they start as well."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
