@@ -44,7 +44,7 @@ class Post:
     counted: list[str] = field(default_factory=list)
 
     def sender(self, **settings: Any) -> WebhookSender:
-        given = {"webhook_private_addresses": True, "webhook_timeout_s": 1.0, **settings}
+        given = {"webhook_private_addresses": True, "webhook_timeout_s": 60.0, **settings}
         chosen = Settings(data_dir=self.folder, **given)
         return WebhookSender(self.database, chosen, lambda: self.now_s, lambda: self.leads, self.counted.append)
 
