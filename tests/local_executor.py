@@ -87,7 +87,7 @@ class House:
 
     def new_executor(self, environ: Mapping[str, str] | None = None, **options: Any) -> LocalExecutor:
         """One more executor on the folder, as a restarted service has; it becomes the current one."""
-        options.setdefault("term_grace_s", 1.0)
+        options.setdefault("term_grace_s", 5.0)
         clock = WallClock()
         base = {"PATH": os.environ["PATH"]} if environ is None else environ
         self.executor = LocalExecutor(self.data_dir, CLUSTER, clock=clock, environ=base, **options)
@@ -138,7 +138,9 @@ class House:
         self.executor.send([order])
         return self.wait_end(order.attempt)
 
-    def stop(self, attempt: str = "1.1", warning: str | None = None, grace_s: float = 5.0, token: int = 0) -> None:
+    def stop(
+        self, attempt: str = "1.1", warning: str | None = None, grace_s: float = DEADLINE_S, token: int = 0
+    ) -> None:
         """Send a stop; graceful exactly if there is a warning signal."""
         self.executor.send([Stop(AttemptId(attempt), warning is not None, warning, grace_s, token)])
 
@@ -157,7 +159,7 @@ class House:
         executor = self.new_executor()
         executor.stop_all(grace_s=0.2)
         with contextlib.suppress(AssertionError):
-            wait_for(lambda: all(s == "ended" for s in self._settled(executor)), "the end of all attempts", 10.0)
+            wait_for(lambda: all(s == "ended" for s in self._settled(executor)), "the end of all attempts")
         left = self.processes()
         kill_all(left)
         assert not left, f"processes outlived their attempts: {left}"

@@ -82,7 +82,7 @@ def stream(
     }
 
     async def call() -> None:
-        await asyncio.wait_for(app(scope, receive, send), 20.0)
+        await asyncio.wait_for(app(scope, receive, send), 120.0)
         # The reader stops at its next look; with it under way, the database could not be closed.
         await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
 

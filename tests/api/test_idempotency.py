@@ -144,12 +144,12 @@ def test_while_the_first_runs_the_second_is_told_so(world: World) -> None:
 
     def slow(session: Session) -> Answer:
         entered.set()
-        assert leave.wait(10)
+        assert leave.wait(60.0)
         return Answer(201, {"done": True})
 
     first = threading.Thread(target=lambda: keys.run(request, lambda: slow))
     first.start()
-    assert entered.wait(10)
+    assert entered.wait(60.0)
     with pytest.raises(Exception, match="409"):
         keys.run(request, lambda: slow)
     leave.set()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 180.0
+TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True)

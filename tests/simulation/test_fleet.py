@@ -331,20 +331,20 @@ def test_a_leader_that_stood_still_in_the_middle_of_a_pass_writes_and_commands_n
     def stand_still(reached: CrashPoint) -> None:
         if reached is point and threading.current_thread() is thread:
             stood.set()
-            assert go_on.wait(20.0)
+            assert go_on.wait(60.0)
 
     job = fleet.submit(5.0)
     assert first.engine is not None
     thread = threading.Thread(target=first.engine.cycle)
     on_reached(stand_still)
     thread.start()
-    assert stood.wait(20.0)
+    assert stood.wait(60.0)
     fleet.clock.time_s += LEADER_LEASE_S + 1.0
     second.turn()
     second.turn()
     assert fleet.leader() is second
     go_on.set()
-    thread.join(20.0)
+    thread.join(60.0)
     assert fleet.launched[AttemptId(f"{job}.1")] == (1 if point is CrashPoint.DECIDED else 0)
     assert not first.machine.running()
     fleet.pass_time(20.0)

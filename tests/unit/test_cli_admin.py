@@ -243,7 +243,7 @@ def test_history_without_a_start_ends_now(tmp_path: Path) -> None:
     before_s = time.time()
     RUNNER.invoke(app, ["history", "import", str(table_file), "--data-dir", str(tmp_path / "data")])
     newest_s = labels(f"sqlite:///{tmp_path / 'data' / 'sooner.db'}")[-1].ended_at_s
-    assert before_s - 1 <= newest_s <= before_s + 30
+    assert before_s - 1 <= newest_s <= time.time() + 1
 
 
 def test_a_broken_history_is_one_line(tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def test_a_writer_that_stands_still_loses_its_transaction(
     postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A leader that is paused inside a transaction holds the row of its lease: the server ends that, and another takes over."""
-    monkeypatch.setattr(dialects, "_WRITE_IDLE_S", 0.5)
+    monkeypatch.setattr(dialects, "_WRITE_IDLE_S", 1.0)
     lease = acquire(postgres_database, "leader", "paused", -1.0)
     assert lease is not None
 
@@ -227,8 +227,10 @@ def test_a_writer_that_waits_too_long_gives_up_and_leaves_no_trace(
 
 
 def test_the_databases_clock_is_the_epochs(database: Database) -> None:
+    before_s = time.time()
     with database.reading() as session:
-        assert database.now_s(session) == pytest.approx(time.time(), abs=2.0)
+        told_s = database.now_s(session)
+    assert before_s - 1.0 <= told_s <= time.time() + 1.0
 
 
 # Leases.

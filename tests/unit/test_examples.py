@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from policies.model.job import Launch as LaunchMode
 from policies.model.job import PreemptionSignal
 from service.engine.events import ReportKind
-from tests.local_executor import House, house, launch, wait_for
+from tests.local_executor import DEADLINE_S, House, house, launch, wait_for
 
 __all__ = ["house"]
 
@@ -61,7 +61,7 @@ class Sandbox:
 
     def run(self, program: Path, *arguments: str) -> int:
         with self.start(program, *arguments) as process:
-            output, _ = process.communicate(timeout=60)
+            output, _ = process.communicate(timeout=DEADLINE_S)
         assert b"Traceback" not in output, output.decode()
         return process.returncode
 
@@ -109,7 +109,7 @@ class TestPrograms:
         with broken.start(program, "--iterations", "40", "--step-seconds-min", "0.05") as process:
             wait_for(lambda: broken.lines() or process.poll() is not None, "the first report")
             process.send_signal(signal.SIGUSR1)
-            process.communicate(timeout=60)
+            process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 75
         stopped_at = broken.lines()[-1]
         assert (
@@ -125,7 +125,7 @@ class TestPrograms:
             wait_for(lambda: process.stdout is not None and process.stdout.readline(), "its first line")
             wait_for(lambda: _catches_sigterm(process.pid), "its signal handlers")
             process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=10)
+            process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 143
         assert list(sandbox.checkpoints.iterdir()) == []
 
@@ -140,7 +140,7 @@ class TestPrograms:
             env=environment,
             cwd=tmp_path,
             capture_output=True,
-            timeout=60,
+            timeout=DEADLINE_S,
         )
         assert (done.returncode, list(tmp_path.iterdir())) == (0, [])
 
@@ -221,7 +221,7 @@ def test_a_ring_sums_to_the_same_bits_everywhere(ranks: int, length: int, values
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=DEADLINE_S)
     assert sorted(sums) == list(range(ranks))
     for total, numbers in sums.values():
         assert np.array_equal(total, sums[0][0])
@@ -290,6 +290,6 @@ class TestProgressHelper:
 
     def test_it_needs_nothing_but_the_standard_library(self) -> None:
         done = subprocess.run(
-            [sys.executable, "-I", "-S", str(EXAMPLES / "sooner_progress.py")], capture_output=True, timeout=20
+            [sys.executable, "-I", "-S", str(EXAMPLES / "sooner_progress.py")], capture_output=True, timeout=DEADLINE_S
         )
         assert (done.returncode, done.stderr) == (0, b"")

@@ -89,7 +89,7 @@ def _run(database: Database, run: int) -> dict[str, object]:
 def _finish(trainer: Trainer, run: int, database: Database) -> dict[str, object]:
     """Wait for its end."""
     assert trainer._thread is not None
-    trainer._thread.join(120.0)
+    trainer._thread.join(600.0)
     assert not trainer._thread.is_alive()
     return _run(database, run)
 

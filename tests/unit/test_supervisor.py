@@ -286,7 +286,7 @@ class TestStopping:
 
     def test_warning_then_term_then_kill(self, house: House) -> None:
         self.start(house, STUBBORN)
-        house.stop(warning="SIGUSR1", grace_s=0.2)
+        house.stop(warning="SIGUSR1", grace_s=0.7)
         end = house.wait_end()
         assert (end.exit_code, end.stop_signalled) == (137, True)
         assert house.output() == "ready\ngot 10\ngot 15\n"

@@ -23,7 +23,7 @@ from service.executors import folder as names
 from service.executors.launch_plan import build_plan
 from service.executors.local import LocalExecutor
 from service.executors.processes import process_info
-from tests.local_executor import CLUSTER, House, WallClock, house, launch, lives, python, wait_for
+from tests.local_executor import CLUSTER, DEADLINE_S, House, WallClock, house, launch, lives, python, wait_for
 
 __all__ = ["house"]
 
@@ -83,7 +83,10 @@ def run_supervisor(plan: dict[str, Any], point: str, when: str = "") -> int:
     package = str(Path(names.__file__).parent)
     code = DRIVER.format(package=package, point=point, when=when)
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code], input=json.dumps(plan).encode(), capture_output=True, timeout=20
+        [sys.executable, "-I", "-S", "-c", code],
+        input=json.dumps(plan).encode(),
+        capture_output=True,
+        timeout=DEADLINE_S,
     )
     return done.returncode
 
@@ -257,7 +260,7 @@ class TestDoubledLaunches:
         for racer in racers:  # all are ready to read: the end of their input is the starting gun
             assert racer.stdin is not None
             racer.stdin.close()
-        assert sorted(racer.wait(timeout=20) for racer in racers) == [0, 3, 3, 3, 3, 3]
+        assert sorted(racer.wait(timeout=DEADLINE_S) for racer in racers) == [0, 3, 3, 3, 3, 3]
         house.new_executor()
         assert house.wait_end().exit_code == 0
         assert runs(house) == 1
@@ -278,7 +281,7 @@ class TestDoubledLaunches:
         plan = json.dumps(plan_of(house, python(COUNT))).encode()
         program = str(Path(names.__file__).with_name("_supervise.py"))
         done = subprocess.run(
-            [sys.executable, "-I", "-S", program, "1.1"], input=plan[:-20], capture_output=True, timeout=20
+            [sys.executable, "-I", "-S", program, "1.1"], input=plan[:-20], capture_output=True, timeout=DEADLINE_S
         )
         assert done.returncode not in (0, 3)
         assert list((house.data_dir / "attempts").iterdir()) == []
@@ -288,7 +291,6 @@ class TestLease:
     def test_without_a_service_an_attempt_stops_itself(self, house: House) -> None:
         house.new_executor(lease_s=0.3)
         house.executor.send([launch(python(WAIT))])
-        wait_for(lambda: "ready" in house.output(), "the program")
         wait_for((house.folder() / names.EXIT).exists, "the end by lease")
         end = house.wait_end()
         assert (end.kind, end.stop_signalled) == (ReportKind.LOST, True)
@@ -296,20 +298,17 @@ class TestLease:
 
     def test_it_is_warned_first_if_it_asked_for_that(self, house: House) -> None:
         house.new_executor(lease_s=0.3)
-        code = (
-            "import signal, os; signal.signal(10, lambda *_: os._exit(75)); print('ready', flush=True)\nsignal.pause()"
-        )
+        code = "import signal, os; signal.signal(10, lambda *_: os._exit(75))\nsignal.pause()"
         house.executor.send([launch(python(code), preemption=PreemptionSignal("SIGUSR1", 30.0))])
-        wait_for(lambda: "ready" in house.output(), "the program")
         wait_for((house.folder() / names.EXIT).exists, "the end by lease")
         end = house.wait_end()
         assert (end.kind, end.exit_code) == (ReportKind.EXITED, 75)
 
     def test_polling_renews_it(self, house: House) -> None:
-        house.new_executor(lease_s=0.6)
+        house.new_executor(lease_s=1.2)
         house.executor.send([launch(python(WAIT))])
-        end = time.monotonic() + 1.5
-        wait_for(lambda: house.poll() is not None and time.monotonic() > end, "two and a half leases")
+        end = time.monotonic() + 1.8
+        wait_for(lambda: house.poll() is not None and time.monotonic() > end, "a lease and a half")
         assert not (house.folder() / names.EXIT).exists()
 
     def test_nothing_starts_after_its_end(self, house: House) -> None:

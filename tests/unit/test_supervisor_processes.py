@@ -48,7 +48,7 @@ def test_a_signal_reaches_exactly_the_process_that_is_meant(sleeper: subprocess.
     assert is_running(me)
     assert not is_running(ProcessId(me.pid, me.start_ticks + 1))
     assert signal_process(me, signal.SIGKILL)
-    assert sleeper.wait(timeout=10) == -signal.SIGKILL
+    assert sleeper.wait(timeout=60) == -signal.SIGKILL
     assert not signal_process(me, signal.SIGKILL)
     assert process_info(sleeper.pid) is None
 
@@ -71,7 +71,7 @@ def test_a_name_may_hold_anything() -> None:
         info = process_info(process.pid)
         assert info is not None
         assert (info.parent, info.session) == (os.getpid(), os.getsid(0))
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
 
 
 def test_remains_are_found_by_marker_by_identity_and_by_nothing_else(sleeper: subprocess.Popen[bytes]) -> None:
@@ -99,7 +99,7 @@ def test_the_session_of_a_living_rank_belongs_to_it() -> None:
         assert identity(leader) in found
     finally:
         os.killpg(leader.pid, signal.SIGKILL)
-        leader.communicate(timeout=10)
+        leader.communicate(timeout=60)
 
 
 def test_who_catches_a_signal() -> None:
