@@ -7,11 +7,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from apscheduler.job import Job
+from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from service.engine.engine import Engine
@@ -96,6 +98,7 @@ class SchedulerLoop:
         self._failed = False
         self._closed = False
         self._wake_at_s: float | None = None
+        self._timer: Job | None = None
         self.cycle_number = 0
         self.last_pass_at_s: float | None = None
         self.failures = 0
@@ -129,11 +132,11 @@ class SchedulerLoop:
         self._pass(reconcile=self._passes % RECONCILE_EVERY == 0)
 
     def nudge(self) -> None:
-        """Ask for a pass soon and return at once; many nudges make one pass."""
+        """Ask for a pass soon and return at once; until one begins, many nudges are one."""
         if self._nudged or self._closed:
             return
         self._nudged = True
-        self._schedule("nudge", self._clock.now_s())
+        self._once(self._pass, self._clock.now_s())
 
     def read(self, look: Callable[[Engine[Any]], Answer]) -> Answer:
         """Look at the engine between two passes. Raises Busy where none ends for :data:`READ_WAIT_S`."""
@@ -156,7 +159,6 @@ class SchedulerLoop:
             self._pass()
 
     def _wake(self) -> None:
-        self._nudged = False
         self._wake_at_s = None
         self._pass()
 
@@ -170,6 +172,8 @@ class SchedulerLoop:
 
     def _pass_alone(self, reconcile: bool) -> None:
         with self._lock:
+            # Whoever nudges from here on may have come too late for this pass.
+            self._nudged = False
             if self._closed or not self._turns.may_run():
                 return
             self._failed = True
@@ -210,19 +214,14 @@ class SchedulerLoop:
         soon = self._clock.now_s() + self._settings.reschedule_period_s
         if wake_at_s is not None and wake_at_s < soon and wake_at_s != self._wake_at_s:
             self._wake_at_s = wake_at_s
-            self._schedule("wake", wake_at_s)
+            before, self._timer = self._timer, self._once(self._wake, wake_at_s)
+            if before is not None:
+                with suppress(JobLookupError):  # it has gone off
+                    before.remove()
 
-    def _schedule(self, name: str, at_s: float) -> None:
-        self._scheduler.add_job(
-            self._wake,
-            "date",
-            run_date=self._date(at_s),
-            id=name,
-            replace_existing=True,
-            max_instances=1,
-            coalesce=True,
-            misfire_grace_time=None,
-        )
+    def _once(self, work: Callable[[], None], at_s: float) -> Job:
+        # Without a name: the scheduler drops a run of a name of which one is under way, and a pass may set the next timer.
+        return self._scheduler.add_job(work, "date", run_date=self._date(at_s), coalesce=True, misfire_grace_time=None)
 
     def _date(self, at_s: float) -> datetime:
         """When that is on the machine's clock, which the timers go by. Microseconds, rounded up: early finds nothing to do."""

@@ -1,8 +1,10 @@
 """The live loop and the simulated one, on the same virtual time, write the same story."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -42,13 +44,16 @@ class _Timers:
 
     dates: dict[str, tuple[float, Callable[[], None]]] = field(default_factory=dict)
     intervals: dict[str, tuple[float, Callable[[], None]]] = field(default_factory=dict)
+    numbers: Iterator[int] = field(default_factory=count)
 
-    def add_job(self, call: Callable[[], None], trigger: str, *, id: str, **options: Any) -> None:
+    def add_job(self, call: Callable[[], None], trigger: str, *, id: str = "", **options: Any) -> Any:
+        name = id or f"unnamed {next(self.numbers)}"
         if trigger == "date":
             run_date: datetime = options["run_date"]
-            self.dates[id] = (run_date.timestamp(), call)
+            self.dates[name] = (run_date.timestamp(), call)
         else:
-            self.intervals[id] = (options["seconds"], call)
+            self.intervals[name] = (options["seconds"], call)
+        return SimpleNamespace(remove=lambda: self.dates.pop(name, None))
 
 
 class LiveSimulator(Simulator):

@@ -1,13 +1,15 @@
 """Waiting for the loop's passes."""
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from service.engine.engine import CycleOutcome
-from service.tasks.loop import LoopSettings, SchedulerLoop
+from service.tasks.loop import LoopSettings, SchedulerLoop, Turns
 from service.tasks.timers import SteadyScheduler
 
 
@@ -89,3 +91,89 @@ def test_a_service_with_a_backlog_ends() -> None:
     passes = engine.passes
     loop.tick()
     assert engine.passes == passes, "no more"
+
+
+class _Held:
+    """An engine whose passes begin when the test lets them, and the first of which ask to be called again at once."""
+
+    def __init__(self, again: int = 0) -> None:
+        self.begun, self.let = threading.Semaphore(0), threading.Semaphore(0)
+        self.passes, self.again = 0, again
+
+    def cycle(self) -> Any:
+        self.begun.release()
+        assert self.let.acquire(timeout=60.0)
+        self.passes += 1
+        return CycleOutcome(self.passes, committed=True, wake_at_s=0.0 if self.passes <= self.again else None)
+
+    def reconcile(self) -> None: ...
+
+    def recover(self) -> None: ...
+
+
+class _Prompt(SteadyScheduler):
+    """Its round comes at once, before whoever sets a timer has gone on."""
+
+    def add_job(self, func: Any, trigger: Any = None, **options: Any) -> Any:
+        job = super().add_job(func, trigger, **options)
+        if trigger == "date":
+            self._process_jobs()
+        return job
+
+
+@contextmanager
+def _running(engine: Any) -> Iterator[SchedulerLoop]:
+    """A loop on real timers, of which the periodic ones do not go off again."""
+    clock: Any = SimpleNamespace(now_s=lambda: 0.0)
+    executor: Any = SimpleNamespace(collect=lambda: False)
+    scheduler = _Prompt()
+    loop = SchedulerLoop(engine, executor, clock, scheduler, LoopSettings(3600.0, 3600.0))
+    loop.start()
+    scheduler.start()
+    try:
+        yield loop
+    finally:
+        loop.close()
+        scheduler.shutdown(wait=True)
+
+
+def test_who_nudges_in_the_middle_of_a_pass_gets_another_one() -> None:
+    """APScheduler drops what is due under a name of which a run is under way: the request that came then would wait, and
+    after it every other one."""
+    engine = _Held()
+    with _running(engine) as loop:
+        assert engine.begun.acquire(timeout=60.0), "the periodic pass"
+        for _ in range(3):
+            loop.nudge()
+            engine.let.release()
+            assert engine.begun.acquire(timeout=20.0), "the pass that was asked for in the one before it"
+        engine.let.release()
+    assert engine.passes == 4
+
+
+def test_a_pass_that_wants_to_be_called_again_at_once_is_called_again() -> None:
+    engine = _Held(again=20)
+    with _running(engine):
+        for _ in range(21):
+            assert engine.begun.acquire(timeout=20.0)
+            engine.let.release()
+
+
+def test_until_a_pass_begins_many_nudges_are_one_also_where_it_finds_the_lead_in_doubt() -> None:
+    trusted = [False]
+    clock: Any = SimpleNamespace(now_s=lambda: 0.0)
+    due: list[Any] = []
+    timers: Any = SimpleNamespace(add_job=lambda work, kind, **_: due.append(work))
+    engine: Any = _Passes(broken=False)
+    unused: Any = None
+    loop = SchedulerLoop(engine, unused, clock, timers, LoopSettings(30.0, 1.0), turns=Turns(lambda: trusted[0]))
+    for _ in range(50):
+        loop.nudge()
+    [work] = due
+    due.clear()
+    work()
+    trusted[0] = True
+    assert loop.last_pass_at_s is None
+    loop.nudge()
+    due.pop()()
+    assert loop.last_pass_at_s is not None
