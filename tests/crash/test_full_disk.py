@@ -50,10 +50,14 @@ def fill(service: LiveService) -> Path:
 def test_jobs_say_that_the_disk_is_full_and_the_service_goes_on(service: LiveService) -> None:
     steady = service.train(400, 0.02, name="steady", gpus=1, max_retries=100)
     service.until(lambda: service.story(steady), 20.0, "the program runs")
-    talker = "import sys, time\ntime.sleep(1.0)\nfor _ in range(4000): print('y' * 1000)\nopen('big', 'w').write('x' * 9_000_000)"
+    # Where there is always room.
+    go = service.log.with_name("go")
+    until_go = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
+    talker = until_go + "for _ in range(4000): print('y' * 1000)\nopen('big', 'w').write('x' * 9_000_000)"
     talks = service.submit(name="talks", gpus=1, command=["python3", "-c", talker], max_retries=0)
     service.until_state(talks, "running")
     ballast = fill(service)
+    go.touch()
 
     unborn = service.submit(name="unborn", gpus=1, command=["true"], max_retries=0)
     failed = service.until_state(unborn, "failed", timeout_s=60.0)

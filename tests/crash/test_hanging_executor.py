@@ -42,7 +42,7 @@ def test_a_live_service_comes_through_an_executor_that_hangs(tmp_path: Path) -> 
     service = LiveService(tmp_path, [{"count": 1, "gpus": 4, "gpu_type": "V100"}], EXECUTOR_TIMEOUT_S="0.5")
     try:
         service.start()
-        before = service.train(100, 0.02, name="before", gpus=1)
+        before = service.train(200, 0.02, name="before", gpus=1)
         service.until_state(before, "running")
         with hanging(service):
             during = service.train(5, 0.02, name="during", gpus=1)
@@ -55,7 +55,7 @@ def test_a_live_service_comes_through_an_executor_that_hangs(tmp_path: Path) -> 
             assert service.request("POST", f"/v1/jobs/{unwanted}/cancel", {}).status_code == 202
             service.until_state(unwanted, "cancelled")
             assert not service.story(during), "its launch hangs"
-        for job, iterations in ((before, 100), (during, 5)):
+        for job, iterations in ((before, 200), (during, 5)):
             done = service.until_state(job, "succeeded", timeout_s=60.0)
             assert (done["attempts"], done["iterations_done"]) == (1, iterations)
         assert "the executor answers again" in service.log.read_text()

@@ -3,6 +3,7 @@
 Arguments: iterations, seconds per iteration, iterations between checkpoints. The story (one JSON line an event) lies in the
 checkpoint folder, so a test can see who ran when, and from where. While it runs it holds a lock of its rank in that folder,
 and with ``LOCK_GPUS`` (a folder) one of each GPU that it was given: whoever finds one taken tells ``overlap`` or ``shared``.
+With ``GO`` (a path) it makes its last iteration when that file exists: it runs for as long as a test needs it to.
 """
 
 import fcntl
@@ -55,6 +56,12 @@ def report(iteration: int, checkpoint_iteration: int) -> None:
             progress.write(json.dumps(line) + "\n")
 
 
+def may_end() -> bool:
+    """Whether the last iteration may be made; who was asked to stop waits for nothing."""
+    go = os.environ.get("GO")
+    return go is None or Path(go).exists() or asked["checkpoint"]
+
+
 def main() -> int:
     signal.signal(signal.SIGUSR1, lambda *_: asked.update(checkpoint=True))
     signal.signal(signal.SIGTERM, lambda *_: asked.update(checkpoint=True))
@@ -70,6 +77,8 @@ def main() -> int:
     said_s = time.monotonic()
     while iteration < ITERATIONS:
         time.sleep(STEP_S)
+        if iteration == ITERATIONS - 1 and not may_end():
+            continue
         iteration += 1
         if iteration % CHECKPOINT_EVERY == 0 or asked["checkpoint"]:
             checkpoint(iteration)

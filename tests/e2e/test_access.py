@@ -38,14 +38,14 @@ class Person:
             env=self.service.environ | {"PYTHONPATH": str(ROOT)} | known | own | environ,
             capture_output=True,
             text=True,
-            timeout=60.0,
+            timeout=180.0,
             check=False,
         )
 
     def get(self, path: str) -> httpx.Response:
         """One request."""
         headers = {"Authorization": f"Bearer {self.key}"}
-        return httpx.get(f"{self.service.url}{path}", headers=headers, timeout=20.0)
+        return httpx.get(f"{self.service.url}{path}", headers=headers, timeout=60.0)
 
     def json(self, *arguments: str) -> Any:
         """The document of a command that must succeed."""
@@ -146,6 +146,6 @@ def test_an_address_is_believed_of_a_trusted_proxy_alone(make_service: MakeServi
         "Authorization": f"Bearer {(service.data_dir / 'token').read_text().strip()}",
         "X-Forwarded-For": "192.0.2.9",
     }
-    made = httpx.put(f"{service.url}/v1/users/ada", json={}, headers=headers, timeout=20.0)
+    made = httpx.put(f"{service.url}/v1/users/ada", json={}, headers=headers, timeout=60.0)
     assert made.status_code == 200, made.text
     assert service.get("/v1/audit")["items"][0]["address"] == address

@@ -15,7 +15,7 @@ from tests.local_executor import wait_for
 
 pytestmark = pytest.mark.slow
 
-_DEADLINE_S = 90.0
+_DEADLINE_S = 180.0
 _COMMAND = "from service.cli.main import main; main()"
 _CLUSTER = "schema: sooner.cluster/1\nname: c\nservers: [{count: 8, gpus: 8, gpu_type: V100}]\n"
 

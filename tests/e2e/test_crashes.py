@@ -59,15 +59,17 @@ def test_an_exit_while_the_service_is_dead_is_told_once_and_right(make_service: 
 def test_a_running_job_outlives_the_service_and_is_adopted(make_service: MakeService) -> None:
     service = make_service()
     service.start()
-    job = service.train(700, 0.02, name="steady", gpus=2)
+    go = service.data_dir / "go"
+    job = service.train(100, 0.02, name="steady", gpus=2, env={"GO": str(go)})
     service.until(lambda: service.story(job), 20, "the program runs")
     service.kill()
     (before,) = {process.pid for process in service.processes() if "program.py" in " ".join(process.cmdline())}
     service.start()
     assert psutil.pid_exists(before)
+    go.touch()
     done = service.until_state(job, "succeeded")
     assert done["attempts"] == 1
-    assert_sound(service, job, 700)
+    assert_sound(service, job, 100)
 
 
 def test_a_kill_right_after_submission_loses_nothing(make_service: MakeService) -> None:
@@ -89,12 +91,14 @@ def test_a_kill_right_after_submission_loses_nothing(make_service: MakeService) 
 def test_a_killed_supervisor_loses_its_attempt_but_not_its_job(make_service: MakeService) -> None:
     service = make_service()
     service.start()
-    job = service.train(200, 0.02, name="victim", gpus=2)
+    go = service.data_dir / "go"
+    job = service.train(100, 0.02, name="victim", gpus=2, env={"GO": str(go)})
     service.until(lambda: _checkpoint_seen(service, job), 20, "a checkpoint is reported")
     (program,) = [process for process in service.processes() if "program.py" in " ".join(process.cmdline())]
     supervisor = program.parent()
     assert supervisor is not None
     supervisor.send_signal(signal.SIGKILL)
+    go.touch()
     done = service.until_state(job, "succeeded", timeout_s=60)
     first, second = service.attempts(job)
     assert (first["state"], first["reason"]) == ("lost", "node_lost")
@@ -102,7 +106,7 @@ def test_a_killed_supervisor_loses_its_attempt_but_not_its_job(make_service: Mak
     assert done["attempts"] == 2
     resumed = [line for line in service.story(job) if line["event"] == "start"][1]
     assert resumed["iteration"] > 0
-    assert_sound(service, job, 200)
+    assert_sound(service, job, 100)
 
 
 def test_random_kills_of_the_service_lose_and_double_nothing(make_service: MakeService) -> None:

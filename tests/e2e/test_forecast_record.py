@@ -26,7 +26,7 @@ def _sooner(service: LiveService, *arguments: str) -> Any:
         env=service.environ | {"SOONER_URL": service.url},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -90,7 +90,7 @@ def test_predictions_are_scored_and_a_retrained_model_predicts(service: LiveServ
 
 def test_a_program_that_reports_nothing_loses_its_work_when_preempted_but_runs(standing: LiveService) -> None:
     """Cancel, hold and release reach real processes; nothing stays behind."""
-    job = standing.submit(name="sleeper", gpus=4, command=["sleep", "60"])
+    job = standing.submit(name="sleeper", gpus=4, command=["sleep", "600"])
     standing.until_state(job, "running")
     assert standing.request("POST", f"/v1/jobs/{job}/hold", {"preempt": True}).status_code == 202
     held = standing.until(
@@ -125,12 +125,15 @@ def test_a_failing_program_fails_its_job_with_the_reason(
 
 
 def test_a_job_that_outlives_its_walltime_is_stopped(standing: LiveService) -> None:
-    job = standing.submit(name="sleeper", gpus=1, command=["sleep", "60"], walltime_s=1.0)
+    job = standing.submit(name="sleeper", gpus=1, command=["sleep", "600"], walltime_s=1.0)
     assert standing.until_state(job, "failed")["reason"] == "walltime"
 
 
 def test_a_gang_runs_once_a_gpu_and_the_first_failure_ends_it(standing: LiveService) -> None:
-    script = 'echo rank $RANK of $WORLD_SIZE gpu $CUDA_VISIBLE_DEVICES; [ "$RANK" = 2 ] && exit 9; sleep 30'
+    # It fails when all have said who they are: whoever has not begun by then is ended before it can.
+    script = """echo rank $RANK of $WORLD_SIZE gpu $CUDA_VISIBLE_DEVICES; cd "$SOONER_CHECKPOINT_DIR"; : > $RANK
+[ "$RANK" = 2 ] || exec sleep 600
+until [ -e 0 ] && [ -e 1 ] && [ -e 3 ]; do sleep 0.01; done; exit 9"""
     job = standing.submit(name="gang", gpus=4, launch="gpu", command=["sh", "-c", script], max_retries=0)
     failed = standing.until_state(job, "failed")
     assert failed["exit_code"] == 9

@@ -28,7 +28,7 @@ def serve(tmp_path: Path, **settings: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SOONER_")}
     given = {"DATA_DIR": str(tmp_path / "data"), "PORT": "0", **settings}
     environ = kept | {f"SOONER_{name}": value for name, value in given.items()}
-    return subprocess.run(_SERVE, env=environ, capture_output=True, text=True, timeout=60)
+    return subprocess.run(_SERVE, env=environ, capture_output=True, text=True, timeout=180)
 
 
 def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
@@ -117,7 +117,7 @@ def test_a_port_in_use_is_named(tmp_path: Path, make_service: MakeService) -> No
 def test_a_termination_ends_the_service_cleanly_and_leaves_its_jobs_running(make_service: MakeService) -> None:
     service = make_service()
     service.start()
-    job = service.submit(name="sleeper", gpus=1, command=["sleep", "30"])
+    job = service.submit(name="sleeper", gpus=1, command=["sleep", "600"])
     service.until_state(job, "running")
     assert service.stop() == 0
     assert any("sleep" in " ".join(process.cmdline()) for process in service.processes())

@@ -53,7 +53,7 @@ def pair(make_service: MakeService, tmp_path: Path, database_url: str) -> Pair:
 
 def role(service: LiveService) -> str:
     """What the service says that it is."""
-    said = httpx.get(f"{service.url}/readyz").json()
+    said = httpx.get(f"{service.url}/readyz", timeout=60.0).json()
     return str(said["role"])
 
 
@@ -86,7 +86,7 @@ def test_a_standby_takes_over_within_ten_seconds_and_adopts_what_it_is_told(pair
 def test_a_cancellation_reaches_an_attempt_of_a_standby(pair: Pair) -> None:
     """The leader elsewhere says so in the database; the service that holds the attempt stops it."""
     first, second = pair()
-    job = first.submit(name="sleeper", gpus=1, command=["sleep", "60"])
+    job = first.submit(name="sleeper", gpus=1, command=["sleep", "600"])
     first.until_state(job, "running")
     first.kill()
     until_leads(second)
@@ -163,7 +163,7 @@ def test_either_service_answers_everything(pair: Pair) -> None:
     roles = {service["url"]: service["role"] for service in second.get("/v1/services")["services"]}
     assert roles == {first.url: "leader", second.url: "standby"}
     headers = {"Authorization": f"Bearer {(second.data_dir / 'token').read_text().strip()}", "Last-Event-ID": "0"}
-    with httpx.stream("GET", f"{second.url}/v1/events?topic=jobs", headers=headers, timeout=30.0) as stream:
+    with httpx.stream("GET", f"{second.url}/v1/events?topic=jobs", headers=headers, timeout=120.0) as stream:
         told = (json.loads(line.removeprefix("data: ")) for line in stream.iter_lines() if line.startswith("data: "))
         assert [next(told)["target"] for _ in range(4)] == ["queued", "starting", "running", "succeeded"]
         first.kill()
