@@ -8,12 +8,17 @@ the environment are not used, and of the answer only the status is read.
 import asyncio
 import socket
 import ssl
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import Any
 
 import httpx
+
+_Found = tuple[Any, ...]
+"""What a resolver says of one address; its last part is the address itself."""
 
 _NAT64 = ip_network("64:ff9b::/96")
 _PORTS = {"http": 80, "https": 443}
@@ -105,7 +110,7 @@ _KINDS: Mapping[type[Exception], str] = {
 async def _resolve(host: str, port: int, allow_private: bool) -> list[str]:
     """The addresses to connect to, in their order. One inner address among several is enough to refuse the name."""
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = await _look_up(host, port)
     except (OSError, UnicodeError):
         raise PostFailed("the host's name cannot be resolved") from None
     addresses = dict.fromkeys(ip_address(str(entry[4][0]).partition("%")[0]) for entry in found)
@@ -114,3 +119,30 @@ async def _resolve(host: str, port: int, allow_private: bool) -> list[str]:
     if not allow_private and not all(is_public(address) for address in addresses):
         raise PostFailed("the host is in an inner network (setting webhook_private_addresses)")
     return [str(address) for address in addresses][:ADDRESSES_MAX]
+
+
+async def _look_up(host: str, port: int) -> list[_Found]:
+    """In a thread that nobody waits for: a resolver may be silent for minutes, and asyncio waits for threads of its own."""
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[list[_Found]] = loop.create_future()
+
+    def ask() -> None:
+        answer: list[_Found] = []
+        failure: Exception | None = None
+        try:
+            answer = list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except Exception as error:
+            failure = error
+        with suppress(RuntimeError):  # the pass is over
+            loop.call_soon_threadsafe(tell, answer, failure)
+
+    def tell(answer: list[_Found], failure: Exception | None) -> None:
+        if found.done():
+            return
+        if failure is None:
+            found.set_result(answer)
+        else:
+            found.set_exception(failure)
+
+    threading.Thread(target=ask, name="resolving", daemon=True).start()
+    return await found

@@ -190,7 +190,7 @@ def answers(*addresses: str) -> Any:
     """A resolver that gives these, another set at each call."""
     calls: list[str] = []
 
-    async def getaddrinfo(self: object, host: str, port: int, **_: Any) -> list[Any]:
+    def getaddrinfo(host: str, port: int, **_: Any) -> list[Any]:
         calls.append(host)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
 
@@ -199,7 +199,7 @@ def answers(*addresses: str) -> Any:
 
 
 def test_one_inner_address_among_several_refuses_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", answers("8.8.8.8", "10.0.0.1"))
+    monkeypatch.setattr(socket, "getaddrinfo", answers("8.8.8.8", "10.0.0.1"))
     with pytest.raises(PostFailed, match="inner network"):
         send("http://hooks.test/", OUTSIDE)
 
@@ -210,7 +210,7 @@ def test_the_connection_goes_to_the_address_that_was_checked_and_names_the_host(
     """The name is asked for once: it cannot mean another machine when the connection is made."""
     with receiver() as there:
         resolver = answers("127.0.0.1")
-        monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", resolver)
+        monkeypatch.setattr(socket, "getaddrinfo", resolver)
         assert send(f"http://hooks.test:{there.port}/") == 204
         assert resolver.calls == ["hooks.test"], "what is connected to is an address already"
         assert there.got[0][1]["host"] == f"hooks.test:{there.port}"
@@ -218,10 +218,10 @@ def test_the_connection_goes_to_the_address_that_was_checked_and_names_the_host(
 
 def test_of_several_addresses_the_first_that_answers_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     with receiver() as there:
-        monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", answers("127.0.0.3", "127.0.0.3", "::1", "127.0.0.1"))
+        monkeypatch.setattr(socket, "getaddrinfo", answers("127.0.0.3", "127.0.0.3", "::1", "127.0.0.1"))
         assert send(f"http://hooks.test:{there.port}/") == 204
         assert len(there.got) == 1
-        monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", answers("127.0.0.3", "127.0.0.2"))
+        monkeypatch.setattr(socket, "getaddrinfo", answers("127.0.0.3", "127.0.0.2"))
         with pytest.raises(PostFailed, match="cannot connect"):
             send(f"http://hooks.test:{there.port}/")
 
@@ -238,7 +238,7 @@ def test_a_certificate_is_asked_for_by_the_name(monkeypatch: pytest.MonkeyPatch)
 
     thread = threading.Thread(target=serve)
     thread.start()
-    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", answers("127.0.0.1"))
+    monkeypatch.setattr(socket, "getaddrinfo", answers("127.0.0.1"))
     with pytest.raises(PostFailed):
         send(f"https://hooks.test:{listener.getsockname()[1]}/")
     thread.join()
@@ -253,6 +253,31 @@ def test_whoever_says_nothing_is_left_after_the_time_limit() -> None:
             send(f"http://127.0.0.1:{listener.getsockname()[1]}/", PostLimits(0.2, allow_private=True))
     finally:
         listener.close()
+
+
+def test_a_resolver_that_does_not_answer_is_left_too_and_nobody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time limit holds, and so does the end of the pass: whoever closes the service waits for that."""
+    answers_at_last, left = threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
+
+    def silent(*_: Any, **__: Any) -> list[Any]:
+        threads.append(threading.current_thread())
+        answers_at_last.wait(60.0)
+        return []
+
+    def ask() -> None:
+        with suppress(PostFailed):
+            send("http://hooks.test/", PostLimits(0.05, allow_private=True))
+        left.set()
+
+    monkeypatch.setattr(socket, "getaddrinfo", silent)
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        assert left.wait(20.0)
+    finally:
+        answers_at_last.set()
+    threads[0].join(60.0)
+    assert not threads[0].is_alive(), "its answer comes too late for anybody, and does no harm"
 
 
 def test_whoever_drips_is_left_too() -> None:
