@@ -76,6 +76,10 @@ class LiveService:
         self.until(listens, START_S, "the service listens")
         self.until(self._is_ready, START_S, "the service is ready")
 
+    def start_forecasts(self) -> None:
+        """Let the process that makes forecasts start: on a busy machine that takes longer than a short job runs."""
+        self.get("/v1/forecasts")
+
     def address(self) -> str | None:
         """Where the service that was launched last listens, as soon as it says so; kept in ``url``."""
         with self.log.open("rb") as log:

@@ -37,6 +37,7 @@ def test_every_job_is_told_of_and_scored_and_the_past_runs_again(make_service: M
     service = make_service(EXECUTOR="fake", FORECAST_PERIOD_S="0.2", FORECAST_CPU_RATIO="1.0")
     write_history(f"sqlite:///{service.data_dir / 'sooner.db'}", {("train", 4): (15, 0.1)}, runs=40)
     service.start()
+    service.start_forecasts()
     labels = {"fake_duration_s": str(RUN_S)}
     jobs = [service.submit(name="train", gpus=4, command=["true"], labels=labels) for _ in range(4)]
 

@@ -35,6 +35,7 @@ def test_a_live_queue_is_forecast_planned_and_replayed(make_service: MakeService
     service = make_service()
     write_history(f"sqlite:///{service.data_dir / 'sooner.db'}", FAMILIES, runs=120)
     service.start()
+    service.start_forecasts()
     first = service.train(400, 0.02, name="long", gpus=4)
     service.until_state(first, "running")
     second = service.train(400, 0.02, name="long", gpus=4)
