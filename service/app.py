@@ -149,9 +149,10 @@ class Service:
             file=sys.stderr,
             flush=True,
         )
-        # The server ends in good order at either signal, then raises it again for whoever started it: nobody here minds.
+        # The server ends in good order at either signal, then raises it again for whoever started it: nobody here minds. One
+        # that comes before the server looks for it ends it as well.
         for caught in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(caught, lambda *_: None)
+            signal.signal(caught, self._end)
         try:
             self.server.run(sockets=[self.socket])
         finally:
@@ -211,6 +212,9 @@ class Service:
                 self.metrics,
             )
         )
+
+    def _end(self, *_: object) -> None:
+        self.server.should_exit = True
 
     # Scheduled work.
 
