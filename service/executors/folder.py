@@ -21,6 +21,7 @@ of one attempt cannot both succeed, and a Stop that comes first takes the name w
 
 import contextlib
 import fcntl
+import math
 import os
 import shutil
 import tempfile
@@ -174,6 +175,17 @@ def is_supervised(folder: Path) -> bool:
     return False
 
 
+def is_gone(folder: Path) -> bool:
+    """Whether a folder that was there has been deleted; not, where the disk does not say."""
+    try:
+        (folder / LOCK).stat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def write_stop(folder: Path, warning_signal: str | None, grace_s: float) -> None:
     """Ask the supervisor to stop its attempt. A request never softens an earlier one. Raises OSError."""
     earlier = read_stop(folder)
@@ -200,10 +212,20 @@ def write_lease(file: Path, until_s: float) -> None:
 
 def lease_is_over(file: Path) -> bool:
     """Whether the time to start attempts ran out some seconds ago. A file that does not say forbids nothing."""
+    return _lease_left_s(file) < -START_SLACK_S
+
+
+def lease_used_s(file: Path, lease_s: float) -> float:
+    """How much of a lease has gone since it was renewed, in [0, ``lease_s``]; nothing where the file does not say."""
+    return min(max(lease_s - _lease_left_s(file), 0.0), lease_s)
+
+
+def _lease_left_s(file: Path) -> float:
     try:
-        return boot_time_s() > float(file.read_bytes()) + START_SLACK_S
+        until_s = float(file.read_bytes())
     except (OSError, ValueError):
-        return False
+        return math.inf
+    return math.inf if math.isnan(until_s) else until_s - boot_time_s()
 
 
 def ring(folder: Path) -> None:

@@ -278,6 +278,7 @@ class LocalExecutor:
             if attempt in self._never or self._reopened(attempt):
                 return
             watched = self._watch(attempt)
+        watched.stopping = True
         if not watched.folder.exists() and watched.end_unstarted(self._clock.now_s()):
             return
         watched.stop(warning, stop.grace_s)

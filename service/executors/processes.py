@@ -50,7 +50,9 @@ def process_info(pid: int) -> ProcessInfo | None:
         return None
     # The name in parentheses may hold anything, parentheses too: fields are counted from the last one (proc(5)).
     fields = text[text.rindex(")") + 2 :].split()
-    return ProcessInfo(ProcessId(pid, int(fields[19])), int(fields[1]), int(fields[3]), fields[0] in "ZX")
+    # The main thread of a program may end before the others: it is shown as a zombie, and the others run on.
+    zombie = fields[0] in "ZX" and int(fields[17]) <= 1
+    return ProcessInfo(ProcessId(pid, int(fields[19])), int(fields[1]), int(fields[3]), zombie)
 
 
 def all_processes() -> list[ProcessInfo]:
@@ -112,6 +114,14 @@ def signal_process(process: ProcessId, signum: int) -> bool:
     finally:
         os.close(descriptor)
     return True
+
+
+def close_inherited() -> None:
+    """Close all descriptors but the standard streams: whoever started the service may have left it some for good."""
+    for name in os.listdir(PROC / "self/fd"):  # noqa: PTH208 names only, no paths
+        if int(name) > 2:
+            with contextlib.suppress(OSError):  # the listing's own
+                os.close(int(name))
 
 
 _libc = ctypes.CDLL(None, use_errno=True)

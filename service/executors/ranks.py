@@ -15,8 +15,9 @@ from typing import NamedTuple
 from service.executors.processes import ProcessId, die_with_parent, process_info
 
 _IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that the supervisor ignores and that its ranks must not inherit as ignored."""
-_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals that the supervisor ignores."""
+_RESETTABLE = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+"""What a rank could inherit as ignored: from the supervisor, from Python, or from whoever started the service."""
 NOT_EXECUTABLE = frozenset({errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR, errno.ELOOP})
 """What execve says of a command that does not exist or cannot be run."""
 
@@ -75,7 +76,7 @@ def _become(program: Program, gate: tuple[int, int], pipes: tuple[int, int], sup
         die_with_parent()
         if os.getppid() != supervisor or os.read(gate[0], 1) != b"!":
             os._exit(1)
-        for signum in _IGNORED + _IGNORED_BY_PYTHON:
+        for signum in _RESETTABLE:
             signal.signal(signum, signal.SIG_DFL)
         nothing = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((nothing, 0), (output, 1), (output, 2)):

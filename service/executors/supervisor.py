@@ -29,6 +29,7 @@ from service.executors.processes import (
     boot_id,
     boot_time_s,
     catches,
+    close_inherited,
     descendants,
     process_info,
     signal_process,
@@ -87,8 +88,8 @@ class Supervisor:
         self.warning = signal.SIGUSR1
         self.grace_s = float(plan["grace_s"])
         self.lease_file = Path(plan["lease_file"])
-        self.lease_mark = -1
-        self.lease_seen = time.monotonic()
+        self.lease_mark = self._lease_mark()
+        self.lease_seen = time.monotonic() - names.lease_used_s(self.lease_file, float(plan["lease_s"]))
         self.output = Output(LogWriter(folder / names.OUTPUT, int(plan["log_bytes_max"])), len(plan["ranks"]) > 1)
         self.poller = select.poll()
 
@@ -170,7 +171,12 @@ class Supervisor:
                 by_output[descriptor].output = -1
 
     def _react(self, ended: list[Rank]) -> None:
-        """Look at everything that may want the attempt stopped, and go one step further where a deadline has passed."""
+        """Look at everything that may want the attempt stopped, and go one step further where a deadline has passed.
+
+        Raises FileNotFoundError where somebody has deleted the attempt's folder: nobody could stop it through that.
+        """
+        if names.is_gone(self.folder):
+            raise FileNotFoundError(self.folder)
         request = names.read_stop(self.folder)
         if request is not None:
             warning, self.grace_s = request
@@ -199,14 +205,17 @@ class Supervisor:
     def _lease_is_over(self) -> bool:
         # The time of the file says only *that* it was renewed; how long ago is counted here, so that a clock that is
         # set, or a machine that slept, ends nothing.
-        try:
-            mark = self.lease_file.stat().st_mtime_ns
-        except OSError:
-            mark = self.lease_mark
+        mark = self._lease_mark()
         now = time.monotonic()
-        if mark != self.lease_mark:
+        if mark != self.lease_mark and mark >= 0:
             self.lease_mark, self.lease_seen = mark, now
         return now - self.lease_seen > float(self.plan["lease_s"])
+
+    def _lease_mark(self) -> int:
+        try:
+            return self.lease_file.stat().st_mtime_ns
+        except OSError:
+            return -1
 
     # Stopping.
 
@@ -308,6 +317,8 @@ def run(plan: dict[str, Any], folder: Path, wakeups: tuple[int, ...]) -> None:
         try:
             write_json(folder / names.EXIT, record, reserved=folder / names.RESERVED)
         except OSError as error:
+            if names.is_gone(folder):
+                return
             # The lock stays held, so the attempt counts as alive until its end can be told.
             print(f"cannot write the exit record yet: {error}", file=sys.stderr)
             time.sleep(_RETRY_S)
@@ -339,6 +350,7 @@ def create_folder(plan: dict[str, Any]) -> tuple[Path, int]:
 def main() -> int:
     """Read the plan from standard input and live until the attempt has ended. Returns this process' exit code."""
     os.setsid()
+    close_inherited()
     plan = json.load(sys.stdin)
     plan["umask"] = os.umask(0o077)
     try:

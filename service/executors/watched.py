@@ -12,7 +12,7 @@ from service.engine.events import Report, ReportKind
 from service.engine.ports import AttemptStatus
 from service.executors import folder as names
 from service.executors import processes
-from service.executors.files import read_json, write_json
+from service.executors.files import is_disk_full, read_json, write_json
 from service.executors.progress import ProgressFile
 from service.executors.supervisor import EXIT_DISK_FULL, EXIT_TAKEN
 
@@ -69,21 +69,33 @@ class Watched:
         self.finish(names.end_record("launch_failed", at_s, reason=reason, detail=detail))
 
     def end_unstarted(self, at_s: float) -> bool:
-        """A stop came first: leave a tombstone. False if the attempt has begun after all, so that it must be stopped."""
+        """A stop came first, or somebody has deleted the folder: leave a tombstone when nothing runs.
+
+        False if the attempt has begun after all, so that it must be stopped. Where there can be no tombstone yet, the next
+        observation tries again.
+        """
         record = names.end_record("exited", at_s, detail=names.STOPPED_FIRST, stop_signalled=True)
+        if self.started is not None:
+            record = names.end_record(
+                "lost", at_s, reason=Reason.NODE_LOST, detail="its folder was deleted", stop_signalled=self.stopping
+            )
+        if self.child is None or self.started is not None:
+            remains = processes.remains_of(self.marker, [])
+            if remains:
+                processes.kill_all(remains)
+                return True
         try:
             names.bury(self.folder.parent, self.attempt, record)
         except names.Taken:
             return False
-        except OSError:
-            # No room for a tombstone: told from memory. A supervisor on its way finds no room for its folder either.
-            self.finish(record)
-        self.stopping = True
+        except OSError as error:
+            # A supervisor on its way may succeed where this failed. Without one, and without room, memory must do.
+            if self.child is None and is_disk_full(error):
+                self.finish(record)
         return True
 
     def stop(self, warning_signal: str | None, grace_s: float) -> None:
         """Ask the supervisor to stop the attempt, by file or, where that cannot be written, by signal."""
-        self.stopping = True
         try:
             names.write_stop(self.folder, warning_signal, grace_s)
         except OSError:
@@ -191,7 +203,10 @@ class Watched:
     def _is_alive(self, child_code: int | None, now_s: float) -> bool:
         """Whether an end is still to come from the supervisor. If not, ends what it left and writes the end for it."""
         if not self.folder.exists():
-            self._judge_unborn(child_code, now_s)
+            if self.started is None:
+                self._judge_unborn(child_code, now_s)
+            if self.end is None and (self.stopping or self.started is not None):
+                self.end_unstarted(now_s)
             return True
         if names.is_supervised(self.folder):
             return True

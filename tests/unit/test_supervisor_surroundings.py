@@ -1,0 +1,216 @@
+"""What a job finds around it: nothing of the service that started it, and nothing that keeps it from being stopped."""
+
+import errno
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.engine.events import ReportKind
+from service.executors import folder as names
+from service.executors import local
+from service.executors.processes import process_info
+from tests.local_executor import ENDS, House, house, launch, lives, python, wait_for
+
+__all__ = ["house"]
+
+WAIT = "import signal; print('ready', flush=True); signal.pause()"
+
+# What a shell, a terminal or a service manager may have told the service to ignore.
+IGNORED = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGALRM})
+
+# Signals 32 and 33, which posix_spawn of glibc lets its children ignore, and no program can set.
+OF_THE_C_LIBRARY = 0b11 << 31
+
+
+def processes_of(house: House) -> tuple[int, int]:
+    """The numbers of the attempt's supervisor and of its first rank."""
+    supervisor = json.loads((house.folder() / names.SUPERVISOR).read_text())["pid"]
+    return supervisor, json.loads((house.folder() / names.RANKS).read_text())["ranks"][0][0]
+
+
+@pytest.fixture
+def deaf() -> Iterator[None]:
+    """This process, which starts the supervisors, ignores and blocks all that it can."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in IGNORED}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+
+
+def test_a_job_begins_with_default_signals_and_none_blocked(house: House, deaf: None) -> None:
+    house.run(("cat", "/proc/self/status"))
+    status = dict(line.split(":\t", 1) for line in house.output().splitlines() if ":\t" in line)
+    blocked, ignored, caught = (int(status[name], 16) for name in ("SigBlk", "SigIgn", "SigCgt"))
+    assert (blocked, ignored & ~OF_THE_C_LIBRARY, caught) == (0, 0, 0)
+
+
+def test_a_job_can_be_stopped_though_the_service_ignores_all_signals(house: House, deaf: None) -> None:
+    house.executor.send([launch(python(WAIT))])
+    house.wait_output("ready")
+    house.stop(grace_s=600.0)
+    assert house.wait_end().exit_code == 128 + signal.SIGTERM
+
+
+def test_descriptors_that_the_service_inherited_stay_with_it(house: House, tmp_path: Path) -> None:
+    """Of whoever started it, such as the lock of flock(1): a job that outlives the service must not hold it."""
+    lent = os.open(tmp_path / "lent", os.O_RDWR | os.O_CREAT)
+    os.set_inheritable(lent, True)
+    try:
+        house.executor.send([launch(python(WAIT))])
+        house.wait_output("ready")
+    finally:
+        os.close(lent)
+    supervisor, rank = processes_of(house)
+    held = {pid: [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()] for pid in (supervisor, rank)}
+    assert len(held[rank]) == len(("in", "out", "error"))
+    assert str(tmp_path / "lent") not in held[supervisor]
+
+
+def test_a_program_whose_main_thread_has_ended_can_be_stopped(house: House) -> None:
+    """To /proc it looks like a zombie while its other threads run on."""
+    code = (
+        "import _thread, ctypes, os, signal, time\n"
+        "def work():\n"
+        "    while not os.path.exists('/proc/self/task') or open(f'/proc/{os.getpid()}/stat').read().split()[2] != 'Z':\n"
+        "        time.sleep(0.01)\n"
+        "    os.write(1, b'ready')\n"
+        "    time.sleep(600)\n"
+        "_thread.start_new_thread(work, ())\n"
+        "ctypes.CDLL(None).pthread_exit(None)"
+    )
+    house.executor.send([launch(("python3", "-c", code))])
+    house.wait_output("ready")
+    info = process_info(processes_of(house)[1])
+    assert info is not None
+    assert not info.zombie
+    house.stop(grace_s=600.0)
+    assert house.wait_end().stop_signalled
+
+
+class TestFolderGone:
+    """Somebody has deleted the folder of an attempt that runs."""
+
+    def begun(self, house: House) -> tuple[int, int]:
+        house.executor.send([launch(python(WAIT))])
+        house.wait_output("ready")
+        house.wait_report(ReportKind.STARTED)
+        return processes_of(house)
+
+    def test_its_supervisor_ends_it_and_itself(self, house: House) -> None:
+        supervisor, rank = self.begun(house)
+        shutil.rmtree(house.folder())
+        wait_for(lambda: not lives(rank) and not lives(supervisor), "both ends")
+        assert house.wait_end().kind is ReportKind.LOST
+
+    @pytest.mark.parametrize("restarted", [False, True])
+    @pytest.mark.parametrize("stopped", [False, True])
+    def test_its_end_is_told_when_nothing_runs_any_more(self, house: House, restarted: bool, stopped: bool) -> None:
+        supervisor, rank = self.begun(house)
+        os.kill(supervisor, signal.SIGSTOP)
+        try:
+            if restarted:
+                house.new_executor().poll()
+            shutil.rmtree(house.folder())
+            if stopped:
+                house.stop()
+            end = house.wait_end()
+            assert not lives(rank)
+            assert (end.kind, end.stop_signalled) == (ReportKind.LOST, stopped)
+            house.executor.acknowledge([end])
+            assert house.executor.observed() == {}
+        finally:
+            os.kill(supervisor, signal.SIGCONT)
+        wait_for(lambda: not lives(supervisor), "the supervisor's end")
+
+    def test_a_service_that_never_saw_the_folder_ends_what_runs_before_it_says_so(self, house: House) -> None:
+        supervisor, rank = self.begun(house)
+        os.kill(supervisor, signal.SIGSTOP)
+        try:
+            shutil.rmtree(house.folder())
+            house.new_executor()
+            house.stop()
+            house.wait_end()
+            assert not lives(rank)
+        finally:
+            os.kill(supervisor, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("failure", [errno.EMFILE, errno.ENOSPC])
+def test_a_stop_that_can_leave_no_tombstone_is_not_told_as_an_end(
+    house: House, monkeypatch: pytest.MonkeyPatch, failure: int
+) -> None:
+    """The supervisor is on its way, and has descriptors and perhaps room when it gets there."""
+    with pytest.MonkeyPatch.context() as patched:
+        held: list[dict[str, Any]] = []
+        absent = os.posix_spawn("/bin/sleep", ["sleep", "600"], {})
+
+        def spawn_later(plan: dict[str, Any]) -> int:
+            held.append(plan)
+            return absent
+
+        patched.setattr(local, "_spawn", spawn_later)
+        house.executor.send([launch(python(WAIT))])
+    try:
+        bury = names.bury
+        monkeypatch.setattr(names, "bury", lambda *_: (_ for _ in ()).throw(OSError(failure, "none")))
+        house.stop()
+        assert house.poll() == []
+        # It gets there.
+        begun = local._spawn(held[0])
+        wait_for((house.folder() / names.STARTED).exists, "its start")
+        monkeypatch.setattr(names, "bury", bury)
+        assert not [report for report in house.poll() if report.kind in ENDS]
+        # As reconciling does with whatever is to be stopped.
+        house.stop()
+        end = house.wait_end()
+        assert (end.kind, end.exit_code, house.processes()) == (ReportKind.EXITED, 143, [])
+        os.waitpid(begun, 0)
+    finally:
+        os.kill(absent, signal.SIGKILL)
+        os.waitpid(absent, 0)
+
+
+def test_a_stop_that_could_leave_no_tombstone_at_first_is_told_when_there_is_one(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury, failures = names.bury, [OSError(errno.EMFILE, "none")]
+
+    def once(*given: Any) -> None:
+        if failures:
+            raise failures.pop()
+        bury(*given)
+
+    monkeypatch.setattr(names, "bury", once)
+    house.stop()
+    assert house.executor.observed() == {"1.1": "stopping"}
+    end = house.wait_end()
+    assert (end.kind, end.detail, end.stop_signalled) == (ReportKind.EXITED, names.STOPPED_FIRST, True)
+
+
+def test_an_attempt_lives_no_longer_than_the_lease_that_it_was_started_under(house: House) -> None:
+    """Whoever leads elsewhere counts from the service's last sign of life, not from the start of its last attempt."""
+    lease_s = 600.0
+    house.new_executor(lease_s=lease_s, renews_alone=False)
+    names.write_lease(house.data_dir / "lease", names.boot_time_s() - 0.5 * names.START_SLACK_S)
+    house.executor.send([launch(python(WAIT))])
+    end = house.wait_end()
+    assert (end.kind, end.stop_signalled, "lease" in end.detail) == (ReportKind.LOST, True, True)
+
+
+@pytest.mark.parametrize(
+    ("left_s", "used_s"), [(60.0, 0.0), (45.0, 15.0), (90.0, 0.0), (-3.0, 60.0), (float("nan"), 0.0)]
+)
+def test_what_of_a_lease_has_gone(tmp_path: Path, left_s: float, used_s: float) -> None:
+    names.write_lease(tmp_path / "lease", names.boot_time_s() + left_s)
+    assert names.lease_used_s(tmp_path / "lease", 60.0) == pytest.approx(used_s, abs=5.0)
+    assert names.lease_used_s(tmp_path / "none", 60.0) == 0.0
