@@ -75,8 +75,11 @@ class Leadership:
             logger.error("this service cannot lead: %s", error)
 
     def _attend(self) -> None:
-        if self.leading is None:
-            self._agent.attend()
+        if not self._leads():
+            self._agent.attend(self._leads)
+
+    def _leads(self) -> bool:
+        return self.leading is not None
 
     def _try_to_lead(self) -> bool:
         with self._turn:
@@ -100,7 +103,8 @@ class Leadership:
             return True
 
     def _begin_leading(self) -> None:
-        # The agent is not in the middle of anything, and finds at its next turn that this service leads.
+        # The agent is not in the middle of anything, and finds at its next turn, or that for which it waits meanwhile, that
+        # this service leads.
         with self._agent.pause(), made_to_stay():
             leading = self._build()
             self.leading = leading

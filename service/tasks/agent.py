@@ -70,10 +70,13 @@ class Agent:
         with self._lock:
             self._clear()
 
-    def attend(self) -> None:
-        """While another service leads, or none: tell what the attempts do, and do what the database wants of them."""
+    def attend(self, leads: Callable[[], bool] = lambda: False) -> None:
+        """While another service leads, or none: tell what the attempts do, and do what the database wants of them.
+
+        Nothing where this one ``leads`` by now: whoever took the lead in a :meth:`pause` has the attempts to itself.
+        """
         with self._lock:
-            if not self.sound:
+            if not self.sound or leads():
                 return
             asked_at_s = self._elapsed_s()
             ends = self._tell(self._executor.poll())

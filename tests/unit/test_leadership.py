@@ -3,15 +3,19 @@
 import gc
 import logging
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from sqlalchemy.exc import OperationalError
 
 from service.db.servers import ServerInUse
+from service.db.session import Database
 from service.leadership import Leadership
 from service.settings import load_settings
+from service.tasks.agent import Agent
 
 
 class FakeLead:
@@ -52,8 +56,8 @@ class FakeAgent:
     def beat(self) -> None:
         self.sound = True
 
-    def attend(self) -> None:
-        self.attended += 1
+    def attend(self, leads: Callable[[], bool]) -> None:
+        self.attended += not leads()
 
     def pause(self) -> threading.Lock:
         return threading.Lock()
@@ -79,8 +83,8 @@ class House:
     def __init__(self, folder: Path) -> None:
         self.lead, self.agent, self.log = FakeLead(), FakeAgent(), list[str]()
         self.in_use = self.start_fails = False
-        settings = load_settings({"data_dir": folder})
-        self.leadership = Leadership(cast(Any, self.lead), cast(Any, self.agent), settings, self._build)
+        self.settings = load_settings({"data_dir": folder})
+        self.leadership = Leadership(cast(Any, self.lead), cast(Any, self.agent), self.settings, self._build)
         self.jobs: dict[str, Any] = {}
         self.leadership.schedule(cast(Any, self))
 
@@ -161,3 +165,45 @@ def test_whoever_was_given_up_does_not_lead(house: House) -> None:
     house.agent.beat()
     house.jobs["turn_over"]()
     assert house.lead.token == 1
+
+
+class _LateAgent(Agent):
+    """Says when it is called: by then it has been seen that nobody leads here."""
+
+    called = threading.Event()
+
+    def attend(self, leads: Callable[[], bool] = lambda: False) -> None:
+        self.called.set()
+        super().attend(leads)
+
+
+def test_who_was_about_to_look_after_the_attempts_leaves_them_to_a_lead_that_was_taken_meanwhile(
+    house: House, database: Database
+) -> None:
+    """What the agent acknowledges the loop is not told again, and it has looked for the last time at what the agent told."""
+    polls: list[int] = []
+
+    def poll() -> tuple[()]:
+        polls.append(1)
+        return ()
+
+    executor: Any = SimpleNamespace(poll=poll, observed=dict)
+    agent = _LateAgent(database, "here", executor, lambda: None, cast(Any, None))
+    agent.sound = True
+    waiting: list[threading.Thread] = []
+
+    def build() -> Any:
+        waiting.append(threading.Thread(target=house.jobs["attend"], daemon=True))
+        waiting[0].start()
+        assert agent.called.wait(60.0)
+        return FakeLeading([], fails=False)
+
+    leadership = Leadership(cast(Any, house.lead), agent, house.settings, build)
+    leadership.schedule(cast(Any, house))
+    house.jobs["turn_over"]()
+    waiting[0].join(60.0)
+    assert not waiting[0].is_alive()
+    assert (leadership.leading is not None, polls) == (True, [])
+    leadership.close()
+    house.jobs["attend"]()
+    assert polls == [1], "and takes them up again"
