@@ -63,6 +63,7 @@ def test_one_that_dies_while_it_is_asked_says_so(process: ForecastProcess) -> No
     process(WORLD, policy, {}, OPTIONS, AMPLE_S)
     child = _child(process)
     os.kill(child.pid, signal.SIGSTOP)
+    os.waitpid(child.pid, os.WUNTRACED)  # until it stands still, it may read on
     threading.Thread(target=_kill_when_asked, args=(child,)).start()
     with pytest.raises(NoForecast, match="ask again"):
         process(WORLD, policy, {}, OPTIONS, AMPLE_S)
