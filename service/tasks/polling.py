@@ -47,7 +47,8 @@ class PolledExecutor:
 
     def acknowledge(self, reports: Sequence[Report]) -> None:
         """Hand ends on to the executor and progress to the sink."""
-        self._inner.acknowledge(reports)
+        with self._lock:  # another thread may be in the middle of a poll
+            self._inner.acknowledge(reports)
         progress = [report for report in reports if report.kind is ReportKind.PROGRESS]
         if progress:
             self._progress_sink(progress)

@@ -1,0 +1,44 @@
+"""Between the executor and the engine: two threads, one executor."""
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from policies.model.ids import AttemptId
+from service.engine.events import Report, ReportKind
+from service.tasks.polling import PolledExecutor
+
+END = Report(ReportKind.EXITED, 1.0, AttemptId("1.1"), exit_code=0)
+
+
+class _Slow:
+    """An executor in the middle of a poll, until it is acknowledged or that has not come for a while."""
+
+    def __init__(self) -> None:
+        self.within, self.acknowledged = threading.Event(), threading.Event()
+        self.polling = self.disturbed = False
+
+    def poll(self) -> Sequence[Report]:
+        self.polling = True
+        self.within.set()
+        self.acknowledged.wait(0.2)
+        self.polling = False
+        return [END]
+
+    def acknowledge(self, reports: Sequence[Report]) -> None:
+        self.disturbed |= self.polling
+        self.acknowledged.set()
+
+
+def test_a_pass_acknowledges_nothing_in_the_middle_of_a_poll() -> None:
+    """The timer polls between passes as well; what a pass takes out of an executor's memory is what a poll walks through."""
+    slow = _Slow()
+    inner: Any = slow
+    polled = PolledExecutor(inner, lambda _: None)
+    polling = threading.Thread(target=polled.collect, daemon=True)
+    polling.start()
+    assert slow.within.wait(60.0)
+    polled.acknowledge([END])
+    polling.join(60.0)
+    assert slow.acknowledged.is_set()
+    assert not slow.disturbed
