@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 from typing import Any, Final
 
 from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from service.db.session import Database
 
@@ -61,7 +61,7 @@ class Listener:
         while not self._closed.is_set():
             try:
                 self._listen()
-            except (DBAPIError, psycopg.Error) as error:
+            except (SQLAlchemyError, psycopg.Error) as error:  # also a pool that has no connection left for a while
                 logger.debug("no wake-ups for a while: %s", error)
                 self._closed.wait(RETRY_S)
 

@@ -3,10 +3,13 @@
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from service.db import wake
 from service.db.session import Database
 from service.db.wake import Listener, wake_leader
 
@@ -63,6 +66,27 @@ def test_a_listener_whose_connection_is_gone_listens_again(
     before = woken.count
     wake_leader(postgres_database)
     assert woken.is_more_than(before)
+
+
+def test_a_listener_outlasts_a_pool_that_is_exhausted(
+    postgres_database: Database, woken: Woken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = postgres_database.engine
+    connect, failures = engine.raw_connection, [PoolTimeoutError("no connection is free")]
+
+    def raw_connection() -> Any:
+        if failures:
+            raise failures.pop()
+        return connect()
+
+    monkeypatch.setattr(wake, "RETRY_S", 0.0)
+    monkeypatch.setattr(engine, "raw_connection", raw_connection)
+    listener = Listener(postgres_database, woken)
+    try:
+        assert woken.is_more_than(0)
+    finally:
+        listener.close()
+    assert not failures
 
 
 def test_nothing_is_left_of_a_listener(listener: Listener, postgres_database: Database) -> None:
