@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import skops.io
 
+from benchmarks.calibration import calibrate
 from policies.model.estimate import Unit
 from predictor import artifacts, features, forest
 from predictor.boosting import Boosting
@@ -35,9 +36,10 @@ def copy(stored: tuple[Path, str], tmp_path: Path) -> Path:
 
 def test_a_stored_model_answers_exactly_as_the_trained_one(stored: tuple[Path, str]) -> None:
     folder, digest = stored
-    started_s = time.process_time()
+    started_s = time.thread_time()
     loaded = artifacts.load(folder, manifest_sha256=digest)
-    assert time.process_time() - started_s < 1.0, "loading a champion costs less than a second of this thread"
+    spent_s = time.thread_time() - started_s
+    assert spent_s < 10 * calibrate(), "loading a champion costs a second of an ordinary core at most"
     assert artifacts.metrics_json(loaded) == artifacts.metrics_json(small_model())
     for kind in ("random_forest", "xgboost", "quantile_forest"):
         answers = []
