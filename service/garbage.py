@@ -7,6 +7,7 @@ freed as ever when nobody refers to it; only circles of it are not found, until 
 """
 
 import gc
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,16 +20,39 @@ OFTEN = 10
 times by then, and of a million objects some dozens are garbage."""
 
 
+class _Pauses:
+    """The blocks under way in which nothing is collected, in whichever threads: the last that ends lets it go on."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._under_way = 0
+        self._collected = False
+
+    def begin(self) -> None:
+        with self._lock:
+            if self._under_way == 0:
+                self._collected = gc.isenabled()
+                gc.disable()
+            self._under_way += 1
+
+    def end(self) -> None:
+        with self._lock:
+            self._under_way -= 1
+            if self._under_way == 0 and self._collected:
+                gc.enable()
+
+
+_pauses = _Pauses()
+
+
 @contextmanager
 def uncollected() -> Iterator[None]:
     """Nothing is looked for meanwhile, in any thread: for seconds in which many objects are made that stay."""
-    collects = gc.isenabled()
-    gc.disable()
+    _pauses.begin()
     try:
         yield
     finally:
-        if collects:
-            gc.enable()
+        _pauses.end()
 
 
 @contextmanager

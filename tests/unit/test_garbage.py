@@ -1,6 +1,7 @@
 """What stays is looked through once, what is garbage is found all the same."""
 
 import gc
+import threading
 import weakref
 from collections.abc import Iterator
 
@@ -35,6 +36,36 @@ def test_nothing_is_looked_for_within_and_everything_after() -> None:
     assert gc.isenabled()
     with pytest.raises(KeyError), uncollected():
         raise KeyError
+    assert gc.isenabled()
+
+
+def test_two_threads_that_overlap_leave_it_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second begins while the first is about to end: who found the collector off must not be the one to leave it so."""
+    first_within, second_asks, first_over = threading.Event(), threading.Event(), threading.Event()
+
+    def first() -> None:
+        with uncollected():
+            first_within.set()
+            second_asks.wait(0.2)
+        first_over.set()
+
+    def asked() -> bool:
+        was = gc_isenabled()
+        if first_within.is_set():
+            second_asks.set()
+            first_over.wait(60.0)
+        return was
+
+    gc_isenabled = gc.isenabled
+    thread = threading.Thread(target=first, daemon=True)
+    thread.start()
+    assert first_within.wait(60.0)
+    monkeypatch.setattr(gc, "isenabled", asked)
+    with uncollected():
+        assert first_over.wait(60.0)
+        assert not gc_isenabled(), "the second one has not ended"
+    monkeypatch.undo()
+    thread.join(60.0)
     assert gc.isenabled()
 
 
