@@ -20,7 +20,7 @@ from service.engine.events import Report, ReportKind
 from service.executors.local import LocalExecutor
 from service.executors.processes import ProcessId, all_processes, kill_all
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 CLUSTER = Cluster("test", (Server("s0001", 4), Server("s0002", 4)))
 ENDS = (ReportKind.EXITED, ReportKind.LAUNCH_FAILED, ReportKind.LOST)
 

@@ -43,7 +43,7 @@ class LocalBench:
 
     def launch(self, attempt: AttemptId, *, ends: bool) -> Launch:
         code = "import os, signal; signal.signal(signal.SIGUSR1, lambda *_: os._exit(75))\n"
-        return launch(python(code + ("" if ends else "signal.pause()")), job=job_of(attempt))
+        return launch(python(code + ("" if ends else "while True: signal.sigtimedwait([], 0.05)")), job=job_of(attempt))
 
     def until(self, condition: Callable[[], bool]) -> None:
         wait_for(condition, "the condition")

@@ -42,7 +42,7 @@ def _unharmed(service: LiveService) -> Iterator[None]:
 def connect(service: LiveService) -> socket.socket:
     address = urlsplit(service.url)
     assert address.hostname is not None and address.port is not None
-    return socket.create_connection((address.hostname, address.port), timeout=20.0)
+    return socket.create_connection((address.hostname, address.port), timeout=60.0)
 
 
 def head(service: LiveService, *lines: str, method: str = "POST", path: str = "/v1/jobs") -> bytes:
@@ -128,7 +128,7 @@ def is_closed(connection: socket.socket) -> bool:
 
 def test_a_connection_that_is_used_again_is_not_given_up(service: LiveService) -> None:
     token = (service.data_dir / "token").read_text().strip()
-    with httpx.Client(base_url=service.url, headers={"Authorization": f"Bearer {token}"}, timeout=20.0) as client:
+    with httpx.Client(base_url=service.url, headers={"Authorization": f"Bearer {token}"}, timeout=60.0) as client:
         for _ in range(30):
             assert client.get("/v1/cluster").status_code == 200
             assert client.post("/v1/jobs", json=examples.PLAIN_JOB).status_code == 201

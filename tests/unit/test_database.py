@@ -208,7 +208,7 @@ def test_writers_are_served_in_the_order_in_which_they_came(sqlite: Database) ->
             while len(waiting) < number and time.monotonic() < deadline_s:
                 thread.join(0.001)
     for thread in threads:
-        thread.join(30.0)
+        thread.join(60.0)
     assert served == list(range(12))
 
 

@@ -328,7 +328,7 @@ def test_models_are_swapped_while_jobs_are_predicted() -> None:
             predictor.ended(_run(9_000 + job, 50.0))
     finally:
         stop.set()
-        thread.join(timeout=30)
+        thread.join(timeout=120)
     assert not thread.is_alive()
     assert not errors
     assert versions <= {"", f"{small_model().version}/xgboost"}

@@ -150,7 +150,7 @@ class TestExitCodes:
             "import os, signal, sys\n"
             "if os.environ['RANK'] == '1': sys.exit(3)\n"
             "signal.signal(15, lambda *_: (os.write(1, b'terminated\\n'), os._exit(0)))\n"
-            "signal.pause()"
+            "while True: signal.sigtimedwait([], 0.05)"
         )
         end = house.run(python(code), gpus=(2, 1), mode=LaunchMode.GPU)
         assert (end.exit_code, end.stop_signalled) == (3, False)
@@ -209,18 +209,19 @@ class TestCannotLaunch:
         assert (end.kind, end.exit_code, end.reason) == (ReportKind.EXITED, 1, Reason.DISK_FULL)
 
 
+# Each waits in small steps: a handler in Python that is due a moment before `pause` would run only after it.
 WARNED = (
     "import signal, sys, time, os\n"
     "signal.signal(signal.SIGUSR1, lambda *_: (os.write(1, b'warned\\n'), os._exit(75)))\n"
     "signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b'terminated\\n'), os._exit(9)))\n"
     "print('ready', flush=True)\n"
-    "while True: signal.pause()"
+    "while True: signal.sigtimedwait([], 0.05)"
 )
 STUBBORN = (
     "import os, signal\n"
     "for n in (signal.SIGUSR1, signal.SIGTERM): signal.signal(n, lambda n, _: os.write(1, b'got %d\\n' % n))\n"
     "print('ready', flush=True)\n"
-    "while True: signal.pause()"
+    "while True: signal.sigtimedwait([], 0.05)"
 )
 
 
@@ -308,7 +309,7 @@ class TestStopping:
             "signal.signal(signal.SIGUSR1, lambda *_: (os.write(1, name + b' warned\\n'), os._exit(75)))\n"
             "signal.signal(signal.SIGTERM, lambda *_: (os.write(1, name + b' terminated\\n'), os._exit(0)))\n"
             "print('ready' * (child == 0), flush=True)\n"
-            "while True: signal.pause()"
+            "while True: signal.sigtimedwait([], 0.05)"
         )
         self.start(house, code)
         house.stop(warning="SIGUSR1", grace_s=600.0)
@@ -344,7 +345,7 @@ ESCAPE = (
     "        %s\n"
     "        print('escaped', os.getpid(), flush=True)\n"
     "        os.write(writing, b'!')\n"
-    "        while True: signal.pause()\n"
+    "        while True: signal.sigtimedwait([], 0.05)\n"
     "    os._exit(0)\n"
     "os.read(reading, 1)\n"
 )

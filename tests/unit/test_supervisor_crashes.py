@@ -166,7 +166,7 @@ class TestKilledSupervisor:
             "    os.setsid()\n"
             "    for n in (1, 15): signal.signal(n, signal.SIG_IGN)\n"
             "    print('ready', os.getpid(), flush=True)\n"
-            "    while True: signal.pause()\n"
+            "    while True: signal.sigtimedwait([], 0.05)\n"
             "signal.pause()"
         )
         house.executor.send([launch(python(code), gpus=(2,), mode=LaunchMode.GPU)])
@@ -177,6 +177,22 @@ class TestKilledSupervisor:
         assert end.kind is ReportKind.LOST
         assert not any(lives(pid) for pid in pids)
         assert house.processes() == []
+
+    def test_a_child_with_neither_its_environment_nor_its_session_is_killed_too(self, house: House) -> None:
+        code = (
+            "import os, signal\n"
+            "if os.fork() == 0:\n"
+            "    os.setsid()\n"
+            "    print('ready', os.getpid(), flush=True)\n"
+            "    os.execve('/bin/sleep', ['sleep', '600'], {})\n"
+            "signal.pause()"
+        )
+        house.executor.send([launch(python(code))])
+        child = int(house.wait_output("ready").split()[1])
+        wait_for(lambda: Path(f"/proc/{child}/environ").read_bytes() == b"", "its new program")
+        os.kill(json.loads((house.folder() / names.SUPERVISOR).read_text())["pid"], signal.SIGKILL)
+        assert house.wait_end().kind is ReportKind.LOST
+        assert not lives(child)
 
     def test_its_ranks_die_with_it_even_if_no_service_looks(self, house: House) -> None:
         house.executor.send([launch(python(WAIT))])
@@ -189,7 +205,7 @@ class TestKilledSupervisor:
         code = (
             "import os, signal; signal.signal(15, lambda *_: os.write(1, b'got it\\n')); print('ready', flush=True)\n"
         )
-        house.executor.send([launch(python(code + "while True: signal.pause()"))])
+        house.executor.send([launch(python(code + "while True: signal.sigtimedwait([], 0.05)"))])
         house.wait_output("ready")
         house.stop(grace_s=600.0)
         house.wait_output("got it")
@@ -298,7 +314,9 @@ class TestLease:
 
     def test_it_is_warned_first_if_it_asked_for_that(self, house: House) -> None:
         house.new_executor(lease_s=0.3)
-        code = "import signal, os; signal.signal(10, lambda *_: os._exit(75))\nsignal.pause()"
+        code = (
+            "import signal, os; signal.signal(10, lambda *_: os._exit(75))\nwhile True: signal.sigtimedwait([], 0.05)"
+        )
         house.executor.send([launch(python(code), preemption=PreemptionSignal("SIGUSR1", 30.0))])
         wait_for((house.folder() / names.EXIT).exists, "the end by lease")
         end = house.wait_end()

@@ -149,7 +149,7 @@ def test_who_leads_no_more_stops_trying(monkeypatch: pytest.MonkeyPatch) -> None
     assert away.tried.acquire(timeout=60.0)
     warming.close()
     for thread in set(threading.enumerate()) - before:
-        thread.join(30.0)
+        thread.join(60.0)
         assert not thread.is_alive()
     assert not warming.warm
     assert not warm.is_set()
