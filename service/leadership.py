@@ -60,7 +60,7 @@ class Leadership:
         with self._turn:
             self._closed = True
             self._stop_leading()
-            self._lead.give_back()
+            self._give_back()
 
     # Scheduled work.
 
@@ -97,7 +97,7 @@ class Leadership:
                 self._begin_leading()
             except BaseException:
                 self._stop_leading()
-                self._lead.give_back()
+                self._give_back()
                 let_go()
                 raise
             return True
@@ -110,6 +110,13 @@ class Leadership:
             self.leading = leading
         leading.start()
         logger.info("this service leads")
+
+    def _give_back(self) -> None:
+        try:
+            self._lead.give_back()
+        except DBAPIError as error:
+            # It runs out by itself, and what we came from is worth more than this.
+            logger.warning("the lead is not given back: %s", " ".join(str(error).split()))
 
     def _stop_leading(self) -> None:
         leading, self.leading = self.leading, None

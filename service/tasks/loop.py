@@ -17,7 +17,7 @@ from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from service.engine.engine import Engine
-from service.engine.ports import Busy, Clock, ExecutorUnavailable
+from service.engine.ports import Busy, Clock, ExecutorUnavailable, StoreUnavailable
 from service.tasks.polling import PolledExecutor
 
 logger = logging.getLogger(__name__)
@@ -155,8 +155,14 @@ class SchedulerLoop:
 
     def _poll(self) -> None:
         # After a pass that failed, what waits is left to the periodic one: nobody needs its error four times a second.
-        if self._executor.collect() or (not self._failed and self._turns.is_waiting()):
+        if self._executor.collect() or (not self._failed and self._is_waiting()):
             self._pass()
+
+    def _is_waiting(self) -> bool:
+        try:
+            return self._turns.is_waiting()
+        except StoreUnavailable:
+            return True  # the pass finds out, says it in a line, and has failed
 
     def _wake(self) -> None:
         self._wake_at_s = None

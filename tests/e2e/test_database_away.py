@@ -63,3 +63,15 @@ def test_jobs_run_on_and_nothing_is_lost(
 
 
 _PLAIN = {"name": "plain", "user": "ada", "gpus": 1, "command": ["true"]}
+
+
+def test_a_service_that_is_told_to_end_meanwhile_ends_in_good_order(
+    make_service: MakeService, server: PostgresServer
+) -> None:
+    url = server.url(server.create())
+    upgrade(url)
+    service = make_service(DATABASE_URL=url)
+    service.start()
+    server.stop(signal.SIGINT)
+    assert service.stop() == 0
+    assert "\nTraceback" not in service.tail(), "what a timer found is a line of the log; the end itself found nothing"

@@ -46,6 +46,8 @@ class FakeLead:
 
     def give_back(self) -> None:
         self.token = None
+        if self.away:
+            raise OperationalError("BEGIN", None, Exception("the database is away"))
 
 
 class FakeAgent:
@@ -157,6 +159,20 @@ def test_what_does_not_start_is_taken_down_and_tried_again(house: House) -> None
     house.start_fails = False
     house.jobs["turn_over"]()
     assert house.log == ["ends", "starts"]
+
+
+def test_who_cannot_give_the_lead_back_ends_all_the_same_and_hides_no_other_error(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.lead.away = True
+    house.in_use = True
+    with pytest.raises(ServerInUse):
+        house.leadership.begin()
+    house.in_use = False
+    assert house.leadership.begin()
+    house.leadership.close()
+    assert house.log == ["starts", "ends"]
+    assert caplog.text.count("the lead is not given back") == 2
 
 
 def test_whoever_was_given_up_does_not_lead(house: House) -> None:
