@@ -8,7 +8,7 @@ of one attempt cannot both succeed, and a Stop that comes first takes the name w
 |---|---|---|
 | ``lock`` | supervisor | held (flock) as long as the supervisor lives |
 | ``supervisor.json`` | supervisor | before the folder has its name: pid, start ticks, boot id |
-| ``ranks.json`` | supervisor | before any command is executed: pid and start ticks of each rank |
+| ``ranks.json`` | supervisor | before any command is executed: pid, start ticks and output (a pipe's inode) of each rank |
 | ``started.json`` | supervisor | all commands were executed |
 | ``stop.json`` | executor | a stop is wanted; ``wake`` (a FIFO) rings the supervisor |
 | ``signalled`` | supervisor | before the first stop signal is sent |
@@ -115,6 +115,12 @@ def read_ranks(folder: Path) -> list[tuple[int, int]]:
         for rank in (ranks if isinstance(ranks, list) else ())
         if isinstance(rank, list) and len(rank) == len(("pid", "start_ticks")) and all(type(n) is int for n in rank)
     ]
+
+
+def read_pipes(folder: Path) -> set[int]:
+    """The inodes of the pipes that the ranks write into, as far as the file tells."""
+    pipes = (read_json(folder / RANKS) or {}).get("pipes")
+    return {pipe for pipe in (pipes if isinstance(pipes, list) else ()) if type(pipe) is int}
 
 
 def read_stop(folder: Path) -> tuple[str | None, float] | None:

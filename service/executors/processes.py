@@ -8,6 +8,7 @@ import ctypes
 import os
 import signal
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,6 +84,16 @@ def carries(pid: int, marker: bytes) -> bool:
         return False
 
 
+def writes_to(pid: int, pipes: Collection[int]) -> bool:
+    """Whether the process' standard output or error is one of these pipes, which are named by their inodes."""
+    for stream in (1, 2):
+        with contextlib.suppress(OSError):
+            kind, _, inode = os.readlink(PROC / str(pid) / "fd" / str(stream)).partition(":")  # noqa: PTH115 no path
+            if kind == "pipe" and int(inode.strip("[]")) in pipes:
+                return True
+    return False
+
+
 def catches(pid: int, signum: int) -> bool:
     """Whether the process has a handler of its own for the signal (``SigCgt`` of proc(5)), so that it will not die of it."""
     try:
@@ -143,11 +154,12 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def remains_of(marker: bytes, ranks: list[ProcessId]) -> list[ProcessId]:
-    """What an attempt left behind when its supervisor died: its ranks and all below them, and all with its marker.
+def remains_of(marker: bytes, ranks: list[ProcessId], pipes: Collection[int] = ()) -> list[ProcessId]:
+    """What an attempt left behind when its supervisor died: its ranks and all below them, all with its marker, and all
+    that write into its ranks' output (``pipes``, by inode).
 
     Nothing else is ever named: a process must prove that it belongs to the attempt, by its environment, by its exact
-    start time, or by a parent or session leader that does.
+    start time, by its output, or by a parent or session leader that does.
     """
     processes = all_processes()
     living = {info.id for info in processes if not info.zombie}
@@ -155,7 +167,7 @@ def remains_of(marker: bytes, ranks: list[ProcessId]) -> list[ProcessId]:
     for rank in tuple(mine):
         mine.update(info.id for info in descendants(rank.pid, processes))
         mine.update(info.id for info in processes if info.session == rank.pid and not info.zombie)
-    mine.update(process for process in living if carries(process.pid, marker))
+    mine.update(process for process in living if carries(process.pid, marker) or writes_to(process.pid, pipes))
     return sorted(mine)
 
 

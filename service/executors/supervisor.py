@@ -108,7 +108,9 @@ class Supervisor:
             rank = fork_rank(index, program, gate)
             self.ranks.append(rank)
             self.by_pid[rank.id.pid] = rank
-        write_json(self.folder / names.RANKS, {"ranks": [list(rank.id) for rank in self.ranks]})
+        identities = [list(rank.id) for rank in self.ranks]
+        pipes = [os.fstat(rank.output).st_ino for rank in self.ranks]
+        write_json(self.folder / names.RANKS, {"ranks": identities, "pipes": pipes})
         if failure := open_gate(gate, self.ranks):
             command = self.plan["command"][0]
             reason = "command_not_found" if failure in NOT_EXECUTABLE else "launch_failed"

@@ -218,7 +218,8 @@ class Watched:
         if not rebooted:
             # Where the boot is not known, numbers prove nothing; what carries the attempt's own mark still does.
             ranks = names.read_ranks(self.folder) if boot is not None else []
-            remains = processes.remains_of(self.marker, [processes.ProcessId(*rank) for rank in ranks])
+            pipes = names.read_pipes(self.folder) if boot is not None else ()
+            remains = processes.remains_of(self.marker, [processes.ProcessId(*rank) for rank in ranks], pipes)
             if remains:
                 # Lost is told only when nothing is left that could write into the checkpoint folder: look again later.
                 processes.kill_all(remains)

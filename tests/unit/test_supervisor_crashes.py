@@ -178,22 +178,6 @@ class TestKilledSupervisor:
         assert not any(lives(pid) for pid in pids)
         assert house.processes() == []
 
-    def test_a_child_with_neither_its_environment_nor_its_session_is_killed_too(self, house: House) -> None:
-        code = (
-            "import os, signal\n"
-            "if os.fork() == 0:\n"
-            "    os.setsid()\n"
-            "    print('ready', os.getpid(), flush=True)\n"
-            "    os.execve('/bin/sleep', ['sleep', '600'], {})\n"
-            "signal.pause()"
-        )
-        house.executor.send([launch(python(code))])
-        child = int(house.wait_output("ready").split()[1])
-        wait_for(lambda: Path(f"/proc/{child}/environ").read_bytes() == b"", "its new program")
-        os.kill(json.loads((house.folder() / names.SUPERVISOR).read_text())["pid"], signal.SIGKILL)
-        assert house.wait_end().kind is ReportKind.LOST
-        assert not lives(child)
-
     def test_its_ranks_die_with_it_even_if_no_service_looks(self, house: House) -> None:
         house.executor.send([launch(python(WAIT))])
         house.wait_output("ready")

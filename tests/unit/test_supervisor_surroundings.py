@@ -97,6 +97,23 @@ def test_a_program_whose_main_thread_has_ended_can_be_stopped(house: House) -> N
     assert house.wait_end().stop_signalled
 
 
+def test_a_child_without_environment_and_session_does_not_outlive_the_supervisor(house: House) -> None:
+    code = (
+        "import os, signal\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    print('ready', os.getpid(), flush=True)\n"
+        "    os.execve('/bin/sleep', ['sleep', '600'], {})\n"
+        "signal.pause()"
+    )
+    house.executor.send([launch(python(code))])
+    child = int(house.wait_output("ready").split()[1])
+    wait_for(lambda: Path(f"/proc/{child}/environ").read_bytes() == b"", "its new program")
+    os.kill(processes_of(house)[0], signal.SIGKILL)
+    assert house.wait_end().kind is ReportKind.LOST
+    assert not lives(child)
+
+
 class TestFolderGone:
     """Somebody has deleted the folder of an attempt that runs."""
 
