@@ -98,11 +98,14 @@ def test_a_cancellation_reaches_an_attempt_of_a_standby(pair: Pair) -> None:
 
 def test_the_attempts_of_a_service_that_never_returns_are_started_again_elsewhere(pair: Pair) -> None:
     """Lost is not dead: only when its supervisors must have stopped them. No retry is used up, and no work is lost."""
-    first, second = pair(LEASE_S="3", STOP_GRACE_S="0.5")
-    job = first.train(400, 0.02, name="orphan", gpus=1, max_retries=0)
+    first, second = pair(LEASE_S="6", STOP_GRACE_S="0.5")
+    go = first.data_dir / "go"
+    job = first.train(50, 0.02, name="orphan", gpus=1, max_retries=0, env={"GO": str(go)})
     first.until(lambda: _checkpoint(first, job), 20, "a checkpoint is reported")
     first.kill()
     until_leads(second)
+    second.until(lambda: len(second.attempts(job)) == 2, 60, "it is started elsewhere")
+    go.touch()
     done = second.until_state(job, "succeeded", timeout_s=60)
     assert done["attempts"] == 2
     lost, _ = second.attempts(job)
