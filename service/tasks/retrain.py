@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy.exc import DBAPIError
+
 from policies.model.cluster import Cluster
 from predictor import artifacts
 from predictor.errors import ArtifactError
@@ -49,6 +51,9 @@ DRIFT_PAUSE_S = 3600.0
 TRAINING_LEASE = "training"
 
 _LEASE_GRACE_S = 60.0
+
+AGAIN_S = 1.0
+"""Pause before the end of a training is written down again, after the database did not answer."""
 
 _TOO_LITTLE = 1
 """Exit code of the training process where there is too little to learn from."""
@@ -98,6 +103,7 @@ class Trainer:
         self._models = settings.models_dir or settings.data_dir / "models"
         self._busy = threading.Lock()
         self._runner = BoundedRunner()
+        self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._labels = model_records.LabelCounter(database)
         self._labels_seen = 0
@@ -178,6 +184,7 @@ class Trainer:
 
     def close(self) -> None:
         """End a training that is under way, and wait until its run is closed as stopped. Nothing starts afterwards."""
+        self._closing.set()
         self._runner.close()
         if self._thread is not None:
             self._thread.join()
@@ -206,10 +213,20 @@ class Trainer:
             outcome = _Outcome("failed", str(error))
         try:
             logger.info("training %s: %s %s", run, outcome.word, outcome.detail)
-            model_records.close_run(self._database, run, self._now_s(), outcome.word, outcome.detail)
-            leases.release(self._database, lease)
+            while not self._write_end(run, outcome, lease) and not self._closing.wait(AGAIN_S):
+                pass
         finally:
             self._busy.release()
+
+    def _write_end(self, run: int, outcome: _Outcome, lease: leases.Lease) -> bool:
+        """Close the run; False while the database does not answer. Whoever leads next closes what was left open."""
+        try:
+            model_records.close_run(self._database, run, self._now_s(), outcome.word, outcome.detail)
+            leases.release(self._database, lease)
+        except DBAPIError as error:
+            logger.warning("the end of training %s is not written down yet: %s", run, " ".join(str(error).split()))
+            return False
+        return True
 
     def _attempt(self, run: int, lease: leases.Lease) -> _Outcome:
         self._last_started_s = self._now_s()

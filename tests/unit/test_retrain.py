@@ -6,9 +6,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import select
+from sqlalchemy.exc import OperationalError
 
 from policies.model.cluster import Cluster, Server
 from policies.model.estimate import EndedJob, Unit
@@ -21,7 +23,7 @@ from service.db.history import PastJob, import_history
 from service.db.session import Database
 from service.db.tables import ModelVersionRow, TrainingRunRow, table
 from service.settings import Settings, load_settings
-from service.tasks import model_records
+from service.tasks import model_records, retrain
 from service.tasks.retrain import DRIFT_PAUSE_S, TRAINING_LEASE, Trainer, TrainingUnderWay
 from tests.unit.predictor_history import ended, recurring_history, small_model
 
@@ -207,6 +209,33 @@ def test_one_that_takes_too_long_is_stopped(database: Database, tmp_path: Path, 
     assert closed["outcome"] == "timeout"
     assert closed["detail"] == "stopped after 1 s (retrain_timeout_s); the old champion stays"
     trainer.close()
+
+
+def test_its_end_is_written_down_when_the_database_is_back(
+    database: Database, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close, away = model_records.close_run, [1, 1]
+
+    def close_run(*arguments: Any) -> None:
+        if away:
+            away.pop()
+            raise OperationalError("BEGIN", None, Exception("the database is away"))
+        close(*arguments)
+
+    def fit(*_: Any) -> None:
+        raise ValueError("nothing to learn from")
+
+    monkeypatch.setattr(model_records, "close_run", close_run)
+    monkeypatch.setattr(retrain, "AGAIN_S", 0.0)
+    monkeypatch.setattr(trainer, "_fit", fit)
+    first = trainer.start()
+    assert _finish(trainer, first, database)["outcome"] == "failed"
+    assert _finish(trainer, trainer.start(), database)["outcome"] == "failed", "and the next one may begin"
+    monkeypatch.setattr(retrain, "AGAIN_S", 3600.0)
+    away += [1, 1]
+    left = trainer.start()
+    trainer.close()
+    assert _run(database, left)["outcome"] is None, "nobody waits for a database at the end"
 
 
 def test_the_service_that_ends_takes_its_training_with_it(database: Database, tmp_path: Path, now: Now) -> None:
