@@ -5,6 +5,7 @@ has missed, as one does that comes back.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import NamedTuple
@@ -16,6 +17,8 @@ from starlette.concurrency import run_in_threadpool
 from service.db.event_log import Entry, Numbers
 from service.db.session import Database
 from service.stream_position import Position
+
+logger = logging.getLogger(__name__)
 
 LOOK_S = 0.3
 """Pause between two looks at the log while somebody follows it."""
@@ -158,6 +161,10 @@ class Feed:
                     full = await self._look_once()
                 except DBAPIError:
                     full = False  # the database is away: its followers wait with us
+                except Exception:
+                    # Who follows would hear nothing more, and not know it, if this ended here.
+                    logger.exception("a look at the log failed; it is looked again")
+                    full = False
                 if not full:
                     await asyncio.sleep(self._look_s)
         finally:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, insert, text
+from sqlalchemy.exc import OperationalError, PendingRollbackError
 
 from policies.model.job import JobSpec
 from service.api import feed as feeds
@@ -53,6 +54,7 @@ class Commits:
         self._order = list(order)
         self.visible: set[int] = set()
         self.looks = 0
+        self.failures: list[Exception] = []
 
     def commit(self) -> None:
         """The next entry is there."""
@@ -65,6 +67,8 @@ class Commits:
 
     def read(self, connection: Connection, numbers: Numbers, limit: int) -> list[Entry]:
         self.looks += 1
+        if self.failures:
+            raise self.failures.pop()
         wanted = (n for n in tuple(self.visible) if (n > numbers if isinstance(numbers, int) else n in numbers))
         return [(number, cast(Any, None)) for number in sorted(wanted)[:limit]]
 
@@ -169,6 +173,29 @@ def test_a_number_that_was_rolled_back_is_waited_for_so_long_and_no_longer() -> 
             await looks(stream, commits, 3)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OperationalError("BEGIN", None, Exception("away")), PendingRollbackError("it broke")],
+    ids=["away", "broken"],
+)
+def test_a_look_that_fails_ends_nobodys_stream(error: Exception) -> None:
+    commits = Commits([1, 2])
+
+    async def run() -> list[int]:
+        feed = feed_of(commits)
+        async with aclosing(feed.follow(None, lambda: False, 0.001)) as stream:
+            await looks(stream, commits, 3)
+            commits.failures.append(error)
+            while commits.failures:
+                assert await anext(stream) is None
+            commits.commit()
+            commits.commit()
+            async with asyncio.timeout(20.0):
+                return [step[0][0] async for step in limited(stream, 2)]
+
+    assert asyncio.run(run()) == [1, 2]
 
 
 async def limited(stream: Any, count: int) -> Any:
