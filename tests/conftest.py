@@ -6,10 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from service.db.migrate import upgrade
 from service.db.session import Database, open_database
 from tests.postgres import NoPostgres, PostgresServer
+
+# How fast examples are drawn says something about the machine alone.
+settings.register_profile("any_machine", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any_machine")
 
 
 def pytest_configure() -> None:

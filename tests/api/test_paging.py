@@ -54,7 +54,9 @@ STATES = (JobState.QUEUED, JobState.RUNNING, JobState.SUCCEEDED, JobState.FAILED
 ROW = st.tuples(st.sampled_from(STATES), st.sampled_from("uv"), st.sampled_from("pq"), st.sampled_from("mn"))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     rows=st.lists(ROW, min_size=1, max_size=25),
     limit=st.integers(1, 7),

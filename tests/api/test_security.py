@@ -258,7 +258,9 @@ def test_websockets_are_closed_at_the_door(app: FastAPI) -> None:
     assert sent == [{"type": "websocket.close", "code": 1008}]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     authorization=st.binary(max_size=60) | st.binary(max_size=60).map(lambda rest: b"Bearer sooner_" + rest),
     request_id=st.binary(max_size=80),

@@ -155,7 +155,9 @@ def test_who_may_not_is_refused_alone(app: FastAPI, world: World) -> None:
         assert (users, count(session.connection(), FactRow)) == (["ann", "ann", "bob"], 3 + 2)
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(users=st.lists(st.sampled_from(["ann", "bob", "eve"]), min_size=1, max_size=8))
 def test_a_quota_holds_whoever_comes_together(app: FastAPI, world: World, users: list[str]) -> None:
     with world.database.writing() as session:
