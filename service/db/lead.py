@@ -76,11 +76,15 @@ class Lead:
     def keep(self) -> bool:
         """Renew; False if another one has taken the lead, which is then lost. An error of the database loses nothing yet."""
         with self._lock:
-            if self._lease is None:
+            lease = self._lease
+            if lease is None:
                 return False
             asked_at_s = self._elapsed_s()
-            self._lease = leases.renew(self._database, self._lease, self._duration_s)
-            if self._lease is None:
+            renewed = leases.renew(self._database, lease, self._duration_s)
+            if self._lease is not lease:
+                return False  # lost meanwhile, as a transaction has found: that stays
+            self._lease = renewed
+            if renewed is None:
                 return False
             self._trust_from(asked_at_s)
             return True

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import insert, select, update
@@ -9,7 +10,7 @@ from sqlalchemy import insert, select, update
 from policies.lifecycle import AttemptState
 from policies.model.ids import AttemptId, JobId
 from policies.model.job import JobSpec
-from service.db import attempt_reports, services
+from service.db import attempt_reports, leases, services
 from service.db.commit import FencedOff
 from service.db.lead import MARGIN_RATIO, Lead
 from service.db.services import Registered
@@ -179,6 +180,35 @@ def test_a_lead_that_is_lost_asks_nothing_of_the_database(
     lead.lose()
     monkeypatch.setattr(Database, "reading", None)
     assert not lead.stands()
+
+
+@pytest.mark.parametrize("when", ["before it asks", "while it asks"])
+def test_a_lead_that_is_lost_while_it_is_renewed_stays_lost(
+    database: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """The thread that renews it and the one whose transaction finds that it is over know nothing of each other."""
+    lost = [False]
+
+    def elapsed_s() -> float:
+        if lost[0] and when == "before it asks":
+            lead.lose()
+        return 0.0
+
+    def renew(*arguments: Any) -> leases.Lease | None:
+        found = original(*arguments)
+        if when == "while it asks":
+            lead.lose()
+        return found
+
+    original = leases.renew
+    lead = Lead(database, LEADER_LEASE, "a", 10.0, elapsed_s)
+    assert lead.take()
+    lost[0] = True
+    monkeypatch.setattr(leases, "renew", renew)
+    assert not lead.keep()
+    assert (lead.token, lead.holds()) == (None, False)
+    lost[0] = False
+    assert lead.take()
 
 
 def test_a_lead_counts_from_before_it_asked(database: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
