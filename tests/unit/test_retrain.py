@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -205,7 +206,10 @@ def test_one_that_is_killed_half_way_leaves_the_champion(database: Database, tmp
 def test_one_that_takes_too_long_is_stopped(database: Database, tmp_path: Path, now: Now) -> None:
     trainer = _trainer(database, tmp_path, now, retrain_timeout_s=1.0)
     _store(database, recurring_history(200, reports=False))
-    closed = _finish(trainer, trainer.start(), database)
+    run = trainer.start()
+    with suppress(ProcessLookupError):  # its second may be over
+        os.kill(_pid(database, run), signal.SIGSTOP)  # a fast machine trains in a second
+    closed = _finish(trainer, run, database)
     assert closed["outcome"] == "timeout"
     assert closed["detail"] == "stopped after 1 s (retrain_timeout_s); the old champion stays"
     trainer.close()
