@@ -92,7 +92,7 @@ async def follow(commits: Commits, feed: Feed, draw: random.Random, wanted: set[
     """A client that is cut off again and again, and takes up where it was, until it has all that is wanted."""
     told: list[int] = []
     position = "0"
-    for _ in range(1000):
+    for _ in range(100_000):
         left = draw.randrange(1, 6)
         async with aclosing(feed.follow(Position.parse(position), lambda: False, 0.001)) as stream:
             async for step in stream:
