@@ -9,6 +9,8 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from sqlalchemy.exc import DBAPIError
+
 from policies.lifecycle import AttemptState
 from policies.model.ids import AttemptId
 from policies.model.reasons import Reason
@@ -19,7 +21,7 @@ from service.db.session import Database
 from service.db.store import SqlStore
 from service.engine.commands import Command
 from service.engine.events import Report, ReportKind
-from service.engine.ports import AttemptStatus, Clock, Executor, ExecutorUnavailable
+from service.engine.ports import AttemptStatus, Clock, Executor, ExecutorUnavailable, StoreUnavailable
 from service.engine.record import JobRecord
 
 logger = logging.getLogger(__name__)
@@ -79,13 +81,19 @@ class FleetExecutor:
             self._own.send(mine)
 
     def poll(self) -> Sequence[Report]:
-        """The own executor's reports, those that were told through the database, and the losses of silent services."""
+        """The own executor's reports, those that were told through the database, and the losses of silent services.
+
+        Raises StoreUnavailable.
+        """
         reports = list(self._own.poll())
-        if self._elsewhere or self._own_are_told:
-            reports += self._hear()
-        if self._elsewhere:
-            self._look_for_silence()
-            reports += self._lost.values()
+        try:
+            if self._elsewhere or self._own_are_told:
+                reports += self._hear()
+            if self._elsewhere:
+                self._look_for_silence()
+                reports += self._lost.values()
+        except DBAPIError as error:
+            raise StoreUnavailable(f"other services cannot be heard: {error.orig}") from error
         return reports
 
     def acknowledge(self, reports: Sequence[Report]) -> None:

@@ -155,14 +155,12 @@ class SchedulerLoop:
 
     def _poll(self) -> None:
         # After a pass that failed, what waits is left to the periodic one: nobody needs its error four times a second.
-        if self._executor.collect() or (not self._failed and self._is_waiting()):
-            self._pass()
-
-    def _is_waiting(self) -> bool:
         try:
-            return self._turns.is_waiting()
+            due = self._executor.collect() or (not self._failed and self._turns.is_waiting())
         except StoreUnavailable:
-            return True  # the pass finds out, says it in a line, and has failed
+            due = not self._failed  # the pass finds out, says it in a line, and has failed
+        if due:
+            self._pass()
 
     def _wake(self) -> None:
         self._wake_at_s = None

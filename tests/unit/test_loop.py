@@ -180,24 +180,23 @@ def test_until_a_pass_begins_many_nudges_are_one_also_where_it_finds_the_lead_in
     assert loop.last_pass_at_s is not None
 
 
-def test_a_look_that_finds_no_database_is_a_pass_that_fails_and_the_last_look_before_the_periodic_pass() -> None:
-    looks: list[int] = []
-
-    def is_waiting() -> bool:
-        looks.append(1)
+@pytest.mark.parametrize("who", ["the requests", "the other services"])
+def test_a_look_that_finds_no_database_is_a_pass_that_fails_and_then_left_to_the_periodic_one(who: str) -> None:
+    def away() -> bool:
         raise StoreUnavailable("the database cannot be read")
 
     engine: Any = SimpleNamespace(
         cycle=lambda: CycleOutcome(0, committed=False, wake_at_s=None, failed="away"), reconcile=lambda: None
     )
     clock: Any = SimpleNamespace(now_s=lambda: 0.0)
-    executor: Any = SimpleNamespace(collect=lambda: False)
+    executor: Any = SimpleNamespace(collect=(lambda: False) if who == "the requests" else away)
     timers: dict[str, Any] = {}
     scheduler: Any = SimpleNamespace(add_job=lambda work, kind, id, **_: timers.update({id: work}))
-    loop = SchedulerLoop(
-        engine, executor, clock, scheduler, LoopSettings(30.0, 1.0), turns=Turns(is_waiting=is_waiting)
-    )
+    settings, turns = LoopSettings(30.0, 1.0), Turns(is_waiting=away)
+    loop = SchedulerLoop(engine, executor, clock, scheduler, settings, turns=turns)
     loop.start()
     for _ in range(3):
         timers["poll"]()
-    assert (loop.wait_pass(-1, 0.0), len(looks)) == (1, 1)
+    assert loop.wait_pass(-1, 0.0) == 1
+    timers["reschedule"]()
+    assert loop.wait_pass(-1, 0.0) == 2

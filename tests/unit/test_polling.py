@@ -2,10 +2,21 @@
 
 import threading
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from sqlalchemy.exc import OperationalError
+
 from policies.model.ids import AttemptId
+from service.db import attempt_reports
+from service.db.lead import Lead
+from service.db.session import Database
+from service.db.store import LEADER_LEASE
 from service.engine.events import Report, ReportKind
+from service.engine.ports import StoreUnavailable
+from service.executors.fake import FakeExecutor
+from service.tasks.fleet import FleetExecutor
 from service.tasks.polling import PolledExecutor
 
 END = Report(ReportKind.EXITED, 1.0, AttemptId("1.1"), exit_code=0)
@@ -42,3 +53,19 @@ def test_a_pass_acknowledges_nothing_in_the_middle_of_a_poll() -> None:
     polling.join(60.0)
     assert slow.acknowledged.is_set()
     assert not slow.disturbed
+
+
+def test_a_database_that_is_away_is_told_as_everywhere(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who leads hears other services through it: a pass that cannot is one that fails, not one that breaks."""
+    clock: Any = SimpleNamespace(now_s=lambda: 0.0)
+    lead = Lead(database, LEADER_LEASE, "here", 10.0)
+    fleet = FleetExecutor(FakeExecutor(clock), lead, database, "here", clock, 1.0)
+
+    def away(_: Database) -> None:
+        raise OperationalError("BEGIN", None, Exception("the database is away"))
+
+    monkeypatch.setattr(attempt_reports, "told", away)
+    with pytest.raises(StoreUnavailable, match="away"):
+        PolledExecutor(fleet, lambda _: None).collect()
+    monkeypatch.undo()
+    assert not PolledExecutor(fleet, lambda _: None).collect()
