@@ -30,10 +30,10 @@ def write_json(path: Path, value: dict[str, Any], reserved: Path | None = None) 
     """
     data = json.dumps(value).encode()
     temporary = (
-        reserved if reserved is not None and reserved.exists() else path.with_name(f".{path.name}.{os.getpid()}")
+        reserved if reserved is not None and reserved.is_file() else path.with_name(f".{path.name}.{os.getpid()}")
     )
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+        descriptor = open_at_once(str(temporary), os.O_WRONLY | os.O_CREAT)
         try:
             _write_all(descriptor, data)
             # Whitespace behind a document is no part of it, so a reserved file keeps its length until it is cut.
@@ -65,12 +65,17 @@ def read_json(path: Path) -> dict[str, Any] | None:
     A job runs as the user of the service and may have written anything there, and a disk may have lost it.
     """
     try:
-        with path.open("rb") as stream:
-            data = stream.read(JSON_BYTES_MAX + 1)
+        with open(path, "rb", opener=open_at_once) as stream:
+            data = stream.read(JSON_BYTES_MAX + 1) or b""
         value = json.loads(data) if len(data) <= JSON_BYTES_MAX else None
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def open_at_once(path: str, flags: int) -> int:
+    """As os.open, but a FIFO that somebody has put in a file's place is not waited for. Raises OSError."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, PRIVATE_FILE)
 
 
 def is_disk_full(error: OSError) -> bool:

@@ -20,6 +20,7 @@ of one attempt cannot both succeed, and a Stop that comes first takes the name w
 """
 
 import contextlib
+import errno
 import fcntl
 import math
 import os
@@ -29,7 +30,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from service.executors.files import PRIVATE_FILE, PRIVATE_FOLDER, read_json, sync_folder, write_json
+from service.executors.files import PRIVATE_FILE, PRIVATE_FOLDER, open_at_once, read_json, sync_folder, write_json
 
 LOCK = "lock"
 SUPERVISOR = "supervisor.json"
@@ -45,6 +46,8 @@ RESERVED = "reserved"
 WAKE = "wake"
 WORK = "work"
 UNNAMED = ".new-"
+_NO_LOCK = frozenset({errno.ENOENT, errno.ELOOP, errno.ENXIO})
+"""There is none, or a job has put a link or a socket in its place."""
 _DETAIL_CHARS = 1000
 _OUTCOMES = ("exited", "launch_failed", "lost")
 _EXIT_CODE_MAX = 255
@@ -169,9 +172,11 @@ def bury(attempts: Path, attempt: str, record: dict[str, Any]) -> None:
 def is_supervised(folder: Path) -> bool:
     """Whether somebody holds the folder's lock. A shared try, so that two observers do not see each other."""
     try:
-        descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
+        descriptor = open_at_once(str(folder / LOCK), os.O_RDONLY)
+    except OSError as error:
+        if error.errno in _NO_LOCK:
+            return False
+        raise
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

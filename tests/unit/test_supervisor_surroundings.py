@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from policies.model.ids import AttemptId
+from service.engine.commands import Stop
 from service.engine.events import ReportKind
 from service.executors import folder as names
 from service.executors import local
-from service.executors.processes import process_info
+from service.executors.bounded import BoundedExecutor
+from service.executors.processes import is_running, process_info
 from tests.local_executor import ENDS, House, house, launch, lives, python, wait_for
 
 __all__ = ["house"]
@@ -160,6 +163,32 @@ class TestFolderGone:
             assert not lives(rank)
         finally:
             os.kill(supervisor, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("trick", ["os.mkfifo(name)", "os.symlink(name, name)"])
+@pytest.mark.parametrize("name", [names.LOCK, names.EXIT, names.STOP, names.SUPERVISOR, names.RANKS, names.RESERVED])
+def test_whatever_a_job_puts_in_place_of_a_record_others_are_looked_after(house: House, name: str, trick: str) -> None:
+    """A FIFO, say, that nobody writes into: opening it would wait for ever."""
+    code = (
+        f"import os; os.chdir(os.path.dirname(os.environ['SOONER_PROGRESS_FILE'])); name = {name!r}\n"
+        f"if os.path.exists(name): os.unlink(name)\n{trick}\n{WAIT}"
+    )
+    house.executor.send([launch(python(code))])
+    wait_for(lambda: "ready" in house.output(), "the trick")
+    (rank,) = house.processes()
+    bounded = BoundedExecutor(house.executor, 10.0)
+    bounded.send([launch(python("pass"), job=2)])
+
+    seen: set[str] = set()
+
+    def both_ended() -> bool:
+        bounded.send([Stop(AttemptId("1.1"), graceful=False, warning_signal=None, grace_s=5.0)])
+        seen.update(str(report.attempt) for report in bounded.poll() if report.kind in ENDS)
+        return bounded.timeouts > 0 or {"1.1", "2.1"} <= seen
+
+    wait_for(both_ended, "both ends")
+    assert bounded.timeouts == 0
+    assert not is_running(rank)
 
 
 @pytest.mark.parametrize("failure", [errno.EMFILE, errno.ENOSPC])
