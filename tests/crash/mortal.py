@@ -71,7 +71,8 @@ class MortalService:
 
     def ask(self, method: str, path: str, body: object = None, key: str | None = None) -> httpx.Response:
         """One request, repeated through deaths until there is an answer that is not "later"."""
-        for _ in range(50):
+
+        def answered() -> httpx.Response | None:
             try:
                 if self.live.url and not self.dead:
                     answer = self.live.request(method, path, body, key)
@@ -80,7 +81,9 @@ class MortalService:
             except httpx.TransportError:
                 pass
             self.revive()
-        raise AssertionError(f"no answer to {method} {path}:\n{self.live.tail()}")
+            return None
+
+        return self.live.until(answered, 60.0, f"an answer to {method} {path}")
 
     def submit(self, key: str, family: tuple[str, int], **more: object) -> int:
         """Submit a job of the family under this key, until it is accepted."""
