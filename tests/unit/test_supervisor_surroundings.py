@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,15 @@ def test_a_job_can_be_stopped_though_the_service_ignores_all_signals(house: Hous
     assert house.wait_end().exit_code == 128 + signal.SIGTERM
 
 
+def descriptors_of(pid: int) -> list[str]:
+    """What the process has open; a file that it closes meanwhile is left out."""
+    found = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.append(str(link.readlink()))
+    return found
+
+
 def test_descriptors_that_the_service_inherited_stay_with_it(house: House, tmp_path: Path) -> None:
     """Of whoever started it, such as the lock of flock(1): a job that outlives the service must not hold it."""
     lent = os.open(tmp_path / "lent", os.O_RDWR | os.O_CREAT)
@@ -74,7 +84,7 @@ def test_descriptors_that_the_service_inherited_stay_with_it(house: House, tmp_p
     finally:
         os.close(lent)
     supervisor, rank = processes_of(house)
-    held = {pid: [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()] for pid in (supervisor, rank)}
+    held = {pid: descriptors_of(pid) for pid in (supervisor, rank)}
     assert len(held[rank]) == len(("in", "out", "error"))
     assert str(tmp_path / "lent") not in held[supervisor]
 
@@ -176,7 +186,7 @@ def test_whatever_a_job_puts_in_place_of_a_record_others_are_looked_after(house:
     house.executor.send([launch(python(code))])
     wait_for(lambda: "ready" in house.output(), "the trick")
     (rank,) = house.processes()
-    bounded = BoundedExecutor(house.executor, 10.0)
+    bounded = BoundedExecutor(house.executor, 60.0)
     bounded.send([launch(python("pass"), job=2)])
 
     seen: set[str] = set()
@@ -189,6 +199,28 @@ def test_whatever_a_job_puts_in_place_of_a_record_others_are_looked_after(house:
     wait_for(both_ended, "both ends")
     assert bounded.timeouts == 0
     assert not is_running(rank)
+
+
+def test_a_folder_that_cannot_be_looked_at_holds_up_no_other(
+    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that a job has locked against its own user, or whose disk has a bad block."""
+    house.executor.send([launch(python("pass")), launch(python("pass"), job=2)])
+    for attempt in ("1.1", "2.1"):
+        wait_for((house.folder(attempt) / names.EXIT).exists, "its end")
+    read_end = names.read_end
+
+    def denied(folder: Path, *name: str) -> dict[str, Any] | None:
+        if folder.name == "1.1":
+            raise PermissionError(errno.EACCES, "denied", str(folder))
+        return read_end(folder, *name)
+
+    monkeypatch.setattr(names, "read_end", denied)
+    assert house.wait_end("2.1").exit_code == 0
+    assert not any(report.attempt == "1.1" for _ in range(3) for report in house.poll())
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["attempt 1.1 cannot be looked at"]
+    monkeypatch.setattr(names, "read_end", read_end)
+    assert house.wait_end("1.1").exit_code == 0
 
 
 @pytest.mark.parametrize("failure", [errno.EMFILE, errno.ENOSPC])
