@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import hmac
 import json
+import logging
 import os
 import re
 import secrets
@@ -36,6 +37,8 @@ from service.executors.logs import LogChunk, read_log
 from service.executors.processes import boot_time_s
 from service.executors.progress import LINE_BYTES_MAX, Ignored, RateLimit, check_line
 from service.executors.watched import Watched
+
+logger = logging.getLogger(__name__)
 
 _ATTEMPT = re.compile(r"[0-9]+\.[0-9]+")
 _DRAFT_AGE_S = 60.0
@@ -94,6 +97,7 @@ class LocalExecutor:
         self._live: dict[AttemptId, Watched] = {}
         self._never: set[AttemptId] = set()
         self._orphans: list[Watched] = []
+        self._unseen: set[AttemptId] = set()
         self._url_limits: dict[AttemptId, RateLimit] = {}
         self.refused_commands = 0
         """Commands refused because a newer leader has spoken."""
@@ -122,7 +126,7 @@ class LocalExecutor:
         now_s = self._clock.now_s()
         with self._lock:
             self._orphans = [orphan for orphan in self._orphans if orphan.reap() is None and orphan.child is not None]
-            reports = [report for watched in self._live.values() for report in watched.observe(now_s)]
+            reports = [report for watched in self._live.values() for report in self._look_at(watched, now_s)]
         return sorted(reports, key=lambda report: report.at_s)
 
     def acknowledge(self, reports: Sequence[Report]) -> None:
@@ -235,6 +239,18 @@ class LocalExecutor:
                 identity = read_json(folder / names.SUPERVISOR) or {}
                 port = identity.get("master_port")
                 watched.master_port = port if isinstance(port, int) else 0
+
+    def _look_at(self, watched: Watched, now_s: float) -> Sequence[Report]:
+        try:
+            found = watched.observe(now_s)
+        except OSError as error:
+            # The others must not wait for a folder that a job has locked, or a disk has lost. It is looked at again.
+            if watched.attempt not in self._unseen:
+                logger.error("attempt %s cannot be looked at: %s", watched.attempt, error)
+            self._unseen.add(watched.attempt)
+            return ()
+        self._unseen.discard(watched.attempt)
+        return found
 
     def _watch(self, attempt: AttemptId) -> Watched:
         marker = f"SOONER_PROGRESS_TOKEN={self._token(attempt)}".encode()
