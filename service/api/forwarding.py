@@ -14,7 +14,7 @@ from typing import Final
 import httpx
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -97,7 +97,10 @@ class Forwarding:
             headers[REQUEST_ID_HEADER] = origin.request_id
             headers[CLIENT_HEADER] = origin.address or ""
         timeout = httpx.Timeout(dependencies.settings.forecast_timeout_s + SLACK_S, connect=CONNECT_S)
-        content = await request.body()
+        try:
+            content = await request.body()
+        except ClientDisconnect:
+            return  # whoever asked has left in the middle of it
         try:
             async with make_client(timeout) as client:
                 answer = await client.request(scope["method"], url + target, headers=headers, content=content)

@@ -1,5 +1,6 @@
 """Two services on one database: what a standby cannot answer is answered by the leader, in the caller's name."""
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from httpx import Client
+from starlette.types import Message
 
 from policies.model.ids import JobId
 from service.access import LOCAL, Identity, Role
@@ -175,3 +177,24 @@ def test_an_identity_survives_the_way(two: Two) -> None:
             "headers": [(PEER_HEADER.lower().encode(), header.encode())],
         }
         assert peers.caller(scope) == caller
+
+
+def test_who_leaves_in_the_middle_of_a_question_is_not_answered_and_leaves_no_error(
+    two: Two, caplog: pytest.LogCaptureFixture
+) -> None:
+    coming: list[Message] = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return coming.pop(0)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    token = two.standing.token.encode()
+    headers = [(b"host", b"127.0.0.1"), (b"authorization", b"Bearer " + token), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/plans", "raw_path": b"/v1/plans", "query_string": b""}
+    more = {"headers": headers, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80), "scheme": "http"}
+    asyncio.run(two.standby(scope | more | {"http_version": "1.1", "root_path": ""}, receive, send))
+    assert (coming, sent) == ([], [])
+    assert "error" not in caplog.text.lower()
