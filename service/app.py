@@ -143,16 +143,17 @@ class Service:
                 self._prune_files, "interval", seconds=self.settings.prune_period_s, id="files", **ONCE
             )
         self.scheduler.start()
+        # Whoever reads that we listen may connect, or tell us to end, before the server begins to look for either. It ends in
+        # good order at these signals, then raises them again for whoever started it: nobody here minds.
+        self.socket.listen()
+        for caught in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(caught, self._end)
         host, port = self.socket.getsockname()[:2]
         print(
             f"Sooner is listening on http://{host}:{port} (token in {self.settings.data_dir})",
             file=sys.stderr,
             flush=True,
         )
-        # The server ends in good order at either signal, then raises it again for whoever started it: nobody here minds. One
-        # that comes before the server looks for it ends it as well.
-        for caught in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(caught, self._end)
         try:
             self.server.run(sockets=[self.socket])
         finally:
