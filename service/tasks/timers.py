@@ -36,7 +36,7 @@ class SteadyScheduler(BackgroundScheduler):  # type: ignore[misc]
         super().__init__(timezone="UTC", **options)
         self._wall_s = wall_s
         self._steady_s = steady_s
-        self._difference_s = wall_s() - steady_s()
+        self._difference_s = self._difference()
 
     def _process_jobs(self) -> float | None:
         try:
@@ -50,8 +50,16 @@ class SteadyScheduler(BackgroundScheduler):  # type: ignore[misc]
             wait_s = None
         return LOOK_EVERY_S if wait_s is None else min(wait_s, LOOK_EVERY_S)
 
+    def _difference(self) -> float:
+        while True:
+            before_s = self._steady_s()
+            difference_s = self._wall_s() - before_s
+            if self._steady_s() - before_s < JUMP_S:
+                return difference_s
+            # This thread stood still between the two, which is no jump of either.
+
     def _follow_jump(self) -> None:
-        difference_s = self._wall_s() - self._steady_s()
+        difference_s = self._difference()
         jump_s = difference_s - self._difference_s
         self._difference_s = difference_s
         if abs(jump_s) <= JUMP_S:

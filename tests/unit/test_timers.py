@@ -83,6 +83,26 @@ def test_a_timer_set_before_the_clock_was_set_back_is_not_an_hour_late(
     assert _runs(machine, scheduler, ran, 12) == 1
 
 
+def test_a_thread_that_stands_still_between_two_clocks_moves_nothing(machine: Machine) -> None:
+    """For an hour, once, after the first of them was read."""
+    stalls = [0.0, 0.0, HOUR_S, 0.0]
+
+    def steady_s() -> float:
+        now_s = machine.boot_s
+        machine.wait(stalls.pop(0) if stalls else 0.0)
+        return now_s
+
+    scheduler = SteadyScheduler(wall_s=lambda: machine.wall_s, steady_s=steady_s)
+    scheduler._event = threading.Event()
+    scheduler.add_executor(DebugExecutor())
+    BaseScheduler.start(scheduler)
+    job = scheduler.add_job(lambda: None, "interval", seconds=5.0)
+    due = job.next_run_time
+    scheduler._follow_jump()
+    assert (stalls, job.next_run_time) == ([], due)
+    BaseScheduler.shutdown(scheduler)
+
+
 def test_the_clocks_own_discipline_moves_nothing(machine: Machine, scheduler: SteadyScheduler) -> None:
     ran: list[float] = []
     scheduler.add_job(lambda: ran.append(machine.boot_s), "interval", seconds=10.0, misfire_grace_time=None)
