@@ -97,6 +97,7 @@ class SchedulerLoop:
         self._nudged = False
         self._failed = False
         self._closed = False
+        self._rest_until_s = 0.0
         self._wake_at_s: float | None = None
         self._timer: Job | None = None
         self.cycle_number = 0
@@ -132,11 +133,15 @@ class SchedulerLoop:
         self._pass(reconcile=self._passes % RECONCILE_EVERY == 0)
 
     def nudge(self) -> None:
-        """Ask for a pass soon and return at once; until one begins, many nudges are one."""
+        """Ask for a pass soon and return at once; until one begins, many nudges are one.
+
+        It begins when as much time has gone by since the last one as that took: requests, which ask for most passes, are
+        answered by the same interpreter, and some of them have to wait for the end of a pass.
+        """
         if self._nudged or self._closed:
             return
         self._nudged = True
-        self._once(self._pass, self._clock.now_s())
+        self._once(self._pass, max(self._clock.now_s(), self._rest_until_s))
 
     def read(self, look: Callable[[Engine[Any]], Answer]) -> Answer:
         """Look at the engine between two passes. Raises Busy where none ends for :data:`READ_WAIT_S`."""
@@ -181,6 +186,7 @@ class SchedulerLoop:
             if self._closed or not self._turns.may_run():
                 return
             self._failed = True
+            began_at_s = self._clock.now_s()
             try:
                 with self._watch.cycle():
                     outcome = self._engine.cycle()
@@ -195,7 +201,8 @@ class SchedulerLoop:
                 return
             self._watch.passed("failed" if outcome.failed else "committed" if outcome.committed else "idle")
             self.cycle_number = outcome.number
-            self.last_pass_at_s = self._clock.now_s()
+            self.last_pass_at_s = now_s = self._clock.now_s()
+            self._rest_until_s = now_s + min(now_s - began_at_s, self._settings.poll_period_s)
             self._failed = bool(outcome.failed)
             if outcome.failed:
                 logger.error("%s", outcome.failed)
@@ -216,7 +223,10 @@ class SchedulerLoop:
     def _arm(self, wake_at_s: float | None) -> None:
         """Set the one-shot timer, unless the periodic pass comes first anyway."""
         soon = self._clock.now_s() + self._settings.reschedule_period_s
-        if wake_at_s is not None and wake_at_s < soon and wake_at_s != self._wake_at_s:
+        if wake_at_s is None:
+            return
+        wake_at_s = max(wake_at_s, self._rest_until_s)
+        if wake_at_s < soon and wake_at_s != self._wake_at_s:
             self._wake_at_s = wake_at_s
             before, self._timer = self._timer, self._once(self._wake, wake_at_s)
             if before is not None:

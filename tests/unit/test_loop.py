@@ -200,3 +200,32 @@ def test_a_look_that_finds_no_database_is_a_pass_that_fails_and_then_left_to_the
     assert loop.wait_pass(-1, 0.0) == 1
     timers["reschedule"]()
     assert loop.wait_pass(-1, 0.0) == 2
+
+
+@pytest.mark.parametrize(("pass_s", "rest_s"), [(0.1, 0.1), (20.0, 1.0), (0.0, 0.0)])
+@pytest.mark.parametrize("who", ["nudge", "engine"])
+def test_after_a_pass_requests_get_as_much_time_as_it_took(who: str, pass_s: float, rest_s: float) -> None:
+    """At most until the executor is asked again, which is every second here."""
+    now_s = 1000.0
+    due_s: list[float] = []
+
+    class Engine:
+        def cycle(self) -> Any:
+            nonlocal now_s
+            now_s += pass_s
+            return CycleOutcome(1, committed=True, wake_at_s=now_s if who == "engine" else None)
+
+    engine: Any = Engine()
+    clock: Any = SimpleNamespace(now_s=lambda: now_s)
+    timers: Any = SimpleNamespace(add_job=lambda *_, run_date, **__: due_s.append(run_date.timestamp()))
+    loop = SchedulerLoop(engine, clock, clock, timers, LoopSettings(30.0, 1.0), wall_s=clock.now_s)
+    loop.tick()
+    if who == "nudge":
+        loop.nudge()
+    assert due_s == [pytest.approx(now_s + rest_s, abs=1e-4)]
+    now_s += 25.0
+    if who == "nudge":
+        loop.tick()
+        now_s += 25.0
+        loop.nudge()
+        assert due_s[1:] == [pytest.approx(now_s, abs=1e-4)], "the rest is over"
