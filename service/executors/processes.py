@@ -86,10 +86,10 @@ def carries(pid: int, marker: bytes) -> bool:
 
 def writes_to(pid: int, pipes: Collection[int]) -> bool:
     """Whether the process' standard output or error is one of these pipes, which are named by their inodes."""
-    for stream in (1, 2):
+    names = {f"pipe:[{pipe}]" for pipe in pipes}
+    for stream in ("1", "2") if names else ():
         with contextlib.suppress(OSError):
-            kind, _, inode = os.readlink(PROC / str(pid) / "fd" / str(stream)).partition(":")  # noqa: PTH115 no path
-            if kind == "pipe" and int(inode.strip("[]")) in pipes:
+            if str((PROC / str(pid) / "fd" / stream).readlink()) in names:
                 return True
     return False
 
@@ -129,10 +129,10 @@ def signal_process(process: ProcessId, signum: int) -> bool:
 
 def close_inherited() -> None:
     """Close all descriptors but the standard streams: whoever started the service may have left it some for good."""
-    for name in os.listdir(PROC / "self/fd"):  # noqa: PTH208 names only, no paths
-        if int(name) > 2:
+    for descriptor in [int(entry.name) for entry in (PROC / "self/fd").iterdir()]:
+        if descriptor > 2:
             with contextlib.suppress(OSError):  # the listing's own
-                os.close(int(name))
+                os.close(descriptor)
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
