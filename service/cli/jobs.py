@@ -4,12 +4,12 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from service.cli.connect import connect
-from service.cli.fail import fail
+from service.cli.fail import EXIT_FAILED, fail
 from service.cli.forecast import Outlook
 from service.cli.job_tables import ATTEMPTS, EVENTS, JOBS, eta_note
 from service.cli.output import (
@@ -38,6 +38,11 @@ app = typer.Typer(help="Submit, look at and steer jobs.", no_args_is_help=True)
 
 LIST_LIMIT = 50
 LOG_POLL_S = 0.5
+
+JOB_FINISHED = "job-finished"
+"""Problem type of the API: the job has ended, so nothing about it can change."""
+_REFUSED_ALONE = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT})
+"""Statuses that concern one job and say nothing about the next one."""
 
 UserOption = Annotated[str | None, typer.Option("--user", help="Only jobs of this user.")]
 ProjectOption = Annotated[str | None, typer.Option("--project", help="Only jobs of this project.")]
@@ -330,29 +335,48 @@ def _act(
     on_job: Callable[[Client, int], Accepted],
     on_array: Callable[[Client, int], ArrayAccepted],
 ) -> None:
-    """One request a job or a whole array, in order; the first refusal ends it, and what was accepted before is said."""
-    done: list[Accepted | ArrayAccepted] = []
+    """Make one request for each job or whole array, in order, and report each result.
+
+    A job that cannot be changed does not keep the others from being changed; the exit code is then 1. A job that has ended
+    counts as such only if its number was given: ``all`` and ``42[*]`` mean the unfinished jobs.
+    """
+    accepted: list[Accepted | ArrayAccepted] = []
+    refused: list[dict[str, Any]] = []
     with connect() as client:
-        targets: dict[int | Elements, None] = {}
-        for part in parts_of(texts):
-            if isinstance(part, Elements) and part.indices is None:
-                targets[part] = None
-            else:
-                targets |= dict.fromkeys(numbers_of(client, [part], unfinished=True))
         try:
-            for target in targets:
-                if isinstance(target, Elements):
-                    of_array = on_array(client, target.array)
-                    done.append(of_array)
-                    _tell(f"array {target.array}: {of_array['accepted']} accepted for {of_array['jobs']} jobs", as_json)
-                else:
-                    done.append(on_job(client, target))
-                    _tell(f"job {target}: {done[-1]['accepted']} accepted", as_json)
+            for target, by_number in _targets(client, texts).items():
+                key, number = ("array_id", target.array) if isinstance(target, Elements) else ("job_id", target)
+                try:
+                    if isinstance(target, Elements):
+                        of_array = on_array(client, number)
+                        accepted.append(of_array)
+                        line = f"array {number}: {of_array['accepted']} accepted for {of_array['jobs']} jobs"
+                    else:
+                        accepted.append(on_job(client, number))
+                        line = f"job {number}: {accepted[-1]['accepted']} accepted"
+                except ApiError as error:
+                    if error.status not in _REFUSED_ALONE:
+                        raise
+                    if by_number or error.kind != JOB_FINISHED:
+                        refused.append({key: number, "error": str(error)})
+                        typer.echo(printable(f"error: {key.removesuffix('_id')} {number}: {error}"), err=True)
+                    continue
+                if not as_json:
+                    typer.echo(printable(line))
         finally:
             if as_json:
-                print_json({"schema": "sooner.accepted/1", "accepted": done})
+                print_json({"schema": "sooner.accepted/1", "accepted": accepted, "refused": refused})
+    if refused:
+        raise typer.Exit(EXIT_FAILED)
 
 
-def _tell(line: str, as_json: bool) -> None:
-    if not as_json:
-        typer.echo(printable(line))
+def _targets(client: Client, texts: Sequence[str]) -> dict[int | Elements, bool]:
+    """Jobs and whole arrays in order, and whether each was named by its number."""
+    targets: dict[int | Elements, bool] = {}
+    for part in parts_of(texts):
+        if isinstance(part, Elements) and part.indices is None:
+            targets.setdefault(part, False)
+            continue
+        for number in numbers_of(client, [part], unfinished=True):
+            targets[number] = part != "all" or targets.get(number, False)
+    return targets

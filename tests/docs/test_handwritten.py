@@ -14,6 +14,7 @@ from policies.model.job import ArrayPlace, JobSpec
 from policies.model.job import Launch as LaunchMode
 from policies.model.placement import ServerShare, place
 from policies.model.reasons import Reason
+from policies.options import Options
 from predictor import training
 from predictor.ladder import CLUSTER_JOBS_TRUSTED, USER_PROGRAMS_MIN
 from service.api.schemas import JobBody
@@ -189,3 +190,10 @@ def test_reasons_that_the_guide_explains_exist() -> None:
     named = {word for row in rows for word in re.findall(r"`(\w+)`", row)}
     assert len(named) >= 8
     assert named <= {reason.value for reason in Reason}
+
+
+def test_the_changelog_gives_the_daily_limit_of_preemptions_that_the_defaults_have() -> None:
+    defaults = Options()
+    limit = int(defaults.restarts_free + 86_400 / defaults.restarted_attempt_s_min + 1)
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"(\d+) (?:times in 24 hours|preemptions of a job)", text)) == {str(limit)}

@@ -231,15 +231,35 @@ def test_acting_on_jobs_says_what_was_accepted(cli: CliWorld) -> None:
     assert "priority accepted" in cli.run("job", "priority", "2", "--set", "-5").stdout
 
 
-def test_a_refused_action_ends_the_command_and_says_what_came_before(cli: CliWorld) -> None:
-    cli.submit()
-    done = cli.submit()
+def test_a_job_that_has_ended_does_not_keep_the_others_from_being_cancelled(cli: CliWorld) -> None:
+    one, done, two = cli.submit(), cli.submit(), cli.submit()
     set_job(cli, done, state="failed", finished_at_s=1.0)
-    result = cli.run("job", "cancel", "1-2")
+    result = cli.run("job", "cancel", str(one), str(done), str(two), "99")
     assert result.exit_code == 1
-    assert result.stdout == "job 1: cancel accepted\n"
-    assert "The job has ended: Job 2 has failed." in result.stderr
-    assert json.loads(cli.run("job", "cancel", "1-2", "--json").stdout)["accepted"][0]["job_id"] == 1
+    assert result.stdout.splitlines() == [f"job {one}: cancel accepted", f"job {two}: cancel accepted"]
+    assert result.stderr.splitlines() == [
+        f"error: job {done}: The job has ended: Job {done} has failed.",
+        "error: job 99: There is no such resource: There is no job 99.",
+    ]
+    document = json.loads(cli.run("job", "cancel", f"{one}-{two}", "--json").stdout)
+    assert [each["job_id"] for each in document["accepted"]] == [one, two]
+    assert document["refused"] == [{"job_id": done, "error": f"The job has ended: Job {done} has failed."}]
+
+
+def test_a_job_that_ends_after_all_was_looked_up_is_no_error(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone, one = cli.submit(), cli.submit()
+    listed = Client.jobs
+
+    def jobs_then_end(client: Client, **filters: Any) -> Any:
+        found = listed(client, **filters)
+        set_job(cli, gone, state="succeeded", finished_at_s=1.0)
+        return found
+
+    monkeypatch.setattr(Client, "jobs", jobs_then_end)
+    result = cli.run("job", "cancel", "all")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, f"job {one}: cancel accepted\n", "")
+    set_job(cli, gone, state="queued", finished_at_s=None)
+    assert cli.run("job", "cancel", "all", str(gone)).exit_code == 1
 
 
 def test_last_without_any_job_is_one_line(cli: CliWorld) -> None:
