@@ -16,12 +16,12 @@ from itertools import pairwise
 from statistics import fmean
 
 from policies.catalogue import MODELS, pipeline
+from policies.choose import find
 from policies.model.cluster import Cluster, Server
 from policies.model.graph import Stage, StageGraph
 from policies.model.job import JobSpec
 from policies.model.parallelism import ParallelismConfig, Schedule
 from policies.placement.candidates import fastest
-from policies.placement.choose import find
 from policies.placement.exact import exact
 from policies.placement.heavy_edge import heavy_edge
 from policies.placement.iteration import Counts, Gang, Link, gang, link_of, seconds

@@ -8,7 +8,7 @@ from policies.model.decision import Decision, Preempt, Reserve, Start
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.model.view import ClusterView, JobView
-from policies.placement.topology import inside
+from policies.rules.topology import inside
 
 
 @dataclass(frozen=True, slots=True)

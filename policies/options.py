@@ -6,7 +6,6 @@ from enum import StrEnum
 from typing import Any
 
 from policies.rank import OverRun
-from policies.shares import Shares
 
 
 class Preemption(StrEnum):
@@ -89,7 +88,7 @@ class Options:
     start, so that in any 24 hours it is preempted at most restarts_free + 86,400 / restarted_attempt_s_min + 1 times.
 
     ``fair_share``: projects that have used less by their ``project_weights`` come first, whatever the ranks; of the use half
-    is forgotten every ``fair_share_half_life_s`` (:mod:`policies.shares`).
+    is forgotten every ``fair_share_half_life_s`` (:mod:`policies.state.project_shares`).
     """
 
     preemption: Preemption = Preemption.NEVER
@@ -111,10 +110,6 @@ class Options:
     fair_share: bool = False
     fair_share_half_life_s: float = 7 * 86_400.0
     project_weights: Weights = Weights()
-
-    def shares(self, now_s: float) -> Shares | None:
-        """Accounts of projects that have used nothing so far; None unless use is shared fairly."""
-        return Shares(self.fair_share_half_life_s, self.project_weights.of, now_s) if self.fair_share else None
 
 
 _RANGES: dict[str, tuple[float, float]] = {

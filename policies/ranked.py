@@ -8,28 +8,28 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from policies.book import Book, Key
-from policies.defragment import make_room
-from policies.heads import Heads
+from policies.choose import Candidate, consolidated, find_open
+from policies.decision.changes import follow_windows, index_again
+from policies.decision.defragmentation import make_room
+from policies.decision.explain import blocked_reason, explanation, note_blocked
+from policies.decision.migration import migrate, stretch
+from policies.decision.plan import Outcome, Plan
+from policies.decision.queue_heads import QueueHeads
+from policies.decision.reservations import end_turn, give_up_claims, reserve_for_oldest, start_claimants
+from policies.decision.victims import PreemptionContext, find_victims
 from policies.lifecycle import JobState
-from policies.migration import migrate, stretch
 from policies.model.decision import Change, ChangeKind, Decision, Reserve
 from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Explanation, Reason
 from policies.model.view import ClusterView, JobView
 from policies.options import Options, PlacementRule, Preemption, Queue
-from policies.placement.choose import Candidate, consolidated
 from policies.placement.pool import FreePool
 from policies.placement.scatter import salt_of
-from policies.plan import Outcome, Plan
-from policies.promises import end_turn, give_up_claims, reserve_for_oldest, start_claimants
 from policies.rank import REFRESH_S_MIN as REFRESH_S_MIN
 from policies.rank import Rank, expected_remaining_s, pause_s
-from policies.ripeness import ripe_at_s
-from policies.shares import index_again
-from policies.victims import Bid, find_victims
-from policies.why import blocked_reason, explanation, note_blocked
-from policies.windows import find_open, follow_windows
+from policies.rules.minimum_run_time import ripe_at_s
+from policies.state.project_shares import Shares
+from policies.state.scheduler_state import Key, SchedulerState
 
 _ROUNDING = 1e-9
 """Ranks that differ by less, relatively, are equal."""
@@ -54,11 +54,11 @@ class RankedPolicy:
 
     # What a policy says.
 
-    def rank(self, view: ClusterView, job: JobView, state: Book) -> Rank:
+    def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:
         """The job's rank now; smaller comes first."""
         raise TypeError(f"{type(self).__name__} gives no rank")
 
-    def rank_per_s(self, job: JobView, state: Book) -> float:
+    def rank_per_s(self, job: JobView, state: SchedulerState) -> float:
         """What a second of the job's own time counts in the unit of ranks: g / G, since ranks are virtual seconds."""
         return job.spec.gpus / state.gpus
 
@@ -73,28 +73,28 @@ class RankedPolicy:
         done = job.done(estimate.unit, view.now_s)
         return view.now_s + max(REFRESH_S_MIN, pause_s(job, view.now_s) + (rank.refresh_at_done - done) / speed)
 
-    def on_arrival(self, view: ClusterView, job: JobView, state: Book) -> None:
+    def on_arrival(self, view: ClusterView, job: JobView, state: SchedulerState) -> None:
         """A job may start now."""
         state.enqueue(job, self.rank(view, job, state).value)
 
-    def on_withdrawal(self, job: JobId, state: Book) -> None:
+    def on_withdrawal(self, job: JobId, state: SchedulerState) -> None:
         """A waiting job may not start any more, or has ended."""
 
-    def fills(self, state: Book) -> bool:
+    def fills(self, state: SchedulerState) -> bool:
         """Whether :meth:`fill` does anything."""
         return False
 
-    def before(self, view: ClusterView, state: Book, plan: Plan) -> None:
+    def before(self, view: ClusterView, state: SchedulerState, plan: Plan) -> None:
         """Called when the changes are indexed, before jobs are tried."""
 
-    def reserve(self, view: ClusterView, state: Book, plan: Plan) -> None:
+    def reserve(self, view: ClusterView, state: SchedulerState, plan: Plan) -> None:
         """Called before jobs are tried: set GPUs aside for the oldest waiting job once it is overdue."""
         reserve_for_oldest(self, view, state, plan)
 
-    def fill(self, bid: Bid, plan: Plan) -> None:
+    def fill(self, bid: PreemptionContext, plan: Plan) -> None:
         """Called before waiting jobs are tried one by one: place a set of jobs at once."""
 
-    def waiting_reason(self, state: Book, job: JobId) -> Reason:
+    def waiting_reason(self, state: SchedulerState, job: JobId) -> Reason:
         """Why a job waits that was not tried."""
         return Reason.QUEUE_HEAD_BLOCKED if self.options.queue is Queue.STRICT else Reason.PRIORITY
 
@@ -105,15 +105,21 @@ class RankedPolicy:
 
     # The protocol.
 
-    def initial_state(self, view: ClusterView) -> Book:
+    def initial_state(self, view: ClusterView) -> SchedulerState:
         """Indexes of an empty cluster. O(servers)."""
         servers = range(len(view.cluster.servers))
         pool = FreePool(view.cluster, [view.free_gpus(ServerIndex(server)) for server in servers])
         guarded = self.options.guard_share * view.cluster.gpus if self.options.queue is Queue.SKIP else 0.0
         unusable = {ServerIndex(server) for server in servers if view.usable_gpus(ServerIndex(server)) == 0}
-        return Book(pool, max(1, view.cluster.gpus), guarded, unusable, self.options.shares(view.now_s))
+        return SchedulerState(pool, max(1, view.cluster.gpus), guarded, unusable, self._shares(view.now_s))
 
-    def rebuild(self, view: ClusterView, dump: dict[str, Any] | None = None) -> Book:
+    def _shares(self, now_s: float) -> Shares | None:
+        options = self.options
+        if not options.fair_share:
+            return None
+        return Shares(options.fair_share_half_life_s, options.project_weights.of, now_s)
+
+    def rebuild(self, view: ClusterView, dump: dict[str, Any] | None = None) -> SchedulerState:
         """Indexes recovered from the jobs, with the delays of an earlier dump. O(n log n)."""
         state = self.initial_state(view)
         if state.shares is not None:
@@ -139,7 +145,7 @@ class RankedPolicy:
                 self._note_stretch(view, job, state)
         return state
 
-    def _restore_notes(self, view: ClusterView, state: Book, dump: dict[str, Any]) -> None:
+    def _restore_notes(self, view: ClusterView, state: SchedulerState, dump: dict[str, Any]) -> None:
         for job_id, since_s in dump.get("delayed_since_s", {}).items():
             if JobId(int(job_id)) in view.jobs:
                 state.delayed_since_s[JobId(int(job_id))] = since_s
@@ -150,10 +156,10 @@ class RankedPolicy:
         if dump.get("guarded_extra") in competing and state.guard_gpus_max > 0.0:
             state.guarded_extra = dump["guarded_extra"]
 
-    def restore(self, view: ClusterView, state: Book, dump: dict[str, Any]) -> None:
+    def restore(self, view: ClusterView, state: SchedulerState, dump: dict[str, Any]) -> None:
         """Take back a subclass's own residue before jobs are indexed."""
 
-    def decide(self, view: ClusterView, changes: Sequence[Change], state: Book) -> Decision:
+    def decide(self, view: ClusterView, changes: Sequence[Change], state: SchedulerState) -> Decision:
         """One decision. O((changes + actions) log n + gang classes)."""
         plan = Plan()
         follow_windows(view, state)
@@ -192,7 +198,7 @@ class RankedPolicy:
 
     # 1. Changes.
 
-    def _absorb(self, view: ClusterView, change: Change, state: Book) -> None:
+    def _absorb(self, view: ClusterView, change: Change, state: SchedulerState) -> None:
         """Index one change."""
         kind = change.kind
         if kind is ChangeKind.SERVER_CHANGED:
@@ -227,7 +233,7 @@ class RankedPolicy:
         else:
             self._absorb_of_known(view, change, job, state)
 
-    def _absorb_of_known(self, view: ClusterView, change: Change, job: JobView, state: Book) -> None:
+    def _absorb_of_known(self, view: ClusterView, change: Change, job: JobView, state: SchedulerState) -> None:
         kind = change.kind
         if kind is ChangeKind.STARTED:
             assert change.placement is not None
@@ -258,7 +264,7 @@ class RankedPolicy:
         elif job.waiting and job.id in state.waiting_keys:
             self.on_arrival(view, job, state)
 
-    def _index_moved(self, view: ClusterView, state: Book) -> None:
+    def _index_moved(self, view: ClusterView, state: SchedulerState) -> None:
         """Index each running job that the changes were about, once however many there were."""
         for job_id, rank_waiting in state.moved.items():
             job = view.jobs.get(job_id)
@@ -271,7 +277,7 @@ class RankedPolicy:
                 state.swayed = swayed
         state.moved.clear()
 
-    def _server_changed(self, view: ClusterView, server: ServerIndex, state: Book) -> None:
+    def _server_changed(self, view: ClusterView, server: ServerIndex, state: SchedulerState) -> None:
         state.dirty.add(server)
         state.restless = True
         if server >= len(state.pool):
@@ -286,14 +292,14 @@ class RankedPolicy:
                 state.guard_gpus_max = self.options.guard_share * gpus
             self.on_resize(view, state, before)
 
-    def on_resize(self, view: ClusterView, state: Book, gpus_before: int) -> None:
+    def on_resize(self, view: ClusterView, state: SchedulerState, gpus_before: int) -> None:
         """G has changed, and with it every rank. O(n log n): servers are rarely added."""
         for job_id in list(state.waiting_keys):
             self.on_arrival(view, view.jobs[job_id], state)
         for job_id in [*state.running_keys, *state.sheltered]:
             self.index_running(view, view.jobs[job_id], state)
 
-    def index_running(self, view: ClusterView, job: JobView, state: Book) -> float:
+    def index_running(self, view: ClusterView, job: JobView, state: SchedulerState) -> float:
         """Returns the rank by which it may be displaced; minus infinity where it may not."""
         if self.options.preemption is Preemption.NEVER:
             return -math.inf
@@ -305,13 +311,13 @@ class RankedPolicy:
         state.index_running(job, rank, moves_from_s, self.refresh_at_s(view, job, rank))
         return rank.value
 
-    def _note_stretch(self, view: ClusterView, job: JobView, state: Book) -> None:
+    def _note_stretch(self, view: ClusterView, job: JobView, state: SchedulerState) -> None:
         if self.options.preemption is Preemption.NEVER or job.placement is None:
             return
         if (ratio := stretch(job, view.cluster, job.placement)) is not None:
             state.scatter(job, ratio)
 
-    def _guard(self, view: ClusterView, state: Book, plan: Plan) -> None:
+    def _guard(self, view: ClusterView, state: SchedulerState, plan: Plan) -> None:
         if (rested := end_turn(self, view, state, plan)) is not None:
             self.index_running(view, rested, state)
         for job_id in state.fill_guard(view.now_s - self.options.guard_wait_s):
@@ -322,7 +328,7 @@ class RankedPolicy:
 
     # 2. Jobs in order.
 
-    def _try_in_order(self, view: ClusterView, state: Book, plan: Plan) -> None:
+    def _try_in_order(self, view: ClusterView, state: SchedulerState, plan: Plan) -> None:
         strict = self.options.queue is Queue.STRICT
         together = strict or self.head_matters
         quiet = not (state.restless or together) and view.now_s < state.look_again_s
@@ -333,9 +339,9 @@ class RankedPolicy:
         state.restless, state.swayed, wakes = False, False, len(plan.wakes_s)
         state.tried_at_s = view.now_s
         state.delaying.clear()
-        bid = Bid(self, view, state)
+        bid = PreemptionContext(self, view, state)
         self.fill(bid, plan)
-        heads = Heads(bid, plan.placed.union(state.claims), together=together)
+        heads = QueueHeads(bid, plan.placed.union(state.claims), together=together)
         delayed: dict[Any, int] = {}
         while heads.waiting:
             if state.pool.total == 0 and not bid.worth_trying(heads.waiting[0].key):
@@ -369,14 +375,14 @@ class RankedPolicy:
         if bid.ripe_at_s < math.inf:
             plan.wakes_s.append(bid.ripe_at_s)
 
-    def _nobody_swayed(self, view: ClusterView, state: Book) -> bool:
+    def _nobody_swayed(self, view: ClusterView, state: SchedulerState) -> bool:
         """Whether running jobs are certainly no easier to displace, nor to move, than when all were tried. O(lines)."""
         if state.swayed or state.scattered or state.delaying or not self.ranks_keep_to_lines or self.fills(state):
             return False
         return state.tried_at_s == view.now_s or not any(line.slope > 0.0 for line in state.running)
 
     def _try(
-        self, view: ClusterView, state: Book, plan: Plan, bid: Bid, job: JobView, key: Key
+        self, view: ClusterView, state: SchedulerState, plan: Plan, bid: PreemptionContext, job: JobView, key: Key
     ) -> tuple[Outcome, Reason]:
         candidate = self.find(state.pool, view, job)
         if candidate is not None:
@@ -403,7 +409,9 @@ class RankedPolicy:
         # What is set aside from this one may be open to the next.
         return Outcome.DELAYED if reason is Reason.RESERVED_SERVERS else Outcome.BLOCKED, reason
 
-    def _delay_until_s(self, view: ClusterView, state: Book, job: JobView, candidate: Candidate) -> float | None:
+    def _delay_until_s(
+        self, view: ClusterView, state: SchedulerState, job: JobView, candidate: Candidate
+    ) -> float | None:
         """Until when the job should wait for a better placement; None: take this one.
 
         Our construction: a communication-heavy job waits at most min(c x its remaining time at its best placement, what
@@ -424,7 +432,7 @@ class RankedPolicy:
 
     # 3. Reasons.
 
-    def _note_the_rest(self, view: ClusterView, state: Book, plan: Plan) -> None:
+    def _note_the_rest(self, view: ClusterView, state: SchedulerState, plan: Plan) -> None:
         """Jobs that have come, and were not tried."""
         placed = plan.placed
         for job_id in state.unnoted:
@@ -433,7 +441,7 @@ class RankedPolicy:
                 plan.note(state, job_id, self.waiting_reason(state, job_id))
         state.unnoted = []
 
-    def explain(self, view: ClusterView, state: Book, job: JobId) -> Explanation:
+    def explain(self, view: ClusterView, state: SchedulerState, job: JobId) -> Explanation:
         """The reason with its numbers. O(gang classes x log n + servers)."""
         record = view.jobs[job]
         reason = state.reasons.get(job)

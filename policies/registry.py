@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import Any
 
-from policies import asrpt, easy, fair, fifo, gittins, las, sjf, srsf, srtf, swf
 from policies.base import Policy
+from policies.builtin import asrpt, easy, fair, fifo, gittins, las, sjf, srsf, srtf, swf
 from policies.options import FAIR_SHARE, OptionError, Options, Preemption, parse_options
 from policies.ranked import RankedPolicy
 

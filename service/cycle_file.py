@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from policies.model.cluster import Cluster
-from policies.model.windows import ServerWindow
+from policies.model.server_reservation import ServerReservation
 from service.db.codec import (
     CodecError,
     decode,
@@ -73,7 +73,7 @@ def _read(document: Mapping[str, Any]) -> CycleSnapshot:
         costs=decode(Costs, document["costs"]),
         servers=tuple(decode(ServerRecord, each) for each in document["servers"]),
         jobs=tuple(decode(JobRecord, each) for each in document["jobs"]),
-        windows=tuple(decode(ServerWindow, each) for each in document.get("windows", ())),
+        windows=tuple(decode(ServerReservation, each) for each in document.get("windows", ())),
     )
     return CycleSnapshot(
         cycle=int(document["cycle"]),

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from policies.base import Policy
+from policies.choose import Candidate, find
 from policies.model.estimate import Estimate, Prediction, PredictionRequest
 from policies.model.ids import JobId, ServerIndex
 from policies.model.job import JobSpec
-from policies.placement.choose import Candidate, find
 from policies.placement.pool import FreePool
 from policies.throughput import NeverFits, times_of
 from service.engine.engine import Engine

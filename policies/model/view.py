@@ -9,7 +9,7 @@ from policies.model.estimate import Estimate, Unit
 from policies.model.ids import JobId, ServerIndex
 from policies.model.job import IterationTimes, JobSpec
 from policies.model.placement import Placement
-from policies.model.windows import ServerWindow
+from policies.model.server_reservation import ServerReservation
 
 
 class JobView(Protocol):
@@ -96,7 +96,7 @@ class ClusterView(Protocol):
         """Every unfinished job."""
 
     @property
-    def windows(self) -> Sequence[ServerWindow]:
+    def windows(self) -> Sequence[ServerReservation]:
         """Times for which servers are set aside, past ones left out; another object whenever it is another list."""
 
     def usable_gpus(self, server: ServerIndex) -> int:

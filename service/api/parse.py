@@ -7,10 +7,10 @@ Knows no database; which jobs exist (``after``) is checked where the jobs are in
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
+from policies.choose import fits_empty
 from policies.model.cluster import Cluster
 from policies.model.ids import JobId
 from policies.model.job import ArrayPlace, JobSpec, Launch, Level, PreemptionSignal, Topology
-from policies.placement.choose import fits_empty
 from service.api.graphs import Faults, GraphLimits, shape_of
 from service.api.problems import Fault, Problem, ProblemType, json_pointer
 from service.api.schemas import CatalogueGraphBody, JobBody, JobsBody

@@ -20,7 +20,7 @@ from policies.model.decision import Action, Change, Preempt, Reserve, Resize, St
 from policies.model.estimate import ShadowPrediction
 from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Reason
-from policies.model.windows import ServerWindow
+from policies.model.server_reservation import ServerReservation
 from service.engine.limits import Owner
 
 VERSION = 1
@@ -52,7 +52,7 @@ class FactPayload:
     owner: Owner | None = None
     gpus_running_max: int | None = None
     note: str = ""
-    window: ServerWindow | None = None
+    window: ServerReservation | None = None
     reservation: int | None = None
 
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, insert, select, update
 
-from policies.model.windows import ServerWindow, windows_after
+from policies.model.server_reservation import ServerReservation, server_reservations_after
 from service.db.codec import decode, encode
 from service.db.dialects import take_turns
 from service.db.reservation_tables import ReservationRow
@@ -21,14 +21,14 @@ _ROWS = table(ReservationRow)
 class StoredReservation(NamedTuple):
     """One reservation with what people are told of it."""
 
-    window: ServerWindow
+    window: ServerReservation
     reason: str
     created_at_s: float
 
 
-def open_windows(connection: Connection, after_s: float) -> tuple[ServerWindow, ...]:
+def open_windows(connection: Connection, after_s: float) -> tuple[ServerReservation, ...]:
     """What the engine needs to know: those that are neither cancelled nor over by then."""
-    return windows_after([each.window for each in open_reservations(connection, after_s)], after_s)
+    return server_reservations_after([each.window for each in open_reservations(connection, after_s)], after_s)
 
 
 def open_reservations(connection: Connection, after_s: float) -> list[StoredReservation]:
@@ -68,4 +68,4 @@ def keep_reservation(connection: Connection, fact: Fact, number: int) -> None:
 
 
 def _stored(row: Any) -> StoredReservation:
-    return StoredReservation(decode(ServerWindow, row.window), row.reason, row.created_at_s)
+    return StoredReservation(decode(ServerReservation, row.window), row.reason, row.created_at_s)

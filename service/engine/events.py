@@ -7,8 +7,8 @@ from policies.lifecycle import Cause, JobState
 from policies.model.cluster import Server
 from policies.model.ids import AttemptId, JobId, ServerIndex
 from policies.model.reasons import Reason
+from policies.model.server_reservation import ServerReservation
 from policies.model.value import value
-from policies.model.windows import ServerWindow
 from service.engine.limits import Owner, OwnerLimit
 
 
@@ -52,7 +52,7 @@ class Fact:
     owner: Owner | None = None
     gpus_running_max: int | None = None
     note: str = ""
-    window: ServerWindow | None = None
+    window: ServerReservation | None = None
     reservation: int | None = None
 
 

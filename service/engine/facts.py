@@ -6,7 +6,7 @@ from policies.lifecycle import TERMINAL, AttemptState, Cause, JobState
 from policies.model.decision import Change, ChangeKind
 from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Reason
-from policies.model.windows import ServerWindow, windows_after
+from policies.model.server_reservation import ServerReservation, server_reservations_after
 from service.engine.commands import Stop
 from service.engine.cycle import Cycle
 from service.engine.events import Fact, FactKind, limit_after
@@ -192,10 +192,10 @@ def _apply_reservation(cycle: Cycle, fact: Fact) -> None:
         if window.id == gone:
             window_changed(cycle, window)
     kept = [window for window in world.windows if window.id != gone]
-    world.windows = windows_after([*kept, *(() if fact.window is None else (fact.window,))], cycle.now_s)
+    world.windows = server_reservations_after([*kept, *(() if fact.window is None else (fact.window,))], cycle.now_s)
 
 
-def window_changed(cycle: Cycle, window: ServerWindow) -> None:
+def window_changed(cycle: Cycle, window: ServerReservation) -> None:
     """Tell the policy to look at the servers of a window again."""
     for server in window.servers:
         if server < len(cycle.world.servers):

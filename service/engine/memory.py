@@ -6,7 +6,7 @@ from itertools import islice
 from math import inf
 
 from policies.model.ids import JobId
-from policies.model.windows import ServerWindow, windows_after
+from policies.model.server_reservation import ServerReservation, server_reservations_after
 from service.engine.events import Fact, FactKind, limit_after
 from service.engine.limits import Owner, OwnerLimit
 from service.engine.ports import CycleBatch, dropped_with
@@ -27,7 +27,7 @@ class MemoryStore:
         self._submitted: dict[JobId, JobRecord] = {}
         self._committed: dict[JobId, JobRecord] = {}
         self._servers = [ServerRecord() for _ in range(servers)]
-        self._windows: dict[int, ServerWindow] = {}
+        self._windows: dict[int, ServerReservation] = {}
         self._limits: dict[Owner, OwnerLimit] = {}
         self._cycle = 0
         self._at_s = -inf
@@ -73,7 +73,7 @@ class MemoryStore:
             self._dump,
             limits,
             self._at_s,
-            windows_after(self._windows.values(), self._at_s),
+            server_reservations_after(self._windows.values(), self._at_s),
         )
 
     def _unseen(self, job_id: JobId) -> bool:

@@ -9,7 +9,7 @@ from policies.model.ids import AttemptId, JobId
 from policies.model.job import IterationTimes, JobSpec
 from policies.model.placement import Placement
 from policies.model.reasons import Reason
-from policies.model.windows import ServerWindow
+from policies.model.server_reservation import ServerReservation
 from service.engine.limits import Owner, OwnerLimit
 
 
@@ -211,4 +211,4 @@ class StoredWorld:
     policy_dump: dict[str, object] | None = None
     limits: dict[Owner, OwnerLimit] = field(default_factory=dict)
     at_s: float = -inf
-    windows: tuple[ServerWindow, ...] = ()
+    windows: tuple[ServerReservation, ...] = ()

@@ -23,8 +23,8 @@ from policies.model.cluster import Cluster
 from policies.model.decision import Action, Change, ChangeKind, Decision, Start
 from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Explanation, Reason
+from policies.model.server_reservation import ServerReservation
 from policies.model.view import ClusterView, JobView, PreemptionCosts
-from policies.model.windows import ServerWindow
 from service.engine.agreement import Agreement, Remembered, Unwanted, Wish
 from service.engine.comparison import Comparison, carried_out, compare
 from service.engine.watch import WatchingPolicy
@@ -124,7 +124,7 @@ class Window:
     usable_gpus: Callable[[ServerIndex], int]
     free_gpus: Callable[[ServerIndex], int]
     holding: Callable[[], Iterable[JobId]]
-    windows: Sequence[ServerWindow]
+    windows: Sequence[ServerReservation]
 
     def __init__(self, view: ClusterView) -> None:
         self.now_s = view.now_s

@@ -3,7 +3,7 @@
 from policies.lifecycle import Cause, JobState
 from policies.model.ids import ServerIndex
 from policies.model.reasons import Reason
-from policies.model.windows import ServerWindow
+from policies.model.server_reservation import ServerReservation
 from service.engine.cycle import Cycle
 from service.engine.facts import request_stop, window_changed
 from service.engine.record import JobRecord
@@ -26,7 +26,7 @@ def settle_windows(cycle: Cycle) -> None:
         world.windows = tuple(window for window in world.windows if window.ends_at_s > now_s)
 
 
-def next_boundary_s(windows: tuple[ServerWindow, ...], now_s: float) -> float | None:
+def next_boundary_s(windows: tuple[ServerReservation, ...], now_s: float) -> float | None:
     """When a window next begins or ends."""
     if not windows:
         return None
@@ -34,7 +34,7 @@ def next_boundary_s(windows: tuple[ServerWindow, ...], now_s: float) -> float | 
     return min(times, default=None)
 
 
-def _stop_others(cycle: Cycle, window: ServerWindow) -> None:
+def _stop_others(cycle: Cycle, window: ServerReservation) -> None:
     servers = set(window.servers)
     for job_id in cycle.world.holding():
         job = cycle.world.jobs[job_id]

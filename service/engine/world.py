@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from policies.model.cluster import Cluster, Server
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
-from policies.model.windows import ServerWindow
+from policies.model.server_reservation import ServerReservation
 from policies.throughput import NeverFits, times_of
 from service.engine.gates import Gates
 from service.engine.record import JobRecord, ServerRecord, StoredWorld
@@ -33,7 +33,7 @@ class World:
         self.costs = costs
         self.jobs: dict[JobId, JobRecord] = {}
         self.servers = [ServerRecord() for _ in cluster.servers]
-        self.windows: tuple[ServerWindow, ...] = ()
+        self.windows: tuple[ServerReservation, ...] = ()
         self.begun_windows: set[int] = set()
         """Those of which the policy knows that they have begun."""
         self.dependents: dict[JobId, dict[JobId, None]] = {}

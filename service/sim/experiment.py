@@ -10,13 +10,13 @@ from math import inf, log
 from typing import Any
 
 from policies.base import Policy
+from policies.choose import fits_usable
 from policies.lifecycle import HOLDS_GPUS, JobState
 from policies.model.cluster import Cluster
 from policies.model.estimate import Estimate, Unit
 from policies.model.ids import JobId
 from policies.model.placement import Placement
 from policies.model.reasons import Reason
-from policies.promises import fits_usable
 from service.engine.cycle import EngineSettings
 from service.engine.engine import Engine, Ports
 from service.engine.events import JobEvent

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from policies.model.cluster import Cluster
-from policies.model.windows import ServerWindow
+from policies.model.server_reservation import ServerReservation
 from service.engine.limits import Owner, OwnerLimit
 from service.engine.record import JobRecord, ServerRecord
 from service.engine.world import Costs, World
@@ -24,7 +24,7 @@ class WorldSnapshot:
     servers: tuple[ServerRecord, ...]
     jobs: tuple[JobRecord, ...]
     limits: Mapping[Owner, OwnerLimit] = field(default_factory=dict)
-    windows: tuple[ServerWindow, ...] = ()
+    windows: tuple[ServerReservation, ...] = ()
 
 
 def take(world: World, now_s: float | None = None, *, with_jobs: bool = True) -> WorldSnapshot:

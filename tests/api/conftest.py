@@ -15,12 +15,12 @@ from fastapi import FastAPI
 from httpx import Client
 from sqlalchemy import update
 
+from policies.choose import find
 from policies.model.cluster import Cluster, Server
 from policies.model.estimate import Estimate, Unit
 from policies.model.ids import AttemptId, JobId
 from policies.model.job import JobSpec
 from policies.model.reasons import Explanation
-from policies.placement.choose import find
 from policies.placement.pool import FreePool
 from predictor.explain import Contributions, contributions
 from predictor.serving import LivePredictor

@@ -6,7 +6,7 @@ import pytest
 from httpx import Client, Response
 
 from policies.model.ids import ServerIndex
-from policies.model.windows import ServerWindow
+from policies.model.server_reservation import ServerReservation
 from service.engine.events import FactKind
 from tests.api.conftest import NOW_S, World
 from tests.api.helpers import assert_problem
@@ -37,7 +37,7 @@ def test_a_reservation_is_kept_told_to_the_engine_and_listed(client: Client, wor
     }
     [fact] = world.store.pending_facts(10)
     hour_s = 3600.0
-    window = ServerWindow(
+    window = ServerReservation(
         body["id"], (ServerIndex(0), ServerIndex(2)), NOW_S + 10 * hour_s, NOW_S + 12 * hour_s, None, "nlp", False
     )
     assert (fact.kind, fact.window) == (FactKind.RESERVATION_MADE, window)

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from policies import las, ranked
+from policies import ranked
 from policies.base import Policy
+from policies.builtin import las
 from policies.lifecycle import JobState
 from policies.model.cluster import Cluster
 from policies.model.decision import Change, ChangeKind, Preempt

@@ -16,7 +16,7 @@ from policies.model.job import IterationTimes, JobSpec, Launch, PreemptionSignal
 from policies.model.parallelism import ParallelismConfig, Schedule
 from policies.model.placement import Placement, ServerShare, place
 from policies.model.reasons import Reason
-from policies.model.windows import ServerWindow
+from policies.model.server_reservation import ServerReservation
 from service.engine.events import Fact, FactKind, JobEvent
 from service.engine.limits import QUEUE, Owner, OwnerLimit, Scope
 from service.engine.ports import CycleBatch, JobWrite, Store
@@ -289,7 +289,7 @@ class StoreContract:
     def test_reservations_are_remembered_until_they_are_over_or_cancelled(
         self, harness: StoreHarness, driver: Driver
     ) -> None:
-        window = ServerWindow(0, (ServerIndex(1), ServerIndex(0)), 100.0, 200.0, user="ann", preempt=False)
+        window = ServerReservation(0, (ServerIndex(1), ServerIndex(0)), 100.0, 200.0, user="ann", preempt=False)
         first = harness.add_fact(Fact(0, FactKind.RESERVATION_MADE, 1.0, window=window, note="why"))
         later = replace(window, starts_at_s=50.0, ends_at_s=60.0)
         second = harness.add_fact(Fact(0, FactKind.RESERVATION_MADE, 1.0, window=later))

@@ -22,7 +22,7 @@ from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRe
 from policies.model.ids import AttemptId, JobId, ServerIndex, attempt_id
 from policies.model.job import IterationTimes, JobSpec, PreemptionSignal
 from policies.model.reasons import Reason
-from policies.model.windows import ServerWindow
+from policies.model.server_reservation import ServerReservation
 from policies.registry import make_policy
 from service.engine.commands import Command, Launch, Stop
 from service.engine.cycle import EngineSettings
@@ -247,7 +247,7 @@ class Story:
     def reserve(self, *servers: int, from_s: float, until_s: float, preempt: bool = True, **owner: str) -> Self:
         """Set servers aside for a time, for a user or project, or for nobody."""
         where = tuple(ServerIndex(server) for server in servers)
-        window = ServerWindow(0, where, from_s, until_s, preempt=preempt, **owner)
+        window = ServerReservation(0, where, from_s, until_s, preempt=preempt, **owner)
         return self._fact(FactKind.RESERVATION_MADE, window=window)
 
     def unreserve(self, number: int) -> Self:

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.base import Policy
-from policies.easy import WINDOW
-from policies.fair import FairBook
-from policies.gittins import GittinsBook
+from policies.builtin.easy import WINDOW
+from policies.builtin.fair import FairState
+from policies.builtin.gittins import GittinsState
 from policies.model.decision import Change, Decision
 from policies.model.graph import Stage, StageGraph
 from policies.model.ids import JobId
@@ -387,10 +387,10 @@ class DumpsAgree(Watched):
 
 
 def _known(state: Any, now_s: float) -> object:
-    if isinstance(state, FairBook):
+    if isinstance(state, FairState):
         known = {user: (account.line.at(now_s), account.level) for user, account in state.accounts.items()}
         return {user: had for user, had in known.items() if had[0]}
-    if isinstance(state, GittinsBook):
+    if isinstance(state, GittinsState):
         return sorted(state.ended_gpu_s.items()), state.points_gpu_s, state.unseen
     return list(state.ends), state.head
 
@@ -413,7 +413,7 @@ def test_what_ended_counts_once_although_transactions_fail(name: str, seed: int)
     flaky.failing = 0.0
     ended = story.memory.jobs(sorted(story.ids.values()))
     state = story.policy.rebuild(story.engine.world, story.engine.dump())
-    if isinstance(state, GittinsBook):
+    if isinstance(state, GittinsState):
         assert state.ended_gpu_s == {job.id: job.held_gpu_s for job in ended}
     else:
         for user, account in state.accounts.items():

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.choose import find, fits_empty
 from policies.lifecycle import JobState
 from policies.model.cluster import Cluster, Server
 from policies.model.ids import ServerIndex
 from policies.model.job import JobSpec, Level, Topology
 from policies.model.reasons import Reason
-from policies.placement.choose import find, fits_empty
 from policies.placement.pool import FreePool
 from policies.registry import BUILT_IN
 from tests.scenarios.dsl import Story, cluster, policy

@@ -4,21 +4,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.book import Book
 from policies.model.cluster import Cluster, Server
 from policies.model.ids import JobId, ServerIndex
 from policies.model.job import JobSpec
 from policies.model.placement import Placement, ServerShare, place
 from policies.placement.pool import FreePool
 from policies.rank import Rank
-from policies.standings import worst_first
+from policies.state.scheduler_state import SchedulerState
+from policies.state.victim_order import worst_first
 from service.engine.record import JobRecord
 from service.engine.world import Costs, World
 
 
-def make(*gpus: int, guard: float = 0.0) -> tuple[World, Book]:
+def make(*gpus: int, guard: float = 0.0) -> tuple[World, SchedulerState]:
     world = World(Cluster("c", tuple(Server(f"s{n}", count) for n, count in enumerate(gpus))), Costs())
-    return world, Book(FreePool(world.cluster, list(gpus)), sum(gpus), guard)
+    return world, SchedulerState(FreePool(world.cluster, list(gpus)), sum(gpus), guard)
 
 
 def job(number: int, gpus: int = 1, submitted_at_s: float = 0.0, priority: int = 0) -> JobRecord:

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.choose import Candidate, consolidated, find, fits_empty, servers_wanted
 from policies.model.cluster import Cluster, Server
 from policies.model.graph import Stage, StageGraph
 from policies.model.ids import ServerIndex
 from policies.model.job import JobSpec
 from policies.model.parallelism import ParallelismConfig
-from policies.placement.choose import Candidate, consolidated, find, fits_empty, servers_wanted
 from policies.placement.pool import FreePool
 from policies.placement.splits import balanced, levelled
 from policies.throughput import NeverFits, iteration_time_s, iteration_times

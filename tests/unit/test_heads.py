@@ -5,15 +5,16 @@ from typing import Any
 
 import pytest
 
-from policies import heads, ranked
-from policies.asrpt import DEFAULTS, Asrpt
-from policies.book import Book
-from policies.las import Las
+from policies import ranked
+from policies.builtin.asrpt import DEFAULTS, Asrpt
+from policies.builtin.las import Las
+from policies.builtin.sjf import Sjf
+from policies.decision import queue_heads
 from policies.model.cluster import Cluster, Server
 from policies.model.decision import Change, Decision
 from policies.model.view import ClusterView
 from policies.options import Options, Preemption, Queue
-from policies.sjf import Sjf
+from policies.state.scheduler_state import SchedulerState
 from service.sim.experiment import SimulationOptions, run
 from service.sim.workloads.generate import generate
 
@@ -24,7 +25,7 @@ def _slow(policy: type[ranked.RankedPolicy]) -> type[ranked.RankedPolicy]:
     class Slow(policy):  # type: ignore[misc, valid-type]
         ranks_keep_to_lines = False
 
-        def decide(self, view: ClusterView, changes: Sequence[Change], state: Book) -> Decision:
+        def decide(self, view: ClusterView, changes: Sequence[Change], state: SchedulerState) -> Decision:
             state.restless = True
             decision: Decision = policy.decide(self, view, changes, state)
             return decision
@@ -59,11 +60,11 @@ def test_quick_looks_change_nothing(
     settings = SimulationOptions(seed=seed, skip_invalid=True)
     predictor = f"noisy:{seed - 1}"
     quick = run(workload, cluster, policy(options), predictor, settings)
-    monkeypatch.setattr(heads.Heads, "_is_hopeless", _never_hopeless)
+    monkeypatch.setattr(queue_heads.QueueHeads, "_is_hopeless", _never_hopeless)
     slow = run(workload, cluster, _slow(policy)(options), predictor, settings)
     assert quick.outcomes == slow.outcomes
     assert quick.result.events == slow.result.events
 
 
-def _never_hopeless(self: heads.Heads, head: Any) -> bool:
+def _never_hopeless(self: queue_heads.QueueHeads, head: Any) -> bool:
     return False

@@ -6,8 +6,8 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from policies import registry
+from policies.builtin.sjf import Sjf
 from policies.options import OptionError, Preemption
-from policies.sjf import Sjf
 
 
 def test_the_names_are_sorted_and_each_makes_its_policy() -> None:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import las, ranked
+from policies import ranked
+from policies.builtin import las
 from policies.model.cluster import Cluster, Server
 from policies.model.decision import ChangeKind, Decision, Preempt
 from policies.model.ids import JobId

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.choose import find
 from policies.model.cluster import Cluster, Server
 from policies.model.graph import Stage, StageGraph
 from policies.model.ids import ServerIndex
 from policies.model.job import JobSpec
 from policies.model.parallelism import ParallelismConfig
-from policies.placement.choose import find
 from policies.placement.iteration import gang
 from policies.placement.pool import FreePool
 from policies.placement.scatter import salt_of

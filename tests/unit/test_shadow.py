@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import las, ranked
+from policies import ranked
 from policies.base import Policy
+from policies.builtin import las
 from policies.model.decision import Change, ChangeKind, Decision
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import ServerShare, place

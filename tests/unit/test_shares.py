@@ -11,7 +11,7 @@ from policies.model.decision import Change, ChangeKind
 from policies.model.ids import JobId, ServerIndex
 from policies.model.job import JobSpec
 from policies.model.placement import ServerShare, place
-from policies.shares import IDLE_GPUS, STEP, Shares
+from policies.state.project_shares import IDLE_GPUS, STEP, Shares
 from service.engine.record import AttemptRecord, JobRecord
 from service.engine.world import Costs, World
 

@@ -5,6 +5,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.choose import Candidate
+from policies.decision.victims import PreemptionContext, find_victims
 from policies.lifecycle import AttemptState, JobState
 from policies.model.cluster import Cluster, Server
 from policies.model.estimate import Estimate, Unit
@@ -13,9 +15,7 @@ from policies.model.ids import JobId, ServerIndex, attempt_id
 from policies.model.job import JobSpec, PreemptionSignal
 from policies.model.parallelism import ParallelismConfig
 from policies.model.placement import ServerShare, place
-from policies.placement.choose import Candidate
 from policies.throughput import iteration_times
-from policies.victims import Bid, find_victims
 from service.engine.record import AttemptRecord, JobRecord
 from service.engine.world import Costs, World
 from tests.scenarios.dsl import policy
@@ -59,7 +59,10 @@ class Scene:
         state.sync(self.world)
         before = [state.pool.free(ServerIndex(server)) for server in range(len(self.world.servers))]
         found = find_victims(
-            Bid(self.policy, self.world, state), job, state.waiting_keys[number][1], consolidated_only=False
+            PreemptionContext(self.policy, self.world, state),
+            job,
+            state.waiting_keys[number][1],
+            consolidated_only=False,
         )
         assert [state.pool.free(ServerIndex(server)) for server in range(len(before))] == before, "the pool was lent"
         del self.world.jobs[number]

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from sqlmodel import Session
 
 from policies.model.ids import ServerIndex
-from policies.model.windows import ServerWindow
+from policies.model.server_reservation import ServerReservation
 from service.access import Identity
 from service.api.access import Caller
 from service.api.deps import ApiDependencies, Deps, KeyStore
@@ -126,7 +126,7 @@ def reserve(dependencies: Deps, keys: KeyStore, keyed: Keyed, caller: Caller, bo
             servers = _named(body.servers or [], names, taken)
         else:
             servers = _freest(body.count or 0, now.usable_gpus, now.free_gpus, taken)
-        window = ServerWindow(0, servers, starts_at_s, ends_at_s, body.user, body.project, body.preempt)
+        window = ServerReservation(0, servers, starts_at_s, ends_at_s, body.user, body.project, body.preempt)
         fact = Fact(0, FactKind.RESERVATION_MADE, now_s, window=window, note=body.reason)
         number = dependencies.store.add_fact(session, fact)
         stored = open_reservation(connection, number)

@@ -9,19 +9,19 @@ nobody gives up its GPUs: the moved jobs only change places. A job of larger pri
 
 from collections.abc import Sequence
 
+from policies.choose import Candidate
+from policies.decision.victims import FuturePool, PreemptionContext
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.model.view import JobView
 from policies.options import Preemption
-from policies.placement.choose import Candidate
 from policies.rank import expected_remaining_s
-from policies.victims import Bid, Soon
 
 SERVERS_TRIED_MAX = 16
 """Servers looked at, those with most free GPUs first."""
 
 
-def make_room(bid: Bid, job: JobView, scattered: Candidate) -> tuple[Placement, tuple[JobId, ...]] | None:
+def make_room(bid: PreemptionContext, job: JobView, scattered: Candidate) -> tuple[Placement, tuple[JobId, ...]] | None:
     """A consolidated placement for the job and the jobs that move for it; None where that does not pay.
 
     O(SERVERS_TRIED_MAX x jobs on a server).
@@ -34,7 +34,7 @@ def make_room(bid: Bid, job: JobView, scattered: Candidate) -> tuple[Placement, 
     movers = _movers(bid, job, scattered)
     if movers is None:
         return None
-    soon = Soon(bid, also_leaving=False)
+    soon = FuturePool(bid, also_leaving=False)
     try:
         for mover in movers:
             soon.add_job(mover)
@@ -52,7 +52,7 @@ def make_room(bid: Bid, job: JobView, scattered: Candidate) -> tuple[Placement, 
     return candidate.placement, tuple(mover.id for mover in needed)
 
 
-def _movers(bid: Bid, job: JobView, scattered: Candidate) -> Sequence[JobView] | None:
+def _movers(bid: PreemptionContext, job: JobView, scattered: Candidate) -> Sequence[JobView] | None:
     """Jobs whose leaving would open enough whole shares for the gang, on as few servers as can be; None if there are none."""
     servers = bid.view.cluster.servers
     gpu_type = servers[scattered.placement.servers[0]].gpu_type
@@ -76,7 +76,7 @@ def _movers(bid: Bid, job: JobView, scattered: Candidate) -> Sequence[JobView] |
     return [mover for server, share, movable in chosen for mover in _fewest(bid, server, share, movable)]
 
 
-def _fewest(bid: Bid, server: ServerIndex, share: int, movable: Sequence[JobView]) -> list[JobView]:
+def _fewest(bid: PreemptionContext, server: ServerIndex, share: int, movable: Sequence[JobView]) -> list[JobView]:
     """Of the movable jobs those that lose least, until the share is free."""
     missing = share - bid.book.pool.free(server)
     picked: list[JobView] = []
@@ -88,7 +88,7 @@ def _fewest(bid: Bid, server: ServerIndex, share: int, movable: Sequence[JobView
     return picked
 
 
-def _on(bid: Bid, server: ServerIndex) -> list[JobView]:
+def _on(bid: PreemptionContext, server: ServerIndex) -> list[JobView]:
     """Running jobs that hold GPUs of the server and no others, in the order of their numbers."""
     return [
         bid.view.jobs[job_id]
@@ -97,7 +97,7 @@ def _on(bid: Bid, server: ServerIndex) -> list[JobView]:
     ]
 
 
-def _moves_easily(bid: Bid, job: JobView) -> bool:
+def _moves_easily(bid: PreemptionContext, job: JobView) -> bool:
     """Whether any other GPUs are as good for the job, and its attempt has run for long enough."""
     times = job.iteration_times
     local = times is None or times.max_s <= bid.policy.options.tau * times.min_s

@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 
 from sortedcontainers import SortedList
 
-from policies.book import Book
+from policies.builtin.sjf import DEFAULTS as DEFAULTS
+from policies.builtin.sjf import OPTIONS as OPTIONS
 from policies.lifecycle import TERMINAL
 from policies.model.decision import Change, ChangeKind, Decision
 from policies.model.ids import JobId
 from policies.model.view import ClusterView, JobView
 from policies.rank import Rank
 from policies.ranked import RankedPolicy
-from policies.sjf import DEFAULTS as DEFAULTS
-from policies.sjf import OPTIONS as OPTIONS
+from policies.state.scheduler_state import SchedulerState
 
 LEVEL_RATIO = 1.25
 """How much longer each step from level to level is than the one before it."""
@@ -54,7 +54,7 @@ class Account:
     next_level_s: float = math.inf
 
 
-class FairBook(Book):
+class FairState(SchedulerState):
     """The book, and the accounts of all users."""
 
     __slots__ = ("accounts", "closing", "due", "had_gpu_s", "lines", "user_of", "waiting_of")
@@ -75,17 +75,17 @@ class FairBook(Book):
     def dump(self) -> dict[str, Any]:
         """Delays, and what jobs had that are gone."""
         closing = [[job, user, gpu_s] for job, (user, gpu_s) in self.closing.items()]
-        return {**Book.dump(self), "had_gpu_s": dict(sorted(self.had_gpu_s.items())), "closing": closing}
+        return {**SchedulerState.dump(self), "had_gpu_s": dict(sorted(self.had_gpu_s.items())), "closing": closing}
 
     def enqueue(self, job: JobView, rank: float) -> None:
         """Index a waiting job, by its user too."""
-        Book.enqueue(self, job, rank)
+        SchedulerState.enqueue(self, job, rank)
         user = self.user_of[job.id] = _user(job)
         self.waiting_of.setdefault(user, {})[job.id] = None
 
     def dequeue(self, job: JobId) -> None:
         """Forget a waiting job; unknown ones are ignored."""
-        Book.dequeue(self, job)
+        SchedulerState.dequeue(self, job)
         if (user := self.user_of.pop(job, None)) is not None:
             del self.waiting_of[user][job]
 
@@ -138,22 +138,22 @@ class Fair(RankedPolicy):
 
     name = "fair"
 
-    def rank(self, view: ClusterView, job: JobView, state: Book) -> Rank:
+    def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:
         """The lower end of the level of the user's account, in virtual seconds."""
-        assert isinstance(state, FairBook)
+        assert isinstance(state, FairState)
         return Rank(_threshold_gpu_s(state.account(_user(job)).level) / state.gpus, 0)
 
-    def initial_state(self, view: ClusterView) -> Book:
+    def initial_state(self, view: ClusterView) -> SchedulerState:
         """Indexes of an empty cluster on which nobody has had anything."""
         base = RankedPolicy.initial_state(self, view)
-        state = FairBook(base.pool, base.gpus, base.guard_gpus_max, base.unusable, base.shares)
+        state = FairState(base.pool, base.gpus, base.guard_gpus_max, base.unusable, base.shares)
         state.accounts, state.lines, state.had_gpu_s, state.closing = {}, {}, {}, {}
         state.due, state.waiting_of, state.user_of = SortedList(), {}, {}
         return state
 
-    def restore(self, view: ClusterView, state: Book, dump: dict[str, Any]) -> None:
+    def restore(self, view: ClusterView, state: SchedulerState, dump: dict[str, Any]) -> None:
         """What ended jobs had by an earlier dump, less the ends that were not committed; the rest follows from the jobs."""
-        assert isinstance(state, FairBook)
+        assert isinstance(state, FairState)
         state.had_gpu_s = dict(dump.get("had_gpu_s", {}))
         state.closing = {
             JobId(job): (user, gpu_s) for job, user, gpu_s in dump.get("closing", ()) if job not in view.jobs
@@ -169,9 +169,9 @@ class Fair(RankedPolicy):
         for user in state.accounts:
             state.level_up(user, view.now_s)
 
-    def decide(self, view: ClusterView, changes: Sequence[Change], state: Book) -> Decision:
+    def decide(self, view: ClusterView, changes: Sequence[Change], state: SchedulerState) -> Decision:
         """Keep the accounts, then decide. O((changes + actions) log n); a level more costs O(the user's waiting jobs)."""
-        assert isinstance(state, FairBook)
+        assert isinstance(state, FairState)
         state.settle()
         touched = {user for _, user in takewhile(lambda due: due[0] <= view.now_s, state.due)}
         for change in changes:

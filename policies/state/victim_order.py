@@ -4,8 +4,8 @@ import heapq
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from policies.book import Book
 from policies.model.ids import JobId
+from policies.state.scheduler_state import SchedulerState
 
 
 class Standing(NamedTuple):
@@ -18,7 +18,7 @@ class Standing(NamedTuple):
     job: JobId
 
 
-def worst_first(book: Book, now_s: float) -> Iterator[Standing]:
+def worst_first(book: SchedulerState, now_s: float) -> Iterator[Standing]:
     """Running jobs that may be displaced, worst first: smaller priorities, larger levels, larger ranks. O(log) each."""
     heap = []
     for line, entries in book.running.items():

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from policies import ranked
-from policies.book import Book
+from policies.builtin.srsf import OPTIONS as OPTIONS
+from policies.decision.plan import Plan
 from policies.lifecycle import TERMINAL
 from policies.model.decision import Change, ChangeKind, Decision
 from policies.model.ids import JobId
 from policies.model.view import ClusterView, JobView
 from policies.options import Options, Preemption
-from policies.plan import Plan
 from policies.rank import Rank, attained_rank, distribution_units, remaining_work_rank, seconds_per_unit
-from policies.srsf import OPTIONS as OPTIONS
+from policies.state.scheduler_state import SchedulerState
 
 DEFAULTS = Options(preemption=Preemption.GUIDED)
 
@@ -34,7 +34,7 @@ RENEWAL_SHARE = 0.25
 """The points are drawn anew, and all jobs ranked anew, when so large a share of the remembered jobs is new."""
 
 
-class GittinsBook(Book):
+class GittinsState(SchedulerState):
     """The book, and what the jobs that ended had: GPU-seconds by job, oldest first."""
 
     __slots__ = ("ended_gpu_s", "points_gpu_s", "unseen")
@@ -47,7 +47,12 @@ class GittinsBook(Book):
     def dump(self) -> dict[str, Any]:
         """Delays, and what was learnt from jobs that are gone."""
         ended = [[job, gpu_s] for job, gpu_s in self.ended_gpu_s.items()]
-        return {**Book.dump(self), "ended_gpu_s": ended, "points_gpu_s": list(self.points_gpu_s), "unseen": self.unseen}
+        return {
+            **SchedulerState.dump(self),
+            "ended_gpu_s": ended,
+            "points_gpu_s": list(self.points_gpu_s),
+            "unseen": self.unseen,
+        }
 
     def learn(self, jobs: Sequence[JobView], now_s: float) -> None:
         """These have ended. One that never held GPUs tells nothing of its size. O(jobs)."""
@@ -76,9 +81,9 @@ class Gittins(ranked.RankedPolicy):
     name = "gittins"
     ranks_keep_to_lines = True
 
-    def rank(self, view: ClusterView, job: JobView, state: Book) -> Rank:
+    def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:
         """The index in virtual seconds, under the job's own distribution, else under the cluster's."""
-        assert isinstance(state, GittinsBook)
+        assert isinstance(state, GittinsState)
         if _has_distribution(job):
             return remaining_work_rank(job, view.now_s, state.gpus, self.options.over_run)
         if not state.points_gpu_s:
@@ -94,31 +99,31 @@ class Gittins(ranked.RankedPolicy):
         missing_gpu_s = rank.refresh_at_done - job.attained_service_s(view.now_s)
         return view.now_s + max(ranked.REFRESH_S_MIN, missing_gpu_s / job.spec.gpus)
 
-    def initial_state(self, view: ClusterView) -> Book:
+    def initial_state(self, view: ClusterView) -> SchedulerState:
         """Indexes of an empty cluster that has seen nothing."""
         base = ranked.RankedPolicy.initial_state(self, view)
-        state = GittinsBook(base.pool, base.gpus, base.guard_gpus_max, base.unusable, base.shares)
+        state = GittinsState(base.pool, base.gpus, base.guard_gpus_max, base.unusable, base.shares)
         state.ended_gpu_s, state.points_gpu_s, state.unseen = {}, (), 0
         return state
 
-    def restore(self, view: ClusterView, state: Book, dump: dict[str, Any]) -> None:
+    def restore(self, view: ClusterView, state: SchedulerState, dump: dict[str, Any]) -> None:
         """What an earlier dump had learnt, and the ends that it does not know; one that was not committed comes again."""
-        assert isinstance(state, GittinsBook)
+        assert isinstance(state, GittinsState)
         state.ended_gpu_s = {JobId(job): gpu_s for job, gpu_s in dump.get("ended_gpu_s", ())}
         state.points_gpu_s = tuple(dump.get("points_gpu_s", ()))
         state.unseen = dump.get("unseen", 0)
         state.learn([job for job in view.jobs.values() if job.state in TERMINAL], view.now_s)
 
-    def decide(self, view: ClusterView, changes: Sequence[Change], state: Book) -> Decision:
+    def decide(self, view: ClusterView, changes: Sequence[Change], state: SchedulerState) -> Decision:
         """Learn from the jobs that have ended, then decide."""
-        assert isinstance(state, GittinsBook)
+        assert isinstance(state, GittinsState)
         ended = [change.job for change in changes if change.kind is ChangeKind.FINISHED and change.job is not None]
         state.learn([view.jobs[job] for job in ended], view.now_s)
         return ranked.RankedPolicy.decide(self, view, changes, state)
 
-    def before(self, view: ClusterView, state: Book, plan: Plan) -> None:
+    def before(self, view: ClusterView, state: SchedulerState, plan: Plan) -> None:
         """Rank all jobs anew when the distribution has changed: O(n log n), once in a quarter of the jobs it holds."""
-        assert isinstance(state, GittinsBook)
+        assert isinstance(state, GittinsState)
         if state.renew():
             self.on_resize(view, state, state.gpus)
 

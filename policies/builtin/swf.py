@@ -1,11 +1,11 @@
 """Smallest predicted workload first, without preemption (work-conserving; option ``queue=strict`` makes it SPWF)."""
 
-from policies.book import Book
+from policies.builtin.sjf import DEFAULTS as DEFAULTS
+from policies.builtin.sjf import OPTIONS as OPTIONS
+from policies.builtin.sjf import Sjf
 from policies.model.view import ClusterView, JobView
 from policies.rank import Rank
-from policies.sjf import DEFAULTS as DEFAULTS
-from policies.sjf import OPTIONS as OPTIONS
-from policies.sjf import Sjf
+from policies.state.scheduler_state import SchedulerState
 
 
 class Swf(Sjf):
@@ -13,6 +13,6 @@ class Swf(Sjf):
 
     name = "swf"
 
-    def rank(self, view: ClusterView, job: JobView, state: Book) -> Rank:
+    def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:
         """Gang size x expected remaining seconds at the best placement, over G: virtual seconds."""
         return Rank(Sjf.rank(self, view, job, state).value * job.spec.gpus / state.gpus, 0)

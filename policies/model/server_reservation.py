@@ -7,14 +7,14 @@ from policies.model.job import JobSpec
 from policies.model.value import value
 
 
-def windows_after(windows: "Iterable[ServerWindow]", at_s: float) -> "tuple[ServerWindow, ...]":
+def server_reservations_after(windows: "Iterable[ServerReservation]", at_s: float) -> "tuple[ServerReservation, ...]":
     """Those that are not over by then, the first to begin first."""
     left = [window for window in windows if window.ends_at_s > at_s]
     return tuple(sorted(left, key=lambda window: (window.starts_at_s, window.id)))
 
 
 @value
-class ServerWindow:
+class ServerReservation:
     """From ``starts_at_s`` until ``ends_at_s`` only jobs of ``user`` and ``project`` may be on these servers; both None:
     nobody's, for maintenance. ``preempt``: whoever is still there at the start is stopped; otherwise it may end."""
 

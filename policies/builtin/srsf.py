@@ -1,10 +1,10 @@
 """Shortest remaining service first: preemptive by remaining GPU-time, at no price (Tiresias' oracle baseline)."""
 
-from policies.book import Book
 from policies.model.view import ClusterView, JobView
 from policies.options import Options, Preemption
 from policies.rank import Rank, remaining_work_rank
 from policies.ranked import RankedPolicy
+from policies.state.scheduler_state import SchedulerState
 
 DEFAULTS = Options(preemption=Preemption.ALWAYS)
 OPTIONS = frozenset(
@@ -31,6 +31,6 @@ class Srsf(RankedPolicy):
     name = "srsf"
     ranks_keep_to_lines = True
 
-    def rank(self, view: ClusterView, job: JobView, state: Book) -> Rank:
+    def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:
         """Remaining GPU-seconds / G."""
         return remaining_work_rank(job, view.now_s, state.gpus, self.options.over_run)

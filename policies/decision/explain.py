@@ -3,18 +3,17 @@
 import math
 from collections.abc import Sequence
 
-from policies.book import Book
-from policies.heads import Head
+from policies.choose import find, fits_empty, fits_usable, free_for, servers_wanted
+from policies.decision.plan import Plan
+from policies.decision.queue_heads import Head
 from policies.model.ids import ServerIndex
 from policies.model.reasons import Explanation, Reason
 from policies.model.view import ClusterView, JobView
-from policies.placement.choose import find, fits_empty, free_for, servers_wanted
-from policies.plan import Plan
-from policies.promises import fits_usable
-from policies.windows import closed_servers
+from policies.rules.server_reservations import closed_servers
+from policies.state.scheduler_state import SchedulerState
 
 
-def blocked_reason(view: ClusterView, state: Book, job: JobView) -> Reason:
+def blocked_reason(view: ClusterView, state: SchedulerState, job: JobView) -> Reason:
     """Why a job that was tried could not start."""
     seen = state.reasons.get(job.id) in (Reason.RESOURCES, Reason.FRAGMENTED) and not state.unusable
     if not seen and (not fits_empty(view.cluster, job.spec) or (state.unusable and not fits_usable(view, job.spec))):
@@ -26,7 +25,7 @@ def blocked_reason(view: ClusterView, state: Book, job: JobView) -> Reason:
     return Reason.RESOURCES
 
 
-def note_blocked(view: ClusterView, state: Book, plan: Plan, heads: Sequence[Head]) -> None:
+def note_blocked(view: ClusterView, state: SchedulerState, plan: Plan, heads: Sequence[Head]) -> None:
     """These wait for GPUs, and nobody can be displaced for them."""
     for key, gang, _ in heads:
         state.settled[gang] = key.job
@@ -34,7 +33,7 @@ def note_blocked(view: ClusterView, state: Book, plan: Plan, heads: Sequence[Hea
             plan.note(state, key.job, blocked_reason(view, state, view.jobs[key.job]))
 
 
-def explanation(view: ClusterView, state: Book, job: JobView, reason: Reason, rank: float) -> Explanation:
+def explanation(view: ClusterView, state: SchedulerState, job: JobView, reason: Reason, rank: float) -> Explanation:
     """The reason with its numbers. O(gang classes x log n + servers)."""
     free_of_type = [
         view.free_gpus(ServerIndex(index))

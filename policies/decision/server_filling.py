@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from policies.book import Key
+from policies.choose import Candidate, consolidated
+from policies.decision.plan import Plan
+from policies.decision.victims import FuturePool, PreemptionContext, indispensable
 from policies.lifecycle import JobState
 from policies.model.ids import JobId
 from policies.model.view import ClusterView, JobView
 from policies.options import Preemption
-from policies.placement.choose import Candidate, consolidated
-from policies.plan import Plan
 from policies.rank import expected_remaining_s
-from policies.victims import Bid, Soon, indispensable
+from policies.state.scheduler_state import Key
 
 MEMORY_JOBS = 128
 """An arrival weighs 1/e of what it weighed so many arrivals ago."""
@@ -110,7 +110,7 @@ DelayUntil = Callable[[JobView, Candidate], float | None]
 """Until when a job should wait for better GPUs than these; None: it takes them."""
 
 
-def fill_servers(bid: Bid, plan: Plan, delay_until_s: DelayUntil) -> None:
+def fill_servers(bid: PreemptionContext, plan: Plan, delay_until_s: DelayUntil) -> None:
     """Choose the jobs that shall run, start those that wait, and stop whoever holds GPUs that they need.
 
     Nobody else is displaced in this decision; what stays free is for first fit. O((running jobs + prefix) log n).
@@ -142,7 +142,7 @@ def fill_servers(bid: Bid, plan: Plan, delay_until_s: DelayUntil) -> None:
     bid.allowed = False
 
 
-def _displaceable(bid: Bid) -> Iterator[JobView]:
+def _displaceable(bid: PreemptionContext) -> Iterator[JobView]:
     """Running jobs that may be stopped: on servers that take new work, and ripe.
 
     Guarded ones too: they stand before all others, but what fills the cluster comes before who stands first.
@@ -159,7 +159,7 @@ def _displaceable(bid: Bid) -> Iterator[JobView]:
             yield job
 
 
-def _target(bid: Bid, running: Mapping[JobId, JobView], plan: Plan) -> Target:
+def _target(bid: PreemptionContext, running: Mapping[JobId, JobView], plan: Plan) -> Target:
     """The smallest prefix of all jobs whose GPUs fill what can be had; of it, the largest gangs first while they fit.
 
     Larger priorities, and projects of smaller levels, fill what they can first. Gangs that are no powers of two may
@@ -190,7 +190,7 @@ def _target(bid: Bid, running: Mapping[JobId, JobView], plan: Plan) -> Target:
     return Target(target, place, idle)
 
 
-def _in_order(bid: Bid, running: Mapping[JobId, JobView], plan: Plan) -> Iterator[Standing]:
+def _in_order(bid: PreemptionContext, running: Mapping[JobId, JobView], plan: Plan) -> Iterator[Standing]:
     """Running and waiting jobs, best first. Waiting ones are fetched one by one: O(log n) each."""
     book, spoken_for = bid.book, plan.placed.union(bid.book.claims)
 
@@ -207,12 +207,12 @@ def _in_order(bid: Bid, running: Mapping[JobId, JobView], plan: Plan) -> Iterato
     return heapq.merge(sorted(stays(job) for job in running.values()), *queues)
 
 
-def _find(bid: Bid, job: JobView, victims: Sequence[JobView]) -> tuple[Candidate, list[JobView]] | None:
+def _find(bid: PreemptionContext, job: JobView, victims: Sequence[JobView]) -> tuple[Candidate, list[JobView]] | None:
     """GPUs for the job: free ones, those being vacated, then those of as few victims as need be, the worst first.
 
     For a job that communicates it goes on until its traffic stays local, and takes the first place else.
     """
-    soon, picked = Soon(bid), []
+    soon, picked = FuturePool(bid), []
     scattered: tuple[Candidate, list[JobView]] | None = None
     try:
         for victim in (None, *victims):
@@ -233,7 +233,7 @@ def _find(bid: Bid, job: JobView, victims: Sequence[JobView]) -> tuple[Candidate
         soon.restore()
 
 
-def _pays(bid: Bid, standing: Standing, stopped: Sequence[JobView], target: Target) -> bool:
+def _pays(bid: PreemptionContext, standing: Standing, stopped: Sequence[JobView], target: Target) -> bool:
     """Whether to stop them. The order of standing has the price in it; it says nothing of those who stand better.
 
     They are stopped only to fill the cluster. If they went on, the GPUs that the others leave would idle until the last of
@@ -253,11 +253,11 @@ def _pays(bid: Bid, standing: Standing, stopped: Sequence[JobView], target: Targ
     return bid.policy.options.preemption is Preemption.ALWAYS or left_s + len(bid.book.waiting_keys) * idle_s > cost_s
 
 
-def _left_s(bid: Bid, job: JobView) -> float:
+def _left_s(bid: PreemptionContext, job: JobView) -> float:
     """Seconds that the job has left at its best placement, as its rank says."""
     return bid.rank(job) / bid.policy.rank_per_s(job, bid.book)
 
 
-def _free_now(bid: Bid, candidate: Candidate) -> bool:
+def _free_now(bid: PreemptionContext, candidate: Candidate) -> bool:
     """Whether all of it is free already."""
     return all(bid.book.pool.free(share.server) >= share.gpus for share in candidate.placement.shares)

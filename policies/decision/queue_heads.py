@@ -8,10 +8,10 @@ import heapq
 from collections.abc import Set
 from typing import NamedTuple
 
-from policies.book import Key
-from policies.gangs import GangClass
+from policies.decision.victims import PreemptionContext
 from policies.model.ids import JobId
-from policies.victims import Bid
+from policies.state.gang_class import GangClass
+from policies.state.scheduler_state import Key
 
 
 class Head(NamedTuple):
@@ -22,14 +22,14 @@ class Head(NamedTuple):
     position: int
 
 
-class Heads:
+class QueueHeads:
     """One decision's heads in the order of their keys, without the jobs in ``done``.
 
     ``together``: unless all of them are hopeless, none is taken for it; for policies in which a job that was tried in vain
     means something to those behind it. O(gang classes).
     """
 
-    def __init__(self, bid: Bid, done: Set[JobId], *, together: bool) -> None:
+    def __init__(self, bid: PreemptionContext, done: Set[JobId], *, together: bool) -> None:
         self.waiting: list[Head] = []
         """A heap."""
         self.hopeless: list[Head] = []

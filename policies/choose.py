@@ -3,16 +3,19 @@
 from functools import lru_cache
 
 from policies.model.cluster import Cluster
+from policies.model.ids import ServerIndex
 from policies.model.job import IterationTimes, JobSpec, Level
 from policies.model.placement import Placement, ServerShare, place
 from policies.model.value import value
+from policies.model.view import ClusterView, JobView
 from policies.placement.candidates import Timed, fastest, servers_needed
 from policies.placement.fleet import Fleet, fleet_of
 from policies.placement.iteration import Gang
 from policies.placement.iteration import gang as gang_of
 from policies.placement.pool import FreePool
 from policies.placement.scatter import scattered_gang, scattered_gpus
-from policies.placement.topology import inside, racks_with_room
+from policies.rules.server_reservations import closed_servers
+from policies.rules.topology import inside, racks_with_room
 
 CONSOLIDATED_RATIO = 1.02
 """A placement is consolidated if an iteration takes at most this many times alpha_min: a statement about time, not about
@@ -110,6 +113,30 @@ def fits_empty(cluster: Cluster, spec: JobSpec) -> bool:
         return True
     pool = FreePool(cluster, [server.gpus for server in cluster.servers])
     return _find_inside(pool, cluster, spec, spec.topology.level) is not None
+
+
+def fits_usable(view: ClusterView, spec: JobSpec) -> bool:
+    """Whether the servers that take work could hold the gang if nothing else ran. O(servers)."""
+    servers = range(len(view.cluster.servers))
+    pool = FreePool(view.cluster, [view.usable_gpus(ServerIndex(server)) for server in servers])
+    return find(pool, view.cluster, spec) is not None
+
+
+def find_open(pool: FreePool, view: ClusterView, job: JobView, salt: int | None) -> Candidate | None:
+    """What the job would get of that pool on servers that are open to it."""
+    if not view.windows:
+        return find(pool, view.cluster, job.spec, salt)
+    closed = closed_servers(view, job)
+    taken = {server: pool.free(server) for server in sorted(closed) if server < len(pool) and pool.free(server)}
+    if not taken:
+        return find(pool, view.cluster, job.spec, salt)
+    try:
+        for server in taken:
+            pool.set_free(server, 0)
+        return find(pool, view.cluster, job.spec, salt)
+    finally:
+        for server, gpus in taken.items():
+            pool.set_free(server, gpus)
 
 
 def consolidated(candidate: Candidate, times: IterationTimes) -> bool:

@@ -14,18 +14,18 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from policies.book import Book
-from policies.filling import GangMix, fill_servers
+from policies.decision.plan import Plan
+from policies.decision.server_filling import GangMix, fill_servers
+from policies.decision.victims import PreemptionContext
 from policies.model.decision import Change, ChangeKind, Decision
 from policies.model.ids import JobId
 from policies.model.reasons import Reason
 from policies.model.view import ClusterView, JobView
 from policies.options import Fill, OptionError, Options, Order, Preemption, Queue, Release
-from policies.plan import Plan
 from policies.rank import Rank, attained_rank, expected_remaining_s, remaining_work_rank
 from policies.ranked import RankedPolicy
 from policies.relaxation import VirtualMachine
-from policies.victims import Bid
+from policies.state.scheduler_state import SchedulerState
 
 OPTIONS = frozenset(
     {
@@ -50,7 +50,7 @@ OPTIONS = frozenset(
 DEFAULTS = Options(preemption=Preemption.GUIDED, queue=Queue.AUTO, fill=Fill.AUTO)
 
 
-class AsrptBook(Book):
+class AsrptState(SchedulerState):
     """The book, the virtual machine with what it has released, and what kind of gangs arrive."""
 
     __slots__ = ("machine", "mix", "released_at_s")
@@ -63,7 +63,7 @@ class AsrptBook(Book):
         """Delays, the virtual schedule and the mix of gangs: none follows from the jobs."""
         released = {str(job): at_s for job, at_s in sorted(self.released_at_s.items())}
         own = {"machine": self.machine.dump(), "released_at_s": released, "mix": self.mix.dump()}
-        return {**Book.dump(self), **own}
+        return {**SchedulerState.dump(self), **own}
 
 
 class Asrpt(RankedPolicy):
@@ -82,32 +82,32 @@ class Asrpt(RankedPolicy):
     def _watches_the_mix(self) -> bool:
         return self.options.fill is Fill.AUTO and self.options.preemption is not Preemption.NEVER
 
-    def fills(self, state: Book) -> bool:
+    def fills(self, state: SchedulerState) -> bool:
         """With ``server_filling``, or while ``auto`` says so."""
-        assert isinstance(state, AsrptBook)
+        assert isinstance(state, AsrptState)
         return self.options.fill is Fill.SERVER_FILLING or (self._watches_the_mix and state.mix.filling)
 
-    def rank(self, view: ClusterView, job: JobView, state: Book) -> Rank:
+    def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:
         """Remaining virtual work; without preemption, virtual work or virtual completion time as ``order`` says."""
         if self.options.preemption is not Preemption.NEVER:
             return remaining_work_rank(job, view.now_s, state.gpus, self.options.over_run)
-        assert isinstance(state, AsrptBook)
+        assert isinstance(state, AsrptState)
         if self.options.order is Order.VIRTUAL and job.id in state.released_at_s:
             return Rank(state.released_at_s[job.id], 0)
         return Rank(_virtual_work_s(view, job, state), 0)
 
-    def initial_state(self, view: ClusterView) -> Book:
+    def initial_state(self, view: ClusterView) -> SchedulerState:
         """Indexes of an empty cluster and an idle virtual machine."""
         base = RankedPolicy.initial_state(self, view)
-        state = AsrptBook(base.pool, base.gpus, base.guard_gpus_max, base.unusable, base.shares)
+        state = AsrptState(base.pool, base.gpus, base.guard_gpus_max, base.unusable, base.shares)
         state.machine = VirtualMachine(view.now_s)
         state.released_at_s = {}
         state.mix = GangMix()
         return state
 
-    def restore(self, view: ClusterView, state: Book, dump: dict[str, Any]) -> None:
+    def restore(self, view: ClusterView, state: SchedulerState, dump: dict[str, Any]) -> None:
         """Take the virtual machine and the mix of gangs back where the dump left them; jobs they do not know start anew."""
-        assert isinstance(state, AsrptBook)
+        assert isinstance(state, AsrptState)
         state.mix = GangMix(**dump.get("mix", {}))
         if self._watches_the_mix:
             state.mix.count(view, list(view.jobs.values()))
@@ -127,9 +127,9 @@ class Asrpt(RankedPolicy):
             if not job.waiting:
                 self.on_withdrawal(job.id, state)
 
-    def decide(self, view: ClusterView, changes: Sequence[Change], state: Book) -> Decision:
+    def decide(self, view: ClusterView, changes: Sequence[Change], state: SchedulerState) -> Decision:
         """Count the gangs that have come, then decide."""
-        assert isinstance(state, AsrptBook)
+        assert isinstance(state, AsrptState)
         if self._watches_the_mix:
             arrived = [view.jobs.get(each.job) for each in changes if each.kind is ChangeKind.ARRIVED and each.job]
             filled = state.mix.filling
@@ -138,21 +138,21 @@ class Asrpt(RankedPolicy):
             state.swayed = state.swayed or state.mix.filling != filled
         return RankedPolicy.decide(self, view, changes, state)
 
-    def reserve(self, view: ClusterView, state: Book, plan: Plan) -> None:
+    def reserve(self, view: ClusterView, state: SchedulerState, plan: Plan) -> None:
         """Who fills servers displaces for overdue jobs: GPUs set aside for one of them would only idle."""
         if not self.fills(state):
             RankedPolicy.reserve(self, view, state, plan)
 
-    def fill(self, bid: Bid, plan: Plan) -> None:
+    def fill(self, bid: PreemptionContext, plan: Plan) -> None:
         """Choose the jobs that run as a set."""
         if self.fills(bid.book):
             fill_servers(bid, plan, partial(self._delay_until_s, bid.view, bid.book))
 
-    def on_arrival(self, view: ClusterView, job: JobView, state: Book) -> None:
+    def on_arrival(self, view: ClusterView, job: JobView, state: SchedulerState) -> None:
         """With the gate, new jobs go to the virtual machine first; requeued ones have passed it already."""
         if self.options.preemption is not Preemption.NEVER:
             return RankedPolicy.on_arrival(self, view, job, state)
-        assert isinstance(state, AsrptBook)
+        assert isinstance(state, AsrptState)
         if job.attempts > 0 and job.id not in state.released_at_s and job.id not in state.machine:
             state.released_at_s[job.id] = view.now_s
         if job.id in state.released_at_s:
@@ -165,35 +165,35 @@ class Asrpt(RankedPolicy):
             state.enqueue(job, self.rank(view, job, state).value + _UNRELEASED)
         return None
 
-    def on_withdrawal(self, job: JobId, state: Book) -> None:
+    def on_withdrawal(self, job: JobId, state: SchedulerState) -> None:
         """A job that ended, was held or was started early leaves the virtual machine."""
-        assert isinstance(state, AsrptBook)
+        assert isinstance(state, AsrptState)
         state.machine.remove(job)
         state.released_at_s.pop(job, None)
 
-    def before(self, view: ClusterView, state: Book, plan: Plan) -> None:
+    def before(self, view: ClusterView, state: SchedulerState, plan: Plan) -> None:
         """Let the virtual machine run up to now, and ask to be called at its next completion."""
         if self.options.preemption is not Preemption.NEVER:
             return
-        assert isinstance(state, AsrptBook)
+        assert isinstance(state, AsrptState)
         self._release(view, state)
         if (next_s := state.machine.next_completion_s()) is not None:
             plan.wakes_s.append(next_s)
 
-    def on_resize(self, view: ClusterView, state: Book, gpus_before: int) -> None:
+    def on_resize(self, view: ClusterView, state: SchedulerState, gpus_before: int) -> None:
         """Virtual seconds are seconds of the whole cluster: what is left on the machine is that much less now."""
-        assert isinstance(state, AsrptBook)
+        assert isinstance(state, AsrptState)
         self._release(view, state)
         state.machine.rescale(gpus_before / state.gpus)
         RankedPolicy.on_resize(self, view, state, gpus_before)
 
-    def waiting_reason(self, state: Book, job: JobId) -> Reason:
+    def waiting_reason(self, state: SchedulerState, job: JobId) -> Reason:
         """Behind the gate, or behind better jobs."""
         if job in state.waiting_keys:
             return RankedPolicy.waiting_reason(self, state, job)
         return Reason.VIRTUAL_GATE
 
-    def _release(self, view: ClusterView, state: AsrptBook) -> None:
+    def _release(self, view: ClusterView, state: AsrptState) -> None:
         for completion in state.machine.advance(view.now_s):
             job = view.jobs.get(completion.job)
             state.released_at_s[completion.job] = completion.at_s
@@ -207,7 +207,7 @@ _UNRELEASED = 1e15
 """Added to the rank of jobs that start early: any released job comes before them (virtual seconds)."""
 
 
-def _virtual_work_s(view: ClusterView, job: JobView, state: Book) -> float:
+def _virtual_work_s(view: ClusterView, job: JobView, state: SchedulerState) -> float:
     """p = g x expected remaining seconds / G; attained service where there is no estimate."""
     estimate = job.estimate
     remaining_s = expected_remaining_s(job, view.now_s) if estimate is not None and estimate.trusted else None

@@ -2,11 +2,11 @@
 
 import math
 
-from policies.book import Book
 from policies.model.view import ClusterView, JobView
 from policies.options import Options, Preemption
 from policies.rank import Rank
 from policies.ranked import REFRESH_S_MIN, RankedPolicy
+from policies.state.scheduler_state import SchedulerState
 
 DEFAULTS = Options(preemption=Preemption.GUIDED)
 OPTIONS = frozenset(
@@ -38,7 +38,7 @@ class Las(RankedPolicy):
     name = "las"
     ranks_keep_to_lines = True
 
-    def rank(self, view: ClusterView, job: JobView, state: Book) -> Rank:
+    def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:
         """The lower end of the level, in virtual seconds; the first level counts as zero."""
         level = _level(job.attained_service_s(view.now_s))
         return Rank(_threshold_gpu_s(level) / state.gpus, 0)

@@ -1,7 +1,7 @@
 """A policy's own indexes: who waits in which order, who runs, which GPUs are free, claimed or about to be vacated.
 
 Nothing here decides. The book follows the changes it is told; what a decision only *means* to do is written in pencil and
-rubbed out at the decision's end (:meth:`Book.erase`), because what was really done comes back as changes.
+rubbed out at the decision's end (:meth:`SchedulerState.erase`), because what was really done comes back as changes.
 """
 
 import heapq
@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 
 from sortedcontainers import SortedList
 
-from policies.gangs import GangClass, gang_class
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.model.reasons import Reason
+from policies.model.server_reservation import ServerReservation
 from policies.model.view import ClusterView, JobView
-from policies.model.windows import ServerWindow
 from policies.placement.pool import FreePool
 from policies.rank import Rank
-from policies.shares import DISPLACING_LEVELS, Shares
+from policies.state.gang_class import GangClass, gang_class
+from policies.state.project_shares import DISPLACING_LEVELS, Shares
 
 
 class Key(NamedTuple):
@@ -46,7 +46,7 @@ class Line(NamedTuple):
 
 
 @dataclass(slots=True)
-class Book:
+class SchedulerState:
     """See the module. Every update is O(log n); ``guard_gpus_max`` bounds the guarded share of the cluster.
 
     ``heads``: the best job of each gang class. ``settled``: for which job of a class the last decision could do nothing;
@@ -61,7 +61,7 @@ class Book:
     guard_gpus_max: float
     unusable: set[ServerIndex] = field(default_factory=set)
     shares: Shares | None = None
-    windows: Sequence[ServerWindow] = ()
+    windows: Sequence[ServerReservation] = ()
     waiting: dict[GangClass, SortedList] = field(default_factory=dict)
     heads: dict[GangClass, Key] = field(default_factory=dict)
     waiting_keys: dict[JobId, tuple[GangClass, Key]] = field(default_factory=dict)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from policies.model.job import JobSpec, Topology
-from policies.model.windows import ServerWindow
+from policies.model.server_reservation import ServerReservation
 
 
 class GangClass(NamedTuple):
@@ -18,7 +18,7 @@ class GangClass(NamedTuple):
     windows: tuple[int, ...] = ()
 
 
-def gang_class(spec: JobSpec, windows: Sequence[ServerWindow]) -> GangClass:
+def gang_class(spec: JobSpec, windows: Sequence[ServerReservation]) -> GangClass:
     """The class of a job."""
     tensor = 0
     if spec.parallelism is not None and not spec.parallelism.tensor_across_servers:

@@ -5,15 +5,15 @@ eta x remaining time x (stretch here - stretch there) > checkpoint_s + restart_s
 is alpha(x) / alpha_min. It goes back into the queue and starts again in rank order, as after any preemption.
 """
 
+from policies.choose import CONSOLIDATED_RATIO
+from policies.decision.plan import Plan
+from policies.decision.victims import FuturePool, PreemptionContext
 from policies.model.cluster import Cluster
 from policies.model.decision import Preempt
 from policies.model.placement import Placement
 from policies.model.view import ClusterView, JobView
-from policies.placement.choose import CONSOLIDATED_RATIO
-from policies.plan import Plan
 from policies.rank import expected_remaining_s
 from policies.throughput import iteration_time_s
-from policies.victims import Bid, Soon
 
 TRIED_MAX = 8
 """Scattered jobs that one cycle looks at, the most stretched first."""
@@ -28,7 +28,7 @@ def stretch(job: JobView, cluster: Cluster, placement: Placement) -> float | Non
     return ratio if ratio > CONSOLIDATED_RATIO else None
 
 
-def migrate(bid: Bid, view: ClusterView, plan: Plan) -> None:
+def migrate(bid: PreemptionContext, view: ClusterView, plan: Plan) -> None:
     """Stop the scattered jobs that gain by starting again. O(jobs tried x log n)."""
     state = bid.book
     if state.pool.total == 0:
@@ -51,12 +51,12 @@ def migrate(bid: Bid, view: ClusterView, plan: Plan) -> None:
             plan.actions.append(Preempt(job_id))
 
 
-def _better_stretch(bid: Bid, job: JobView) -> float | None:
+def _better_stretch(bid: PreemptionContext, job: JobView) -> float | None:
     """The stretch of a consolidated placement on GPUs that are free or its own; None where there is none."""
     times, held = job.iteration_times, job.placement
     assert times is not None
     assert held is not None
-    soon = Soon(bid, also_leaving=False)
+    soon = FuturePool(bid, also_leaving=False)
     try:
         soon.add_job(job)
         candidate = soon.fit(job, consolidated_only=True)

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from policies.book import Book
 from policies.model.decision import Action, Preempt, Reserve, Start
 from policies.model.ids import JobId
 from policies.model.placement import Placement
 from policies.model.reasons import Reason
 from policies.model.view import ClusterView
+from policies.state.scheduler_state import SchedulerState
 
 
 class Outcome(Enum):
@@ -36,13 +36,13 @@ class Plan:
         """The jobs that the actions are about. O(actions)."""
         return {action.job for action in self.actions}
 
-    def start(self, view: ClusterView, state: Book, job: JobId, placement: Placement) -> None:
+    def start(self, view: ClusterView, state: SchedulerState, job: JobId, placement: Placement) -> None:
         """Start a job on free GPUs."""
         state.pencil_start(view, placement)
         self.actions.append(Start(job, placement))
 
     def reserve(
-        self, view: ClusterView, state: Book, job: JobId, placement: Placement, victims: Sequence[JobId] = ()
+        self, view: ClusterView, state: SchedulerState, job: JobId, placement: Placement, victims: Sequence[JobId] = ()
     ) -> None:
         """Set GPUs aside for a job, and stop the jobs that hold them."""
         for victim in victims:
@@ -53,7 +53,7 @@ class Plan:
         state.pencil_claim(view, job, placement)
         self.actions.append(Reserve(job, placement))
 
-    def note(self, state: Book, job: JobId, reason: Reason) -> None:
+    def note(self, state: SchedulerState, job: JobId, reason: Reason) -> None:
         """Say why a job waits, unless that was said before."""
         if state.reasons.get(job) is not reason:
             state.reasons[job] = reason

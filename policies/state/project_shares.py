@@ -11,15 +11,11 @@ import heapq
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from policies.model.decision import Change, ChangeKind
 from policies.model.ids import JobId
 from policies.model.view import ClusterView, JobView
-
-if TYPE_CHECKING:
-    from policies.book import Book
-    from policies.ranked import RankedPolicy
 
 STEP = 1.03
 """Projects whose uses by weight differ by less than this factor are alike: rank decides."""
@@ -244,17 +240,6 @@ class Shares:
                 self.accounts[project].gpus -= gpus
                 touched.add(project)
         self._look(touched, may_close=False)
-
-
-def index_again(policy: "RankedPolicy", view: ClusterView, state: "Book", project: str) -> None:
-    """The project's level has changed: index its jobs by the new one. O(its jobs log n)."""
-    assert state.shares is not None
-    state.restless = state.swayed = True
-    for job_id in list(state.shares.members.get(project, ())):
-        if (waiting := state.waiting_keys.get(job_id)) is not None and waiting[1].tier:
-            state.enqueue(view.jobs[job_id], waiting[1].rank)
-        elif job_id in state.running_keys:
-            policy.index_running(view, view.jobs[job_id], state)
 
 
 def _holds(view: ClusterView, job: JobId) -> bool:

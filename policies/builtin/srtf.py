@@ -1,11 +1,11 @@
 """Shortest remaining time first: preemptive by what is left of a job's own time, whatever its gang size."""
 
-from policies.book import Book
+from policies.builtin.srsf import DEFAULTS as DEFAULTS
+from policies.builtin.srsf import OPTIONS as OPTIONS
 from policies.model.view import ClusterView, JobView
 from policies.rank import Rank, remaining_work_rank
 from policies.ranked import RankedPolicy
-from policies.srsf import DEFAULTS as DEFAULTS
-from policies.srsf import OPTIONS as OPTIONS
+from policies.state.scheduler_state import SchedulerState
 
 
 class Srtf(RankedPolicy):
@@ -14,11 +14,11 @@ class Srtf(RankedPolicy):
     name = "srtf"
     ranks_keep_to_lines = True
 
-    def rank(self, view: ClusterView, job: JobView, state: Book) -> Rank:
+    def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:
         """Remaining seconds at the best placement: the job's work on a cluster that is no larger than its gang."""
         value, slope, refresh_at_done = remaining_work_rank(job, view.now_s, job.spec.gpus, self.options.over_run)
         return Rank(value, slope * state.gpus / job.spec.gpus, refresh_at_done)
 
-    def rank_per_s(self, job: JobView, state: Book) -> float:
+    def rank_per_s(self, job: JobView, state: SchedulerState) -> float:
         """Ranks are seconds of the job's own time, and so is the price of a preemption."""
         return 1.0

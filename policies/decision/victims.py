@@ -6,19 +6,16 @@ rank_j < eta x min over V of rank_v - sum over V of (g_v / G) (checkpoint_s + re
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
-from policies.book import Book, Key
+from policies.choose import Candidate, consolidated, free_for
+from policies.decision.protocols import Ranking
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.model.view import ClusterView, JobView
 from policies.options import Preemption
-from policies.placement.choose import Candidate, consolidated, free_for
-from policies.ripeness import ripe_at_s
-from policies.standings import Standing, worst_first
-
-if TYPE_CHECKING:
-    from policies.ranked import RankedPolicy
+from policies.rules.minimum_run_time import ripe_at_s
+from policies.state.scheduler_state import Key, SchedulerState
+from policies.state.victim_order import Standing, worst_first
 
 MOVE_INTERVAL_S_MIN = 60.0
 """A job that started over runs for so long at least before it is moved for the sake of traffic."""
@@ -30,10 +27,10 @@ CANDIDATES_MAX = 256
 """Running jobs looked at, worst first, when one server's worth of GPUs is sought."""
 
 
-class Bid:
+class PreemptionContext:
     """The preemption side of one decision: policy, view and book, and what was found out about running jobs so far."""
 
-    def __init__(self, policy: "RankedPolicy", view: ClusterView, book: Book) -> None:
+    def __init__(self, policy: Ranking, view: ClusterView, book: SchedulerState) -> None:
         self.policy = policy
         self.view = view
         self.book = book
@@ -189,14 +186,14 @@ class Bid:
 
 
 def find_victims(
-    bid: Bid, job: JobView, key: Key, *, consolidated_only: bool
+    bid: PreemptionContext, job: JobView, key: Key, *, consolidated_only: bool
 ) -> tuple[Candidate, tuple[JobId, ...]] | None:
     """A placement on GPUs that are free, being vacated, or held by jobs worth displacing; and those jobs.
 
     ``consolidated_only``: the job could start elsewhere already, so only a placement that keeps its traffic local counts.
     GPUs that are being vacated anyway are used before anyone else is stopped. O(victims log n).
     """
-    soon = Soon(bid)
+    soon = FuturePool(bid)
     try:
         if soon.added and (candidate := soon.fit(job, consolidated_only)) is not None:
             return candidate, ()
@@ -216,10 +213,10 @@ def find_victims(
         soon.restore()
 
 
-class Soon:
+class FuturePool:
     """The pool as it will be when those who leave have left, lent for a moment: :meth:`restore` gives it back."""
 
-    def __init__(self, bid: Bid, *, also_leaving: bool = True) -> None:
+    def __init__(self, bid: PreemptionContext, *, also_leaving: bool = True) -> None:
         self._bid = bid
         self._before: dict[ServerIndex, int] = {}
         self._balance: dict[ServerIndex, int] = {}
@@ -271,7 +268,7 @@ class Soon:
         self.added_jobs = 0
 
 
-def _enough(bid: Bid, soon: Soon, job: JobView, key: Key) -> list[JobView] | None:
+def _enough(bid: PreemptionContext, soon: FuturePool, job: JobView, key: Key) -> list[JobView] | None:
     """Take the worst running jobs away until the count of GPUs is enough; None if the eligible ones are too few."""
     picked: list[JobView] = []
     missing = job.spec.gpus - free_for(bid.book.pool, job.spec)
@@ -290,7 +287,9 @@ def _enough(bid: Bid, soon: Soon, job: JobView, key: Key) -> list[JobView] | Non
     return None
 
 
-def indispensable(bid: Bid, placement: Placement, picked: Sequence[JobView], soon: Soon) -> list[JobView]:
+def indispensable(
+    bid: PreemptionContext, placement: Placement, picked: Sequence[JobView], soon: FuturePool
+) -> list[JobView]:
     """Those of the picked jobs without whom the placement would lack GPUs; the best-ranked are spared first."""
     spare: dict[ServerIndex, int] = {}
     for share in placement.shares:
@@ -308,7 +307,9 @@ def indispensable(bid: Bid, placement: Placement, picked: Sequence[JobView], soo
     return needed
 
 
-def _one_server(bid: Bid, soon: Soon, job: JobView, key: Key) -> tuple[Candidate, tuple[JobId, ...]] | None:
+def _one_server(
+    bid: PreemptionContext, soon: FuturePool, job: JobView, key: Key
+) -> tuple[Candidate, tuple[JobId, ...]] | None:
     """Free one whole server's worth of GPUs for a job that communicates: the first server that the worst jobs open."""
     by_server: dict[ServerIndex, list[JobView]] = {}
     freed: dict[ServerIndex, int] = {}
@@ -329,9 +330,9 @@ def _one_server(bid: Bid, soon: Soon, job: JobView, key: Key) -> tuple[Candidate
 
 
 def _take_server(
-    bid: Bid, job: JobView, key: Key, victims: Sequence[JobView]
+    bid: PreemptionContext, job: JobView, key: Key, victims: Sequence[JobView]
 ) -> tuple[Candidate, tuple[JobId, ...]] | None:
-    soon = Soon(bid)
+    soon = FuturePool(bid)
     try:
         for victim in victims:
             soon.add_job(victim)
@@ -346,7 +347,7 @@ def _take_server(
         soon.restore()
 
 
-def _same_type(bid: Bid, job: JobView, victim: JobView) -> bool:
+def _same_type(bid: PreemptionContext, job: JobView, victim: JobView) -> bool:
     """Whether the victim's GPUs are of a type that the job takes. An untyped job takes the type that fits it first."""
     wanted = job.spec.gpu_types
     if not wanted:

@@ -1,10 +1,10 @@
 """First in, first out: strict, or with backfill by whoever fits (the literature's WCS-SubTime)."""
 
-from policies.book import Book
 from policies.model.view import ClusterView, JobView
 from policies.options import Options, Queue
 from policies.rank import Rank
 from policies.ranked import RankedPolicy
+from policies.state.scheduler_state import SchedulerState
 
 STRICT_DEFAULTS = Options(queue=Queue.STRICT)
 BACKFILL_DEFAULTS = Options(queue=Queue.SKIP)
@@ -18,7 +18,7 @@ class Fifo(RankedPolicy):
     name = "fifo"
     ranks_keep_to_lines = True
 
-    def rank(self, view: ClusterView, job: JobView, state: Book) -> Rank:
+    def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:
         """Nobody comes before anybody by rank."""
         return Rank(0.0, 0)
 

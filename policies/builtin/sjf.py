@@ -1,10 +1,10 @@
 """Shortest predicted job first, without preemption (work-conserving; option ``queue=strict`` makes it SPJF)."""
 
-from policies.book import Book
 from policies.model.view import ClusterView, JobView
 from policies.options import Options
 from policies.rank import Rank, expected_remaining_s
 from policies.ranked import RankedPolicy
+from policies.state.scheduler_state import SchedulerState
 
 DEFAULTS = Options()
 OPTIONS = frozenset(
@@ -17,7 +17,7 @@ class Sjf(RankedPolicy):
 
     name = "sjf"
 
-    def rank(self, view: ClusterView, job: JobView, state: Book) -> Rank:
+    def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:
         """Expected remaining seconds at the best placement."""
         remaining_s = expected_remaining_s(job, view.now_s)
         return Rank(float("inf") if remaining_s is None else remaining_s, 0)

@@ -1,25 +1,19 @@
 """GPUs that are set aside: claims given up, claims that have come true, and what the oldest waiting job is promised."""
 
-from typing import TYPE_CHECKING
-
-from policies.book import Book
+from policies.decision.plan import Plan
+from policies.decision.protocols import Ranking
 from policies.lifecycle import JobState
 from policies.model.ids import JobId, ServerIndex
-from policies.model.job import JobSpec
 from policies.model.placement import Placement
 from policies.model.view import ClusterView, JobView
 from policies.options import Preemption
-from policies.placement.choose import find
 from policies.placement.pool import FreePool
-from policies.plan import Plan
-from policies.ripeness import RESTARTS_PER_ATTEMPT_MIN
-from policies.windows import closed_servers
-
-if TYPE_CHECKING:
-    from policies.ranked import RankedPolicy
+from policies.rules.minimum_run_time import RESTARTS_PER_ATTEMPT_MIN
+from policies.rules.server_reservations import closed_servers
+from policies.state.scheduler_state import SchedulerState
 
 
-def give_up_claims(view: ClusterView, state: Book) -> list[JobId]:
+def give_up_claims(view: ClusterView, state: SchedulerState) -> list[JobId]:
     """Drop the claims on servers that take no work, or not theirs, and return their owners, who compete again. O(claims)."""
     if not state.unusable and not view.windows:
         return []
@@ -35,7 +29,7 @@ def give_up_claims(view: ClusterView, state: Book) -> list[JobId]:
     return sorted(lost)
 
 
-def start_claimants(view: ClusterView, state: Book, plan: Plan) -> None:
+def start_claimants(view: ClusterView, state: SchedulerState, plan: Plan) -> None:
     """Start each job whose claimed GPUs are all free by now, the oldest first. O(claims)."""
     taken: dict[ServerIndex, int] = {}
     for job, placement in sorted(state.claims.items()):
@@ -49,7 +43,7 @@ def start_claimants(view: ClusterView, state: Book, plan: Plan) -> None:
             plan.start(view, state, job, placement)
 
 
-def reserve_for_oldest(policy: "RankedPolicy", view: ClusterView, state: Book, plan: Plan) -> None:
+def reserve_for_oldest(policy: Ranking, view: ClusterView, state: SchedulerState, plan: Plan) -> None:
     """After ``guard_wait_s`` whoever is most overdue gets GPUs set aside as they free up.
 
     Where running jobs may be stopped it is guarded, and displaces whom it needs: GPUs set aside would only idle till then.
@@ -74,7 +68,7 @@ def reserve_for_oldest(policy: "RankedPolicy", view: ClusterView, state: Book, p
         plan.reserve(view, state, job_id, placement)
 
 
-def end_turn(policy: "RankedPolicy", view: ClusterView, state: Book, plan: Plan) -> JobView | None:
+def end_turn(policy: Ranking, view: ClusterView, state: SchedulerState, plan: Plan) -> JobView | None:
     """The job that has run undisturbed for as long as its wait has earned it, and may be displaced again. O(1).
 
     A gang beyond the guarded share that was overdue runs for ``guard_share x guard_wait_s`` (but not for less than two
@@ -99,14 +93,7 @@ def end_turn(policy: "RankedPolicy", view: ClusterView, state: Book, plan: Plan)
     return job
 
 
-def fits_usable(view: ClusterView, spec: JobSpec) -> bool:
-    """Whether the servers that take work could hold the gang if nothing else ran. O(servers)."""
-    servers = range(len(view.cluster.servers))
-    pool = FreePool(view.cluster, [view.usable_gpus(ServerIndex(server)) for server in servers])
-    return find(pool, view.cluster, spec) is not None
-
-
-def _drain_target(policy: "RankedPolicy", view: ClusterView, state: Book, job: JobView) -> Placement | None:
+def _drain_target(policy: Ranking, view: ClusterView, state: SchedulerState, job: JobView) -> Placement | None:
     """Where the job could run once the present jobs there have left, besides what others have claimed. O(servers)."""
     unclaimed = []
     for index in range(len(view.cluster.servers)):

@@ -14,18 +14,18 @@ from itertools import takewhile
 
 from sortedcontainers import SortedList
 
-from policies.book import Book, Key
-from policies.fifo import Fifo
+from policies.builtin.fifo import Fifo
+from policies.decision.explain import blocked_reason
+from policies.decision.plan import Outcome, Plan
+from policies.decision.victims import FuturePool, PreemptionContext
 from policies.model.estimate import Unit
 from policies.model.ids import JobId
 from policies.model.placement import Placement
 from policies.model.reasons import Reason
 from policies.model.view import ClusterView, JobView
 from policies.options import Options
-from policies.plan import Outcome, Plan
 from policies.rank import OverRun, remaining_units, seconds_per_unit
-from policies.victims import Bid, Soon
-from policies.why import blocked_reason
+from policies.state.scheduler_state import Key, SchedulerState
 
 DEFAULTS = Options(reserve=True, guard_share=0.0)
 """A head that waits for a better placement keeps the GPUs it could have; the shadow time is all the guard there is."""
@@ -49,7 +49,7 @@ class Head:
     extra_gpus: int
 
 
-class EasyBook(Book):
+class EasyState(SchedulerState):
     """The book, running jobs by when they will end, and the head of the decision in the making."""
 
     __slots__ = ("end_keys", "ends", "head")
@@ -60,14 +60,14 @@ class EasyBook(Book):
 
     def index_end(self, job: JobId, end_s: float | None) -> None:
         """The running job will end then; None: nobody knows. O(log n)."""
-        EasyBook.unindex_running(self, job)
+        EasyState.unindex_running(self, job)
         if end_s is not None:
             self.end_keys[job] = (end_s, job)
             self.ends.add((end_s, job))
 
     def unindex_running(self, job: JobId) -> None:
         """The job runs no more; unknown ones are ignored."""
-        Book.unindex_running(self, job)
+        SchedulerState.unindex_running(self, job)
         if (key := self.end_keys.pop(job, None)) is not None:
             self.ends.remove(key)
 
@@ -79,31 +79,31 @@ class Easy(Fifo):
     delayed_per_class_max = WINDOW
     head_matters = True
 
-    def initial_state(self, view: ClusterView) -> Book:
+    def initial_state(self, view: ClusterView) -> SchedulerState:
         """Indexes of an empty cluster."""
         base = Fifo.initial_state(self, view)
-        state = EasyBook(base.pool, base.gpus, base.guard_gpus_max, base.unusable, base.shares)
+        state = EasyState(base.pool, base.gpus, base.guard_gpus_max, base.unusable, base.shares)
         state.ends, state.end_keys, state.head = SortedList(), {}, None
         return state
 
-    def before(self, view: ClusterView, state: Book, plan: Plan) -> None:
+    def before(self, view: ClusterView, state: SchedulerState, plan: Plan) -> None:
         """No head yet; and jobs that have outlived what was expected of them are given more time."""
-        assert isinstance(state, EasyBook)
+        assert isinstance(state, EasyState)
         state.head = None
         for _, job_id in list(takewhile(lambda key: key[0] <= view.now_s, state.ends)):
             state.index_end(job_id, _end_s(view.jobs[job_id], view.now_s))
 
-    def index_running(self, view: ClusterView, job: JobView, state: Book) -> float:
+    def index_running(self, view: ClusterView, job: JobView, state: SchedulerState) -> float:
         """Nobody is displaced, but it is known when jobs are expected to end."""
-        assert isinstance(state, EasyBook)
+        assert isinstance(state, EasyState)
         state.index_end(job.id, _end_s(job, view.now_s))
         return -math.inf
 
     def _try(
-        self, view: ClusterView, state: Book, plan: Plan, bid: Bid, job: JobView, key: Key
+        self, view: ClusterView, state: SchedulerState, plan: Plan, bid: PreemptionContext, job: JobView, key: Key
     ) -> tuple[Outcome, Reason]:
         """Whoever comes before the head starts if it can; whoever comes after it only if the head does not mind."""
-        assert isinstance(state, EasyBook)
+        assert isinstance(state, EasyState)
         head = state.head
         if head is None:
             outcome, reason = Fifo._try(self, view, state, plan, bid, job, key)
@@ -125,10 +125,10 @@ class Easy(Fifo):
         return outcome, reason
 
 
-def _head(view: ClusterView, state: EasyBook, bid: Bid, job: JobView) -> Head:
+def _head(view: ClusterView, state: EasyState, bid: PreemptionContext, job: JobView) -> Head:
     """Let running jobs end in their order until the job fits. O(those that end first)."""
     head = Head(None, job.spec.gpu_type, 0)
-    soon = Soon(bid)
+    soon = FuturePool(bid)
     try:
         for end_s, ending in state.ends:
             if head.shadow_s is not None and end_s > head.shadow_s:

@@ -1,0 +1,1 @@
+"""The built-in policies, one order of jobs a module."""

@@ -1,0 +1,1 @@
+"""Rules that limit where a job may run and when a running job may be stopped."""
