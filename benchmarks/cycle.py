@@ -18,12 +18,12 @@ import numpy as np
 from benchmarks.calibration import calibrate, line
 from policies.model.cluster import Cluster, Server
 from policies.registry import make_policy
-from service.engine.shadow import Shadow
+from service.shadow.shadow import Shadow
+from service.shadow.time_limit import Limited
 from service.sim.experiment import SimulationOptions, Simulator
 from service.sim.jobs import prepare
 from service.sim.workloads.generate import generate
 from service.sim.workloads.model import Workload, WorkloadJob
-from service.tasks.limited import Limited
 
 GPUS_A_RUNNING_JOB = 4
 _FIRST_S = 10.0

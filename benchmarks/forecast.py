@@ -21,8 +21,8 @@ from policies.model.job import JobSpec, PreemptionSignal
 from policies.registry import make_policy
 from service.engine.record import JobRecord, ServerRecord
 from service.engine.world import Costs
-from service.sim.forecast import Forecast, ForecastOptions, forecast
-from service.sim.snapshot import WorldSnapshot
+from service.forecast.forecast import Forecast, ForecastOptions, forecast
+from service.history.snapshot import WorldSnapshot
 
 GANGS = (1, 1, 1, 1, 2, 2, 4, 4, 8, 16)
 

@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from policies.model.cluster import Cluster, Server
 from policies.model.ids import JobId
 from policies.registry import make_policy
-from service.forecast_scores import Milestone, Scored, Tally, accuracy, score
+from service.domain.forecast_scores import Milestone, Scored, Tally, accuracy, score
+from service.forecast.forecast import Forecast, ForecastOptions, NoForecast, forecast
+from service.history.snapshot import take
 from service.sim.experiment import SimulationOptions, Simulator
-from service.sim.forecast import Forecast, ForecastOptions, NoForecast, forecast
 from service.sim.jobs import SimJob, prepare
 from service.sim.results import JobOutcome
-from service.sim.snapshot import take
 from service.sim.workloads.generate import generate
 
 SERVERS, GPUS = 8, 8

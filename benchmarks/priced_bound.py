@@ -10,7 +10,7 @@ from pathlib import Path
 
 from policies.bounds import BoundJob
 from policies.pricing import priced_bound
-from service.cluster_file import load_cluster
+from service.config.cluster_file import load_cluster
 from service.sim.jobs import bounds_of, prepare
 from service.sim.workloads.table import read_workload
 

@@ -28,11 +28,11 @@ from policies.model.job import JobSpec
 from predictor.prequential import ROWS_MAX
 from predictor.rows import rows_to_jsonl
 from predictor.serving import LivePredictor
+from service.config.settings import Settings
 from service.db import migrate
 from service.db.history import PastJob, ended_jobs, import_history
+from service.db.models import LabelCounter
 from service.db.session import Database, open_database
-from service.settings import Settings
-from service.tasks.model_records import LabelCounter
 
 _MIB = 1 << 20
 _GAP_S = 60.0

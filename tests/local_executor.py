@@ -18,7 +18,7 @@ from policies.model.placement import ServerShare, place
 from service.engine.commands import Launch, Stop
 from service.engine.events import Report, ReportKind
 from service.executors.local import LocalExecutor
-from service.executors.processes import ProcessId, all_processes, kill_all
+from service.runtime.processes import ProcessId, all_processes, kill_all
 
 DEADLINE_S = 120.0
 CLUSTER = Cluster("test", (Server("s0001", 4), Server("s0002", 4)))

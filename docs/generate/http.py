@@ -12,8 +12,8 @@ from typing import Any
 from docs.generate.markdown import code, join, opening, table
 from service.api.app import OPENAPI_PATH, create_app
 from service.api.deps import ApiDependencies
+from service.config.settings import load_settings
 from service.db.session import open_database
-from service.settings import load_settings
 
 _INTRODUCTION = f"""
 Below `/v1`, JSON in and out. The machine-readable form of this page is the OpenAPI document at `{OPENAPI_PATH}`.

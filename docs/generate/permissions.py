@@ -1,8 +1,8 @@
 """The page of permissions, from the table that the service itself enforces."""
 
 from docs.generate.markdown import code, join, opening, table
-from service.access import Role
 from service.api.permissions import PERMISSIONS, About, Rule
+from service.domain.access import Role
 
 _INTRODUCTION = """
 An API key has a role; each role may do all that those before it may. The token in the data folder counts as an admin's. A job

@@ -15,7 +15,7 @@ from policies.options import _RANGES as OPTION_RANGES
 from policies.options import Options, Weights
 from policies.registry import BUILT_IN, PolicyFactory
 from service.api.problems import ProblemType
-from service.settings import CONFIG_FILE_VARIABLE, Settings, env_name
+from service.config.settings import CONFIG_FILE_VARIABLE, Settings, env_name
 
 SETTINGS_INTRODUCTION = f"""
 A value comes from the command line, else from the environment, else from the YAML file that `{CONFIG_FILE_VARIABLE}` names
@@ -106,7 +106,7 @@ CAUSE_MEANINGS = {
 
 def settings_page() -> str:
     """``reference/settings.md``."""
-    lines = opening("Settings", "`service.settings`", SETTINGS_INTRODUCTION)
+    lines = opening("Settings", "`service.config.settings`", SETTINGS_INTRODUCTION)
     for name, field in Settings.model_fields.items():
         facts = [f"Environment `{env_name(name)}`", f"default {_default(name, field)}"]
         low, high = _bound(field, "ge"), _bound(field, "le")

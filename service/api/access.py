@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final
 from fastapi import Depends, Request
 from starlette.datastructures import Headers
 
-from service.access import Identity
 from service.db.audit import Origin
+from service.domain.access import Identity
 
 REQUEST_ID_HEADER: Final = "X-Request-Id"
 """Names a request in the answer and in the log of changes; a client may choose it, to find it again."""

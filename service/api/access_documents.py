@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Row
 
-from service.access import NO_PROJECT, Identity, Role
 from service.api.documents import instant, instant_or_none
 from service.api.schemas import TEXT_MAX, Body, Text
+from service.domain.access import NO_PROJECT, Identity, Role
 
 PROJECTS_MAX = 100
 """Projects that one key can be narrowed to."""

@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 
 from sqlalchemy.exc import DBAPIError
 
-from service.access import LOCAL, Identity
-from service.api_key import key_id, opens
+from service.config.settings import Settings
 from service.db.access import StoredKey, stored_key, used_key
 from service.db.session import Database
-from service.settings import Settings
+from service.domain.access import LOCAL, Identity
+from service.domain.api_key import key_id, opens
 
 logger = logging.getLogger(__name__)
 

@@ -20,14 +20,14 @@ from predictor.explain import Contributions
 from predictor.serving import PredictorStatus
 from service.api.idempotency import Keys
 from service.api.room import Room
+from service.config.settings import Settings
 from service.db.services import ServiceNow
 from service.db.session import Database
 from service.engine.events import Fact
-from service.forecasting import Planned
-from service.settings import Settings
-from service.shadowing import JobOpinion, ShadowReport
-from service.sim.forecast import Forecast
-from service.sim.replay import CycleSnapshot
+from service.forecast.forecast import Forecast
+from service.forecast.forecaster import Planned
+from service.history.cycles import CycleSnapshot
+from service.shadow.live import JobOpinion, ShadowReport
 
 
 class Refused(Exception):
@@ -102,7 +102,7 @@ class ApiDependencies:
     transaction. ``now_s`` is the wall clock in seconds since the Unix epoch. ``nudge`` wakes the loop and returns at once.
     ``explain`` is None for a job that the loop does not hold (ended, or not seen yet). ``train`` starts a retraining and
     returns its run's id, ``promote`` makes a model the champion; both raise :class:`Refused`. ``migrated`` says whether
-    the schema is this program's. ``forecast`` raises :class:`~service.sim.forecast.NoForecast`; it and ``plan`` take
+    the schema is this program's. ``forecast`` raises :class:`~service.forecast.forecast.NoForecast`; it and ``plan`` take
     seconds for a long queue. ``recorded`` are the cycles of which ``snapshot`` has one, newest first;
     ``snapshot_now`` is None for more than ``forecast_jobs_max`` unfinished jobs. ``shadow`` is None
     without a second policy, ``shadow_opinion`` also where that has nothing to say of a job. ``wait_pass`` returns how many

@@ -16,7 +16,7 @@ from policies.model.estimate import Unit
 from policies.model.placement import Placement
 from policies.model.reasons import Reason
 from service.db.reads import JobSummary
-from service.forecast_scores import Milestone
+from service.domain.forecast_scores import Milestone
 
 ETA_REASON = "No forecast is on record yet. Ask for one: 'sooner forecast', or GET /v1/jobs/{id}/forecast."
 

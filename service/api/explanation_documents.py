@@ -7,7 +7,7 @@ from sqlalchemy import Row
 
 from policies.lifecycle import JobState
 from policies.model.reasons import Explanation, Reason
-from service.shadowing import JobOpinion, Want
+from service.shadow.live import JobOpinion, Want
 
 
 class ShadowOpinionDocument(BaseModel):

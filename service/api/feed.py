@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 
 from service.db.event_log import Entry, Numbers
 from service.db.session import Database
-from service.stream_position import Position
+from service.runtime.stream_position import Position
 
 logger = logging.getLogger(__name__)
 

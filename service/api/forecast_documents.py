@@ -9,9 +9,9 @@ from pydantic import BaseModel, Field
 from policies.model.cluster import Cluster
 from policies.model.estimate import Estimate, Unit
 from service.api.documents import LATEST_S, instant
-from service.forecast_scores import Accuracy, Milestone, Tally
-from service.forecasting import PlannedJob
-from service.sim.forecast import Forecast, JobForecast, Spread
+from service.domain.forecast_scores import Accuracy, Milestone, Tally
+from service.forecast.forecast import Forecast, JobForecast, Spread
+from service.forecast.forecaster import PlannedJob
 
 
 class SpreadDocument(BaseModel):

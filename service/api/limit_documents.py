@@ -5,8 +5,8 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from service.access import Identity
 from service.db.limits import StoredLimit, Use
+from service.domain.access import Identity
 from service.engine.limits import Owner, Scope
 
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from policies.model.job import JobSpec
-from service.access import NO_PROJECT, Identity
 from service.api.parse import placed_jobs
 from service.api.problems import Fault, Problem, ProblemType, json_pointer
 from service.api.schemas import JobBody, JobsBody
+from service.domain.access import NO_PROJECT, Identity
 
 
 def in_the_name_of(caller: Identity, specs: Sequence[JobSpec], body: JobBody | JobsBody) -> list[JobSpec]:

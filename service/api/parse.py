@@ -14,7 +14,7 @@ from policies.model.job import ArrayPlace, JobSpec, Launch, Level, PreemptionSig
 from service.api.graphs import Faults, GraphLimits, shape_of
 from service.api.problems import Fault, Problem, ProblemType, json_pointer
 from service.api.schemas import CatalogueGraphBody, JobBody, JobsBody
-from service.settings import Settings
+from service.config.settings import Settings
 
 RESERVED_ENV_PREFIX = "SOONER_"
 

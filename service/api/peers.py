@@ -16,7 +16,7 @@ from typing import Any, Final
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from service.access import Identity, Role
+from service.domain.access import Identity, Role
 
 PEER_HEADER: Final = "X-Sooner-Peer"
 """``TIME IDENTITY SIGNATURE``; its presence also says that the request must not be sent on."""

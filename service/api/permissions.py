@@ -14,12 +14,12 @@ from fastapi import Request
 from pydantic import Field, TypeAdapter, ValidationError
 from starlette.concurrency import run_in_threadpool
 
-from service.access import Identity, Role
 from service.api.access import caller_of
 from service.api.problems import Problem, ProblemType
 from service.api.schemas import ID_MAX
 from service.db.access import Owner, owner_of
 from service.db.session import Database
+from service.domain.access import Identity, Role
 
 
 class About(Enum):

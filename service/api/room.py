@@ -15,11 +15,11 @@ from sqlalchemy import Connection
 
 from policies.model.job import JobSpec
 from service.api.problems import Problem, ProblemType
+from service.config.settings import Settings
 from service.db import reads
 from service.db.dialects import take_turns
 from service.db.limits import locked_limits, unfinished_of
 from service.engine.limits import Owner, Scope
-from service.settings import Settings
 
 RECOUNT_S = 1.0
 

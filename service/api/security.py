@@ -15,7 +15,6 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.access import Identity
 from service.api.access import REQUEST_ID_HEADER, address_of, origin_of, remember, request_id
 from service.api.audited import FORBIDDEN_STATUS, record_refusal
 from service.api.authenticate import Authenticator
@@ -23,7 +22,8 @@ from service.api.deps import ApiDependencies
 from service.api.peers import CLIENT_HEADER, Peers, is_from_peer
 from service.api.problems import TYPE_PREFIX, Problem, ProblemType, response
 from service.api.rates import Buckets
-from service.settings import Settings
+from service.config.settings import Settings
+from service.domain.access import Identity
 
 logger = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from pydantic import BaseModel, Field
 from policies.model.reasons import Reason
 from service.api.documents import instant
 from service.api.forecast_documents import PlacedDocument
-from service.engine.agreement import Difference, Tally
-from service.engine.shadow import Status
-from service.shadowing import Disagreement, ShadowReport, Want
+from service.shadow.agreement import Difference, Tally
+from service.shadow.live import Disagreement, ShadowReport, Want
+from service.shadow.shadow import Status
 
 
 class ShadowStartsDocument(BaseModel):

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from policies.model.job import JobSpec
-from service.access import Identity
+from service.domain.access import Identity
 
 
 class SpecDocument(BaseModel):

@@ -14,7 +14,7 @@ from service.api.feed import Feed, Log
 from service.db import event_log
 from service.db.event_log import Entry
 from service.db.session import Database
-from service.stream_position import Position
+from service.runtime.stream_position import Position
 
 PULSE_S: Final = 15.0
 """Between two signs of life on a silent stream: proxies close what is silent for a minute."""

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from service.api.documents import instant
 from service.db.usage import GROUPS, Group
-from service.usage import Usage
+from service.domain.usage import Usage
 
 HOUR_S = 3600.0
 _EPOCH = date(1970, 1, 1)

@@ -8,7 +8,7 @@ from sqlalchemy import Row
 
 from service.api.documents import instant, instant_or_none
 from service.api.schemas import Body, Name
-from service.webhooks import WebhookEvent
+from service.domain.webhooks import WebhookEvent
 
 URL_MAX = 2048
 

@@ -23,7 +23,7 @@ from service.cli.output import (
     show,
     style,
 )
-from service.settings import SettingLine, Settings
+from service.config.settings import SettingLine, Settings
 
 config_app = typer.Typer(help="The settings in force.", no_args_is_help=True)
 database_app = typer.Typer(help="The database.", no_args_is_help=True)
@@ -63,7 +63,7 @@ def serve_command(
             "data_dir": data_dir,
         }
     )
-    from service.app import serve
+    from service.server.app import serve
 
     raise typer.Exit(serve(settings))
 
@@ -242,7 +242,7 @@ def history_import_command(
 
 def _prepared(database_url: str | None, data_dir: Path | None) -> Settings:
     """The settings of a command that opens the database; the folder of the default one is made if need be."""
-    from service.settings import SettingsError
+    from service.config.settings import SettingsError
 
     settings = settings_or_fail({"database_url": database_url, "data_dir": data_dir})
     try:

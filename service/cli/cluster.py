@@ -19,7 +19,7 @@ from service.cli.output import (
     style,
 )
 from service.client import Client
-from service.client_documents import Accepted, Server
+from service.client.documents import Accepted, Server
 
 app = typer.Typer(help="Look at and change the servers.", no_args_is_help=True)
 

@@ -20,11 +20,11 @@ from typing import Any, Protocol
 
 from policies.model.cluster import Cluster
 from policies.registry import make_policy
+from service.reports.comparison_data import RunFigures, figures
 from service.sim.experiment import SimulationOptions, run, run_jobs
 from service.sim.faults import FaultCounts
 from service.sim.jobs import SimJobs
 from service.sim.predictors import PredictorNameError
-from service.sim.report_data import RunFigures, figures
 from service.sim.results import Result, Simulation, Unfinished, write_simulation
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.model import Workload

@@ -7,9 +7,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from service.sim.report_page import Chart
+from service.reports.page import Chart
+from service.reports.svg import standalone
 from service.sim.results import Result, comparison_dict
-from service.sim.svg import standalone
 
 
 class NoRasterizer(RuntimeError):

@@ -10,10 +10,10 @@ from ipaddress import ip_address
 import httpx
 
 from service.api.token import TOKEN_FILE
-from service.api_key import KEY_PREFIX
 from service.cli.fail import fail
 from service.client import Client
-from service.settings import Settings, SettingsError, load_settings
+from service.config.settings import Settings, SettingsError, load_settings
+from service.domain.api_key import KEY_PREFIX
 
 URL_VARIABLE = "SOONER_URL"
 TOKEN_VARIABLE = "SOONER_TOKEN"  # noqa: S105 (a variable's name)

@@ -63,8 +63,8 @@ def evaluate_command(
     # Here and not above: the other commands of `sooner model` need neither numpy nor the tables of workloads.
     from service.cli.sim_options import check_file, make_folder, writing
     from service.cli.workload import report_skipped
+    from service.reports.evaluation_files import write_evaluation, write_page
     from service.sim.evaluate import EvaluationError, evaluate
-    from service.sim.evaluation_files import write_evaluation, write_page
     from service.sim.workloads.files import WorkloadError
     from service.sim.workloads.table import read_workload
 

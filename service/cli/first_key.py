@@ -7,12 +7,12 @@ from pydantic import ValidationError
 from service.api.access_documents import KeyBody, key_document
 from service.api.problems import Problem
 from service.api.routers.access import granted
-from service.api_key import new_key
-from service.client_access import NewApiKey
+from service.client.access import NewApiKey
+from service.config.settings import Settings
 from service.db import access
 from service.db.audit import record_command
-from service.settings import Settings
-from service.startup import open_current
+from service.domain.api_key import new_key
+from service.server.startup import open_current
 
 ACTION = "sooner key create --first"
 """What the log of changes calls it."""
@@ -24,7 +24,7 @@ class FirstKeyError(ValueError):
 
 def make_first_key(settings: Settings, user: str, expires_in_s: float | None, note: str) -> NewApiKey:
     """A new admin's key, and the line about it in the log of changes. Raises :class:`FirstKeyError`, and what
-    :func:`service.startup.open_current` raises.
+    :func:`service.server.startup.open_current` raises.
 
     Whoever may open the database may do this as often as he likes: there is nothing that he could not do without it.
     """

@@ -17,7 +17,7 @@ from service.cli.job_tables import JOBS, amount
 from service.cli.output import Answer, Column, ColumnsOption, JsonFlag, QuietFlag, Style, Table, WatchFlag, show, style
 from service.cli.selectors import select
 from service.client import TERMINAL_STATES, ApiError, Client
-from service.client_documents import Job, JobForecast, Plan, Plans, Spread
+from service.client.documents import Job, JobForecast, Plan, Plans, Spread
 
 _NO_FORECAST = frozenset({404, 409, 503})
 """Statuses of a service that has no forecast now, or none at all. The queue itself is there while nobody leads."""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from service.cli.job_tables import duration, when
 from service.cli.output import Answer, Column, Style, Table, show
 from service.client import Client
-from service.client_documents import Accuracy, Told
+from service.client.documents import Accuracy, Told
 
 _DAY_S = 86_400.0
 

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from service.cli.output import Column, Table
-from service.client_documents import Attempt, Event, Job
+from service.client.documents import Attempt, Event, Job
 
 
 def amount(value: float) -> str:

@@ -30,9 +30,9 @@ from service.cli.output import (
 from service.cli.prediction_lines import prediction_lines
 from service.cli.selectors import Elements, JobArgument, SelectorArgument, numbers_of, parts_of, select, select_one
 from service.client import TERMINAL_STATES, UNFINISHED_STATES, ApiError, Client
-from service.client_documents import Accepted, Attempt, Event, Explanation, Job
-from service.client_prediction_documents import PredictionDetails
-from service.client_request_documents import ArrayAccepted
+from service.client.documents import Accepted, Attempt, Event, Explanation, Job
+from service.client.prediction_documents import PredictionDetails
+from service.client.request_documents import ArrayAccepted
 
 app = typer.Typer(help="Submit, look at and steer jobs.", no_args_is_help=True)
 

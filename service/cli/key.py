@@ -22,8 +22,8 @@ from service.cli.output import (
     show,
     style,
 )
-from service.client_access import ApiKey, NewApiKey
-from service.settings import Settings, SettingsError
+from service.client.access import ApiKey, NewApiKey
+from service.config.settings import Settings, SettingsError
 
 app = typer.Typer(help="API keys: make, list, revoke.", no_args_is_help=True)
 
@@ -128,7 +128,7 @@ def _first(settings: Settings, user: str, expires_in_s: float | None, note: str)
     from service.cli.first_key import FirstKeyError, make_first_key
     from service.db.migrate import SchemaError
     from service.db.session import DatabaseUrlError
-    from service.startup import StartError
+    from service.server.startup import StartError
 
     try:
         return make_first_key(settings, user, expires_in_s, note)

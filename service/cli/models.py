@@ -25,8 +25,8 @@ from service.cli.output import (
     style,
 )
 from service.client import Client
-from service.client_documents import Model, TrainingRun
-from service.client_prediction_documents import Bucket, Head, Predictor
+from service.client.documents import Model, TrainingRun
+from service.client.prediction_documents import Bucket, Head, Predictor
 
 app = typer.Typer(help="Trained models: list, show, who serves, train, promote, evaluate.", no_args_is_help=True)
 app.command("evaluate")(evaluate_command)

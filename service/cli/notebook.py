@@ -13,7 +13,7 @@ import typer
 
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.output import printable
-from service.packaged import packaged_folder
+from service.runtime.packaged import packaged_folder
 
 FOLDER = "sooner-notebooks"
 LAB = "jupyterlab"

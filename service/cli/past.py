@@ -15,12 +15,12 @@ import typer
 from service.cli.connect import settings_or_fail
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.output import printable
-from service.settings import Settings
+from service.config.settings import Settings
 
 if TYPE_CHECKING:
     from policies.model.cluster import Cluster
     from service.db.session import Database
-    from service.own_history import OwnHistory
+    from service.history.workload import OwnHistory
 
 _AGO = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|d|w)")
 _UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
@@ -86,9 +86,9 @@ def read_past(
     database: "Database", settings: Settings, when: Window, *, carry: bool
 ) -> tuple["OwnHistory", "Cluster", list[str]]:
     """The window's jobs, the present servers, and the names of those that are down."""
-    from service.cluster_export import all_servers, present_cluster
+    from service.config.cluster_export import all_servers, present_cluster
     from service.db.past import past_jobs, stored_servers
-    from service.own_history import own_history
+    from service.history.workload import own_history
 
     servers = stored_servers(database)
     cluster, down = present_cluster(servers, settings.cluster)
@@ -112,7 +112,7 @@ def cluster_export_command(
     data_dir: DataDirOption = None,
 ) -> None:
     """The service's servers as a cluster file; those that are down are left out and named."""
-    from service.cluster_export import present_cluster, write_cluster
+    from service.config.cluster_export import present_cluster, write_cluster
     from service.db.past import stored_servers
 
     with own_database(database_url, data_dir) as (settings, database):

@@ -17,7 +17,7 @@ from service.cli.output import (
     show,
     style,
 )
-from service.client_access import Change, Project, User
+from service.client.access import Change, Project, User
 
 user_app = typer.Typer(help="Users with API keys: list, add, disable, enable.", no_args_is_help=True)
 project_app = typer.Typer(help="Who sees the jobs of a project.", no_args_is_help=True)

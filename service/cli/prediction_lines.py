@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from service.cli.job_tables import amount
-from service.client_prediction_documents import Contributions, PredictionDetails
+from service.client.prediction_documents import Contributions, PredictionDetails
 
 _TRUST = {
     "model": "ranked by the model's distribution",

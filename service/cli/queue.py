@@ -20,8 +20,8 @@ from service.cli.output import (
     style,
 )
 from service.client import Client
-from service.client_documents import Accepted
-from service.client_queue_documents import Pause
+from service.client.documents import Accepted
+from service.client.queue_documents import Pause
 
 app = typer.Typer(help="Pause and resume the queue.", no_args_is_help=True)
 

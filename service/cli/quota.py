@@ -20,7 +20,7 @@ from service.cli.output import (
     style,
 )
 from service.client import Client
-from service.client_queue_documents import Quota
+from service.client.queue_documents import Quota
 
 app = typer.Typer(help="Limit what users and projects may use.", no_args_is_help=True)
 

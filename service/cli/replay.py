@@ -22,9 +22,9 @@ from service.cli.fail import EXIT_FAILED, fail
 from service.cli.output import Column, JsonFlag, print_json, print_table, printable
 from service.cli.sim_options import OptionOption, policy_options
 from service.cli.whatif import app as app
-from service.cycle_file import CycleFileError, read_cycle
 from service.db.codec import encode_actions
-from service.sim.replay import CycleSnapshot, Replay, replay
+from service.history.cycle_file import CycleFileError, read_cycle
+from service.history.cycles import CycleSnapshot, Replay, replay
 
 if TYPE_CHECKING:
     from service.client import Client

@@ -20,7 +20,7 @@ from service.cli.output import (
     show,
     style,
 )
-from service.client_queue_documents import Reservation
+from service.client.queue_documents import Reservation
 
 app = typer.Typer(help="Reserve servers for a time.", no_args_is_help=True)
 

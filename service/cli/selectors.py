@@ -8,7 +8,7 @@ import typer
 
 from service.cli.fail import EXIT_FAILED, fail
 from service.client import UNFINISHED_STATES, Client
-from service.client_documents import Job
+from service.client.documents import Job
 
 RANGE_MAX = 10_000
 """Jobs that one range may name: a slip of the finger must not ask for millions."""

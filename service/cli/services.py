@@ -20,7 +20,7 @@ from service.cli.output import (
     show,
     style,
 )
-from service.client_services import Happening, Service
+from service.client.services import Happening, Service
 
 SERVICES = Table[Service](
     columns=(

@@ -10,7 +10,7 @@ from service.cli.fail import fail
 from service.cli.job_tables import amount, duration, elapsed_s, when
 from service.cli.output import Answer, Column, ColumnsOption, JsonFlag, QuietFlag, Table, WatchFlag, show, style
 from service.client import Client
-from service.client_documents import Disagreement, Shadow, ShadowCycle, ShadowStarts, ShadowStops
+from service.client.documents import Disagreement, Shadow, ShadowCycle, ShadowStarts, ShadowStops
 
 _GPU_HOUR_S = 3600.0
 

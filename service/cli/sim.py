@@ -48,12 +48,12 @@ from service.cli.sim_options import (
 )
 from service.cli.sim_tables import cell, end, print_results
 from service.cli.workload import FirstOption, SkipInvalidFlag
+from service.reports.comparison import comparison_html
+from service.reports.comparison_charts import charts
 from service.sim.drive import SimulationStuck
 from service.sim.experiment import SimulationOptions
 from service.sim.jobs import bounds_of, prepare
 from service.sim.predictors import PredictorNameError, make_predictor
-from service.sim.report import comparison_html
-from service.sim.report_charts import charts
 from service.sim.results import bounds_dict, comparison_dict
 from service.sim.workloads.files import WorkloadError
 

@@ -15,7 +15,7 @@ from policies.registry import make_policy
 from service.cli.compare import Plan
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.workload import report_skipped
-from service.cluster_file import ClusterFileError, load_cluster
+from service.config.cluster_file import ClusterFileError, load_cluster
 from service.sim.faults import NO_FAULTS, FaultPlan
 from service.sim.faults_file import MTBF_S_MIN, SHAPE_MAX, SHAPE_MIN, FaultsError, load_faults, parse_drain
 from service.sim.network import NetworkError, parse_network

@@ -21,7 +21,7 @@ from service.cli.jobs import jobs_answer
 from service.cli.output import ColumnsOption, JsonFlag, QuietFlag, Style, pause, printable, show, style
 from service.cli.selectors import SelectorArgument, SelectorError, parse_indices, select
 from service.client import TERMINAL_STATES, UNFINISHED_STATES, Client
-from service.client_documents import Job
+from service.client.documents import Job
 
 WAIT_POLL_S = 0.5
 LOOK_SINGLY_MAX = 20

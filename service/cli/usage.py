@@ -8,7 +8,7 @@ import typer
 from service.cli.connect import connect
 from service.cli.fail import fail
 from service.cli.output import Answer, Column, JsonFlag, Table, show, style
-from service.client_usage import Usage, UsageRow
+from service.client.usage import Usage, UsageRow
 
 GROUPS = ("day", "user", "project")
 

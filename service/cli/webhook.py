@@ -24,7 +24,7 @@ from service.cli.output import (
     style,
 )
 from service.client import Client
-from service.client_webhooks import Delivery, Webhook
+from service.client.webhooks import Delivery, Webhook
 
 app = typer.Typer(help="Webhooks: be told of changes of jobs.", no_args_is_help=True)
 

@@ -40,19 +40,19 @@ from service.cli.sim_options import (
     make_plans,
 )
 from service.cli.sim_tables import print_results
-from service.cluster_export import with_servers
-from service.cluster_file import ClusterFileError, load_cluster
-from service.settings import Settings, env_name
+from service.config.cluster_export import with_servers
+from service.config.cluster_file import ClusterFileError, load_cluster
+from service.config.settings import Settings, env_name
+from service.forecast.forecast import ForecastOptions, NoForecast
+from service.forecast.whatif import Candidate, Outlook, Outlooks, outlooks
 from service.sim.experiment import SimulationOptions
-from service.sim.forecast import ForecastOptions, NoForecast
-from service.sim.whatif import Candidate, Outlook, Outlooks, outlooks
 from service.sim.workloads.files import WorkloadError
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from service.db.session import Database
-    from service.own_history import OwnHistory
+    from service.history.workload import OwnHistory
 
 CURRENT = "current"
 """Stands among ``--policies`` for the policy that is in force, with its options."""
@@ -165,7 +165,7 @@ def _plans(
         else {}
     )
     if CURRENT in names:
-        from service.startup import configured_options
+        from service.config.policy import configured_options
 
         made[CURRENT] = Plan(CURRENT, settings.policy, configured_options(settings), predictor)
     if SHADOW in names:
@@ -181,11 +181,12 @@ def _named(policies: str) -> list[str]:
 
 
 def _shadow_plan(settings: Settings, predictor: str) -> Plan:
-    from service.startup import StartError, configured_shadow
+    from service.config.policy import configured_shadow
+    from service.config.settings import SettingsError
 
     try:
         found = configured_shadow(settings)
-    except StartError as error:
+    except SettingsError as error:
         fail(str(error))
     if found is None:
         fail(f"--policies: 'shadow' is the policy of {env_name('shadow_policy')}, and that is not set")
@@ -216,7 +217,7 @@ def _on_the_past(
     workers: int | None,
     as_json: bool,
 ) -> None:
-    from service.own_history import actual_result, simulated_jobs
+    from service.history.workload import actual_result, simulated_jobs
 
     try:
         prepared = simulated_jobs(history, machines)

@@ -8,9 +8,9 @@ import typer
 
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.output import JsonFlag
-from service.cluster_file import ClusterFileError, load_cluster
+from service.config.cluster_file import ClusterFileError, load_cluster
+from service.reports.workload import description_html, told
 from service.sim.workloads.describe import describe
-from service.sim.workloads.describe_page import description_html, told
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.generate import JOBS_MAX, PROGRAMS, USERS, generate
 from service.sim.workloads.importers import IMPORTERS, import_trace

@@ -23,7 +23,7 @@ from service.cli.past import (
 )
 from service.cli.workload import OutOption
 from service.cli.workload import app as app
-from service.cluster_export import write_cluster
+from service.config.cluster_export import write_cluster
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.table import write_workload
 

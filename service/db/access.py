@@ -22,11 +22,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from service.access import NO_PROJECT, Identity, Role
-from service.api_key import NewKey
 from service.db.access_tables import ApiKeyRow, MembershipRow, UserRow
 from service.db.rows import chunks
 from service.db.tables import JobRow, table
+from service.domain.access import NO_PROJECT, Identity, Role
+from service.domain.api_key import NewKey
 
 _JOBS = table(JobRow)
 _USERS = table(UserRow)

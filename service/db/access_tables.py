@@ -5,8 +5,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlmodel import Field
 
-from service.access import Role
 from service.db.tables import Base, _document, _seconds, _seconds_or_null, _serial
+from service.domain.access import Role
 
 
 class UserRow(Base, table=True):

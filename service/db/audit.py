@@ -8,10 +8,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select
 
-from service.access import LOCAL, Identity
 from service.db.access_tables import AuditRow
 from service.db.dialects import insert_rows
 from service.db.tables import table
+from service.domain.access import LOCAL, Identity
 
 _LOG = table(AuditRow)
 

@@ -15,7 +15,7 @@ from policies.model.reasons import Reason
 from service.db.forecast_tables import ForecastRow
 from service.db.rows import Values, chunks
 from service.db.tables import JobEventRow, JobRow, table
-from service.forecast_scores import Milestone, Score, Scored, score
+from service.domain.forecast_scores import Milestone, Score, Scored, score
 
 _FORECASTS = table(ForecastRow)
 _JOBS = table(JobRow)

@@ -14,7 +14,6 @@ from policies.lifecycle import ATTEMPT_OPEN, TERMINAL, AttemptState, JobState
 from policies.model.ids import AttemptId, JobId
 from policies.model.job import JobSpec
 from policies.model.placement import Placement
-from service.access import LOCAL, NO_PROJECT, Identity
 from service.db.access import seen
 from service.db.codec import decode
 from service.db.forecasts import newest_forecasts
@@ -34,8 +33,9 @@ from service.db.tables import (
     columns,
     table,
 )
+from service.domain.access import LOCAL, NO_PROJECT, Identity
+from service.domain.forecast_scores import Milestone
 from service.engine.events import FactKind
-from service.forecast_scores import Milestone
 
 _JOBS = table(JobRow)
 _ATTEMPTS = table(AttemptRow)

@@ -9,12 +9,12 @@ from sqlalchemy import Connection, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from policies.lifecycle import ATTEMPT_OPEN, AttemptState
-from service.access import Identity
 from service.db.access import seen
 from service.db.tables import AttemptRow, JobRow, table
 from service.db.usage_tables import UsageRow
+from service.domain.access import Identity
+from service.domain.usage import Held, Usage, UsageKey, day_of, usage_of
 from service.engine.ports import JobWrite
-from service.usage import Held, Usage, UsageKey, day_of, usage_of
 
 GROUPS = ("day", "user", "project")
 """What usage can be summed up by; in this order in every answer."""

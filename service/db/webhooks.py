@@ -21,7 +21,7 @@ from service.db.dialects import take_turns
 from service.db.rows import Values
 from service.db.tables import JobEventRow, JobRow, PropertyRow, table
 from service.db.webhook_tables import DeliveryRow, WebhookRow
-from service.webhooks import WebhookEvent, event_of
+from service.domain.webhooks import WebhookEvent, event_of
 
 _HOOKS = table(WebhookRow)
 _OUTBOX = table(DeliveryRow)

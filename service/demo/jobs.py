@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from service.packaged import packaged_folder
+from service.runtime.packaged import packaged_folder
 from service.sim.workloads.generate import Family, generate
 from service.sim.workloads.model import Workload
 

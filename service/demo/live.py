@@ -10,7 +10,7 @@ from typing import Any
 from service.cli.job_tables import amount, interval
 from service.cli.output import Column, printable, rich_table
 from service.client import TERMINAL_STATES, Client
-from service.client_documents import Job
+from service.client.documents import Job
 
 POLL_S = 0.4
 

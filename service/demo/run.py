@@ -15,7 +15,7 @@ from service.cli.history import add_history
 from service.cli.job_tables import interval
 from service.cli.models import wait_for_training
 from service.client import TERMINAL_STATES, Client, ClientError
-from service.client_documents import Job, Model
+from service.client.documents import Job, Model
 from service.demo import jobs as today
 from service.demo.live import Watch, predicted
 from service.demo.server import Place, ServerError, log_tail, running_service, temporary_place

@@ -17,8 +17,8 @@ import psutil
 
 from service.api.token import load_or_create
 from service.client import Client
+from service.config.settings import ENV_PREFIX
 from service.executors.folder import is_supervised, write_stop
-from service.settings import ENV_PREFIX
 
 RESTART_S = 1.0
 """What a restart costs here: Python and numpy start in about a second."""

@@ -12,8 +12,8 @@ from sqlalchemy import select
 
 from policies.registry import make_policy
 from service.client import Client
-from service.client_documents import Attempt, Job, Prediction
-from service.cluster_file import load_cluster
+from service.client.documents import Attempt, Job, Prediction
+from service.config.cluster_file import load_cluster
 from service.db.session import open_database
 from service.db.tables import JobRow, table
 from service.demo.server import RESTART_S

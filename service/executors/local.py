@@ -34,9 +34,9 @@ from service.executors.files import PRIVATE_FILE, is_disk_full, read_json
 from service.executors.gpus import GpuInfo, physical_ids
 from service.executors.launch_plan import Site, build_plan, free_port
 from service.executors.logs import LogChunk, read_log
-from service.executors.processes import boot_time_s
 from service.executors.progress import LINE_BYTES_MAX, Ignored, RateLimit, check_line
 from service.executors.watched import Watched
+from service.runtime.processes import boot_time_s
 
 logger = logging.getLogger(__name__)
 

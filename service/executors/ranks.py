@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from service.executors.processes import ProcessId, die_with_parent, process_info
+from service.runtime.processes import ProcessId, die_with_parent, process_info
 
 _IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that the supervisor ignores."""

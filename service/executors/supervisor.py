@@ -24,16 +24,6 @@ from service.executors import folder as names
 from service.executors.files import is_disk_full, reserve, write_json
 from service.executors.logs import LogWriter
 from service.executors.output import Output
-from service.executors.processes import (
-    become_subreaper,
-    boot_id,
-    boot_time_s,
-    catches,
-    close_inherited,
-    descendants,
-    process_info,
-    signal_process,
-)
 from service.executors.ranks import (
     NOT_EXECUTABLE,
     Program,
@@ -44,6 +34,16 @@ from service.executors.ranks import (
     prepare_signals,
     reap,
     redirect_standard_streams,
+)
+from service.runtime.processes import (
+    become_subreaper,
+    boot_id,
+    boot_time_s,
+    catches,
+    close_inherited,
+    descendants,
+    process_info,
+    signal_process,
 )
 
 EXIT_TAKEN = 3

@@ -11,10 +11,10 @@ from policies.model.reasons import Reason
 from service.engine.events import Report, ReportKind
 from service.engine.ports import AttemptStatus
 from service.executors import folder as names
-from service.executors import processes
 from service.executors.files import is_disk_full, read_json, write_json
 from service.executors.progress import ProgressFile
 from service.executors.supervisor import EXIT_DISK_FULL, EXIT_TAKEN
+from service.runtime import processes
 
 _REASONS = frozenset(Reason)
 _KINDS = {"exited": ReportKind.EXITED, "launch_failed": ReportKind.LAUNCH_FAILED, "lost": ReportKind.LOST}

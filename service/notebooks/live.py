@@ -11,8 +11,8 @@ from typing import Any
 
 from policies.model.cluster import Cluster
 from service.client import TERMINAL_STATES, Client
-from service.client_documents import Job, Prediction, Server
-from service.cluster_file import SCHEMA, parse_cluster
+from service.client.documents import Job, Prediction, Server
+from service.config.cluster_file import SCHEMA, parse_cluster
 from service.notebooks.scored import Scored, first_said
 from service.notebooks.sources import Past
 from service.sim.jobs import prepare

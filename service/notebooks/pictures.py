@@ -11,7 +11,7 @@ from pathlib import Path
 from re import search
 
 from service.cli.comparison_files import rasterizer
-from service.sim.svg import GREY, WIDTH, standalone, svg_document, text
+from service.reports.svg import GREY, WIDTH, standalone, svg_document, text
 
 _TITLE_WIDTH, _NOTE_WIDTH = 64, 90
 _TITLE_LINE, _NOTE_LINE = 21.0, 16.0
@@ -20,7 +20,7 @@ _MARGIN = 12.0
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A chart with the finding above it and, below, how to read it. ``chart`` is what :mod:`service.sim.plots` draws."""
+    """A chart with the finding above it and, below, how to read it. ``chart`` is what :mod:`service.reports.plots` draws."""
 
     finding: str
     chart: str

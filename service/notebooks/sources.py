@@ -13,9 +13,9 @@ from typing import Protocol
 from policies.model.cluster import Cluster
 from service.cli.connect import URL_VARIABLE, AddressError, service_client
 from service.client import ClientError
-from service.cluster_file import ClusterFileError, load_cluster
+from service.config.cluster_file import ClusterFileError, load_cluster
+from service.config.settings import SettingsError, env_name, load_settings
 from service.notebooks.scored import Scored
-from service.settings import SettingsError, env_name, load_settings
 from service.sim.jobs import SimJobs
 from service.sim.results import Result
 from service.sim.workloads.files import WorkloadError

@@ -8,13 +8,13 @@ from sqlalchemy import Row
 
 from policies.model.cluster import Cluster
 from service.cli.past import Window, read_past
+from service.config.settings import Settings
 from service.db.codec import decode_shadows
 from service.db.scored import scored_predictions, window_of_newest
 from service.db.session import Database
+from service.history.workload import OwnHistory, actual_result, simulated_jobs
 from service.notebooks.scored import Scored, first_said
 from service.notebooks.sources import Past
-from service.own_history import OwnHistory, actual_result, simulated_jobs
-from service.settings import Settings
 from service.sim.workloads.model import Workload
 
 

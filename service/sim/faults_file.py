@@ -7,8 +7,8 @@ from typing import Any
 
 from policies.model.cluster import Cluster
 from policies.model.ids import ServerIndex
+from service.config.yaml_file import YamlFileError, mapping, positive, read_yaml, schema, word
 from service.sim.faults import FaultPlan, Window
-from service.yaml_file import YamlFileError, mapping, positive, read_yaml, schema, word
 
 SCHEMA = "sooner.faults/1"
 MTBF_S_MIN = 1.0

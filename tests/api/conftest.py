@@ -32,6 +32,7 @@ from service.api.idempotency import Keys
 from service.api.peers import Peers
 from service.api.permissions import Owners
 from service.api.sse import Streams
+from service.config.settings import Settings
 from service.db.identity import peer_secret
 from service.db.migrate import upgrade
 from service.db.servers import enroll
@@ -40,11 +41,10 @@ from service.db.session import Database, open_database
 from service.db.store import SqlStore
 from service.db.tables import ServerRow, table
 from service.executors.logs import LogChunk
-from service.forecasting import Planned, PlannedJob
-from service.settings import Settings
-from service.shadowing import JobOpinion, ShadowReport
-from service.sim.forecast import Forecast, JobForecast, NoForecast
-from service.sim.replay import CycleSnapshot
+from service.forecast.forecast import Forecast, JobForecast, NoForecast
+from service.forecast.forecaster import Planned, PlannedJob
+from service.history.cycles import CycleSnapshot
+from service.shadow.live import JobOpinion, ShadowReport
 from tests.api.client import client_of
 
 TOKEN = secrets.token_urlsafe(32)

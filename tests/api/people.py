@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from fastapi import FastAPI
 from httpx import Client
 
-from service.access import Role
-from service.api_key import new_key
 from service.db.access import KeyGrant, add_key, add_member, add_user
+from service.domain.access import Role
+from service.domain.api_key import new_key
 from tests.api.client import client_of
 from tests.api.conftest import NOW_S, World
 

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from service.access import NO_PROJECT, Role
 from service.api.app import create_app
+from service.domain.access import NO_PROJECT, Role
 from tests.api.client import client_of
 from tests.api.conftest import NOW_S, make_world
 from tests.api.helpers import plain_job

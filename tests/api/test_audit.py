@@ -10,13 +10,13 @@ from httpx import Client
 from sqlalchemy import func, select, update
 from sqlalchemy.exc import DBAPIError
 
-from service.access import LOCAL, Role
 from service.api.app import create_app
+from service.background.prune import prune
 from service.db.access_tables import AuditRow
 from service.db.audit import Entry, Origin, Outcome, record
 from service.db.session import Database
 from service.db.tables import JobRow, table
-from service.tasks.prune import prune
+from service.domain.access import LOCAL, Role
 from tests.api.client import client_of
 from tests.api.conftest import NOW_S, World, make_world
 from tests.api.helpers import assert_problem, plain_job
@@ -162,7 +162,7 @@ def test_lines_go_by_age_alone(world: World) -> None:
 def test_nothing_else_in_the_service_deletes_or_updates_lines() -> None:
     """The table's class is named by those alone who must: whoever else wants it shows up here."""
     named = {str(path.relative_to(SOURCES)) for path in SOURCES.rglob("*.py") if "AuditRow" in path.read_text("utf-8")}
-    assert named == {"db/access_tables.py", "db/audit.py", "tasks/prune.py"}
+    assert named == {"db/access_tables.py", "db/audit.py", "background/prune.py"}
     audit = (SOURCES / "db" / "audit.py").read_text("utf-8")
     assert not re.search(r"\b(update|delete)\(", audit)
     by_name = [path for path in SOURCES.rglob("*.py") if "audit_log" in path.read_text("utf-8")]

@@ -9,9 +9,9 @@ import pytest
 from fastapi import FastAPI
 from httpx import Client
 
-from service.access import Role
 from service.api import sse
 from service.api.routers.events import StreamedEvent
+from service.domain.access import Role
 from tests.api.client import BASE_URL
 from tests.api.conftest import World
 from tests.api.helpers import assert_problem, plain_job

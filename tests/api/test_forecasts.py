@@ -7,13 +7,13 @@ from sqlalchemy import insert
 from policies.lifecycle import Cause, JobState
 from policies.model.ids import JobId
 from policies.model.reasons import Reason
+from service.background.forecasts import ForecastKeeper
 from service.db import reads
 from service.db.forecasts import score_forecasts
 from service.db.rows import event_values
 from service.db.tables import FactRow, JobEventRow, JobRow, table
 from service.engine.events import JobEvent
-from service.sim.forecast import Forecast, JobForecast, Spread
-from service.tasks.forecasts import ForecastKeeper
+from service.forecast.forecast import Forecast, JobForecast, Spread
 from tests.api.conftest import NOW_S, World
 from tests.api.helpers import assert_problem, plain_job
 

@@ -13,11 +13,11 @@ from httpx import Client
 from starlette.types import Message
 
 from policies.model.ids import JobId
-from service.access import LOCAL, Identity, Role
 from service.api import forwarding
 from service.api.peers import CLIENT_HEADER, PEER_HEADER, VALID_S, Peers
 from service.db.identity import peer_secret
 from service.db.services import Registered, ServiceNow
+from service.domain.access import LOCAL, Identity, Role
 from tests.api.client import client_of
 from tests.api.conftest import NOW_S, World, app_of, make_world
 from tests.api.helpers import assert_problem, plain_job

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from service.access import Identity, Role
 from service.api.app import create_app
 from service.api.authenticate import Authenticator
-from service.api_key import KEY_PREFIX, key_id, new_key, opens
 from service.db import access
 from service.db.schema import METADATA
+from service.domain.access import Identity, Role
+from service.domain.api_key import KEY_PREFIX, key_id, new_key, opens
 from tests.api.client import client_of
 from tests.api.conftest import NOW_S, World, make_world
 from tests.api.helpers import assert_problem

@@ -14,12 +14,12 @@ from sqlalchemy import event, insert, text
 from policies.lifecycle import JobState
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
-from service.access import LOCAL, NO_PROJECT, Identity, Role
 from service.api.paging import cursor
 from service.db import reads
 from service.db.reads import JobFilter
 from service.db.rows import new_job_values
 from service.db.tables import JobRow, table
+from service.domain.access import LOCAL, NO_PROJECT, Identity, Role
 from service.engine.record import JobRecord
 from tests.api.conftest import NOW_S, World
 from tests.api.helpers import assert_problem

@@ -11,9 +11,9 @@ from fastapi import FastAPI
 from httpx import Client, Response
 from sqlalchemy import event
 
-from service.access import Role
 from service.api.app import create_app
 from service.api.permissions import PERMISSIONS, About, Owners, Rule, rule_of
+from service.domain.access import Role
 from tests.api.client import client_of
 from tests.api.conftest import World, make_world
 from tests.api.helpers import assert_problem, plain_job

@@ -10,11 +10,11 @@ from sqlalchemy import insert
 from sqlalchemy.exc import DBAPIError
 
 from policies.model.job import JobSpec
-from service.access import Role
 from service.api.permissions import PERMISSIONS
 from service.db import reads
 from service.db.codec import encode
 from service.db.tables import JobRow, table
+from service.domain.access import Role
 from tests.api.conftest import World
 from tests.api.helpers import assert_problem, plain_job
 from tests.api.people import client as client_for

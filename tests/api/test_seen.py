@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.lifecycle import JobState
-from service.access import LOCAL, NO_PROJECT, Identity, Role
 from service.db import reads
 from service.db.access import owner_of, seen_jobs
 from service.db.reads import JobFilter
+from service.domain.access import LOCAL, NO_PROJECT, Identity, Role
 from tests.api.conftest import World, make_world
 from tests.api.test_paging import fill
 

@@ -5,9 +5,9 @@ from fastapi import FastAPI
 from httpx import Client
 
 from policies.model.ids import JobId
-from service.access import Role
 from service.db.tables import ThroughputRow
-from service.sim.forecast import Forecast
+from service.domain.access import Role
+from service.forecast.forecast import Forecast
 from tests.api.conftest import NOW_S, World
 from tests.api.helpers import assert_problem, plain_job
 from tests.api.people import client as client_for

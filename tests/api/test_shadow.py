@@ -4,9 +4,9 @@ from httpx import Client
 
 from policies.model.ids import JobId
 from policies.model.reasons import Explanation, Reason
-from service.engine.agreement import Difference, Tally, Totals
-from service.engine.shadow import Standing, Status
-from service.shadowing import Disagreement, JobOpinion, ShadowReport, Want
+from service.shadow.agreement import Difference, Tally, Totals
+from service.shadow.live import Disagreement, JobOpinion, ShadowReport, Want
+from service.shadow.shadow import Standing, Status
 from tests.api.conftest import NOW_S, World
 from tests.api.helpers import assert_problem, plain_job
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from httpx import Client
 
-from service.cycle_file import read_cycle
+from service.history.cycle_file import read_cycle
 from tests.api.conftest import World
 from tests.api.helpers import assert_problem
 from tests.unit.test_replay import recorded, snapshots

@@ -7,10 +7,10 @@ from fastapi import FastAPI
 from httpx import Client
 from sqlalchemy import func, select
 
-from service.access import Role
 from service.db.access_tables import AuditRow
 from service.db.tables import IdempotencyKeyRow, table
 from service.db.webhook_tables import DeliveryRow, WebhookRow
+from service.domain.access import Role
 from tests.api.conftest import World
 from tests.api.helpers import assert_problem
 from tests.api.people import client as client_for

@@ -13,12 +13,12 @@ from service.db.session import Database
 from service.db.store import LEADER_LEASE
 from service.engine.commands import Launch
 from service.engine.events import Report, ReportKind
-from service.executors.bounded import BoundedExecutor
 from service.executors.fake import DURATION_LABEL, EXIT_CODE_LABEL, FakeExecutor, Faults
+from service.executors.timeout import BoundedExecutor
+from service.server.fleet import FleetExecutor
 from service.sim.clock import SimClock
 from service.sim.executor import ExecutorCosts, SimulatedExecutor
 from service.sim.work import JobTruth
-from service.tasks.fleet import FleetExecutor
 from tests.conformance.executor_suite import ENDS, ExecutorContract, Watcher
 from tests.local_executor import CLUSTER, House, launch, python, wait_for
 

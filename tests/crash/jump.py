@@ -37,8 +37,8 @@ if __name__ == "__main__":
     time.time = wall_s
     for module in ("schedulers.base", "triggers.interval", "executors.base", "triggers.date"):
         importlib.import_module(f"apscheduler.{module}").datetime = Shown  # type: ignore[attr-defined]
-    from service.app import serve
-    from service.settings import load_settings
+    from service.config.settings import load_settings
+    from service.server.app import serve
 
     signal.signal(signal.SIGUSR1, lambda *_: _set(HOUR_S))
     signal.signal(signal.SIGUSR2, lambda *_: _set(-HOUR_S))

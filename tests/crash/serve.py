@@ -4,9 +4,9 @@ import os
 import signal
 import sys
 
-from service.app import serve
+from service.config.settings import load_settings
 from service.engine.crash_points import CrashPoint, on_reached
-from service.settings import load_settings
+from service.server.app import serve
 from tests.crash.dying import Death, Reaper
 
 

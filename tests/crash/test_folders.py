@@ -14,7 +14,7 @@ from service.engine.commands import Stop
 from service.engine.events import ReportKind
 from service.executors import folder as names
 from service.executors.local import LocalExecutor
-from service.executors.processes import boot_id
+from service.runtime.processes import boot_id
 from tests.crash.nasty import VALUES, almost, spoiled
 from tests.local_executor import CLUSTER, ENDS, WallClock
 

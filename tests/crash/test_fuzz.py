@@ -16,7 +16,7 @@ from predictor import artifacts
 from predictor.errors import ArtifactError
 from service.api import examples
 from service.api.app import create_app
-from service.cluster_file import ClusterFileError, load_cluster
+from service.config.cluster_file import ClusterFileError, load_cluster
 from service.executors.progress import ProgressFile
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.generate import generate

@@ -12,14 +12,14 @@ from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from predictor.registry import ModelState
 from predictor.serving import LivePredictor
+from service.background.prune import prune
+from service.config.settings import load_settings
+from service.db import models as model_records
 from service.db.history import PastJob, import_history
 from service.db.session import Database
 from service.db.store import SqlStore
 from service.db.tables import JobRow, ModelVersionRow, TrainingRunRow, table
 from service.engine.crash_points import CrashPoint
-from service.settings import load_settings
-from service.tasks import model_records
-from service.tasks.prune import prune
 from tests.crash.dying import Crash, Death, dying
 from tests.crash.train import trainer_of
 from tests.unit.predictor_history import recurring_history

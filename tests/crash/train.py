@@ -5,10 +5,10 @@ from pathlib import Path
 
 from policies.model.cluster import Cluster, Server
 from predictor.serving import LivePredictor
+from service.background.retrain import Trainer
+from service.config.settings import load_settings
 from service.db.session import Database, open_database
 from service.engine.crash_points import CrashPoint, on_reached
-from service.settings import load_settings
-from service.tasks.retrain import Trainer
 from tests.crash.dying import Death, Reaper
 from tests.crash.serve import die
 

@@ -18,13 +18,13 @@ from policies.options import Options
 from predictor import training
 from predictor.ladder import CLUSTER_JOBS_TRUSTED, USER_PROGRAMS_MIN
 from service.api.schemas import JobBody
-from service.cluster_file import _GROUP_KEYS
-from service.engine import shadow
+from service.config.cluster_file import _GROUP_KEYS
+from service.config.settings import Settings
 from service.engine.commands import Launch
 from service.executors import folder as attempt_files
 from service.executors.launch_plan import Site, allowed_environment, build_plan
-from service.leading import SHADOW_SAVED_S
-from service.settings import Settings
+from service.server.leading import SHADOW_SAVED_S
+from service.shadow import shadow
 from service.sim.faults import (
     FRUITLESS_ATTEMPTS_MAX,
     IDLE_FAULTS_MIN,

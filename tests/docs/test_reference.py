@@ -14,7 +14,7 @@ from policies.options import Options
 from policies.registry import BUILT_IN
 from service.api.problems import ProblemType
 from service.cli import main
-from service.settings import Settings, env_name
+from service.config.settings import Settings, env_name
 
 DOCS = Path(__file__).parents[2] / "docs"
 

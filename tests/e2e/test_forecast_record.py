@@ -73,7 +73,7 @@ def test_every_job_is_told_of_and_scored_and_the_past_runs_again(make_service: M
     assert [each["policy"] for each in ahead["policies"]] == ["current", "srtf"]
     assert _sooner(service, "forecast", "--accuracy", "--json")["accuracy"]["forecasts"] >= 7
 
-    workers = [child for child in _children(service) if "service.forecast_worker" in " ".join(child.cmdline())]
+    workers = [child for child in _children(service) if "service.forecast.worker" in " ".join(child.cmdline())]
     assert len(workers) == 1, "forecasts are made by a process of their own"
     service.kill()
     service.until(lambda: not workers[0].is_running(), 20.0, "which ends with the service")

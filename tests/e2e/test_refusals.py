@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from service import app
+from service.config.settings import load_settings
 from service.db import migrate
-from service.settings import load_settings
+from service.server import app
 from tests.e2e.conftest import MakeService
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.webhooks import signature
+from service.domain.webhooks import signature
 from tests.e2e.conftest import MakeService
 from tests.e2e.harness import LiveService
 from tests.unit.test_webhook_post import Receiver, receiver

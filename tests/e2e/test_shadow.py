@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from policies.registry import make_policy
-from service.cycle_file import read_cycle
-from service.sim.replay import replay
+from service.history.cycle_file import read_cycle
+from service.history.cycles import replay
 from tests.e2e.conftest import MakeService
 
 pytestmark = pytest.mark.slow

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from policies.registry import make_policy
+from service.background.loop import LoopSettings, SchedulerLoop
 from service.db.session import Database
 from service.engine.engine import Engine
 from service.engine.events import JobEvent, Report
 from service.engine.record import JobRecord
+from service.executors.polled import PolledExecutor
 from service.sim.experiment import Simulator
-from service.tasks.loop import LoopSettings, SchedulerLoop
-from service.tasks.polling import PolledExecutor
 from tests.parity.test_stores import CLUSTER, _simulator, _Submitting
 
 Line = tuple[float, int, str | None, str, str, str]

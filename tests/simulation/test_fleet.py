@@ -31,10 +31,10 @@ from service.engine.engine import Engine, Ports
 from service.engine.events import Fact, FactKind
 from service.engine.ports import AttemptStatus, NullSink
 from service.executors.fake import DURATION_LABEL, FakeExecutor
-from service.leading import LeaderStore
+from service.server.agent import Agent
+from service.server.fleet import DEAD_MARGIN_S, FleetExecutor
+from service.server.leading import LeaderStore
 from service.sim.predictors import NoPredictor
-from service.tasks.agent import Agent
-from service.tasks.fleet import DEAD_MARGIN_S, FleetExecutor
 
 CLUSTER = Cluster("test", (Server("s0001", 2), Server("s0002", 2)))
 LEADER_LEASE_S = 6.0

@@ -7,7 +7,7 @@ import pytest
 
 from policies.base import Policy
 from policies.registry import BUILT_IN
-from service.engine.shadow import Shadow, Status
+from service.shadow.shadow import Shadow, Status
 from tests.simulation.swarm import Swarm, swarm
 from tests.simulation.weather import Weather, weather
 

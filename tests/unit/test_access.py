@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.access import LOCAL, NO_PROJECT, Identity, Role
+from service.domain.access import LOCAL, NO_PROJECT, Identity, Role
 
 
 def caller(role: Role, *projects: str, user: str = "ada") -> Identity:

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from service.executors.processes import process_info
-from service.tasks.bounded import BoundedRunner, Bounds, Closed
+from service.runtime.limited_process import BoundedRunner, Bounds, Closed
+from service.runtime.processes import process_info
 
 AMPLE = Bounds(wall_s=60.0, cpu_s=60.0, memory_bytes=1 << 30)
 MIB = 1 << 20
@@ -78,7 +78,7 @@ def test_without_the_one_who_asked_it_does_not_begin() -> None:
     command = [
         sys.executable,
         "-m",
-        "service.tasks.bounded",
+        "service.runtime.limited_process",
         "1",
         "60",
         str(AMPLE.memory_bytes),
@@ -91,7 +91,7 @@ def test_without_the_one_who_asked_it_does_not_begin() -> None:
 
 def test_it_dies_with_whoever_asked() -> None:
     script = (
-        "from service.tasks.bounded import *; import sys\n"
+        "from service.runtime.limited_process import *; import sys\n"
         "runner = BoundedRunner()\n"
         "print(runner.start('timeit', ['-s', 'print(1, flush=True)', 'while True: pass'], Bounds(60, 60, 1 << 30)), flush=True)\n"
         "runner.wait(60)"

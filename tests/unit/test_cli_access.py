@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from service.access import Role
-from service.api_key import KEY_PREFIX, key_id
 from service.cli.key import life_s
 from service.cli.main import app
 from service.db import audit, reads
 from service.db.access import stored_key
 from service.db.session import open_database
+from service.domain.access import Role
+from service.domain.api_key import KEY_PREFIX, key_id
 from tests.unit.cli_world import RUNNER, CliWorld, cli_world
 
 

@@ -20,11 +20,11 @@ from service.api.routers.learning import ModelDocument
 from service.cli import connect, guard, models
 from service.cli.main import app
 from service.client import ApiError, Client
+from service.config.settings import Settings
 from service.db.history import ended_jobs
 from service.db.rows import OWN_HISTORY
 from service.db.session import open_database
 from service.db.tables import ModelVersionRow, TrainingRunRow, table
-from service.settings import Settings
 from tests.unit.cli_world import RUNNER, CliWorld, cli_world
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.sim.replay import Recorder
+from service.history.cycles import Recorder
 from tests.scenarios.dsl import Story, policy
 from tests.unit.cli_world import CliWorld, cli_world
 

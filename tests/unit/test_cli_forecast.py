@@ -14,9 +14,9 @@ from policies.model.reasons import Explanation, Reason
 from service.api.forecast_documents import LATEST_S, ForecastsDocument, JobForecastDocument, PlanDocument
 from service.cli.forecast import spread
 from service.client import ApiError, Client
-from service.client_documents import Spread as SpreadJson
+from service.client.documents import Spread as SpreadJson
 from service.db.tables import FactRow, JobRow, table
-from service.sim.forecast import Forecast, JobForecast, Spread
+from service.forecast.forecast import Forecast, JobForecast, Spread
 from tests.api.conftest import NOW_S
 from tests.api.test_forecasts import end, keep
 from tests.unit.cli_world import PLAIN, CliWorld, cli_world

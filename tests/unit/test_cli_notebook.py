@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from service.cli.main import app
 from service.cli.notebook import copy_notebooks
-from service.packaged import packaged_folder
+from service.runtime.packaged import packaged_folder
 
 OURS = sorted(path.name for path in packaged_folder("notebooks").glob("*.ipynb"))
 

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from service.cli.job_tables import JOBS, duration, eta_note, interval, iterations
 from service.cli.output import Column, rich_table
-from service.client_documents import Job, Prediction
+from service.client.documents import Job, Prediction
 
 PREDICTION = Prediction(
     id=1,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from policies.model.ids import JobId
-from service.engine.shadow import Status
-from service.shadowing import JobOpinion, Want
+from service.shadow.live import JobOpinion, Want
+from service.shadow.shadow import Status
 from tests.api.test_shadow import FIRST, REPORT, STANDING, TOTALS, WISH
 from tests.unit.cli_world import CliWorld, cli_world
 from tests.unit.test_own_history import live, rows

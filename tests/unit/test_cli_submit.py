@@ -11,7 +11,7 @@ import pytest
 from policies.model.ids import JobId
 from service.cli.submit import LOOK_SINGLY_MAX
 from service.client import Client
-from service.client_documents import Job
+from service.client.documents import Job
 from service.db.tables import JobRow, table
 from tests.unit.cli_world import CliWorld, cli_world
 from tests.unit.test_cli_jobs import jobs_of, set_job

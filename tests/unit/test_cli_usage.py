@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import insert
 
 from service.api.usage_documents import UsageDocument, UsageRowDocument
-from service.client_usage import Usage, UsageRow
+from service.client.usage import Usage, UsageRow
 from service.db.tables import table
 from service.db.usage_tables import UsageRow as StoredUsage
 from tests.api.conftest import NOW_S

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from service.api import webhook_documents
+from service.background.webhooks import WebhookSender
 from service.cli import webhook as commands
-from service.client_webhooks import Delivery, NewWebhook, Webhook
-from service.tasks.webhooks import WebhookSender
+from service.client.webhooks import Delivery, NewWebhook, Webhook
 from tests.unit.cli_world import CliWorld, cli_world
 from tests.unit.test_webhook_post import receiver
 

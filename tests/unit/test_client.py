@@ -8,7 +8,6 @@ import httpx
 import pytest
 
 import service.client as module
-from service import client_documents, client_prediction_documents, client_request_documents, client_transport
 from service.api import (
     documents,
     explanation_documents,
@@ -21,6 +20,10 @@ from service.api.app import create_app
 from service.api.routers import cluster as cluster_routes
 from service.api.routers import job_details, learning
 from service.client import ApiError, Client, ClientError, Unreachable
+from service.client import documents as client_documents
+from service.client import prediction_documents as client_prediction_documents
+from service.client import request_documents as client_request_documents
+from service.client import transport as client_transport
 from tests.api.client import AppTransport
 from tests.api.conftest import World, make_world
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.model.cluster import Cluster, Server
-from service.cluster_export import all_servers, cluster_document, present_cluster, with_servers, write_cluster
-from service.cluster_file import load_cluster, parse_cluster
+from service.config.cluster_export import all_servers, cluster_document, present_cluster, with_servers, write_cluster
+from service.config.cluster_file import load_cluster, parse_cluster
 from service.engine.record import ServerRecord
 
 GBPS = st.sampled_from([10.0, 25.0, 100.0, 0.1, 960.0, 33.3]) | st.floats(0.001, 1e5)

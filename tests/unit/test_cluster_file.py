@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from policies.model.cluster import Server
-from service.cluster_file import ClusterFileError, load_cluster, parse_cluster
+from service.config.cluster_file import ClusterFileError, load_cluster, parse_cluster
 
 PHILLY_LIKE = """\
 schema: sooner.cluster/1

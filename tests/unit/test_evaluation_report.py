@@ -19,12 +19,12 @@ from predictor.prequential import BaselineScores, Chunk, Run
 from predictor.rows import Submission
 from predictor.serving_run import Served
 from service.cli.main import app
-from service.sim import evaluation_figures as figures
-from service.sim.blocks import density_chart
+from service.reports import evaluation_figures as figures
+from service.reports.blocks import density_chart
+from service.reports.evaluation import evaluation_html, story
+from service.reports.evaluation_charts import charts
+from service.reports.svg import Axis
 from service.sim.evaluate import Evaluation, evaluate
-from service.sim.evaluation_charts import charts
-from service.sim.evaluation_page import evaluation_html, story
-from service.sim.svg import Axis
 from service.sim.workloads.generate import generate, make_families
 from service.sim.workloads.model import Workload, WorkloadJob
 from service.sim.workloads.table import write_workload

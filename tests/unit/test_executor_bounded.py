@@ -9,12 +9,12 @@ import pytest
 
 from policies.lifecycle import JobState
 from policies.model.ids import AttemptId
+from service.background import loop as loop_module
+from service.background.loop import LoopSettings, SchedulerLoop
 from service.engine.commands import Command, Launch, Stop
 from service.engine.events import Report, ReportKind
 from service.engine.ports import AttemptStatus, Busy, ExecutorUnavailable
-from service.executors.bounded import BoundedExecutor
-from service.tasks import loop as loop_module
-from service.tasks.loop import LoopSettings, SchedulerLoop
+from service.executors.timeout import BoundedExecutor
 from tests.local_executor import wait_for
 from tests.scenarios.dsl import Story, cluster, policy
 

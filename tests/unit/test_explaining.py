@@ -9,9 +9,10 @@ from predictor import artifacts, features
 from predictor.explain import contributions
 from predictor.registry import model_version
 from predictor.serving import LivePredictor
+from service.background import model_explanations as explaining
+from service.background.model_explanations import Explainer
+from service.db import models as model_records
 from service.db.session import Database
-from service.tasks import explaining, model_records
-from service.tasks.explaining import Explainer
 from tests.unit.predictor_history import small_model
 
 VECTOR = tuple(1.0 + 0.01 * position for position in range(len(features.NAMES)))

@@ -21,7 +21,7 @@ from service.db.event_log import Entry, Numbers
 from service.db.session import Database
 from service.db.store import SqlStore
 from service.db.tables import JobEventRow, table
-from service.stream_position import Position
+from service.runtime.stream_position import Position
 
 NUMBERS = st.sets(st.integers(1, 60), max_size=30)
 

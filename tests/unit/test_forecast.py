@@ -23,12 +23,12 @@ from policies.registry import make_policy
 from policies.throughput import iteration_time_s, iteration_times
 from service.engine.record import AttemptRecord, JobRecord, ServerRecord
 from service.engine.world import Costs
-from service.sim import forecast as module
+from service.forecast import forecast as module
+from service.forecast.forecast import Forecast, ForecastOptions, NoForecast, Spread, forecast
+from service.forecast.futures import levels, prospects
+from service.history.snapshot import WorldSnapshot, take
 from service.sim.experiment import SimulationOptions, Simulator
-from service.sim.forecast import Forecast, ForecastOptions, NoForecast, Spread, forecast
-from service.sim.futures import levels, prospects
 from service.sim.jobs import SimJob, prepare
-from service.sim.snapshot import WorldSnapshot, take
 from service.sim.workloads.model import Workload, WorkloadJob
 
 NOW_S = 1000.0
@@ -292,7 +292,7 @@ def test_a_snapshot_is_not_changed_and_equal_ones_give_equal_forecasts() -> None
 
 
 def test_the_draws_are_the_same_in_another_process() -> None:
-    code = "from service.sim.futures import levels; print(levels(7, 20, 3))"
+    code = "from service.forecast.futures import levels; print(levels(7, 20, 3))"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert told.strip() == str(list(levels(JobId(7), 20, 3)))
 

@@ -11,6 +11,10 @@ from sqlalchemy import select
 from policies.lifecycle import Cause, JobState
 from policies.model.ids import JobId
 from policies.model.reasons import Reason
+from service.background import forecasts as module
+from service.background.forecasts import ForecastKeeper
+from service.background.prune import prune
+from service.config.settings import Settings
 from service.db.forecast_tables import ForecastRow
 from service.db.forecasts import (
     Telling,
@@ -23,14 +27,10 @@ from service.db.forecasts import (
 from service.db.session import Database
 from service.db.store import SqlStore
 from service.db.tables import table
+from service.domain.forecast_scores import Milestone
 from service.engine.events import JobEvent
 from service.engine.record import JobRecord
-from service.forecast_scores import Milestone
-from service.settings import Settings
-from service.sim.forecast import Forecast, JobForecast, NoForecast, Spread
-from service.tasks import forecasts as module
-from service.tasks.forecasts import ForecastKeeper
-from service.tasks.prune import prune
+from service.forecast.forecast import Forecast, JobForecast, NoForecast, Spread
 from tests.conformance.store_suite import SPEC, Driver, ended, start, touched
 
 

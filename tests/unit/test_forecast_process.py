@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from policies.registry import BUILT_IN, make_policy
-from service.forecast_process import ForecastProcess
-from service.forecast_worker import NICENESS, Question, answer, read_message, write_message
-from service.sim.forecast import ForecastOptions, NoForecast, forecast
+from service.forecast.forecast import ForecastOptions, NoForecast, forecast
+from service.forecast.process import ForecastProcess
+from service.forecast.worker import NICENESS, Question, answer, read_message, write_message
 from tests.local_executor import wait_for
 from tests.unit.test_forecast import job, running, snapshot
 
@@ -82,7 +82,7 @@ def test_the_worker_ends_when_nobody_asks_any_more() -> None:
     asked = BytesIO()
     write_message(asked, question)
     done = subprocess.run(
-        [sys.executable, "-m", "service.forecast_worker"],
+        [sys.executable, "-m", "service.forecast.worker"],
         input=asked.getvalue(),
         capture_output=True,
         check=True,

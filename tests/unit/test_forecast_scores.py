@@ -13,8 +13,8 @@ from policies.model.cluster import Cluster, Server
 from policies.model.ids import JobId
 from policies.model.job import PreemptionSignal
 from policies.registry import make_policy
-from service.forecast_scores import Accuracy, Milestone, Score, Scored, accuracy, score
-from service.sim.forecast import ForecastOptions, forecast
+from service.domain.forecast_scores import Accuracy, Milestone, Score, Scored, accuracy, score
+from service.forecast.forecast import ForecastOptions, forecast
 from tests.unit.test_forecast import NOW_S, job, running, snapshot
 
 

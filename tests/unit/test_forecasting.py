@@ -18,18 +18,18 @@ from policies.model.job import JobSpec
 from policies.model.view import ClusterView
 from policies.registry import make_policy
 from predictor.serving import LivePredictor
-from service import forecasting
+from service.config.settings import Settings
 from service.engine.engine import Engine, Ports
 from service.engine.memory import MemoryStore
 from service.engine.ports import NullSink
 from service.engine.record import JobRecord
 from service.engine.watch import WatchingPolicy
 from service.engine.world import Costs
-from service.forecasting import Forecaster
-from service.settings import Settings
+from service.forecast import forecaster as forecasting
+from service.forecast.forecast import Forecast, NoForecast, Spread
+from service.forecast.forecaster import Forecaster
 from service.sim.clock import SimClock
 from service.sim.executor import ExecutorCosts, SimulatedExecutor
-from service.sim.forecast import Forecast, NoForecast, Spread
 from service.sim.work import JobTruth
 from tests.unit.predictor_history import recurring_history, request
 

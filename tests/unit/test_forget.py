@@ -10,6 +10,8 @@ from sqlalchemy import func, select, update
 from policies.model.estimate import EndedJob, Estimate, Prediction, Unit
 from policies.model.ids import AttemptId, JobId
 from policies.model.job import ArrayPlace
+from service.background.prune import FILES_GRACE_S, Pruned, prune
+from service.config.settings import Settings, SettingsError, load_settings
 from service.db.check import check_connection
 from service.db.history import ended_jobs
 from service.db.progress import ProgressPoint, record_progress
@@ -19,8 +21,6 @@ from service.db.store import SqlStore
 from service.db.tables import HistoryRow, JobRow, table
 from service.engine.events import Fact, FactKind
 from service.engine.record import JobRecord
-from service.settings import Settings, SettingsError, load_settings
-from service.tasks.prune import FILES_GRACE_S, Pruned, prune
 from tests.conformance.store_suite import SPEC, Driver, ended, touched
 
 DAY_S = 86_400.0

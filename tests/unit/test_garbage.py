@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from service import garbage
-from service.garbage import let_go, made_to_stay, set_aside, uncollected
+from service.runtime import garbage
+from service.runtime.garbage import let_go, made_to_stay, set_aside, uncollected
 
 
 class Circle:

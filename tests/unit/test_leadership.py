@@ -11,11 +11,11 @@ from typing import Any, cast
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from service.config.settings import load_settings
 from service.db.servers import ServerInUse
 from service.db.session import Database
-from service.leadership import Leadership
-from service.settings import load_settings
-from service.tasks.agent import Agent
+from service.server.agent import Agent
+from service.server.leadership import Leadership
 
 
 class FakeLead:

@@ -13,7 +13,7 @@ from policies.lifecycle import JobState
 from policies.model.cluster import Cluster, Server
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
-from service import leading
+from service.config.settings import load_settings
 from service.db.history import ended_jobs
 from service.db.lead import Lead
 from service.db.said import first_said
@@ -21,9 +21,9 @@ from service.db.servers import enroll
 from service.db.session import Database
 from service.db.store import LEADER_LEASE, SqlStore
 from service.executors.fake import FakeExecutor
-from service.leading import Ground, Leading
-from service.settings import load_settings
-from service.steady_clock import SteadyClock
+from service.runtime.steady_clock import SteadyClock
+from service.server import leading
+from service.server.leading import Ground, Leading
 from service.telemetry.metrics import Metrics
 from tests.conformance.store_suite import Driver
 

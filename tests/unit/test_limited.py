@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from service.engine.shadow import OutOfTime
-from service.tasks.limited import Limited
+from service.shadow.shadow import OutOfTime
+from service.shadow.time_limit import Limited
 
 LONG_S = 60.0
 """Longer than any of this may take."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from service.background.loop import LoopSettings, SchedulerLoop, Turns
+from service.background.timers import SteadyScheduler
 from service.engine.engine import CycleOutcome
 from service.engine.ports import StoreUnavailable
-from service.tasks.loop import LoopSettings, SchedulerLoop, Turns
-from service.tasks.timers import SteadyScheduler
 
 
 class _Passes:

@@ -34,7 +34,7 @@ from service.notebooks import (
     trust_changes,
     who_answered,
 )
-from service.sim.plots import Axis, Series, line_chart
+from service.reports.plots import Axis, Series, line_chart
 from service.sim.workloads.generate import generate
 from service.sim.workloads.model import Workload
 

@@ -20,7 +20,6 @@ from policies.model.estimate import EndedJob, Prediction, PredictionRequest
 from policies.model.ids import JobId, ServerIndex
 from policies.model.job import JobSpec
 from policies.registry import make_policy
-from service.access import Role
 from service.api.app import create_app
 from service.api.deps import ApiDependencies
 from service.db import session as session_module
@@ -30,6 +29,7 @@ from service.db.servers import enroll
 from service.db.session import Database, open_database
 from service.db.store import SqlStore
 from service.db.tables import JobEventRow, table
+from service.domain.access import Role
 from service.engine.engine import Engine, Ports
 from service.engine.events import Fact, FactKind, JobEvent
 from service.engine.ports import CycleBatch, JobWrite, StoreUnavailable

@@ -21,7 +21,7 @@ from service.db.past import PastAttempt, PastJob, past_jobs, stored_servers
 from service.db.servers import enroll
 from service.db.session import Database
 from service.db.tables import JobRow, table
-from service.own_history import EARLIER, NEVER_RAN, UNFINISHED, actual_result, own_history, simulated_jobs
+from service.history.workload import EARLIER, NEVER_RAN, UNFINISHED, actual_result, own_history, simulated_jobs
 from service.sim.executor import stretch_of
 from service.sim.experiment import SimulationOptions, run, run_jobs
 from service.sim.jobs import prepare

@@ -16,8 +16,8 @@ from service.db.store import LEADER_LEASE
 from service.engine.events import Report, ReportKind
 from service.engine.ports import StoreUnavailable
 from service.executors.fake import FakeExecutor
-from service.tasks.fleet import FleetExecutor
-from service.tasks.polling import PolledExecutor
+from service.executors.polled import PolledExecutor
+from service.server.fleet import FleetExecutor
 
 END = Report(ReportKind.EXITED, 1.0, AttemptId("1.1"), exit_code=0)
 

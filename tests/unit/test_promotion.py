@@ -12,9 +12,9 @@ from policies.registry import make_policy
 from predictor.registry import ModelVersion
 from predictor.replay_sheet import SheetJob
 from predictor.rows import EndedRow, Submission
+from service.background.promotion import decide
 from service.sim.experiment import SimulationOptions
 from service.sim.promotion import rehearse
-from service.tasks.promotion import decide
 
 ONE_GPU = Cluster("one", (Server("s0", 1),))
 FREE = SimulationOptions(restart_s=0.0)

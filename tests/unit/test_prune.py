@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from sqlalchemy import insert, select, update
 
 from policies.model.ids import AttemptId, JobId, ServerIndex
+from service.background.prune import prune
+from service.config.settings import Settings, load_settings
 from service.db.progress import ProgressPoint, record_progress
 from service.db.session import Database, open_database
 from service.db.store import SqlStore
@@ -23,8 +25,6 @@ from service.db.tables import (
     table,
 )
 from service.engine.events import Fact, FactKind
-from service.settings import Settings, load_settings
-from service.tasks.prune import prune
 from tests.conformance.store_suite import Driver, ended
 from tests.unit.test_database import column, submit
 

@@ -15,13 +15,13 @@ from policies.model.decision import ChangeKind, Decision, Preempt
 from policies.model.ids import JobId
 from policies.model.reasons import Explanation
 from policies.registry import make_policy
-from service.cycle_file import CycleFileError, cycle_document, read_cycle
 from service.engine.ports import CycleBatch
 from service.engine.watch import WatchingSink
 from service.engine.world import Costs, World
+from service.history.cycle_file import CycleFileError, cycle_document, read_cycle
+from service.history.cycles import CycleSnapshot, Recorder, replay
 from service.sim.experiment import SimulationOptions, Simulator
 from service.sim.jobs import prepare
-from service.sim.replay import CycleSnapshot, Recorder, replay
 from service.sim.workloads.model import Workload, WorkloadJob
 
 CLUSTER = Cluster("two", (Server("a", 4, nic_bytes_s=1e9), Server("b", 2, nic_bytes_s=1e9)))

@@ -19,13 +19,14 @@ from predictor import artifacts
 from predictor.registry import ModelState, model_version
 from predictor.serving import LivePredictor, PredictorStatus
 from predictor.training import ESTIMATORS
+from service.background import retrain
+from service.background.retrain import DRIFT_PAUSE_S, TRAINING_LEASE, Trainer, TrainingUnderWay
+from service.config.settings import Settings, load_settings
 from service.db import leases
+from service.db import models as model_records
 from service.db.history import PastJob, import_history
 from service.db.session import Database
 from service.db.tables import ModelVersionRow, TrainingRunRow, table
-from service.settings import Settings, load_settings
-from service.tasks import model_records, retrain
-from service.tasks.retrain import DRIFT_PAUSE_S, TRAINING_LEASE, Trainer, TrainingUnderWay
 from tests.unit.predictor_history import ended, recurring_history, small_model
 
 CLUSTER = Cluster("two", (Server("s0", 4), Server("s1", 4)))

@@ -10,6 +10,8 @@ from sqlalchemy import insert, select, update
 from policies.lifecycle import AttemptState
 from policies.model.ids import AttemptId, JobId
 from policies.model.job import JobSpec
+from service.background.prune import prune_left_files
+from service.config.settings import load_settings
 from service.db import attempt_reports, leases, services
 from service.db.commit import FencedOff
 from service.db.lead import MARGIN_RATIO, Lead
@@ -18,9 +20,7 @@ from service.db.session import Database
 from service.db.store import LEADER_LEASE, SqlStore
 from service.db.tables import AttemptRow, JobRow, table
 from service.engine.events import Report, ReportKind
-from service.settings import load_settings
-from service.startup import advertised_url, host_of
-from service.tasks.prune import prune_left_files
+from service.server.startup import advertised_url, host_of
 
 A = Registered("a", "first", "http://a:1", "1", 60.0)
 B = replace(A, id="b", name="second", url="http://b:1")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.settings import CONFIG_FILE_VARIABLE, Settings, SettingsError, env_name, load_settings
+from service.config.settings import CONFIG_FILE_VARIABLE, Settings, SettingsError, env_name, load_settings
 
 
 @pytest.fixture(autouse=True)

@@ -16,10 +16,10 @@ from policies.model.placement import ServerShare, place
 from policies.model.reasons import Reason
 from policies.model.view import ClusterView
 from policies.registry import BUILT_IN
-from service.engine.agreement import Agreement, Totals
-from service.engine.comparison import Comparison
-from service.engine.shadow import Shadow, Status, Window
 from service.engine.watch import WatchingPolicy, unwatched
+from service.shadow.agreement import Agreement, Totals
+from service.shadow.comparison import Comparison
+from service.shadow.shadow import Shadow, Status, Window
 from tests.conformance.policy_suite import disturb, history
 from tests.scenarios.chance import Flaky, Watched, crowd
 from tests.scenarios.dsl import Story, cluster, policy

@@ -10,9 +10,9 @@ from policies.model.decision import Change, Decision, Start
 from policies.model.ids import JobId
 from policies.model.reasons import Explanation
 from policies.model.view import ClusterView
-from service.engine.shadow import OVERRUNS_MAX, PAUSE_S, OutOfTime, Shadow, Status, at_once
 from service.engine.watch import WatchingPolicy
-from service.tasks.limited import Limited
+from service.shadow.shadow import OVERRUNS_MAX, PAUSE_S, OutOfTime, Shadow, Status, at_once
+from service.shadow.time_limit import Limited
 from tests.conformance.policy_suite import history
 from tests.scenarios.chance import crowd
 from tests.scenarios.dsl import cluster, policy

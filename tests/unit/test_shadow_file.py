@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from policies.model.view import ClusterView
-from service import shadow_file
-from service.engine.shadow import Memory, Shadow, Status, at_once
+from service.config.settings import Settings, load_settings
 from service.engine.watch import WatchingPolicy
-from service.settings import Settings, load_settings
-from service.shadow_file import FILE, Pair, load
-from service.shadowing import Shadowing, make_shadow
+from service.shadow import file as shadow_file
+from service.shadow.file import FILE, Pair, load
+from service.shadow.live import Shadowing, make_shadow
+from service.shadow.shadow import Memory, Shadow, Status, at_once
 from tests.scenarios.dsl import Story, cluster, policy
 from tests.unit.test_shadowing import Loop
 

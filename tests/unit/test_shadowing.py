@@ -8,12 +8,12 @@ import pytest
 
 from policies.model.ids import JobId
 from policies.model.reasons import Reason
-from service import shadowing
+from service.config.policy import configured_shadow
+from service.config.settings import Settings, SettingsError, load_settings
 from service.engine.engine import Engine
-from service.engine.shadow import Shadow, Status, at_once
-from service.settings import Settings, load_settings
-from service.shadowing import Shadowing, ShadowReport, Want, make_shadow
-from service.startup import StartError, configured_shadow
+from service.shadow import live as shadowing
+from service.shadow.live import Shadowing, ShadowReport, Want, make_shadow
+from service.shadow.shadow import Shadow, Status, at_once
 from tests.scenarios.dsl import Story, cluster, policy
 
 
@@ -173,5 +173,5 @@ def test_settings_of_the_first_policy_stand_in_where_the_shadow_takes_them(tmp_p
     ],
 )
 def test_a_wrong_shadow_refuses_the_start(tmp_path: Path, flags: dict[str, Any], said: str) -> None:
-    with pytest.raises(StartError, match=said):
+    with pytest.raises(SettingsError, match=said):
         configured_shadow(settings(tmp_path, **flags))

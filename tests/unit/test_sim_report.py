@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from policies.model.cluster import Cluster, Server
 from policies.registry import make_policy
-from service.sim.experiment import SimulationOptions, run
-from service.sim.report import comparison_html
-from service.sim.report_charts import charts
-from service.sim.report_data import (
+from service.reports.comparison import comparison_html
+from service.reports.comparison_charts import charts
+from service.reports.comparison_data import (
     GANTT_JOBS,
     Bar,
     Curve,
@@ -26,7 +25,8 @@ from service.sim.report_data import (
     gang_class,
     gantt_groups,
 )
-from service.sim.report_story import sensitivity, story
+from service.reports.comparison_story import sensitivity, story
+from service.sim.experiment import SimulationOptions, run
 from service.sim.results import Simulation
 from service.sim.workloads.generate import generate
 from service.sim.workloads.model import Workload, WorkloadJob

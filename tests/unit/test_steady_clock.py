@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.steady_clock import SLEW, SteadyClock
+from service.runtime.steady_clock import SLEW, SteadyClock
 
 HOUR_S = 3600.0
 

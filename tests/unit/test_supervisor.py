@@ -14,8 +14,8 @@ from policies.model.reasons import Reason
 from service.engine.events import ReportKind
 from service.engine.ports import AttemptStatus
 from service.executors import folder as names
-from service.executors.processes import descendants
 from service.executors.ranks import Program, attempt_exit_code, fork_rank
+from service.runtime.processes import descendants
 from tests.local_executor import House, house, launch, lives, python, wait_for
 
 __all__ = ["house"]

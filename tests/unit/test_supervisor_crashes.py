@@ -22,7 +22,7 @@ from service.engine.events import ReportKind
 from service.executors import folder as names
 from service.executors.launch_plan import build_plan
 from service.executors.local import LocalExecutor
-from service.executors.processes import process_info
+from service.runtime.processes import process_info
 from tests.local_executor import CLUSTER, DEADLINE_S, House, WallClock, house, launch, lives, python, wait_for
 
 __all__ = ["house"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.executors.processes import (
+from service.runtime.processes import (
     ProcessId,
     carries,
     catches,

@@ -17,8 +17,8 @@ from service.engine.commands import Stop
 from service.engine.events import ReportKind
 from service.executors import folder as names
 from service.executors import local
-from service.executors.bounded import BoundedExecutor
-from service.executors.processes import is_running, process_info
+from service.executors.timeout import BoundedExecutor
+from service.runtime.processes import is_running, process_info
 from tests.local_executor import ENDS, House, house, launch, lives, python, wait_for
 
 __all__ = ["house"]

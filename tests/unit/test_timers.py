@@ -10,7 +10,7 @@ import pytest
 from apscheduler.executors.debug import DebugExecutor
 from apscheduler.schedulers.base import STATE_STOPPED, BaseScheduler
 
-from service.tasks.timers import SteadyScheduler
+from service.background.timers import SteadyScheduler
 
 HOUR_S = 3600.0
 EPOCH_S = 1_800_000_000.0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.usage import DAY_S, Held, Usage, UsageKey, days_between, usage_of
+from service.domain.usage import DAY_S, Held, Usage, UsageKey, days_between, usage_of
 
 DAY = 20_000
 T0 = DAY * DAY_S

@@ -15,15 +15,15 @@ from policies.model.ids import JobId, ServerIndex, attempt_id
 from policies.model.job import JobSpec
 from policies.model.placement import ServerShare, place
 from policies.model.reasons import Reason
-from service.access import LOCAL, NO_PROJECT, Identity, Role
 from service.db.migrate import scripts_folder
 from service.db.session import Database
 from service.db.store import SqlStore
 from service.db.tables import AttemptRow, JobRow, table
 from service.db.usage import GROUPS, Group, UsageWanted, usage
 from service.db.usage_tables import UsageRow
+from service.domain.access import LOCAL, NO_PROJECT, Identity, Role
+from service.domain.usage import DAY_S, Usage
 from service.engine.record import AttemptRecord, JobRecord
-from service.usage import DAY_S, Usage
 from tests.conformance.store_suite import Driver, ended, touched
 
 DAY = 20_000

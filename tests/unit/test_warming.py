@@ -11,7 +11,7 @@ from policies.lifecycle import JobState
 from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Reported
 from service.engine.engine import Engine, Ports
 from service.engine.world import Costs
-from service.tasks.warming import PatientStore, WarmingPredictor
+from service.server.warming import PatientStore, WarmingPredictor
 from tests.scenarios.dsl import Story, policy
 
 
@@ -133,7 +133,7 @@ class _Away:
 
 
 def test_a_history_that_cannot_be_read_now_is_read_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.tasks.warming.AGAIN_S", 0.001)
+    monkeypatch.setattr("service.server.warming.AGAIN_S", 0.001)
     warming, warm, away = WarmingPredictor(_Slow()), threading.Event(), _Away(times=3)
     warming.begin(away, warm.set)
     assert warm.wait(60.0)
@@ -142,7 +142,7 @@ def test_a_history_that_cannot_be_read_now_is_read_later(monkeypatch: pytest.Mon
 
 
 def test_who_leads_no_more_stops_trying(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.tasks.warming.AGAIN_S", 60.0)
+    monkeypatch.setattr("service.server.warming.AGAIN_S", 60.0)
     warming, warm, away = WarmingPredictor(_Slow()), threading.Event(), _Away(times=10**9)
     before = set(threading.enumerate())
     warming.begin(away, warm.set)

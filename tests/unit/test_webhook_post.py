@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from policies.lifecycle import JobState
-from service import webhook_post
-from service.webhook_post import PostFailed, PostLimits, is_public, post, refusal_of
-from service.webhooks import WebhookEvent, body_of, event_of, new_secret, retry_after_s, signature
+from service.domain.webhooks import WebhookEvent, body_of, event_of, new_secret, retry_after_s, signature
+from service.runtime import webhook_post
+from service.runtime.webhook_post import PostFailed, PostLimits, is_public, post, refusal_of
 
 HERE = PostLimits(60.0, allow_private=True)
 OUTSIDE = PostLimits(60.0, allow_private=False)

@@ -15,6 +15,9 @@ from policies.lifecycle import Cause, JobState
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from policies.model.reasons import Reason
+from service.background import webhooks as sending
+from service.background.webhooks import WebhookSender
+from service.config.settings import Settings
 from service.db import access, webhooks
 from service.db.rows import event_values
 from service.db.session import Database
@@ -22,11 +25,8 @@ from service.db.store import SqlStore
 from service.db.tables import JobEventRow, table
 from service.db.webhook_tables import DeliveryRow, WebhookRow
 from service.db.webhooks import OVERFLOW, Attempted, NewWebhook
+from service.domain.webhooks import WebhookEvent, signature
 from service.engine.events import JobEvent
-from service.settings import Settings
-from service.tasks import webhooks as sending
-from service.tasks.webhooks import WebhookSender
-from service.webhooks import WebhookEvent, signature
 from tests.unit.test_webhook_post import Receiver, receiver
 
 ENDS = (WebhookEvent.SUCCEEDED, WebhookEvent.FAILED, WebhookEvent.CANCELLED)

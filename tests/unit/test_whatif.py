@@ -10,9 +10,9 @@ import pytest
 from policies.lifecycle import JobState
 from policies.model.ids import JobId
 from policies.registry import make_policy
-from service.cluster_file import load_cluster
-from service.sim.forecast import ForecastOptions, NoForecast, Spread
-from service.sim.whatif import Candidate, outlooks
+from service.config.cluster_file import load_cluster
+from service.forecast.forecast import ForecastOptions, NoForecast, Spread
+from service.forecast.whatif import Candidate, outlooks
 from service.sim.workloads.table import read_workload
 from tests.unit.cli_world import CliWorld, cli_world
 from tests.unit.test_forecast import NOW_S, job, running, snapshot

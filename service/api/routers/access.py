@@ -7,7 +7,6 @@ from fastapi import Path, Request, Response
 from sqlalchemy import Connection
 from sqlmodel import Session
 
-from service.access import Identity, Role
 from service.api.access import Caller
 from service.api.access_documents import (
     AuditDocument,
@@ -31,10 +30,11 @@ from service.api.paging import Page, Paging
 from service.api.problems import Fault, Problem, ProblemType
 from service.api.routers.common import FilterText, NoBody, found_or_404, problems, router
 from service.api.schemas import TEXT_MAX
-from service.api_key import NewKey, new_key
+from service.config.settings import Settings
 from service.db import access, audit
 from service.db.access import KeyGrant
-from service.settings import Settings
+from service.domain.access import Identity, Role
+from service.domain.api_key import NewKey, new_key
 
 routes = router("access")
 

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 from fastapi import Header, Query, Request
 from fastapi.responses import StreamingResponse
 
-from service.access import Role
 from service.api.access import Caller
 from service.api.authenticate import Authenticator
 from service.api.deps import Deps
@@ -20,7 +19,8 @@ from service.api.schemas import ID_MAX
 from service.api.sse import MEDIA_TYPE, Streams, stream
 from service.db.access import owner_of
 from service.db.event_log import Entry
-from service.stream_position import Position
+from service.domain.access import Role
+from service.runtime.stream_position import Position
 
 routes = router("events")
 

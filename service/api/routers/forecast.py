@@ -30,8 +30,8 @@ from service.api.schemas import SubmissionBody
 from service.db import reads
 from service.db.access import seen_jobs
 from service.db.forecasts import forecasts_of, scored_forecasts
-from service.forecast_scores import accuracy
-from service.sim.forecast import Forecast, NoForecast
+from service.domain.forecast_scores import accuracy
+from service.forecast.forecast import Forecast, NoForecast
 
 routes = router("forecasts")
 

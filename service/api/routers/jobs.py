@@ -15,7 +15,6 @@ from sqlmodel import Session
 from policies.lifecycle import TERMINAL, JobState
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
-from service.access import Identity
 from service.api.access import Caller
 from service.api.deps import ApiDependencies, Deps, KeyStore
 from service.api.documents import (
@@ -36,6 +35,7 @@ from service.api.routers.common import FilterText, JobPath, NoBody, job_or_404, 
 from service.api.schemas import ID_MAX, HoldBody, JobBody, JobsBody, PriorityBody, SubmissionBody
 from service.db import reads
 from service.db.access import seen_jobs
+from service.domain.access import Identity
 from service.engine.events import Fact, FactKind
 
 routes = router("jobs")

@@ -11,7 +11,6 @@ from sqlmodel import Session
 
 from policies.model.ids import ServerIndex
 from policies.model.server_reservation import ServerReservation
-from service.access import Identity
 from service.api.access import Caller
 from service.api.deps import ApiDependencies, Deps, KeyStore
 from service.api.documents import AcceptedDocument
@@ -27,6 +26,7 @@ from service.db.reservations import (
     open_reservations,
     wait_for_turn,
 )
+from service.domain.access import Identity
 from service.engine.events import Fact, FactKind
 from service.engine.limits import Owner, Scope
 

@@ -9,7 +9,7 @@ from service.api.deps import Deps
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import problems, router
 from service.api.schemas import ID_MAX
-from service.cycle_file import cycle_document
+from service.history.cycle_file import cycle_document
 
 routes = router("cycles")
 

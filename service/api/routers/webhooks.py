@@ -9,7 +9,6 @@ from fastapi import Path, Response
 from sqlalchemy import Connection, Row
 from sqlmodel import Session
 
-from service.access import Identity, Role
 from service.api.access import Caller
 from service.api.deps import Deps, KeyStore
 from service.api.idempotency import Answer, Effect, Keyed
@@ -25,11 +24,12 @@ from service.api.webhook_documents import (
     delivery_document,
     webhook_document,
 )
+from service.config.settings import Settings
 from service.db import webhooks
 from service.db.webhooks import NewWebhook
-from service.settings import Settings
-from service.webhook_post import refusal_of
-from service.webhooks import WebhookEvent, new_secret
+from service.domain.access import Identity, Role
+from service.domain.webhooks import WebhookEvent, new_secret
+from service.runtime.webhook_post import refusal_of
 
 routes = router("webhooks")
 

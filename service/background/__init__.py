@@ -1,0 +1,1 @@
+"""What runs beside the API: the scheduling loop, training, forecasts, webhooks, pruning (APScheduler)."""

@@ -1,0 +1,214 @@
+"""Forgetting what has had its time: old cycles, consumed requests, expired keys, crowded curves, old forecasts and changes,
+files of ended jobs, and, where a limit is set, the jobs themselves.
+
+Without that limit jobs, their stories, predictions and labels stay; models always do. Each step deletes a bounded number of
+rows in a transaction, so a scheduling cycle never waits for long; what one pass does not finish because it is interrupted, the
+next one does.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Table, delete, func, select, update
+
+from policies.model.ids import JobId
+from service.config.settings import Settings
+from service.db.access_tables import AuditRow
+from service.db.forecast_tables import ForecastRow
+from service.db.forget import awaited_jobs, forget_jobs, forgettable_jobs, surplus_labels
+from service.db.progress import thin_progress
+from service.db.rows import chunks
+from service.db.services import forget_silent
+from service.db.session import Database
+from service.db.tables import CycleRow, FactRow, HistoryRow, IdempotencyKeyRow, JobRow, ProgressRow, table
+from service.engine.crash_points import CrashPoint, reached
+
+DeleteFiles = Callable[[Sequence[JobId]], object]
+"""Deletes logs and checkpoints of ended jobs (an executor knows where they are). May be called twice for a job."""
+
+
+FILES_GRACE_S = 86_400.0
+"""So long after its files were given up a job may be forgotten, seconds."""
+
+ROWS_A_JOB = 20
+"""About as many rows of other tables go with a job: events, attempts, predictions, forecasts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """How much one pass deleted: rows, and jobs whose files went."""
+
+    cycles: int
+    facts: int
+    idempotency_keys: int
+    progress: int
+    forecasts: int
+    changes: int
+    jobs_with_files: int
+    jobs: int
+    labels: int
+    services: int
+
+
+def prune(database: Database, settings: Settings, now_s: float, delete_files: DeleteFiles | None = None) -> Pruned:
+    """One pass. Without ``delete_files`` no job's files are touched."""
+    return Pruned(
+        cycles=_prune_cycles(database, settings, now_s),
+        facts=_prune_facts(database, settings, now_s),
+        idempotency_keys=_prune_keys(database, settings, now_s),
+        progress=_prune_progress(database, settings, now_s),
+        forecasts=_prune_forecasts(database, settings, now_s),
+        changes=_prune_changes(database, settings, now_s),
+        jobs_with_files=0 if delete_files is None else _prune_files(database, settings, now_s, delete_files),
+        jobs=_prune_jobs(database, settings, now_s, with_files=delete_files is not None),
+        labels=_prune_labels(database, settings, now_s),
+        services=forget_silent(database, settings.cycles_kept_s),
+    )
+
+
+def prune_left_files(database: Database, kept: Collection[JobId], delete_files: DeleteFiles) -> int:
+    """Delete the files of jobs whose time is over for the database, where this service still has some; returns how many.
+
+    Whoever leads sets the mark for all jobs and can delete the files of its own folder alone.
+    """
+    jobs = table(JobRow)
+    deleted = 0
+    for part in chunks(sorted(kept)):
+        with database.reading() as session:
+            connection = session.connection()
+            newest = connection.execute(select(func.max(jobs.c.id))).scalar() or 0
+            there = select(jobs.c.id, jobs.c.files_deleted_at_s.is_not(None)).where(jobs.c.id.in_(part))
+            over = {number: bool(marked) for number, marked in connection.execute(there)}
+        # A job that is not there any more was forgotten long after its files; one with a higher number than all that are
+        # there belongs to a time after a backup, and is nobody's to judge.
+        ids = [JobId(job) for job in part if over.get(job, job < newest)]
+        delete_files(ids)
+        deleted += len(ids)
+    return deleted
+
+
+def _prune_cycles(database: Database, settings: Settings, now_s: float) -> int:
+    cycles = table(CycleRow)
+    with database.reading() as session:
+        connection = session.connection()
+        newest = connection.execute(select(func.max(cycles.c.number))).scalar()
+        dumped = connection.execute(select(func.max(cycles.c.number)).where(cycles.c.dump.is_not(None))).scalar()
+    # A restart goes on from the newest dump and the newest number, however old they are.
+    spared = [number for number in (newest, dumped) if number is not None]
+    old = (cycles.c.at_s < now_s - settings.cycles_kept_s) & cycles.c.number.not_in(spared)
+    return _delete(database, settings, cycles, cycles.c.number, old)
+
+
+def _prune_facts(database: Database, settings: Settings, now_s: float) -> int:
+    """Requests are kept as long as the cycles that acted on them."""
+    facts = table(FactRow)
+    old = facts.c.consumed_cycle.is_not(None) & (facts.c.created_at_s < now_s - settings.cycles_kept_s)
+    return _delete(database, settings, facts, facts.c.id, old)
+
+
+def _prune_keys(database: Database, settings: Settings, now_s: float) -> int:
+    keys = table(IdempotencyKeyRow)
+    return _delete(database, settings, keys, keys.c.key, keys.c.expires_at_s < now_s)
+
+
+def _prune_progress(database: Database, settings: Settings, now_s: float) -> int:
+    deleted = 0
+    while True:
+        with database.writing() as session:
+            thinned = thin_progress(session, settings.progress_rows_max, jobs_max=10)
+        deleted += thinned
+        if not thinned:
+            return deleted
+
+
+def _prune_forecasts(database: Database, settings: Settings, now_s: float) -> int:
+    """What is not scored yet is waited for, however old."""
+    forecasts = table(ForecastRow)
+    old = forecasts.c.scored_at_s.is_not(None) & (forecasts.c.made_at_s < now_s - settings.forecasts_kept_s)
+    return _delete(database, settings, forecasts, forecasts.c.id, old)
+
+
+def _prune_changes(database: Database, settings: Settings, now_s: float) -> int:
+    """The only place that deletes lines of the log of changes, and by their age alone."""
+    log = table(AuditRow)
+    return _delete(database, settings, log, log.c.id, log.c.at_s < now_s - settings.audit_kept_s)
+
+
+def _prune_files(database: Database, settings: Settings, now_s: float, delete_files: DeleteFiles) -> int:
+    jobs = table(JobRow)
+    old = jobs.c.files_deleted_at_s.is_(None) & (jobs.c.finished_at_s < now_s - settings.logs_kept_s)
+    pruned = 0
+    while True:
+        with database.reading() as session:
+            found = select(jobs.c.id).where(old).order_by(jobs.c.finished_at_s).limit(settings.prune_rows_max)
+            ids = [JobId(number) for number in session.connection().execute(found).scalars()]
+        if not ids:
+            return pruned
+        # The files go first: if we die in between, the next pass finds nothing to delete and only sets the mark.
+        delete_files(ids)
+        reached(CrashPoint.FILES_DELETED)
+        with database.writing() as session:
+            connection = session.connection()
+            connection.execute(delete(table(ProgressRow)).where(table(ProgressRow).c.job_id.in_(ids)))
+            connection.execute(update(jobs).where(jobs.c.id.in_(ids)).values(files_deleted_at_s=now_s))
+        pruned += len(ids)
+
+
+def _prune_jobs(database: Database, settings: Settings, now_s: float, *, with_files: bool) -> int:
+    if settings.jobs_kept_s == 0.0:
+        return 0
+    before_s = now_s - settings.jobs_kept_s
+    # Other services delete what they have of a job when they see the mark: the row stays until they have had a day for it.
+    files_before_s = now_s - FILES_GRACE_S if with_files else None
+    portion = max(1, settings.prune_rows_max // ROWS_A_JOB)
+    with database.reading() as session:
+        connection = session.connection()
+        if not forgettable_jobs(connection, before_s, files_before_s, 0, 1):
+            return 0
+        awaited = awaited_jobs(connection)
+    forgotten, after = 0, 0
+    while True:
+        with database.writing() as session:
+            connection = session.connection()
+            old = forgettable_jobs(connection, before_s, files_before_s, after, portion)
+            ids = [job for job in old if job not in awaited]
+            if ids:
+                forget_jobs(connection, ids)
+        forgotten += len(ids)
+        if len(old) < portion:
+            return forgotten
+        after = old[-1]
+
+
+def _prune_labels(database: Database, settings: Settings, now_s: float) -> int:
+    """Labels outlive their jobs as far as a training looks back."""
+    if settings.jobs_kept_s == 0.0:
+        return 0
+    labels = table(HistoryRow)
+    before_s, portion, deleted = now_s - settings.jobs_kept_s, settings.prune_rows_max, 0
+    while True:
+        with database.writing() as session:
+            connection = session.connection()
+            ids = surplus_labels(connection, before_s, settings.retrain_rows_max, portion)
+            if ids:
+                connection.execute(delete(labels).where(labels.c.id.in_(ids)))
+        deleted += len(ids)
+        if len(ids) < portion:
+            return deleted
+
+
+def _delete(
+    database: Database, settings: Settings, rows: Table, key: ColumnElement[Any], condition: ColumnElement[bool]
+) -> int:
+    """Delete in portions, each in a transaction of its own."""
+    deleted = 0
+    while True:
+        with database.writing() as session:
+            connection = session.connection()
+            ids = list(connection.execute(select(key).where(condition).limit(settings.prune_rows_max)).scalars())
+            if ids:
+                # Counted by the database: where the key is not the whole primary key, one may stand for several rows.
+                deleted += connection.execute(delete(rows).where(key.in_(ids), condition)).rowcount
+        if len(ids) < settings.prune_rows_max:
+            return deleted

@@ -1,0 +1,331 @@
+"""Training as a scheduled job: export labels, train in a process of its own, replay, register, promote, swap.
+
+The old champion stays whatever goes wrong here, and nothing is trained inside the service's process.
+"""
+
+import json
+import logging
+import pickle
+import shutil
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.exc import DBAPIError
+
+from policies.model.cluster import Cluster
+from predictor import artifacts
+from predictor.errors import ArtifactError
+from predictor.registry import ModelState, ModelVersion, load_version
+from predictor.rows import rows_to_jsonl
+from predictor.serving import LivePredictor
+from predictor.train_process import load_result
+from service.background.promotion import decide
+from service.background.replay_models import Setup
+from service.config.policy import configured_options
+from service.config.settings import Settings
+from service.db import leases
+from service.db import models as model_records
+from service.db.history import ended_jobs
+from service.db.session import Database
+from service.engine.crash_points import CrashPoint, reached
+from service.runtime.limited_process import BoundedRunner, Bounds, Closed
+from service.sim.experiment import SimulationOptions
+
+logger = logging.getLogger(__name__)
+
+LABELS_GROWTH_RATIO = 0.1
+"""A retraining before its time is due when so many of what the last one learnt from have ended since."""
+
+NEW_LABELS_MIN = 20
+"""Ended jobs without which a retraining could only repeat the last one."""
+
+DRIFT_PAUSE_S = 3600.0
+"""Between the trainings that a standing drift alarm asks for: jobs have to end before anything new can be learnt."""
+
+TRAINING_LEASE = "training"
+
+_LEASE_GRACE_S = 60.0
+
+AGAIN_S = 1.0
+"""Pause before the end of a training is written down again, after the database did not answer."""
+
+_TOO_LITTLE = 1
+"""Exit code of the training process where there is too little to learn from."""
+
+
+class TrainingUnderWay(RuntimeError):
+    """One training at a time."""
+
+
+class UnknownModel(LookupError):
+    """There is no such model, or its files cannot be used any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    word: str
+    detail: str = ""
+
+
+_STOPPED = _Outcome("stopped", "the service was shut down")
+
+
+class _Ended(Exception):
+    """A training that ends without a model."""
+
+    def __init__(self, word: str, detail: str) -> None:
+        super().__init__(detail)
+        self.outcome = _Outcome(word, detail)
+
+
+class Trainer:
+    """Trains and promotes. ``start`` runs in a thread of its own; at most one training of a database is under way."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        predictor: LivePredictor,
+        now_s: Callable[[], float],
+        cluster: Cluster,
+    ) -> None:
+        self._database = database
+        self._settings = settings
+        self._predictor = predictor
+        self._now_s = now_s
+        self._cluster = cluster
+        self._models = settings.models_dir or settings.data_dir / "models"
+        self._busy = threading.Lock()
+        self._runner = BoundedRunner()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._labels = model_records.LabelCounter(database)
+        self._labels_seen = 0
+        self._rows_trained = 0
+        self._last_started_s: float | None = None
+
+    def recover(self) -> None:
+        """At start: close the runs of a service that died, and take the champion back."""
+        model_records.close_lost_runs(self._database, self._now_s())
+        named = model_records.folders(self._database)
+        for left in (*self._models.glob("run-*"), *self._models.glob(".run-*")):
+            # What a training left behind that was killed together with its service: drafts, and models without a row.
+            if left.name not in named:
+                shutil.rmtree(left, ignore_errors=True)
+        champion = model_records.find_version(self._database, state=ModelState.CHAMPION)
+        if champion is not None:
+            try:
+                self._predictor.use(load_version(champion))
+                self._labels_seen = self._labels.count_until(champion.trained_until_s)
+                self._rows_trained = champion.rows
+                self._last_started_s = champion.trained_until_s
+            except ArtifactError as error:
+                logger.warning("champion %s is refused, a new one will be trained: %s", champion.id, error)
+                model_records.retire(self._database, champion.id)
+
+    def due(self) -> str:
+        """Why a training should start by itself; empty where none should."""
+        labels = self._labels.count()
+        if labels < self._settings.retrain_jobs_min:
+            return ""
+        if self._last_started_s is None:
+            return "first training"
+        new, pause_s = labels - self._labels_seen, self._now_s() - self._last_started_s
+        if pause_s >= self._settings.retrain_period_s:
+            return "it was time"
+        if new < NEW_LABELS_MIN:
+            return ""
+        if new >= LABELS_GROWTH_RATIO * self._rows_trained:
+            return f"{new:,} new labels"
+        drifting = [unit for unit, alarm in self._predictor.status().drifting.items() if alarm]
+        return f"drift of {', '.join(sorted(drifting))}" if drifting and pause_s >= DRIFT_PAUSE_S else ""
+
+    def run_if_due(self) -> None:
+        """The scheduled job."""
+        reason = self.due()
+        if reason:
+            try:
+                self.start(reason)
+            except TrainingUnderWay as error:
+                logger.info("no training although there is reason for one (%s): %s", reason, error)
+
+    def start(self, reason: str = "asked for") -> int:
+        """Start a training in the background; returns the run's id. Raises :class:`TrainingUnderWay`."""
+        if not self._busy.acquire(blocking=False):
+            raise TrainingUnderWay("a training is under way")
+        try:
+            lease = self._lease()
+            run = model_records.open_run(self._database, self._now_s(), reason)
+            logger.info("training %s starts: %s", run, reason)
+            self._thread = threading.Thread(target=self._train, args=(run, lease), name="training", daemon=True)
+            self._thread.start()
+        except BaseException:
+            self._busy.release()
+            raise
+        return run
+
+    def promote(self, model_id: str) -> None:
+        """Make a model the champion. Raises :class:`UnknownModel`."""
+        version = model_records.find_version(self._database, model_id=model_id)
+        if version is None:
+            raise UnknownModel(f"there is no model {model_id!r}")
+        try:
+            model = load_version(version)
+        except ArtifactError as error:
+            raise UnknownModel(f"model {model_id!r} cannot be used: {error}") from error
+        self._predictor.use(model)
+        model_records.crown(self._database, version.id)
+
+    def close(self) -> None:
+        """End a training that is under way, and wait until its run is closed as stopped. Nothing starts afterwards."""
+        self._closing.set()
+        self._runner.close()
+        if self._thread is not None:
+            self._thread.join()
+
+    # One training.
+
+    def _lease(self) -> leases.Lease:
+        """The database is trained on by one service at a time, also while one takes over from another."""
+        holder = f"{socket.gethostname()}:{self._settings.data_dir}"
+        lease = leases.acquire(
+            self._database, TRAINING_LEASE, holder, self._settings.retrain_timeout_s + _LEASE_GRACE_S
+        )
+        if lease is None:
+            raise TrainingUnderWay("another service trains on this database")
+        return lease
+
+    def _train(self, run: int, lease: leases.Lease) -> None:
+        try:
+            outcome = self._attempt(run, lease)
+        except _Ended as ended:
+            outcome = ended.outcome
+        except Closed:
+            outcome = _STOPPED
+        except Exception as error:
+            logger.exception("training %s failed", run)
+            outcome = _Outcome("failed", str(error))
+        try:
+            logger.info("training %s: %s %s", run, outcome.word, outcome.detail)
+            while not self._write_end(run, outcome, lease) and not self._closing.wait(AGAIN_S):
+                pass
+        finally:
+            self._busy.release()
+
+    def _write_end(self, run: int, outcome: _Outcome, lease: leases.Lease) -> bool:
+        """Close the run; False while the database does not answer. Whoever leads next closes what was left open."""
+        try:
+            model_records.close_run(self._database, run, self._now_s(), outcome.word, outcome.detail)
+            leases.release(self._database, lease)
+        except DBAPIError as error:
+            logger.warning("the end of training %s is not written down yet: %s", run, " ".join(str(error).split()))
+            return False
+        return True
+
+    def _attempt(self, run: int, lease: leases.Lease) -> _Outcome:
+        self._last_started_s = self._now_s()
+        deadline_s = time.monotonic() + self._settings.retrain_timeout_s
+        self._models.mkdir(mode=0o700, exist_ok=True)
+        name = f"run-{run}-{uuid.uuid4().hex[:8]}"
+        work, out = self._models / f"{name}.work", self._models / name
+        work.mkdir(mode=0o700)
+        try:
+            version = self._fit(run, work, out, deadline_s)
+            reached(CrashPoint.MODEL_TRAINED)
+            outcome, version = self._judge(version, work, deadline_s)
+            if leases.renew(self._database, lease, _LEASE_GRACE_S) is None:
+                raise _Ended("failed", "another service has taken over; its champion stays")
+            self._register(version, promoted=outcome.word == "promoted")
+            return outcome
+        except BaseException:
+            shutil.rmtree(out, ignore_errors=True)
+            raise
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+    def _fit(self, run: int, work: Path, out: Path, deadline_s: float) -> ModelVersion:
+        rows_file = work / "rows.jsonl.gz"
+        self._labels_seen = self._labels.count()
+        newest = self._settings.retrain_rows_max
+        self._rows_trained = rows_to_jsonl(rows_file, ended_jobs(self._database, newest=newest))
+        arguments = ["--input", str(rows_file), "--out", str(out), "--seed", str(run)]
+        if self._settings.retrain_replay_jobs_max:
+            arguments += ["--sheet", str(work / "sheet.jsonl.gz")]
+            arguments += ["--sheet-jobs", str(self._settings.retrain_replay_jobs_max), *self._champion_arguments()]
+        bounds = self._bounds(deadline_s)
+        pid = self._runner.start("predictor.train_process", arguments, bounds)
+        model_records.note_pid(self._database, run, pid)
+        ended = self._runner.wait(bounds.wall_s)
+        if ended.limit:
+            raise _Ended("timeout" if ended.timed_out else "failed", f"{ended.limit}; the old champion stays")
+        if ended.code != 0:
+            raise _Ended("too_little" if ended.code == _TOO_LITTLE else "failed", ended.last_line)
+        return load_result(out)
+
+    def _champion_arguments(self) -> list[str]:
+        champion = model_records.find_version(self._database, state=ModelState.CHAMPION)
+        if champion is None:
+            return []
+        return ["--champion", champion.path, "--champion-sha256", champion.sha256]
+
+    def _bounds(self, deadline_s: float) -> Bounds:
+        left_s = max(1.0, deadline_s - time.monotonic())
+        # On its one thread it cannot need more processor time than there is real time.
+        return Bounds(left_s, left_s, self._settings.retrain_memory_bytes_max)
+
+    def _judge(self, version: ModelVersion, work: Path, deadline_s: float) -> tuple[_Outcome, ModelVersion]:
+        """The gate, then the replay. A replay that fails leaves the choice to the gate, and says so."""
+        if not version.promotable:
+            return _Outcome("not_promoted", f"{version.id}: no model passed the gate; the old champion stays"), version
+        if not self._settings.retrain_replay_jobs_max:
+            return _Outcome("promoted", _described(version)), version
+        rehearsal = self._rehearse(work, deadline_s)
+        if "mean_jct_s" not in rehearsal:
+            detail = f"{_described(version)}; no replay: {rehearsal['failed']}"
+            return _Outcome("promoted", detail), _with_replay(version, rehearsal)
+        decision = decide(version, rehearsal)
+        if decision.promoted:
+            artifacts.choose(Path(version.path), decision.champions)
+            version = load_result(Path(version.path))
+            outcome = _Outcome("promoted", f"{_described(version)}; {decision.detail}")
+        else:
+            outcome = _Outcome("not_promoted", f"{version.id}: {decision.detail}; what serves now stays")
+        return outcome, _with_replay(version, {**rehearsal, "verdict": decision.detail})
+
+    def _rehearse(self, work: Path, deadline_s: float) -> dict[str, Any]:
+        settings = self._settings
+        options = SimulationOptions(checkpoint_s=settings.checkpoint_s, restart_s=settings.restart_s)
+        setup = Setup(settings.policy, configured_options(settings), self._cluster, options)
+        (work / "setup").write_bytes(pickle.dumps(setup))
+        files = [str(work / name) for name in ("sheet.jsonl.gz", "setup", "replay.json")]
+        ended = self._runner.run("service.background.replay_models", files, self._bounds(deadline_s))
+        if ended.limit or ended.code != 0:
+            reason = ended.limit or ended.last_line
+            logger.warning("the replay under the candidates failed: %s", reason)
+            return {"failed": reason}
+        found: dict[str, Any] = json.loads((work / "replay.json").read_text(encoding="utf-8"))
+        return found
+
+    def _register(self, version: ModelVersion, *, promoted: bool) -> None:
+        model_records.insert_version(self._database, version, self._now_s())
+        reached(CrashPoint.MODEL_REGISTERED)
+        if promoted:
+            # Serving comes first: whoever sees the champion's row may count on its predictions.
+            self._predictor.use(load_version(version))
+            reached(CrashPoint.MODEL_SERVED)
+            model_records.crown(self._database, version.id)
+            reached(CrashPoint.MODEL_CROWNED)
+
+
+def _described(version: ModelVersion) -> str:
+    return f"{version.id} ({version.kind}) from {version.rows:,} ended jobs"
+
+
+def _with_replay(version: ModelVersion, rehearsal: dict[str, Any]) -> ModelVersion:
+    return replace(version, metrics={**version.metrics, "replay": rehearsal})

@@ -1,0 +1,1 @@
+"""What people configure: settings from the environment, cluster files, the configured policy."""

@@ -1,0 +1,293 @@
+"""When will jobs start and end? The live snapshot, fast-forwarded through sampled futures by the production engine.
+
+Each future gives every unfinished job a total drawn from its estimate (given that it exceeds what the job has done), then
+lets the engine, the live policy and simulated machines run until nothing is left to happen: running jobs go on from their
+progress and placement, no further job arrives, no server fails or comes back. What is told of a job is the spread over the
+futures, never a lone number. One set of futures serves all jobs. Equal snapshot, policy, seed and number of futures give an
+equal forecast; nothing here reads a clock.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from policies.base import Policy
+from policies.lifecycle import JobState
+from policies.model.ids import JobId
+from policies.model.reasons import Reason
+from service.engine.commands import Launch
+from service.engine.cycle import EngineSettings
+from service.engine.engine import Engine, Ports
+from service.engine.events import JobEvent
+from service.engine.memory import MemoryStore
+from service.engine.ports import CycleBatch
+from service.engine.record import JobRecord, ServerRecord, StoredWorld
+from service.forecast.futures import Prospect, at_level, levels, prospects
+from service.history.snapshot import WorldSnapshot
+from service.sim.clock import SimClock
+from service.sim.drive import Drive, SimulationStuck
+from service.sim.executor import ExecutorCosts, SimulatedExecutor, stretch_of
+from service.sim.predictors import NoPredictor
+
+RUNS_MAX = 4000
+"""Jobs x futures of one forecast: a preemptive policy takes about 0.6 ms of CPU for each (benchmarks/forecast.py)."""
+
+SAMPLES_MIN = 5
+"""Futures below which a spread says nothing. A queue that is long for RUNS_MAX still gets as many."""
+
+
+class NoForecast(Exception):
+    """There is no forecast; the message says why, for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastOptions:
+    """``samples`` futures from ``seed``, fewer for a long queue; none at all for more than ``jobs_max`` unfinished jobs.
+
+    ``wake_slack``: a rank may be refreshed late by this share of the time ahead. A policy that ranks by distributions asks
+    for a look some twenty times a job, and what is said of an hour ahead does not hang on a minute.
+    ``shared_error``: how much jobs' totals go up and down together, see :func:`service.forecast.futures.levels`. Its default is
+    our construction, chosen by ``benchmarks/forecast_accuracy.py``: independent draws make a queue look too certain.
+    """
+
+    samples: int = 16
+    jobs_max: int = 1000
+    seed: int = 0
+    wake_slack: float = 0.02
+    shared_error: float = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Three quantiles over the futures, in seconds on the engine's clock."""
+
+    p10_s: float
+    p50_s: float
+    p90_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobForecast:
+    """One job. ``start`` is None for a job that holds GPUs, and it or ``finish`` where ``reason`` says why.
+
+    ``source`` says where the job's possible totals come from, ``model_version`` which model predicted it ("": none).
+    """
+
+    job: JobId
+    start: Spread | None
+    finish: Spread | None
+    samples: int
+    source: str
+    reason: str | None = None
+    gpus: int = 1
+    model_version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """All unfinished jobs of one snapshot, by id."""
+
+    now_s: float
+    samples: int
+    jobs: Mapping[JobId, JobForecast]
+    policy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Futures:
+    """Sampled futures of one snapshot under one policy. ``wanted`` is how many there were to be."""
+
+    now_s: float
+    wanted: int
+    prospects: Mapping[JobId, Prospect]
+    sampled: "Sequence[Future]"
+
+
+def forecast(
+    snapshot: WorldSnapshot,
+    policy: Policy[Any],
+    policy_dump: dict[str, Any] | None = None,
+    options: ForecastOptions | None = None,
+    keep_going: Callable[[], bool] = lambda: True,
+) -> Forecast:
+    """Forecast every unfinished job; see :func:`sample`. Raises :class:`NoForecast`."""
+    found = sample(snapshot, policy, policy_dump, options, keep_going)
+    return Forecast(
+        snapshot.now_s,
+        len(found.sampled),
+        {job: _job_forecast(prospect, found.sampled) for job, prospect in found.prospects.items()},
+        policy.name,
+    )
+
+
+def sample(
+    snapshot: WorldSnapshot,
+    policy: Policy[Any],
+    policy_dump: dict[str, Any] | None = None,
+    options: ForecastOptions | None = None,
+    keep_going: Callable[[], bool] = lambda: True,
+) -> Futures:
+    """Run the snapshot into sampled futures. Raises :class:`NoForecast`.
+
+    ``policy_dump`` is the live state's residue. ``keep_going`` is asked before each instant of each future; once it says no
+    the futures that are complete are the answer if there are :data:`SAMPLES_MIN` of them: each is a fair draw, whatever
+    became of the others. O(samples x jobs x log jobs).
+    """
+    options = options or ForecastOptions()
+    if len(snapshot.jobs) > options.jobs_max:
+        raise NoForecast(
+            f"{len(snapshot.jobs)} jobs are unfinished; forecasts are made for at most {options.jobs_max}."
+        )
+    found = prospects(snapshot)
+    if not found and snapshot.jobs:
+        raise NoForecast("No unfinished job has a prediction yet.")
+    count = min(options.samples, max(SAMPLES_MIN, RUNS_MAX // max(1, len(found))))
+    drawn = {job: levels(job, count, options.seed, options.shared_error) for job in found}
+    futures: list[Future] = []
+    for number in range(count):
+        totals = {job: at_level(each.totals, drawn[job][number]) for job, each in found.items()}
+        future = _fast_forward(snapshot, policy, policy_dump, found, totals, options.wake_slack, keep_going)
+        if future is None:
+            break
+        futures.append(future)
+    if len(futures) < min(count, SAMPLES_MIN):
+        raise NoForecast(f"The forecast of {len(found)} jobs took longer than it may.")
+    return Futures(snapshot.now_s, count, found, futures)
+
+
+@dataclass(slots=True)
+class Future:
+    """Sink: when jobs next start and when they end."""
+
+    started_at_s: dict[JobId, float] = field(default_factory=dict)
+    ended_at_s: dict[JobId, float] = field(default_factory=dict)
+
+    def transition(self, event: JobEvent, job: JobRecord) -> None:
+        """Note the first start and the end of a job that ran."""
+        if event.target is JobState.STARTING:
+            self.started_at_s.setdefault(job.id, event.at_s)
+        elif job.finished and job.attempts > 0:
+            self.ended_at_s[job.id] = event.at_s
+
+    def cycle(self, batch: CycleBatch) -> None:
+        """Cycles are not kept."""
+
+
+class _SnapshotStore(MemoryStore):
+    """A memory store that begins with a world. Nothing fails in it, so the world is loaded once."""
+
+    def __init__(self, world: StoredWorld) -> None:
+        super().__init__()
+        self._world = world
+
+    def load(self) -> StoredWorld:
+        """The world that it was given."""
+        return self._world
+
+
+def _fast_forward(
+    snapshot: WorldSnapshot,
+    policy: Policy[Any],
+    policy_dump: dict[str, Any] | None,
+    found: Mapping[JobId, Prospect],
+    totals: Mapping[JobId, float],
+    wake_slack: float,
+    keep_going: Callable[[], bool],
+) -> Future | None:
+    """One future in which jobs need ``totals``; None if it may not go on to its end."""
+    clock, future, costs = SimClock(snapshot.now_s), Future(), snapshot.costs
+    truths = {job: prospect.truth(totals[job]) for job, prospect in found.items()}
+    executor = SimulatedExecutor(clock, snapshot.cluster, truths, ExecutorCosts(costs.checkpoint_s, costs.restart_s))
+    store = _SnapshotStore(
+        StoredWorld(
+            [prospect.job.copy() for prospect in found.values()],
+            [ServerRecord(record.drained, record.down) for record in snapshot.servers],
+            policy_dump=policy_dump,
+            limits=dict(snapshot.limits),
+            windows=snapshot.windows,
+        )
+    )
+    engine: Engine[Any] = Engine(
+        policy,
+        snapshot.cluster,
+        Ports(store, executor, clock, NoPredictor(), future),
+        costs,
+        EngineSettings(dump_every_cycles=2**62),
+    )
+    for job_id in engine.world.holding():
+        _take_over(executor, snapshot, found[job_id])
+    engine.reconcile()  # repeats the stops that are under way
+    drive = Drive(engine, clock, wake_slack)
+    drive.wake(snapshot.now_s)
+    try:
+        while keep_going():
+            if not drive.step():
+                return future
+    except SimulationStuck as error:
+        raise NoForecast(f"A sampled future does not end: {error}.") from error
+    return None
+
+
+def _take_over(executor: SimulatedExecutor, snapshot: WorldSnapshot, prospect: Prospect) -> None:
+    """Let the simulated machines have the job's open attempt as it is."""
+    job, attempt = prospect.job, prospect.job.attempt
+    assert attempt is not None
+    launch = Launch(
+        attempt=attempt.id,
+        job=job.id,
+        number=attempt.number,
+        spec=job.spec,
+        placement=attempt.placement,
+        gpu_ids=attempt.gpu_ids,
+        resume_iteration=int(attempt.resume_iteration),
+    )
+    if attempt.started_at_s is None:
+        executor.send([launch])
+    else:
+        stretch = stretch_of(snapshot.cluster, job.spec, job.iteration_times, attempt.placement)
+        executor.adopt(launch, prospect.progress_from_s(snapshot.now_s, stretch))
+
+
+def _job_forecast(prospect: Prospect, futures: Sequence[Future]) -> JobForecast:
+    job = prospect.job
+    ends = [future.ended_at_s[job.id] for future in futures if job.id in future.ended_at_s]
+    starts = [future.started_at_s[job.id] for future in futures if job.id in future.started_at_s]
+    queued = job.state is JobState.QUEUED
+    never_starts = len(futures) - len(starts) if queued else 0
+    reason = None
+    if never_starts:
+        reason = _why_not(job, never_starts, len(futures))
+    elif len(ends) < len(futures):
+        reason = f"It does not end in {len(futures) - len(ends)} of {len(futures)} sampled futures."
+    return JobForecast(
+        job=job.id,
+        start=spread(starts) if queued and not never_starts else None,
+        finish=spread(ends) if len(ends) == len(futures) else None,
+        samples=len(futures),
+        source=prospect.source,
+        reason=reason,
+        gpus=job.spec.gpus,
+        model_version=job.estimate.model_version if job.estimate is not None else "",
+    )
+
+
+def _why_not(job: JobRecord, missing: int, samples: int) -> str:
+    if job.held:
+        return "It is held by a user; release it to let it compete."
+    if job.gate is Reason.QUEUE_PAUSED:
+        return "Its queue is paused; it starts some time after it is resumed."
+    if job.gate is Reason.QUOTA:
+        return f"It does not start in {missing} of {samples} sampled futures: its user, project or array may not hold more."
+    if job.spec.needs:
+        return f"It does not start in {missing} of {samples} sampled futures: it waits for jobs in 'after'."
+    return (
+        f"It does not start in {missing} of {samples} sampled futures: the servers that take work now cannot hold it."
+    )
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """What the futures say, by Hazen's quantiles: the middle of each future's share of the mass, so both tails count alike."""
+    p10, p50, p90 = np.quantile(values, (0.1, 0.5, 0.9), method="hazen").tolist()
+    return Spread(p10, p50, p90)

@@ -1,0 +1,246 @@
+"""Forecasts and plans of the live service: a snapshot taken between two cycles, run into the future somewhere else.
+
+The loop is held up only while records are copied. One forecast serves every reader until the next cycle, and readers who
+come while one is made wait for it instead of making their own. Whoever keeps forecasts is told of each that is made.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from policies.base import Policy
+from policies.choose import Candidate, find
+from policies.model.estimate import Estimate, Prediction, PredictionRequest
+from policies.model.ids import JobId, ServerIndex
+from policies.model.job import JobSpec
+from policies.placement.pool import FreePool
+from policies.throughput import NeverFits, times_of
+from service.config.settings import Settings
+from service.engine.engine import Engine
+from service.engine.record import JobRecord
+from service.engine.watch import unwatched
+from service.forecast.forecast import Forecast, ForecastOptions, JobForecast, NoForecast, forecast
+from service.history.snapshot import WorldSnapshot, take
+
+KEPT_S = 60.0
+"""A forecast is made anew after this long although no cycle changed anything: running jobs outlive their points."""
+
+_FIRST_PLANNED = 2**31
+"""Numbers of planned jobs begin above every number that a real job can have, so they lose every tie."""
+
+Answer = TypeVar("Answer")
+Preview = Callable[[float, Sequence[PredictionRequest]], Sequence[Prediction | None]]
+Keep = Callable[[int, Forecast], None]
+"""(cycle, forecast): what becomes of a forecast that was made."""
+
+
+class Compute(Protocol):
+    """Where futures are sampled."""
+
+    def __call__(
+        self,
+        world: WorldSnapshot,
+        policy: Policy[Any],
+        dump: dict[str, Any],
+        options: ForecastOptions,
+        timeout_s: float,
+        /,
+    ) -> Forecast:
+        """Make a forecast in at most ``timeout_s``. Raises :class:`NoForecast`."""
+
+
+def compute_here(
+    world: WorldSnapshot, policy: Policy[Any], dump: dict[str, Any], options: ForecastOptions, timeout_s: float
+) -> Forecast:
+    """Implements :class:`Compute` in the thread of whoever asks."""
+    deadline_s = time.monotonic() + timeout_s
+    return forecast(world, policy, dump, options, lambda: time.monotonic() < deadline_s)
+
+
+class Loop(Protocol):
+    """What is needed of the scheduling loop."""
+
+    @property
+    def cycle_number(self) -> int: ...
+
+    def read(self, look: Callable[[Engine[Any]], Answer]) -> Answer:
+        """Look at the engine between two cycles."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedJob:
+    """What would become of a job if it were submitted now.
+
+    ``best`` is its placement if nobody else were there, None if the servers that take work cannot hold it; ``fits_now``
+    says whether GPUs that are free now could. ``outlook`` is None where ``reason`` says why.
+    """
+
+    spec: JobSpec
+    estimate: Estimate | None
+    best: Candidate | None
+    fits_now: bool
+    outlook: JobForecast | None
+    reason: str | None
+
+
+class Planned(NamedTuple):
+    """The jobs of one submission, planned together, and the instant that this holds for."""
+
+    now_s: float
+    jobs: Sequence[PlannedJob]
+
+
+class _Look(NamedTuple):
+    """What was copied. ``refusal`` says why ``world`` has no jobs: there are too many to copy them for a forecast."""
+
+    cycle: int
+    refusal: str | None
+    policy: Policy[Any]
+    dump: dict[str, Any]
+    world: WorldSnapshot
+    usable_gpus: Sequence[int]
+    free_gpus: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    cycle: int
+    done_at_s: float
+    answer: Forecast | NoForecast
+
+
+class Forecaster:
+    """Answers for one live engine. Methods may be called from any thread, and never inside a writing transaction."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        now_s: Callable[[], float],
+        preview: Preview,
+        settings: Settings,
+        compute: Compute = compute_here,
+        keep: Keep | None = None,
+    ) -> None:
+        self._compute = compute
+        self._keep = keep
+        self._loop = loop
+        self._now_s = now_s
+        self._preview = preview
+        self._options = ForecastOptions(settings.forecast_samples, settings.forecast_jobs_max)
+        self._timeout_s = settings.forecast_timeout_s
+        self._lock = threading.Lock()
+        self._kept: _Kept | None = None
+
+    def current(self) -> Forecast:
+        """The forecast of the newest cycle. Raises :class:`NoForecast`."""
+        asked_at_s = time.monotonic()
+        made = False
+        with self._lock:
+            if not self._still_good(asked_at_s):
+                self._kept = self._make()
+                made = True
+            assert self._kept is not None
+            cycle, answer = self._kept.cycle, self._kept.answer
+        if isinstance(answer, NoForecast):
+            raise NoForecast(str(answer))
+        if made and self._keep is not None:
+            self._keep(cycle, answer)
+        return answer
+
+    def unfinished(self) -> Sequence[JobId]:
+        """The jobs that the newest cycle left unfinished."""
+        return self._loop.read(lambda engine: tuple(engine.world.jobs))
+
+    def plan(self, specs: Sequence[JobSpec]) -> Planned:
+        """What would become of these jobs. Stores nothing, and nothing remembers that it was asked."""
+        look = self._look(planned=len(specs))
+        now_s = look.world.now_s
+        ids = [JobId(_FIRST_PLANNED + index) for index in range(len(specs))]
+        requests = [PredictionRequest(job, spec, now_s) for job, spec in zip(ids, specs, strict=True)]
+        estimates = [found.estimate if found is not None else None for found in self._preview(now_s, requests)]
+        outlooks, reason = self._outlooks(look, ids, specs, estimates)
+        return Planned(
+            now_s,
+            [
+                _planned(look, spec, estimate, outlooks.get(job), reason)
+                for job, spec, estimate in zip(ids, specs, estimates, strict=True)
+            ],
+        )
+
+    def _still_good(self, asked_at_s: float) -> bool:
+        kept = self._kept
+        if kept is None:
+            return False
+        # One that was made while this reader waited is as new as any could be.
+        same = kept.cycle == self._loop.cycle_number and time.monotonic() - kept.done_at_s < KEPT_S
+        return same or kept.done_at_s >= asked_at_s
+
+    def _make(self) -> _Kept:
+        cycle = self._loop.cycle_number
+        try:
+            look = self._look()
+            cycle = look.cycle
+            answer: Forecast | NoForecast = self._forecast(look, look.world)
+        except NoForecast as error:
+            answer = error
+        return _Kept(cycle, time.monotonic(), answer)
+
+    def _look(self, planned: int = 0) -> _Look:
+        jobs_max = self._options.jobs_max
+
+        def look(engine: Engine[Any]) -> _Look:
+            world = engine.world
+            servers = [ServerIndex(index) for index in range(len(world.cluster.servers))]
+            count = len(world.jobs) + planned
+            refusal = None
+            if count > jobs_max:
+                refusal = f"{count} jobs are unfinished; forecasts are made for at most {jobs_max} (forecast_jobs_max)."
+            return _Look(
+                self._loop.cycle_number,
+                refusal,
+                unwatched(engine.policy),
+                engine.dump() if refusal is None else {},
+                take(world, self._now_s(), with_jobs=refusal is None),
+                [world.usable_gpus(server) for server in servers],
+                [world.free_gpus(server) for server in servers],
+            )
+
+        return self._loop.read(look)
+
+    def _forecast(self, look: _Look, world: WorldSnapshot) -> Forecast:
+        if look.refusal is not None:
+            raise NoForecast(look.refusal)
+        return self._compute(world, look.policy, look.dump, self._options, self._timeout_s)
+
+    def _outlooks(
+        self, look: _Look, ids: Sequence[JobId], specs: Sequence[JobSpec], estimates: Sequence[Estimate | None]
+    ) -> tuple[dict[JobId, JobForecast], str | None]:
+        """Forecasts of the planned jobs among all others, or why there are none."""
+        records = [
+            _record(look, job, spec, estimate) for job, spec, estimate in zip(ids, specs, estimates, strict=True)
+        ]
+        try:
+            found = self._forecast(look, replace(look.world, jobs=(*look.world.jobs, *records)))
+        except NoForecast as error:
+            return {}, str(error)
+        return {job: found.jobs[job] for job in ids}, None
+
+
+def _record(look: _Look, job: JobId, spec: JobSpec, estimate: Estimate | None) -> JobRecord:
+    now_s = look.world.now_s
+    record = JobRecord(job, spec, now_s, priority=spec.priority, held=spec.hold, anchor_s=now_s, estimate=estimate)
+    with suppress(NeverFits):
+        record.iteration_times = times_of(spec, look.world.cluster)
+    return record
+
+
+def _planned(
+    look: _Look, spec: JobSpec, estimate: Estimate | None, outlook: JobForecast | None, reason: str | None
+) -> PlannedJob:
+    cluster = look.world.cluster
+    best = find(FreePool(cluster, list(look.usable_gpus)), cluster, spec)
+    now = find(FreePool(cluster, list(look.free_gpus)), cluster, spec)
+    return PlannedJob(spec, estimate, best, now is not None, outlook, outlook.reason if outlook is not None else reason)

@@ -1,0 +1,94 @@
+"""What if another policy decided from now on? One snapshot run into the same sampled futures under each policy.
+
+Every policy meets the same jobs with the same totals, future by future, so that what differs is the policy's doing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from policies.base import Policy
+from policies.model.ids import JobId
+from service.forecast.forecast import ForecastOptions, Futures, NoForecast, Spread, sample, spread
+from service.history.snapshot import WorldSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A policy under the name that the answer gives it. ``dump`` is its residue where it has decided so far."""
+
+    label: str
+    policy: Policy[Any]
+    dump: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a policy makes of the queue. JCTs count from each job's submission; ``mean_jct_s`` is the expected mean.
+
+    ``better_in`` counts the futures whose mean JCT is below the first policy's. ``finishes`` hold the jobs that end in every
+    future, in seconds on the snapshot's clock.
+    """
+
+    label: str
+    mean_jct_s: float
+    mean_jct_spread_s: Spread
+    better_in: int
+    finishes: Mapping[JobId, Spread]
+
+
+@dataclass(frozen=True, slots=True)
+class Outlooks:
+    """The policies side by side. ``jobs`` end in every future under every policy; the means are over these."""
+
+    now_s: float
+    samples: int
+    jobs: Sequence[JobId]
+    unfinished: int
+    outlooks: Sequence[Outlook]
+
+
+def outlooks(
+    snapshot: WorldSnapshot, candidates: Sequence[Candidate], options: ForecastOptions | None = None
+) -> Outlooks:
+    """Run the snapshot into the future under each policy. Raises :class:`NoForecast`. O(policies x samples x jobs log jobs)."""
+    world = replace(snapshot, jobs=tuple(job for job in snapshot.jobs if not job.finished))
+    if not world.jobs:
+        raise NoForecast("No job is unfinished: there is nothing to decide.")
+    found = {each.label: sample(world, each.policy, each.dump, options) for each in candidates}
+    jobs = _always_ending(list(found.values()))
+    if not jobs:
+        raise NoForecast("No job ends in every sampled future under every policy.")
+    submitted_s = {job.id: job.submitted_at_s for job in world.jobs}
+    jcts = {label: _mean_jcts_s(futures, jobs, submitted_s) for label, futures in found.items()}
+    first = jcts[candidates[0].label]
+    return Outlooks(
+        world.now_s,
+        len(first),
+        jobs,
+        len(world.jobs),
+        [
+            Outlook(
+                each.label,
+                float(jcts[each.label].mean()),
+                spread(jcts[each.label].tolist()),
+                int((jcts[each.label] < first).sum()),
+                {job: spread([end.ended_at_s[job] for end in found[each.label].sampled]) for job in jobs},
+            )
+            for each in candidates
+        ],
+    )
+
+
+def _always_ending(found: Sequence[Futures]) -> list[JobId]:
+    ends = [set(future.ended_at_s) for futures in found for future in futures.sampled]
+    return sorted(set.intersection(*ends))
+
+
+def _mean_jcts_s(futures: Futures, jobs: Sequence[JobId], submitted_s: Mapping[JobId, float]) -> Any:
+    """The mean JCT of each future."""
+    return np.array(
+        [np.mean([future.ended_at_s[job] - submitted_s[job] for job in jobs]) for future in futures.sampled]
+    )

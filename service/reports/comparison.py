@@ -1,0 +1,104 @@
+"""A comparison as one self-contained page: no script, no font and no picture from elsewhere, readable without colour."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import NamedTuple
+
+from policies.model.cluster import Cluster
+from service.reports.comparison_charts import charts, run_name
+from service.reports.comparison_data import RunFigures, main_runs
+from service.reports.comparison_story import sensitivity, story
+from service.reports.page import page, pictures
+from service.reports.svg import duration
+from service.sim.results import Result
+
+
+class _Measure(NamedTuple):
+    field: str
+    title: str
+    form: str = ""
+    """How its numbers are told; left out: seconds, with a decimal where the longest of them are short."""
+
+
+_DECIMAL_UP_TO_S = 10_000.0
+_HINT = (
+    '<p class="note">How much do wrong estimates cost? With <code>--predictors oracle,noisy:0.5,noisy:1,noisy:2,none</code> this '
+    "page begins with a curve of cost and preemptions against prediction error.</p>\n"
+)
+_MEASURES = (
+    _Measure("mean_jct_s", "Mean JCT, s"),
+    _Measure("median_jct_s", "Median JCT, s"),
+    _Measure("p90_jct_s", "p90 JCT, s"),
+    _Measure("p99_jct_s", "p99 JCT, s"),
+    _Measure("mean_queueing_delay_s", "Mean waiting, s"),
+    _Measure("mean_slowdown", "Mean slowdown", ",.3f"),
+    _Measure("makespan_s", "Makespan, s"),
+    _Measure("utilization_ratio", "Utiliza\u00adtion", ".1%"),
+    _Measure("preemptions", "Preemp\u00adtions", ",d"),
+    _Measure("wasted_gpu_s", "Wasted GPU-s", ",.0f"),
+    _Measure("finished", "Finished jobs", ",d"),
+)
+
+
+def comparison_html(runs: Sequence[RunFigures], workload: str, cluster: Cluster) -> str:
+    """The page: what won and why, every measure by run, then the pictures."""
+    first = runs[0].result
+    predictors = list(dict.fromkeys(run.result.predictor for run in runs))
+    about = (
+        f"{first.jobs:,} jobs of {workload} on cluster {cluster.name} ({cluster.gpus:,} GPUs on "
+        f"{len(cluster.servers):,} servers); predictor {', '.join(predictors)}; seed {first.seed}. No schedule has a mean "
+        f"job completion time (JCT) below {first.lower_bound_mean_jct_s:,.1f} s. {first.skipped:,} rows were skipped."
+    )
+    several = len(predictors) > 1
+    told = " ".join(part for part in (story(main_runs(runs)), sensitivity(runs)) if part)
+    if several:
+        told = f"With predictor {predictors[0]}: {told}"
+    story_html = f'<p class="story">{escape(told)}</p>\n'
+    return page(
+        "Comparison of policies",
+        about,
+        f"{story_html}{_table(runs, several)}{'' if several else _HINT}{pictures(charts(runs, cluster))}",
+    )
+
+
+def _table(runs: Sequence[RunFigures], several: bool) -> str:
+    ratios = [run.result.ratio_to_lower_bound for run in runs]
+    longest = max((ratio for ratio in ratios if ratio is not None), default=1.0)
+    best = min((ratio for ratio in ratios if ratio is not None), default=None)
+    head = "".join(
+        f'<th scope="col">{title}</th>' for title in ("Ratio to the bound", "", *(m.title for m in _MEASURES))
+    )
+    forms = {measure.field: _form(measure, runs) for measure in _MEASURES}
+    rows = []
+    for run, ratio in zip(runs, ratios, strict=True):
+        left = run.result.finished < run.result.jobs
+        number = "jobs left" if left else "-" if ratio is None else f"{ratio:.3f}"
+        width = 0.0 if ratio is None else 7.0 * ratio / longest
+        mark = ' class="best"' if ratio is not None and ratio == best else ""
+        rows.append(
+            f'<tr{mark}><th scope="row">{escape(run_name(run, several))}</th><td>{number}</td>'
+            f'<td class="bar"><span style="width: {width:.2f}rem"></span></td>{_cells(run.result, forms)}</tr>\n'
+        )
+    caption = (
+        "Mean JCT over the lower bound: 1 is out of reach for most workloads, and less is impossible. The least is in bold. "
+        "Slowdown is JCT over the run time at the best placement (of at least 10 s). Times are seconds; the pointer on a cell "
+        "shows them in hours or days."
+    )
+    return (
+        f'<p class="note">{caption}</p>\n<div class="wide"><table>\n<thead><tr><th scope="col">Policy</th>{head}</tr></thead>\n'
+        f"<tbody>\n{''.join(rows)}</tbody>\n</table></div>\n"
+    )
+
+
+def _cells(result: Result, forms: Mapping[str, str]) -> str:
+    cells = []
+    for measure in _MEASURES:
+        value = getattr(result, measure.field)
+        title = "" if measure.form else f' title="{duration(value)}"'
+        cells.append(f"<td{title}>{format(value, forms[measure.field])}</td>")
+    return "".join(cells)
+
+
+def _form(measure: _Measure, runs: Sequence[RunFigures]) -> str:
+    longest = max(getattr(run.result, measure.field) for run in runs)
+    return measure.form or (",.0f" if longest >= _DECIMAL_UP_TO_S else ",.1f")

@@ -1,0 +1,265 @@
+"""The pictures of a comparison, in the order in which a reader asks for them."""
+
+from collections.abc import Callable, Sequence
+from math import exp
+from statistics import fmean
+
+from policies.model.cluster import Cluster
+from service.reports.blocks import Block, bar_chart, gantt_chart
+from service.reports.comparison_data import (
+    GANG_CLASSES,
+    TIME_BINS,
+    Curve,
+    Group,
+    RunFigures,
+    gang_class,
+    gantt_groups,
+    main_runs,
+)
+from service.reports.page import Chart
+from service.reports.plots import Mark, Panel, Series, dot_chart, line_chart, panel_chart
+from service.reports.svg import PALETTE, Axis
+
+_GANG_COLOURS = ("#fde725", "#90d743", "#35b779", "#21918c", "#31688e", "#443983", "#2a0845")
+"""Light to dark with the gang's size (the palette "viridis"): the order survives grey print and colour blindness."""
+_LOG_RATIO = 8.0
+"""Values that differ by more than this factor share an axis only if it is logarithmic."""
+_QUEUE_LOG_RATIO = 30.0
+_LINES_READABLE = 5
+
+
+def run_name(run: RunFigures, several_predictors: bool) -> str:
+    """What a run is called: its policy, and its predictor where there is more than one."""
+    return f"{run.label} ({run.result.predictor})" if several_predictors else run.label
+
+
+def charts(runs: Sequence[RunFigures], cluster: Cluster) -> list[Chart]:
+    """All pictures. Except for the curve over prediction errors they show the runs under the first predictor."""
+    main = main_runs(runs)
+    styles = {label: index for index, label in enumerate(dict.fromkeys(run.label for run in runs))}
+    found = [*_error_curves(runs, styles), _time_parts(main), *_distributions(main, styles)]
+    found += [*_over_time(main, styles, cluster), *_by_group(main, styles)]
+    return found + _gantts(main, cluster)
+
+
+def _time_parts(runs: Sequence[RunFigures]) -> Chart:
+    keys = [
+        ("running, at the best placement", PALETTE[6]),
+        ("slower placement and network", PALETTE[3]),
+        ("restarts, checkpoints, lost work", PALETTE[1]),
+        ("waiting", PALETTE[4]),
+    ]
+    rows = [(run.label, (run.parts.run_s, run.parts.slower_s, run.parts.wasted_s, run.parts.waiting_s)) for run in runs]
+    title = "Where the time of a job goes"
+    svg = bar_chart(title, Axis("mean job completion time", "seconds", least=0.0), rows, keys)
+    return Chart("time-parts", title, title, svg, "What the mean job completion time is made of. Shorter is better.")
+
+
+def _distributions(runs: Sequence[RunFigures], styles: dict[str, int]) -> list[Chart]:
+    share = Axis("share of jobs", "ratio", least=0.0, most=1.0)
+    jct = [Series(run.label, run.jct_cdf.xs, run.jct_cdf.ys, styles[run.label]) for run in runs]
+    slowdown = [Series(run.label, run.slowdown_cdf.xs, run.slowdown_cdf.ys, styles[run.label]) for run in runs]
+    title, other = "Job completion time: share of jobs that end within", "Slowdown: share of jobs below"
+    return [
+        Chart(
+            "jct-cdf",
+            "Job completion time",
+            title,
+            line_chart(title, Axis("job completion time", "seconds", log=True), share, jct, step=True),
+            "Share of jobs that end within a time. Higher is better.",
+        ),
+        Chart(
+            "slowdown-cdf",
+            "Slowdown",
+            other,
+            line_chart(other, Axis("JCT / run time", log=True, least=1.0), share, slowdown, step=True),
+            "Share of jobs below a slowdown. Higher is better.",
+        ),
+    ]
+
+
+def _over_time(runs: Sequence[RunFigures], styles: dict[str, int], cluster: Cluster) -> list[Chart]:
+    start_s = min((run.busy.xs[0] for run in runs if run.busy.xs), default=0.0)
+    since = Axis("time since the first submission", "seconds")
+    pooled = 1 if len(runs) <= _LINES_READABLE else 5  # many lines that all jump hide each other
+    busy = [
+        Series(run.label, [x - start_s for x in xs], [y / cluster.gpus for y in ys], styles[run.label])
+        for run in runs
+        for xs, ys in [_pooled(run.busy, pooled)]
+    ]
+    queue = [Series(run.label, [x - start_s for x in run.queue.xs], run.queue.ys, styles[run.label]) for run in runs]
+    title, other = "GPUs held over time", "Waiting jobs over time"
+    return [
+        Chart(
+            "utilization",
+            "Utilization",
+            title,
+            line_chart(title, since, Axis("GPUs held", "ratio", least=0.0, most=1.0), busy, step=True),
+            f"GPUs held by jobs, mean of each {TIME_BINS // pooled}th part of the time.",
+        ),
+        Chart(
+            "queue",
+            "Queue",
+            other,
+            line_chart(other, since, _queue_axis(runs), queue, step=True),
+            "Jobs that wait: new ones and preempted ones, mean of each 300th part of the time.",
+        ),
+    ]
+
+
+def _pooled(curve: Curve, many: int) -> tuple[list[float], list[float]]:
+    """The means of so many bins each: where they begin, and what they are."""
+    starts = range(0, len(curve.xs), many)
+    return [curve.xs[at] for at in starts], [fmean(curve.ys[at : at + many]) for at in starts]
+
+
+def _queue_axis(runs: Sequence[RunFigures]) -> Axis:
+    """Logarithmic where one policy's longest queue would flatten another's to nothing."""
+    peaks = [peak for run in runs if (peak := max(run.queue.ys, default=0.0)) > 1.0]
+    if len(peaks) > 1 and max(peaks) > _QUEUE_LOG_RATIO * min(peaks):
+        return Axis("waiting jobs", log=True, least=1.0)
+    return Axis("waiting jobs", least=0.0)
+
+
+def _by_group(runs: Sequence[RunFigures], styles: dict[str, int]) -> list[Chart]:
+    names = [(run.label, styles[run.label]) for run in runs]
+    axis = Axis("mean job completion time", "seconds", log=True)
+    found = []
+    for slug, heading, groups in (
+        ("jct-by-gang-size", "By gang size", [run.by_gang for run in runs]),
+        ("jct-by-user", "By user", [run.by_user for run in runs]),
+        ("jct-by-duration", "By run time", [run.by_duration for run in runs]),
+    ):
+        rows = _rows(runs, groups, styles)
+        if rows:
+            title = f"Mean job completion time {heading.lower()}"
+            note = f"{title}; the number of jobs in brackets."
+            found.append(Chart(slug, heading, title, dot_chart(title, axis, rows, names), note))
+    return found
+
+
+def _rows(
+    runs: Sequence[RunFigures], groups: Sequence[Sequence[Group]], styles: dict[str, int]
+) -> list[tuple[str, list[Mark]]]:
+    rows: dict[str, tuple[int, list[Mark]]] = {}
+    for run, of_run in zip(runs, groups, strict=True):
+        for group in of_run:
+            _, marks = rows.setdefault(group.label, (group.jobs, []))
+            marks.append(Mark(group.mean_jct_s, styles[run.label]))
+    return [(f"{label} ({jobs:,})", marks) for label, (jobs, marks) in rows.items()]
+
+
+def _error_curves(runs: Sequence[RunFigures], styles: dict[str, int]) -> list[Chart]:
+    """Cost and preemptions against the error of the predictions: two panels over one axis, a curve a policy."""
+    measured = [run for run in runs if run.prediction_log_error is not None]
+    if len({run.result.predictor for run in measured}) < 2:
+        return []
+    widest = _widest(measured)
+    log = widest > 10.0
+    blind_at = widest**1.15 if log else widest + 0.15 * (widest - 1.0)
+    blind = any(run.prediction_log_error is None for run in runs)
+    x = Axis(
+        "mean factor between estimate and truth",
+        log=log,
+        least=1.0,
+        named=((blind_at, "none"),) if blind else (),
+    )
+    panels = [
+        _panel("mean JCT / bound", runs, styles, blind_at, lambda run: run.result.ratio_to_lower_bound),
+        _panel(
+            "preemptions a job",
+            *(runs, styles, blind_at),
+            lambda run: run.result.preemptions / max(1, run.result.jobs),
+        ),
+    ]
+    title = "Cost and preemptions by prediction error"
+    svg = panel_chart(title, x, panels, height=460.0)
+    return [Chart("prediction-error", title, title, svg, _error_note(runs), broad=True)]
+
+
+def _panel(
+    words: str,
+    runs: Sequence[RunFigures],
+    styles: dict[str, int],
+    blind_at: float,
+    value: Callable[[RunFigures], float | None],
+) -> Panel:
+    """The curves of one measure. On a logarithmic axis a 0 stands at the lower edge."""
+    series = [line for label, style in styles.items() for line in _by_error(runs, label, style, blind_at, value)]
+    heights = sorted(y for line in series for y in line.ys if y > 0.0)
+    log = bool(heights) and heights[-1] > _LOG_RATIO * heights[0]
+    least = 0.8 * heights[0] if log else 0.0 if any(y == 0.0 for line in series for y in line.ys) else None
+    most = heights[-1] * (1.25 if log else 1.06) if heights else None  # room for the highest marker
+    return Panel(Axis(words, log=log, least=least, most=most), series)
+
+
+def _by_error(
+    runs: Sequence[RunFigures],
+    label: str,
+    style: int,
+    blind_at: float,
+    value: Callable[[RunFigures], float | None],
+) -> list[Series]:
+    """A policy's curve, and a marker beside the curves for its run without estimates."""
+    mine = [(run.prediction_log_error, y) for run in runs if run.label == label and (y := value(run)) is not None]
+    points = sorted((exp(error), y) for error, y in mine if error is not None)
+    curve = Series(label, [x for x, _ in points], [y for _, y in points], style, markers=True)
+    blind = [y for error, y in mine if error is None]
+    return [curve, *(Series("", (blind_at,), (y,), style, markers=True) for y in blind)]
+
+
+def _widest(runs: Sequence[RunFigures]) -> float:
+    return max(exp(run.prediction_log_error) for run in runs if run.prediction_log_error is not None)
+
+
+def _error_note(runs: Sequence[RunFigures]) -> str:
+    """Which predictor stands where on the axis."""
+    places: dict[str, str] = {}
+    for run in runs:
+        error = run.prediction_log_error
+        places.setdefault(run.result.predictor, "no estimates, at the right" if error is None else f"{exp(error):.2f}")
+    told = ", ".join(f"{name} {place}" for name, place in places.items())
+    return f"From left to right the estimates get worse; 1 is the truth. Lower is better. {told}."
+
+
+def _gantts(runs: Sequence[RunFigures], cluster: Cluster) -> list[Chart]:
+    """One a run over the same window; the best run's is open."""
+    best = min(runs, key=lambda run: (run.result.ratio_to_lower_bound is None, run.result.mean_jct_s))
+    start_s, end_s = runs[0].window_s[0], max(run.window_s[1] for run in runs)
+    groups = gantt_groups([(server.name, server.gpus) for server in cluster.servers])
+    keys = [(name, _GANG_COLOURS[index]) for index, (_, name) in enumerate(GANG_CLASSES)]
+    keys.append((gang_class(GANG_CLASSES[-1][0] + 1), _GANG_COLOURS[-1]))
+    used = {gang_class(bar.gpus) for run in runs for bar in run.bars}
+    colours = dict(keys)
+    rows = sum(gpus for _, gpus in groups)
+    found: list[Chart] = []
+    for run in sorted(runs, key=lambda run: run is not best):
+        title = f"GPUs over time under {run.label}"
+        blocks = [
+            Block(
+                max(bar.start_s, start_s) - start_s,
+                min(bar.end_s, end_s) - start_s,
+                bar.row,
+                bar.rows,
+                colours[gang_class(bar.gpus)],
+                f"{bar.job_id} {bar.user}: {bar.gpus} GPUs, {bar.end_s - bar.start_s:,.0f} s{', stopped' * bar.preempted}",
+                bar.preempted and bar.end_s <= end_s,
+            )
+            for bar in run.bars
+        ]
+        x = Axis("time since the start of the window", "seconds", least=0.0, most=end_s - start_s)
+        svg = gantt_chart(title, x, blocks, groups, [key for key in keys if key[0] in used])
+        first = run is best
+        note = _gantt_note(rows, cluster.gpus, run.bars_left_out) if first else ""
+        heading = "Who held which GPU" if first else ""
+        found.append(Chart(f"gantt-{len(found) + 1}", heading, title, svg, note, broad=True, folded=not first))
+    return found
+
+
+def _gantt_note(rows: int, gpus: int, left_out: int) -> str:
+    where = "all GPUs" if rows == gpus else f"the first {rows} of {gpus:,} GPUs"
+    cut = f" {left_out:,} later attempts are not drawn." if left_out else ""
+    return (
+        f"A row a GPU, {where}, around the largest backlog; colour is the size of the gang, a black edge an attempt that was "
+        f"stopped before its end.{cut}"
+    )

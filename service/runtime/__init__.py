@@ -1,0 +1,1 @@
+"""What the service's processes need of the operating system: a clock, memory, child processes with limits."""

@@ -1,0 +1,137 @@
+"""Which part a service plays: one leads and schedules, the others stand by, look after their own attempts, and take over.
+
+Nothing here waits for anybody: the lead is a lease in the database, looked at on a timer by everyone.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import wraps
+
+from apscheduler.schedulers.background import BackgroundScheduler
+from sqlalchemy.exc import DBAPIError
+
+from service.config.settings import Settings
+from service.db.lead import Lead
+from service.db.servers import ServerInUse
+from service.engine.ports import ExecutorUnavailable, StoreUnavailable
+from service.runtime.garbage import let_go, made_to_stay
+from service.server.agent import Agent
+from service.server.leading import ONCE, Leading
+
+logger = logging.getLogger(__name__)
+
+BEAT_S_MAX = 10.0
+"""Longest pause between two signs of life, however long the attempts' lease is."""
+
+
+class Leadership:
+    """Takes the lead when it is free, and lets go of it when it is lost."""
+
+    def __init__(self, lead: Lead, agent: Agent, settings: Settings, build: Callable[[], Leading]) -> None:
+        self._lead = lead
+        self._agent = agent
+        self._settings = settings
+        self._build = build
+        self._turn = threading.Lock()
+        self._closed = False
+        self.leading: Leading | None = None
+        """What runs while this service leads."""
+
+    def begin(self) -> bool:
+        """Say that this service lives, and lead at once if nobody else does. Raises what keeps it from leading."""
+        self._agent.beat()
+        return self._try_to_lead()
+
+    def schedule(self, scheduler: BackgroundScheduler) -> None:
+        """Keep the lead, or wait for it; look after the attempts."""
+        duration_s = self._settings.leader_lease_s
+        periods_s = {
+            self._renew: duration_s / 3,
+            self._turn_over: duration_s / 6,
+            self._agent.beat: min(BEAT_S_MAX, self._settings.lease_s / 6),
+            self._attend: self._settings.poll_period_s,
+        }
+        for work, period_s in periods_s.items():
+            scheduler.add_job(_patient(work), "interval", seconds=period_s, id=work.__name__.strip("_"), **ONCE)
+
+    def close(self) -> None:
+        """Stop leading, and let the next one lead at once."""
+        with self._turn:
+            self._closed = True
+            self._stop_leading()
+            self._give_back()
+
+    # Scheduled work.
+
+    def _renew(self) -> None:
+        if self._lead.token is not None:
+            self._lead.keep()
+
+    def _turn_over(self) -> None:
+        try:
+            self._try_to_lead()
+        except ServerInUse as error:
+            logger.error("this service cannot lead: %s", error)
+
+    def _attend(self) -> None:
+        if not self._leads():
+            self._agent.attend(self._leads)
+
+    def _leads(self) -> bool:
+        return self.leading is not None
+
+    def _try_to_lead(self) -> bool:
+        with self._turn:
+            if self._closed:
+                return False
+            if self.leading is not None:
+                if self._lead.stands():
+                    return True
+                logger.error("another service has taken the lead; this one stands by")
+                self._stop_leading()
+                let_go()
+            if not self._agent.sound or not self._lead.take():
+                return False
+            try:
+                self._begin_leading()
+            except BaseException:
+                self._stop_leading()
+                self._give_back()
+                let_go()
+                raise
+            return True
+
+    def _begin_leading(self) -> None:
+        # The agent is not in the middle of anything, and finds at its next turn, or that for which it waits meanwhile, that
+        # this service leads.
+        with self._agent.pause(), made_to_stay():
+            leading = self._build()
+            self.leading = leading
+        leading.start()
+        logger.info("this service leads")
+
+    def _give_back(self) -> None:
+        try:
+            self._lead.give_back()
+        except DBAPIError as error:
+            # It runs out by itself, and what we came from is worth more than this.
+            logger.warning("the lead is not given back: %s", " ".join(str(error).split()))
+
+    def _stop_leading(self) -> None:
+        leading, self.leading = self.leading, None
+        if leading is not None:
+            leading.close()
+
+
+def _patient(work: Callable[[], None]) -> Callable[[], None]:
+    """``work`` that waits for its next turn while the database or the executor does not answer."""
+
+    @wraps(work)
+    def tried() -> None:
+        try:
+            work()
+        except (DBAPIError, StoreUnavailable, ExecutorUnavailable) as error:
+            logger.warning("%s: %s", work.__name__.strip("_"), " ".join(str(error).split()))
+
+    return tried

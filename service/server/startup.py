@@ -1,0 +1,122 @@
+"""What must hold before a service may run: each check ends with one clear line, before anything has started.
+
+The checks are told apart from :mod:`service.server.app` because they compose nothing: they look, lock and refuse.
+"""
+
+import fcntl
+import os
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from service.config.settings import Settings
+from service.db import migrate
+from service.db.session import Database, open_database
+
+DATABASE_ID_FILE = "database_id"
+"""In the data folder: the id of the database that its attempts belong to."""
+
+HOST_ID_FILE = "host_id"
+"""In the data folder: its own id, which its attempts carry in the database."""
+
+
+class StartError(Exception):
+    """The service cannot start for a reason that the user can mend; one line."""
+
+
+def open_current(url: str) -> Database:
+    """The database, brought to this program's schema if it is empty."""
+    database = open_database(url)
+    try:
+        state = migrate.state(url)
+        if state is migrate.SchemaState.EMPTY:
+            migrate.upgrade(url)
+        elif state is not migrate.SchemaState.CURRENT:
+            raise StartError(state.sentence)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def bind(data_dir: Path, identity: str) -> None:
+    """Tie the data folder to its database: attempt 1.1 of another database must not answer for this one's."""
+    file = data_dir / DATABASE_ID_FILE
+    if file.exists():
+        used = file.read_text(encoding="ascii").strip()
+        if used != identity:
+            raise StartError(
+                f"{data_dir} holds the attempts of another database ({used}, this one is {identity}); "
+                "choose another data_dir, or delete the folder if that database is gone"
+            )
+    elif (data_dir / "attempts").exists():
+        raise StartError(f"{data_dir} holds attempts but does not say of which database; choose another data_dir")
+    else:
+        _write_whole(file, identity)
+
+
+def _write_whole(file: Path, word: str) -> None:
+    """At once or not at all: half an id would lock the folder's owner out."""
+    draft = file.with_suffix(".draft")
+    draft.write_text(word + "\n", encoding="ascii")
+    draft.replace(file)
+
+
+class Host(NamedTuple):
+    """The identity of a data folder: attempts carry it. ``old``: it held attempts before it had one."""
+
+    id: str
+    old: bool
+
+
+def host_of(data_dir: Path) -> Host:
+    """Who this service is, for ever: drawn at the first start. A data folder belongs to one machine."""
+    file = data_dir / HOST_ID_FILE
+    if file.exists():
+        return Host(file.read_text(encoding="ascii").strip(), old=False)
+    drawn = secrets.token_hex(8)
+    _write_whole(file, drawn)
+    return Host(drawn, old=(data_dir / "attempts").exists())
+
+
+def advertised_url(settings: Settings, address: tuple[str, int]) -> str:
+    """Where other services reach this one: as it is told, else the address it listens on, else this machine's name."""
+    if settings.advertise_url:
+        return settings.advertise_url
+    host, port = address
+    if host in ("0.0.0.0", "::"):  # noqa: S104 (recognised, not bound)
+        host = socket.gethostname()
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@contextmanager
+def exclusive(data_dir: Path) -> Iterator[None]:
+    """One service a data folder: its attempts and its token have one master. The lock dies with the process."""
+    descriptor = os.open(data_dir / "serve.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StartError(f"a service is running on {data_dir} already") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def listen(host: str, port: int) -> Iterator[socket.socket]:
+    """A listening socket, bound before anything starts so that a port in use is told at once."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            raise StartError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        yield listener
+    finally:
+        listener.close()

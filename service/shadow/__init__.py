@@ -1,0 +1,1 @@
+"""A second policy that decides beside the live one and is never obeyed."""

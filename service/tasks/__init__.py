@@ -1,1 +1,0 @@
-"""APScheduler wiring: when the engine, the trainer, the reaper and the pruner run."""
