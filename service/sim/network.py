@@ -42,7 +42,8 @@ class Contention:
 
     ``a`` is 0.235 / 0.856, the ratio of the two coefficients that were fitted to contended all-reduces on 10 GbE (Wang et al.,
     arXiv 2002.10105, and its published code). With xi1 = 1 it predicts the measured slowdown of four 4-GPU jobs on four
-    servers (tests/unit/test_sim_network.py). ``xi2`` is a guess: a ring visits each server twice, at some 50 us of TCP latency.
+    servers (tests/unit/service/sim/test_sim_network.py). ``xi2`` is a guess: a ring visits each server twice, at some 50 us
+    of TCP latency.
     """
 
     xi1: float = 1.0

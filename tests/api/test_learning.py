@@ -10,7 +10,7 @@ from predictor.serving import LivePredictor
 from service.db.tables import ModelVersionRow, ThroughputRow, TrainingRunRow, table
 from tests.api.conftest import NOW_S, World
 from tests.api.helpers import assert_problem
-from tests.unit.predictor_history import ended, recurring_history, request, small_model
+from tests.unit.predictor.predictor_history import ended, recurring_history, request, small_model
 
 
 def model_row(name: str, created_at_s: float, state: str = "candidate") -> dict[str, Any]:

@@ -19,7 +19,7 @@ from service.db.tables import JobRow, table
 from service.engine.ports import CycleBatch, JobWrite
 from tests.api.conftest import NOW_S, World
 from tests.api.helpers import assert_problem, plain_job
-from tests.unit.predictor_history import small_model
+from tests.unit.predictor.predictor_history import small_model
 
 
 def vector(**of: float) -> tuple[float, ...]:

@@ -7,7 +7,7 @@ from httpx import Client
 from service.history.cycle_file import read_cycle
 from tests.api.conftest import World
 from tests.api.helpers import assert_problem
-from tests.unit.test_replay import recorded, snapshots
+from tests.unit.service.history.test_replay import recorded, snapshots
 
 
 def test_recorded_cycles_are_listed_and_read_back(client: Client, world: World) -> None:

@@ -7,7 +7,7 @@ import pytest
 from predictor.serving import LivePredictor
 from service.engine.ports import Predictor
 from tests.conformance.predictor_suite import PredictorSuite
-from tests.unit.predictor_history import recurring_history, small_model
+from tests.unit.predictor.predictor_history import recurring_history, small_model
 
 
 @cache

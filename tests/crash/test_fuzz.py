@@ -24,7 +24,7 @@ from service.sim.workloads.table import read_workload, write_workload
 from tests.api.client import client_of
 from tests.api.conftest import make_world
 from tests.crash.nasty import BYTES, VALUES, almost, spoiled
-from tests.unit.predictor_history import small_model
+from tests.unit.predictor.predictor_history import small_model
 
 CLUSTER: dict[str, Any] = {
     "schema": "sooner.cluster/1",

@@ -22,7 +22,7 @@ from service.db.tables import JobRow, ModelVersionRow, TrainingRunRow, table
 from service.engine.crash_points import CrashPoint
 from tests.crash.dying import Crash, Death, dying
 from tests.crash.train import trainer_of
-from tests.unit.predictor_history import recurring_history
+from tests.unit.predictor.predictor_history import recurring_history
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,7 +10,7 @@ import pytest
 from service.domain.webhooks import signature
 from tests.e2e.conftest import MakeService
 from tests.e2e.harness import LiveService
-from tests.unit.test_webhook_post import Receiver, receiver
+from tests.unit.service.runtime.test_webhook_post import Receiver, receiver
 
 pytestmark = pytest.mark.slow
 

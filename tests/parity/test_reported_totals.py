@@ -14,7 +14,7 @@ from service.db.session import Database
 from service.engine.events import Report, ReportKind
 from tests.parity.test_engine_story import in_both
 from tests.scenarios.dsl import Story, cluster, policy
-from tests.unit.predictor_history import ended
+from tests.unit.predictor.predictor_history import ended
 
 
 def _progress(story: Story, name: str, iteration: float, total: float | None) -> Story:

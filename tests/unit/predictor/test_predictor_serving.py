@@ -1,0 +1,435 @@
+"""Serving with a model: who answers, what is scored, and what happens when a model is swapped, drifts or breaks."""
+
+import logging
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Unit
+from policies.model.ids import JobId
+from predictor import features, serving
+from predictor.asked import SHADOW_POINTS, thin
+from predictor.baselines import NAMES as BASELINE_NAMES
+from predictor.dataset import Knowledge, replay
+from predictor.forest import QuantileForest
+from predictor.intervals import quantile_of
+from predictor.mix import BLENDED
+from predictor.recurrence import BUCKETS
+from predictor.retraining import RetrainingPredictor
+from predictor.rows import ended_row
+from predictor.serving import LivePredictor
+from predictor.training import TrainedModel
+from predictor.trust import TrustRung
+from tests.unit.predictor.predictor_history import ended, recurring_history, request, small_model
+
+
+def _warm() -> LivePredictor:
+    predictor = LivePredictor()
+    predictor.warm(recurring_history(240, reports=False))
+    return predictor
+
+
+def _ask(job: int = 5_000) -> PredictionRequest:
+    return request(job, name="program3", user="user3", gpus=2)
+
+
+def _run(job: int, service_s: float) -> EndedJob:
+    return ended(job, None, submitted_at_s=1e6 + job, service_s=service_s, name="program3", user="user3", gpus=2)
+
+
+def test_importing_the_live_predictor_loads_no_learning_library() -> None:
+    code = (
+        "import sys, predictor.serving;"
+        "print([m for m in ('sklearn', 'xgboost', 'quantile_forest', 'scipy', 'skops') if m in sys.modules])"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"
+
+
+def test_a_promoted_model_answers_and_says_so_and_everyone_else_shadows() -> None:
+    predictor, model = _warm(), small_model()
+    (before,) = predictor.predict(0.0, [_ask()])
+    predictor.use(model, kind="quantile_forest")
+    (after,) = predictor.predict(0.0, [_ask()])
+    assert before is not None
+    assert after is not None
+    assert before.estimate.model_version == ""
+    assert after.estimate.model_version == f"{model.version}/quantile_forest"
+    assert after.estimate.source == f"{before.estimate.source}; distribution by quantile forest"
+    assert after.estimate.points != before.estimate.points
+    assert after.features == before.features
+    assert after.feature_schema == features.SCHEMA
+    names = [shadow.model_version for shadow in after.shadows]
+    kinds = ("random_forest", "xgboost", "quantile_forest", "raw_quantile_forest", "blend", "consensus")
+    models = [f"{model.version}/{kind}" for kind in kinds]
+    assert names == [*(f"baseline/{name}" for name in BASELINE_NAMES), *models, "ladder", f"{model.version}/mix"]
+    for shadow in after.shadows:
+        assert len(shadow.points) == 8
+        assert (np.diff(shadow.points) >= 0.0).all()
+    predictor.use(None)
+    assert predictor.predict(0.0, [_ask()]) == [before]
+
+
+def test_what_is_made_of_several_models_serves_like_one() -> None:
+    points: dict[str, np.ndarray] = {}
+    for kind in (*BLENDED, "blend", "consensus"):
+        predictor = _warm()
+        predictor.use(small_model(), kind=kind)
+        (answer,) = predictor.predict(0.0, [_ask()])
+        assert answer is not None
+        assert answer.estimate.model_version == f"{small_model().version}/{kind}"
+        points[kind] = np.log(answer.estimate.points)
+    assert points["blend"] == pytest.approx(np.mean([points[kind] for kind in BLENDED], axis=0))
+    moved = points["consensus"] - points["blend"]
+    assert moved == pytest.approx(moved[0])
+    middles = [np.median(points[kind]) for kind in BLENDED]
+    assert min(middles) <= np.median(points["consensus"]) <= max(middles)
+    (head,) = small_model().heads.values()
+    alone = replace(head, estimators={"xgboost": head.estimators["xgboost"]})
+    with pytest.raises(ValueError, match="has no 'blend'"):
+        LivePredictor().use(replace(small_model(), heads={head.unit: alone}), kind="blend")
+
+
+def test_candidates_score_every_job_but_never_serve() -> None:
+    predictor = _warm()
+    predictor.use(None, candidates=[small_model()])
+    (answer,) = predictor.predict(0.0, [_ask()])
+    assert answer is not None
+    assert answer.estimate.model_version == ""
+    assert f"{small_model().version}/xgboost" in {shadow.model_version for shadow in answer.shadows}
+    assert predictor.status().model_version == ""
+
+
+def test_a_kind_that_a_model_lacks_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="has no 'oracle'"):
+        LivePredictor().use(small_model(), kind="oracle")
+
+
+def test_a_model_that_passed_no_gate_serves_with_its_best_where_a_person_promotes_it() -> None:
+    model = small_model()
+    (head,) = model.heads.values()
+    failed = replace(model, heads={head.unit: replace(head, champion=None)})
+    predictor = _warm()
+    predictor.use(failed)
+    assert predictor.status().champions[head.unit] == head.best
+    assert head.metrics[head.best]["pinball_log"] == min(head.metrics[kind]["pinball_log"] for kind in head.kinds)
+    (answer,) = predictor.predict(0.0, [_ask()])
+    assert answer is not None
+    assert answer.estimate.model_version == f"{model.version}/{head.best}"
+
+
+def _tested(pinball: float, bucket: str, jobs: int, mae: float = 100.0) -> dict[str, object]:
+    """A candidate's record of the test: nothing but in one bucket."""
+    nothing = {"jobs": 0, "pinball_log": None, "coverage_80": None, "mae": None, "within_2x": None}
+    scored = {"jobs": jobs, "pinball_log": pinball, "coverage_80": 0.8, "mae": mae, "within_2x": 0.7}
+    return {"pinball_log": pinball, "buckets": {**dict.fromkeys(BUCKETS, nothing), bucket: scored}}
+
+
+def _model_with(**of: dict[str, object]) -> TrainedModel:
+    """The small model, with a record of its test that is made by hand: every candidate's, and those of some kinds."""
+    (head,) = small_model().heads.values()
+    of = {name: of.get(name, of["others"]) for name in (*BASELINE_NAMES, *head.kinds)}
+    return replace(small_model(), heads={head.unit: replace(head, champion="xgboost", metrics=of)})
+
+
+@pytest.mark.parametrize(
+    ("bucket", "jobs", "pinball", "serves"),
+    [
+        ("5-19", 50, 0.0899, True),
+        ("5-19", 50, 0.0900, False),  # three percent lower and what chance makes of fifty, or it is noise
+        ("5-19", 2_000, 0.0958, True),
+        ("5-19", 2_000, 0.0959, False),
+        ("5-19", 19, 0.0100, False),  # too few to say anything
+        ("1-4", 50, 0.0899, True),  # what the asked bucket lacks, other jobs that were seen before show
+        ("0", 50, 0.0899, True),
+        ("0", 50, 0.0900, False),
+    ],
+)
+def test_a_champion_serves_the_history_buckets_that_it_won(
+    bucket: str, jobs: int, pinball: float, serves: bool
+) -> None:
+    model = _model_with(others=_tested(0.1, bucket, jobs), xgboost=_tested(pinball, bucket, jobs))
+    predictor = _warm()
+    predictor.use(model)
+    ask = request(5_000, name="never", user="user3") if bucket == "0" else _ask()
+    (answer,) = predictor.predict(0.0, [ask])
+    assert answer is not None
+    assert answer.estimate.model_version == (f"{model.version}/xgboost" if serves else "")
+    assert ("distribution by xgboost" in answer.estimate.source) == serves
+
+
+def test_the_point_and_the_distribution_may_have_different_champions() -> None:
+    record = {
+        "others": _tested(0.10, "5-19", 400),
+        "xgboost": _tested(0.09, "5-19", 400),
+        "consensus": _tested(0.10, "5-19", 400, mae=99.0),
+    }
+    predictor = _warm()
+    predictor.use(_model_with(**record))
+    (answer,) = predictor.predict(0.0, [_ask()])
+    assert answer is not None
+    estimate = answer.estimate
+    assert estimate.source.endswith("; distribution by xgboost, point by consensus")
+    said = {shadow.model_version: shadow.points for shadow in answer.shadows}
+    agreed = said[f"{small_model().version}/consensus"]
+    assert estimate.point is not None
+    assert agreed[3] <= estimate.point <= agreed[4]
+    assert estimate.model_version.endswith("/xgboost")
+    assert np.quantile(np.log(estimate.points), 0.5) == pytest.approx(
+        np.log(said[f"{small_model().version}/mix"][3:5]).mean(), abs=0.05
+    )
+
+
+def test_jobs_that_end_take_the_place_of_the_test() -> None:
+    """The model won its test; in service the newest run is right every time and the model far off."""
+    predictor = _warm()
+    model = _model_with(others=_tested(0.1, "5-19", 60), xgboost=_tested(0.05, "5-19", 60))
+    predictor.use(model)
+    assert predictor.status().buckets[Unit.SERVICE_S][2].distribution == "xgboost"
+    rng = np.random.default_rng(0)
+    for job in range(7_000, 7_200):
+        predictor.predict(0.0, [_ask(job)])
+        predictor.ended(_run(job, float(np.exp(4.0 + 0.01 * rng.normal()))))
+    after = predictor.status().buckets[Unit.SERVICE_S][3]
+    assert after.jobs > 100
+    assert after.distribution in BASELINE_NAMES
+
+
+def test_a_batch_answers_as_single_questions_do() -> None:
+    jobs = [request(6_000 + i, name=f"program{i % 12}", user=f"user{i % 6}", gpus=1 + i % 3) for i in range(40)]
+    together, alone = _warm(), _warm()
+    for predictor in (together, alone):
+        predictor.use(small_model(), kind="xgboost")
+    batch = together.predict(0.0, jobs)
+    singles = [alone.predict(0.0, [job])[0] for job in jobs]
+    assert batch == singles
+
+
+def test_a_model_that_breaks_leaves_the_ladder(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    predictor = _warm()
+    (ladder,) = predictor.predict(0.0, [_ask()])
+    predictor.use(small_model(), kind="quantile_forest")
+
+    def broken(self: QuantileForest, matrix: object) -> np.ndarray:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(QuantileForest, "predict_points", broken)
+    (answer,) = predictor.predict(0.0, [_ask()])
+    assert ladder is not None
+    assert answer is not None
+    assert answer.estimate == ladder.estimate
+    assert "the ladder answers for it" in caplog.text
+
+
+def _erring_from(predictor: LivePredictor, first: int, count: int, *, seconds_apart: float = 1.0) -> None:
+    """Runs that take 60 s, of which from the 201st on every third takes a hundred times as long: no interval follows that."""
+    for job in range(first, first + count):
+        predictor.predict(0.0, [_ask(job)])
+        service_s = 60.0 if job < first + 200 or job % 3 else 6_000.0
+        at_s = 1e6 + (job - first) * seconds_apart
+        predictor.ended(replace(_run(job, service_s), submitted_at_s=at_s, ended_at_s=at_s + 1.0))
+
+
+def test_a_model_whose_intervals_no_longer_hold_is_set_aside_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, logger="predictor.answering")
+    predictor = _warm()
+    predictor.use(small_model(), kind="quantile_forest")
+    _erring_from(predictor, 7_000, 320)
+    status = predictor.status()
+    assert not status.drifting[Unit.SERVICE_S], "one user's jobs within minutes are one observation"
+    bucket = status.buckets[Unit.SERVICE_S][3]
+    assert bucket.rung is TrustRung.GROUP
+    assert status.switches == 1
+    assert "the group distribution now, not the champions" in caplog.text
+    (answer,) = predictor.predict(0.0, [_ask(9_000)])
+    assert answer is not None
+    assert answer.estimate.model_version == ""
+    assert answer.estimate.trusted
+    assert "; quantile forest is set aside: " in answer.estimate.source
+    assert "of the newest 200 such jobs were inside their 80% interval" in answer.estimate.source
+    predictor.use(small_model(), kind="xgboost")
+    (answer,) = predictor.predict(0.0, [_ask(9_001)])
+    assert answer is not None
+    assert answer.estimate.model_version.endswith("/xgboost")
+
+
+def test_errors_that_have_grown_raise_an_alarm_of_which_a_new_champion_is_free() -> None:
+    predictor = _warm()
+    predictor.use(small_model(), kind="quantile_forest")
+    _erring_from(predictor, 7_000, 320, seconds_apart=3_600.0)
+    assert predictor.status().drifting[Unit.SERVICE_S]
+    assert predictor.status().drift_alarms == {Unit.SERVICE_S: 1, Unit.ITERATIONS: 0}
+    predictor.use(small_model(), kind="xgboost")
+    assert predictor.status().drift_alarms[Unit.SERVICE_S] == 1
+    assert not predictor.status().drifting[Unit.SERVICE_S], "a new champion is not blamed for the old one's errors"
+
+
+def test_calibration_follows_the_jobs_that_end() -> None:
+    """The whole family suddenly takes 5 times as long; the model is not retrained, but its served points move there."""
+    predictor = _warm()
+    predictor.use(small_model(), kind="quantile_forest")
+    (before,) = predictor.predict(0.0, [_ask(8_000)])
+    assert before is not None
+    version = f"{small_model().version}/quantile_forest"
+
+    def said(answer: Prediction | None) -> float:
+        assert answer is not None
+        return next(shadow.points[4] for shadow in answer.shadows if shadow.model_version == version)
+
+    for job in range(8_001, 8_121):
+        predictor.predict(0.0, [_ask(job)])
+        predictor.ended(_run(job, 5.0 * before.estimate.median))
+    (after,) = predictor.predict(0.0, [_ask(8_200)])
+    assert said(after) > 2.0 * said(before)
+
+
+def test_pending_predictions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "PENDING_MAX", 3)
+    predictor = _warm()
+    predictor.predict(0.0, [_ask(job) for job in range(10)])
+    assert predictor.status().pending == 3
+    predictor.ended(ended(9, None, service_s=5.0))
+    assert predictor.status().pending == 2
+
+
+def test_warm_counts_open_jobs_and_labels() -> None:
+    predictor = LivePredictor()
+    predictor.warm(recurring_history(50), open_jobs=[request(900, submitted_at_s=1e5)])
+    assert predictor.status().known_jobs == {Unit.ITERATIONS: 50, Unit.SERVICE_S: 50}
+    (answer,) = predictor.predict(0.0, [request(901, submitted_at_s=2e5)])
+    assert answer is not None
+    assert [answer.features[features.NAMES.index(name)] for name in ("open_recurrence", "open_user")] == [1.0, 1.0]
+
+
+def test_models_are_swapped_while_jobs_are_predicted() -> None:
+    predictor = _warm()
+    versions, errors, stop = set(), [], threading.Event()
+
+    def swap() -> None:
+        while not stop.is_set():
+            predictor.use(small_model(), kind="xgboost")
+            predictor.use(None)
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    try:
+        for job in range(60):
+            for answer in predictor.predict(0.0, [_ask(9_000 + job), _ask(9_100 + job)]):
+                if answer is None:
+                    errors.append(job)
+                else:
+                    versions.add(answer.estimate.model_version)
+            predictor.ended(_run(9_000 + job, 50.0))
+    finally:
+        stop.set()
+        thread.join(timeout=120)
+    assert not thread.is_alive()
+    assert not errors
+    assert versions <= {"", f"{small_model().version}/xgboost"}
+
+
+def test_serving_builds_the_very_features_that_training_sees() -> None:
+    """The same events, once replayed from rows and once lived through, give the same vectors: no skew."""
+    rng = np.random.default_rng(4)
+    labels = [
+        ended(
+            job,
+            None,
+            submitted_at_s=job * 100.0,
+            service_s=float(rng.integers(10, 2_000)),
+            name=f"program{rng.integers(4)}",
+            user=f"user{rng.integers(3)}",
+            gpus=int(rng.integers(1, 3)),
+        )
+        for job in range(80)
+    ]
+    trained = {
+        row.submission.job: found[Unit.SERVICE_S].features
+        for row, found in replay([ended_row(label) for label in labels], Knowledge())
+    }
+    live = LivePredictor()
+    events = [(label.ended_at_s, 0, label.job, label) for label in labels]
+    events += [(label.submitted_at_s, 1, label.job, label) for label in labels]
+    for at_s, kind, _, label in sorted(events, key=lambda event: event[:3]):
+        if kind == 0:
+            live.ended(label)
+            continue
+        # A later job of the same cycle is known too, and must not count as one that was open before.
+        later = PredictionRequest(JobId(10_000 + label.job), label.spec, at_s + 1.0)
+        answer, _ = live.predict(at_s, [PredictionRequest(label.job, label.spec, at_s), later])
+        live.ended(replace(label, job=later.job, service_s=0.0))
+        if answer is not None:
+            assert answer.features == trained[label.job]
+
+
+def test_the_first_answer_is_the_one_that_is_scored() -> None:
+    predictor = LivePredictor()
+    predictor.warm([_run(job, 100.0) for job in range(3)])
+    (first,) = predictor.predict(0.0, [_ask(50)])
+    for job in range(3, 30):
+        predictor.ended(_run(job, 900.0))
+    (second,) = predictor.predict(0.0, [_ask(50)])
+    assert first is not None
+    assert second is not None
+    assert second.estimate.median > 5.0 * first.estimate.median
+    predictor.ended(_run(50, 800.0))
+    scored = predictor.status().recent_log_error[Unit.SERVICE_S]
+    assert scored == pytest.approx(abs(np.log(800.0 / first.estimate.median)))
+
+
+@pytest.mark.parametrize("broken", ["climb", "finish"])
+def test_one_job_that_cannot_be_answered_takes_no_other_with_it(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    predictor = _warm()
+    intact = getattr(serving, broken)
+    calls = iter(range(10))
+
+    def sometimes(*arguments: object) -> object:
+        if next(calls) == 1:
+            raise ArithmeticError("odd job")
+        return intact(*arguments)
+
+    monkeypatch.setattr(serving, broken, sometimes)
+    answers = predictor.predict(0.0, [_ask(1), _ask(2), _ask(3)])
+    assert [answer is None for answer in answers] == [False, True, False]
+
+
+@pytest.mark.slow
+def test_a_predictor_that_retrains_itself_promotes_what_passes_and_repeats_itself() -> None:
+    def live_through() -> tuple[list[Prediction | None], RetrainingPredictor]:
+        predictor = RetrainingPredictor(seed=1, first_rows=120, growth=10.0)
+        for label in recurring_history(130, reports=False):
+            predictor.predict(label.submitted_at_s, [PredictionRequest(label.job, label.spec, label.submitted_at_s)])
+            predictor.ended(label)
+        return predictor.predict(0.0, [_ask()]), predictor
+
+    answers, predictor = live_through()
+    assert predictor.trainings == 1
+    assert answers == live_through()[0]
+    champion = predictor.live.status().buckets[Unit.SERVICE_S][2].distribution
+    (answer,) = answers
+    assert answer is not None
+    assert answer.estimate.model_version.endswith("" if champion in BASELINE_NAMES else f"/{champion}")
+
+
+def test_shadows_are_the_middle_points_of_eighths() -> None:
+    points = np.sort(np.random.default_rng(2).normal(size=(5, 32)), axis=1)
+    levels = (np.arange(SHADOW_POINTS) + 0.5) / SHADOW_POINTS
+    assert (thin(points) == quantile_of(points, levels)).all()
+
+
+def test_a_batch_is_answered_as_its_jobs_are_one_by_one() -> None:
+    # Of different programs, buckets and calibration: each gets its own numbers and nobody else's.
+    asks = [request(5_000 + number, name=f"program{number % 12}", user=f"user{number % 5}") for number in range(40)]
+    together, alone = _warm(), _warm()
+    for predictor in (together, alone):
+        predictor.use(small_model(), kind="blend")
+    answers = together.predict(0.0, asks)
+    assert len({answer.features[0] for answer in answers if answer is not None}) > 2, "several buckets"
+    alone.predict(0.0, asks)  # so that the same jobs are open
+    assert [alone.predict(0.0, [ask])[0] for ask in asks] == answers

@@ -1,0 +1,217 @@
+"""Forecasts and plans on the command line, against the real API."""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from policies.model.ids import JobId
+from policies.model.reasons import Explanation, Reason
+from service.api.forecast_documents import LATEST_S, ForecastsDocument, JobForecastDocument, PlanDocument
+from service.cli.forecast import spread
+from service.client import ApiError, Client
+from service.client.documents import Spread as SpreadJson
+from service.db.tables import FactRow, JobRow, table
+from service.forecast.forecast import Forecast, JobForecast, Spread
+from tests.api.conftest import NOW_S
+from tests.api.test_forecasts import end, keep
+from tests.unit.service.cli.cli_world import PLAIN, CliWorld, cli_world
+
+START = Spread(NOW_S + 7200.0, NOW_S + 9000.0, NOW_S + 12_600.0)
+FINISH = Spread(NOW_S + 10_800.0, NOW_S + 14_400.0, NOW_S + 90_000.0)
+START_TEXT = "02:30 [02:00-03:30]"
+FINISH_TEXT = "04:00 [03:00-Jan 02 01:00]"
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliWorld]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    with cli_world(tmp_path, monkeypatch) as made:
+        yield made
+    monkeypatch.undo()
+    time.tzset()
+
+
+def told(*jobs: JobForecast) -> Forecast:
+    return Forecast(NOW_S, 20, {job.job: job for job in jobs})
+
+
+def queued(number: int) -> JobForecast:
+    return JobForecast(JobId(number), START, FINISH, 20, "14 past runs")
+
+
+@pytest.mark.parametrize(
+    ("of", "text"),
+    [
+        (("2026-01-01T00:00:05Z", "2026-01-01T00:01:00Z", "2026-01-01T00:59:59Z"), "00:01:00 [00:00:05-00:59:59]"),
+        (("2026-01-01T00:00:05Z", "2026-01-01T00:01:00Z", "2026-01-01T01:00:00Z"), "00:01 [00:00-01:00]"),
+        (
+            ("2026-01-01T22:00:00Z", "2026-01-02T01:00:00Z", "2027-03-01T00:00:00Z"),
+            "Jan 02 01:00 [22:00-2027 Mar 01 00:00]",
+        ),
+    ],
+)
+def test_a_spread_says_as_much_of_the_time_as_it_needs(of: tuple[str, str, str], text: str, cli: CliWorld) -> None:
+    assert spread(SpreadJson(p10=of[0], p50=of[1], p90=of[2]), "2026-01-01T00:00:00Z") == text
+    assert spread(None, "2026-01-01T00:00:00Z") == ""
+
+
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Pago_Pago"])
+def test_the_last_day_is_shown_in_every_time_zone(zone: str, cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    last = datetime.fromtimestamp(LATEST_S, UTC).isoformat()
+    assert "9999 Dec" in spread(SpreadJson(p10=last, p50=last, p90=last), "2026-01-01T00:00:00Z")
+
+
+def test_the_queue_shows_the_eta_of_all_from_one_question(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, third = cli.submit(), cli.submit(), cli.submit()
+    cli.world.forecast = told(
+        queued(first), JobForecast(JobId(second), None, None, 20, "told", "It is held by a user.")
+    )
+    asked: list[int] = []
+    forecasts = Client.forecasts
+    monkeypatch.setattr(Client, "forecasts", lambda self: asked.append(1) or forecasts(self))
+    result = cli.run("q")
+    lines = result.stdout.splitlines()
+    assert lines[1].split(maxsplit=7)[7] == FINISH_TEXT
+    assert FINISH_TEXT not in lines[2] + lines[3]
+    assert result.stderr == (
+        "ETA: It is held by a user.\nETA: A job that was just submitted has one from the next cycle on.\n"
+    )
+    assert asked == [1]
+    assert cli.run("q", "--quiet").stdout.split() == [str(first), str(second), str(third)]
+    assert cli.run("q", "-o", "job,name").exit_code == 0
+    assert json.loads(cli.run("q", "--json").stdout)["jobs"][0]["eta"] is None
+    assert asked == [1]
+    assert FINISH_TEXT in cli.run("job", "show", str(first)).stdout
+    assert FINISH_TEXT in cli.run("job", "list").stdout
+    assert len(asked) == 3
+
+
+def test_a_forecast_names_jobs_or_means_all(cli: CliWorld) -> None:
+    first, second = cli.submit(), cli.submit()
+    cli.world.forecast = told(queued(first), JobForecast(JobId(second), None, FINISH, 20, "told"))
+    result = cli.run("forecast")
+    assert result.exit_code == 0
+    header, *lines = result.stdout.splitlines()
+    assert header.split() == ["JOB", "START", "FINISH", "SAMPLES", "SOURCE", "WHY", "NOT"]
+    assert re.split(" {2,}", lines[0].strip()) == ["1", START_TEXT, FINISH_TEXT, "20", "14 past runs"]
+    assert START_TEXT not in lines[1]
+    one = json.loads(cli.run("forecast", str(first), "--json").stdout)
+    assert one["schema"] == "sooner.forecasts/1"
+    assert [each["job_id"] for each in one["forecasts"]] == [first]
+    JobForecastDocument.model_validate(one["forecasts"][0])
+    both = json.loads(cli.run("forecast", "--json").stdout)
+    assert both["forecasts"] == cli.client.forecasts()["forecasts"]
+    ForecastsDocument.model_validate(cli.client.forecasts())
+    assert cli.client.forecast(first) == one["forecasts"][0]
+
+
+def test_no_forecast_is_a_failure_with_the_reason(cli: CliWorld) -> None:
+    cli.submit()
+    for arguments in (["forecast"], ["forecast", "1"]):
+        result = cli.run(*arguments)
+        assert result.exit_code == 1
+        assert "No unfinished job has a prediction yet." in result.stderr
+
+
+def test_an_explanation_says_when_a_waiting_job_is_expected_to_start(cli: CliWorld) -> None:
+    job_id = cli.submit()
+    cli.world.explanations[JobId(job_id)] = Explanation(Reason.RESOURCES, 2, 1, 1)
+    without = cli.run("job", "explain", str(job_id))
+    assert "Expected start" not in without.stdout
+    cli.world.forecast = told(queued(job_id))
+    assert f"vacated. Expected start {START_TEXT}." in cli.run("job", "explain", str(job_id)).stdout
+    assert "Expected" not in cli.run("job", "explain", str(job_id), "--json").stdout
+
+
+def test_a_dry_run_shows_the_plan_and_submits_nothing(cli: CliWorld) -> None:
+    cli.world.outlook = queued(9)
+    arguments = ["job", "submit", "--dry-run", "--name", "digits", "--gpus", "6"]
+    result = cli.run(*arguments, "--", "python", "digits.py")
+    assert result.exit_code == 0, result.stderr
+    header, line = result.stdout.splitlines()
+    assert [name for name in ("PREDICTED", "PLACEMENT", "FREE NOW", "START", "FINISH") if name in header] == [
+        "PREDICTED",
+        "PLACEMENT",
+        "FREE NOW",
+        "START",
+        "FINISH",
+    ]
+    for part in ("20 [10-30] iterations", "told", "a:4 b:2", "yes", START_TEXT, FINISH_TEXT):
+        assert part in line
+    assert result.stderr == "Nothing was submitted.\n"
+    document = json.loads(cli.run(*arguments, "--json", "--", "python", "digits.py").stdout)
+    assert document["schema"] == "sooner.plans/1"
+    PlanDocument.model_validate(document["plans"][0])
+    assert document["plans"] == cli.client.plan(PLAIN | {"gpus": 6})["plans"]
+    with cli.world.database.reading() as session:
+        for rows in (JobRow, FactRow):
+            assert session.connection().execute(table(rows).select()).all() == []
+    assert [spec.gpus for spec in cli.world.planned] == [6, 6, 6]
+
+
+def test_a_dry_run_of_a_wrong_job_fails_as_the_submission_would(cli: CliWorld) -> None:
+    result = cli.run("job", "submit", "--dry-run", "--name", "digits", "--gpus", "99", "--", "true")
+    assert result.exit_code == 2
+    assert "/gpus" in result.stderr
+    both = cli.run("job", "submit", "--dry-run", "--wait", "--name", "a", "--", "true")
+    assert both.exit_code == 2
+    assert "exclude each other" in both.stderr
+
+
+def settle(cli: CliWorld) -> int:
+    """A job that was told of, started 90 s and ended three hours after that."""
+    number = cli.submit()
+    keep(cli.world, NOW_S, number)
+    end(cli.world, number, NOW_S + 10_800.0)
+    return number
+
+
+def test_accuracy_is_a_table_and_a_document(cli: CliWorld) -> None:
+    assert "has been settled yet" in cli.run("forecast", "--accuracy").stderr
+    settle(cli)
+    result = cli.run("forecast", "--accuracy")
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert lines[0] == ["OF", "FORECASTS", "COUNT", "JOBS", "INSIDE", "80%", "BIAS", "ERROR", "OF", "HORIZON"]
+    assert lines[1] == ["start", "all", "1", "1", "0%", "-2:59:00", "2:59:00", "17900%"]
+    assert [line[1:-6] for line in lines[4:]] == [["all"], ["ahead", "1", "min-10", "min"], ["1", "GPU"]]
+    document = json.loads(cli.run("forecast", "--accuracy", "--json").stdout)
+    assert document["schema"] == "sooner.forecasts.accuracy/1"
+    assert document["accuracy"]["finish"]["all"]["coverage_80"] == 0.0
+
+
+def test_what_was_told_of_a_job_and_what_became_of_it(cli: CliWorld) -> None:
+    number = settle(cli)
+    result = cli.run("forecast", str(number), "--told")
+    assert result.stdout.splitlines()[1].split()[:9] == [
+        *(str(number), "start", "2026-01-01", "00:00:00"),
+        *("2026-01-01", "00:01:00", "2026-01-01", "00:00:00", "2026-01-01"),
+    ]
+    assert "-2:59:00" in result.stdout
+    assert " no " in result.stdout
+    document = json.loads(cli.run("forecast", str(number), "--told", "--json").stdout)
+    assert (document["schema"], len(document["forecasts"])) == ("sooner.forecasts.told/1", 2)
+    assert "within seconds" in cli.run("forecast", str(cli.submit()), "--told").stderr
+
+
+@pytest.mark.parametrize("arguments", [("--told",), ("7", "--accuracy"), ("7", "--accuracy", "--told")])
+def test_options_that_exclude_each_other(arguments: tuple[str, ...], cli: CliWorld) -> None:
+    assert cli.run("forecast", *arguments).exit_code == 2
+
+
+def test_the_queue_is_shown_while_nobody_leads(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(self: Client) -> object:
+        raise ApiError({"type": "no-leader", "title": "No service leads", "status": 503, "detail": "Ask again."})
+
+    job = cli.submit()
+    monkeypatch.setattr(Client, "forecasts", nobody)
+    result = cli.run("q")
+    assert (result.exit_code, result.stderr) == (0, "ETA: Ask again.\n")
+    assert result.stdout.splitlines()[1].split()[0] == str(job)

@@ -1,0 +1,33 @@
+"""``--help`` says what the code says: no part of a text is taken for markup and lost."""
+
+import re
+
+import pytest
+
+from docs.generate import cli
+from service.cli.main import app
+from tests.unit.service.cli.cli_world import RUNNER
+
+TEXTS = [
+    (command.words, text)
+    for command in cli.commands()
+    for text in (command.help, *(parameter.help for parameter in command.parameters))
+    if "[" in text
+]
+
+
+def _words(text: str) -> str:
+    """Letters alone: lines break anywhere, and boxes are drawn around them."""
+    return re.sub(r"[^\w\[\]-]", "", text)
+
+
+@pytest.mark.parametrize(("words", "text"), TEXTS)
+def test_brackets_are_shown(words: str, text: str) -> None:
+    shown = RUNNER.invoke(app, [*words.split()[1:], "--help"], env={"COLUMNS": "400", "NO_COLOR": "1"}).stdout
+    bracketed = re.findall(r"\S*\[[^\]]*\]", text)
+    assert bracketed
+    assert all(_words(part) in _words(shown) for part in bracketed)
+
+
+def test_there_are_some() -> None:
+    assert {words for words, _ in TEXTS} >= {"sooner forecast", "sooner sim compare"}

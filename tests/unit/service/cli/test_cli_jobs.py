@@ -1,0 +1,267 @@
+"""Commands about jobs, against the real API."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policies.model.ids import JobId
+from policies.model.reasons import Explanation, Reason
+from service.api.documents import AcceptedDocument, JobDocument
+from service.api.explanation_documents import ExplanationDocument
+from service.cli import jobs, output
+from service.client import Client, LogChunk
+from service.db.tables import JobRow, table
+from tests.api.test_predictions import end, said, take_in
+from tests.unit.predictor.predictor_history import small_model
+from tests.unit.service.cli.cli_world import CliWorld, cli_world
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliWorld]:
+    with cli_world(tmp_path, monkeypatch) as made:
+        yield made
+
+
+def set_job(cli: CliWorld, job_id: int, **values: Any) -> None:
+    """Let a job have got somewhere, as the engine would write it."""
+    jobs_table = table(JobRow)
+    with cli.world.database.writing() as session:
+        session.connection().execute(jobs_table.update().where(jobs_table.c.id == job_id).values(**values))
+
+
+def jobs_of(text: str) -> list[Mapping[str, Any]]:
+    """The jobs of a ``sooner.jobs/1`` document, each checked against the API's own shape."""
+    document = json.loads(text)
+    assert set(document) == {"schema", "jobs"}
+    assert document["schema"] == "sooner.jobs/1"
+    for job in document["jobs"]:
+        JobDocument.model_validate(job)
+        assert set(job) == set(JobDocument.model_fields)
+    found: list[Mapping[str, Any]] = document["jobs"]
+    return found
+
+
+def test_q_shows_unfinished_jobs_in_order_and_says_why_there_is_no_eta(cli: CliWorld) -> None:
+    first, second, third = cli.submit(), cli.submit(name="other", user="ben", gpus=1), cli.submit()
+    set_job(cli, first, state="succeeded", finished_at_s=1.0)
+    result = cli.run("q")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0].split() == ["JOB", "NAME", "USER", "STATE", "REASON", "GPUS", "ITER", "ETA", "SERVERS"]
+    assert [line.split() for line in lines[1:]] == [
+        [str(second), "other", "ben", "queued", "new", "1", "-/-"],
+        [str(third), "digits", "ada", "queued", "new", "2", "-/-"],
+    ]
+    assert result.stderr == "ETA: No unfinished job has a prediction yet.\n"
+
+
+def test_q_narrows_by_user_and_prints_ids_or_columns(cli: CliWorld) -> None:
+    cli.submit()
+    ben = cli.submit(user="ben")
+    assert cli.run("q", "--user", "ben", "--quiet").stdout == f"{ben}\n"
+    assert cli.run("q", "-o", "user,job").stdout.split() == ["USER", "JOB", "ada", "1", "ben", "2"]
+    wrong = cli.run("q", "-o", "user,colour")
+    assert wrong.exit_code == 2
+    assert "no column 'COLOUR'" in wrong.stderr
+    assert "SERVERS" in wrong.stderr
+
+
+def test_json_is_one_document_and_alone_on_standard_output(cli: CliWorld) -> None:
+    job_id = cli.submit()
+    result = cli.run("q", "--json")
+    assert [job["id"] for job in jobs_of(result.stdout)] == [job_id]
+    assert result.stderr == ""
+    both = cli.run("q", "--json", "--quiet")
+    assert both.exit_code == 2
+    assert "exclude each other" in both.stderr
+
+
+def test_watch_with_json_is_a_document_a_line_until_interrupted(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds: list[float] = []
+
+    def pause(seconds: float) -> None:
+        rounds.append(seconds)
+        if len(rounds) == 2:
+            raise KeyboardInterrupt
+        cli.submit()
+
+    monkeypatch.setattr(output, "pause", pause)
+    cli.submit()
+    result = cli.run("q", "--watch", "--json")
+    assert result.exit_code == 0
+    assert [len(jobs_of(line)) for line in result.stdout.splitlines()] == [1, 2]
+
+
+def test_list_shows_all_states_newest_first(cli: CliWorld) -> None:
+    ids = [cli.submit() for _ in range(3)]
+    set_job(cli, ids[0], state="failed", finished_at_s=1.0)
+    assert cli.run("job", "list", "--quiet").stdout.split() == ["3", "2", "1"]
+    assert cli.run("job", "list", "--quiet", "--state", "failed").stdout.split() == ["1"]
+    assert cli.run("job", "list", "--quiet", "--limit", "2").stdout.split() == ["3", "2"]
+    wrong = cli.run("job", "list", "--state", "sleeping")
+    assert wrong.exit_code == 2
+    assert "'sleeping' is none of" in wrong.stderr
+
+
+def test_show_is_a_card_for_one_job_and_a_table_for_several(cli: CliWorld) -> None:
+    cli.submit()
+    cli.submit(name="other")
+    card = cli.run("job", "show", "last").stdout
+    assert "name" in card.splitlines()[1]
+    assert "other" in card
+    assert cli.run("job", "show", "last", "--quiet").stdout == "2\n"
+    assert cli.run("job", "show", "1-2").stdout.splitlines()[0].startswith("JOB")
+    assert [job["id"] for job in jobs_of(cli.run("job", "show", "2,1", "--json").stdout)] == [2, 1]
+    missing = cli.run("job", "show", "9")
+    assert missing.exit_code == 1
+    assert "There is no job 9." in missing.stderr
+
+
+def test_explain_prints_the_numbers_that_the_loop_gives(cli: CliWorld) -> None:
+    job_id = cli.submit(gpus=4)
+    cli.world.explanations[JobId(job_id)] = Explanation(
+        Reason.FRAGMENTED, 4, 5, 3, servers_wanted=1, jobs_ahead=2, numbers={"rank_s": 1.5}
+    )
+    result = cli.run("job", "explain", str(job_id))
+    assert "Needs 4 GPUs on <=1 server; 5 free on 3 servers; 2 jobs precede it." in result.stdout
+    document = json.loads(cli.run("job", "explain", "all", "--json").stdout)
+    assert document["schema"] == "sooner.explanations/1"
+    assert set(document["explanations"][0]) == set(ExplanationDocument.model_fields)
+    assert document["explanations"][0]["numbers"] == {"rank_s": 1.5}
+
+
+def test_explain_of_one_job_says_why_it_is_predicted_so(cli: CliWorld) -> None:
+    model = small_model()
+    cli.world.models[model.version] = model
+    past, job_id, other = cli.submit(), cli.submit(), cli.submit()
+    end(cli.world, [past])
+    take_in(cli.world, job_id, said("recurrence: 14 past runs, median 150 s", f"{model.version}/blend"))
+    lines = cli.run("job", "explain", str(job_id)).stdout.splitlines()
+    assert "Predicted 200 [100-200] s: recurrence: 14 past runs, median 150 s." in lines
+    assert "It is ranked by the model's distribution." in lines
+    assert "14 past runs with as many GPUs; intervals are calibrated among jobs with 5-19 of them." in lines
+    start = lines.index(next(line for line in lines if line.startswith("What moved")))
+    assert lines[start].startswith(f"What moved {model.version}/xgboost from 150 s, the nearest past's median, to ")
+    assert all(re.match(r"  x\d+\.\d\d  \w", line) for line in lines[start + 1 : start + 9])
+    assert lines[start + 9 :] == ["Jobs like it:", f"  job {past}: digits, 2 GPUs, 60 s, succeeded"]
+    assert "Predicted" not in cli.run("job", "explain", f"{job_id},{other}").stdout
+    assert cli.run("job", "explain", str(other)).stdout.endswith(
+        "There is no prediction: no cycle has taken the job in yet, or nothing like it has ended.\n"
+    )
+    document = json.loads(cli.run("job", "explain", f"{job_id},{other}", "--json").stdout)
+    assert document["predictions"] == [cli.client.prediction(job_id), None]
+
+
+def test_explain_says_why_no_model_moved_a_prediction(cli: CliWorld) -> None:
+    job_id = cli.submit()
+    take_in(cli.world, job_id, said(trusted=False))
+    text = cli.run("job", "explain", str(job_id)).stdout
+    assert "It is not trusted: ranked by the service it has had so far.\n" in text
+    assert "History alone was asked; no model moved it.\nNo job like it has ended here.\n" in text
+
+
+def test_attempts_and_events_are_versioned_documents(cli: CliWorld) -> None:
+    job_id = cli.submit()
+    assert json.loads(cli.run("job", "attempts", "last", "--json").stdout) == {
+        "schema": "sooner.attempts/1",
+        "job_id": job_id,
+        "attempts": [],
+    }
+    events = json.loads(cli.run("job", "events", str(job_id), "--json").stdout)
+    assert events["schema"] == "sooner.events/1"
+    assert [event["target"] for event in events["events"]] == ["queued"]
+    several = cli.run("job", "events", "1,2")
+    assert several.exit_code == 2
+    assert "takes one" in several.stderr
+
+
+def test_logs_are_printed_byte_by_byte(cli: CliWorld) -> None:
+    job_id = cli.submit()
+    cli.world.logs[job_id, None] = "Müsli\n".encode() + b"\xff\n"
+    result = cli.run("job", "logs", "last")
+    assert result.stdout_bytes == "Müsli\n".encode() + b"\xff\n"
+
+
+def test_following_goes_from_attempt_to_attempt_until_the_job_ends(
+    cli: CliWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = cli.submit()
+    texts = {1: b"", 2: b""}
+
+    def first() -> None:
+        texts[1] += b"one "
+        set_job(cli, job_id, attempts=1)
+
+    def second() -> None:
+        texts[1] += b"more "
+        texts[2] += b"two"
+        set_job(cli, job_id, attempts=2)
+
+    def end() -> None:
+        texts[2] += b"!"
+        set_job(cli, job_id, state="succeeded", finished_at_s=5.0)
+
+    def logs(client: Client, job: int, attempt: int | None, offset: int) -> LogChunk:
+        assert attempt is not None
+        return LogChunk(texts[attempt][offset:], len(texts[attempt]), 0)
+
+    steps = iter([first, second, end])
+    monkeypatch.setattr(jobs, "pause", lambda seconds: next(steps)())
+    monkeypatch.setattr(Client, "logs", logs)
+    result = cli.run("job", "logs", str(job_id), "--follow")
+    assert (result.exit_code, result.stdout) == (0, "one more two!")
+
+
+def test_acting_on_jobs_says_what_was_accepted(cli: CliWorld) -> None:
+    done, one, two = cli.submit(), cli.submit(), cli.submit()
+    set_job(cli, done, state="succeeded", finished_at_s=1.0)
+    result = cli.run("job", "cancel", "all")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [f"job {one}: cancel accepted", f"job {two}: cancel accepted"]
+    document = json.loads(cli.run("job", "hold", "2-3", "--preempt", "--json").stdout)
+    assert document["schema"] == "sooner.accepted/1"
+    for each in document["accepted"]:
+        assert set(each) == set(AcceptedDocument.model_fields)
+    assert [each["job_id"] for each in document["accepted"]] == [one, two]
+    assert "release accepted" in cli.run("job", "release", "last").stdout
+    assert "priority accepted" in cli.run("job", "priority", "2", "--set", "-5").stdout
+
+
+def test_a_job_that_has_ended_does_not_keep_the_others_from_being_cancelled(cli: CliWorld) -> None:
+    one, done, two = cli.submit(), cli.submit(), cli.submit()
+    set_job(cli, done, state="failed", finished_at_s=1.0)
+    result = cli.run("job", "cancel", str(one), str(done), str(two), "99")
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == [f"job {one}: cancel accepted", f"job {two}: cancel accepted"]
+    assert result.stderr.splitlines() == [
+        f"error: job {done}: The job has ended: Job {done} has failed.",
+        "error: job 99: There is no such resource: There is no job 99.",
+    ]
+    document = json.loads(cli.run("job", "cancel", f"{one}-{two}", "--json").stdout)
+    assert [each["job_id"] for each in document["accepted"]] == [one, two]
+    assert document["refused"] == [{"job_id": done, "error": f"The job has ended: Job {done} has failed."}]
+
+
+def test_a_job_that_ends_after_all_was_looked_up_is_no_error(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone, one = cli.submit(), cli.submit()
+    listed = Client.jobs
+
+    def jobs_then_end(client: Client, **filters: Any) -> Any:
+        found = listed(client, **filters)
+        set_job(cli, gone, state="succeeded", finished_at_s=1.0)
+        return found
+
+    monkeypatch.setattr(Client, "jobs", jobs_then_end)
+    result = cli.run("job", "cancel", "all")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, f"job {one}: cancel accepted\n", "")
+    set_job(cli, gone, state="queued", finished_at_s=None)
+    assert cli.run("job", "cancel", "all", str(gone)).exit_code == 1
+
+
+def test_last_without_any_job_is_one_line(cli: CliWorld) -> None:
+    result = cli.run("job", "show", "last")
+    assert (result.exit_code, result.stderr) == (1, "error: there are no jobs yet\n")

@@ -1,0 +1,271 @@
+"""``sooner job submit``: what is sent, what is refused before it is, waiting, arrays."""
+
+import getpass
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policies.model.ids import JobId
+from service.cli.submit import LOOK_SINGLY_MAX
+from service.client import Client
+from service.client.documents import Job
+from service.db.tables import JobRow, table
+from tests.unit.service.cli.cli_world import CliWorld, cli_world
+from tests.unit.service.cli.test_cli_jobs import jobs_of, set_job
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliWorld]:
+    with cli_world(tmp_path, monkeypatch) as made:
+        yield made
+
+
+def submitted(cli: CliWorld) -> dict[str, Any]:
+    """The newest job's specification as the database holds it."""
+    with cli.world.database.reading() as session:
+        row = session.connection().execute(table(JobRow).select().order_by(table(JobRow).c.id.desc())).first()
+    assert row is not None
+    return dict(row.spec)
+
+
+def test_a_command_is_submitted_with_the_login_name_and_runs_here(
+    cli: CliWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(getpass, "getuser", lambda: "grace")
+    result = cli.run(
+        "job",
+        "submit",
+        "--name",
+        "train",
+        "--gpus",
+        "2",
+        "--env",
+        "LR=0.1",
+        "--quiet",
+        "--",
+        "python",
+        "t.py",
+        "--fast",
+    )
+    assert (result.exit_code, result.stdout) == (0, "1\n")
+    spec = submitted(cli)
+    assert (spec["user"], spec["command"], spec["gpus"], spec["env"]) == (
+        "grace",
+        ["python", "t.py", "--fast"],
+        2,
+        {"LR": "0.1"},
+    )
+    assert spec["working_dir"] == str(Path.cwd())
+
+
+def test_a_command_may_be_one_text(cli: CliWorld) -> None:
+    result = cli.run("job", "submit", "--name", "train", "--command", "python -c 'print(1)'", "--user", "ada")
+    assert result.exit_code == 0
+    assert submitted(cli)["command"] == ["python", "-c", "print(1)"]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text"),
+    [
+        ("yaml", "name: a\ncommand: [python, t.py]\ngpus: 2\nenv: {A: '1', B: '2'}\nuser: ada\n"),
+        ("json", '{"name": "a", "command": ["python", "t.py"], "gpus": 2, "env": {"A": "1", "B": "2"}, "user": "ada"}'),
+    ],
+)
+def test_a_file_is_yaml_or_json_and_options_win(cli: CliWorld, tmp_path: Path, suffix: str, text: str) -> None:
+    file = tmp_path / f"job.{suffix}"
+    file.write_text(text)
+    result = cli.run(
+        "job", "submit", str(file), "--gpus", "1", "--env", "B=3", "--hold", "--preemption-signal", "SIGUSR2"
+    )
+    assert result.exit_code == 0, result.stderr
+    spec = submitted(cli)
+    assert (spec["gpus"], spec["env"], spec["user"], spec["hold"]) == (1, {"A": "1", "B": "3"}, "ada", True)
+    assert spec["preemption"]["signal"] == "SIGUSR2"
+    assert "working_dir" not in spec
+
+
+def test_standard_input_may_hold_many_jobs(cli: CliWorld) -> None:
+    text = json.dumps([{"name": name, "command": ["true"], "gpus": 1} for name in "abc"])
+    result = cli.run("job", "submit", "-", "--quiet", text=text)
+    assert result.stdout.split() == ["1", "2", "3"]
+    assert submitted(cli)["user"] == getpass.getuser()
+
+
+def test_after_takes_selectors(cli: CliWorld) -> None:
+    cli.submit()
+    cli.submit()
+    assert cli.run("job", "submit", "--name", "x", "--after", "1,last", "--", "true").exit_code == 0
+    assert submitted(cli)["after"] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give a job file"),
+        (["--command", "true"], "needs a name"),
+        (["--name", "x", "--command", "a 'b"], "--command: No closing quotation"),
+        (["--name", "x", "--command", "a", "--", "b"], "not both"),
+        (["--name", "x", "--env", "LR", "--", "b"], "--env 'LR' is not NAME=VALUE"),
+        (["/nowhere/job.yaml"], "No such file"),
+        (["--", "my train.sh"], "give a name: --name NAME -- 'my train.sh'"),
+        (["job.yaml", "other.yaml"], "give a job file"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_code_2(cli: CliWorld, arguments: list[str], message: str) -> None:
+    result = cli.run("job", "submit", *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{a: [", "cannot be read as a job"),
+        ("5", "expected a job"),
+        ("name: .nan", "cannot be read"),
+        ("name: 2020-01-01", "not JSON serializable"),
+        ("\x00", "cannot be read"),
+    ],
+)
+def test_a_file_that_is_no_job_is_one_line(cli: CliWorld, tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(text)
+    result = cli.run("job", "submit", str(file))
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_every_fault_of_a_job_is_named_with_its_pointer(cli: CliWorld, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("name: a\ncommand: [true]\ngpus: 1000\ncolour: red\n")
+    result = cli.run("job", "submit", str(file))
+    assert result.exit_code == 2
+    assert "  /command/0: " in result.stderr
+    assert "  /colour: Unknown key" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("error: The body breaks a rule")
+    assert cli.run("job", "list", "--quiet").stdout == ""
+
+
+def test_waiting_reflects_the_outcome_and_says_why_it_waits(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, bad = cli.submit(), cli.submit()
+    steps = iter(
+        [
+            lambda: set_job(cli, good, state="running", reason="started"),
+            lambda: set_job(cli, good, state="succeeded", reason="completed", finished_at_s=5.0, exit_code=0),
+            lambda: set_job(cli, bad, state="failed", reason="crashed", finished_at_s=5.0, exit_code=3),
+        ]
+    )
+    monkeypatch.setattr("service.cli.submit.pause", lambda seconds: next(steps)())
+    result = cli.run("job", "wait", "1-2", "--json")
+    assert result.exit_code == 1
+    assert [job["state"] for job in jobs_of(result.stdout)] == ["succeeded", "failed"]
+    told = [line for line in result.stderr.splitlines() if line.startswith("job 1: ")]
+    assert [line.split(": ")[1] for line in told] == ["queued", "running", "succeeded"]
+    assert "job 2 failed with exit code 3: The program ended with an error." in result.stderr
+    assert cli.run("job", "wait", "1", "--quiet").exit_code == 0
+
+
+def test_many_jobs_are_waited_for_by_the_page(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = [cli.submit() for _ in range(LOOK_SINGLY_MAX + 5)]
+    asked: list[int] = []
+    show = Client.job
+    monkeypatch.setattr(Client, "job", lambda client, job_id: asked.append(job_id) or show(client, job_id))
+
+    def end(seconds: float) -> None:
+        for job_id in ids:
+            set_job(cli, job_id, state="succeeded", finished_at_s=1.0)
+
+    monkeypatch.setattr("service.cli.submit.pause", end)
+    result = cli.run("job", "wait", f"1-{len(ids)}", "--quiet")
+    assert result.exit_code == 0
+    assert result.stdout.split() == [str(job_id) for job_id in ids]
+    assert asked == ids
+
+
+def test_waiting_gives_up_after_its_timeout(cli: CliWorld) -> None:
+    cli.submit()
+    result = cli.run("job", "wait", "all", "--timeout-s", "0")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == "error: not ended after 0 s: 1"
+
+
+def test_names_cannot_steer_the_terminal(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.submit()
+    shown: Job = cli.client.job(1)
+    shown["name"] = "a\x1b[31mb\nc"
+    monkeypatch.setattr(Client, "jobs", lambda self, **filters: [shown])
+    assert "a?[31mb?c" in cli.run("q").stdout
+
+
+def submit_array(cli: CliWorld) -> list[int]:
+    done = cli.run("job", "submit", "--name", "a", "--array", "0-2,9", "--quiet", "--", "python", "a.py")
+    assert done.exit_code == 0, done.stderr
+    return [int(line) for line in done.stdout.split()]
+
+
+def test_an_array_is_submitted_named_by_elements_and_acted_on_in_one_request(cli: CliWorld) -> None:
+    cli.submit()
+    ids = submit_array(cli)
+    assert ids == [2, 3, 4, 5]
+    assert cli.run("q", "-o", "job,array").stdout.split()[2:] == [
+        "1",
+        "2",
+        "2[0]",
+        "3",
+        "2[1]",
+        "4",
+        "2[2]",
+        "5",
+        "2[9]",
+    ]
+    assert cli.run("q", "--array", "2", "-q").stdout.split() == ["2", "3", "4", "5"]
+    assert cli.run("job", "list", "--array", "2", "-q", "--limit", "3").stdout.split() == ["5", "4", "3"]
+    assert cli.run("job", "show", "2[9,1]", "-q").stdout.split() == ["5", "3"]
+    assert cli.run("job", "show", "2[*]", "-q").stdout.split() == ["2", "3", "4", "5"]
+    set_job(cli, 3, state="failed", finished_at_s=1.0)
+    done = cli.run("job", "cancel", "2[*],1,1")
+    assert done.stdout == "array 2: cancel accepted for 3 jobs\njob 1: cancel accepted\n"
+    done = cli.run("job", "priority", "2[0,2]", "--set", "4", "--json")
+    assert [each["job_id"] for each in json.loads(done.stdout)["accepted"]] == [2, 4]
+    kinds = [(fact.kind.value, fact.job) for fact in cli.world.store.pending_facts(100)][5:]
+    assert kinds == [*(("cancel", number) for number in (2, 4, 5, 1)), ("priority", 2), ("priority", 4)]
+
+
+@pytest.mark.parametrize(
+    ("selector", "words"), [("2[3]", "no element 3"), ("1[*]", "no job array 1"), ("2[", "names no jobs")]
+)
+def test_an_element_that_is_not_there_is_said(cli: CliWorld, selector: str, words: str) -> None:
+    cli.submit()
+    submit_array(cli)
+    for command in ("show", "explain"):
+        failed = cli.run("job", command, selector)
+        assert failed.exit_code in (1, 2)
+        assert words in failed.stderr
+
+
+@pytest.mark.parametrize("indices", ["9-0", "0-9%", "0-9%x", "%3"])
+def test_indices_that_are_none_are_refused_before_anything_is_sent(cli: CliWorld, indices: str) -> None:
+    refused = cli.run("job", "submit", "--name", "a", "--array", indices, "--", "true")
+    assert refused.exit_code == 2
+    assert f"--array '{indices}' lists no indices" in refused.stderr
+
+
+def test_so_many_elements_at_a_time_are_asked_for_as_in_slurm(cli: CliWorld) -> None:
+    done = cli.run("job", "submit", "--name", "a", "--array", "3,5%1", "--quiet", "--", "true")
+    specs = [job.spec for job in cli.world.store.jobs([JobId(int(line)) for line in done.stdout.split()])]
+    assert [(spec.array.index, spec.array.max_running) for spec in specs if spec.array is not None] == [(3, 1), (5, 1)]
+
+
+def test_after_and_after_any_say_which_end_is_waited_for(cli: CliWorld) -> None:
+    cli.submit()
+    cli.submit()
+    done = cli.run(
+        "job", "submit", "--name", "a", "--after", "1", "--after-any", "1-2", "--json", "--", "python", "a.py"
+    )
+    spec = cli.world.store.jobs([JobId(jobs_of(done.stdout)[0]["id"])])[0].spec
+    assert (spec.after, spec.after_any) == ((1,), (2,))

@@ -1,0 +1,144 @@
+"""The client and the commands of several services: the list, and a stream that is taken up again where it broke."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from service.cli import connect
+from service.cli.main import app
+from service.client import Client
+from service.client.transport import ApiError, Unreachable
+from service.db.services import Registered, ServiceNow
+from tests.api.conftest import NOW_S
+from tests.unit.service.cli.cli_world import CliWorld, cli_world
+
+
+def event(number: int) -> str:
+    document = {
+        "at": "2026-01-01T00:00:00Z",
+        "job_id": 7,
+        "name": "digits",
+        "user": "ada",
+        "source": None,
+        "target": "queued",
+        "reason": "new",
+    }
+    return f"id: {number}+2\nevent: job\ndata: {json.dumps(document | {'number': number})}\n\n"
+
+
+class Script:
+    """Answers one after the other; an exception is raised. Notes what was asked, and how long was paused."""
+
+    def __init__(self, *answers: httpx.Response | Exception) -> None:
+        self._answers = list(answers)
+        self.since: list[str | None] = []
+        self.pauses: list[float] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        assert request.url.path == "/v1/events"
+        self.since.append(request.headers.get("last-event-id"))
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def client(self) -> Client:
+        return Client("http://sooner.test", "t", transport=httpx.MockTransport(self))
+
+
+def said(*parts: str) -> httpx.Response:
+    return httpx.Response(200, text="".join(("retry: 2000\n\n", *parts)))
+
+
+def broken(text: str) -> httpx.Response:
+    """A stream whose connection breaks."""
+
+    def parts() -> Iterator[bytes]:
+        yield text.encode()
+        raise httpx.ReadError("gone")
+
+    return httpx.Response(200, content=parts())
+
+
+PROBLEM = {"type": "/docs/problems/x", "title": "No", "detail": ""}
+
+
+def test_a_stream_that_ends_or_breaks_is_taken_up_again() -> None:
+    busy = httpx.Response(503, json=PROBLEM | {"status": 503})
+    script = Script(
+        said(event(1), ": alive\n\n", event(2)), broken(event(3)), busy, httpx.ConnectError("refused"), said(event(4))
+    )
+    with script.client() as client:
+        stream = client.follow(since="0", pause=script.pauses.append)
+        found = [next(stream) for _ in range(4)]
+    assert [(step.id, step.kind, step.document["number"]) for step in found] == [
+        (f"{number}+2", "job", number) for number in (1, 2, 3, 4)
+    ]
+    assert script.since == ["0", "2+2", "3+2", "3+2", "3+2"]
+    assert len(script.pauses) == 4
+
+
+def test_what_is_wrong_from_the_start_is_told() -> None:
+    for status in (401, 404, 422, 429):
+        with Script(httpx.Response(status, json=PROBLEM | {"status": status})).client() as client:
+            with pytest.raises(ApiError) as refusal:
+                next(client.follow())
+            assert refusal.value.status == status
+    with Script(httpx.ConnectError("refused")).client() as client, pytest.raises(Unreachable):
+        next(client.follow())
+
+
+def test_rights_that_were_lost_end_the_stream() -> None:
+    script = Script(said(event(1)), httpx.Response(401, json=PROBLEM | {"status": 401}))
+    with script.client() as client:
+        stream = client.follow(pause=script.pauses.append)
+        next(stream)
+        with pytest.raises(ApiError):
+            next(stream)
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_events_are_lines(as_json: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Until the service refuses, which in life is Ctrl-C."""
+    script = Script(said(event(1), event(2)), httpx.Response(401, json=PROBLEM | {"status": 401}))
+    monkeypatch.setattr("service.client.services.PAUSE_S", 0.0)
+    monkeypatch.setenv("SOONER_DATA_DIR", str(tmp_path))
+    monkeypatch.setattr(connect, "Client", partial(Client, transport=httpx.MockTransport(script)))
+    result = CliRunner().invoke(app, ["events", "--since", "0", *(["--json"] if as_json else [])])
+    lines = result.stdout.splitlines()
+    assert len(lines) == 2
+    if as_json:
+        assert [(json.loads(line)["schema"], json.loads(line)["id"]) for line in lines] == [
+            ("sooner.event/1", "1+2"),
+            ("sooner.event/1", "2+2"),
+        ]
+    else:
+        assert lines[0].endswith("job 7 digits (ada): new -> queued, new")
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliWorld]:
+    with cli_world(tmp_path, monkeypatch) as world:
+        yield world
+
+
+def test_services_are_listed_with_their_roles(cli: CliWorld) -> None:
+    assert "nobody leads" in cli.run("services").stderr
+    registered = Registered("a1", "host:/data", "http://host:8765", "1", 60.0)
+    cli.world.services = [
+        ServiceNow(registered, True, NOW_S, NOW_S, 0.4, False),
+        ServiceNow(replace(registered, id="b2"), False, NOW_S, NOW_S - 90, 90.0, True),
+    ]
+    document = json.loads(cli.run("services", "--json").stdout)
+    assert document["schema"] == "sooner.services/1"
+    assert [(service["id"], service["role"], service["condemned"]) for service in document["services"]] == [
+        ("a1", "leader", False),
+        ("b2", "standby", True),
+    ]
+    assert cli.run("services", "-q").stdout.split() == ["a1", "b2"]

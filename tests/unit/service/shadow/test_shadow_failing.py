@@ -1,0 +1,188 @@
+"""A shadow that fails, lies, writes or hangs: it is set aside, and nobody else notices."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from policies.base import Policy
+from policies.model.decision import Change, Decision, Start
+from policies.model.ids import JobId
+from policies.model.reasons import Explanation
+from policies.model.view import ClusterView
+from service.engine.watch import WatchingPolicy
+from service.shadow.shadow import OVERRUNS_MAX, PAUSE_S, OutOfTime, Shadow, Status, at_once
+from service.shadow.time_limit import Limited
+from tests.conformance.policy_suite import history
+from tests.scenarios.chance import crowd
+from tests.scenarios.dsl import cluster, policy
+from tests.unit.service.shadow.test_shadow import account, beside, placed, starts, totals
+
+
+class Broken(WatchingPolicy):
+    """A policy in which something happens before its n-th decision (n counted from 0) and every later one."""
+
+    def __init__(self, inner: Policy[Any], happens: Callable[[ClusterView], object], nth: int = 10) -> None:
+        super().__init__(inner)
+        self.decisions = self.rebuilds = 0
+        self.happens = happens
+        self.nth = nth
+
+    def rebuild(self, view: ClusterView, dump: dict[str, Any] | None = None) -> Any:
+        self.rebuilds += 1
+        return super().rebuild(view, dump)
+
+    def decide(self, view: ClusterView, changes: Sequence[Change], state: Any) -> Decision:
+        self.decisions += 1
+        if self.decisions > self.nth:
+            self.happens(view)
+        return super().decide(view, changes, state)
+
+
+def _raise(view: ClusterView) -> None:
+    raise ValueError("no idea")
+
+
+def _write(view: ClusterView) -> None:
+    view.jobs.clear()  # type: ignore[attr-defined]
+
+
+def _bind(view: ClusterView) -> None:
+    view.bind(JobId(1), None)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("happens", "said"),
+    [
+        (_raise, "it failed: ValueError: no idea"),
+        (_write, "it failed: AttributeError: 'mappingproxy' object has no attribute 'clear'"),
+        (_bind, "it failed: AttributeError: 'Window' object has no attribute 'bind'"),
+    ],
+)
+def test_a_shadow_that_fails_is_switched_off_and_nobody_else_notices(
+    happens: Callable[[ClusterView], object], said: str
+) -> None:
+    troubles: list[tuple[str, BaseException | None]] = []
+    broken = Broken(policy("sjf"), happens)
+    shadow = Shadow(policy("asrpt"), broken, trouble=lambda *told: troubles.append(told))
+    story = crowd(1, shadow).to_the_end()
+    assert history(story) == history(crowd(1, policy("asrpt")).to_the_end())
+    assert (shadow.status, shadow.reason, shadow.failures) == (Status.DISABLED, said, 1)
+    assert broken.decisions == 11
+    (told,) = troubles
+    assert told[0] == f"the shadow policy sjf is switched off: {said}"
+    assert isinstance(told[1], Exception)
+    assert totals(story).passes == 10
+    assert shadow.opinion(story.engine.world, JobId(1)) is None
+
+
+def test_a_failing_rebuild_and_explanation_switch_it_off_too() -> None:
+    class NoStart(WatchingPolicy):
+        def rebuild(self, view: ClusterView, dump: dict[str, Any] | None = None) -> Any:
+            raise KeyError("lost")
+
+    shadow = Shadow(policy("fifo"), NoStart(policy("fifo")))
+    cluster("1x4", shadow).job("a").to_the_end()
+    assert (shadow.status, shadow.reason) == (Status.DISABLED, "it failed: KeyError: 'lost'")
+
+    class Silent(WatchingPolicy):
+        def explain(self, view: ClusterView, state: Any, job: JobId) -> Explanation:
+            raise KeyError("why")
+
+    shadow = Shadow(policy("fifo"), Silent(policy("fifo")))
+    story = cluster("1x4", shadow).job("a", gpus=4).until(0)
+    opinion = shadow.opinion(story.engine.world, story.ids["a"])
+    assert opinion is not None and opinion.explanation is None
+    assert shadow.status is Status.DISABLED
+
+
+def test_a_decision_that_breaks_a_rule_counts_for_nothing() -> None:
+    class Greedy(WatchingPolicy):
+        """Starts every waiting job on the first server, whoever is there."""
+
+        def decide(self, view: ClusterView, changes: Sequence[Change], state: Any) -> Decision:
+            super().decide(view, changes, state)
+            waiting = [job for job in view.jobs.values() if job.waiting]
+            return Decision([Start(job.id, placed((0, job.spec.gpus))) for job in waiting])
+
+    shadow = beside("fifo", Greedy(policy("fifo")))
+    story = cluster("1x4", shadow).job("a", gpus=4).job("b", gpus=4).job("c", gpus=4, at_s=15.0).to_the_end()
+    assert shadow.status is Status.WATCHING
+    # With two in the queue at 0 and 15 s; alone, "b" and then "c" are started on a server that is taken.
+    assert shadow.rejected > 1
+    assert starts(story) == (2, 1, 0)
+
+
+@pytest.mark.parametrize("nonsense", [None, Decision([None]), Decision([Start(JobId(1), None)]), "start"])  # type: ignore[list-item,arg-type]
+def test_a_decision_that_is_none_is_the_shadows_affair(nonsense: Any) -> None:
+    class Babbling(WatchingPolicy):
+        def decide(self, view: ClusterView, changes: Sequence[Change], state: Any) -> Any:
+            return nonsense
+
+    shadow = beside("fifo", Babbling(policy("fifo")))
+    cluster("1x4", shadow).job("a", gpus=4).job("b", gpus=4).until(0).starts("a").to_the_end().finishes("a", "b")
+    assert (shadow.status, shadow.failures) == (Status.DISABLED, 1)
+
+
+class Clockwork:
+    """A runner that says when time is up: now, or with ``every`` in every so manieth work."""
+
+    def __init__(self, every: int = 0) -> None:
+        self.every = every
+        self.works = 0
+        self.late = False
+
+    def __call__(self, work: Callable[[], Any], budget_s: float) -> Any:
+        self.works += 1
+        if self.late or (self.every and self.works % self.every == 0):
+            raise OutOfTime("it took longer than 1 s")
+        return at_once(work, budget_s)
+
+
+def test_a_decision_that_takes_too_long_is_left_out_and_made_up_for_later() -> None:
+    """The decision at 20 s. It pauses until 80 s, and then starts over."""
+    counting, clockwork = Broken(policy("fifo_backfill"), lambda view: None), Clockwork()
+    shadow = Shadow(policy("fifo"), counting, run=clockwork)
+    story = cluster("1x4", shadow)
+    story.job("runs", gpus=2, runs_s=100.0).job("head", gpus=4, runs_s=50.0, at_s=10.0)
+    story.job("small", gpus=2, runs_s=20.0, at_s=20.0).job("late", gpus=1, runs_s=20.0, at_s=60.0)
+    story.job("tiny", gpus=2, runs_s=20.0, at_s=85.0)
+    story.until(10)
+    assert shadow.status is Status.WATCHING
+    clockwork.late = True
+    story.until(20)
+    clockwork.late = False
+    assert (shadow.status, shadow.reason, shadow.overruns) == (Status.PAUSED, "it took longer than 1 s", 1)
+    story.until(70)
+    decisions = counting.decisions
+    assert (counting.rebuilds, shadow.opinion(story.engine.world, JobId(1))) == (1, None)
+    skipped, passes = totals(story).skipped, totals(story).passes
+    assert skipped > 1
+    story.until(20.0 + PAUSE_S).until(85)
+    assert (shadow.status, shadow.reason, counting.rebuilds) == (Status.WATCHING, "", 2)
+    assert counting.decisions > decisions
+    assert totals(story).passes > passes
+    assert totals(story).skipped == skipped
+    # Rebuilt from the jobs, it wishes what it would have wished.
+    assert [wish.since_s for wish in account(story).wished_starts.values()] == [80.0]
+    assert account(story).wished_starts.keys() == {story.ids["small"]}
+
+
+def test_too_many_of_them_switch_it_off() -> None:
+    shadow = Shadow(policy("asrpt"), policy("sjf"), run=Clockwork(every=4))
+    story = crowd(1, shadow).to_the_end()
+    assert (shadow.status, shadow.overruns) == (Status.DISABLED, OVERRUNS_MAX)
+    assert shadow.reason == "it took too long 5 times within an hour: it took longer than 1 s"
+    assert history(story) == history(crowd(1, policy("asrpt")).to_the_end())
+
+
+def test_a_shadow_that_hangs_costs_its_budget_and_nothing_else() -> None:
+    def hang(view: ClusterView) -> None:
+        while True:
+            pass
+
+    shadow = Shadow(policy("asrpt"), Broken(policy("sjf"), hang, 3), budget_s=0.02, run=Limited())
+    story = crowd(2, shadow).to_the_end()
+    assert history(story) == history(crowd(2, policy("asrpt")).to_the_end())
+    assert shadow.status is Status.DISABLED
+    assert shadow.overruns == OVERRUNS_MAX
