@@ -15,6 +15,10 @@ from policies.placement.splits import balanced, levelled
 Timed = tuple[float, Placement]
 """alpha(x) in seconds, and x."""
 
+SEARCH_STATES_MAX = 2_000
+SEARCH_GROUPS_MAX = 64
+"""How far the search for a packing of tensor groups goes before it gives up."""
+
 _Layout = tuple[Sequence[Grant], Sequence[Counts]]
 
 
@@ -79,8 +83,10 @@ def _on_fewest(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str, quan
     rows = _mapped(cluster, gang, grants) if grants else None
     if grants and rows:
         return grants, rows
+    if not grants or quantum != 1:
+        return None
     # Tensor groups of several sizes pack like items into bins: the exact count of GPUs is not enough to go by.
-    return _largest_groups_first(pool, gang, gpu_type) if grants and quantum == 1 else None
+    return _largest_groups_first(pool, gang, gpu_type) or _searched(pool, gang, gpu_type)
 
 
 def _mapped(cluster: Cluster, gang: Gang, grants: Sequence[Grant]) -> Rows | None:
@@ -155,6 +161,44 @@ def _largest_groups_first(pool: FreePool, gang: Gang, gpu_type: str) -> _Layout 
         rows[m][s] += 1
     grants = [(server, free - room) for (server, free), room in zip(servers, rooms, strict=True)]
     return grants, [tuple(row) for row in rows]
+
+
+def _searched(pool: FreePool, gang: Gang, gpu_type: str) -> _Layout | None:
+    """Tensor groups packed by depth-first search, best fit first, on at most as many of the fullest servers as groups.
+
+    For degrees that do not divide each other, where first fit can miss the only packing. None after
+    ``SEARCH_STATES_MAX`` states: the search is exponential in the worst case.
+    """
+    groups = sorted(((t, s) for s, t in enumerate(gang.tensor) for _ in range(gang.replicas[s])), reverse=True)
+    servers = list(islice(pool.fullest(gpu_type), len(groups)))
+    failed: set[tuple[int, tuple[int, ...]]] = set()
+    rooms = [free for _, free in servers]
+    homes: list[int] = []
+
+    def packed() -> bool:
+        if len(homes) == len(groups):
+            return True
+        state = (len(homes), tuple(sorted(rooms)))
+        if state in failed or len(failed) >= SEARCH_STATES_MAX:
+            return False
+        tensor = groups[len(homes)][0]
+        able = {room: m for m, room in enumerate(rooms) if room >= tensor}
+        for room in sorted(able):
+            homes.append(able[room])
+            rooms[able[room]] -= tensor
+            if packed():
+                return True
+            rooms[homes.pop()] += tensor
+        failed.add(state)
+        return False
+
+    # Each group is one level of recursion, and large gangs have degrees that first fit packs.
+    if len(groups) > SEARCH_GROUPS_MAX or not packed():
+        return None
+    rows = {m: [0] * len(gang.replicas) for m in sorted(set(homes))}
+    for (_, s), m in zip(groups, homes, strict=True):
+        rows[m][s] += 1
+    return [(servers[m][0], gang.gpus_for(row)) for m, row in rows.items()], [tuple(row) for row in rows.values()]
 
 
 def _in_rank_order(gang: Gang, grants: Sequence[Grant]) -> list[Counts]:

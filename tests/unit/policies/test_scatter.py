@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from policies.choose import find
@@ -79,6 +79,7 @@ def test_a_gang_keeps_to_one_type_and_takes_either() -> None:
     st.lists(st.tuples(st.integers(1, 4), st.sampled_from([1, 2, 3, 4])), min_size=0, max_size=3),
     st.integers(0, 2**40),
 )
+@example(free=[0, 2, 3, 8], stages=[(3, 2), (1, 3), (1, 4)], job=0)  # first fit misses the only packing
 @settings(max_examples=300, deadline=None)
 def test_it_finds_room_whenever_the_best_placement_does(free, stages, job) -> None:
     spec = pipeline(*map(tuple, zip(*stages, strict=True))) if stages else plain(5)
