@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from policies.catalogue import GPUS, MODELS, build, default_config
 from policies.model.cluster import Cluster
-from policies.model.graph import Layer, LayerGraph, StageGraph
+from policies.model.graph import Layer, LayerGraph, Stage, StageGraph
 from policies.model.parallelism import ParallelismConfig, Schedule
 from policies.stages import GraphError, cut, layer_graph
 from service.api.problems import Fault, json_pointer
-from service.api.schemas import CatalogueGraphBody, JobBody, LayersGraphBody, ParallelismBody
+from service.api.schemas import CatalogueGraphBody, JobBody, LayersGraphBody, ParallelismBody, StageGraphBody
 
 
 class Faults:
@@ -53,12 +53,15 @@ def shape_of(body: JobBody, limits: GraphLimits, cluster: Cluster, faults: Fault
     if body.graph is None:
         return _shape_without_graph(body, faults)
     config = _config(body, faults)
+    if config is not None and body.gpus is not None and body.gpus != config.gpus:
+        faults.add(f"'parallelism' takes {config.gpus} GPUs, not {body.gpus}", "gpus")
+    if isinstance(body.graph, StageGraphBody):
+        stage_graph = _stage_graph(body.graph, body.parallelism, limits, faults)
+        return None if stage_graph is None or config is None else Shape(config.gpus, stage_graph, config)
     if isinstance(body.graph, CatalogueGraphBody):
         graph = _catalogue_graph(body.graph, body.gpu_type, config, cluster, faults)
     else:
         graph = _layers_graph(body.graph, body.gpu_type, limits, cluster, faults)
-    if config is not None and body.gpus is not None and body.gpus != config.gpus:
-        faults.add(f"'parallelism' takes {config.gpus} GPUs, not {body.gpus}", "gpus")
     if graph is None or config is None:
         return None
     stages: int | Sequence[Sequence[str]] = len(config.replicas)
@@ -125,9 +128,14 @@ def _catalogue_graph(
     # The layers are shared out to stages later: what one replica sees of the mini-batch is taken from the stage with the
     # fewest.
     replicas = min(config.replicas) if config is not None else 1
+    return catalogue_graph(body.model, body.batch_size, replicas, gpu_type, cluster)
+
+
+def catalogue_graph(model: str, batch_size: int, replicas: int, gpu_type: str | None, cluster: Cluster) -> LayerGraph:
+    """The layers of a network of the catalogue on the reference GPU."""
     if gpu_type is None or gpu_type not in GPUS:
-        return build(body.model, body.batch_size, replicas=replicas)
-    return _on_reference(build(body.model, body.batch_size, gpu_type, replicas), gpu_type, cluster)
+        return build(model, batch_size, replicas=replicas)
+    return _on_reference(build(model, batch_size, gpu_type, replicas), gpu_type, cluster)
 
 
 def _on_reference(graph: LayerGraph, gpu_type: str, cluster: Cluster) -> LayerGraph:
@@ -179,6 +187,37 @@ def _layers_graph(
         faults.add_graph(error, "graph")
         return None
     return graph if gpu_type is None else _on_reference(graph, gpu_type, cluster)
+
+
+def _stage_graph(
+    body: StageGraphBody, parallelism: ParallelismBody | None, limits: GraphLimits, faults: Faults
+) -> StageGraph | None:
+    count, known = len(body.stages), len(faults.found)
+    if parallelism is None and count > 1:
+        faults.add(f"required for a graph of {count} stages", "parallelism")
+    if parallelism is not None and parallelism.stages != count:
+        faults.add(f"must be {count}, the number of the graph's stages", "parallelism", "stages")
+    if len(body.edges) > limits.edges_max:
+        faults.add(f"At most {limits.edges_max} edges (setting edges_max)", "graph", "edges")
+    for index, (tail, head, _) in enumerate(body.edges):
+        if not tail < head < count:
+            faults.add(f"must lead from a stage to a later one of the {count}", "graph", "edges", index)
+    if not any(stage.forward_s + stage.backward_s > 0 for stage in body.stages):
+        faults.add("No stage takes any time", "graph", "stages")
+    if len(faults.found) > known:
+        return None
+    # The same rules as for layers: no edge twice, and all in one piece.
+    layers = [Layer(str(index), 1.0, 1.0, 0, 0) for index in range(count)]
+    try:
+        cut(layer_graph(layers, [(str(tail), str(head)) for tail, head, _ in body.edges]), count)
+    except GraphError as error:
+        faults.add_graph(error, "graph")
+        return None
+    stages = (
+        Stage(each.name, each.forward_s, each.backward_s, each.parameter_bytes, each.tensor_bytes)
+        for each in body.stages
+    )
+    return StageGraph(tuple(stages), tuple(sorted((tail, head, size) for tail, head, size in body.edges)))
 
 
 def _broken_names(body: LayersGraphBody) -> Iterator[tuple[str, tuple[str | int, ...]]]:

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 from policies.choose import fits_empty
 from policies.model.cluster import Cluster
-from policies.model.ids import JobId
-from policies.model.job import ArrayPlace, JobSpec, Launch, Level, PreemptionSignal, Topology
+from policies.model.job import ArrayPlace, JobSpec
 from service.api.graphs import Faults, GraphLimits, shape_of
+from service.api.job_bodies import job_spec
 from service.api.problems import Fault, Problem, ProblemType, json_pointer
-from service.api.schemas import CatalogueGraphBody, JobBody, JobsBody
+from service.api.schemas import JobBody, JobsBody
 from service.config.settings import Settings
 
 RESERVED_ENV_PREFIX = "SOONER_"
@@ -108,45 +108,7 @@ def _parse_job(body: JobBody, settings: Settings, cluster: Cluster, faults: Faul
         faults.add(f"More than the {settings.min_run_s_max:g} s that the setting min_run_s_max allows", "min_run_s")
     if faults.found or shape is None:
         return None
-    catalogue = body.graph if isinstance(body.graph, CatalogueGraphBody) else None
-    wish = body.preemption
-    after = _needed(body, "success")
-    return JobSpec(
-        name=body.name,
-        user=body.user or "",
-        gpus=shape.gpus,
-        project=body.project or "",
-        command=tuple(body.command),
-        env=dict(body.env),
-        secret_env=tuple(dict.fromkeys(body.secret_env)),
-        working_dir=body.working_dir,
-        stage_graph=shape.stage_graph,
-        parallelism=shape.parallelism,
-        model=catalogue.model if catalogue is not None else None,
-        batch_size=catalogue.batch_size if catalogue is not None else None,
-        gpu_type=body.gpu_type,
-        gpu_type_fallbacks=tuple(body.gpu_types[1:]),
-        topology=Topology(Level(body.topology.level), body.topology.required) if body.topology is not None else None,
-        declared_iterations=body.declared_iterations,
-        walltime_s=body.walltime_s,
-        min_run_s=body.min_run_s,
-        priority=body.priority,
-        checkpoint_period_s=body.checkpoint_period_s,
-        max_retries=body.max_retries,
-        after=after,
-        after_any=tuple(needed for needed in _needed(body, "any") if needed not in after),
-        hold=body.hold,
-        labels=dict(body.labels),
-        recurrence_key=body.recurrence_key,
-        gpus_min=body.gpus_min,
-        gpus_max=body.gpus_max,
-        preemption=PreemptionSignal(wish.signal, wish.grace_s) if wish is not None else None,
-        launch=Launch(body.launch),
-    )
-
-
-def _needed(body: JobBody, when: str) -> tuple[JobId, ...]:
-    return tuple(dict.fromkeys(JobId(entry.job) for entry in body.needs if entry.when == when))
+    return job_spec(body, shape)
 
 
 def _array_of(spec: JobSpec, body: JobBody) -> list[JobSpec]:

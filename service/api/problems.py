@@ -204,6 +204,7 @@ _NO_KEYS = frozenset(
         "<many>",
         "<layers-graph>",
         "<catalogue-graph>",
+        "<stage-graph>",
         "<stage-count>",
         "<stage-lists>",
         "[key]",

@@ -7,7 +7,7 @@ Limits that an operator sets (body size, layers, jobs a request) are checked whe
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, RootModel, Tag, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, RootModel, Tag, create_model, model_validator
 
 from service.api import examples
 
@@ -29,6 +29,9 @@ STAGES_MAX = 256
 """The deepest pipelines in public use have 64 stages; mapping replicas to servers takes the square of their number."""
 
 TEXT_MAX = 200
+STAGE_NAME_MAX = 2 * TEXT_MAX + len("..")
+"""A stage is named after its first and its last layer."""
+
 ARGUMENT_MAX = 32_768
 ARGUMENTS_MAX = 4_096
 ENV_MAX = 1_024
@@ -90,7 +93,31 @@ class CatalogueGraphBody(Body):
     batch_size: Annotated[int, Field(ge=1, le=10**9)] = Field(description="Global mini-batch: over all replicas.")
 
 
+class StageBody(Body):
+    """A pipeline stage: the sums over its layers, for one global mini-batch on the reference GPU."""
+
+    name: Annotated[str, Field(min_length=1, max_length=STAGE_NAME_MAX, pattern=_NO_CONTROLS)]
+    forward_s: Annotated[float, Field(ge=0)]
+    backward_s: Annotated[float, Field(ge=0)]
+    parameter_bytes: Annotated[int, Field(ge=0)]
+    tensor_bytes: Annotated[int, Field(ge=0)] = 0
+
+
+class StageGraphBody(Body):
+    """A network that is already cut into pipeline stages: the form in which the service keeps a graph."""
+
+    stages: Annotated[list[StageBody], Field(min_length=1, max_length=STAGES_MAX)]
+    edges: list[Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=3, max_length=3)]] = Field(
+        default_factory=list,
+        description="From stage, to a later stage (positions in 'stages'), bytes of activations per mini-batch.",
+    )
+    model: Name | None = Field(default=None, description="The network of the catalogue that was cut.")
+    batch_size: Annotated[int, Field(ge=1, le=10**9)] | None = Field(default=None, description="Its global mini-batch.")
+
+
 def _graph_tag(value: Any) -> str:
+    if isinstance(value, StageGraphBody) or (isinstance(value, dict) and "stages" in value):
+        return "<stage-graph>"
     catalogue = isinstance(value, CatalogueGraphBody) or (
         isinstance(value, dict) and ("model" in value or "batch_size" in value)
     )
@@ -98,7 +125,9 @@ def _graph_tag(value: Any) -> str:
 
 
 GraphBody = Annotated[
-    Annotated[LayersGraphBody, Tag("<layers-graph>")] | Annotated[CatalogueGraphBody, Tag("<catalogue-graph>")],
+    Annotated[LayersGraphBody, Tag("<layers-graph>")]
+    | Annotated[CatalogueGraphBody, Tag("<catalogue-graph>")]
+    | Annotated[StageGraphBody, Tag("<stage-graph>")],
     Discriminator(_graph_tag),
 ]
 
@@ -239,6 +268,19 @@ class JobBody(Body):
     def needs(self) -> list[AfterBody]:
         """The entries of ``after``, each with its condition."""
         return [AfterBody(job=entry) if isinstance(entry, int) else entry for entry in self.after]
+
+
+SpecDocument = create_model(
+    "SpecDocument",
+    __base__=JobBody,
+    __doc__="A job as it was submitted: a body that can be submitted again.",
+    env=(
+        dict[str, str | None],
+        Field(
+            description="Values are null where they are secret, or not for the caller: they are the job's user's, and admins'."
+        ),
+    ),
+)
 
 
 class JobsBody(Body):

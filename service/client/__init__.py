@@ -86,7 +86,7 @@ class Client(WebhookClient):
         return found
 
     def spec(self, job_id: int) -> dict[str, Any]:
-        """A job as it was submitted, but for its graph; values of its environment that are not for the caller are None."""
+        """A job as it was submitted: a body for :meth:`submit`. Values of ``env`` that the caller may not read are None."""
         found: dict[str, Any] = self._json("GET", f"/v1/jobs/{job_id}/spec")
         return found
 

@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from fastapi import Query, Response
+from fastapi.responses import JSONResponse
 
 from policies.model.estimate import Unit
 from policies.model.ids import JobId
@@ -18,12 +19,12 @@ from service.api.documents import (
     progress_document,
 )
 from service.api.explanation_documents import ExplanationDocument, explanation_document
+from service.api.job_bodies import shown_body
 from service.api.paging import Page, Paging
 from service.api.prediction_documents import SIMILAR_MAX, PredictionDetailsDocument, prediction_details
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import JobPath, job_or_404, no_such_job, problems, require_job, router
-from service.api.schemas import ID_MAX
-from service.api.spec_documents import SpecDocument, spec_document
+from service.api.schemas import ID_MAX, SpecDocument
 from service.db import reads
 from service.db.similar import similar_jobs, stored_prediction
 
@@ -47,14 +48,17 @@ def explanation(dependencies: Deps, job_id: JobPath) -> ExplanationDocument:
     return explanation_document(summary.job, dependencies.explain(job), dependencies.shadow_opinion(job))
 
 
-@routes.get("/jobs/{job_id}/spec", responses=problems(404), summary="A job as it was submitted")
-def spec(caller: Caller, dependencies: Deps, job_id: JobPath) -> SpecDocument:
-    """Without its graph. Secret values of its environment are shown to nobody, others to its user and admins."""
+@routes.get(
+    "/jobs/{job_id}/spec", response_model=SpecDocument, responses=problems(404), summary="A job as it was submitted"
+)
+def spec(caller: Caller, dependencies: Deps, job_id: JobPath) -> Response:
+    """A body that can be submitted again. Secret values of its environment are shown to nobody, others to its user and
+    admins; a graph comes back as the catalogue's name or as the stages that it was cut into."""
     with dependencies.database.reading() as session:
         found = reads.spec(session.connection(), job_id)
     if found is None:
         raise no_such_job(job_id)
-    return spec_document(job_id, found, caller)
+    return JSONResponse(shown_body(found, dependencies.layout(), caller))
 
 
 @routes.get("/jobs/{job_id}/attempts", responses=problems(404), summary="A job's attempts")
