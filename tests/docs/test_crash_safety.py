@@ -1,4 +1,4 @@
-"""Every promise of the page on crash safety names a test that exists."""
+"""Every promise about crashes names a test that exists."""
 
 import ast
 import re
@@ -6,7 +6,7 @@ import re
 from service.engine.crash_points import CrashPoint
 from tests.docs.markdown import ROOT
 
-PAGE = (ROOT / "docs" / "explanation" / "crash-safety.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "measurements" / "crash-tests.md").read_text(encoding="utf-8")
 NAMED = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 
 
