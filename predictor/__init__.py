@@ -1,8 +1,9 @@
-"""Learning: how much work a job will be, from the history that a cluster already has.
+"""Predicts how much work a job will be, from the history that a cluster already has.
 
-``rows`` and ``recurrence`` say what a past job is and which jobs are "the same again"; ``history``, ``declared`` and
-``throughput_table`` remember; ``features`` and ``dataset`` turn that into examples, causally; ``baselines``, ``forest`` and
-``boosting`` predict, ``survival`` sees what still runs; ``intervals`` makes distributions of points and calibrates them; ``mix``,
-``evidence`` and ``serving_run`` choose who serves, ``tracking`` keeps the ends of it in place; ``evaluation``, ``prequential``
-and ``training`` measure and judge; ``artifacts`` and ``registry`` keep models; ``ladder``, ``drift`` and ``serving`` answer.
+``rows`` and ``recurrence`` define past jobs and which of them are runs of the same program. ``history``, ``declarations`` and
+``throughput_table`` store what is learnt; ``features``, ``survival`` and ``dataset`` turn it into causal examples. ``baselines``,
+``forest`` and ``boosting`` predict; ``intervals`` makes distributions and calibrates them, ``tracking`` keeps their coverage.
+``candidate_scores``, ``mix`` and ``trust`` choose who serves. ``evaluation``, ``prequential``, ``backtest`` and ``training``
+measure and judge; ``artifacts`` and ``registry`` keep models. ``serving`` is the live predictor: ``fallback`` predicts from
+history alone, ``selection`` picks the answer, ``pending`` keeps it until the job ends, ``reported_totals`` revises it before.
 """

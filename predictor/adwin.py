@@ -1,4 +1,4 @@
-"""ADWIN: a window over a stream that forgets what came before a change of the mean (Bifet, Gavaldà, SDM 2007).
+"""ADWIN: a window over a stream that drops the values before a change of the mean (Bifet, Gavaldà, SDM 2007).
 
 The window is an exponential histogram: at most five buckets of each size 1, 2, 4, ..., so its memory and the cost of a value grow
 with the logarithm of its length. It is cut at a bucket's edge wherever the means of both sides differ by more than chance allows.
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 BUCKETS_PER_ROW: Final = 5
 CHECK_EVERY: Final = 32
-"""Values between two looks for a change: a look costs a pass over the buckets."""
+"""Values between two checks for a change: a check costs a pass over the buckets."""
 SIDE_MIN: Final = 5
 """Values that both sides of a cut hold at least."""
 
@@ -23,10 +23,10 @@ class _Bucket(NamedTuple):
 
 
 class Adwin:
-    """Feed it values of a bounded range; ``update`` says whether the window was cut."""
+    """An adaptive window over values of a bounded range."""
 
     def __init__(self, delta: float = 0.002) -> None:
-        """``delta`` in (0, 1): the chance of a cut where nothing has changed, for each look."""
+        """``delta`` in (0, 1): the probability of a false cut at each check."""
         self._delta = delta
         self._rows: list[deque[_Bucket]] = [deque()]  # row r: buckets of 2**r values, newest first
         self._seen = 0

@@ -1,12 +1,12 @@
-"""Models on disk: one self-contained folder per training run, verified before a byte of it reaches a library.
+"""Models on disk: one self-contained folder per training run, verified before any library reads it.
 
     DIR/manifest.json        schema, version, feature schema, library versions, per head the models' files with their sha256
     DIR/metrics.json         metrics and verdicts, for people and the service's tables
     DIR/<unit>.<kind>.skops  scikit-learn and quantile-forest models      DIR/<unit>.<kind>.ubj  XGBoost
     DIR/<unit>.<kind>.calibration.json
 
-Never pickle or joblib: a model file is data. What does not match exactly (hash, features, library versions) is refused with an
-:class:`ArtifactError` that says what to do; a stored model is cheap to train again.
+Never pickle or joblib: a model file is data. A folder that does not match exactly (hash, features, library versions) is refused
+with an :class:`ArtifactError` that says what to do; a model is cheap to train again.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,24 +30,25 @@ SCHEMA: Final = "sooner.model/2"
 MANIFEST: Final = "manifest.json"
 METRICS: Final = "metrics.json"
 FILE_BYTES_MAX: Final = 512 * 1024 * 1024
-"""A larger file is not a model of ours."""
+"""Larger files are refused."""
 
 
 def sha256_of(path: Path) -> str:
     """Hex digest of a file."""
-    digest = hashlib.sha256()
     with path.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _file_name(unit: Unit, kind: str) -> str:
     return f"{unit}.{kind}.{'ubj' if kind == Boosting.kind else 'skops'}"
 
 
-def _write_json(path: Path, value: object) -> None:
-    path.write_text(json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8")
+def _write_json(path: Path, value: object) -> str:
+    """Replace a file; returns the sha256 of the new one."""
+    draft = path.with_name(f".{path.name}")
+    draft.write_text(json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8")
+    draft.replace(path)
+    return sha256_of(path)
 
 
 def _save_head(folder: Path, head: TrainedHead) -> dict[str, Any]:
@@ -76,10 +77,7 @@ def metrics_json(model: TrainedModel) -> dict[str, Any]:
             unit.value: {
                 "rows": head.rows,
                 "champion": head.champion,
-                "verdicts": [
-                    {"kind": v.kind, "passed": v.passed, "best_baseline": v.best_baseline, "reasons": list(v.reasons)}
-                    for v in head.verdicts
-                ],
+                "verdicts": [{**asdict(verdict), "reasons": list(verdict.reasons)} for verdict in head.verdicts],
                 "models": dict(head.metrics),
             }
             for unit, head in model.heads.items()
@@ -88,15 +86,11 @@ def metrics_json(model: TrainedModel) -> dict[str, Any]:
 
 
 def save(model: TrainedModel, out: Path) -> str:
-    """Write the folder ``out`` in one step: it is there completely or not at all. Returns the manifest's sha256.
-
-    ``out`` must not exist, or be empty.
-    """
+    """Write the folder ``out`` atomically; it must not exist, or be empty. Returns the manifest's sha256."""
     out.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
         heads = {unit.value: _save_head(draft, head) for unit, head in model.heads.items()}
-        _write_json(draft / METRICS, metrics_json(model))
         manifest = {
             "schema": SCHEMA,
             "version": model.version,
@@ -105,11 +99,10 @@ def save(model: TrainedModel, out: Path) -> str:
             "trained_until_s": model.trained_until_s,
             "feature_schema": model.feature_schema,
             "libraries": dict(model.libraries),
-            "metrics_sha256": sha256_of(draft / METRICS),
+            "metrics_sha256": _write_json(draft / METRICS, metrics_json(model)),
             "heads": heads,
         }
-        _write_json(draft / MANIFEST, manifest)
-        digest = sha256_of(draft / MANIFEST)
+        digest = _write_json(draft / MANIFEST, manifest)
         draft.replace(out)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
@@ -118,7 +111,7 @@ def save(model: TrainedModel, out: Path) -> str:
 
 
 def choose(folder: Path, champions: Mapping[Unit, str | None]) -> str:
-    """Name other champions of the heads of a folder that nobody has on record yet. Returns the manifest's new sha256.
+    """Change the champions of a folder that is not yet in the registry. Returns the manifest's new sha256.
 
     Raises :class:`ArtifactError` where a head has no such kind.
     """
@@ -128,16 +121,10 @@ def choose(folder: Path, champions: Mapping[Unit, str | None]) -> str:
         if head.champion is not None and head.champion not in head.kinds:
             raise ArtifactError(f"{folder}: {unit} has no {head.champion!r} to be champion")
     manifest = _read_json(folder / MANIFEST)
-    draft = folder / f".{METRICS}"
-    _write_json(draft, metrics_json(replace(model, heads=heads)))
-    draft.replace(folder / METRICS)
-    manifest["metrics_sha256"] = sha256_of(folder / METRICS)
+    manifest["metrics_sha256"] = _write_json(folder / METRICS, metrics_json(replace(model, heads=heads)))
     for unit, head in heads.items():
         manifest["heads"][unit.value]["champion"] = head.champion
-    draft = folder / f".{MANIFEST}"
-    _write_json(draft, manifest)
-    draft.replace(folder / MANIFEST)
-    return sha256_of(folder / MANIFEST)
+    return _write_json(folder / MANIFEST, manifest)
 
 
 def _verified(folder: Path, name: object, expected: object) -> Path:
@@ -147,7 +134,7 @@ def _verified(folder: Path, name: object, expected: object) -> Path:
     if path.is_symlink() or not path.is_file():
         raise ArtifactError(f"{path}: missing; train again")
     if path.stat().st_size > FILE_BYTES_MAX:
-        raise ArtifactError(f"{path}: larger than any model of ours")
+        raise ArtifactError(f"{path}: must have at most {FILE_BYTES_MAX} bytes (has {path.stat().st_size})")
     if sha256_of(path) != expected:
         raise ArtifactError(f"{path}: its sha256 is not the one on record; the file is damaged or foreign")
     return path
@@ -164,7 +151,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _check_on_record(path: Path, manifest_sha256: str) -> None:
-    """Before anything of it is read."""
+    """Verify the manifest before it is read."""
     try:
         digest = sha256_of(path)
     except OSError as error:
@@ -174,7 +161,7 @@ def _check_on_record(path: Path, manifest_sha256: str) -> None:
 
 
 def _check_fit(path: Path, manifest: dict[str, Any]) -> None:
-    """Refuse what was made for another format, other features or other libraries."""
+    """Refuse a manifest of another format, other features or other library versions."""
     if manifest.get("schema") != SCHEMA:
         raise ArtifactError(f"{path}: schema {manifest.get('schema')!r} is not {SCHEMA}")
     if manifest.get("feature_schema") != features.SCHEMA:
@@ -196,9 +183,7 @@ def _load_head(folder: Path, unit: Unit, stored: dict[str, Any], measured: dict[
         estimators[kind].load(_verified(folder, entry["file"], entry["sha256"]))
         calibration = _verified(folder, entry["calibration"], entry["calibration_sha256"])
         calibrators[kind] = ConformalCalibrator.load(json.loads(calibration.read_text(encoding="utf-8")))
-    verdicts = tuple(
-        Verdict(v["kind"], v["passed"], v["best_baseline"], tuple(v["reasons"])) for v in measured["verdicts"]
-    )
+    verdicts = tuple(Verdict(**{**verdict, "reasons": tuple(verdict["reasons"])}) for verdict in measured["verdicts"])
     champion = stored["champion"]
     head = TrainedHead(unit, stored["rows"], estimators, calibrators, champion, verdicts, measured["models"])
     if champion is not None and champion not in head.kinds:
@@ -207,7 +192,7 @@ def _load_head(folder: Path, unit: Unit, stored: dict[str, Any], measured: dict[
 
 
 def load(folder: Path, *, manifest_sha256: str | None = None) -> TrainedModel:
-    """Read and verify a folder. ``manifest_sha256`` is the registry's record of it, which pins everything else.
+    """Read and verify a folder. ``manifest_sha256`` is the one in the registry; the manifest has those of all other files.
 
     Raises :class:`ArtifactError` for anything that is not exactly a model of this version of Sooner.
     """

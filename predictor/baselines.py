@@ -1,21 +1,22 @@
-"""Point baselines: models of one line each, always scored, and the champions wherever nothing beats them.
+"""Point baselines: always scored, and the champions wherever no model beats them.
 
-Each answers with the natural log of the total. A recurrence baseline backs off along :data:`predictor.recurrence.LADDER`.
+Each gives the natural log of the total. A recurrence baseline backs off along :data:`predictor.recurrence.BACKOFF`.
 """
 
 import math
 from collections.abc import Callable, Hashable
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from predictor.history import Group, HistoryStore
-from predictor.recurrence import LADDER, Level
+from predictor.recurrence import BACKOFF, Level
 
 Keys = dict[Level, Hashable | None]
 
 
 class Known(NamedTuple):
-    """What a point rests on: the narrowest group of the recurrence and the user's group (None: nothing of them has ended), the
-    cluster's median, and what the job declares (None: nothing, or another unit).
+    """Inputs of a baseline: the narrowest group of the recurrence and the user's group (None: no job of it has ended), the
+    cluster's median, and the declared total (None: not declared, or in another unit).
     """
 
     recurrence: Group | None
@@ -24,11 +25,13 @@ class Known(NamedTuple):
     declared: float | None
 
 
-def _recurrence(of: Callable[[Group], float]) -> Callable[[Known], float]:
+def _recurrence(statistic: str) -> Callable[[Known], float]:
+    of = attrgetter(statistic)
     return lambda known: known.cluster if known.recurrence is None else of(known.recurrence)
 
 
-def _user(of: Callable[[Group], float]) -> Callable[[Known], float]:
+def _user(statistic: str) -> Callable[[Known], float]:
+    of = attrgetter(statistic)
     return lambda known: known.cluster if known.user is None else of(known.user)
 
 
@@ -36,16 +39,16 @@ def _declared(known: Known) -> float:
     return _RECURRENCE_MEDIAN(known) if known.declared is None else math.log(max(1.0, known.declared))
 
 
-_RECURRENCE_MEDIAN: Final = _recurrence(lambda group: group.median)
+_RECURRENCE_MEDIAN: Final = _recurrence("median")
 
 BASELINES: Final[dict[str, Callable[[Known], float]]] = {
     "global_median": lambda known: known.cluster,
-    "user_mean": _user(lambda group: group.mean),
-    "user_last": _user(lambda group: group.last),
-    "user_last2": _user(lambda group: group.last2),
-    "recurrence_last": _recurrence(lambda group: group.last),
+    "user_mean": _user("mean"),
+    "user_last": _user("last"),
+    "user_last2": _user("last2"),
+    "recurrence_last": _recurrence("last"),
     "recurrence_median20": _RECURRENCE_MEDIAN,
-    "recurrence_ewma": _recurrence(lambda group: group.ewma),
+    "recurrence_ewma": _recurrence("ewma"),
     "declared": _declared,
 }
 """Name -> log point. The order is the order of :func:`baseline_points`."""
@@ -73,8 +76,6 @@ def base_point(history: HistoryStore, keys: Keys) -> float:
 
 
 def _narrowest(history: HistoryStore, keys: Keys) -> Group | None:
-    for level in LADDER[:-1]:
-        group = history.group(level, keys[level])
-        if group is not None:
-            return group
-    return None
+    """The group of the first level with a history, short of the cluster."""
+    groups = (history.group(level, keys[level]) for level in BACKOFF[:-1])
+    return next((group for group in groups if group is not None), None)

@@ -1,11 +1,12 @@
-"""From a stream of jobs to examples, prequentially: each example sees exactly what was known at its job's submission.
+"""From a stream of jobs to examples, prequentially: an example contains only what was known at its job's submission.
 
-:class:`Knowledge` is everything learnt from ended jobs. The live predictor and the trainer drive the same object, one with
-events as they happen, the other by replaying rows, so a feature means the same in both.
+:class:`Knowledge` is the state learnt from ended jobs. The live predictor and the trainer drive the same object, one with events
+as they happen, the other by replaying rows, so a feature means the same in both.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Final
 
@@ -13,21 +14,21 @@ from policies.model.estimate import Unit
 from policies.model.value import value
 from predictor import features
 from predictor.baselines import BASE, base_point, baseline_points
-from predictor.declared import Declarations
+from predictor.declarations import Declarations
 from predictor.history import HistoryStore, OpenJobs
 from predictor.recurrence import bucket_of, keys_of
 from predictor.rows import EndedRow, Submission
 
 UNITS: Final = (Unit.ITERATIONS, Unit.SERVICE_S)
 """The two heads: iterations, and service seconds for programs that report none."""
-_FINE: Final = frozenset({"", "succeeded"})
+_SUCCEEDED: Final = frozenset({"", "succeeded"})
 
 
 @value
 class Example:
-    """One job as a model sees it. ``baselines`` are log points in the order of ``baselines.NAMES`` (NaN: nothing known).
+    """One job as a model sees it. ``baselines`` are log points in the order of ``baselines.NAMES`` (NaN: unknown).
 
-    ``label`` is the natural log of the total, known from ``ended_at_s`` on; None while serving. ``service_s``: productive
+    ``label`` is the natural log of the total, known from ``ended_at_s`` on; None while serving. ``service_s`` is the productive
     seconds in all, whatever the unit.
     """
 
@@ -40,9 +41,9 @@ class Example:
     service_s: float = math.nan
 
     def floor(self, at_s: float) -> float | None:
-        """Log of what the job had certainly done by then, while it ran; None where that is nothing.
+        """Log of the work that the running job had certainly done at ``at_s``; None where that is nothing.
 
-        Had it run without a pause from then to its end, it would have done the rest in that time; it cannot have done more.
+        The rest took at most all of the time from then to the end, which bounds the work done before from below.
         """
         done_ratio = 1.0 - (self.ended_at_s - at_s) / self.service_s
         return self.label + math.log(done_ratio) if self.label is not None and 0.0 < done_ratio < 1.0 else None
@@ -78,7 +79,7 @@ class Knowledge:
         for unit, history in self.history.items():
             label = row.label(unit)
             if label is not None:
-                history.add(keys, math.log(label), row.ended_at_s, row.final_state not in _FINE)
+                history.add(keys, math.log(label), row.ended_at_s, row.final_state not in _SUCCEEDED)
 
     def example(self, submission: Submission, unit: Unit) -> Example:
         """What is known of a job in one unit, now. Reads only."""
@@ -86,19 +87,19 @@ class Knowledge:
         declared = submission.declared_iterations if unit is Unit.ITERATIONS else None
         keys = keys_of(submission)
         points = baseline_points(history, keys, declared)
-        evidence = self.declarations.evidence(submission)
+        declarations = self.declarations.weight_of(submission)
         service_s = self.history[Unit.SERVICE_S]
         base_s = points[BASE] if unit is Unit.SERVICE_S else base_point(service_s, keys)
-        vector = features.build(submission, history, service_s, self.open_jobs, evidence, points[BASE], base_s)
+        vector = features.build(submission, history, service_s, self.open_jobs, declarations, points[BASE], base_s)
         return Example(submission, vector.values, vector.runs, points)
 
 
 def replay(rows: Iterable[EndedRow], knowledge: Knowledge) -> Iterator[tuple[EndedRow, dict[Unit, Example]]]:
-    """Stream ended jobs (sorted by submission) through ``knowledge`` and give each one's labelled examples.
+    """Stream ended jobs (sorted by submission) through ``knowledge`` and yield each one's labelled examples.
 
     At every submission exactly the jobs with end <= submission are known. Memory: the jobs open at one time, not the rows.
-    The last ends are applied too, so afterwards ``knowledge`` is what a service that saw these jobs would have. Raises
-    ValueError for rows out of order: they would let a job see its future.
+    The last ends are applied too, so afterwards ``knowledge`` is that of a service that saw these jobs. Raises ValueError for
+    rows out of order: their features would depend on the future.
     """
     ends: list[tuple[float, int, EndedRow]] = []
     newest_s = -math.inf
@@ -113,15 +114,11 @@ def replay(rows: Iterable[EndedRow], knowledge: Knowledge) -> Iterator[tuple[End
         for unit in UNITS:
             label = row.label(unit)
             if label is not None:
-                seen = knowledge.example(submission, unit)
-                examples[unit] = Example(
-                    submission,
-                    seen.features,
-                    seen.runs,
-                    seen.baselines,
-                    math.log(label),
-                    row.ended_at_s,
-                    row.service_s,
+                examples[unit] = replace(
+                    knowledge.example(submission, unit),
+                    label=math.log(label),
+                    ended_at_s=row.ended_at_s,
+                    service_s=row.service_s,
                 )
         knowledge.submit(submission)
         heappush(ends, (row.ended_at_s, submission.job, row))

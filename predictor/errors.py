@@ -1,4 +1,4 @@
-"""What can go wrong with learning, in words for the person who reads it."""
+"""Errors of training and of stored models."""
 
 
 class ArtifactError(Exception):
@@ -6,4 +6,4 @@ class ArtifactError(Exception):
 
 
 class TrainingError(Exception):
-    """There is nothing to learn from: the message says how many jobs there are and how many it takes."""
+    """Too few jobs to train on: the message names how many there are and how many are needed."""

@@ -1,7 +1,7 @@
-"""The estimator protocol: what training, serving and artifacts ask of every model, whatever library is behind it."""
+"""The estimator protocol: what training, serving and artifacts require of every model, whatever library implements it."""
 
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from predictor.intervals import Array
 
@@ -24,3 +24,11 @@ class Estimator(Protocol):
 
     def load(self, path: Path) -> None:
         """Read a file that has already been verified. Raises ``ArtifactError`` for anything that is not such a model."""
+
+
+@runtime_checkable
+class CensoredEstimator(Estimator, Protocol):
+    """An estimator that also learns from jobs which have not ended."""
+
+    def fit_censored(self, features: Array, residuals: Array, running: Array, floors: Array, seed: int) -> None:
+        """As ``fit``; ``running`` (m, features) are jobs of which only a lower bound of the residual, ``floors``, is known."""

@@ -1,7 +1,7 @@
-"""How wrong a predictor was. Labels and points are natural logs of the total; errors in units are taken after ``exp``.
+"""Metrics of a predictor. Labels and points are natural logs of the total; errors in units are taken after ``exp``.
 
-MAE does not predict JCT: ranking (tau, concordance), the under-4x tail that ruins SRPT, and calibration are what the scheduler
-feels.
+MAE does not predict JCT. A scheduler depends on the ranking (tau, concordance), on the under-4x tail, which harms SRPT most, and
+on calibration.
 """
 
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ from predictor.rows import Submission
 
 PINBALL_LEVELS: Final[Array] = np.array([0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95])
 CONCORDANCE_SPAN: Final = 50
-"""Concordance looks at pairs submitted within this many jobs of each other: those that compete for the same GPUs."""
+"""Concordance compares pairs submitted within this many jobs of each other: those that compete for the same GPUs."""
 BURST_S: Final = 300.0
-"""Runs of one program that are submitted within so long are one burst: an array of jobs is one question, asked many times."""
+"""Runs of one program that are submitted within this time are one burst, such as a job array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,15 @@ class Metrics:
         return {key: None if value != value else value for key, value in asdict(self).items()}
 
 
+def pinball_of(labels: Array, quantiles: Array) -> Array:
+    """Mean pinball loss of each row over the seven levels, natural log. ``labels`` (n,) or one, ``quantiles`` (n, 7)."""
+    error = labels[..., None] - quantiles
+    return np.asarray(np.maximum(PINBALL_LEVELS * error, (PINBALL_LEVELS - 1.0) * error).mean(axis=1))
+
+
 def pinball_rows(labels: Array, points: Array) -> Array:
     """Mean pinball loss of each job over the seven levels, natural log. ``points`` (n, m) equal-mass, ascending."""
-    error = labels[:, None] - quantile_of(points, PINBALL_LEVELS)
-    return np.asarray(np.maximum(PINBALL_LEVELS * error, (PINBALL_LEVELS - 1.0) * error).mean(axis=1))
+    return pinball_of(labels, quantile_of(points, PINBALL_LEVELS))
 
 
 def pinball(labels: Array, points: Array) -> float:
@@ -89,7 +94,7 @@ def kendall_tau(labels: Array, predicted: Array) -> float:
 
 
 def first_of_bursts(submissions: Sequence[Submission]) -> NDArray[np.bool_]:
-    """One row for each program (with as many GPUs) and five minutes: the first. Jobs of nobody in particular are all kept."""
+    """Marks the first row of each burst of a program with the same GPUs. Jobs without user and name are all kept."""
     seen: set[object] = set()
     first = np.ones(len(submissions), dtype=bool)
     for row, submission in enumerate(submissions):
@@ -102,9 +107,9 @@ def first_of_bursts(submissions: Sequence[Submission]) -> NDArray[np.bool_]:
 
 
 def by_user(users: Sequence[str], labels: Array, points: Array, predicted: Array) -> dict[str, float | int]:
-    """The metrics that are means over jobs, taken for each user and then over users: the busiest counts like any other.
+    """The metrics that are means over jobs, averaged per user and then over users, so that each user counts alike.
 
-    ``users`` names each row's user; the rest as in :func:`measure`. The key ``users`` says how many there are.
+    ``users`` names each row's user; the rest as in :func:`measure`. The key ``users`` is their number.
     """
     names, of = np.unique(np.array(users, dtype=object).astype(str), return_inverse=True)
     sizes = np.bincount(of, minlength=len(names))
@@ -124,7 +129,7 @@ def by_user(users: Sequence[str], labels: Array, points: Array, predicted: Array
 
 
 def middle(points: Array) -> Array:
-    """The middle of each distribution: the point that it stands for."""
+    """The median of each distribution."""
     return np.asarray(quantile_of(points, np.array([0.5]))[..., 0])
 
 

@@ -1,12 +1,12 @@
-"""Why a prediction says what it says, from the feature vector that was stored with it: nothing is computed anew.
+"""Explains a prediction from the feature vector that was stored with it.
 
-What moved a model is read from XGBoost alone (its own ``pred_contribs``, exact for trees: Lundberg and others, Nature Machine
-Intelligence 2020). Forests of the same training run learnt the same residuals from the same jobs, but nothing maintained splits
-theirs, so where one of them answered, the XGBoost model beside it is shown, by its name.
+The contributions of the features come from XGBoost alone (``pred_contribs``, exact for trees: Lundberg and others, Nature Machine
+Intelligence 2020). No maintained library computes them for the forests. Where a forest answered, the XGBoost model of the same
+training run is shown, under its own name: it learnt the same residuals from the same jobs.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -16,35 +16,35 @@ import numpy as np
 from policies.model.estimate import Unit
 from predictor import features
 from predictor.boosting import Boosting
-from predictor.ladder import amount
-from predictor.recurrence import BUCKETS, LADDER, Level, bucket_of
+from predictor.fallback import amount
+from predictor.recurrence import BACKOFF, BUCKETS, Level, bucket_of
 from predictor.training import TrainedModel
 
 TOP: Final = 6
-"""Features that are named; what all others did together is one number."""
+"""Features that are named; the contribution of all others is one number."""
 
 
 class Trust(StrEnum):
-    """The ladder of trust: who ranks the job."""
+    """What ranks the job, most trusted first."""
 
     MODEL = "model"
     """A trained model's distribution."""
     HISTORY = "history"
     """The distribution of the group's past runs."""
     ATTAINED_SERVICE = "attained_service"
-    """Nothing that is predicted: it rests on too little, and the job is ranked by what it has had."""
+    """No prediction, because too little is known: the job is ranked by its attained service."""
 
 
 def trust_of(model_version: str, trusted: bool) -> Trust:
-    """The rung of a stored prediction."""
+    """The trust in a stored prediction."""
     if not trusted:
         return Trust.ATTAINED_SERVICE
     return Trust.MODEL if model_version else Trust.HISTORY
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
-    """What a prediction rested on: past runs with as many GPUs, the bucket it is calibrated in, the level that had a past."""
+class HistoryBasis:
+    """The history behind a prediction: past runs with the same GPUs, the bucket of its calibration, the level with a history."""
 
     past_runs: int
     bucket: str
@@ -55,7 +55,7 @@ class Ground:
 class Contribution:
     """A feature, its value in words, and how many times longer (above 1) or shorter (below 1) it made the prediction.
 
-    ``feature`` is a whole level where that has no past.
+    ``feature`` is a whole level where that has no history.
     """
 
     feature: str
@@ -65,10 +65,10 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True)
 class Contributions:
-    """How a model came to its median before calibration, in the prediction's unit.
+    """How a model's median before calibration is composed, in the prediction's unit.
 
     ``total`` = ``history_median`` x ``usual_factor`` x the factors of ``top``, strongest first, x ``others_factor``.
-    ``model_version`` names the model that is shown, which need not be the one that answered.
+    ``model_version`` is the model that is shown, which may differ from the one that answered.
     """
 
     model_version: str
@@ -84,17 +84,17 @@ def readable(schema: str, vector: Sequence[float | None]) -> bool:
     return schema == features.SCHEMA and len(vector) == len(features.NAMES)
 
 
-def ground_of(vector: Sequence[float | None]) -> Ground:
-    """What a :func:`readable` vector says of the history behind it."""
+def history_basis(vector: Sequence[float | None]) -> HistoryBasis:
+    """The history behind a :func:`readable` vector."""
     runs = round(math.expm1(_value(vector, f"{Level.RECURRENCE_GPUS}.log_count")))
     depth = int(_value(vector, "cold_level"))
-    return Ground(runs, BUCKETS[bucket_of(runs)], LADDER[depth])
+    return HistoryBasis(runs, BUCKETS[bucket_of(runs)], BACKOFF[depth])
 
 
 def contributions(model: TrainedModel, unit: Unit, vector: Sequence[float | None]) -> Contributions | None:
-    """What moved the model's median away from the history's, for a :func:`readable` vector. About a millisecond.
+    """The contributions of the features to the model's median, for a :func:`readable` vector. About a millisecond.
 
-    None where the model has no XGBoost for the unit, or nothing was known to start from.
+    None where the model has no XGBoost for the unit, or no history was known.
     """
     head = model.heads.get(unit)
     boosting = head.estimators.get(Boosting.kind) if head is not None else None
@@ -103,20 +103,20 @@ def contributions(model: TrainedModel, unit: Unit, vector: Sequence[float | None
         return None
     row = np.array([[math.nan if value is None else value for value in vector]])
     *moved, usual = boosting.contributions(row)[0].tolist()
-    # Of a group without a past every feature says the same: "none". Together they are one.
+    # All features of a group without a history mean the same, so they are shown as one.
     parts: dict[str, float] = {}
-    said: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name, value, change in zip(features.NAMES, row[0].tolist(), moved, strict=True):
         key = name.partition(".")[0] if value <= features.MISSING else name
         parts[key] = parts.get(key, 0.0) + change
-        said.setdefault(key, words(name, value, base, unit))
+        texts.setdefault(key, words(name, value, base, unit))
     order = sorted(parts, key=lambda key: -abs(parts[key]))
     top = [key for key in order[:TOP] if parts[key] != 0.0]
     return Contributions(
         model_version=f"{model.version}/{Boosting.kind}",
         history_median=math.exp(base),
         usual_factor=math.exp(usual),
-        top=tuple(Contribution(key, said[key], math.exp(parts[key])) for key in top),
+        top=tuple(Contribution(key, texts[key], math.exp(parts[key])) for key in top),
         others_factor=math.exp(sum(parts[key] for key in order if key not in top)),
         total=math.exp(base + usual + sum(moved)),
     )
@@ -136,77 +136,81 @@ _LEVELS: Final = {
     Level.PROJECT: "the project's jobs",
     Level.MODEL: "jobs that ask for the same (model and batch size, or project and walltime, and GPUs)",
 }
-_TOTALS: Final = {
-    "last": "the newest of",
-    "previous": "the one before the newest of",
-    "ewma": "weighted mean of",
-    "low": "10% point of",
-    "high": "90% point of",
-}
-_LOG_AMOUNTS: Final = {
-    "base": "median of the nearest past",
-    "cluster_median": "median of all jobs",
-    "cluster_first_median": "median of programs' first runs",
-    "user_first_median": "median of first runs of the user's programs",
-}
-_LOG_PLAIN: Final = {
-    "log_gpus": "GPUs",
-    "log_walltime_s": "walltime asked for, s",
-    "log_declared": "declared iterations",
-    "log_stages": "stages",
-    "log_parameter_bytes": "parameters, bytes",
-    "log_batch_size": "batch size",
-}
-_PLAIN: Final = {
-    "declared_weight": "weight of the user's declarations",
-    "cold_level": "levels without a past",
-    "hour": "hour of day, UTC",
-    "weekday": "day of the week, counted from Thursday",
-    "open_recurrence": "unfinished runs of this program",
-    "open_user": "unfinished jobs of the user",
-}
-_LOG_COUNTS: Final = {
-    "log_cluster_count": "ended jobs known",
-    "open_recurrence_log_age_s": "age of the oldest unfinished run of this program, s",
-    "open_user_log_age_s": "age of the user's oldest unfinished job, s",
-}
-_FACTORS: Final = {
-    f"open_{group}_{part}": f"{quantile} of {jobs} with the unfinished ones, over what history says"
-    for group, jobs in (("recurrence", "runs of this program"), ("user", "the user's jobs"))
-    for part, quantile in (("low", "lower quartile"), ("median", "median"), ("high", "upper quartile"))
-}
 
-_REQUEST: Final = {**_LOG_AMOUNTS, **_LOG_PLAIN, **_PLAIN, **_LOG_COUNTS, **_FACTORS}
+
+def _amount(log_total: float, unit: Unit) -> str:
+    return amount(math.exp(log_total), unit)
+
+
+def _factor(log_ratio: float, unit: Unit) -> str:
+    return f"a factor of {math.exp(log_ratio):.2f}"
+
+
+def _log_number(value: float, unit: Unit) -> str:
+    return f"{math.exp(value):,.10g}"
+
+
+def _log_count(value: float, unit: Unit) -> str:
+    return f"{math.expm1(value):,.0f}"
+
+
+def _number(value: float, unit: Unit) -> str:
+    return f"{value:,.3g}"
+
+
+_Format = Callable[[float, Unit], str]
+_GROUP: Final[dict[str, tuple[str, _Format]]] = {
+    "log_count": ("number of {}", _log_count),
+    "median": ("median of {}", _amount),
+    "last": ("the newest of {}", _amount),
+    "previous": ("the one before the newest of {}", _amount),
+    "ewma": ("weighted mean of {}", _amount),
+    "low": ("10% point of {}", _amount),
+    "high": ("90% point of {}", _amount),
+    "spread": ("spread of {}", _factor),
+    "failed_ratio": ("failed of {}", lambda value, unit: f"{value:.0%}"),
+    "log_age_s": ("time since the newest of {} ended", lambda value, unit: f"{math.expm1(value):,.0f} s"),
+}
+"""Words and format of a group's features, with the name of the group's jobs left open."""
+_RELATIVE: Final = frozenset({"last", "previous", "ewma", "low", "high"})
+"""Features of a group that are relative to ``base``."""
+_REQUEST: Final[dict[str, tuple[str, _Format]]] = {
+    "base": ("median of the nearest past", _amount),
+    "cluster_median": ("median of all jobs", _amount),
+    "cluster_first_median": ("median of programs' first runs", _amount),
+    "user_first_median": ("median of first runs of the user's programs", _amount),
+    "log_gpus": ("GPUs", _log_number),
+    "log_walltime_s": ("walltime asked for, s", _log_number),
+    "log_declared": ("declared iterations", _log_number),
+    "log_stages": ("stages", _log_number),
+    "log_parameter_bytes": ("parameters, bytes", _log_number),
+    "log_batch_size": ("batch size", _log_number),
+    "declared_weight": ("weight of the user's declarations", _number),
+    "cold_level": ("levels without a past", _number),
+    "hour": ("hour of day, UTC", _number),
+    "weekday": ("day of the week, counted from Thursday", _number),
+    "open_recurrence": ("unfinished runs of this program", _number),
+    "open_user": ("unfinished jobs of the user", _number),
+    "log_cluster_count": ("ended jobs known", _log_count),
+    "open_recurrence_log_age_s": ("age of the oldest unfinished run of this program, s", _log_count),
+    "open_user_log_age_s": ("age of the user's oldest unfinished job, s", _log_count),
+    **{
+        f"open_{group}_{part}": (f"{quantile} of {jobs} with the unfinished ones, over what history says", _factor)
+        for group, jobs in (("recurrence", "runs of this program"), ("user", "the user's jobs"))
+        for part, quantile in (("low", "lower quartile"), ("median", "median"), ("high", "upper quartile"))
+    },
+}
 
 
 def words(name: str, value: float, base: float, unit: Unit) -> str:
     """A feature and its value for people. ``base`` is the log of the total that group features are relative to."""
     group, _, part = name.partition(".")
+    if part and value <= features.MISSING:
+        return f"{_LEVELS[Level(group)]}: none"
     if part:
-        return _group_words(_LEVELS[Level(group)], part, value, base, unit)
-    label = _REQUEST[name]
-    if name in _PLAIN:
-        return f"{label}: {value:,.3g}"
-    if value <= features.MISSING:
+        label, form = _GROUP[part]
+        return f"{label.format(_LEVELS[Level(group)])}: {form(base + value if part in _RELATIVE else value, unit)}"
+    label, form = _REQUEST[name]
+    if value <= features.MISSING and form is not _number:
         return f"{label}: none"
-    if name in _LOG_AMOUNTS:
-        return f"{label}: {amount(math.exp(value), unit)}"
-    if name in _FACTORS:
-        return f"{label}: a factor of {math.exp(value):.2f}"
-    return f"{label}: {math.expm1(value):,.0f}" if name in _LOG_COUNTS else f"{label}: {math.exp(value):,.10g}"
-
-
-def _group_words(jobs: str, part: str, value: float, base: float, unit: Unit) -> str:
-    if value <= features.MISSING:
-        return f"{jobs}: none"
-    if part == "log_count":
-        return f"number of {jobs}: {math.expm1(value):,.0f}"
-    if part == "median":
-        return f"median of {jobs}: {amount(math.exp(value), unit)}"
-    if part == "spread":
-        return f"spread of {jobs}: a factor of {math.exp(value):.2f}"
-    if part == "failed_ratio":
-        return f"failed of {jobs}: {value:.0%}"
-    if part == "log_age_s":
-        return f"time since the newest of {jobs} ended: {math.expm1(value):,.0f} s"
-    return f"{_TOTALS[part]} {jobs}: {amount(math.exp(base + value), unit)}"
+    return f"{label}: {form(value, unit)}"

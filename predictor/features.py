@@ -1,25 +1,21 @@
-"""The feature builder: one versioned function for training and serving, so the two can never drift apart.
+"""The feature builder: one versioned function for training and serving, so that both see the same features.
 
-Every feature is causal: the job's own submission, the history of jobs that had ended, and the jobs that were open. Names of
-users and programs never become numbers; they only choose which history is read. The vector is stored with each prediction.
+Every feature is causal: it depends on the job's own submission, the history of jobs that had ended, and the jobs that were open.
+Names of users and programs never become numbers; they only select a history. The vector is stored with each prediction.
 """
 
-import ast
-import hashlib
 import math
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Final, NamedTuple
 
-from predictor.declared import Evidence
+from predictor.declarations import DeclarationWeight
 from predictor.history import Group, HistoryStore, OpenJobs
-from predictor.recurrence import LADDER, Level, keys_of
+from predictor.recurrence import BACKOFF, Level, keys_of
 from predictor.rows import Submission
 from predictor.survival import LEVELS as SURVIVAL_LEVELS
 from predictor.survival import OPEN_JOBS_MAX, quantiles
 
 MISSING: Final = -20.0
-"""Stands for "nothing known": far below every log of a real amount, so that one split of a tree isolates it."""
+"""The value of an unknown feature: far below the log of any real amount, so that one split of a tree isolates it."""
 
 _GROUP_FEATURES: Final = (
     "log_count", "median", "last", "previous", "ewma", "low", "high", "spread", "failed_ratio", "log_age_s",
@@ -55,29 +51,6 @@ _REQUEST_FEATURES: Final = (
 NAMES: Final = (*(f"{level}.{name}" for level in _GROUP_LEVELS for name in _GROUP_FEATURES), *_REQUEST_FEATURES)
 """Name of each position. Labels are log units; those of a group are relative to ``base``, except medians."""
 
-_DEFINED_BY: Final = ("features", "history", "recurrence", "declared", "baselines", "dataset", "rows", "survival")
-"""The modules of this package in which it is written what a number of the vector means."""
-
-
-class _Meaning(ast.NodeTransformer):
-    """Code without its docstrings: a sentence that reads better changes no feature."""
-
-    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
-        return None if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str) else node
-
-
-def schema_of(sources: Iterable[str]) -> str:
-    """The id of the vector that these sources define: a hash of their code, whatever its comments, docstrings and layout."""
-    digest = hashlib.sha256()
-    for source in sources:
-        digest.update(ast.dump(_Meaning().visit(ast.parse(source))).encode())
-    return f"features:{digest.hexdigest()[:16]}"
-
-
-SCHEMA: Final = schema_of(Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8") for name in _DEFINED_BY)
-"""Stored with each prediction and checked when a model is loaded. It follows the code by itself: a model too many is trained
-where the code changed and the meaning did not, and never is one asked about features that it does not know."""
-
 
 class Vector(NamedTuple):
     """Features in the order of :data:`NAMES`, and how many runs of the recurrence (same GPUs) were known."""
@@ -90,12 +63,12 @@ def _log(value: float | None) -> float:
     return MISSING if value is None or value <= 0.0 else math.log(value)
 
 
-_NOBODY: Final = (0.0,) + (MISSING,) * (len(_GROUP_FEATURES) - 1)
+_NO_GROUP: Final = (0.0,) + (MISSING,) * (len(_GROUP_FEATURES) - 1)
 
 
 def _group_values(group: Group | None, base: float, now_s: float) -> tuple[float, ...]:
     if group is None:
-        return _NOBODY
+        return _NO_GROUP
     return (
         group.log_count,
         group.median,
@@ -111,13 +84,13 @@ def _group_values(group: Group | None, base: float, now_s: float) -> tuple[float
 
 
 def _with_open(
-    group: Group | None, open_jobs: OpenJobs, key: tuple[Level, object], asks: Submission, base_s: float
+    group: Group | None, open_jobs: OpenJobs, key: tuple[Level, object], submission: Submission, base_s: float
 ) -> tuple[float, ...]:
-    """The quartiles of a group where its jobs that still run count too, relative to ``base_s`` (log).
+    """The quartiles of a group including its running jobs, relative to ``base_s`` (log).
 
-    ``group`` holds seconds of service in either head, because the age of a job that runs is a time.
+    ``group`` holds seconds of service for either unit, because the age of a running job is a time.
     """
-    ages_s = open_jobs.ages_s(key, asks.submitted_at_s, asks.job, OPEN_JOBS_MAX)
+    ages_s = open_jobs.ages_s(key, submission.submitted_at_s, submission.job, OPEN_JOBS_MAX)
     if (group is None and not ages_s) or math.isnan(base_s):
         return (MISSING,) * len(SURVIVAL_LEVELS)
     return tuple(quantile - base_s for quantile in quantiles(group.labels if group is not None else (), ages_s))
@@ -128,14 +101,14 @@ def build(
     history: HistoryStore,
     service_s: HistoryStore,
     open_jobs: OpenJobs,
-    evidence: Evidence,
+    declarations: DeclarationWeight,
     base: float,
     base_s: float,
 ) -> Vector:
-    """The features of a job at its submission. ``base`` is the log point of the recurrence median (NaN: nothing ended yet).
+    """The features of a job at its submission. ``base`` is the log point of the recurrence median (NaN: no job has ended).
 
-    ``history`` is that of the head's own unit, ``service_s`` that of seconds of service (the same for the head of seconds), with
-    its own recurrence median ``base_s``. Pure: reads the history and changes nothing. About 40 microseconds.
+    ``history`` is that of the unit to predict, ``service_s`` that of seconds of service (the same object if this is the unit),
+    with its own recurrence median ``base_s``. Pure: reads the history and changes nothing. About 40 microseconds.
     """
     if math.isnan(base):
         base = MISSING
@@ -144,13 +117,13 @@ def build(
     values: list[float] = []
     for group in groups.values():
         values += _group_values(group, base, submission.submitted_at_s)
-    cold = next((depth for depth, level in enumerate(LADDER[:-1]) if groups[level] is not None), len(LADDER) - 1)
+    cold = next((depth for depth, level in enumerate(BACKOFF[:-1]) if groups[level] is not None), len(BACKOFF) - 1)
     recurrence, user = keys[Level.RECURRENCE], keys[Level.USER]
     open_recurrence = open_jobs.before((Level.RECURRENCE, recurrence), submission.submitted_at_s, submission.job)
     open_user = open_jobs.before((Level.USER, user), submission.submitted_at_s, submission.job)
     known, first = len(history.cluster), history.first_runs_of(user)
-    # A declaration that lost its standing is not shown to the models either, or they would believe a known liar.
-    declared = submission.declared_iterations if evidence.weight > 0.0 else None
+    # The models do not see a declaration that weighs nothing, or they would follow a user who understates.
+    declared = submission.declared_iterations if declarations.weight > 0.0 else None
     values += (
         base,
         history.cluster.median if known else MISSING,
@@ -161,7 +134,7 @@ def build(
         math.log(submission.gpus),
         _log(submission.walltime_s),
         _log(declared),
-        evidence.weight,
+        declarations.weight,
         _log(submission.stages),
         _log(submission.parameter_bytes),
         _log(submission.batch_size),

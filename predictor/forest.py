@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from predictor import features as feature_schema
 from predictor.errors import ArtifactError
 from predictor.intervals import LEVELS, POINTS, Array
 
@@ -26,7 +27,8 @@ TRUSTED_TYPES: Final = frozenset(
         "quantile_forest._quantile_forest_fast.QuantileForest",
     }
 )
-"""Everything beyond skops' own defaults that a model file may hold. Hard-coded: a file never widens its own trust."""
+"""The types beyond skops' own defaults that a model file may hold. Hard-coded: a file never widens its own trust."""
+_BASE: Final = feature_schema.NAMES.index("base")
 
 
 def _options(rows: int, seed: int) -> dict[str, Any]:
@@ -40,33 +42,49 @@ def _options(rows: int, seed: int) -> dict[str, Any]:
     }
 
 
-def _load(path: Path, expected: str) -> Any:
-    """A skops file whose every type is on the list. Nothing in it is constructed before that is known."""
-    from skops.io import get_untrusted_types, load
+class _Forest:
+    """A scikit-learn forest in a skops file."""
 
-    try:
-        foreign = set(get_untrusted_types(file=path)) - TRUSTED_TYPES
-        if foreign:
-            raise ArtifactError(
-                f"{path.name}: holds types that are not on the list of a forest: {', '.join(sorted(foreign))}"
-            )
-        model = load(path, trusted=sorted(TRUSTED_TYPES))
-    except ArtifactError:
-        raise
-    except Exception as error:
-        raise ArtifactError(f"{path.name}: not a readable skops file ({type(error).__name__}: {error})") from error
-    if type(model).__name__ != expected:
-        raise ArtifactError(f"{path.name}: holds a {type(model).__name__}, not a {expected}")
-    return model
-
-
-class RandomForest:
-    """Mean of trees: a point. Its distribution is the spread of its own out-of-bag errors, which calibration then corrects."""
-
-    kind = "random_forest"
+    regressor = ""
+    """Class name of the stored regressor."""
 
     def __init__(self) -> None:
         self._model: Any = None
+
+    def save(self, path: Path) -> None:
+        """Write a skops file."""
+        from skops.io import dump
+
+        dump(self._model, path)
+
+    def load(self, path: Path) -> None:
+        """Read a verified skops file. Every type in it is checked before anything of it is constructed."""
+        from skops.io import get_untrusted_types, load
+
+        try:
+            foreign = set(get_untrusted_types(file=path)) - TRUSTED_TYPES
+            if foreign:
+                raise ArtifactError(
+                    f"{path.name}: holds types that are not on the list of a forest: {', '.join(sorted(foreign))}"
+                )
+            model = load(path, trusted=sorted(TRUSTED_TYPES))
+        except ArtifactError:
+            raise
+        except Exception as error:
+            raise ArtifactError(f"{path.name}: not a readable skops file ({type(error).__name__}: {error})") from error
+        if type(model).__name__ != self.regressor:
+            raise ArtifactError(f"{path.name}: holds a {type(model).__name__}, not a {self.regressor}")
+        self._model = model
+
+
+class RandomForest(_Forest):
+    """Mean of trees: a point. Its distribution is the spread of its own out-of-bag errors, which calibration then corrects."""
+
+    kind = "random_forest"
+    regressor = "RandomForestRegressor"
+
+    def __init__(self) -> None:
+        super().__init__()
         self._errors: Array = np.zeros(POINTS)
 
     def fit(self, features: Array, residuals: Array, seed: int) -> None:
@@ -87,28 +105,20 @@ class RandomForest:
         point = np.asarray(self._model.predict(features), dtype=np.float64)
         return point[:, None] + self._errors
 
-    def save(self, path: Path) -> None:
-        """Write a skops file."""
-        from skops.io import dump
-
-        dump(self._model, path)
-
     def load(self, path: Path) -> None:
-        """Read a verified skops file."""
-        self._model = _load(path, "RandomForestRegressor")
+        """Read a verified skops file and the errors in it."""
+        super().load(path)
         errors = np.asarray(self._model.oob_prediction_, dtype=np.float64)
         if errors.shape != (POINTS,) or not np.isfinite(errors).all():
             raise ArtifactError(f"{path.name}: a random forest without its out-of-bag errors")
         self._errors = errors
 
 
-class QuantileForest:
+class QuantileForest(_Forest):
     """Keeps the residuals in its leaves: a distribution of its own, wide where the past was."""
 
     kind = "quantile_forest"
-
-    def __init__(self) -> None:
-        self._model: Any = None
+    regressor = "RandomForestQuantileRegressor"
 
     def fit(self, features: Array, residuals: Array, seed: int) -> None:
         """See :class:`predictor.estimator.Estimator`."""
@@ -121,12 +131,20 @@ class QuantileForest:
         """Weighted quantiles of the residuals in the leaves."""
         return np.sort(np.asarray(self._model.predict(features, quantiles=list(LEVELS)), dtype=np.float64), axis=1)
 
-    def save(self, path: Path) -> None:
-        """Write a skops file."""
-        from skops.io import dump
 
-        dump(self._model, path)
+class RawQuantileForest(QuantileForest):
+    """A quantile forest on the total itself; the recurrence median is only one of its features.
 
-    def load(self, path: Path) -> None:
-        """Read a verified skops file."""
-        self._model = _load(path, "RandomForestQuantileRegressor")
+    It is wider where history is thin or misleading. In the setting of A-SRPT a wider distribution can schedule better although
+    its loss is higher, so completion times are compared before a model is promoted. Like every estimator it answers residuals.
+    """
+
+    kind = "raw_quantile_forest"
+
+    def fit(self, features: Array, residuals: Array, seed: int) -> None:
+        """See :class:`predictor.estimator.Estimator`."""
+        super().fit(features, residuals + features[:, _BASE], seed)
+
+    def predict_points(self, features: Array) -> Array:
+        """Weighted quantiles of the log totals in the leaves, relative to the recurrence median."""
+        return super().predict_points(features) - features[:, _BASE, None]

@@ -1,6 +1,6 @@
-"""The history store: what has *ended*, per recurrence level. It changes only when a job ends, so causality holds by construction.
+"""The history store: the jobs that have ended, per recurrence level. It changes only when a job ends, so features are causal.
 
-Labels are natural logarithms of the total (iterations or seconds). Every number that a feature needs is summed up once when a
+Labels are natural logarithms of the total (iterations or seconds). Every statistic that a feature needs is computed once when a
 job ends, so that a submission costs look-ups only.
 """
 
@@ -8,6 +8,7 @@ import math
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from sortedcontainers import SortedList
@@ -15,13 +16,13 @@ from sortedcontainers import SortedList
 from predictor.recurrence import Level
 
 LABELS_KEPT: Final = 20
-"""Recency beats depth: the newest labels of a group that are remembered."""
+"""The newest labels kept per group: recent runs predict better than many runs."""
 CLUSTER_LABELS_KEPT: Final = 2_000
 """Labels behind the cluster-wide median and the cold-start distribution."""
 EWMA_WEIGHT: Final = 0.3
 """Weight of the newest label in a group's exponentially weighted mean."""
 GROUPS_MAX: Final = 200_000
-"""Groups remembered per level (the least recently ended goes first): names are chosen by users, so they are unbounded."""
+"""Groups kept per level, the least recently ended evicted first: users choose the names, so their number is unbounded."""
 OPEN_MAX_AGE_S: Final = 14 * 86_400.0
 """An unfinished job older than this no longer counts as "running now": its end may have been lost."""
 
@@ -32,51 +33,31 @@ def median_of(ordered: Sequence[float]) -> float:
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2.0
 
 
+@dataclass(slots=True, eq=False)
 class Group:
-    """The past of one group: count, newest labels, and their summary. All labels are log units."""
+    """The past of one group: count, newest labels, and their summary. All labels are log units.
 
-    __slots__ = (
-        "_total",
-        "count",
-        "ended_at_s",
-        "ewma",
-        "failed",
-        "failed_ratio",
-        "high",
-        "labels",
-        "last",
-        "last2",
-        "log_count",
-        "low",
-        "mean",
-        "median",
-        "previous",
-        "spread",
-    )
+    ``log_count`` is ln(1 + count), ``failed_ratio`` the share of the kept jobs that did not succeed, ``last`` the newest label
+    and ``previous`` the one before it (the newest itself where there is one). ``last2`` is the log of the mean of the last two
+    totals, the classic two-run predictor (Tsafrir, Etsion, Feitelson, TPDS 2007); ``mean`` that of all totals of the group.
+    """
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.labels: deque[float] = deque(maxlen=LABELS_KEPT)
-        self.failed: deque[bool] = deque(maxlen=LABELS_KEPT)
-        self.ewma = 0.0
-        self.median = 0.0
-        self.low = 0.0
-        self.high = 0.0
-        self.spread = 0.0
-        self.failed_ratio = 0.0
-        """Share of the remembered jobs that did not succeed."""
-        self.ended_at_s = 0.0
-        self.log_count = 0.0
-        """ln(1 + count)."""
-        self.last = 0.0
-        """The newest label."""
-        self.previous = 0.0
-        """The label before the newest (the newest itself where there is one)."""
-        self.last2 = 0.0
-        """Log of the mean of the last two totals: the classic two-run predictor (Tsafrir, Etsion, Feitelson, TPDS 2007)."""
-        self.mean = 0.0
-        """Log of the mean of all totals of the group, not only the remembered ones."""
-        self._total = 0.0
+    count: int = 0
+    labels: deque[float] = field(default_factory=lambda: deque(maxlen=LABELS_KEPT))
+    failed: deque[bool] = field(default_factory=lambda: deque(maxlen=LABELS_KEPT))
+    ewma: float = 0.0
+    median: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    spread: float = 0.0
+    failed_ratio: float = 0.0
+    ended_at_s: float = 0.0
+    log_count: float = 0.0
+    last: float = 0.0
+    previous: float = 0.0
+    last2: float = 0.0
+    mean: float = 0.0
+    _total: float = 0.0
 
     def add(self, label: float, ended_at_s: float, failed: bool) -> None:
         """One more job of the group has ended. O(labels kept)."""
@@ -102,7 +83,7 @@ class Group:
 
 
 class ClusterLabels:
-    """The newest labels of the whole cluster, in order of size: median and quantiles in O(log n)."""
+    """The newest labels of the whole cluster, sorted: median and quantiles in O(log n)."""
 
     def __init__(self) -> None:
         self._newest: deque[float] = deque()
@@ -122,7 +103,7 @@ class ClusterLabels:
 
     @property
     def median(self) -> float:
-        """The median label, looked up once between two ends: a batch of new jobs asks for it many times a job."""
+        """The median label, cached until the next job ends: a batch of new jobs reads it many times per job."""
         if self._median is None:
             self._median = median_of(self._ordered)
         return self._median
@@ -134,7 +115,7 @@ class ClusterLabels:
 
 
 class _Groups(OrderedDict[Hashable | None, Group]):
-    """Groups by key, the least recently ended forgotten beyond :data:`GROUPS_MAX`. None is the key of none."""
+    """Groups by key; beyond :data:`GROUPS_MAX` the least recently ended is evicted. The key None is ignored."""
 
     def add(self, key: Hashable | None, label: float, ended_at_s: float, failed: bool) -> None:
         if key is None:
@@ -150,10 +131,10 @@ class _Groups(OrderedDict[Hashable | None, Group]):
 
 
 class HistoryStore:
-    """Groups at every level for one unit, all labels of the cluster, and those of programs' first runs.
+    """Groups at every level for one unit, all labels of the cluster, and the labels of programs' first runs.
 
-    A program that was never seen is one more *program*, not one more job: most jobs are runs of the few popular programs,
-    and taking their median for a stranger's was measured to be wrong by far more than the median of first runs.
+    First runs predict a new program better than all jobs do: most jobs are runs of a few popular programs, whose median was
+    measured to be far more wrong for a new one.
     """
 
     def __init__(self) -> None:
@@ -184,11 +165,11 @@ class HistoryStore:
 class OpenJobs:
     """Jobs that were submitted and have not ended, per recurrence and per user: the "running now in this group" features.
 
-    Answers depend only on jobs submitted before the one that asks, so asking twice, or in a batch, changes nothing.
+    A result depends only on jobs submitted before the job in question, so the order of a batch changes nothing.
     """
 
     def __init__(self) -> None:
-        # Plain lists: jobs come nearly in order, so most are appended, and a list of 100,000 still moves in 40 microseconds.
+        # Plain lists: jobs arrive nearly in order, so most are appended; inserting into a list of 100,000 takes 40 microseconds.
         self._groups: dict[Hashable, list[tuple[float, int]]] = {}
         self._members: OrderedDict[int, tuple[float, tuple[Hashable, ...]]] = OrderedDict()
 
@@ -203,7 +184,7 @@ class OpenJobs:
             insort(self._groups.setdefault(key, []), (submitted_at_s, job))
 
     def remove(self, job: int) -> None:
-        """It ended, or is no longer believed to be open."""
+        """The job ended, or is too old to count as open."""
         submitted_at_s, keys = self._members.pop(job, (0.0, ()))
         for key in keys:
             members = self._groups[key]
@@ -213,19 +194,17 @@ class OpenJobs:
 
     def before(self, key: Hashable, submitted_at_s: float, job: int) -> tuple[int, float]:
         """How many open jobs of the group were submitted earlier, and the age in seconds of the oldest (0.0: none)."""
-        members = self._groups.get(key)
-        if members is None:
-            return 0, 0.0
-        first = bisect_left(members, (submitted_at_s - OPEN_MAX_AGE_S, -1))
-        count = bisect_left(members, (submitted_at_s, job)) - first
-        return (count, submitted_at_s - members[first][0]) if count > 0 else (0, 0.0)
+        members, first, end = self._earlier(key, submitted_at_s, job)
+        return (end - first, submitted_at_s - members[first][0]) if end > first else (0, 0.0)
 
     def ages_s(self, key: Hashable, submitted_at_s: float, job: int, limit: int) -> tuple[float, ...]:
         """Seconds since the newest ``limit`` of those jobs were submitted, ascending."""
-        members = self._groups.get(key)
-        if members is None:
-            return ()
-        oldest = bisect_left(members, (submitted_at_s - OPEN_MAX_AGE_S, -1))
-        end = bisect_left(members, (submitted_at_s, job))
-        newest = members[max(oldest, end - limit) : end]
+        members, first, end = self._earlier(key, submitted_at_s, job)
+        newest = members[max(first, end - limit) : end]
         return tuple(submitted_at_s - each_s for each_s, _ in reversed(newest))
+
+    def _earlier(self, key: Hashable, submitted_at_s: float, job: int) -> tuple[list[tuple[float, int]], int, int]:
+        """The group's jobs, and the range of those that were submitted before the job and are not too old."""
+        members = self._groups.get(key, [])
+        first = bisect_left(members, (submitted_at_s - OPEN_MAX_AGE_S, -1))
+        return members, first, bisect_left(members, (submitted_at_s, job))

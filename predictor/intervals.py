@@ -1,7 +1,7 @@
 """Distributions: 32 equal-mass points, the residuals that make a point a distribution, and rolling split-conformal calibration.
 
-Both windows are Mondrian by history bucket (a job never seen before errs differently from one seen a hundred times) and fall
-back on all buckets together while a bucket has fewer than 50 residuals. Everything is in natural log units.
+Both windows are Mondrian by history bucket, because errors depend on how often a program has run. A bucket with fewer than 50
+residuals uses those of all buckets together. Everything is in natural log units.
 """
 
 from collections import deque
@@ -20,13 +20,13 @@ POINTS: Final = 32
 LEVELS: Final[Array] = (np.arange(POINTS) + 0.5) / POINTS
 """The level of each equal-mass point."""
 BUCKET_RESIDUALS_MIN: Final = 50
-"""Residuals that a bucket needs before it speaks for itself."""
+"""Residuals that a bucket needs before its own are used alone."""
 POINT_WINDOW: Final = 40_000
 """Residuals kept per bucket for a point's distribution (the newest ended jobs)."""
 CONFORMAL_WINDOW: Final = 500
 """Residuals kept per bucket for calibration: recent enough to follow the workload."""
 NORMAL_POINTS: Final[Array] = np.array([NormalDist().inv_cdf(float(level)) for level in LEVELS])
-"""Standard normal points: the shape of an error about which nothing is known yet but its scale."""
+"""Standard normal points: the assumed shape of an error of which only the scale is known."""
 
 
 def quantile_of(points: Array, levels: Array) -> Array:
@@ -39,7 +39,7 @@ def quantile_of(points: Array, levels: Array) -> Array:
 
 
 def mixture(first: Array, second: Array, weight: float) -> Array:
-    """Equal-mass points of (1 - weight) first + weight second: whole points of each, as many as its share."""
+    """Equal-mass points of (1 - weight) first + weight second: a whole number of points of each, by its share."""
     from_second = round(weight * POINTS)
     take = np.concatenate(
         [
@@ -51,11 +51,29 @@ def mixture(first: Array, second: Array, weight: float) -> Array:
     return np.sort(take)
 
 
+class RollingSum:
+    """The newest values and their sum. Whole numbers: after a restart the sum must not depend on values that have left."""
+
+    def __init__(self, size: int) -> None:
+        self._values: deque[int] = deque(maxlen=size)
+        self.total = 0
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def push(self, value: int) -> None:
+        """Add one; the oldest leaves when there are too many. O(1)."""
+        if len(self._values) == self._values.maxlen:
+            self.total -= self._values[0]
+        self._values.append(value)
+        self.total += value
+
+
 class _Window:
     """Residuals per bucket, counted when the window has grown by 2%.
 
-    When they are counted depends on what was pushed alone, never on who asked: a predictor that was told the same twice, live
-    and again after a restart, answers the same.
+    The moment of counting depends only on the residuals pushed, never on calls in between, so that a predictor restored after
+    a restart answers the same.
     """
 
     def __init__(self, size: int) -> None:
@@ -68,7 +86,7 @@ class _Window:
         self._residuals[bucket].append(residual)
         self._fresh[bucket] += 1
         if self._fresh[bucket] * 50 >= len(self._residuals[bucket]):
-            # Also the pooled quantiles, and those of every bucket that still lives on them.
+            # Clears also the pooled quantiles and those of every bucket that still uses them.
             self._cache.clear()
             self._fresh = [0] * len(BUCKETS)
             for window in self._residuals:
@@ -90,7 +108,7 @@ class _Window:
 
 
 class PointResiduals(_Window):
-    """Residuals (label - point) of a point predictor: its distribution is the point plus these."""
+    """Residuals (label - point) of a point predictor; its distribution is the point plus these."""
 
     def __init__(self) -> None:
         super().__init__(POINT_WINDOW)
@@ -110,7 +128,7 @@ class PointResiduals(_Window):
 class ConformalCalibrator(_Window):
     """Rolling split-conformal correction of each point: shift it so that its level held on the newest residuals.
 
-    For a predictor that gives one point 32 times, the shifts *are* its residual distribution.
+    For a predictor that gives one point 32 times, the shifts are its residual distribution.
     """
 
     def __init__(self) -> None:
@@ -118,7 +136,7 @@ class ConformalCalibrator(_Window):
 
     def observe(self, bucket: int, label: float, raw_points: Array) -> None:
         """A prediction was scored; ``raw_points`` are the model's own, before any shift."""
-        # Rounded before it counts (0.01% of an estimate): what is written down and read again is then the same window.
+        # Rounded (0.01% of an estimate), so that a window which is stored and loaded again is equal.
         self._push(bucket, np.round(label - raw_points, 4))
 
     def calibrate(self, bucket: int, raw_points: Array) -> Array:
@@ -142,20 +160,20 @@ class ConformalCalibrator(_Window):
 
     @classmethod
     def load(cls, dumped: dict[str, Any]) -> "ConformalCalibrator":
-        """The inverse of :meth:`dump`: it answers the same, now and after whatever comes. Raises ValueError for anything else."""
+        """The inverse of :meth:`dump`, equal in all later answers. Raises ValueError for anything else."""
         if not isinstance(dumped, dict) or dumped.keys() != {"residuals", "fresh"}:
-            raise ValueError("calibration: not residuals and how many of them are fresh")
+            raise ValueError("calibration: must have the keys residuals and fresh")
         windows, fresh = dumped["residuals"], dumped["fresh"]
         if len(windows) != len(BUCKETS) or len(fresh) != len(BUCKETS):
             raise ValueError("calibration: wrong number of history buckets")
         calibrator = cls()
         for bucket, (window, count) in enumerate(zip(windows, fresh, strict=True)):
             if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= len(window):
-                raise ValueError("calibration: a bucket with more fresh residuals than it has, or fewer than none")
+                raise ValueError(f"calibration: fresh must be from 0 to {len(window)} (got {count!r})")
             for residual in window:
                 values = np.array(residual, dtype=np.float64)
                 if values.shape != (POINTS,) or not np.isfinite(values).all():
-                    raise ValueError("calibration: a residual that is not 32 finite numbers")
+                    raise ValueError(f"calibration: a residual must be {POINTS} finite numbers")
                 calibrator._residuals[bucket].append(values)
             calibrator._fresh[bucket] = count
         return calibrator

@@ -1,10 +1,10 @@
-"""Who serves: per history bucket one champion for the distribution and one for the point, by what was scored before.
+"""Chooses the champions: per history bucket one candidate for the distribution and one for the point, by their past scores.
 
-The simplest wins a bucket unless another beats it. Candidates are every baseline, every model, and two that are made of all:
+The simplest wins a bucket unless another beats it. Candidates are every baseline, every model, and two combinations:
 
 - the **blend**: the mean, quantile by quantile, of the models whose errors differ most;
-- the **consensus**: the blend, moved to where the median of their points and the recurrence median lies. A model that is far off
-  alone has no say in it, so its mean error is the steadiest.
+- the **consensus**: the blend, shifted to the median of the models' points and the recurrence median. A single outlier does not
+  move it, so its mean error is the most stable.
 """
 
 import math
@@ -17,23 +17,22 @@ import numpy as np
 from predictor.baselines import NAMES as BASELINE_NAMES
 from predictor.boosting import Boosting
 from predictor.evaluation import middle
-from predictor.forest import QuantileForest
+from predictor.forest import QuantileForest, RawQuantileForest
 from predictor.intervals import Array
-from predictor.raw_forest import RawQuantileForest
 from predictor.recurrence import BUCKETS
 
 BLEND: Final = "blend"
 CONSENSUS: Final = "consensus"
 COMBINED: Final = (BLEND, CONSENSUS)
-"""What is made of several models: nothing of it is fitted or stored."""
+"""Combinations of several models; they are not fitted or stored."""
 BLENDED: Final = (Boosting.kind, QuantileForest.kind, RawQuantileForest.kind)
 SIMPLEST: Final = "recurrence_median20"
-"""Serves a bucket until another is better, and everything while nothing is known."""
+"""Serves a bucket until another is better."""
 
 LOSS_RATIO_MAX: Final = 0.97
-"""To win a bucket takes a loss lower by this, as in the promotion gate: less is noise on a few thousand jobs."""
+"""The largest ratio of losses that wins a bucket, as in the promotion gate: less is noise on a few thousand jobs."""
 CHANCE: Final = 0.5
-"""And lower by this over the root of the number of independent jobs that were scored: what chance alone may make of so few."""
+"""The ratio is lowered by this over the root of the number of independent scored jobs: the effect of chance on few jobs."""
 COVERAGE: Final = 0.8
 COVERAGE_MIN: Final = 0.75
 COVERAGE_MAX: Final = 0.88
@@ -41,7 +40,7 @@ WITHIN_2X_LOSS_MAX: Final = 0.01
 
 
 class Scores(NamedTuple):
-    """How a candidate did on some jobs: mean pinball loss (log), share inside its 80% interval, mean absolute error of its
+    """A candidate's scores on some jobs: mean pinball loss (log), share inside its 80% interval, mean absolute error of its
     middle in units, and share of them within a factor of two.
     """
 
@@ -71,7 +70,7 @@ class Mix:
 
 
 def blended(points: Mapping[str, Array], bases: Array) -> dict[str, Array]:
-    """The candidates, and what is made of several models where at least two of the parts are among them.
+    """The candidates, and the combinations where at least two of their parts are among them.
 
     ``points`` (jobs, m) by candidate; ``bases`` (jobs,) are the log points of the recurrence median.
     """
@@ -84,10 +83,10 @@ def blended(points: Mapping[str, Array], bases: Array) -> dict[str, Array]:
 
 
 def champions(scores: Mapping[str, Scores], jobs: float, models: Collection[str] | None = None) -> tuple[str, str]:
-    """Who serves the distribution and who the point, by what all of them scored on the same jobs; the simplest without any.
+    """The candidates that serve the distribution and the point, by the scores of all on the same jobs; the simplest without any.
 
-    ``jobs`` is how many independent ones those tell as much as. ``models`` are those that may serve a distribution (None: all):
-    who ranks jobs may have been decided by more than scores.
+    ``jobs`` is the number of independent jobs with as much information. ``models`` are those that may serve a distribution (None:
+    all), because the model that ranks jobs may have been chosen by more than scores.
     """
     if not scores:
         return SIMPLEST, SIMPLEST
@@ -98,8 +97,9 @@ def champions(scores: Mapping[str, Scores], jobs: float, models: Collection[str]
 
 
 def _distribution(scores: Mapping[str, Scores], ratio_max: float) -> str:
-    """The least pinball loss; it takes the margin to beat the simplest, and a model must beat every baseline and be
-    calibrated. Of several such the blend, unless one beats it by the margin too: which model is best changes with the weeks.
+    """The candidate with the least pinball loss. A baseline must beat the simplest by the margin; a model must beat every
+    baseline by it and be calibrated. Of several such models the blend wins, unless one beats it by the margin too: which single
+    model is best changes over weeks.
     """
     baselines = [name for name in scores if name in BASELINE_NAMES]
     best = min(baselines, key=lambda name: scores[name].pinball)
@@ -119,12 +119,12 @@ def _distribution(scores: Mapping[str, Scores], ratio_max: float) -> str:
 
 
 def _lower(loss: float, than: float, ratio_max: float) -> bool:
-    """Lower by the margin. Where nobody ever errs, nobody is better."""
+    """Lower by the margin. A loss of 0 is never beaten."""
     return loss < than and loss <= ratio_max * than
 
 
 def _calibrated(covered: float, baseline_gap: float) -> bool:
-    """Within the gate's range, or no farther from it than what would serve instead."""
+    """Within the gate's range, or no further from 80% than the candidate that would serve instead."""
     return COVERAGE_MIN <= covered <= COVERAGE_MAX or abs(covered - COVERAGE) <= baseline_gap
 
 
@@ -132,8 +132,8 @@ def _point(scores: Mapping[str, Scores], shape: str, ratio_max: float) -> str:
     """The consensus, where its mean error is below that of the simplest, its pinball loss not above, and its share within a
     factor of two hardly less. Else the simplest.
 
-    A mean error hangs on a few long jobs: whoever was best by it seldom is next time. So the consensus needs no margin, and
-    single models, which do, are asked only where there is none: the one that serves the distribution, or the best.
+    A mean error depends on a few long jobs, so that the best by it is seldom the best again. The consensus is stable and needs
+    no margin. Single models need it, and are used only without a consensus: the one that serves the distribution, or the best.
     """
     simplest = scores[SIMPLEST]
     good = [

@@ -1,7 +1,7 @@
-"""The evaluation protocol: predict each job with what was known at its submission, retrain in chunks, score when it ends.
+"""The prequential evaluation: predict each job with what was known at its submission, retrain in chunks, score at its end.
 
 A label counts from the job's end. Models are fitted at the start of a chunk on the jobs that had ended; calibration and the
-baselines' residuals roll on between. What remains of the run (calibrators, residuals) is what a service would have by then.
+baselines' residuals are updated continuously. At the end of a run they are those of a service that saw the same jobs.
 """
 
 import time
@@ -14,16 +14,15 @@ from typing import NamedTuple
 import numpy as np
 
 from predictor.baselines import NAMES as BASELINE_NAMES
-from predictor.censored import CensoredEstimator
 from predictor.dataset import Example
-from predictor.estimator import Estimator
+from predictor.estimator import CensoredEstimator, Estimator
 from predictor.intervals import NORMAL_POINTS, POINTS, Array, ConformalCalibrator, PointResiduals
 from predictor.mix import blended
 
 ROWS_MAX = 40_000
 """Jobs a model learns from: the newest ended."""
 FIT_ROWS_MIN = 40
-"""Below this a model is not even tried."""
+"""Jobs that a model needs to be fitted at all."""
 PRIOR_SPREAD = 0.7
 """Standard deviation of a baseline's log error while fewer than 50 of its errors are known: half of the jobs within 1.6x."""
 
@@ -31,36 +30,32 @@ Factories = Mapping[str, Callable[[], Estimator]]
 
 
 class BaselineScores:
-    """The rolling residuals of every baseline: what turns their points into distributions."""
+    """The rolling residuals of every baseline, which turn its points into distributions."""
 
     def __init__(self) -> None:
         self._residuals = tuple(PointResiduals() for _ in BASELINE_NAMES)
 
     def observe(self, bucket: int, baselines: Sequence[float], label: float) -> None:
-        """A job ended with this log label; its baselines had said these log points (NaN: they knew nothing)."""
+        """A job ended with this log label; ``baselines`` are the log points at its submission (NaN: unknown)."""
         for residuals, point in zip(self._residuals, baselines, strict=True):
             if point == point:
                 residuals.observe(bucket, label - point)
 
     def points(self, index: int, bucket: int, point: float, prior_spread: float = PRIOR_SPREAD) -> Array:
-        """The distribution of a baseline that says ``point``: its residuals, or a log-normal prior while there are few."""
+        """The distribution of a baseline's ``point``: with its residuals, or a log-normal prior while there are few."""
         shape = self._residuals[index].quantiles(bucket)
         return point + (NORMAL_POINTS * prior_spread if shape is None else shape)
 
-    def known(self, index: int, bucket: int) -> bool:
-        """Whether measured residuals (and not the prior) make its distribution."""
-        return self._residuals[index].quantiles(bucket) is not None
-
 
 Running = Sequence[tuple[Example, float]]
-"""Jobs that had not ended yet, each with the log of what it had done for certain."""
+"""Jobs that had not ended yet, each with the log of the work that it had certainly done."""
 
 
 def fit(factories: Factories, examples: Sequence[Example], seed: int, running: Running = ()) -> dict[str, Estimator]:
     """Every model on these examples (the newest :data:`ROWS_MAX` by end), and on ``running`` jobs where it can use them."""
     newest = sorted(examples, key=lambda example: (example.ended_at_s, example.submission.job))[-ROWS_MAX:]
     features = np.array([example.features for example in newest])
-    residuals = np.array([_label(example) - example.base for example in newest])
+    residuals = np.array([label_of(example) - example.base for example in newest])
     models: dict[str, Estimator] = {}
     for kind, make in factories.items():
         model = models[kind] = make()
@@ -73,7 +68,8 @@ def fit(factories: Factories, examples: Sequence[Example], seed: int, running: R
     return models
 
 
-def _label(example: Example) -> float:
+def label_of(example: Example) -> float:
+    """The log label of an ended job."""
     assert example.label is not None, "training and scoring see ended jobs only"
     return example.label
 
@@ -88,10 +84,10 @@ class Chunk(NamedTuple):
 
 @dataclass(slots=True)
 class Run:
-    """What the protocol predicted, in submission order: first the rows for calibration alone, from ``test_start`` on the test.
+    """The predictions of the protocol, in submission order: first the rows for calibration alone, from ``test_start`` the test.
 
     ``all_points`` (rows, 32) per predictor. ``fit_s`` and ``predict_s`` are processor seconds, of each fit and in all. The
-    calibrators and the baselines' residuals are what a service would have by the end.
+    calibrators and the baselines' residuals are those at the end.
     """
 
     examples: Sequence[Example]
@@ -106,7 +102,7 @@ class Run:
     @property
     def all_labels(self) -> Array:
         """Log label of each row."""
-        return np.array([_label(example) for example in self.examples])
+        return np.array([label_of(example) for example in self.examples])
 
     @property
     def labels(self) -> Array:
@@ -125,29 +121,29 @@ class Run:
 
     @property
     def points(self) -> dict[str, Array]:
-        """What each predictor said of the test rows."""
+        """The points of each predictor for the test rows."""
         return {name: points[self.test_start :] for name, points in self.all_points.items()}
 
     @property
     def candidates(self) -> dict[str, Array]:
-        """The same, with what is made of several."""
+        """The same, with the combinations of several models."""
         return blended(self.points, self.bases[self.test_start :])
 
 
 @dataclass(slots=True)
 class _Rolling:
-    """Predictions that wait for their job's end, and what they teach when it comes."""
+    """Predictions that wait for their job's end, and the state that learns from them."""
 
     scores: BaselineScores
     calibrators: dict[str, ConformalCalibrator]
     waiting: list[tuple[float, int, Example, dict[str, Array]]] = field(default_factory=list)
 
-    def settle(self, now_s: float) -> None:
+    def advance(self, now_s: float) -> None:
         while self.waiting and self.waiting[0][0] <= now_s:
             _, _, example, raw = heappop(self.waiting)
-            self.scores.observe(example.bucket, example.baselines, _label(example))
+            self.scores.observe(example.bucket, example.baselines, label_of(example))
             for kind, points in raw.items():
-                self.calibrators[kind].observe(example.bucket, _label(example), points)
+                self.calibrators[kind].observe(example.bucket, label_of(example), points)
 
     def wait(self, example: Example, raw: dict[str, Array]) -> None:
         heappush(self.waiting, (example.ended_at_s, example.submission.job, example, raw))
@@ -170,8 +166,8 @@ def run(
 ) -> Run:
     """Run the protocol on labelled examples sorted by submission; positions from ``test_start`` on are the test.
 
-    The fifth of the warm-up just before the test is predicted too: for calibration, and as evidence of who is best.
-    ``on_progress`` is told how many of how many rows are done, after each chunk.
+    The last fifth of the warm-up is predicted too, for calibration and to score the candidates. ``on_progress`` is called after
+    each chunk with the number of rows done and in all.
     """
     usable = [example for example in examples if example.base == example.base]
     test_start = max(0, test_start - (len(examples) - len(usable)))
@@ -203,13 +199,13 @@ def run(
         raw = _predict_chunk(outcome, chunk, known, running, factories, seed)
         for row in range(chunk.first, chunk.last):
             example = predicted[row]
-            rolling.settle(example.submission.submitted_at_s)
-            said = {kind: example.base + rows[row - chunk.first] for kind, rows in raw.items()}
-            _record(outcome, row, example, said)
-            rolling.wait(example, said)
+            rolling.advance(example.submission.submitted_at_s)
+            own = {kind: example.base + rows[row - chunk.first] for kind, rows in raw.items()}
+            _record(outcome, row, example, own)
+            rolling.wait(example, own)
         if on_progress is not None:
             on_progress(chunk.last, len(predicted))
-    rolling.settle(float("inf"))
+    rolling.advance(float("inf"))
     return outcome
 
 
@@ -229,15 +225,15 @@ def _predict_chunk(
     return raw
 
 
-def _record(outcome: Run, row: int, example: Example, said: dict[str, Array]) -> None:
+def _record(outcome: Run, row: int, example: Example, raw: dict[str, Array]) -> None:
     for index, name in enumerate(BASELINE_NAMES):
         started_s = time.perf_counter()
         outcome.all_points[name][row] = outcome.scores.points(index, example.bucket, example.baselines[index])
         outcome.predict_s[name] += time.perf_counter() - started_s
     for kind, calibrator in outcome.calibrators.items():
-        # A model that had too little to learn from is scored as what would have served instead.
+        # A model with too few jobs to be fitted is scored as the baseline that would have served instead.
         outcome.all_points[kind][row] = (
-            calibrator.calibrate(example.bucket, said[kind])
-            if kind in said
+            calibrator.calibrate(example.bucket, raw[kind])
+            if kind in raw
             else outcome.all_points["recurrence_median20"][row]
         )

@@ -1,7 +1,7 @@
-"""Recurrence levels: which past jobs count as "the same again", from the narrowest group to the whole cluster.
+"""Recurrence levels: which past jobs count as runs of the same program, from the narrowest group to the whole cluster.
 
-Most training jobs recur (A-SRPT, arXiv 2501.05563): who runs which program is worth more than any model. Keys are names, never
-numbers: a name that was never seen simply has an empty history, so there is nothing to encode and nothing to mistake.
+Most training jobs recur (A-SRPT, arXiv 2501.05563), so the user and the program predict more than any model. Keys are names,
+never numbers: a new name has an empty history, and no encoding of names is needed.
 """
 
 from collections.abc import Hashable
@@ -17,7 +17,7 @@ BUCKETS: Final = ("0", "1-4", "5-19", "20+")
 class Level(StrEnum):
     """Back-off levels, narrowest first."""
 
-    __hash__ = str.__hash__  # an Enum's own is a call of Python code, and every feature is looked up by level
+    __hash__ = str.__hash__  # Enum's own is Python code, and every feature is looked up by level
 
     RECURRENCE_GPUS = "recurrence_gpus"
     RECURRENCE = "recurrence"
@@ -29,21 +29,21 @@ class Level(StrEnum):
     CLUSTER = "cluster"
 
 
-LADDER: Final = (Level.RECURRENCE_GPUS, Level.RECURRENCE, Level.USER, Level.CLUSTER)
-"""Where a recurrence baseline looks, in order."""
+BACKOFF: Final = (Level.RECURRENCE_GPUS, Level.RECURRENCE, Level.USER, Level.CLUSTER)
+"""The levels that a recurrence baseline tries, in order."""
 
 
 _newest: tuple[Submission | None, dict[Level, Hashable | None]] = (None, {})
 
 
 def keys_of(submission: Submission) -> dict[Level, Hashable | None]:
-    """The group of a job at each level; None where the job says nothing that could group it.
+    """The group key of a job at each level; None where the job has no such group.
 
-    A user's unnamed jobs are one recurrence: who and how large still says much. Jobs of nobody in particular are none. Nobody may
-    change the answer: whoever asks again about the same object, which happens several times in a row, is given it again.
+    A user's unnamed jobs are one recurrence, because user and size still predict much. Jobs without user and name belong to
+    none. The last result is cached, because the same object is looked up several times in a row: do not modify it.
     """
     global _newest
-    newest = _newest  # another thread may put its own there
+    newest = _newest  # another thread may replace the cached entry
     if newest[0] is not submission:
         newest = _newest = (submission, _keys(submission))
     return newest[1]
@@ -59,22 +59,22 @@ def _keys(submission: Submission) -> dict[Level, Hashable | None]:
         Level.USER_GPUS: (user, submission.gpus) if user else None,
         Level.USER: user or None,
         Level.PROJECT: project or None,
-        Level.MODEL: _asked_for(submission, project),
+        Level.MODEL: _requested(submission, project),
         Level.CLUSTER: "",
     }
 
 
-def _asked_for(submission: Submission, project: str) -> Hashable:
-    """What is asked for: the network that is trained, or where none is named the walltime within the project. The nearest thing
-    to an identity that jobs of nobody in particular have.
+def _requested(submission: Submission, project: str) -> Hashable:
+    """The model that is trained, or without one the walltime within the project: the closest to an identity that jobs without
+    user and name have.
     """
     if submission.model:
         return (submission.model, submission.batch_size, submission.gpus)
     return (project, submission.walltime_s, submission.gpus)
 
 
-def errs_alike(user: str, project: str, name: str) -> Hashable | None:
-    """Whose errors a job's error is likely to resemble: its user's, else its program's; None where neither is known."""
+def error_group(user: str, project: str, name: str) -> Hashable | None:
+    """The group whose prediction errors are correlated: the user's jobs, else the program's; None where neither is known."""
     if user:
         return user
     return (project, name) if project or name else None

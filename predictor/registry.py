@@ -1,4 +1,4 @@
-"""What is on record of a model: plain values, which the service keeps in a table. :mod:`predictor.artifacts` keeps the files."""
+"""The records of models: plain values, which the service keeps in a table. :mod:`predictor.artifacts` keeps the files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from predictor.training import TrainedModel
 
 
 class ModelState(StrEnum):
-    """A model's place: at most one is champion."""
+    """The state of a model; at most one is champion."""
 
     CANDIDATE = "candidate"
-    """Trained and stored; it scores every job as a shadow, nothing is ranked by it."""
+    """Trained and stored; it predicts every job as a shadow, but ranks none."""
     CHAMPION = "champion"
     """It serves."""
     RETIRED = "retired"
-    """It served, or was never good enough; its record stays, its files may go."""
+    """It served before, or never passed; its record stays, its files may be deleted."""
 
 
 @dataclass(frozen=True, slots=True)

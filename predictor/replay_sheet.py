@@ -1,8 +1,8 @@
-"""What each candidate said of the jobs that the gate tested: the hand-over from a training to whoever replays those jobs.
+"""The replay sheet: each candidate's predictions for the jobs that the gate tested, which a training leaves for a replay.
 
-No candidate had seen a job of which it speaks. A new model's answers are those of the prequential test. The champion that
-serves now answers itself for jobs submitted after its training; for older ones, which it learnt from, stands what models of its
-kind said that were fitted before. Answers are distributions of the log total, held to what the gate lets a model serve.
+No candidate had seen the jobs that it predicts. A new model's predictions are those of the prequential test. The champion that
+serves now predicts the jobs submitted after its training itself; for older ones, which it was trained on, the predictions of
+models of its kind that were fitted before stand in. Where the gate does not let a model serve, the baseline does.
 """
 
 import json
@@ -20,7 +20,7 @@ from policies.model.estimate import Unit
 from predictor.dataset import UNITS, Example
 from predictor.intervals import Array
 from predictor.mix import SIMPLEST, blended
-from predictor.prequential import Run
+from predictor.prequential import Run, label_of
 from predictor.recurrence import BUCKETS
 from predictor.rows import EndedRow, open_text, row_from_dict, row_to_dict
 from predictor.training import TrainedHead, TrainedModel
@@ -33,15 +33,15 @@ CHAMPION: Final = "champion"
 
 @dataclass(frozen=True, slots=True)
 class SheetJob:
-    """A tested job, its truth, and per arm 32 equal-mass points of its total in ``unit``."""
+    """A tested job with its actual total, and per arm 32 equal-mass points of its total in ``unit``."""
 
     row: EndedRow
     unit: Unit
-    said: Mapping[str, Sequence[float]]
+    points: Mapping[str, Sequence[float]]
 
 
 def arms_of(model: TrainedModel) -> dict[str, dict[Unit, str | None]]:
-    """Who would be champion of each head: for every kind that passed the gate of some head, that kind wherever it passed."""
+    """The champions of the heads in each arm: for every kind that passed the gate of some head, that kind wherever it passed."""
     passed = {verdict.kind for head in model.heads.values() for verdict in head.verdicts if verdict.passed}
     return {
         kind: {
@@ -56,19 +56,22 @@ def write_sheet(
     path: Path, model: TrainedModel, runs: Mapping[Unit, Run], champion: TrainedModel | None, jobs_max: int
 ) -> int:
     """Write the ``jobs_max`` newest tested jobs, in order of submission; returns how many."""
-    answers: dict[int, dict[Unit, dict[str, Array]]] = {}
+    predicted: dict[int, dict[Unit, dict[str, Array]]] = {}
     examples: dict[int, dict[Unit, Example]] = {}
     for unit, run in runs.items():
-        said = _said(unit, run, model, champion)
+        arms = _points_by_arm(unit, run, model, champion)
         for row, example in enumerate(run.examples[run.test_start :]):
             examples.setdefault(example.submission.job, {})[unit] = example
-            answers.setdefault(example.submission.job, {})[unit] = {arm: points[row] for arm, points in said.items()}
-    # Every label of iterations belongs to a job that has one of seconds, and a replay cannot do without those.
-    jobs = sorted((found for found in examples.values() if Unit.SERVICE_S in found), key=_end)[-jobs_max:]
+            predicted.setdefault(example.submission.job, {})[unit] = {arm: points[row] for arm, points in arms.items()}
+    # A job with a label of iterations also has one of seconds, and a replay needs the seconds.
+    ended = [units[Unit.SERVICE_S] for units in examples.values() if Unit.SERVICE_S in units]
+    newest = sorted(ended, key=lambda example: (example.ended_at_s, example.submission.job))[-jobs_max:]
+    newest.sort(key=lambda example: (example.submission.submitted_at_s, example.submission.job))
     with open_text(path, "w") as stream:
-        for found in sorted(jobs, key=_submission):
-            stream.write(json.dumps(_line(found, answers[_job(found)]), allow_nan=False) + "\n")
-    return len(jobs)
+        for example in newest:
+            line = _line(examples[example.submission.job], predicted[example.submission.job])
+            stream.write(json.dumps(line, allow_nan=False) + "\n")
+    return len(newest)
 
 
 def read_sheet(path: Path) -> Iterator[SheetJob]:
@@ -76,89 +79,67 @@ def read_sheet(path: Path) -> Iterator[SheetJob]:
     with open_text(path, "r") as stream:
         for line in stream:
             values = json.loads(line)
-            said = {arm: [math.exp(point) for point in points] for arm, points in values["said"].items()}
-            yield SheetJob(row_from_dict(values["row"]), Unit(values["unit"]), said)
+            points = {arm: [math.exp(point) for point in log_points] for arm, log_points in values["said"].items()}
+            yield SheetJob(row_from_dict(values["row"]), Unit(values["unit"]), points)
 
 
-def _job(found: Mapping[Unit, Example]) -> int:
-    return found[Unit.SERVICE_S].submission.job
-
-
-def _end(found: Mapping[Unit, Example]) -> tuple[float, int]:
-    return found[Unit.SERVICE_S].ended_at_s, _job(found)
-
-
-def _submission(found: Mapping[Unit, Example]) -> tuple[float, int]:
-    return found[Unit.SERVICE_S].submission.submitted_at_s, _job(found)
-
-
-def _line(found: Mapping[Unit, Example], answers: Mapping[Unit, Mapping[str, Array]]) -> dict[str, Any]:
-    unit = next(unit for unit in UNITS if unit in found)
-    example = found[Unit.SERVICE_S]
-    totals = {each: math.exp(of.label) for each, of in found.items() if of.label is not None}
+def _line(units: Mapping[Unit, Example], predicted: Mapping[Unit, Mapping[str, Array]]) -> dict[str, Any]:
+    unit = next(unit for unit in UNITS if unit in units)
+    example = units[Unit.SERVICE_S]
+    totals = {each: math.exp(label_of(labelled)) for each, labelled in units.items()}
     row = EndedRow(example.submission, example.ended_at_s, totals.get(Unit.ITERATIONS), totals[Unit.SERVICE_S])
-    said = {arm: np.round(points, 4).tolist() for arm, points in answers[unit].items()}
-    return {"row": row_to_dict(row), "unit": unit.value, "said": said}
+    points = {arm: np.round(log_points, 4).tolist() for arm, log_points in predicted[unit].items()}
+    return {"row": row_to_dict(row), "unit": unit.value, "said": points}
 
 
-def _said(unit: Unit, run: Run, model: TrainedModel, champion: TrainedModel | None) -> dict[str, Array]:
+def _points_by_arm(unit: Unit, run: Run, model: TrainedModel, champion: TrainedModel | None) -> dict[str, Array]:
     """Per arm the points of each test row of a head."""
     candidates = run.candidates
-    head = model.heads[unit]
-    said = {BASELINES: candidates[SIMPLEST]}
+    arms = {BASELINES: candidates[SIMPLEST]}
     for arm, kinds in arms_of(model).items():
-        said[arm] = _held(run.buckets, head, kinds[unit], candidates, candidates)
+        arms[arm] = _where_it_serves(run, model.heads[unit], kinds[unit], candidates)
     if champion is not None:
-        said[CHAMPION] = _of_champion(unit, run, candidates, champion)
-    return said
+        arms[CHAMPION] = _of_champion(run, champion.heads.get(unit), candidates, champion.trained_until_s)
+    return arms
 
 
-def _of_champion(unit: Unit, run: Run, candidates: Mapping[str, Array], champion: TrainedModel) -> Array:
-    head = champion.heads.get(unit)
+def _of_champion(run: Run, head: TrainedHead | None, candidates: Mapping[str, Array], trained_until_s: float) -> Array:
     if head is None:
         return candidates[SIMPLEST]
     own = {kind: points.copy() for kind, points in candidates.items()}
     tested = run.examples[run.test_start :]
-    fresh = [row for row, each in enumerate(tested) if each.submission.submitted_at_s > champion.trained_until_s]
+    fresh = [row for row, each in enumerate(tested) if each.submission.submitted_at_s > trained_until_s]
     if fresh:
-        answered = _answers(head, [tested[row] for row in fresh])
+        predicted = _predict(head, [tested[row] for row in fresh])
         for kind in head.kinds:
-            own.setdefault(kind, candidates[SIMPLEST].copy())[fresh] = answered[kind]
-    return _held(run.buckets, head, head.champion, own, candidates)
+            own.setdefault(kind, candidates[SIMPLEST].copy())[fresh] = predicted[kind]
+    return _where_it_serves(run, head, head.champion, own)
 
 
-def _held(
-    buckets: Sequence[int],
-    head: TrainedHead,
-    kind: str | None,
-    said: Mapping[str, Array],
-    candidates: Mapping[str, Array],
-) -> Array:
-    """The kind where it serves, by history bucket, and the recurrence median where it does not."""
-    points = candidates[SIMPLEST].copy()
-    if kind is not None and kind in said:
+def _where_it_serves(run: Run, head: TrainedHead, kind: str | None, points: Mapping[str, Array]) -> Array:
+    """The kind's points in the history buckets that it serves, and those of the recurrence median in the others."""
+    found = points[SIMPLEST].copy()
+    if kind is not None and kind in points:
         won = {bucket for bucket in range(len(BUCKETS)) if head.beats_baselines(kind, bucket)}
-        rows = [row for row, bucket in enumerate(buckets) if bucket in won]
-        points[rows] = said[kind][rows]
-    return points
+        rows = [row for row, bucket in enumerate(run.buckets) if bucket in won]
+        found[rows] = points[kind][rows]
+    return found
 
 
-def _answers(head: TrainedHead, examples: Sequence[Example]) -> dict[str, Array]:
-    """What a stored model says of jobs in order of submission; its calibration rolls on as they end, as it does live."""
+def _predict(head: TrainedHead, examples: Sequence[Example]) -> dict[str, Array]:
+    """A stored model's predictions for jobs in order of submission; its calibration learns as they end, as it does live."""
     features = np.array([example.features for example in examples])
     base = np.array([example.base for example in examples])
     raw = {kind: base[:, None] + estimator.predict_points(features) for kind, estimator in head.estimators.items()}
     calibrators = {kind: deepcopy(one) for kind, one in head.calibrators.items()}
-    said = {kind: np.empty_like(points) for kind, points in raw.items()}
+    points = {kind: np.empty_like(own) for kind, own in raw.items()}
     open_rows: list[tuple[float, int]] = []
     for row, example in enumerate(examples):
         while open_rows and open_rows[0][0] <= example.submission.submitted_at_s:
             _, ended = heappop(open_rows)
-            label = examples[ended].label
-            assert label is not None, "tested jobs have ended"
             for kind, calibrator in calibrators.items():
-                calibrator.observe(examples[ended].bucket, label, raw[kind][ended])
+                calibrator.observe(examples[ended].bucket, label_of(examples[ended]), raw[kind][ended])
         for kind, calibrator in calibrators.items():
-            said[kind][row] = calibrator.calibrate(example.bucket, raw[kind][row])
+            points[kind][row] = calibrator.calibrate(example.bucket, raw[kind][row])
         heappush(open_rows, (example.ended_at_s, row))
-    return blended(said, base)
+    return blended(points, base)

@@ -1,9 +1,9 @@
-"""A predictor that retrains itself as jobs end, in place: what ``trained`` means in a simulation.
+"""A predictor that retrains itself in place as jobs end: the ``trained`` predictor of a simulation.
 
-The same learning as live, with the training process and the scheduled job replaced by a call: it learns only from jobs that
-have ended, promotes only what passes the gate, and keeps the old champion where nothing does. Between models that pass, the loss
-decides here: a service replays its newest jobs through a simulator for that, and a simulation within a simulation would cost
-more than all the rest. Equal events and seed give equal answers.
+It learns as the live service does, except that training is a call instead of a scheduled process. It promotes only a model that
+passes the gate, and keeps the old champion otherwise. Among models that pass, the one with the least loss wins: the service
+replays its newest jobs through a simulator to decide, which would be too slow within a simulation. Equal events and seed give
+equal answers.
 """
 
 import logging
@@ -29,7 +29,7 @@ class RetrainingPredictor:
     """Implements the engine's ``Predictor`` port by shape, like the :class:`LivePredictor` inside it."""
 
     def __init__(self, seed: int, *, first_rows: int = FIRST_ROWS, growth: float = GROWTH) -> None:
-        # Nothing ends a job at its walltime in a simulation; that of the source may have, and then its run times show it.
+        # The simulator does not end jobs at their walltime; the source of the workload may have, which its run times show.
         self.live = LivePredictor(walltimes_enforced=None)
         self.trainings = 0
         self._seed = seed

@@ -1,18 +1,18 @@
 """Ended jobs as rows: the one form in which history reaches training, warm start and evaluation.
 
 A :class:`Submission` is what is known of a job when it is submitted, and nothing more; an :class:`EndedRow` adds the label.
-Keeping them apart is what makes a leak visible: features are computed from a ``Submission`` and the history alone.
+The two are separate so that features, which are computed from a ``Submission`` and the history alone, cannot leak the label.
 """
 
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from gzip import open as gzip_open
 from heapq import nlargest
 from pathlib import Path
-from typing import IO, Any, Final, cast
+from typing import IO, Any, Final, cast, get_type_hints
 
 from policies.model.estimate import EndedJob, PredictionRequest, Unit
 from policies.model.ids import JobId
@@ -21,18 +21,18 @@ from policies.model.value import value
 
 ROWS_SCHEMA: Final = "sooner.ended-jobs/1"
 UNITS_MIN: Final = 1.0
-"""A label below one iteration, or one second, is read as one: logarithms stay finite and nobody schedules less."""
+"""A label below one iteration, or one second, counts as one, so that logarithms stay finite."""
 UNITS_MAX: Final = 1e12
-"""A declaration or label above this is not believed."""
+"""A declaration or label above this is discarded as implausible."""
 
 
 class RowError(ValueError):
-    """A row of ended jobs that breaks the format; names the line and the field."""
+    """A row of ended jobs that breaks the format; the message names the line and the field."""
 
 
 @value
 class Submission:
-    """A job at its submission. ``name`` is the last part of the recurrence key; None and "" mean not said."""
+    """A job at its submission. ``name`` is the last part of the recurrence key; None and "" mean not given."""
 
     job: int
     user: str
@@ -58,7 +58,7 @@ class Submission:
 class EndedRow:
     """A submission with its label. ``iterations`` None = the job reported no progress; ``service_s`` = productive seconds.
 
-    ``reported_iterations`` is the least total that its own reports named.
+    ``reported_iterations`` is the smallest total that the job itself reported.
     """
 
     submission: Submission
@@ -72,7 +72,7 @@ class EndedRow:
     reported_iterations: float | None = None
 
     def label(self, unit: Unit) -> float | None:
-        """The total in ``unit``, at least 1 and finite; None where the job says nothing about it.
+        """The total in ``unit``, at least 1 and finite; None where it is unknown.
 
         A job that never ran (cancelled while it waited) has no service and is no label of either unit.
         """
@@ -82,14 +82,14 @@ class EndedRow:
         return max(UNITS_MIN, value)
 
 
-def believable(value: float | None) -> float | None:
-    """``value`` where it is a finite positive number of sane size, else None (not said)."""
+def plausible(value: float | None) -> float | None:
+    """``value`` where it is positive and at most :data:`UNITS_MAX`, else None (not given)."""
     # The comparison is false for NaN, and exact for an integer too large for a float.
     return float(value) if value is not None and 0.0 < value <= UNITS_MAX else None
 
 
 def submission_of(job: JobId, spec: JobSpec, submitted_at_s: float) -> Submission:
-    """What is known of a job at its submission. Odd numbers become None here, so nobody behind this line sees them."""
+    """What is known of a job at its submission. Implausible numbers become None."""
     user, project, name = spec.recurrence
     graph = spec.stage_graph
     return Submission(
@@ -99,8 +99,8 @@ def submission_of(job: JobId, spec: JobSpec, submitted_at_s: float) -> Submissio
         name=name,
         gpus=max(1, spec.gpus),
         submitted_at_s=submitted_at_s if math.isfinite(submitted_at_s) else 0.0,
-        declared_iterations=believable(spec.declared_iterations),
-        walltime_s=believable(spec.walltime_s),
+        declared_iterations=plausible(spec.declared_iterations),
+        walltime_s=plausible(spec.walltime_s),
         model=spec.model or "",
         batch_size=spec.batch_size,
         stages=len(graph.stages) if graph is not None else None,
@@ -115,7 +115,7 @@ def request_submission(request: PredictionRequest) -> Submission:
 
 
 def ended_row(label: EndedJob) -> EndedRow:
-    """The row of a job that the engine says has ended."""
+    """The row of a job that has ended."""
     return EndedRow(
         submission=submission_of(label.job, label.spec, label.submitted_at_s),
         ended_at_s=label.ended_at_s,
@@ -125,7 +125,7 @@ def ended_row(label: EndedJob) -> EndedRow:
         seconds_per_iteration=label.seconds_per_iteration,
         ran_on_gpu_type=label.gpu_type or "",
         servers_spanned=label.servers_spanned,
-        reported_iterations=believable(label.reported_iterations),
+        reported_iterations=plausible(label.reported_iterations),
     )
 
 
@@ -135,32 +135,26 @@ def label_row(label: EndedJob) -> dict[str, Any]:
 
 
 def row_to_dict(row: EndedRow) -> dict[str, Any]:
-    """One flat JSON object; fields that say nothing are left out."""
-    flat = {**asdict(row.submission), **{f.name: getattr(row, f.name) for f in fields(row) if f.name != "submission"}}
+    """One flat JSON object; fields without a value are left out."""
+    flat = asdict(row)
+    flat = {**flat.pop("submission"), **flat}
     return {key: value for key, value in flat.items() if value is not None and value != ""}
 
 
-_SUBMISSION_FIELDS: Final = frozenset(f.name for f in fields(Submission))
-_TEXT: Final = ("user", "project", "name", "model", "gpu_type", "final_state", "ran_on_gpu_type")
-_WHOLE: Final = ("job", "gpus", "batch_size", "stages", "servers_spanned")
-_REAL: Final = (
-    "submitted_at_s",
-    "ended_at_s",
-    "service_s",
-    "iterations",
-    "declared_iterations",
-    "walltime_s",
-    "parameter_bytes",
-    "seconds_per_iteration",
-    "reported_iterations",
-)
+_SUBMISSION_TYPES: Final = get_type_hints(Submission)
+_ROW_TYPES: Final = {name: kind for name, kind in get_type_hints(EndedRow).items() if kind is not Submission}
+_TYPES: Final = _SUBMISSION_TYPES | _ROW_TYPES
 _REQUIRED: Final = frozenset({"job", "gpus", "submitted_at_s", "ended_at_s", "service_s"})
 
 
-def _real(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise RowError(f"{name}: {value!r} is not a finite number")
-    return float(value)
+def _parsed(name: str, kind: object, given: object) -> str | float:
+    if kind is str:
+        if not isinstance(given, str):
+            raise RowError(f"{name}: {given!r} is not text")
+        return given
+    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
+        raise RowError(f"{name}: {given!r} is not a finite number")
+    return int(float(given)) if kind in (int, int | None) else float(given)
 
 
 def row_from_dict(values: Mapping[str, Any]) -> EndedRow:
@@ -170,31 +164,24 @@ def row_from_dict(values: Mapping[str, Any]) -> EndedRow:
         raise RowError(f"{min(missing)}: missing")
     parsed: dict[str, Any] = {"user": "", "project": "", "name": "", "iterations": None}
     for name, given in values.items():
-        if name in _TEXT:
-            if not isinstance(given, str):
-                raise RowError(f"{name}: {given!r} is not text")
-            parsed[name] = given
-        elif name in _WHOLE:
-            parsed[name] = int(_real(name, given))
-        elif name in _REAL:
-            parsed[name] = _real(name, given)
-        else:
+        if name not in _TYPES:
             raise RowError(f"{name}: unknown field")
+        parsed[name] = _parsed(name, _TYPES[name], given)
     if parsed["gpus"] < 1:
         raise RowError(f"gpus: {parsed['gpus']} is not at least 1")
     if parsed["ended_at_s"] < parsed["submitted_at_s"]:
         raise RowError("ended_at_s: before submitted_at_s")
     for name in ("declared_iterations", "walltime_s", "reported_iterations"):
-        parsed[name] = believable(parsed.get(name))
-    submission = Submission(**{key: value for key, value in parsed.items() if key in _SUBMISSION_FIELDS})
-    return EndedRow(submission, **{key: value for key, value in parsed.items() if key not in _SUBMISSION_FIELDS})
+        parsed[name] = plausible(parsed.get(name))
+    submission = Submission(**{name: value for name, value in parsed.items() if name in _SUBMISSION_TYPES})
+    return EndedRow(submission, **{name: value for name, value in parsed.items() if name in _ROW_TYPES})
 
 
 @contextmanager
 def open_text(path: Path, mode: str) -> Iterator[IO[str]]:
     """A text file ("r" or "w"), gzipped where its name ends in .gz."""
     if path.suffix == ".gz":
-        # gzip's stub answers a union over its modes; "rt" and "wt" are text.
+        # gzip's stub returns a union over its modes; "rt" and "wt" are text.
         with cast(IO[str], gzip_open(path, f"{mode}t", encoding="utf-8")) as stream:
             yield stream
     else:
@@ -221,7 +208,7 @@ def read_jsonl(path: Path) -> Iterator[EndedRow]:
                 values = json.loads(line)
                 if number == 1:
                     if not isinstance(values, dict) or values.get("schema") != ROWS_SCHEMA:
-                        raise RowError(f"the header must say schema {ROWS_SCHEMA}")
+                        raise RowError(f"schema: must be {ROWS_SCHEMA}")
                     continue
                 if not isinstance(values, dict):
                     raise RowError("not an object")

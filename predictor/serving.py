@@ -1,7 +1,7 @@
-"""The live predictor: one batch in, one estimate each out; learns from every job that ends; swaps models while it runs.
+"""The live predictor: it predicts batches of jobs, learns from every job that ends, and swaps models while it runs.
 
 It satisfies the engine's ``Predictor`` port by shape. Safe to call from several threads. Loading this module imports neither
-scikit-learn nor xgboost: a service without a model yet, and a simulation without one, pay nothing for them.
+scikit-learn nor xgboost, so that a service or simulation without a model does not load them.
 """
 
 import logging
@@ -16,44 +16,33 @@ import numpy as np
 
 from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRequest, Reported, Unit
 from policies.model.ids import JobId
-from policies.model.job import JobSpec
 from predictor import features
-from predictor.answering import (
-    Plan,
-    baseline_points,
-    calibrate,
-    choose,
-    insisted_kind,
-    log_switch,
-    run_head,
-    run_models,
-)
-from predictor.asked import UNDECLARED, Asked, Baselines, baselines_of, mark_current, restored, shadows
 from predictor.dataset import UNITS, Knowledge, replay
-from predictor.intervals import Array
-from predictor.ladder import climb, finish, point_in_units, unit_of, weigh_declaration
+from predictor.fallback import estimate_from_history, in_units, mix_declaration, points_in_units, unit_of
+from predictor.head_state import BucketStatus, HeadState, ServedModel
 from predictor.mix import Mix
+from predictor.pending import UNDECLARED, Baselines, PendingPrediction, baselines_of, mark_current, shadows
 from predictor.prequential import ROWS_MAX, BaselineScores
-from predictor.recurrence import errs_alike
-from predictor.revising import claimed, revise
+from predictor.recurrence import error_group
+from predictor.reported_totals import revise, with_reported_total
 from predictor.rows import EndedRow, Submission, ended_row, newest_by_submission, request_submission
-from predictor.served import BucketStatus, HeadState, ServedModel
-from predictor.throughput_table import Throughput, ThroughputRow, ThroughputTable
+from predictor.selection import Query, baseline_points, calibrate, choose, log_switch, pinned_kind, run_head, run_models
+from predictor.throughput_table import ThroughputTable
 from predictor.training import TrainedHead, TrainedModel
 from predictor.trust import Switch
 from predictor.walltimes import Walltimes
 
 PENDING_MAX: Final = 100_000
-"""Predictions remembered until their job ends (about 4 kB each); beyond that the oldest are not scored any more."""
+"""Pending predictions kept (about 4 kB each); beyond that the oldest are dropped without being scored."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class PredictorStatus:
-    """What serves now. Per unit: ``champions`` in a line, every bucket's champions and trust, ``drifting`` and for how many
-    ended jobs' labels there is history. ``switches`` counts how often a bucket has changed its rung of trust, ``drift_alarms``
-    how often drift was seen; both with the jobs that were read back at the start.
+    """What serves now. Per unit: ``champions`` in one line, the champions and the trust of every bucket, ``drifting``, and for
+    how many jobs there is history. ``switches`` counts changes of trust, ``drift_alarms`` detected drifts; both include those
+    from the history that was read at the start.
     """
 
     model_version: str
@@ -68,37 +57,31 @@ class PredictorStatus:
 
 
 class _Serving(NamedTuple):
-    """What a batch is answered by, whatever is swapped meanwhile."""
+    """The models and champions that answer a batch, even if others are swapped in meanwhile."""
 
     champion: ServedModel | None
     models: tuple[ServedModel, ...]
     mixes: Mapping[Unit, Mix]
 
-    @property
-    def version(self) -> str:
-        return self.champion.model.version if self.champion is not None else ""
 
-
-class _Answer(NamedTuple):
-    """What ranks a job, and the log points of everybody who spoke of it, by name."""
-
-    plan: Plan
-    estimate: Estimate
-    said: Mapping[str, Array]
+def _version(served: ServedModel | None) -> str:
+    return served.model.version if served is not None else ""
 
 
 class LivePredictor:
     """Predicts from history and, once one is promoted, from a model. Call :meth:`warm` before the first prediction."""
 
     def __init__(self, model: TrainedModel | None = None, *, walltimes_enforced: bool | None = True) -> None:
-        """``walltimes_enforced``: whether a walltime ends a job, so that it cuts a prediction; None: the ended jobs show it."""
+        """``walltimes_enforced``: whether jobs are ended at their walltime, which limits a prediction; None: inferred from the
+        ended jobs.
+        """
         self._lock = threading.RLock()
         self._knowledge = Knowledge()
         self._scores = {unit: BaselineScores() for unit in UNITS}
         self._heads = {unit: HeadState() for unit in UNITS}
         self._throughput = ThroughputTable()
         self._walltimes = Walltimes(walltimes_enforced)
-        self._asked: OrderedDict[JobId, Asked] = OrderedDict()
+        self._pending: OrderedDict[JobId, PendingPrediction] = OrderedDict()
         self._champion: ServedModel | None = None
         self._candidates: tuple[ServedModel, ...] = ()
         if model is not None:
@@ -110,33 +93,32 @@ class LivePredictor:
         self,
         ended: Iterable[EndedJob],
         open_jobs: Iterable[PredictionRequest] = (),
-        said: Iterable[tuple[JobId, Prediction]] = (),
+        predictions: Iterable[tuple[JobId, Prediction]] = (),
     ) -> None:
         """Load history at start: ended jobs in any order (the newest 40,000 count) and the jobs that are unfinished now.
 
-        ``said`` is what was first said of any of those jobs, in the order in which it was said: it is scored as if it had been
-        said by this predictor, so that calibration, the choice of champions and trust go on where they were. For this the
-        model that served must be in use already.
+        ``predictions`` are the first ones of any of those jobs, oldest first. They are scored as if this predictor had made them,
+        so that calibration, champions and trust are restored. The model that served must be in use already.
         """
         rows = newest_by_submission(map(ended_row, ended), ROWS_MAX)
         waiting = [request_submission(request) for request in open_jobs]
-        spoken = dict(said)
+        first = dict(predictions)
         with self._lock:
             baselines = self._replay(rows, waiting)
-            asked = self._restore(spoken, baselines)
+            pending = self._restore(first, baselines)
             for row in sorted(rows, key=lambda row: (row.ended_at_s, row.submission.job)):
                 job = JobId(row.submission.job)
-                self._label(row, asked.get(job) or Asked(baselines.get(job, {}), Unit.SERVICE_S))
+                self._score(row, pending.get(job) or PendingPrediction(baselines.get(job, {}), Unit.SERVICE_S))
                 self._throughput.observe_row(row)
                 self._walltimes.observe(row)
             for submission in waiting:
                 self._knowledge.submit(submission)
-                if JobId(submission.job) in asked:
-                    self._asked[JobId(submission.job)] = asked[JobId(submission.job)]
+                if JobId(submission.job) in pending:
+                    self._pending[JobId(submission.job)] = pending[JobId(submission.job)]
 
     def _replay(self, rows: Sequence[EndedRow], waiting: Sequence[Submission]) -> dict[JobId, Baselines]:
-        """Learn the rows; what the baselines would have said of each job, and of those that wait, when it was submitted."""
-        # An unfinished job passes by as one that never ran: it teaches nothing.
+        """Learn the rows; returns the baselines of each job and of those that wait, as they were at its submission."""
+        # An unfinished job is replayed as one that never ran: nothing is learnt from it.
         unfinished = [EndedRow(submission, math.inf, None, 0.0) for submission in waiting]
         stream = sorted((*rows, *unfinished), key=lambda row: (row.submission.submitted_at_s, row.submission.job))
         found: dict[JobId, Baselines] = {}
@@ -148,60 +130,64 @@ class LivePredictor:
                 found[job] = {unit: (example.bucket, example.baselines) for unit, example in examples.items()}
         return found
 
-    def _restore(self, spoken: Mapping[JobId, Prediction], baselines: Mapping[JobId, Baselines]) -> dict[JobId, Asked]:
-        """What was said of each job, with the models' raw points, which follow from the features that are stored."""
-        asked = {job: restored(prediction, baselines.get(job, {})) for job, prediction in spoken.items()}
-        version = self._champion.model.version if self._champion is not None else ""
-        mark_current(list(asked.values()), version)
-        if self._champion is not None:
-            for unit, head in self._champion.model.heads.items():
-                jobs = [job for job, each in asked.items() if each.current and each.unit is unit]
-                self._run_again(head, [(asked[job], spoken[job]) for job in jobs])
-        return asked
+    def _restore(
+        self, predictions: Mapping[JobId, Prediction], baselines: Mapping[JobId, Baselines]
+    ) -> dict[JobId, PendingPrediction]:
+        """The pending predictions, with the models' raw points, which follow from the stored features."""
+        pending = {
+            job: PendingPrediction(baselines.get(job, {}), each.estimate.unit) for job, each in predictions.items()
+        }
+        for job, each in pending.items():
+            each.fill(predictions[job])
+        mark_current(list(pending.values()), _version(self._champion))
+        heads = self._champion.model.heads if self._champion is not None else {}
+        for unit, head in heads.items():
+            current = [(each, predictions[job]) for job, each in pending.items() if each.current and each.unit is unit]
+            self._run_again(head, current)
+        return pending
 
-    def _run_again(self, head: TrainedHead, said: Sequence[tuple[Asked, Prediction]]) -> None:
+    def _run_again(self, head: TrainedHead, predictions: Sequence[tuple[PendingPrediction, Prediction]]) -> None:
         ready = [
-            (asked, prediction.features)
-            for asked, prediction in said
+            (pending, prediction.features)
+            for pending, prediction in predictions
             if prediction.feature_schema == features.SCHEMA and np.isfinite(prediction.features).all()
         ]
-        if ready and self._champion is not None:
+        if ready:
             matrix = np.array([vector for _, vector in ready])
             bases = matrix[:, features.NAMES.index("base")]
             known = bases != features.MISSING
-            targets = [asked.raw for (asked, _), has in zip(ready, known, strict=True) if has]
+            targets = [pending.raw for (pending, _), has in zip(ready, known, strict=True) if has]
             if targets:
-                run_head(self._champion.model.version, head, matrix[known], bases[known], targets)
+                run_head(_version(self._champion), head, matrix[known], bases[known], targets)
 
     def ended(self, label: EndedJob) -> None:
-        """A job ended: score what was said of it, then learn from it. A job that never ran teaches nothing."""
+        """A job ended: score its prediction, then learn from it. Nothing is learnt from a job that never ran."""
         row = ended_row(label)
         with self._lock:
-            asked = self._asked.pop(label.job, None)
-            if asked is not None:
-                for unit, switch in self._label(row, asked):
+            pending = self._pending.pop(label.job, None)
+            if pending is not None:
+                for unit, switch in self._score(row, pending):
                     log_switch(unit, switch)
             self._knowledge.end(row)
             self._throughput.observe_row(row)
             self._walltimes.observe(row)
 
-    def _label(self, row: EndedRow, asked: Asked) -> list[tuple[Unit, Switch]]:
-        """Score what was said of a job; what has switched. Live and at start the same, so a restart changes nothing."""
+    def _score(self, row: EndedRow, pending: PendingPrediction) -> list[tuple[Unit, Switch]]:
+        """Score a prediction; returns the changes of trust. Used live and at the start, so that a restart changes nothing."""
         switches: list[tuple[Unit, Switch]] = []
         for unit in UNITS:
             total = row.label(unit)
-            if total is None or unit not in asked.baselines:
+            if total is None or unit not in pending.baselines:
                 continue
-            label, (bucket, baselines) = math.log(total), asked.baselines[unit]
+            label, (bucket, baselines) = math.log(total), pending.baselines[unit]
             self._scores[unit].observe(bucket, baselines, label)
-            if unit is not asked.unit or not asked.said:
+            if unit is not pending.unit or not pending.shadow_points:
                 continue
-            switched = self._heads[unit].score(
-                bucket, label, asked, row.ended_at_s, errs_alike(*row.submission.recurrence)
-            )
-            switches += [(unit, switch) for switch in switched]
+            group = error_group(*row.submission.recurrence)
+            found = self._heads[unit].score(bucket, label, pending, row.ended_at_s, group)
+            switches += [(unit, switch) for switch in found]
             for served in self._all_served():
-                served.observe(unit, bucket, label, asked.raw)
+                served.observe(unit, bucket, label, pending.raw)
         return switches
 
     # Models
@@ -209,21 +195,21 @@ class LivePredictor:
     def use(
         self, model: TrainedModel | None, *, kind: str | None = None, candidates: Sequence[TrainedModel] = ()
     ) -> None:
-        """Serve with this model from now on (None: with history alone); ``candidates`` score every job as shadows.
+        """Serve with this model from now on (None: with history alone); ``candidates`` predict every job as shadows.
 
-        Each history bucket of a head is served by whoever did best: see :mod:`predictor.mix`. A head of which no model passed
-        the gate is served by the baselines. By ``kind`` alone where a person insists; or, in a model without any champion
-        (which only a person would promote), by its least bad. A batch under way ends with the old model.
-        Raises ValueError where the model has no such kind.
+        The champions of each history bucket serve it: see :mod:`predictor.mix`. A head without a champion is served by the
+        baselines. ``kind``, if an operator pins one, serves alone; in a model without any champion, which only an operator can
+        promote, the kind with the least loss does. A batch in progress ends with the old model. Raises ValueError where the
+        model has no such kind.
         """
-        insisted = {unit: None if model is None else insisted_kind(model, unit, kind) for unit in UNITS}
+        pinned = {unit: None if model is None else pinned_kind(model, unit, kind) for unit in UNITS}
         with self._lock:
             self._champion = None if model is None else ServedModel(model)
             self._candidates = tuple(map(ServedModel, candidates))
-            for asked in self._asked.values():
-                asked.current = False
+            for pending in self._pending.values():
+                pending.current = False
             for unit, head in self._heads.items():
-                for switch in head.use(model.heads.get(unit) if model is not None else None, insisted[unit]):
+                for switch in head.use(model.heads.get(unit) if model is not None else None, pinned[unit]):
                     log_switch(unit, switch)
 
     def _all_served(self) -> tuple[ServedModel, ...]:
@@ -232,155 +218,154 @@ class LivePredictor:
     # Predicting
 
     def predict(self, now_s: float, requests: Sequence[PredictionRequest]) -> list[Prediction | None]:
-        """One answer a request, in order; None where nothing is known. Never raises: a job that breaks a model gets the ladder.
+        """One prediction per request, in order; None where nothing is known. Never raises: if a model fails on a job, the
+        fallback chain answers.
 
-        Asking twice answers the same as long as no job has ended in between. ``now_s`` is not used: a feature depends on the
-        submission, so that a prediction that comes late is still the one that training would have seen.
+        A repeated request gets the same answer as long as no job has ended in between. ``now_s`` is not used: features depend on
+        the submission, so that a late prediction equals the one that training would have seen.
         """
         with self._lock:
             serving = _Serving(self._champion, self._all_served(), {unit: self._heads[unit].mix() for unit in UNITS})
-            plans = self._plan_all(requests)
-        run_models(serving.models, [plan for plan in plans if plan is not None])
+            queries = self._prepare(requests)
+        prepared = [query for query in queries if query is not None]
+        run_models(serving.models, prepared)
         with self._lock:
-            calibrate(serving.models, [plan for plan in plans if plan is not None])
-            return self._remember(serving, [self._answer_safely(serving, plan) for plan in plans])
+            calibrate(serving.models, prepared)
+            for query in prepared:
+                try:
+                    query.estimate = self._estimate(serving, query)
+                except Exception:
+                    _log.exception(
+                        "the estimate of job %s failed; it is ranked by attained service", query.submission.job
+                    )
+            return self._keep(serving, queries)
 
     def preview(self, now_s: float, requests: Sequence[PredictionRequest]) -> list[Prediction | None]:
-        """As :meth:`predict`, for jobs that may never be submitted: nothing of the question is remembered.
+        """As :meth:`predict`, for jobs that may never be submitted: nothing is kept.
 
-        The jobs' numbers must be nobody's: what is known of a job of that number would be forgotten.
+        The job ids must be unused: the state of a job with the same id would be dropped.
         """
         with self._lock:
             try:
                 return self.predict(now_s, requests)
             finally:
                 for request in requests:
-                    self._asked.pop(request.job, None)
+                    self._pending.pop(request.job, None)
                     self._knowledge.open_jobs.remove(request.job)
 
     def revise(self, now_s: float, reported: Sequence[Reported]) -> list[Prediction | None]:
-        """What the jobs' own reports change of what was said of them, in order; None where nothing. Asks no model, never raises.
-
-        A job that was never predicted here has nothing that could be revised. ``now_s`` is not used.
+        """The predictions as revised by the jobs' reported totals, in order; None where nothing changes. Runs no model, never
+        raises. A job that was not predicted here is never revised. ``now_s`` is not used.
         """
         with self._lock:
-            return [self._revise_safely(each) for each in reported]
+            return [self._revise(each) for each in reported]
 
-    def _revise_safely(self, reported: Reported) -> Prediction | None:
+    def _revise(self, reported: Reported) -> Prediction | None:
+        pending = self._pending.get(reported.request.job)
+        if pending is None:
+            return None
         try:
-            asked = self._asked.get(reported.request.job)
-            if asked is None:
-                return None
-            claim = claimed(reported)
-            ceiling = self._walltimes.ceiling(claim.walltime_s, reported.estimate.unit)
-            revised = revise(reported, asked, self._knowledge.declarations.evidence(claim), ceiling)
+            submission = with_reported_total(reported)
+            ceiling = self._walltimes.ceiling(submission.walltime_s, reported.estimate.unit)
+            revised = revise(reported, pending, self._knowledge.declarations.weight_of(submission), ceiling)
         except Exception:
             _log.exception("the report of job %s could not be taken into account", reported.request.job)
             return None
-        return None if revised is None else Prediction(revised, features.SCHEMA, tuple(asked.features))
+        return None if revised is None else Prediction(revised, features.SCHEMA, tuple(pending.features))
 
-    def _plan_all(self, requests: Sequence[PredictionRequest]) -> list[Plan | None]:
-        plans: list[Plan | None] = []
+    def _prepare(self, requests: Sequence[PredictionRequest]) -> list[Query | None]:
+        queries: list[Query | None] = []
         submissions = [request_submission(request) for request in requests]
         # All are open before the first is looked at, so the order of a batch does not matter.
         for submission in submissions:
             self._knowledge.submit(submission)
         for request, submission in zip(requests, submissions, strict=True):
             try:
-                plans.append(self._plan(request, submission))
+                queries.append(self._query(request, submission))
             except Exception:
                 _log.exception("job %s could not be predicted; it is ranked by attained service", request.job)
-                plans.append(None)
-        return plans
+                queries.append(None)
+        return queries
 
-    def _plan(self, request: PredictionRequest, submission: Submission) -> Plan:
+    def _query(self, request: PredictionRequest, submission: Submission) -> Query:
         speed = self._throughput.lookup(submission.recurrence, submission.gpus, submission.gpu_type)
-        unit = unit_of(
-            self._knowledge, submission, speed_known=speed is not None or request.spec.stage_graph is not None
-        )
+        speed_known = speed is not None or request.spec.stage_graph is not None
+        unit = unit_of(self._knowledge, submission, speed_known=speed_known)
         example = self._knowledge.example(submission, unit)
-        if request.job not in self._asked:
-            # The first answer is the one that is scored. The other head needs no features: nobody asks its models.
-            said = {
+        if request.job not in self._pending:
+            # The first prediction is the one that is scored. The other unit needs no features, because its models do not run.
+            baselines = {
                 each: (example.bucket, example.baselines)
                 if each is unit
                 else baselines_of(self._knowledge, submission, each)
                 for each in UNITS
             }
-            self._asked[request.job] = Asked(said, unit)
-            if len(self._asked) > PENDING_MAX:
-                self._asked.popitem(last=False)
-        rung = climb(self._knowledge, self._scores[unit], example, unit)
+            self._pending[request.job] = PendingPrediction(baselines, unit)
+            if len(self._pending) > PENDING_MAX:
+                self._pending.popitem(last=False)
+        history = estimate_from_history(self._knowledge, self._scores[unit], example, unit)
         seconds = 1.0 if unit is Unit.SERVICE_S else speed.seconds_per_iteration if speed is not None else None
-        return Plan(submission, unit, example, rung, seconds)
+        return Query(submission, unit, example, history, seconds)
 
-    def _remember(self, serving: _Serving, answers: Sequence[_Answer | None]) -> list[Prediction | None]:
-        """The answers with what everybody else has said; what was said first of a job is kept until it ends."""
-        others = iter(shadows([answer.said for answer in answers if answer is not None]))
+    def _keep(self, serving: _Serving, queries: Sequence[Query | None]) -> list[Prediction | None]:
+        """The answers with the shadows of all candidates; the first prediction of a job is kept until it ends."""
+        answered = [query for query in queries if query is not None and query.estimate is not None]
+        kept = iter(shadows([query.points for query in answered]))
         predictions: list[Prediction | None] = []
-        for answer in answers:
-            if answer is None:
+        for query in queries:
+            if query is None or query.estimate is None:
                 predictions.append(None)
                 continue
-            prediction = Prediction(answer.estimate, features.SCHEMA, tuple(answer.plan.example.features), next(others))
+            vector = tuple(query.example.features)
+            prediction = Prediction(query.estimate, features.SCHEMA, vector, next(kept))
             predictions.append(prediction)
-            asked = self._asked.get(JobId(answer.plan.submission.job))
-            if asked is not None and asked.served_log is None:
-                asked.answered(prediction)
-                asked.raw = answer.plan.raw
-                asked.current = serving.champion is self._champion
+            pending = self._pending.get(JobId(query.submission.job))
+            if pending is not None and pending.served_log is None:
+                pending.fill(prediction)
+                pending.raw = query.raw
+                pending.current = serving.champion is self._champion
         return predictions
 
-    def _answer_safely(self, serving: _Serving, plan: Plan | None) -> _Answer | None:
-        try:
-            return None if plan is None else self._answer(serving, plan)
-        except Exception:
-            _log.exception("the answer for a job failed; it is ranked by attained service")
-            return None
-
-    def _answer(self, serving: _Serving, plan: Plan) -> _Answer | None:
-        unit, submission = plan.unit, plan.submission
-        said = baseline_points(self._scores[unit], plan) | plan.said
-        head = self._heads[unit]
-        standing = head.trust.standing(plan.example.bucket)
-        choice = choose(plan, said, serving.version, serving.mixes[unit], standing, head.tracker)
-        rung = choice.rung if choice is not None else None
-        log_point = choice.log_point if choice is not None else None
+    def _estimate(self, serving: _Serving, query: Query) -> Estimate | None:
+        unit, submission, head = query.unit, query.submission, self._heads[query.unit]
+        query.points = baseline_points(self._scores[unit], query) | query.points
+        standing = head.trust.standing(query.example.bucket)
+        choice = choose(query, _version(serving.champion), serving.mixes[unit], standing, head.tracker)
+        chosen, log_point, model_version = choice if choice is not None else (None, None, "")
         if unit is Unit.ITERATIONS and submission.declared_iterations is not None:
-            weighed = weigh_declaration(rung, submission, self._knowledge.declarations.evidence(submission))
-            if rung is None or weighed is None or weighed.points is not rung.points:
+            mixed = mix_declaration(chosen, submission, self._knowledge.declarations.weight_of(submission))
+            if chosen is None or mixed is None or mixed.points is not chosen.points:
                 log_point = None
-                if rung is not None and weighed is not None:
-                    said[UNDECLARED] = rung.points
-            rung = weighed
-        if rung is None:
+                if chosen is not None and mixed is not None:
+                    query.points[UNDECLARED] = chosen.points
+            chosen = mixed
+        if chosen is None:
             return None
         ceiling = self._walltimes.ceiling(submission.walltime_s, unit)
-        estimate = Estimate(
-            points=finish(rung, ceiling),
+        return Estimate(
+            points=points_in_units(chosen.points, ceiling),
             unit=unit,
-            source=rung.source,
-            model_version=choice.model_version if choice is not None else "",
-            seconds_per_unit=plan.seconds_per_unit,
-            trusted=rung.trusted,
-            point=None if log_point is None else point_in_units(log_point, ceiling),
+            source=chosen.source,
+            model_version=model_version,
+            seconds_per_unit=query.seconds_per_unit,
+            trusted=chosen.trusted,
+            point=None if log_point is None else float(in_units(np.array(log_point), ceiling)),
         )
-        return _Answer(plan, estimate, said)
 
-    # Looking inside
+    # State
 
     def status(self) -> PredictorStatus:
         """What serves now and how well."""
         with self._lock:
             return PredictorStatus(
-                model_version=self._champion.model.version if self._champion is not None else "",
+                model_version=_version(self._champion),
                 champions={unit: head.mix().name for unit, head in self._heads.items()},
                 buckets={unit: head.status() for unit, head in self._heads.items()},
                 switches=sum(head.trust.switches for head in self._heads.values()),
                 drifting={unit: head.drift.alarm for unit, head in self._heads.items()},
                 recent_log_error={unit: head.drift.recent_mean for unit, head in self._heads.items()},
                 known_jobs={unit: len(history.cluster) for unit, history in self._knowledge.history.items()},
-                pending=len(self._asked),
+                pending=len(self._pending),
                 drift_alarms={unit: head.alarms for unit, head in self._heads.items()},
             )
 
@@ -388,13 +373,3 @@ class LivePredictor:
         """The model of this version, as long as it serves or is a candidate."""
         with self._lock:
             return next((each.model for each in self._all_served() if each.model.version == version), None)
-
-    def throughput_rows(self) -> list[ThroughputRow]:
-        """The throughput table as it is now, in a stable order."""
-        with self._lock:
-            return self._throughput.dump()
-
-    def throughput_of(self, spec: JobSpec, gpu_type: str = "", servers: int | None = None) -> Throughput | None:
-        """Measured seconds per iteration of a program on a placement, or on the best that was seen; None: never measured."""
-        with self._lock:
-            return self._throughput.lookup(spec.recurrence, spec.gpus, gpu_type or spec.gpu_type or "", servers)

@@ -1,8 +1,7 @@
-"""What the jobs of a group that still run say about its past: the product-limit estimate (Kaplan and Meier, 1958).
+"""Quantiles of a group's durations that include its running jobs: the product-limit estimate (Kaplan and Meier, 1958).
 
-Of jobs that were submitted together the short ones end first. So while an array runs, its ended jobs are not what its jobs are
-like, and the newest labels mislead most where there are many of them. Here a job that still runs counts as one that takes at
-least as long as it has been there.
+Of jobs that were submitted together the short ones end first. While a job array runs, its ended jobs are therefore biased
+towards short ones. Here a running job counts as one that takes at least as long as it has been open.
 """
 
 import math
@@ -11,18 +10,18 @@ from collections.abc import Sequence
 from typing import Final
 
 LEVELS: Final = (0.25, 0.5, 0.75)
-"""The quantiles that are told."""
+"""The levels of the quantiles."""
 OPEN_JOBS_MAX: Final = 40
-"""Open jobs of a group that count, the newest: those that were there longest are few, and looking at all would cost time."""
+"""Open jobs of a group that count, the newest: a bound on the time of one estimate."""
 
 _ROUNDING: Final = 1e-9
 
 
 def quantiles(labels: Sequence[float], ages_s: Sequence[float]) -> tuple[float, ...]:
-    """Quantiles (natural log of seconds, at :data:`LEVELS`) of how long jobs of a group take, of which at least one is known.
+    """Quantiles (natural log of seconds, at :data:`LEVELS`) of the durations of a group with at least one job.
 
-    ``labels`` are the logs of the ended ones' seconds, in any order; ``ages_s`` ascending, seconds since each other one was
-    submitted. A level that the estimate does not reach is answered by the longest that was seen. O(labels log ages).
+    ``labels`` are the logs of the ended jobs' seconds, in any order; ``ages_s`` the seconds since each open job was submitted,
+    ascending. The longest observation stands for a level that the estimate does not reach. O(labels log ages).
     """
     ended = sorted(labels)
     floors = [math.log(max(1.0, age_s)) for age_s in ages_s]

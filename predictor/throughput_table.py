@@ -1,45 +1,26 @@
-"""The throughput table: seconds per iteration as measured, per program, GPU type and servers spanned. Shown to users.
+"""The throughput table: measured seconds per iteration, per program, GPU type and servers spanned.
 
-It gives jobs without a graph a speed at all, and says how wrong a graph's formula is for jobs that have one.
+It gives a speed to jobs without a stage graph.
 """
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import median
 from typing import Final
 
-from predictor.history import median_of
-from predictor.rows import EndedRow, believable
+from predictor.rows import EndedRow, plausible
 
 MEASUREMENTS_KEPT: Final = 20
 ENTRIES_MAX: Final = 100_000
-"""Entries remembered; the one that was measured longest ago goes first."""
+"""Entries kept; the one that was measured longest ago is evicted first."""
 
 Recurrence = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class ThroughputRow:
-    """One entry. ``measurements_s`` are the newest seconds per iteration, oldest first."""
-
-    user: str
-    project: str
-    name: str
-    gpus: int
-    gpu_type: str
-    servers: int
-    measurements_s: tuple[float, ...]
-
-    @property
-    def seconds_per_iteration(self) -> float:
-        """Robust mean: the median of the newest measurements."""
-        return median_of(sorted(self.measurements_s))
-
-
-@dataclass(frozen=True, slots=True)
 class Throughput:
-    """An answer: seconds per iteration from ``measurements`` runs, and how close a match they are, in words."""
+    """Seconds per iteration: the median of the newest ``measurements`` runs, and in words how close a match they are."""
 
     seconds_per_iteration: float
     measurements: int
@@ -57,7 +38,7 @@ class ThroughputTable:
         self, recurrence: Recurrence, gpus: int, gpu_type: str, servers: int, seconds_per_iteration: float
     ) -> None:
         """A run was measured. Values that are not positive and finite are ignored."""
-        if believable(seconds_per_iteration) is None:
+        if plausible(seconds_per_iteration) is None:
             return
         where = (gpus, gpu_type, servers)
         entries = self._entries.setdefault(recurrence, {})
@@ -71,7 +52,7 @@ class ThroughputTable:
                 del self._entries[oldest]
 
     def observe_row(self, row: EndedRow) -> None:
-        """Learn from an ended job: what was measured, else its mean over all of its productive seconds."""
+        """Learn from an ended job: its measured speed, else the mean over its productive seconds."""
         seconds = row.seconds_per_iteration
         if seconds is None and row.iterations:
             seconds = row.service_s / row.iterations
@@ -87,7 +68,7 @@ class ThroughputTable:
         """Seconds per iteration of the closest match; None if the program was never measured.
 
         Backs off: exact place; same GPUs and type (on the servers where it was fastest); same GPUs; nearest number of GPUs.
-        ``gpu_type`` "" and ``servers`` None mean "the best that was seen".
+        ``gpu_type`` "" and ``servers`` None mean the fastest measured.
         """
         entries = self._entries.get(recurrence)
         if not entries:
@@ -100,23 +81,6 @@ class ThroughputTable:
             ("another number of GPUs", [w for w in entries if w[0] == nearest]),
         ):
             if places:
-                seconds, count = min((median_of(sorted(entries[w])), len(entries[w])) for w in places)
+                seconds, count = min((median(entries[w]), len(entries[w])) for w in places)
                 return Throughput(seconds, count, match)
         return None
-
-    def dump(self) -> list[ThroughputRow]:
-        """All entries in a stable order."""
-        return sorted(
-            (
-                ThroughputRow(*recurrence, *where, tuple(kept))
-                for recurrence, entries in self._entries.items()
-                for where, kept in entries.items()
-            ),
-            key=lambda row: (row.user, row.project, row.name, row.gpus, row.gpu_type, row.servers),
-        )
-
-    def load(self, rows: Iterable[ThroughputRow]) -> None:
-        """Add dumped entries."""
-        for row in rows:
-            for seconds in row.measurements_s:
-                self.observe((row.user, row.project, row.name), row.gpus, row.gpu_type, row.servers, seconds)

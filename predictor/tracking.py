@@ -1,16 +1,15 @@
-"""Keeping the ends of what is served where they belong while the workload drifts: online quantile tracking, after calibration.
+"""Keeps the coverage of served intervals while the workload drifts: online quantile tracking, after calibration.
 
-Split-conformal calibration looks back on a window, and the mix chooses by one, so both come late where jobs change. Each end of
-the 80% interval is therefore also tracked: a truth outside moves it out by 0.9 steps, one inside moves it in by 0.1, which is
-subgradient descent on its pinball loss. Whatever comes, the share of truths beyond it tends to a tenth: over n jobs it is at most
+Split-conformal calibration and the mix both look back on a window, so they react late where jobs change. Each end of the 80%
+interval is therefore also tracked: a truth outside moves it out by 0.9 steps, one inside moves it in by 0.1, which is subgradient
+descent on its pinball loss. For any sequence the share of truths beyond it tends to a tenth: over n jobs it is at most
 (margin + step) / (step n) off, for margins that stay bounded (Gibbs, Candes, NeurIPS 2021; Angelopoulos, Candes, Tibshirani,
 NeurIPS 2023). A label counts when its job ends. Everything is in natural log units, per history bucket.
 
-What this pays for is bursts: a hundred alike jobs that miss together move the ends of all others. So both are scored, and the
-tracked distribution serves a bucket only while its pinball loss was the lower one, or too few truths were inside what was served.
+The weakness of tracking is bursts: a hundred similar jobs that miss together move the ends of all others. So both distributions
+are scored, and the tracked one serves a bucket only while its pinball loss is lower or the coverage is too low.
 """
 
-from collections import deque
 from functools import cache
 from statistics import NormalDist
 from typing import Final, NamedTuple
@@ -18,7 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from predictor.evaluation import pinball
-from predictor.intervals import NORMAL_POINTS, POINTS, Array
+from predictor.intervals import NORMAL_POINTS, POINTS, Array, RollingSum
 from predictor.recurrence import BUCKETS
 
 TAIL: Final = 0.1
@@ -28,21 +27,21 @@ STEP: Final = 0.01
 JOBS_MIN: Final = 50
 """Scored jobs of a bucket before the tracked distribution may serve."""
 GAIN_UNIT: Final = 1e-12
-"""What a difference of losses is counted in: far below any that matters."""
+"""The unit in which differences of losses are counted: far below any that matters."""
 LOSSES_MAX: Final = 2_000
 """Scored jobs whose losses are compared, the newest, as in the choice of champions."""
 COVERED_MAX: Final = 10_000
-"""Scored jobs behind the share that was inside: the long run, as far as a restart reads back."""
+"""Scored jobs behind the coverage: as many as a restart reads back."""
 COVERED_MIN: Final = 0.75
-"""Where a smaller share was inside, tracked ends serve whatever they cost."""
+"""Below this coverage the tracked ends serve, whatever their loss."""
 ROUNDING: Final = 1e-6
-"""Log units: a total that was written down and read again is still inside an interval that it bounds."""
+"""Log units: a total that was stored and read again is still inside an interval that it bounds."""
 
 _END: Final = NormalDist().inv_cdf(1.0 - TAIL)
 _HALF: Final = POINTS // 2
 _SIZE: Final[Array] = np.abs(NORMAL_POINTS)
 _REACH: Final[Array] = (_SIZE - _SIZE[_HALF]) / (_END - _SIZE[_HALF])
-"""By how much each point moves with its end: as a normal quantile would, the end itself by 1, the two in the middle not."""
+"""By how much each point moves with its end: as a normal quantile does, the end itself by 1, the two in the middle by 0."""
 
 
 class Tracked(NamedTuple):
@@ -58,39 +57,21 @@ class Tracked(NamedTuple):
         return self.moved if self.moved_serves else self.plain
 
 
-class _Newest:
-    """The newest values and their sum. Whole numbers: after a restart the sum must not depend on what has left since."""
-
-    def __init__(self, most: int) -> None:
-        self._values: deque[int] = deque(maxlen=most)
-        self.total = 0
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def push(self, value: int) -> None:
-        """Add one; the oldest leaves when there are too many. O(1)."""
-        if len(self._values) == self._values.maxlen:
-            self.total -= self._values[0]
-        self._values.append(value)
-        self.total += value
-
-
 class IntervalTracker:
-    """The tracked ends of one head: for each history bucket two margins, and how the newest jobs went."""
+    """The tracked ends of one head: two margins per history bucket, and the losses and coverage of the newest jobs."""
 
     def __init__(self) -> None:
         self._below = [0.0] * len(BUCKETS)
         self._above = [0.0] * len(BUCKETS)
-        self._gains = [_Newest(LOSSES_MAX) for _ in BUCKETS]
-        self._inside = [_Newest(COVERED_MAX) for _ in BUCKETS]
+        self._gains = [RollingSum(LOSSES_MAX) for _ in BUCKETS]
+        self._inside = [RollingSum(COVERED_MAX) for _ in BUCKETS]
 
     def margins(self, bucket: int) -> tuple[float, float]:
         """How far the lower end is moved down and the upper one up (negative: inwards)."""
         return self._below[bucket], self._above[bucket]
 
     def track(self, bucket: int, points: Array) -> Tracked:
-        """What to say where ``points`` (32, ascending) were chosen. The middle of the distribution stays."""
+        """The distribution ``points`` (32, ascending) with and without tracked ends. Its middle stays."""
         below, above = self.margins(bucket)
         low, high = points[:_HALF] - below * _REACH[:_HALF], points[_HALF:] + above * _REACH[_HALF:]
         if below < 0.0:
@@ -105,17 +86,17 @@ class IntervalTracker:
         jobs = len(inside)
         return jobs >= JOBS_MIN and (self._gains[bucket].total > 0 or inside.total < COVERED_MIN * jobs)
 
-    def observe(self, bucket: int, label: float, said: Tracked) -> None:
-        """A job ended with this log label, of which this had been said (of any number of points: they may have been thinned)."""
-        low, _, high = _ends(said.moved)
-        plain_low, middle, plain_high = _ends(said.plain)
-        # An end that has come in to the middle cannot come farther: going on would only wind the margin up.
+    def observe(self, bucket: int, label: float, predicted: Tracked) -> None:
+        """A job ended with this log label; ``predicted`` may have any number of points, because stored ones are thinned."""
+        low, _, high = _ends(predicted.moved)
+        plain_low, middle, plain_high = _ends(predicted.plain)
+        # An end that has reached the middle cannot move further in; the margin must not grow beyond it.
         self._below[bucket] += _step(label < low - ROUNDING, -self._below[bucket] < middle - plain_low)
         self._above[bucket] += _step(label > high + ROUNDING, -self._above[bucket] < plain_high - middle)
         truth = np.array([label])
-        gain = pinball(truth, said.plain[None, :]) - pinball(truth, said.moved[None, :])
+        gain = pinball(truth, predicted.plain[None, :]) - pinball(truth, predicted.moved[None, :])
         self._gains[bucket].push(round(gain / GAIN_UNIT))
-        low, _, high = _ends(said.served)
+        low, _, high = _ends(predicted.served)
         self._inside[bucket].push(int(low - ROUNDING <= label <= high + ROUNDING))
 
 
@@ -132,8 +113,8 @@ def _normal(points: int) -> Array:
 
 
 def _ends(points: Array) -> tuple[float, float, float]:
-    """Lower end, middle and upper end. Between points as a normal distribution lies, because stored ones are few and far apart:
-    on a straight line over levels the interval of 8 points would be one of 82%.
+    """Lower end, middle and upper end, interpolated over normal quantiles because stored points are few and far apart: linear
+    interpolation over levels would make the interval of 8 points one of 82%.
     """
     low, middle, high = np.interp((-_END, 0.0, _END), _normal(len(points)), points).tolist()
     return low, middle, high

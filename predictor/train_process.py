@@ -1,18 +1,18 @@
-"""Training as a process of its own: ``python -m predictor.train_process --input rows.jsonl[.gz] --out DIR --seed N``.
+"""Training in a separate process: ``python -m predictor.train_process --input rows.jsonl[.gz] --out DIR --seed N``.
 
 Input: JSON lines in any order. The first line is ``{"schema": "sooner.ended-jobs/1"}``; each further line is an
 ended job: ``job``, ``gpus``, ``submitted_at_s``, ``ended_at_s``, ``service_s`` and, where known, ``user``, ``project``, ``name``,
 ``iterations``, ``final_state``, ``declared_iterations``, ``walltime_s``, ``model``, ``batch_size``, ``stages``,
 ``parameter_bytes``, ``gpu_type``, ``seconds_per_iteration``, ``ran_on_gpu_type``, ``servers_spanned``,
-``reported_iterations``. Times are seconds since the Unix epoch, UTC. The 200,000 newest ended jobs make the history, the 40,000
-newest of them are learnt from.
+``reported_iterations``. Times are seconds since the Unix epoch, UTC. The 200,000 newest ended jobs are the history, the 40,000
+newest of them the training set.
 
-Output: the model folder of :mod:`predictor.artifacts`, there completely or not at all. Standard output gets one JSON line:
-``{"version", "sha256", "promotable", "champions"}``. With ``--sheet FILE`` the answers of all candidates to the newest tested
-jobs are left for a replay (:mod:`predictor.replay_sheet`), with ``--champion DIR`` also those of the model that serves.
+Output: the model folder of :mod:`predictor.artifacts`, written atomically. Standard output gets one JSON line:
+``{"version", "sha256", "promotable", "champions"}``. ``--sheet FILE`` writes the predictions of all candidates for the newest
+tested jobs, for a replay (:mod:`predictor.replay_sheet`); with ``--champion DIR`` also those of the model that serves.
 
-Exit codes: 0 trained (whether or not a model passed the gate), 1 too little to learn from, 2 wrong usage or input. The caller
-sets the time, processor and memory limits; killing it at any time leaves no half folder.
+Exit codes: 0 trained (whether or not a model passed the gate), 1 too few jobs, 2 wrong usage or input. The caller sets the time,
+processor and memory limits; killing the process at any time leaves no partial folder.
 """
 
 import argparse
@@ -30,10 +30,10 @@ from predictor.rows import RowError, newest_by_submission, read_jsonl
 from predictor.training import TrainedModel, train
 
 HISTORY_ROWS_MAX: Final = 200_000
-"""Bounds the memory of a training (about 200 MB); a group's older jobs have long left its newest 20."""
+"""Bounds the memory of a training (about 200 MB). Older jobs are no longer among the newest 20 of their groups."""
 
 SHEET_JOBS: Final = 2_000
-"""As many as the gate tests of one head at most."""
+"""At most as many as the gate tests per head."""
 
 
 def load_result(folder: Path) -> ModelVersion:
@@ -42,7 +42,7 @@ def load_result(folder: Path) -> ModelVersion:
 
 
 def _champion(folder: Path | None, sha256: str | None) -> TrainedModel | None:
-    """The model that serves; None where it cannot be used any more: then nothing is compared with it."""
+    """The model that serves; None where it can no longer be loaded: then it is left out of the comparison."""
     if folder is None:
         return None
     try:
@@ -53,12 +53,12 @@ def _champion(folder: Path | None, sha256: str | None) -> TrainedModel | None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one training; see the module's text."""
+    """Run one training; see the module's docstring."""
     parser = argparse.ArgumentParser(prog="python -m predictor.train_process", description="Train from ended jobs.")
     parser.add_argument("--input", type=Path, required=True, help="JSON lines of ended jobs (.gz allowed)")
     parser.add_argument("--out", type=Path, required=True, help="folder to create; must not exist or be empty")
     parser.add_argument("--seed", type=int, default=0, help="seed of every random choice (default 0)")
-    parser.add_argument("--sheet", type=Path, help="file to create: what each candidate said of the tested jobs")
+    parser.add_argument("--sheet", type=Path, help="file to create: each candidate's predictions for the tested jobs")
     parser.add_argument("--sheet-jobs", type=int, default=SHEET_JOBS, help="newest tested jobs in it")
     parser.add_argument("--champion", type=Path, help="folder of the model that serves now")
     parser.add_argument("--champion-sha256", help="the registry's record of that folder")

@@ -1,4 +1,4 @@
-"""Training: the newest ended jobs in, a model with its calibration, its metrics and the gate's verdict out."""
+"""Training: from the newest ended jobs to a model with its calibration, its metrics and the gate's verdict."""
 
 import hashlib
 from array import array
@@ -13,17 +13,15 @@ import numpy as np
 from policies.model.estimate import Unit
 from predictor import features, prequential
 from predictor.baselines import NAMES as BASELINE_NAMES
-from predictor.boosting import Boosting
-from predictor.censored import SurvivalBoosting
+from predictor.boosting import Boosting, SurvivalBoosting
+from predictor.candidate_scores import CandidateScores
 from predictor.dataset import UNITS, Example, Knowledge, replay
 from predictor.errors import TrainingError
 from predictor.estimator import Estimator
 from predictor.evaluation import by_history
-from predictor.evidence import Evidence
-from predictor.forest import QuantileForest, RandomForest
+from predictor.forest import QuantileForest, RandomForest, RawQuantileForest
 from predictor.intervals import ConformalCalibrator
 from predictor.mix import BLEND, BLENDED, COMBINED
-from predictor.raw_forest import RawQuantileForest
 from predictor.rows import EndedRow
 
 ESTIMATORS: Final[Mapping[str, Callable[[], Estimator]]] = {
@@ -32,14 +30,14 @@ ESTIMATORS: Final[Mapping[str, Callable[[], Estimator]]] = {
     QuantileForest.kind: QuantileForest,
     RawQuantileForest.kind: RawQuantileForest,
 }
-"""Every model that is trained; the champion is the best of them, or of their blend, that passes the gate."""
+"""Every model that is trained. The champion is the best that passes the gate, of these and their blend."""
 CHALLENGERS: Final[Mapping[str, Callable[[], Estimator]]] = {SurvivalBoosting.kind: SurvivalBoosting}
-"""Tried at every training and reported with the others, but never stored: none of them has earned it."""
+"""Evaluated at every training and reported with the others, but never stored."""
 HEAD_ROWS_MIN: Final = 100
 """Labelled jobs that a head needs before it is trained."""
 TEST_RATIO: Final = 0.4
 TEST_ROWS_MAX: Final = 2_000
-"""The gate looks at the newest 40%, at most this many: what the workload is like now."""
+"""The gate tests on the newest 40% of the jobs, at most this many: the workload as it is now."""
 CHUNK_ROWS: Final = 500
 CHUNKS_MAX: Final = 4
 
@@ -52,7 +50,7 @@ COVERAGE_MAX: Final = 0.88
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a model may serve: it must beat the best baseline, not merely exist. ``reasons`` say what it failed."""
+    """Whether a model may serve: it must beat the best baseline. ``reasons`` are the criteria that it failed."""
 
     kind: str
     passed: bool
@@ -62,7 +60,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class TrainedHead:
-    """One unit's models. ``champion`` is None where no model passed the gate: then the baselines serve."""
+    """The models of one unit. ``champion`` is None where no model passed the gate: then the baselines serve."""
 
     unit: Unit
     rows: int
@@ -74,7 +72,7 @@ class TrainedHead:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What can serve: the models, and what is made of several where those are among them."""
+        """The kinds that can serve: the models, and their combinations where all parts are among them."""
         return (*self.estimators, *(COMBINED if all(part in self.estimators for part in BLENDED) else ()))
 
     @property
@@ -83,9 +81,8 @@ class TrainedHead:
         return min(self.kinds, key=lambda kind: (self.metrics[kind]["pinball_log"], kind))
 
     def beats_baselines(self, kind: str, bucket: int) -> bool:
-        """Whether the model's test won it this history bucket, by the rule of :mod:`predictor.mix`."""
-        evidence = Evidence((*BASELINE_NAMES, kind), self.metrics)
-        return evidence.mix().distribution[bucket] == kind
+        """Whether the kind won this history bucket in the test, by the rule of :mod:`predictor.mix`."""
+        return CandidateScores((*BASELINE_NAMES, kind), self.metrics).mix().distribution[bucket] == kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +104,7 @@ class TrainedModel:
 
 
 def library_versions() -> dict[str, str]:
-    """Versions of what a model's bytes depend on. xgboost is one of two distributions with the same import name."""
+    """Versions of the libraries that a model's bytes depend on. Two distributions provide xgboost."""
     found = {name: version(name) for name in ("numpy", "scikit-learn", "quantile-forest", "skops")}
     for name in ("xgboost-cpu", "xgboost"):
         try:
@@ -126,7 +123,7 @@ def judge(metrics: Mapping[str, Mapping[str, Any]], kind: str) -> Verdict:
         reasons.append(
             f"pinball {model['pinball_log']:.4f} is not at most {PINBALL_RATIO_MAX} x {baseline['pinball_log']:.4f}"
         )
-    # Undefined (null) where all labels are equal: then nothing can be ranked and no model is needed.
+    # None where all labels are equal: then nothing can be ranked and no model is needed.
     if model["concordance"] is None or model["concordance"] < baseline["concordance"] - CONCORDANCE_LOSS_MAX:
         reasons.append(
             f"concordance {model['concordance']} is below {baseline['concordance']} - {CONCORDANCE_LOSS_MAX}"
@@ -139,7 +136,7 @@ def judge(metrics: Mapping[str, Mapping[str, Any]], kind: str) -> Verdict:
 
 
 Tested = Callable[[Unit, prequential.Run], None]
-"""Told what every candidate of a head said in the test by which the gate judged it."""
+"""Called with the test run of each head, by which the gate judged its candidates."""
 
 
 def train_head(unit: Unit, examples: Sequence[Example], seed: int, on_tested: Tested | None = None) -> TrainedHead:
@@ -150,8 +147,8 @@ def train_head(unit: Unit, examples: Sequence[Example], seed: int, on_tested: Te
     outcome = prequential.run(examples, tried, test_start=len(examples) - test_rows, chunks=chunks, seed=seed)
     if on_tested is not None:
         on_tested(unit, outcome)
-    said = outcome.candidates
-    metrics = {name: by_history(outcome.labels, points, outcome.buckets) for name, points in said.items()}
+    candidates = outcome.candidates.items()
+    metrics = {name: by_history(outcome.labels, points, outcome.buckets) for name, points in candidates}
     verdicts = tuple(judge(metrics, kind) for kind in (*ESTIMATORS, BLEND))
     passed = [verdict.kind for verdict in verdicts if verdict.passed]
     champion = min(passed, key=lambda kind: (metrics[kind]["pinball_log"], kind)) if passed else None
@@ -179,12 +176,12 @@ def train(rows: Iterable[EndedRow], *, seed: int, on_tested: Tested | None = Non
     for row, examples in replay(rows, Knowledge()):
         count, until_s = count + 1, max(until_s, row.ended_at_s)
         for unit, example in examples.items():
-            # Packed: as Python numbers the features of 40,000 examples take 100 MB, like this a quarter.
+            # Packed: as Python numbers the features of 40,000 examples take 100 MB, in an array a quarter.
             newest[unit].append(replace(example, features=array("d", example.features)))
     enough = {unit: tuple(examples) for unit, examples in newest.items() if len(examples) >= HEAD_ROWS_MIN}
     if not enough:
         have = max(len(examples) for examples in newest.values())
-        raise TrainingError(f"{have} labelled jobs are too few to train on; it takes {HEAD_ROWS_MIN}")
+        raise TrainingError(f"{have} labelled jobs are too few to train on; at least {HEAD_ROWS_MIN} are needed")
     libraries = library_versions()
     return TrainedModel(
         version=_version(enough, seed, libraries),

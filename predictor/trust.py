@@ -1,7 +1,7 @@
-"""The trust ladder: model -> group distribution -> attained service, per history bucket, and it switches by itself.
+"""The trust in each history bucket: model -> group distribution -> attained service, switched automatically.
 
-Both answers are scored for every job that ends, whichever of them served. So a rung is left because of its own record, and taken
-again because of its own record; the limits of coming back lie above those of leaving.
+Both the model's and the group's distributions are scored for every job that ends, whichever of them served. A rung is left, and
+taken again, by its own record; the limits of taking it again are stricter than those of leaving it.
 """
 
 import math
@@ -16,25 +16,25 @@ from predictor.recurrence import BUCKETS
 from predictor.tracking import ROUNDING
 
 WINDOW: Final = 200
-"""Scored jobs of a bucket that are looked at, the newest."""
+"""Scored jobs of a bucket that count, the newest."""
 JOBS_MIN: Final = 50
-"""Scored jobs before anything is said."""
+"""Scored jobs that a coverage needs."""
 COVERAGE_MIN: Final = 0.65
 COVERAGE_BACK: Final = 0.70
 CONCORDANCE_MIN: Final = 0.52
 CONCORDANCE_BACK: Final = 0.54
 PAIR_SPAN: Final = 50
-"""A job is compared with so many that were scored before it: those that it competed with."""
+"""A job is compared with this many that were scored before it: those that it competed with."""
 PAIRS_MIN: Final = 500
-CLAIM_LOG: Final = math.log(1.1)
-"""Predictions closer than 10% claim no order: of runs of one program nobody knows which will be the longer."""
+ORDER_LOG_MIN: Final = math.log(1.1)
+"""Predictions closer than 10% imply no order: which of two runs of one program is longer cannot be known."""
 RETRAIN_GRACE_S: Final = 86_400.0
-"""A drift alarm sets the model aside when no better one has come within a day."""
+"""A drift alarm sets the model aside when no better one was trained within a day."""
 _ENDS: Final[Array] = np.array([0.1, 0.5, 0.9])
 
 
 class TrustRung(IntEnum):
-    """Who may rank the jobs of a bucket, most trusted first. The champions are baselines where no model won the bucket."""
+    """What may rank the jobs of a bucket, most trusted first. The champions are baselines where no model won the bucket."""
 
     MODEL = 0
     GROUP = 1
@@ -48,14 +48,14 @@ class TrustRung(IntEnum):
 
 class _Scored(NamedTuple):
     label: float
-    said: float
+    predicted: float
     inside: bool
     right: float
     pairs: int
 
 
 class Watch:
-    """Coverage of the 80% interval and concordance of one answerer in one bucket, over its newest jobs."""
+    """Coverage of the 80% interval and concordance of one predictor in one bucket, over its newest jobs."""
 
     def __init__(self) -> None:
         self._jobs: deque[_Scored] = deque()
@@ -65,16 +65,16 @@ class Watch:
         self._uncovered = self._disordered = False
 
     def observe(self, label: float, points: Array) -> None:
-        """A job ended with this log label, of which the answerer had said these log points (ascending). O(50)."""
-        low, said, high = quantile_of(points, _ENDS).tolist()
+        """A job ended with this log label; ``points`` are its predicted log points, ascending. O(50)."""
+        low, predicted, high = quantile_of(points, _ENDS).tolist()
         inside = low - ROUNDING <= label <= high + ROUNDING
         right, pairs = 0.0, 0
         for job in list(self._jobs)[-PAIR_SPAN:]:
-            claim, truth = said - job.said, label - job.label
-            if abs(claim) >= CLAIM_LOG and truth != 0.0:
+            order, truth = predicted - job.predicted, label - job.label
+            if abs(order) >= ORDER_LOG_MIN and truth != 0.0:
                 pairs += 1
-                right += claim * truth > 0.0
-        self._jobs.append(_Scored(label, said, inside, right, pairs))
+                right += order * truth > 0.0
+        self._jobs.append(_Scored(label, predicted, inside, right, pairs))
         self._count(self._jobs[-1], 1)
         if len(self._jobs) > WINDOW:
             self._count(self._jobs.popleft(), -1)
@@ -104,7 +104,7 @@ class Watch:
 
     @property
     def concordance(self) -> float | None:
-        """Share of the pairs that were put in the right order, of those of which an order was claimed; None under 500."""
+        """Share of the pairs in the right order, of those for which the predictions imply one; None under 500."""
         return self._right / self._pairs if self._pairs >= PAIRS_MIN else None
 
     @property
@@ -119,7 +119,7 @@ class Watch:
 
 
 class Standing(NamedTuple):
-    """Who may rank the jobs of a bucket, why not a better one ("" on the first rung), and the record of that one."""
+    """The rung of a bucket, and why it is not a better one ("" on the first rung)."""
 
     rung: TrustRung
     reason: str
@@ -135,7 +135,7 @@ class Switch(NamedTuple):
 
 
 class Trust:
-    """The ladder of one head: a model's watch and a group distribution's in every bucket, and the drift alarm's age."""
+    """The trust of one head: the records of the model and of the group distribution in every bucket, and the drift alarm."""
 
     def __init__(self) -> None:
         self.models = [Watch() for _ in BUCKETS]
@@ -148,7 +148,7 @@ class Trust:
         """The rung of a bucket, with the reason where it is not the first."""
         fault = self.models[bucket].fault
         if self._drifted:
-            drift = "errors have grown for a day and no better model has come"
+            drift = "errors have grown for a day and no better model was trained"
             fault = f"{fault}; {drift}" if fault else drift
         if not fault:
             return Standing(TrustRung.MODEL, "")
@@ -158,10 +158,9 @@ class Trust:
     def observe(
         self, bucket: int, label: float, *, model: Array | None, group: Array | None, alarm_age_s: float | None
     ) -> list[Switch]:
-        """A job ended. ``model`` and ``group`` are what each had said (None: nothing that counts); what has switched.
+        """A job ended. ``model`` and ``group`` are the log points of each (None: not scored). Returns the changes of rung.
 
-        ``alarm_age_s`` is how long the drift alarm has stood by then; None without one, or without a model that could be
-        better.
+        ``alarm_age_s`` is the age of the drift alarm; None without one, or while no model serves.
         """
         before = [self.standing(each).rung for each in range(len(BUCKETS))]
         if model is not None:
@@ -172,7 +171,7 @@ class Trust:
         return self._switched(before)
 
     def new_model(self) -> list[Switch]:
-        """Another model serves from now on: the record of the one before says nothing about it."""
+        """Another model serves from now on: the record of the previous one is dropped. Returns the changes of rung."""
         before = [self.standing(each).rung for each in range(len(BUCKETS))]
         self.models = [Watch() for _ in BUCKETS]
         self._drifted = False

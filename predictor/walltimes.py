@@ -1,10 +1,12 @@
-"""Whether a walltime ends jobs: only then does it cut a prediction. A service enforces it; a table shows whether it was."""
+"""Whether jobs are ended at their walltime: only then does it limit a prediction. A service enforces it; in a workload table it
+is inferred from the ended jobs.
+"""
 
 import math
-from collections import deque
 from typing import Final
 
 from policies.model.estimate import Unit
+from predictor.intervals import RollingSum
 from predictor.rows import EndedRow
 
 OVERTIME_RATIO: Final = 1.05
@@ -15,33 +17,29 @@ LIMITED_JOBS_KEPT: Final = 2_000
 
 
 class Walltimes:
-    """Told of each job that ends; says up to where a job may run."""
+    """Observes every job that ends; gives the largest total that a job can reach."""
 
     def __init__(self, enforced: bool | None) -> None:
-        """``enforced``: whether walltimes end jobs here; None: nobody says, so the jobs that asked for one show it."""
-        self._told = enforced
-        self._over: deque[bool] = deque()
-        self._overtime = 0
+        """``enforced``: whether walltimes end jobs here; None: inferred from the jobs that have one."""
+        self._configured = enforced
+        self._overtime = RollingSum(LIMITED_JOBS_KEPT)
 
     def observe(self, row: EndedRow) -> None:
-        """A job ended. One without a walltime, or that never ran, shows nothing."""
+        """A job ended. One without a walltime, or that never ran, is ignored."""
         limit_s = row.submission.walltime_s
-        if limit_s is None or row.service_s <= 0.0:
-            return
-        self._over.append(row.service_s > OVERTIME_RATIO * limit_s)
-        self._overtime += self._over[-1]
-        if len(self._over) > LIMITED_JOBS_KEPT:
-            self._overtime -= self._over.popleft()
+        if limit_s is not None and row.service_s > 0.0:
+            self._overtime.push(row.service_s > OVERTIME_RATIO * limit_s)
 
     @property
     def enforced(self) -> bool:
-        """Told, or that hardly any of the newest 2,000 jobs that asked for a walltime ran clearly longer."""
-        if self._told is not None:
-            return self._told
-        return len(self._over) >= LIMITED_JOBS_MIN and self._overtime <= OVERTIME_SHARE_MAX * len(self._over)
+        """As configured, or whether at most 1% of the newest 2,000 jobs with a walltime ran more than 5% longer."""
+        if self._configured is not None:
+            return self._configured
+        jobs = len(self._overtime)
+        return jobs >= LIMITED_JOBS_MIN and self._overtime.total <= OVERTIME_SHARE_MAX * jobs
 
     def ceiling(self, walltime_s: float | None, unit: Unit) -> float:
-        """The largest total of a job in its unit. Of iterations there is none: how many fit depends on where it will run."""
+        """The largest total of a job in its unit. Iterations have none: how many fit depends on the placement."""
         if walltime_s is None or unit is not Unit.SERVICE_S or not self.enforced:
             return math.inf
         return walltime_s

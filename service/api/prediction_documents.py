@@ -10,7 +10,7 @@ from sqlalchemy import Row
 
 from policies.lifecycle import JobState
 from policies.model.estimate import Unit
-from predictor.explain import Contributions, Trust, ground_of, readable, trust_of
+from predictor.explain import Contributions, Trust, history_basis, readable, trust_of
 from predictor.recurrence import Level
 from service.api.documents import PredictionDocument, instant, prediction_document
 
@@ -71,7 +71,7 @@ def prediction_details(
     row: Row[Any], similar: Sequence[Row[Any]], contributions: Contributions | None
 ) -> PredictionDetailsDocument:
     """A whole row of ``predictions``, past jobs like its job, and what moved the model, where that can be said."""
-    ground = ground_of(row.features) if readable(row.feature_schema, row.features) else None
+    ground = history_basis(row.features) if readable(row.feature_schema, row.features) else None
     return PredictionDetailsDocument(
         **prediction_document(row).model_dump(),
         trust=trust_of(row.model_version, row.trusted),

@@ -8,14 +8,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from predictor.asked import LADDER, MIX, TRACKED, UNTRACKED, baseline_name
 from predictor.evaluation import pinball
 from predictor.intervals import quantile_of
+from predictor.pending import FALLBACK, MIX, TRACKED, UNTRACKED, baseline_name
 from predictor.rows import UNITS_MIN
 from service.notebooks.scored import HISTORY, Scored
 
 SET_ASIDE = " is set aside"
-"""How a source says that the record of the model in such jobs is bad (:mod:`predictor.answering`)."""
+"""How a source says that the record of the model in such jobs is bad (:mod:`predictor.selection`)."""
 NEAR = math.log(2.0)
 FAR_UNDER = math.log(4.0)
 
@@ -91,7 +91,7 @@ def against_others(rows: Sequence[Scored], *, jobs_min: int = 50) -> dict[str, t
 
 def _without_version(name: str) -> str:
     kind = name.rpartition("/")[2]
-    if name == LADDER:
+    if name == FALLBACK:
         return "history alone"
     if name in (TRACKED, UNTRACKED):
         return f"champions, {name}"

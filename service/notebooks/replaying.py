@@ -14,7 +14,7 @@ from predictor import prequential
 from predictor.dataset import Example, Knowledge, replay
 from predictor.drift import DriftMonitor
 from predictor.intervals import Array, ConformalCalibrator
-from predictor.recurrence import errs_alike
+from predictor.recurrence import error_group
 from predictor.training import ESTIMATORS, TEST_RATIO
 from service.notebooks.judging import SET_ASIDE, answered_by, over_time
 from service.notebooks.scored import HISTORY, RANKED_BY_SERVICE, Scored
@@ -108,7 +108,7 @@ def drift_curve(rows: Sequence[Scored]) -> Drift:
     ended = sorted(rows, key=lambda row: (row.scored_at_s, row.job_id))
     recent, alarm = [], []
     for row in ended:
-        monitor.observe(row.log_error, row.scored_at_s, errs_alike(row.user, row.project, row.name))
+        monitor.observe(row.log_error, row.scored_at_s, error_group(row.user, row.project, row.name))
         recent.append(monitor.recent_mean)
         alarm.append(monitor.alarm)
     return Drift([row.scored_at_s for row in ended], recent, alarm)

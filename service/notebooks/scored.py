@@ -11,7 +11,7 @@ HISTORY = tuple("never run before" if name == "0" else f"{name} past runs" for n
 """The predictor's history buckets, in words: how often the program had ended before, with as many GPUs."""
 RANKED_BY_SERVICE = "ranked by attained service"
 UNTRUSTED = (RANKED_BY_SERVICE, "too few to rank by", "not confirmed by any past run")
-"""How a source says that its estimate is shown but ranks nothing (:mod:`predictor.ladder`, :mod:`predictor.answering`)."""
+"""How a source says that its estimate is shown but ranks nothing (:mod:`predictor.fallback`, :mod:`predictor.selection`)."""
 _PAST_RUNS = re.compile(r"([\d,]+) past runs?\b")
 
 

@@ -13,9 +13,9 @@ from policies.model.estimate import Unit
 from service.sim.workloads.model import Workload, WorkloadJob
 
 if TYPE_CHECKING:
+    from predictor.backtest import Backtest
     from predictor.prequential import Run
     from predictor.rows import EndedRow
-    from predictor.serving_run import Served
 
 EVALUATION_SCHEMA: Final = "sooner.prediction.evaluation/1"
 JOBS_MIN: Final = 50
@@ -34,12 +34,12 @@ class Evaluation:
     document: dict[str, Any]
     test_jobs: Sequence[WorkloadJob]
     run: "Run"
-    served: "Served"
+    served: "Backtest"
 
 
 def rows_of(jobs: Iterable[WorkloadJob]) -> Iterator["EndedRow"]:
     """The jobs as ended rows, numbered in their order. Without an ``end_time_s`` a job ended when it would have on its own."""
-    from predictor.rows import EndedRow, Submission, believable
+    from predictor.rows import EndedRow, Submission, plausible
 
     for number, job in enumerate(jobs):
         submission = Submission(
@@ -49,8 +49,8 @@ def rows_of(jobs: Iterable[WorkloadJob]) -> Iterator["EndedRow"]:
             name=job.name,
             gpus=job.gpus,
             submitted_at_s=job.submit_time_s,
-            declared_iterations=believable(job.declared_iterations),
-            walltime_s=believable(job.walltime_s),
+            declared_iterations=plausible(job.declared_iterations),
+            walltime_s=plausible(job.walltime_s),
             model=job.model,
             gpu_type=job.gpu_type,
         )
@@ -71,8 +71,8 @@ def evaluate(
     ``kinds`` are the models to train (None: all); baselines are always scored. Raises :class:`EvaluationError`.
     """
     from predictor import prequential
+    from predictor.backtest import backtest
     from predictor.dataset import Knowledge, replay
-    from predictor.serving_run import serve
     from predictor.training import CHALLENGERS, ESTIMATORS, TEST_RATIO
 
     tried = {**ESTIMATORS, **CHALLENGERS}
@@ -88,7 +88,7 @@ def evaluate(
         raise EvaluationError("no job had ended before the last was submitted: there is nothing to learn from")
     # A challenger is measured beside the models; it serves nobody.
     serving = {name: points for name, points in run.all_points.items() if name not in CHALLENGERS}
-    served = serve(replace(run, all_points=serving))
+    served = backtest(replace(run, all_points=serving))
     tested = [workload.jobs[example.submission.job] for example in run.examples[run.test_start :]]
     return Evaluation(_document(workload.name, run, served), tested, run, served)
 
@@ -105,7 +105,7 @@ def _chosen(kinds: Sequence[str] | None) -> list[str]:
     return [kind for kind in known if (kind in ESTIMATORS if kinds is None else kind in kinds)]
 
 
-def _document(name: str, run: "Run", served: "Served") -> dict[str, Any]:
+def _document(name: str, run: "Run", served: "Backtest") -> dict[str, Any]:
     from predictor import mix
     from predictor.training import CHALLENGERS
 

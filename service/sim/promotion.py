@@ -72,7 +72,7 @@ def rehearse(
         run = run_jobs(SimJobs(jobs, prepared.skipped), cluster, policy, "recorded", options)
         return sum(outcome.finish_time_s - outcome.submit_time_s for outcome in run.outcomes) / len(run.outcomes)
 
-    found = {arm: mean_jct_s(arm, make()) for arm in sheet[0].said}
+    found = {arm: mean_jct_s(arm, make()) for arm in sheet[0].points}
     best = min(found, key=lambda arm: (found[arm], arm))
     ruled = {rule: mean_jct_s(best, other()) for rule, other in (other_rules or {}).items()}
     return Rehearsal(make().name, len(prepared.jobs), prepared.skipped, found, ruled)
@@ -99,5 +99,5 @@ def _predicted(job: SimJob, said: "SheetJob", arm: str) -> SimJob:
     if said.unit is Unit.ITERATIONS and job.iterations is not None:
         # Its speed is known from its first reports on; what is judged here is the total.
         per_unit_s = job.row.duration_s / job.iterations
-    estimate = Estimate(tuple(said.said[arm]), said.unit, arm, seconds_per_unit=per_unit_s)
+    estimate = Estimate(tuple(said.points[arm]), said.unit, arm, seconds_per_unit=per_unit_s)
     return replace(job, predicted=estimate)

@@ -30,7 +30,7 @@ ERROR_BUCKETS = (0.01, 0.1, 0.25, 0.5, 0.8, 1.0, 1.25, 2.0, 4.0, 10.0, 100.0)
 """Predicted over actual; 0.25 and below is the tail that hurts shortest-remaining-first."""
 
 SOURCES = frozenset({"recurrence", "recurrence on other GPU counts", "cold start", "declared"})
-"""What the words of an estimate without a model begin with (:mod:`predictor.ladder`)."""
+"""What the words of an estimate without a model begin with (:mod:`predictor.fallback`)."""
 
 SLOWDOWN_S_MIN = 10.0
 """A job of less service counts as one of ten seconds, as in the simulator's results."""

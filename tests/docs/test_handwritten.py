@@ -16,7 +16,7 @@ from policies.model.placement import ServerShare, place
 from policies.model.reasons import Reason
 from policies.options import Options
 from predictor import training
-from predictor.ladder import CLUSTER_JOBS_TRUSTED, USER_PROGRAMS_MIN
+from predictor.fallback import CLUSTER_JOBS_TRUSTED, USER_PROGRAMS_MIN
 from service.api.schemas import JobBody
 from service.config.cluster_file import _GROUP_KEYS
 from service.config.settings import Settings

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from policies.model.estimate import Unit
 from predictor import tracking
-from predictor.asked import TRACKED, UNTRACKED, Asked, thin, tracked_shadows
 from predictor.evaluation import inside, middle
 from predictor.intervals import NORMAL_POINTS, Array, ConformalCalibrator
+from predictor.pending import TRACKED, UNTRACKED, PendingPrediction, thin, tracked_shadows
 from predictor.tracking import JOBS_MIN, IntervalTracker, Tracked
 
 BUCKET = 3
@@ -111,16 +111,18 @@ def test_the_ends_of_thinned_points_are_those_of_all(points: int) -> None:
 @pytest.mark.parametrize("serves", [True, False])
 def test_what_was_said_is_read_again_from_its_shadows(serves: bool) -> None:
     plain, moved = thin(POINTS), thin(6.0 + 2.0 * NORMAL_POINTS)
-    asked = Asked({}, Unit.SERVICE_S, version="m-1", said=tracked_shadows("m-1", Tracked(plain, moved, serves)))
-    assert asked.said.keys() == {"m-1/mix", UNTRACKED if serves else TRACKED}
-    assert asked.mixed is (moved if serves else plain)
-    tracked = asked.tracked
+    pending = PendingPrediction(
+        {}, Unit.SERVICE_S, version="m-1", shadow_points=tracked_shadows("m-1", Tracked(plain, moved, serves))
+    )
+    assert pending.shadow_points.keys() == {"m-1/mix", UNTRACKED if serves else TRACKED}
+    assert pending.mixed is (moved if serves else plain)
+    tracked = pending.tracked
     assert tracked is not None
     assert (tracked.plain is plain, tracked.moved is moved, tracked.moved_serves) == (True, True, serves)
-    same = Asked({}, Unit.SERVICE_S, said=tracked_shadows("", Tracked(plain, plain, False)))
-    assert same.said.keys() == {"baseline/mix"}
+    same = PendingPrediction({}, Unit.SERVICE_S, shadow_points=tracked_shadows("", Tracked(plain, plain, False)))
+    assert same.shadow_points.keys() == {"baseline/mix"}
     assert same.tracked == Tracked(plain, plain, False)
-    assert Asked({}, Unit.SERVICE_S).tracked is None
+    assert PendingPrediction({}, Unit.SERVICE_S).tracked is None
 
 
 # Coverage, whatever comes

@@ -1,4 +1,4 @@
-"""Who serves: the choice of champions on evidence made by hand, and that nothing unknown ever decides."""
+"""Who serves: the choice of champions on candidate_scores made by hand, and that nothing unknown ever decides."""
 
 import dataclasses
 import math
@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictor import evidence, mix
+from predictor import candidate_scores, mix
+from predictor.backtest import backtest
 from predictor.baselines import NAMES as BASELINE_NAMES
+from predictor.candidate_scores import ROWS_MAX, ROWS_MIN, CandidateScores, scores_of
 from predictor.dataset import Example
 from predictor.evaluation import middle
-from predictor.evidence import EVIDENCE_ROWS_MAX, EVIDENCE_ROWS_MIN, Evidence, scores_of
 from predictor.intervals import NORMAL_POINTS, Array
 from predictor.prequential import BaselineScores, Chunk, Run
 from predictor.rows import Submission
-from predictor.serving_run import serve
 
 ROWS = 400
 
@@ -28,7 +28,7 @@ def _said(labels: Array, error: float, spread: float, *, seed: int) -> Array:
     return (labels + noise)[:, None] + NORMAL_POINTS * spread
 
 
-def _evidence(**models: tuple[float, float]) -> tuple[Array, dict[str, Array]]:
+def _candidate_scores(**models: tuple[float, float]) -> tuple[Array, dict[str, Array]]:
     labels = np.random.default_rng(0).normal(6.0, 1.0, ROWS)
     candidates = {name: _said(labels, 0.5, 0.5, seed=1) for name in BASELINE_NAMES}
     for name, (error, spread) in models.items():
@@ -38,7 +38,7 @@ def _evidence(**models: tuple[float, float]) -> tuple[Array, dict[str, Array]]:
 
 def _choose(labels: Array, buckets: np.ndarray, candidates: dict[str, Array]) -> mix.Mix:
     """Who serves once all of these jobs have ended, oldest first."""
-    collected = Evidence(tuple(candidates))
+    collected = CandidateScores(tuple(candidates))
     scored = np.stack([scores_of(labels, points) for points in candidates.values()], axis=1)
     for bucket, scores in zip(buckets.tolist(), scored, strict=True):
         collected.add(bucket, scores)
@@ -51,7 +51,7 @@ def _buckets(*shares: int) -> np.ndarray:
 
 
 def test_each_bucket_has_its_own_champion() -> None:
-    labels, candidates = _evidence(good=(0.25, 0.25))
+    labels, candidates = _candidate_scores(good=(0.25, 0.25))
     buckets = _buckets(100, 100, 100, 100)
     candidates["good"][100:200] = _said(labels, 2.0, 2.0, seed=2)[100:200]
     chosen = _choose(labels, buckets, candidates)
@@ -62,14 +62,14 @@ def test_each_bucket_has_its_own_champion() -> None:
 
 @pytest.mark.parametrize(("error", "wins"), [(0.5, False), (0.48, False), (0.45, True)])
 def test_a_model_must_beat_the_best_baseline_by_the_margin(error: float, wins: bool) -> None:
-    labels, candidates = _evidence(model=(error, error))
+    labels, candidates = _candidate_scores(model=(error, error))
     chosen = _choose(labels, _buckets(0, 0, 0, ROWS), candidates)
     assert (chosen.distribution[3] == "model") is wins
 
 
 def test_a_model_that_claims_too_much_does_not_serve_its_distribution() -> None:
     """The pinball loss of a far better but overconfident model is lower; its 80% interval holds half of the truths."""
-    labels, candidates = _evidence(bold=(0.2, 0.11))
+    labels, candidates = _candidate_scores(bold=(0.2, 0.11))
     buckets = _buckets(0, 0, 0, ROWS)
     assert _choose(labels, buckets, candidates).distribution[3] in BASELINE_NAMES
     # Where the baselines are as far off, there is no reason to keep them.
@@ -78,9 +78,9 @@ def test_a_model_that_claims_too_much_does_not_serve_its_distribution() -> None:
     assert _choose(labels, buckets, candidates).distribution[3] == "bold"
 
 
-def test_a_bucket_with_little_evidence_follows_the_seen_jobs_but_cold_jobs_do_not() -> None:
-    labels, candidates = _evidence(good=(0.25, 0.25))
-    few = EVIDENCE_ROWS_MIN - 1
+def test_a_bucket_with_little_candidate_scores_follows_the_seen_jobs_but_cold_jobs_do_not() -> None:
+    labels, candidates = _candidate_scores(good=(0.25, 0.25))
+    few = ROWS_MIN - 1
     chosen = _choose(labels, _buckets(few, few, ROWS - 2 * few, 0), candidates)
     assert chosen.distribution == (mix.SIMPLEST, "good", "good", "good")
     nobody = _choose(labels[:few], _buckets(0, few), {name: points[:few] for name, points in candidates.items()})
@@ -90,7 +90,7 @@ def test_a_bucket_with_little_evidence_follows_the_seen_jobs_but_cold_jobs_do_no
 
 def test_the_point_may_come_from_another_than_the_distribution() -> None:
     """The simplest knows the middle and nothing about its own spread; the model is less sharp, and calibrated."""
-    labels, candidates = _evidence(model=(0.4, 0.4))
+    labels, candidates = _candidate_scores(model=(0.4, 0.4))
     candidates[mix.SIMPLEST] = _said(labels, 0.1, 4.0, seed=4)
     chosen = _choose(labels, _buckets(0, 0, 0, ROWS), candidates)
     assert (chosen.distribution[3], chosen.point[3]) == ("model", mix.SIMPLEST)
@@ -99,7 +99,7 @@ def test_the_point_may_come_from_another_than_the_distribution() -> None:
 
 @pytest.mark.parametrize(("factor", "wins"), [(1.0, False), (0.95, False), (0.92, True)])
 def test_the_simplest_keeps_the_point_unless_the_mean_error_falls_by_the_margin(factor: float, wins: bool) -> None:
-    labels, candidates = _evidence()
+    labels, candidates = _candidate_scores()
     wrong = np.exp(labels) * (1.0 + 0.5 * factor)  # a mean error of half the truth, times the factor
     candidates["model"] = np.log(wrong)[:, None] + NORMAL_POINTS * 0.5
     for name in BASELINE_NAMES:
@@ -108,7 +108,7 @@ def test_the_simplest_keeps_the_point_unless_the_mean_error_falls_by_the_margin(
 
 
 def test_a_lower_mean_error_does_not_pay_for_fewer_jobs_within_a_factor_of_two() -> None:
-    labels, candidates = _evidence()
+    labels, candidates = _candidate_scores()
     for name in BASELINE_NAMES:
         candidates[name] = _said(labels, 0.0, 0.5, seed=1)
     long_jobs = labels > np.quantile(labels, 0.9)
@@ -124,11 +124,11 @@ def test_a_lower_mean_error_does_not_pay_for_fewer_jobs_within_a_factor_of_two()
     assert _choose(labels, _buckets(0, 0, 0, ROWS), candidates).point[3] == "model"
 
 
-def test_only_the_newest_evidence_counts() -> None:
-    labels, candidates = _evidence(old=(0.2, 0.2), new=(1.0, 1.0))
+def test_only_the_newest_candidate_scores_counts() -> None:
+    labels, candidates = _candidate_scores(old=(0.2, 0.2), new=(1.0, 1.0))
     candidates = {name: np.tile(points, (10, 1)) for name, points in candidates.items()}
     truth = np.tile(labels, 10)
-    switch = len(truth) - EVIDENCE_ROWS_MAX
+    switch = len(truth) - ROWS_MAX
     candidates["old"], candidates["new"] = (
         np.concatenate([candidates["old"][:switch], candidates["new"][switch:]]),
         np.concatenate([candidates["new"][:switch], candidates["old"][switch:]]),
@@ -137,7 +137,9 @@ def test_only_the_newest_evidence_counts() -> None:
 
 
 def test_the_blend_is_the_mean_of_the_quantiles() -> None:
-    labels, candidates = _evidence(xgboost=(0.3, 0.3), quantile_forest=(0.4, 0.5), raw_quantile_forest=(0.5, 0.7))
+    labels, candidates = _candidate_scores(
+        xgboost=(0.3, 0.3), quantile_forest=(0.4, 0.5), raw_quantile_forest=(0.5, 0.7)
+    )
     blend = mix.blended(candidates, labels)[mix.BLEND]
     assert blend == pytest.approx(np.mean([candidates[name] for name in mix.BLENDED], axis=0))
     assert (np.diff(blend, axis=1) >= 0.0).all()
@@ -165,7 +167,7 @@ def _agreed(candidates: dict[str, Array], shift: float) -> dict[str, Array]:
 def test_the_consensus_serves_the_point_without_a_margin_and_beside_it_no_single_model(
     shift: float, wins: bool
 ) -> None:
-    labels, candidates = _evidence(perfect=(0.0, 0.3))
+    labels, candidates = _candidate_scores(perfect=(0.0, 0.3))
     for name in BASELINE_NAMES:
         candidates[name] = candidates["perfect"] + 0.5
     point = _choose(labels, _buckets(0, 0, 0, ROWS), _agreed(candidates, shift)).point[3]
@@ -174,7 +176,7 @@ def test_the_consensus_serves_the_point_without_a_margin_and_beside_it_no_single
 
 
 def test_the_consensus_never_serves_a_distribution() -> None:
-    labels, candidates = _evidence(perfect=(0.0, 0.3))
+    labels, candidates = _candidate_scores(perfect=(0.0, 0.3))
     del candidates["perfect"]
     candidates[mix.CONSENSUS] = _said(labels, 0.1, 0.1, seed=2)
     chosen = _choose(labels, _buckets(0, 0, 0, ROWS), candidates)
@@ -183,7 +185,7 @@ def test_the_consensus_never_serves_a_distribution() -> None:
 
 @pytest.mark.parametrize(("error", "wins"), [(0.30, False), (0.295, False), (0.27, True)])
 def test_of_models_that_may_serve_the_blend_does_unless_one_beats_it_clearly(error: float, wins: bool) -> None:
-    labels, candidates = _evidence(blend=(0.3, 0.3), model=(error, error))
+    labels, candidates = _candidate_scores(blend=(0.3, 0.3), model=(error, error))
     assert _choose(labels, _buckets(0, 0, 0, ROWS), candidates).distribution[3] == ("model" if wins else mix.BLEND)
 
 
@@ -223,10 +225,10 @@ def _rotating(labels: Array) -> dict[str, Array]:
 
 
 def test_a_job_is_served_by_who_was_best_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence, "EVIDENCE_ROWS_MAX", 100)
+    monkeypatch.setattr(candidate_scores, "ROWS_MAX", 100)
     labels = np.random.default_rng(0).normal(6.0, 1.0, 250)
     models = _rotating(labels)
-    served = serve(_run(labels, np.arange(250) + 0.5, models))
+    served = backtest(_run(labels, np.arange(250) + 0.5, models))
     assert served.distribution_by[0] == served.point_by[0] == "even"
     # But for its ends, which are tracked.
     assert served.points[0] == pytest.approx(models["even"][100], abs=0.2)
@@ -236,7 +238,7 @@ def test_a_job_is_served_by_who_was_best_before_it(monkeypatch: pytest.MonkeyPat
     assert served.distribution_by[50] != served.distribution_by[99] == "odd"
     assert served.mix.distribution[3] == served.distribution_by[-1]
     # Had none of them ended, nobody could know.
-    late = serve(_run(labels, np.arange(250) + 1e6, models))
+    late = backtest(_run(labels, np.arange(250) + 1e6, models))
     assert {*late.distribution_by, *late.point_by} == {mix.SIMPLEST}
 
 
@@ -250,9 +252,9 @@ def test_no_answer_lies_beyond_a_walltime_that_is_enforced(overtime_s: float, he
         dataclasses.replace(each, submission=dataclasses.replace(each.submission, walltime_s=100.0))
         for each in run.examples
     ]
-    served = serve(dataclasses.replace(run, examples=limited))
+    served = backtest(dataclasses.replace(run, examples=limited))
     assert bool((served.points <= math.log(100.0)).all() and (served.predicted <= math.log(100.0)).all()) is held
-    assert (serve(run).points > math.log(100.0)).any(), "without walltimes there is no limit"
+    assert (backtest(run).points > math.log(100.0)).any(), "without walltimes there is no limit"
 
 
 @settings(max_examples=40, deadline=None)
@@ -265,7 +267,7 @@ def test_a_label_that_is_not_known_at_a_submission_changes_no_choice(seed: int, 
     changed = [
         dataclasses.replace(example, label=0.0) if example.ended_at_s > at_s else example for example in run.examples
     ]
-    before, after = serve(run), serve(dataclasses.replace(run, examples=changed))
+    before, after = backtest(run), backtest(dataclasses.replace(run, examples=changed))
     tested = job + 1 - run.test_start
     assert after.distribution_by[:tested] == before.distribution_by[:tested]
     assert after.point_by[:tested] == before.point_by[:tested]

@@ -9,7 +9,7 @@ import pytest
 
 from policies.model.cluster import Cluster, Server
 from policies.registry import make_policy
-from predictor.declared import Declarations
+from predictor.declarations import Declarations
 from predictor.rows import EndedRow, Submission
 from service.sim.experiment import run
 from service.sim.workloads.model import Workload, WorkloadJob
@@ -69,7 +69,7 @@ def _declared(declarations: Declarations, job: int, ratio: float) -> bool:
     """A job ends that took ``ratio`` times what it had declared; whether declarations count afterwards."""
     submission = Submission(job, "eve", "", f"p{job}", 1, 0.0, declared_iterations=1_000.0)
     declarations.ended(EndedRow(submission, 10.0 * job, 1_000.0 * ratio, 10.0))
-    return not declarations.evidence(submission).exceeded
+    return not declarations.weight_of(submission).exceeded
 
 
 def test_as_many_must_hold_in_a_row_as_were_exceeded() -> None:

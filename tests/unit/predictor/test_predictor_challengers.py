@@ -9,13 +9,12 @@ import pytest
 from policies.model.estimate import Unit
 from predictor import features as schema
 from predictor import prequential
-from predictor.censored import CensoredEstimator, SurvivalBoosting
+from predictor.boosting import SurvivalBoosting
 from predictor.dataset import Example, Knowledge, replay
 from predictor.errors import ArtifactError
-from predictor.estimator import Estimator
-from predictor.forest import QuantileForest
+from predictor.estimator import CensoredEstimator, Estimator
+from predictor.forest import QuantileForest, RawQuantileForest
 from predictor.intervals import Array
-from predictor.raw_forest import RawQuantileForest
 from predictor.rows import Submission, ended_row
 from tests.unit.predictor.predictor_history import recurring_history
 

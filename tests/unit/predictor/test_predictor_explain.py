@@ -8,7 +8,7 @@ import pytest
 from policies.model.estimate import Unit
 from predictor import features
 from predictor.boosting import Boosting
-from predictor.explain import TOP, Trust, contributions, ground_of, readable, trust_of, words
+from predictor.explain import TOP, Trust, contributions, history_basis, readable, trust_of, words
 from predictor.recurrence import Level
 from predictor.serving import LivePredictor
 from tests.unit.predictor.predictor_history import recurring_history, request, small_model
@@ -89,12 +89,12 @@ def test_nothing_is_explained_without_an_xgboost_model_or_without_a_start() -> N
 def test_the_ground_is_the_history_that_was_seen() -> None:
     history = recurring_history(300, reports=False)
     runs = sum((row.spec.user, row.spec.name, row.spec.gpus) == ("user3", "program3", 2) for row in history)
-    found = ground_of(_vector(name="program3", user="user3", gpus=2))
+    found = history_basis(_vector(name="program3", user="user3", gpus=2))
     assert (found.past_runs, found.level) == (runs, Level.RECURRENCE_GPUS)
     assert found.bucket == ("5-19" if runs < 20 else "20+")
-    stranger = ground_of(_vector(name="unheard", user="nobody"))
+    stranger = history_basis(_vector(name="unheard", user="nobody"))
     assert (stranger.past_runs, stranger.bucket, stranger.level) == (0, "0", Level.CLUSTER)
-    assert ground_of(_vector(name="unheard", user="user3")).level == Level.USER
+    assert history_basis(_vector(name="unheard", user="user3")).level == Level.USER
 
 
 def test_trust_falls_from_the_model_to_attained_service() -> None:

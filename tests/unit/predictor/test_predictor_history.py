@@ -251,7 +251,7 @@ def test_the_schema_follows_the_code_and_not_its_words() -> None:
     assert same != source
     assert features.schema_of([same]) == features.schema_of([source])
     for meant, now in (
-        ("evidence.weight > 0.0 else None", "evidence.weight >= 0.0 else None"),
+        ("declarations.weight > 0.0 else None", "declarations.weight >= 0.0 else None"),
         ("/ 3_600.0 % 24.0", "/ 3_600.0 % 12.0"),
         ('"log_count", "median", "last"', '"log_count", "last", "median"'),
     ):

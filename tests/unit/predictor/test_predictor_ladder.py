@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from policies.model.estimate import EndedJob, Estimate, Unit
 from policies.model.graph import Stage, StageGraph
-from predictor.declared import WEIGHT_MAX, Declarations
+from predictor.declarations import WEIGHT_MAX, Declarations
 from predictor.intervals import POINTS
 from predictor.rows import Submission, ended_row
 from predictor.serving import LivePredictor
 from predictor.throughput_table import ThroughputTable
-from tests.unit.predictor.predictor_history import ended, request, spec
+from tests.unit.predictor.predictor_history import ended, request
 
 GRAPH = StageGraph((Stage("all", 0.1, 0.2, 1_000),), ())
 
@@ -132,16 +132,16 @@ def _submission(declared: float | None = 1_000.0) -> Submission:
 
 def test_the_weight_of_declarations_is_earned() -> None:
     declarations = Declarations()
-    assert declarations.evidence(_submission()).weight == 0.5
-    assert declarations.evidence(_submission(None)).weight == 0.0
+    assert declarations.weight_of(_submission()).weight == 0.5
+    assert declarations.weight_of(_submission(None)).weight == 0.0
     declarations.ended(_declared(1, 1_000, 1_100.0))  # type: ignore[arg-type]
-    assert declarations.evidence(_submission()).weight == pytest.approx(2 / 3)
+    assert declarations.weight_of(_submission()).weight == pytest.approx(2 / 3)
     declarations.ended(_declared(2, 1_000, 100.0))  # type: ignore[arg-type]
-    early = declarations.evidence(_submission())
+    early = declarations.weight_of(_submission())
     assert early.weight == pytest.approx(2 / 4), "a job that ends early costs precision, not standing"
     for job in range(3, 60):
         declarations.ended(_declared(job, 1_000, 1_000.0))  # type: ignore[arg-type]
-    assert declarations.evidence(_submission()).weight == WEIGHT_MAX
+    assert declarations.weight_of(_submission()).weight == WEIGHT_MAX
 
 
 def test_an_exceeded_declaration_is_worth_nothing_until_the_user_declares_right_again() -> None:
@@ -213,21 +213,13 @@ def test_throughput_is_the_median_of_the_newest_and_backs_off() -> None:
     assert other_size is not None
     assert (other_size.seconds_per_iteration, other_size.match) == (0.25, "another number of GPUs")
     assert table.lookup(("eve", "", "x"), 4) is None
-    again = ThroughputTable()
-    again.load(table.dump())
-    assert again.dump() == table.dump()
-    assert [row.seconds_per_iteration for row in table.dump()] == [1.5, 3.5, 0.25]
 
 
-def test_the_predictor_shows_its_throughput_table() -> None:
+def test_the_predictor_knows_the_median_speed() -> None:
     predictor = LivePredictor()
     predictor.warm([ended(1, 10.0, seconds_per_iteration=0.5)])
     predictor.ended(ended(2, 10.0, seconds_per_iteration=0.7))
-    (row,) = predictor.throughput_rows()
-    assert (row.name, row.gpus, row.gpu_type, row.servers, row.measurements_s) == ("resnet", 4, "V100", 1, (0.5, 0.7))
-    known = predictor.throughput_of(spec())
-    assert known is not None
-    assert known.seconds_per_iteration == pytest.approx(0.6)
+    assert _estimate(predictor).seconds_per_unit == pytest.approx(0.6)
 
 
 def test_a_speed_that_was_not_measured_is_the_mean_over_the_run() -> None:
@@ -235,7 +227,7 @@ def test_a_speed_that_was_not_measured_is_the_mean_over_the_run() -> None:
     predictor.warm([ended(1, 100.0, service_s=250.0, seconds_per_iteration=None)])
     assert _estimate(predictor).seconds_per_unit == pytest.approx(2.5)
     predictor.ended(ended(2, 0.0, service_s=250.0, seconds_per_iteration=None))
-    assert [row.measurements_s for row in predictor.throughput_rows()] == [(2.5,)]
+    assert _estimate(predictor).seconds_per_unit == 2.5
 
 
 def _ended_with_walltime(job: int, ran_s: float, walltime_s: float) -> EndedJob:

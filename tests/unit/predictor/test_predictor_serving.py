@@ -12,12 +12,12 @@ import pytest
 from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Unit
 from policies.model.ids import JobId
 from predictor import features, serving
-from predictor.asked import SHADOW_POINTS, thin
 from predictor.baselines import NAMES as BASELINE_NAMES
 from predictor.dataset import Knowledge, replay
 from predictor.forest import QuantileForest
 from predictor.intervals import quantile_of
 from predictor.mix import BLENDED
+from predictor.pending import SHADOW_POINTS, thin
 from predictor.recurrence import BUCKETS
 from predictor.retraining import RetrainingPredictor
 from predictor.rows import ended_row
@@ -209,7 +209,7 @@ def test_a_batch_answers_as_single_questions_do() -> None:
     assert batch == singles
 
 
-def test_a_model_that_breaks_leaves_the_ladder(
+def test_a_model_that_breaks_leaves_the_fallback_chain(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     predictor = _warm()
@@ -224,7 +224,7 @@ def test_a_model_that_breaks_leaves_the_ladder(
     assert ladder is not None
     assert answer is not None
     assert answer.estimate == ladder.estimate
-    assert "the ladder answers for it" in caplog.text
+    assert "the fallback chain replaces it" in caplog.text
 
 
 def _erring_from(predictor: LivePredictor, first: int, count: int, *, seconds_apart: float = 1.0) -> None:
@@ -237,7 +237,7 @@ def _erring_from(predictor: LivePredictor, first: int, count: int, *, seconds_ap
 
 
 def test_a_model_whose_intervals_no_longer_hold_is_set_aside_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, logger="predictor.answering")
+    caplog.set_level(logging.WARNING, logger="predictor.selection")
     predictor = _warm()
     predictor.use(small_model(), kind="quantile_forest")
     _erring_from(predictor, 7_000, 320)
@@ -383,7 +383,7 @@ def test_the_first_answer_is_the_one_that_is_scored() -> None:
     assert scored == pytest.approx(abs(np.log(800.0 / first.estimate.median)))
 
 
-@pytest.mark.parametrize("broken", ["climb", "finish"])
+@pytest.mark.parametrize("broken", ["estimate_from_history", "points_in_units"])
 def test_one_job_that_cannot_be_answered_takes_no_other_with_it(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     predictor = _warm()
     intact = getattr(serving, broken)

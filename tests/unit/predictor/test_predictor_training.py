@@ -96,7 +96,7 @@ def test_one_user_is_enough_to_learn_from() -> None:
 
 def test_too_few_jobs_say_how_many_it_takes() -> None:
     rows = [ended_row(label) for label in recurring_history(99)]
-    with pytest.raises(TrainingError, match="99 labelled jobs are too few to train on; it takes 100"):
+    with pytest.raises(TrainingError, match="99 labelled jobs are too few to train on; at least 100 are needed"):
         train(rows, seed=0)
 
 
@@ -163,7 +163,7 @@ def test_a_missing_field_and_a_bad_file_name_the_line(tmp_path: Path) -> None:
     row = label_row(ended(1, submitted_at_s=50.0))
     header = json.dumps({"schema": "sooner.ended-jobs/1"})
     cases = {
-        "{}\n": "rows.jsonl:1: the header must say schema",
+        "{}\n": "rows.jsonl:1: schema: must be",
         f"{header}\n{{\n": "rows.jsonl:2: ",
         f"{header}\n[]\n": "rows.jsonl:2: not an object",
         f"{header}\n{json.dumps({k: v for k, v in row.items() if k != 'job'})}\n": "rows.jsonl:2: job: missing",

@@ -57,11 +57,11 @@ def test_the_champion_answers_itself_only_for_what_it_had_not_seen(
     assert 0 < len(fresh) < len(tested)
     for row, job in enumerate(sheet):
         if row not in fresh:
-            assert np.log(job.said[CHAMPION]) == pytest.approx(run.points[KIND][row], abs=1e-4)
+            assert np.log(job.points[CHAMPION]) == pytest.approx(run.points[KIND][row], abs=1e-4)
     first = tested[fresh[0]]
     raw = first.base + head.estimators[KIND].predict_points(np.array([first.features]))[0]
     own = head.calibrators[KIND].calibrate(first.bucket, raw)
-    assert np.log(sheet[fresh[0]].said[CHAMPION]) == pytest.approx(own, abs=1e-4)
+    assert np.log(sheet[fresh[0]].points[CHAMPION]) == pytest.approx(own, abs=1e-4)
     assert np.abs(own - run.points[KIND][fresh[0]]).max() > 1e-3, "the two would have answered differently"
 
 
@@ -79,10 +79,10 @@ def test_a_kind_that_passed_answers_as_in_the_test_and_the_others_not_at_all(
     assert {job.row.submission.job for job in sheet} == {each.submission.job for each in newest}
     rows = {each.submission.job: row for row, each in enumerate(run.examples[run.test_start :])}
     for job in sheet:
-        assert set(job.said) == {BASELINES, KIND}
+        assert set(job.points) == {BASELINES, KIND}
         row = rows[job.row.submission.job]
-        assert np.log(job.said[KIND]) == pytest.approx(run.points[KIND][row], abs=1e-4)
-        assert np.log(job.said[BASELINES]) == pytest.approx(run.points["recurrence_median20"][row], abs=1e-4)
+        assert np.log(job.points[KIND]) == pytest.approx(run.points[KIND][row], abs=1e-4)
+        assert np.log(job.points[BASELINES]) == pytest.approx(run.points["recurrence_median20"][row], abs=1e-4)
         assert job.row.service_s == pytest.approx(np.exp(run.labels[row]))
         assert job.unit is Unit.SERVICE_S
 
@@ -94,7 +94,7 @@ def test_where_a_kind_does_not_serve_the_recurrence_median_does(
     (run,) = runs.values()
     monkeypatch.setattr("predictor.training.TrainedHead.beats_baselines", lambda _self, _kind, bucket: bucket == 2)
     write_sheet(tmp_path / "sheet.jsonl", _won_by(model, KIND, passed=True), runs, None, 1000)
-    differ = [job.said[KIND] != job.said[BASELINES] for job in read_sheet(tmp_path / "sheet.jsonl")]
+    differ = [job.points[KIND] != job.points[BASELINES] for job in read_sheet(tmp_path / "sheet.jsonl")]
     assert differ == [bucket == 2 for bucket in run.buckets]
     assert any(differ)
     assert not all(differ)

@@ -104,7 +104,7 @@ def test_who_outlives_its_claim_is_ranked_by_attained_service_from_then_on() -> 
     assert caught is not None
     assert caught.estimate.points == pytest.approx(before.points)
     assert not caught.estimate.trusted
-    assert "it has outlived the 100 iterations that it claimed" in caught.estimate.source
+    assert "the job exceeded the 100 iterations that it reported" in caught.estimate.source
     # It names another total, and another: the least of them is what counts.
     assert _told(predictor, asked, caught.estimate, 300.0, done=200.0, least=100.0) is None
 

@@ -133,7 +133,7 @@ def test_a_drift_alarm_sets_the_model_aside_after_a_day_without_a_better_one() -
     assert ladder.observe(0, 5.0, model=POINTS, group=POINTS, alarm_age_s=young) == []
     switches = ladder.observe(0, 5.0, model=POINTS, group=POINTS, alarm_age_s=RETRAIN_GRACE_S)
     assert [switch.after for switch in switches] == [TrustRung.GROUP] * 4, "errors are watched over all buckets"
-    assert switches[0].reason == "errors have grown for a day and no better model has come"
+    assert switches[0].reason == "errors have grown for a day and no better model was trained"
     assert [switch.after for switch in ladder.new_model()] == [TrustRung.MODEL] * 4
     assert ladder.switches == 8
 

@@ -142,7 +142,10 @@ def test_it_is_due_again_when_a_tenth_of_what_it_learnt_from_is_new(
     """Of 300 jobs it learns from the newest 200: 30 more are a tenth of neither all nor too few, 19 would be."""
     _learn(database, 300)
     run = _finish(trainer, trainer.start(), database)
-    assert (run["outcome"], run["detail"]) == ("too_little", "0 labelled jobs are too few to train on; it takes 100")
+    assert (run["outcome"], run["detail"]) == (
+        "too_little",
+        "0 labelled jobs are too few to train on; at least 100 are needed",
+    )
     assert trainer.due() == "", "nothing is new although there are more labels than it may learn from"
     _learn(database, 19, first=300)
     assert trainer.due() == ""

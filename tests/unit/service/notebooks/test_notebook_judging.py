@@ -163,23 +163,24 @@ def test_changes_of_trust_by_hand() -> None:
 
 def test_the_words_of_distrust_are_the_predictors_own() -> None:
     """Its answers, made as it makes them, on every rung of trust."""
-    from predictor.answering import Plan, choose
     from predictor.dataset import Example
-    from predictor.ladder import Rung
+    from predictor.fallback import LogEstimate
     from predictor.mix import BLEND, Mix
+    from predictor.selection import Query, choose
     from predictor.tracking import IntervalTracker
     from predictor.trust import Standing, TrustRung
 
     points = np.zeros(32)
     example = Example(Submission(1, "ada", "nlp", "train", 2, 0.0), (), 7, (0.0,) * 8)
-    plan = Plan(example.submission, Unit.SERVICE_S, example, Rung(points, "recurrence: 7 past runs", True), 1.0)
+    history = LogEstimate(points, "recurrence: 7 past runs", True)
     mix = Mix((BLEND,) * 4, (BLEND,) * 4)
     who = {}
     for rung in TrustRung:
-        choice = choose(plan, {f"m-1/{BLEND}": points}, "m-1", mix, Standing(rung, "why"), IntervalTracker())
+        query = Query(example.submission, Unit.SERVICE_S, example, history, 1.0, points={f"m-1/{BLEND}": points})
+        choice = choose(query, "m-1", mix, Standing(rung, "why"), IntervalTracker())
         assert choice is not None
-        row = replace(ROW, source=choice.rung.source, model=choice.model_version)
-        assert row.trusted is choice.rung.trusted
+        row = replace(ROW, source=choice.estimate.source, model=choice.model_version)
+        assert row.trusted is choice.estimate.trusted
         who[rung] = answered_by(row)
         assert [each.reason for each in trust_changes([row])] == ([] if rung is TrustRung.MODEL else ["why"])
     assert who == {

@@ -13,11 +13,11 @@ import pytest
 from typer.testing import CliRunner
 
 from predictor import mix
+from predictor.backtest import Backtest
 from predictor.baselines import NAMES as BASELINE_NAMES
 from predictor.dataset import Example
 from predictor.prequential import BaselineScores, Chunk, Run
 from predictor.rows import Submission
-from predictor.serving_run import Served
 from service.cli.main import app
 from service.reports import evaluation_figures as figures
 from service.reports.blocks import density_chart
@@ -52,7 +52,7 @@ def _of(took_s: Sequence[float], said_s: Sequence[float], by: Sequence[str] = ()
     jobs = [WorkloadJob(f"j{i}", 10.0 * i, 1, took, user="u", name="n") for i, took in enumerate(took_s)]
     simplest = (mix.SIMPLEST,) * len(labels)
     nobody = mix.Mix((mix.SIMPLEST,) * 4, (mix.SIMPLEST,) * 4)
-    return Evaluation({"models": {}}, jobs, run, Served(points, predicted, simplest, tuple(by) or simplest, nobody))
+    return Evaluation({"models": {}}, jobs, run, Backtest(points, predicted, simplest, tuple(by) or simplest, nobody))
 
 
 def test_calibration_by_hand() -> None:

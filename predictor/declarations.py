@@ -1,8 +1,8 @@
-"""What a user's declarations are worth: evidence whose weight is earned, never truth.
+"""How much a user's declared totals are worth, from how earlier ones turned out.
 
-Declarations of a user are worth nothing from one that was exceeded until as many have held in a row as were exceeded lately, so
-that nobody gains by understating, not even by doing it now and then.
-A job that ends early (a crash, early stopping) costs its declarations precision, not their standing.
+After a declaration was exceeded, the user's declarations weigh nothing until as many have held in a row as were exceeded lately.
+So understating never pays, not even now and then. A job that ends early (a crash, early stopping) lowers the precision of the
+declarations, but does not disqualify them.
 """
 
 import math
@@ -18,29 +18,31 @@ HELD_LOG_RATIO: Final = math.log(1.25)
 RATIOS_KEPT: Final = 20
 
 
-class Evidence(NamedTuple):
-    """``weight`` in [0, 0.9]; ``log_ratios`` = past log(actual / declared), newest last; ``exceeded``: standing is lost."""
+class DeclarationWeight(NamedTuple):
+    """``weight`` in [0, 0.9]; ``log_ratios`` = past log(actual / declared), newest last; ``exceeded``: too many were exceeded
+    lately, so that none counts.
+    """
 
     weight: float
     log_ratios: tuple[float, ...]
     exceeded: bool
 
 
-def _standing_lost(log_ratios: Sequence[float]) -> bool:
-    """Whether fewer have held since the last that was exceeded than were exceeded, of those that are remembered."""
+def _disqualified(log_ratios: Sequence[float]) -> bool:
+    """Whether fewer declarations have held since the last exceeded one than were exceeded, of those that are kept."""
     over = [ratio > HELD_LOG_RATIO for ratio in log_ratios]
     held_since = over[::-1].index(True) if any(over) else len(over)
     return held_since < sum(over)
 
 
 class Declarations:
-    """Past log(actual / declared) per (recurrence) and per user."""
+    """Past log(actual / declared) per recurrence and per user."""
 
     def __init__(self) -> None:
         self._ratios: dict[Hashable, deque[float]] = {}
 
     def ended(self, row: EndedRow) -> None:
-        """A job ended: compare what it declared, or the least that it reported of itself while it ran, with what it did."""
+        """A job ended: compare its declared total, or the smallest that it reported while it ran, with the actual one."""
         declared = min(filter(None, (row.submission.declared_iterations, row.reported_iterations)), default=None)
         if declared is None or row.iterations is None or row.service_s <= 0.0 or not math.isfinite(row.iterations):
             return
@@ -48,15 +50,15 @@ class Declarations:
         for key in (row.submission.recurrence, row.submission.user):
             self._ratios.setdefault(key, deque(maxlen=RATIOS_KEPT)).append(log_ratio)
 
-    def evidence(self, submission: Submission) -> Evidence:
-        """The worth of what this job declares; weight 0.0 where it declares nothing.
+    def weight_of(self, submission: Submission) -> DeclarationWeight:
+        """The weight of what this job declares; 0.0 where it declares nothing.
 
         The weight starts at 0.5 and follows the share of this recurrence's (else this user's) declarations that held.
         """
         by_user: Sequence[float] = self._ratios.get(submission.user, ())
         ratios = tuple(self._ratios.get(submission.recurrence, by_user))
-        exceeded = _standing_lost(by_user)
+        exceeded = _disqualified(by_user)
         if submission.declared_iterations is None or exceeded:
-            return Evidence(0.0, ratios, exceeded)
+            return DeclarationWeight(0.0, ratios, exceeded)
         held = sum(abs(ratio) <= HELD_LOG_RATIO for ratio in ratios)
-        return Evidence(min(WEIGHT_MAX, (1 + held) / (2 + len(ratios))), ratios, exceeded)
+        return DeclarationWeight(min(WEIGHT_MAX, (1 + held) / (2 + len(ratios))), ratios, exceeded)
