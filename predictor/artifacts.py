@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from policies.model.estimate import Unit
-from predictor import features
 from predictor.boosting import Boosting
 from predictor.errors import ArtifactError
 from predictor.estimator import Estimator
+from predictor.feature_schema import SCHEMA as FEATURES
 from predictor.intervals import ConformalCalibrator
 from predictor.training import ESTIMATORS, TrainedHead, TrainedModel, Verdict, library_versions
 
@@ -164,9 +164,9 @@ def _check_fit(path: Path, manifest: dict[str, Any]) -> None:
     """Refuse a manifest of another format, other features or other library versions."""
     if manifest.get("schema") != SCHEMA:
         raise ArtifactError(f"{path}: schema {manifest.get('schema')!r} is not {SCHEMA}")
-    if manifest.get("feature_schema") != features.SCHEMA:
+    if manifest.get("feature_schema") != FEATURES:
         raise ArtifactError(
-            f"{path}: made for features {manifest.get('feature_schema')!r}, this version builds {features.SCHEMA!r}; train again"
+            f"{path}: made for features {manifest.get('feature_schema')!r}, this version builds {FEATURES!r}; train again"
         )
     libraries = library_versions()
     if manifest.get("libraries") != libraries:

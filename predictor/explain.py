@@ -17,6 +17,7 @@ from policies.model.estimate import Unit
 from predictor import features
 from predictor.boosting import Boosting
 from predictor.fallback import amount
+from predictor.feature_schema import SCHEMA
 from predictor.recurrence import BACKOFF, BUCKETS, Level, bucket_of
 from predictor.training import TrainedModel
 
@@ -81,7 +82,7 @@ class Contributions:
 
 def readable(schema: str, vector: Sequence[float | None]) -> bool:
     """Whether a stored vector means what this version's features mean."""
-    return schema == features.SCHEMA and len(vector) == len(features.NAMES)
+    return schema == SCHEMA and len(vector) == len(features.NAMES)
 
 
 def history_basis(vector: Sequence[float | None]) -> HistoryBasis:

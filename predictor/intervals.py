@@ -169,7 +169,7 @@ class ConformalCalibrator(_Window):
         calibrator = cls()
         for bucket, (window, count) in enumerate(zip(windows, fresh, strict=True)):
             if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= len(window):
-                raise ValueError(f"calibration: fresh must be from 0 to {len(window)} (got {count!r})")
+                raise ValueError(f"calibration: fresh: must be from 0 to {len(window)} (got {count!r})")
             for residual in window:
                 values = np.array(residual, dtype=np.float64)
                 if values.shape != (POINTS,) or not np.isfinite(values).all():

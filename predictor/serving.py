@@ -19,6 +19,7 @@ from policies.model.ids import JobId
 from predictor import features
 from predictor.dataset import UNITS, Knowledge, replay
 from predictor.fallback import estimate_from_history, in_units, mix_declaration, points_in_units, unit_of
+from predictor.feature_schema import SCHEMA
 from predictor.head_state import BucketStatus, HeadState, ServedModel
 from predictor.mix import Mix
 from predictor.pending import UNDECLARED, Baselines, PendingPrediction, baselines_of, mark_current, shadows
@@ -150,7 +151,7 @@ class LivePredictor:
         ready = [
             (pending, prediction.features)
             for pending, prediction in predictions
-            if prediction.feature_schema == features.SCHEMA and np.isfinite(prediction.features).all()
+            if prediction.feature_schema == SCHEMA and np.isfinite(prediction.features).all()
         ]
         if ready:
             matrix = np.array([vector for _, vector in ready])
@@ -271,7 +272,7 @@ class LivePredictor:
         except Exception:
             _log.exception("the report of job %s could not be taken into account", reported.request.job)
             return None
-        return None if revised is None else Prediction(revised, features.SCHEMA, tuple(pending.features))
+        return None if revised is None else Prediction(revised, SCHEMA, tuple(pending.features))
 
     def _prepare(self, requests: Sequence[PredictionRequest]) -> list[Query | None]:
         queries: list[Query | None] = []
@@ -317,7 +318,7 @@ class LivePredictor:
                 predictions.append(None)
                 continue
             vector = tuple(query.example.features)
-            prediction = Prediction(query.estimate, features.SCHEMA, vector, next(kept))
+            prediction = Prediction(query.estimate, SCHEMA, vector, next(kept))
             predictions.append(prediction)
             pending = self._pending.get(JobId(query.submission.job))
             if pending is not None and pending.served_log is None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from policies.model.estimate import Unit
-from predictor import features, prequential
+from predictor import prequential
 from predictor.baselines import NAMES as BASELINE_NAMES
 from predictor.boosting import Boosting, SurvivalBoosting
 from predictor.candidate_scores import CandidateScores
@@ -19,6 +19,7 @@ from predictor.dataset import UNITS, Example, Knowledge, replay
 from predictor.errors import TrainingError
 from predictor.estimator import Estimator
 from predictor.evaluation import by_history
+from predictor.feature_schema import SCHEMA
 from predictor.forest import QuantileForest, RandomForest, RawQuantileForest
 from predictor.intervals import ConformalCalibrator
 from predictor.mix import BLEND, BLENDED, COMBINED
@@ -159,7 +160,7 @@ def train_head(unit: Unit, examples: Sequence[Example], seed: int, on_tested: Te
 
 
 def _version(heads: Mapping[Unit, Sequence[Example]], seed: int, libraries: Mapping[str, str]) -> str:
-    digest = hashlib.sha256(repr((seed, features.SCHEMA, sorted(libraries.items()))).encode())
+    digest = hashlib.sha256(repr((seed, SCHEMA, sorted(libraries.items()))).encode())
     for unit, examples in heads.items():
         digest.update(unit.encode())
         digest.update(np.array([(example.label, example.ended_at_s) for example in examples]).tobytes())
@@ -189,6 +190,6 @@ def train(rows: Iterable[EndedRow], *, seed: int, on_tested: Tested | None = Non
         seed=seed,
         rows=count,
         trained_until_s=until_s,
-        feature_schema=features.SCHEMA,
+        feature_schema=SCHEMA,
         libraries=libraries,
     )

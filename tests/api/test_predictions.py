@@ -12,6 +12,7 @@ from policies.lifecycle import JobState
 from policies.model.estimate import Estimate, Prediction, Unit
 from policies.model.ids import JobId
 from predictor import features
+from predictor.feature_schema import SCHEMA
 from service.api.idempotency import REPLAYED_HEADER
 from service.api.routers import jobs as job_routes
 from service.db import similar
@@ -51,7 +52,7 @@ def end(world: World, job_ids: Sequence[int], **columns: Any) -> None:
 def said(source: str = "recurrence: 14 past runs", version: str = "", **more: Any) -> Prediction:
     estimate = Estimate((100.0, 200.0), Unit.SERVICE_S, source, version, **more)
     known = {"recurrence_gpus__log_count": math.log1p(14.0), "cold_level": 0.0, "base": math.log(150.0)}
-    return Prediction(estimate, features.SCHEMA, vector(**known))
+    return Prediction(estimate, SCHEMA, vector(**known))
 
 
 def test_a_prediction_of_a_model_says_what_moved_it(client: Client, world: World) -> None:
@@ -95,7 +96,7 @@ def test_where_no_model_can_be_explained_it_says_why(
     take_in(world, job_id, prediction)
     found = client.get(f"/v1/jobs/{job_id}/prediction").json()
     assert (found["trust"], found["contributions"], found["contributions_reason"]) == (trust, None, reason)
-    assert (found["past_runs"] is None) == (prediction.feature_schema != features.SCHEMA)
+    assert (found["past_runs"] is None) == (prediction.feature_schema != SCHEMA)
 
 
 def test_similar_jobs_are_of_the_same_program_nearest_gang_and_newest_first(client: Client, world: World) -> None:

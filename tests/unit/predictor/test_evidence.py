@@ -37,10 +37,10 @@ def _chosen(labels: Array, buckets: np.ndarray, said: dict[str, Array], found: C
     chosen = []
     for bucket in range(4):
         rows = np.flatnonzero(buckets == bucket)
-        if len(rows) < candidate_scores.EVIDENCE_ROWS_MIN and bucket > 0:
+        if len(rows) < candidate_scores.ROWS_MIN and bucket > 0:
             rows = np.flatnonzero(buckets > 0)
         scores = {}
-        for name, points in said.items() if len(rows) >= candidate_scores.EVIDENCE_ROWS_MIN else ():
+        for name, points in said.items() if len(rows) >= candidate_scores.ROWS_MIN else ():
             metrics = measure(labels[rows], points[rows])
             scores[name] = mix.Scores(metrics.pinball_log, metrics.coverage_80, metrics.mae, metrics.within_2x)
         independent = found._counted(bucket).independent

@@ -153,7 +153,7 @@ def test_a_calibration_of_another_form_is_refused(copy: Path) -> None:
                 entry["calibration_sha256"] = artifacts.sha256_of(path)
 
     _manifest(same_hash)(copy)
-    with pytest.raises(ArtifactError, match="calibration: not residuals and how many of them are fresh"):
+    with pytest.raises(ArtifactError, match="calibration: must have the keys residuals and fresh"):
         artifacts.load(copy)
 
 
@@ -277,7 +277,7 @@ def test_foreign_and_damaged_files_are_artifact_errors(tmp_path: Path) -> None:
 
 
 def test_models_of_other_features_are_refused(stored: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(features, "SCHEMA", "features/2:0000")
+    monkeypatch.setattr(artifacts, "FEATURES", "features/2:0000")
     with pytest.raises(ArtifactError, match="this version builds 'features/2:0000'; train again"):
         artifacts.load(stored[0])
 

@@ -9,6 +9,7 @@ from policies.model.estimate import Unit
 from predictor import features
 from predictor.boosting import Boosting
 from predictor.explain import TOP, Trust, contributions, history_basis, readable, trust_of, words
+from predictor.feature_schema import SCHEMA
 from predictor.recurrence import Level
 from predictor.serving import LivePredictor
 from tests.unit.predictor.predictor_history import recurring_history, request, small_model
@@ -83,7 +84,7 @@ def test_nothing_is_explained_without_an_xgboost_model_or_without_a_start() -> N
     nothing[features.NAMES.index("base")] = features.MISSING
     assert contributions(small_model(), Unit.SERVICE_S, nothing) is None
     assert not readable("features/0:abc", vector)
-    assert not readable(features.SCHEMA, vector[:-1])
+    assert not readable(SCHEMA, vector[:-1])
 
 
 def test_the_ground_is_the_history_that_was_seen() -> None:

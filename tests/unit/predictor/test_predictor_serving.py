@@ -14,6 +14,7 @@ from policies.model.ids import JobId
 from predictor import features, serving
 from predictor.baselines import NAMES as BASELINE_NAMES
 from predictor.dataset import Knowledge, replay
+from predictor.feature_schema import SCHEMA
 from predictor.forest import QuantileForest
 from predictor.intervals import quantile_of
 from predictor.mix import BLENDED
@@ -62,7 +63,7 @@ def test_a_promoted_model_answers_and_says_so_and_everyone_else_shadows() -> Non
     assert after.estimate.source == f"{before.estimate.source}; distribution by quantile forest"
     assert after.estimate.points != before.estimate.points
     assert after.features == before.features
-    assert after.feature_schema == features.SCHEMA
+    assert after.feature_schema == SCHEMA
     names = [shadow.model_version for shadow in after.shadows]
     kinds = ("random_forest", "xgboost", "quantile_forest", "raw_quantile_forest", "blend", "consensus")
     models = [f"{model.version}/{kind}" for kind in kinds]
