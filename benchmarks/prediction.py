@@ -33,7 +33,7 @@ from service.db.migrate import upgrade
 from service.db.rows import label_values
 from service.db.session import Database, open_database
 from service.db.tables import HistoryRow, table
-from service.server.leading import WARM_ROWS_MAX
+from service.server.warming import WARM_ROWS_MAX
 
 ROWS_PER_INSERT = 10_000
 PERIOD_S = 60.0

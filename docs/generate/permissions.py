@@ -1,13 +1,14 @@
-"""The page of permissions, from the table that the service itself enforces."""
+"""The page of permissions, from the rules that the service itself enforces."""
 
 from docs.generate.markdown import code, join, opening, table
-from service.api.permissions import PERMISSIONS, About, Rule
+from service.api.app import route_rules
+from service.api.permissions import About, Rule
 from service.domain.access import Role
 
 _INTRODUCTION = """
 An API key has a role; each role may do all that those before it may. The token in the data folder counts as an admin's. A job
 that the caller does not see is answered as one that does not exist (404); what the caller sees but may not do, with 403. A
-route that were missing here would be for admins alone, and a test fails until it stands here.
+route without a rule would be for admins alone, and a test fails until it states one.
 
 How to make keys: [Let people in](../how-to/access.md). What this does not protect: [Security](../explanation/security.md).
 """
@@ -45,7 +46,7 @@ def page() -> str:
         ("Request", *(role.value for role in Role), "About"),
         [
             (code(f"{method} {path}"), *(_may(rule, role) for role in Role), rule.about.value)
-            for (method, path), rule in PERMISSIONS.items()
+            for (method, path), rule in route_rules().items()
         ],
     )
     return join(lines)

@@ -19,6 +19,7 @@ _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _STATE: Final = "state"
 _IDENTITY: Final = "identity"
 _ORIGIN: Final = "origin"
+_FORWARDED: Final = "forwarded"
 _ONE_CUSTOMER_BITS: Final = 64
 """Of an IPv6 address: what one customer of a provider has at least, who may take any address below it."""
 
@@ -70,3 +71,13 @@ def origin_of(request: Request) -> Origin | None:
     found = request.scope.get(_STATE, {}).get(_ORIGIN)
     assert found is None or isinstance(found, Origin)
     return found
+
+
+def forwarded(request: Request) -> None:
+    """Note that another service answers the request, and records it in the audit log."""
+    request.scope[_STATE][_FORWARDED] = True
+
+
+def is_forwarded(request: Request) -> bool:
+    """Whether another service answered the request."""
+    return bool(request.scope.get(_STATE, {}).get(_FORWARDED))

@@ -1,17 +1,17 @@
-"""The application's web side: routes, the door before them, one shape for every error, and the OpenAPI document."""
+"""The web application: routes, the request guard before them, one shape for every error, and the OpenAPI document."""
 
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 
 from service.api import problems
 from service.api.authenticate import Authenticator
 from service.api.deps import ApiDependencies
-from service.api.forwarding import Forwarding
 from service.api.idempotency import Keys
 from service.api.peers import Peers
-from service.api.permissions import Owners
+from service.api.permissions import Owners, Rule, rule_of
 from service.api.routers import (
     access,
     arrays,
@@ -35,9 +35,33 @@ from service.api.routers import (
     webhooks,
 )
 from service.api.routers.common import ProblemDocument
-from service.api.security import Door
+from service.api.security import RequestGuard
 from service.api.sse import Streams
 from service.db.identity import peer_secret
+
+ROUTERS = (
+    jobs,
+    job_details,
+    arrays,
+    forecast,
+    attempts,
+    cluster,
+    queues,
+    quotas,
+    reservations,
+    learning,
+    cycles,
+    events,
+    shadow,
+    simulations,
+    usage,
+    webhooks,
+    metrics,
+    access,
+    services,
+    health,
+)
+"""All modules with routes, in the order of the documentation."""
 
 API_VERSION = "1"
 OPENAPI_PATH = "/v1/openapi.json"
@@ -49,8 +73,8 @@ may appear in answers. Every error is a problem document (RFC 9457)."""
 
 
 def create_app(dependencies: ApiDependencies) -> FastAPI:
-    """The ASGI application. It starts nothing and stops nothing: that is the composition root's business."""
-    # Interactive pages would load scripts from elsewhere; slash redirects would answer where nothing is.
+    """The ASGI application. It starts and stops nothing."""
+    # Interactive pages would load scripts from other hosts; slash redirects would answer for paths that do not exist.
     app = FastAPI(title="Sooner", docs_url=None, redoc_url=None, openapi_url=OPENAPI_PATH, redirect_slashes=False)
     app.state.dependencies = dependencies
     app.state.authenticator = Authenticator(
@@ -60,38 +84,27 @@ def create_app(dependencies: ApiDependencies) -> FastAPI:
     app.state.idempotency_keys = Keys(
         dependencies.database, dependencies.now_s, dependencies.settings.idempotency_kept_s
     )
-    for module in (
-        jobs,
-        job_details,
-        arrays,
-        forecast,
-        attempts,
-        cluster,
-        queues,
-        quotas,
-        reservations,
-        learning,
-        cycles,
-        events,
-        shadow,
-        simulations,
-        usage,
-        webhooks,
-        metrics,
-        access,
-        services,
-        health,
-    ):
+    for module in ROUTERS:
         app.include_router(module.routes)
     app.state.streams = Streams(dependencies.database)
     app.state.peers = Peers(lambda: peer_secret(dependencies.database), dependencies.now_s)
     problems.install(app)
-    app.add_middleware(Forwarding, dependencies=lambda: app.state.dependencies, peers=lambda: app.state.peers)
-    app.add_middleware(Door, settings=dependencies.settings)
+    app.add_middleware(RequestGuard, settings=dependencies.settings)
     _describe(app)
-    # FastAPI works out included routes at their first use: now, at the start, and not while a client waits.
+    # FastAPI builds included routes at their first use: now, so that no client waits for it.
     app.state.query_parameters = _query_parameters(app.openapi())
     return app
+
+
+def route_rules() -> dict[tuple[str, str], Rule]:
+    """The permission of every route, by method and path. ``/v1/openapi.json`` is for every role."""
+    return {
+        (method, route.path): rule_of(route.endpoint)
+        for module in ROUTERS
+        for route in module.routes.routes
+        if isinstance(route, APIRoute)
+        for method in route.methods or ()
+    }
 
 
 def _query_parameters(document: dict[str, Any]) -> dict[tuple[str, str], frozenset[str]]:

@@ -1,29 +1,31 @@
-"""What the API is given by whoever composes the application, and how routes get at it.
+"""The ports of the API: what it needs of the service around it, and how routes get it.
 
-The API knows the database, the store's two inserts and these callables; it never imports an executor, a scheduled task
-or the engine's instances.
+The API knows the database, the inserts of the store and these protocols. It never imports an executor, a background task or
+an instance of the engine.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 from fastapi import Depends, Request
 from sqlmodel import Session
 
 from policies.model.cluster import Cluster
 from policies.model.estimate import Unit
-from policies.model.ids import AttemptId, JobId
+from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from policies.model.reasons import Explanation
 from predictor.explain import Contributions
 from predictor.serving import PredictorStatus
+from service.api.capacity import QueueCapacity
 from service.api.idempotency import Keys
-from service.api.room import Room
+from service.api.problems import no_leader
 from service.config.settings import Settings
 from service.db.services import ServiceNow
 from service.db.session import Database
 from service.engine.events import Fact
+from service.engine.ports import AttemptLogs, ProgressInput
 from service.forecast.forecast import Forecast
 from service.forecast.forecaster import Planned
 from service.history.cycles import CycleSnapshot
@@ -31,24 +33,11 @@ from service.shadow.live import JobOpinion, ShadowReport
 
 
 class Refused(Exception):
-    """The composed application will not do it in its present state; the message says why, for a person (409)."""
-
-
-class Submitter(Protocol):
-    """The inserts of the store that are not the engine's."""
-
-    def submit(self, session: Session, specs: Sequence[JobSpec], now_s: float) -> list[JobId]:
-        """New jobs and their SUBMITTED facts, in the caller's transaction."""
-
-    def add_fact(self, session: Session, fact: Fact) -> int:
-        """One accepted request, in the caller's transaction; returns its id (``fact.id`` is ignored)."""
-
-    def add_facts(self, session: Session, facts: Sequence[Fact]) -> None:
-        """Accepted requests about jobs, in the caller's transaction."""
+    """The present state does not allow it; the message says why, for a person (409)."""
 
 
 class ClusterNow(NamedTuple):
-    """The cluster as the loop sees it: GPUs by server index. ``usable`` is 0 where a server is down or drained."""
+    """The cluster as the loop sees it: GPUs by server index. ``usable`` is 0 for a server that is down or drained."""
 
     cluster: Cluster
     usable_gpus: Sequence[int]
@@ -56,10 +45,10 @@ class ClusterNow(NamedTuple):
 
 
 class LoopStatus(NamedTuple):
-    """Where the scheduling loop stands: its newest cycle, when it last looked (None: never), whether that is recent.
+    """The newest cycle, the time of the last look (None: never), and whether the loop is healthy.
 
-    Of a loop that runs elsewhere (``leads`` is false) the newest cycle in which something happened is known, and whether
-    somebody leads.
+    If the loop runs elsewhere (``leads`` is false), ``cycle`` is the newest one on record, and ``healthy`` says whether any
+    service leads.
     """
 
     cycle: int
@@ -68,86 +57,152 @@ class LoopStatus(NamedTuple):
     leads: bool = True
 
 
-class LogPart(Protocol):
-    """A part of a log: ``cut_bytes`` in front of ``data`` are gone, ``size_bytes`` were written in all so far."""
+class Forecasts(Protocol):
+    """Sampled futures of the queue. Both take seconds for a long queue."""
+
+    def current(self) -> Forecast:
+        """Of all unfinished jobs. Raises :class:`~service.forecast.forecast.NoForecast`."""
+
+    def plan(self, specs: Sequence[JobSpec], /) -> Planned:
+        """Of these jobs, if they were submitted now."""
+
+
+class CycleRecords(Protocol):
+    """The newest cycles with all that their decisions rest on."""
+
+    def cycles(self) -> Sequence[int]:
+        """The numbers that :meth:`snapshot` knows, newest first."""
+
+    def snapshot(self, cycle: int, /) -> CycleSnapshot | None:
+        """None if nothing is kept of the cycle."""
+
+
+class ShadowReports(Protocol):
+    """What the shadow policy would have done."""
+
+    def report(self) -> ShadowReport | None:
+        """None without a shadow policy."""
+
+    def opinion(self, job: JobId, /) -> JobOpinion | None:
+        """None without a shadow policy, and if the shadow has nothing to say of the job."""
+
+
+class Leader(Protocol):
+    """What only the leader can answer. May wait for a cycle: never call it inside a writing transaction."""
 
     @property
-    def data(self) -> bytes: ...
+    def forecaster(self) -> Forecasts: ...
     @property
-    def next_offset(self) -> int: ...
+    def recorder(self) -> CycleRecords: ...
     @property
-    def cut_bytes(self) -> int: ...
-    @property
-    def size_bytes(self) -> int: ...
+    def shadowing(self) -> ShadowReports: ...
+
+    def cluster(self) -> ClusterNow:
+        """The cluster between two cycles."""
+
+    def explain(self, job: JobId) -> Explanation | None:
+        """None for a job that the loop does not hold (ended, or not admitted yet)."""
+
+    def snapshot_now(self) -> CycleSnapshot | None:
+        """The cluster and its queue; None for more than ``forecast_jobs_max`` unfinished jobs."""
+
+    def predictor_status(self) -> PredictorStatus:
+        """What predicts now."""
+
+    def contributions(self, version: str, unit: Unit, vector: Sequence[float | None]) -> Contributions | None:
+        """What moved the model of a prediction; None if the model is gone or cannot be explained."""
+
+    def train(self) -> int:
+        """Start a retraining; returns the id of its run. Raises :class:`Refused`."""
+
+    def promote(self, model: str) -> None:
+        """Make a model the champion. Raises :class:`Refused`."""
 
 
-ReadLogs = Callable[[JobId, int | None, int, int], LogPart]
-"""(job, attempt number or None for the newest, offset, most bytes). A negative offset counts from the end. Raises
-KeyError where there is no log (not launched yet, or deleted after a while)."""
+class Scheduler(Protocol):
+    """The scheduling loop of this database, which may run in another service."""
 
-ProgressSink = Callable[[AttemptId, str, Mapping[str, Any]], bool]
-"""(attempt, token, line). False if the line was ignored because it breaks a rule of progress files (too many a second, for
-instance). Raises PermissionError where the token does not open that attempt (unknown, ended, or another's)."""
+    def leader(self) -> Leader | None:
+        """None while this service does not lead."""
+
+    def status(self) -> LoopStatus:
+        """Where the loop stands."""
+
+    def nudge(self) -> None:
+        """Wake the loop; returns at once."""
+
+    def layout(self) -> Cluster:
+        """All servers, whatever their state."""
+
+    def wait_cycle(self, seen: int, timeout_s: float) -> int:
+        """The number of finished cycles, once it exceeds ``seen`` or after ``timeout_s``."""
 
 
-Contribute = Callable[[str, Unit, Sequence[float | None]], Contributions | None]
-"""(model version, unit, stored feature vector of this version). None where that model is gone or cannot be explained."""
+class Fleet(Protocol):
+    """The services of this database."""
+
+    def services(self) -> Sequence[ServiceNow]:
+        """All of them."""
+
+    def log_holder(self, job: JobId, attempt: int | None) -> str | None:
+        """The URL of the other service that has the log of the attempt (None: the newest); None if no other has it."""
+
+
+class Process(Protocol):
+    """The process that serves the API."""
+
+    def is_stopping(self) -> bool:
+        """Whether it is about to end."""
+
+    def is_migrated(self) -> bool:
+        """Whether the database has this program's schema."""
+
+    def exposition(self) -> bytes:
+        """The metrics as text."""
+
+
+class Attempts(AttemptLogs, ProgressInput, Protocol):
+    """The attempts of this service."""
+
+
+class Submitter(Protocol):
+    """The inserts of the store that are not the engine's. All run in the caller's transaction."""
+
+    def submit(self, session: Session, specs: Sequence[JobSpec], now_s: float) -> list[JobId]:
+        """Insert new jobs and their SUBMITTED requests."""
+
+    def add_fact(self, session: Session, fact: Fact) -> int:
+        """Insert one accepted request; returns its id (``fact.id`` is ignored)."""
+
+    def add_facts(self, session: Session, facts: Sequence[Fact]) -> None:
+        """Insert accepted requests about jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiDependencies:
-    """Everything that :func:`service.api.app.create_app` needs.
-
-    The callables may wait for the loop, which in turn writes to the database: the API never calls one inside a writing
-    transaction. ``now_s`` is the wall clock in seconds since the Unix epoch. ``nudge`` wakes the loop and returns at once.
-    ``explain`` is None for a job that the loop does not hold (ended, or not seen yet). ``train`` starts a retraining and
-    returns its run's id, ``promote`` makes a model the champion; both raise :class:`Refused`. ``migrated`` says whether
-    the schema is this program's. ``forecast`` raises :class:`~service.forecast.forecast.NoForecast`; it and ``plan`` take
-    seconds for a long queue. ``recorded`` are the cycles of which ``snapshot`` has one, newest first;
-    ``snapshot_now`` is None for more than ``forecast_jobs_max`` unfinished jobs. ``shadow`` is None
-    without a second policy, ``shadow_opinion`` also where that has nothing to say of a job. ``wait_pass`` returns how many
-    passes the loop has finished: as soon as they are more than the number given, or after so many seconds. ``metrics`` is
-    the text that a scraper reads. ``leads`` says whether the live loop runs here, ``stopping`` whether the service is about
-    to end, ``log_holder`` which other service has the log of an attempt (None for the newest; None: no other).
-    """
+    """Everything that :func:`service.api.app.create_app` needs. ``now_s``: seconds since the Unix epoch."""
 
     settings: Settings
     database: Database
     store: Submitter
     token: str
     now_s: Callable[[], float]
-    nudge: Callable[[], None]
-    layout: Callable[[], Cluster]
-    cluster: Callable[[], ClusterNow]
-    explain: Callable[[JobId], Explanation | None]
-    loop_status: Callable[[], LoopStatus]
-    migrated: Callable[[], bool]
-    read_logs: ReadLogs
-    train: Callable[[], int]
-    promote: Callable[[str], None]
-    progress_sink: ProgressSink
-    forecast: Callable[[], Forecast]
-    plan: Callable[[Sequence[JobSpec]], Planned]
-    recorded: Callable[[], Sequence[int]]
-    snapshot: Callable[[int], CycleSnapshot | None]
-    snapshot_now: Callable[[], CycleSnapshot | None]
-    shadow: Callable[[], ShadowReport | None]
-    shadow_opinion: Callable[[JobId], JobOpinion | None]
-    contributions: Contribute
-    wait_pass: Callable[[int, float], int]
-    predictor_status: Callable[[], PredictorStatus]
-    services: Callable[[], Sequence[ServiceNow]]
-    leads: Callable[[], bool]
-    stopping: Callable[[], bool]
-    log_holder: Callable[[JobId, int | None], str | None]
-    metrics: Callable[[], bytes]
-    room: Room = field(default_factory=Room)
+    scheduler: Scheduler
+    attempts: Attempts
+    fleet: Fleet
+    process: Process
+    capacity: QueueCapacity = field(default_factory=QueueCapacity)
 
 
-async def _dependencies(request: Request) -> ApiDependencies:
+def dependencies_of(request: Request) -> ApiDependencies:
+    """The dependencies of the application that serves the request."""
     found = request.app.state.dependencies
     assert isinstance(found, ApiDependencies)
     return found
+
+
+async def _dependencies(request: Request) -> ApiDependencies:
+    return dependencies_of(request)
 
 
 async def _keys(request: Request) -> Keys:
@@ -156,5 +211,15 @@ async def _keys(request: Request) -> Keys:
     return found
 
 
+async def the_leader(request: Request) -> Leader:
+    """The leader, if it is this service. Raises Problem (503) if not."""
+    leader = dependencies_of(request).scheduler.leader()
+    if leader is None:
+        raise no_leader()
+    return leader
+
+
 Deps = Annotated[ApiDependencies, Depends(_dependencies)]
 KeyStore = Annotated[Keys, Depends(_keys)]
+ToLeader = Annotated[Leader, Depends(the_leader)]
+"""A route with a parameter of this type needs the leader: any other service forwards its requests to the leader."""

@@ -1,55 +1,33 @@
-"""Sends on what this service cannot answer: to the leader what needs the live loop, to another service its attempts' logs.
+"""Requests that another service must answer: the leader, or the service that holds the log of an attempt.
 
-Everything else is answered from the database, by whichever service was asked. Pure ASGI, behind the door: the caller is
-known by then, and stays the caller. What was sent on once is not sent on again.
+Everything else is answered from the database by any service. A forwarded request keeps its caller, and is never forwarded again.
 """
 
 import logging
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import cache
 from ssl import SSLContext
-from typing import Final
+from typing import Any, Final
 
 import httpx
+from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
 
-from policies.model.ids import JobId
-from service.api.access import REQUEST_ID_HEADER, caller_of, origin_of
-from service.api.deps import ApiDependencies
+from service.api.access import REQUEST_ID_HEADER, caller_of, forwarded, origin_of
+from service.api.deps import dependencies_of, the_leader
 from service.api.peers import CLIENT_HEADER, PEER_HEADER, Peers, is_from_peer, target_of
-from service.api.problems import no_leader, response
+from service.api.problems import no_leader
+from service.api.strict_json import StrictRoute
 
 logger = logging.getLogger(__name__)
 
 CONNECT_S: Final = 3.0
-"""How long another service may take to answer the telephone."""
+"""Time limit for the connection to another service."""
 
 SLACK_S: Final = 20.0
-"""Beyond a forecast's time limit, before the answer of another service is given up."""
-
-_LIVE: Final = tuple(
-    (method, re.compile(path))
-    for method, path in (
-        ("GET", r"/v1/jobs/[^/]+/(explanation|forecast|prediction)"),
-        ("GET", r"/v1/forecasts"),
-        ("GET", r"/v1/cluster"),
-        ("GET", r"/v1/predictor"),
-        ("GET", r"/v1/shadow"),
-        ("GET", r"/v1/snapshots(/now)?"),
-        ("GET", r"/v1/cycles/[^/]+/snapshot"),
-        ("POST", r"/v1/plans"),
-        ("POST", r"/v1/models/train"),
-        ("POST", r"/v1/models/[^/]+/promote"),
-    )
-)
-"""What only the leader can answer."""
-
-_LOGS: Final = re.compile(r"/v1/jobs/([1-9][0-9]{0,9})/logs")
+"""Time limit of another service's answer, beyond the time limit of a forecast."""
 
 _SENT_ON: Final = frozenset({"accept", "content-type", "if-none-match", "if-match", "idempotency-key"})
 _NOT_GIVEN_BACK: Final = frozenset(
@@ -58,85 +36,82 @@ _NOT_GIVEN_BACK: Final = frozenset(
 )
 
 
-class Forwarding:
-    """ASGI middleware; see the module."""
+class HeldElsewhere(Exception):
+    """Raised by a route that the service at ``url`` must answer."""
 
-    def __init__(self, app: ASGIApp, dependencies: Callable[[], ApiDependencies], peers: Callable[[], Peers]) -> None:
-        self._app = app
-        self._dependencies = dependencies
-        self._peers = peers
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.url = url
+
+
+class Route(StrictRoute):
+    """A route of the API. One with a parameter of type ``ToLeader`` is forwarded while this service does not lead."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler here, or the answer of another service."""
+        handler = super().get_route_handler()
+        needs_leader = any(part.call is the_leader for part in self.dependant.dependencies)
+
+        async def answer(request: Request) -> Response:
+            # Before anything of the body is read: the leader checks the request.
+            if needs_leader and dependencies_of(request).scheduler.leader() is None:
+                return await _forward_to_leader(request)
+            try:
+                return await handler(request)
+            except HeldElsewhere as elsewhere:
+                return await _forward(request, elsewhere.url)
+
+        return answer
+
+
+async def _forward_to_leader(request: Request) -> Response:
+    if is_from_peer(request.scope):
+        raise no_leader()
+    services = await run_in_threadpool(dependencies_of(request).fleet.services)
+    url = next((service.registered.url for service in services if service.leads), None)
+    if url is None:
+        raise no_leader()
+    return await _forward(request, url)
+
+
+async def _forward(request: Request, url: str) -> Response:
+    """The answer of the service at ``url``, asked in the caller's name. Raises Problem (503) if it does not answer."""
+    forwarded(request)
+    peers: Peers = request.app.state.peers
+    target, caller, origin = target_of(request.scope), caller_of(request), origin_of(request)
+    headers = {name: value for name, value in request.headers.items() if name in _SENT_ON}
+    headers[PEER_HEADER] = await run_in_threadpool(peers.sign, request.method, target, caller)
+    if origin is not None:
+        headers[REQUEST_ID_HEADER] = origin.request_id
+        headers[CLIENT_HEADER] = origin.address or ""
+    timeout = httpx.Timeout(dependencies_of(request).settings.forecast_timeout_s + SLACK_S, connect=CONNECT_S)
+    try:
+        content = await request.body()
+        async with make_client(timeout) as client:
+            answer = await client.request(request.method, url + target, headers=headers, content=content)
+    except ClientDisconnect:
+        return _NoResponse()
+    except httpx.HTTPError as error:
+        logger.warning("service %s: no answer: %s", url, error or type(error).__name__)
+        raise no_leader(f"The service at {url} does not answer.") from None
+    response = Response(answer.content, answer.status_code)
+    response.headers.update({name: value for name, value in answer.headers.items() if name not in _NOT_GIVEN_BACK})
+    return response
+
+
+class _NoResponse(Response):
+    """For a client that has disconnected."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer here, or fetch the answer."""
-        if scope["type"] == "http" and (scope["path"].startswith("/v1/")):
-            dependencies = self._dependencies()
-            live = any(method == scope["method"] and path.fullmatch(scope["path"]) for method, path in _LIVE)
-            if live and not dependencies.leads():
-                await self._to_leader(dependencies, scope, receive, send)
-                return
-            if scope["method"] == "GET" and (logs := _LOGS.fullmatch(scope["path"])) and not is_from_peer(scope):
-                url = await run_in_threadpool(_holder, dependencies, scope, int(logs[1]))
-                if url is not None:
-                    await self._to(url, dependencies, scope, receive, send)
-                    return
-        await self._app(scope, receive, send)
-
-    async def _to_leader(self, dependencies: ApiDependencies, scope: Scope, receive: Receive, send: Send) -> None:
-        url = None if is_from_peer(scope) else await run_in_threadpool(_leader, dependencies)
-        if url is None:
-            await _refuse(scope, receive, send, "")
-        else:
-            await self._to(url, dependencies, scope, receive, send)
-
-    async def _to(self, url: str, dependencies: ApiDependencies, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        target, caller, origin = target_of(scope), caller_of(request), origin_of(request)
-        headers = {name: value for name, value in Headers(scope=scope).items() if name in _SENT_ON}
-        headers[PEER_HEADER] = await run_in_threadpool(self._peers().sign, scope["method"], target, caller)
-        if origin is not None:
-            headers[REQUEST_ID_HEADER] = origin.request_id
-            headers[CLIENT_HEADER] = origin.address or ""
-        timeout = httpx.Timeout(dependencies.settings.forecast_timeout_s + SLACK_S, connect=CONNECT_S)
-        try:
-            content = await request.body()
-        except ClientDisconnect:
-            return  # whoever asked has left in the middle of it
-        try:
-            async with make_client(timeout) as client:
-                answer = await client.request(scope["method"], url + target, headers=headers, content=content)
-        except httpx.HTTPError as error:
-            logger.warning("%s does not answer: %s", url, error or type(error).__name__)
-            await _refuse(scope, receive, send, f"The service at {url} does not answer.")
-            return
-        given_back = Response(answer.content, answer.status_code)
-        for name, value in answer.headers.items():
-            if name not in _NOT_GIVEN_BACK:
-                given_back.headers[name] = value
-        await given_back(scope, receive, send)
-
-
-async def _refuse(scope: Scope, receive: Receive, send: Send, detail: str) -> None:
-    problem = no_leader(detail)
-    await response(problem.kind, scope["path"], problem.detail, headers=problem.headers)(scope, receive, send)
-
-
-def _leader(dependencies: ApiDependencies) -> str | None:
-    return next((service.registered.url for service in dependencies.services() if service.leads), None)
-
-
-def _holder(dependencies: ApiDependencies, scope: Scope, job: int) -> str | None:
-    """Where the log of the attempt that is asked for lies, if that is not here."""
-    number = Request(scope).query_params.get("attempt", "")
-    attempt = int(number) if re.fullmatch(r"[1-9][0-9]{0,9}", number) else None
-    return dependencies.log_holder(JobId(job), attempt)
+        """Send nothing."""
 
 
 def make_client(timeout: httpx.Timeout) -> httpx.AsyncClient:
-    """What asks another service. Proxies of the environment lead elsewhere."""
+    """The client for requests to another service. It uses no proxy of the environment."""
     return httpx.AsyncClient(timeout=timeout, trust_env=False, verify=_tls())
 
 
 @cache
 def _tls() -> SSLContext:
-    """Reading the certificates takes longer than a request."""
+    """Cached: reading the certificates takes longer than a request."""
     return httpx.create_ssl_context(trust_env=False)

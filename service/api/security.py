@@ -1,7 +1,6 @@
-"""The door: host, origin, token, rate, media type and size of every request, before any route sees it.
+"""The request guard: host, origin, token, rate, media type and size of every request, before any route sees it.
 
-A POST runs commands, so the rule is "closed unless opened": a route that is added later is behind a token without
-anybody having to think of it. Pure ASGI, so nothing buffers a body and streams stay streams.
+A POST runs commands, so a new route needs a token unless it is listed here as open. Pure ASGI: it buffers no body and no stream.
 """
 
 import logging
@@ -15,7 +14,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.access import REQUEST_ID_HEADER, address_of, origin_of, remember, request_id
+from service.api.access import REQUEST_ID_HEADER, address_of, is_forwarded, origin_of, remember, request_id
 from service.api.audited import FORBIDDEN_STATUS, record_refusal
 from service.api.authenticate import Authenticator
 from service.api.deps import ApiDependencies
@@ -59,7 +58,7 @@ def bearer(headers: Headers) -> str | None:
     return token.strip() if scheme.lower() == "bearer" and token.strip() else None
 
 
-class Door:
+class RequestGuard:
     """ASGI middleware; see the module."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
@@ -160,8 +159,8 @@ class Door:
         """Who was refused a change stands in the log of changes; one key cannot fill it with that."""
         request = Request(scope)
         origin = origin_of(request)
-        # Without a route it was another service that refused, and has written it down.
-        mine = "route" in scope and scope["method"] in _METHODS_WITH_BODY
+        # Another service that refused a forwarded request has recorded it.
+        mine = "route" in scope and not is_forwarded(request) and scope["method"] in _METHODS_WITH_BODY
         if status != FORBIDDEN_STATUS or origin is None or not mine:
             return
         if not self._refusals.take(origin.identity.key_id or ""):

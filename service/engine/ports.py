@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
+from policies.model.cluster import Cluster
 from policies.model.decision import Action, Change, Preempt
 from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Reported
 from policies.model.ids import AttemptId, JobId, ServerIndex
@@ -179,6 +180,77 @@ class Executor(Protocol):
 
         Raises :class:`ExecutorUnavailable` where that cannot be said.
         """
+
+
+class AttemptLeases(Protocol):
+    """Attempts must not outlive a service that is gone: each ends by itself when the lease of its service runs out."""
+
+    def renew_leases(self) -> None:
+        """Extend the lease of all attempts. Does not raise. Does nothing if attempts cannot outlive the service.
+
+        The service calls it only while the database counts the service as alive.
+        """
+
+
+class LogPart(Protocol):
+    """A part of a log. ``cut_bytes`` in front of ``data`` are gone; ``size_bytes`` were written in all so far."""
+
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def next_offset(self) -> int: ...
+    @property
+    def cut_bytes(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
+
+
+class AttemptLogs(Protocol):
+    """What attempts print."""
+
+    def read_logs(self, job: JobId, attempt: int | None, offset: int, limit_bytes: int) -> LogPart:
+        """A part of the output of an attempt (None: the newest). A negative offset counts from the end.
+
+        Raises KeyError if there is no such log: before the launch, and after the files were deleted.
+        """
+
+
+class ProgressInput(Protocol):
+    """Progress that a training program sends over HTTP."""
+
+    def accept_progress(self, attempt: AttemptId, token: str, line: Mapping[str, Any]) -> bool:
+        """Take one line of progress; it comes back as a report. False if the line breaks a rule and was ignored.
+
+        Raises PermissionError if the token is not that of this attempt or the attempt does not run, and
+        :class:`ExecutorUnavailable` if its files do not answer.
+        """
+
+
+class AttemptFiles(Protocol):
+    """Logs, work folders and checkpoints that attempts leave behind."""
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether attempts leave files at all. If not, jobs are forgotten without a wait for their files."""
+
+    def jobs_with_files(self) -> set[JobId]:
+        """Jobs whose files are still here."""
+
+    def prune(self, jobs: Iterable[JobId]) -> int:
+        """Delete the files of ended jobs; returns the number of attempts. An attempt never runs again afterwards.
+
+        Skips attempts whose end is not acknowledged. May be called again for the same job.
+        """
+
+
+class LiveExecutor(Executor, AttemptLeases, AttemptLogs, ProgressInput, AttemptFiles, Protocol):
+    """All that a live service needs of an engine executor. Methods may be called from several threads."""
+
+    def use_cluster(self, cluster: Cluster) -> None:
+        """Placements of later launches refer to the servers of this cluster."""
+
+    def close(self) -> None:
+        """Release everything. Attempts run on, and the next executor of this service finds them."""
 
 
 class Sink(Protocol):

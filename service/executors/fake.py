@@ -5,14 +5,16 @@ restarted service launches its open attempts again, as it would after a machine 
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from policies.model.ids import AttemptId
+from policies.model.cluster import Cluster
+from policies.model.ids import AttemptId, JobId
 from policies.model.job import JobSpec
 from service.engine.commands import Command, Launch, Stop
 from service.engine.events import Report, ReportKind
-from service.engine.ports import AttemptStatus, Clock
+from service.engine.ports import AttemptStatus, Clock, LogPart
 
 DURATION_LABEL = "fake_duration_s"
 """A job's label that says how long it runs, in seconds; without it iterations x ``iteration_s``, else ``duration_s``."""
@@ -120,6 +122,35 @@ class FakeExecutor:
         """Every attempt whose end was not acknowledged."""
         now_s = self._clock.now_s()
         return {attempt.id: self._status(attempt, now_s) for attempt in self._attempts.values()}
+
+    # It keeps no files, and its attempts end with it.
+
+    keeps_files = False
+
+    def renew_leases(self) -> None:
+        """Nothing: attempts end with the service."""
+
+    def read_logs(self, job: JobId, attempt: int | None, offset: int, limit_bytes: int) -> LogPart:
+        """Raises KeyError: there are no logs."""
+        raise KeyError(job)
+
+    def accept_progress(self, attempt: AttemptId, token: str, line: Mapping[str, Any]) -> bool:
+        """Raises PermissionError: no attempt has a token."""
+        raise PermissionError(attempt)
+
+    def jobs_with_files(self) -> set[JobId]:
+        """None."""
+        return set()
+
+    def prune(self, jobs: Iterable[JobId]) -> int:
+        """Nothing to delete."""
+        return 0
+
+    def use_cluster(self, cluster: Cluster) -> None:
+        """Nothing: attempts run on no server."""
+
+    def close(self) -> None:
+        """Nothing to release."""
 
     def next_event_s(self) -> float | None:
         """When the next attempt starts or ends if nothing is sent before: what a test moves its clock to."""

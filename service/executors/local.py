@@ -142,7 +142,9 @@ class LocalExecutor:
         with self._lock:
             return {attempt: watched.status for attempt, watched in self._live.items()}
 
-    # For the service around it.
+    # The other ports of a live executor.
+
+    keeps_files = True
 
     def renew_leases(self) -> None:
         """Tell all supervisors that the service lives. Call it at least every ``lease_s`` / 3."""

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 
 
-class BoundedExecutor:
+class TimeLimitedExecutor:
     """Implements :class:`service.engine.ports.Executor` around another one. Its thread ends with the process."""
 
     def __init__(self, inner: Executor, timeout_s: float) -> None:

@@ -1,14 +1,13 @@
-"""The composition root: the only place where ports meet implementations.
+"""The composition root: builds one service from settings and runs it until it is stopped.
 
-:func:`serve` builds one service from settings and runs it until it is told to stop. Whatever the user got wrong ends it
-with one clear line and exit code 2 before anything runs.
+The layers of the scheduler itself are composed in :mod:`service.server.live_stack`. An error of the user ends the start with one
+clear line and exit code 2 before anything runs.
 """
 
 import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
 
@@ -16,6 +15,7 @@ import uvicorn
 
 from policies.options import OptionError
 from service.api.app import create_app
+from service.api.deps import ApiDependencies
 from service.api.token import TokenFileError, load_or_create
 from service.background.prune import prune_left_files
 from service.background.timers import SteadyScheduler
@@ -27,17 +27,14 @@ from service.db.identity import database_id
 from service.db.lead import Lead
 from service.db.servers import RememberedCluster, ServerInUse, enroll, stored_cluster
 from service.db.session import DatabaseUrlError
-from service.db.store import LEADER_LEASE
-from service.engine.ports import Executor
-from service.executors.fake import FakeExecutor
-from service.executors.gpus import GpuInfo, detect, local_cluster
-from service.executors.local import LocalExecutor
-from service.executors.timeout import BoundedExecutor
+from service.db.store import LEADER_LEASE, SqlStore
+from service.executors.gpus import detect, local_cluster
 from service.runtime.steady_clock import SteadyClock
 from service.server.agent import Agent
-from service.server.api_ports import ApiPorts
+from service.server.api_ports import ServiceFleet, ServiceProcess, ServiceScheduler, readings
 from service.server.leadership import Leadership
-from service.server.leading import ONCE, Ground, Leading, engine_settings, make_recorder
+from service.server.leading import ONCE, Leading
+from service.server.live_stack import LeaderContext, engine_settings, make_executor, make_recorder
 from service.server.slow_clients import prompt_protocol
 from service.server.startup import (
     StartError,
@@ -96,37 +93,29 @@ class Service:
         self.host = host_of(settings.data_dir)
         self.token = load_or_create(settings.data_dir)
         self.socket = stack.enter_context(listen(settings.host, settings.port))
-        self.local: LocalExecutor | None = None
-        self.executor = BoundedExecutor(self._executor(stack, gpus), settings.executor_timeout_s)
+        address = self.socket.getsockname()[:2]
+        self.executor = make_executor(settings, self.clock, stored_cluster(self.database, self.wanted), gpus, address)
+        stack.callback(self.executor.attempts.close)
         self.lead = Lead(self.database, LEADER_LEASE, self.host.id, settings.leader_lease_s)
-        renew_leases = self.local.renew_leases if self.local is not None else lambda: None
         agent = Agent(
-            self.database, self.host.id, self.executor, renew_leases, engine_settings(settings, 0, self.host.id)
+            self.database,
+            self.host.id,
+            self.executor.limited,
+            self.executor.attempts.renew_leases,
+            engine_settings(settings, 0, self.host.id),
         )
         self.leadership = Leadership(self.lead, agent, settings, self._begin_leading)
         self.scheduler = SteadyScheduler()
-        api = ApiPorts(
-            settings,
-            self.clock,
-            self.database,
-            self.host.id,
-            self.token,
-            self.local,
-            self.metrics,
-            RememberedCluster(self.database, self.wanted),
-            self.leadership,
-            stopping=lambda: self.server.should_exit,
-        )
-        self.metrics.registry.register(ScrapeCollector(api.readings()))
+        api = self._api()
         self.server = uvicorn.Server(
             uvicorn.Config(
-                MeasuredApp(create_app(api.dependencies()), self.metrics),
+                MeasuredApp(create_app(api), self.metrics),
                 http=prompt_protocol(settings.request_timeout_s),
                 limit_concurrency=settings.connections_max,
                 log_config=None,
                 access_log=False,
                 timeout_graceful_shutdown=5,
-                # Else the header of whoever calls from this machine would count, and the log of changes name another.
+                # Else a client on this machine could put another address into the audit log.
                 proxy_headers=bool(settings.trusted_proxies),
                 forwarded_allow_ips=list(settings.trusted_proxies),
             )
@@ -138,13 +127,9 @@ class Service:
         self._register()
         self.leadership.begin()
         self.leadership.schedule(self.scheduler)
-        if self.local is not None:
-            self.scheduler.add_job(
-                self._prune_files, "interval", seconds=self.settings.prune_period_s, id="files", **ONCE
-            )
+        self.scheduler.add_job(self._prune_files, "interval", seconds=self.settings.prune_period_s, id="files", **ONCE)
         self.scheduler.start()
-        # Whoever reads that we listen may connect, or tell us to end, before the server begins to look for either. It ends in
-        # good order at these signals, then raises them again for whoever started it: nobody here minds.
+        # A client that reads the address below may connect or send a signal at once, before uvicorn accepts either.
         self.socket.listen()
         for caught in (signal.SIGINT, signal.SIGTERM):
             signal.signal(caught, self._end)
@@ -161,26 +146,22 @@ class Service:
             self.leadership.close()
         return 0
 
-    # Building.
-
-    def _executor(self, stack: ExitStack, gpus: Sequence[GpuInfo] | None) -> Executor:
-        settings = self.settings
-        if settings.executor == "fake":
-            return FakeExecutor(self.clock)
-        host, port = self.socket.getsockname()[:2]
-        self.local = LocalExecutor(
-            settings.data_dir,
-            stored_cluster(self.database, self.wanted),
-            clock=self.clock,
-            lease_s=settings.lease_s,
-            log_bytes_max=settings.log_bytes_max,
-            progress_url=f"http://{host}:{port}/v1/attempts/{{attempt}}/progress",
-            gpus=gpus,
-            checkpoints=settings.checkpoints_dir,
-            renews_alone=False,
+    def _api(self) -> ApiDependencies:
+        settings, database = self.settings, self.database
+        scheduler = ServiceScheduler(database, self.leadership, RememberedCluster(database, self.wanted))
+        process = ServiceProcess(database, self.metrics, lambda: self.server.should_exit)
+        self.metrics.registry.register(ScrapeCollector(readings(self.clock, scheduler, process)))
+        return ApiDependencies(
+            settings=settings,
+            database=database,
+            store=SqlStore(database),
+            token=self.token,
+            now_s=self.clock.now_s,
+            scheduler=scheduler,
+            attempts=self.executor.attempts,
+            fleet=ServiceFleet(database, self.host.id),
+            process=process,
         )
-        stack.callback(self.local.close)
-        return self.local
 
     def _register(self) -> None:
         settings = self.settings
@@ -194,14 +175,11 @@ class Service:
         services.register(self.database, service, claim=self.host.old)
 
     def _begin_leading(self) -> Leading:
-        """What runs while this service leads, on all servers that are stored and those of its own cluster file."""
+        """The leader of all servers that are stored and those of this service's own cluster file."""
         cluster = enroll(self.database, self.wanted)
-        delete_files = None
-        if self.local is not None:
-            self.local.use_cluster(cluster)
-            delete_files = self.local.prune
+        self.executor.attempts.use_cluster(cluster)
         return Leading(
-            Ground(
+            LeaderContext(
                 self.settings,
                 self.clock,
                 self.database,
@@ -209,7 +187,6 @@ class Service:
                 self.lead,
                 self.host.id,
                 self.executor,
-                delete_files,
                 self.metrics,
             )
         )
@@ -217,8 +194,6 @@ class Service:
     def _end(self, *_: object) -> None:
         self.server.should_exit = True
 
-    # Scheduled work.
-
     def _prune_files(self) -> None:
-        assert self.local is not None
-        prune_left_files(self.database, self.local.jobs_with_files(), self.local.prune)
+        files = self.executor.attempts
+        prune_left_files(self.database, files.jobs_with_files(), files.prune)

@@ -1,29 +1,68 @@
-"""Leading before the predictor has read its history: what is queued and what runs cannot wait for tens of thousands of jobs.
+"""Leading before the predictor has read its history: running and queued jobs cannot wait for tens of thousands of ended ones.
 
-Until it is warm nothing new is taken in (a job that is admitted without its prediction would go without for good), and jobs
-that end are kept for it. Everything else goes on: starts, stops, ends, cancellations, preemptions.
+Until the predictor is warm no new job is admitted (a job that is admitted without a prediction never gets one), and jobs that
+end are kept for it. Everything else goes on: starts, stops, ends, cancellations, preemptions.
 """
 
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from sqlalchemy.exc import DBAPIError
 
 from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Reported
-from policies.model.ids import JobId
-from service.engine.events import Fact, FactKind
-from service.engine.ports import CycleBatch, Predictor, Store
-from service.engine.record import JobRecord, StoredWorld
+from predictor.serving import LivePredictor
+from service.db.history import ended_jobs, last_label
+from service.db.said import first_said
+from service.db.session import Database
+from service.engine.ports import Predictor
+from service.runtime.garbage import made_to_stay
 
 logger = logging.getLogger(__name__)
 
 AGAIN_S = 1.0
 """Pause before the history is read again, after the database did not answer."""
 
+WARM_ROWS_MAX = 40_000
+"""Newest ended jobs that warm the predictor. Older ones only matter to groups with few jobs."""
+
+WARM_ROWS_AT_ONCE = 2_000
+"""Jobs, ended or not, that are read before the first cycle: a third of a second. More are read beside the loop."""
+
+SAID_ROWS_MAX = 10_000
+"""Newest predictions that are scored again at start: more than the windows behind calibration, champions and trust hold."""
+
+
+def warm_up(
+    database: Database, predictor: LivePredictor, warming: "WarmingPredictor", unfinished: Sequence[PredictionRequest]
+) -> Callable[[], None] | None:
+    """Read a short history at once and return None; of a long one, return the work that is left to do.
+
+    The history ends with the newest label that there is now: the loop reports later ends, and none may be learnt twice.
+    """
+    last = last_label(database)
+    work = partial(_read_history, database, predictor, unfinished, last)
+    if last + len(unfinished) > WARM_ROWS_AT_ONCE:
+        return partial(_keep_out_of_collection, work)
+    warming.warm_with(work)
+    return None
+
+
+def _read_history(
+    database: Database, predictor: LivePredictor, unfinished: Sequence[PredictionRequest], last: int
+) -> None:
+    said = list(first_said(database, SAID_ROWS_MAX, [request.job for request in unfinished]))
+    predictor.warm(list(ended_jobs(database, newest=WARM_ROWS_MAX, last=last)), unfinished, said)
+
+
+def _keep_out_of_collection(work: Callable[[], None]) -> None:
+    with made_to_stay():
+        work()
+
 
 class WarmingPredictor:
-    """Implements :class:`service.engine.ports.Predictor` around one that is being warmed. Safe to use from many threads."""
+    """Implements :class:`service.engine.ports.Predictor` around one that is being warmed. Thread-safe."""
 
     def __init__(self, inner: Predictor) -> None:
         self._inner = inner
@@ -34,16 +73,16 @@ class WarmingPredictor:
 
     @property
     def warm(self) -> bool:
-        """Whether it predicts."""
+        """Whether it predicts yet."""
         return self._warm
 
     def begin(self, work: Callable[[], None], then: Callable[[], None]) -> None:
-        """Do ``work``, which warms the predictor inside, in a thread of its own; ``then`` is called when it predicts.
+        """Do ``work``, which warms the inner predictor, in a thread, and then call ``then``.
 
-        While the database does not answer it is tried again, until :meth:`close`.
+        If the database does not answer, it is tried again until :meth:`close`.
         """
 
-        def patiently() -> None:
+        def retry() -> None:
             while not self._closed.is_set():
                 try:
                     self.warm_with(work)
@@ -51,17 +90,17 @@ class WarmingPredictor:
                     logger.warning("the predictor waits for its history: %s", " ".join(str(error).split()))
                     self._closed.wait(AGAIN_S)
                 else:
-                    return then()
-            return None
+                    then()
+                    return
 
-        threading.Thread(target=patiently, name="warming", daemon=True).start()
+        threading.Thread(target=retry, name="warming", daemon=True).start()
 
     def close(self) -> None:
-        """Try no more. What is under way ends by itself."""
+        """Stop retrying. Work under way ends by itself."""
         self._closed.set()
 
     def warm_with(self, work: Callable[[], None]) -> None:
-        """Do ``work`` and predict. What fails is logged, and it starts from what it has learnt so far; but raises DBAPIError."""
+        """Do ``work`` and predict from then on. Other errors than DBAPIError are logged: it predicts with what it has learnt."""
         try:
             work()
         except DBAPIError:
@@ -80,7 +119,7 @@ class WarmingPredictor:
         return self._inner.revise(now_s, reported) if self._warm else [None] * len(reported)
 
     def ended(self, label: EndedJob) -> None:
-        """Tell the inner one, now or once it is warm."""
+        """Pass on, now or once it is warm."""
         with self._lock:
             if not self._warm:
                 self._kept.append(label)
@@ -88,7 +127,7 @@ class WarmingPredictor:
         self._inner.ended(label)
 
     def _more_kept(self) -> bool:
-        """Tell what was kept so far; with nothing left it is warm."""
+        """Pass on what was kept so far. With nothing left it is warm."""
         with self._lock:
             kept, self._kept = self._kept, []
             if not kept:
@@ -100,28 +139,3 @@ class WarmingPredictor:
             except Exception:
                 logger.exception("the predictor did not learn from job %s", label.job)
         return True
-
-
-class PatientStore:
-    """Implements :class:`service.engine.ports.Store` around another one: submissions stay pending until ``ready``."""
-
-    def __init__(self, inner: Store, ready: Callable[[], bool]) -> None:
-        self._inner = inner
-        self._ready = ready
-
-    def load(self) -> StoredWorld:
-        """Pass on."""
-        return self._inner.load()
-
-    def jobs(self, ids: Sequence[JobId]) -> list[JobRecord]:
-        """Pass on."""
-        return self._inner.jobs(ids)
-
-    def pending_facts(self, limit: int) -> Sequence[Fact]:
-        """Those of the inner one that may be acted on now."""
-        facts = self._inner.pending_facts(limit)
-        return facts if self._ready() else [fact for fact in facts if fact.kind is not FactKind.SUBMITTED]
-
-    def commit(self, batch: CycleBatch) -> frozenset[JobId]:
-        """Pass on."""
-        return self._inner.commit(batch)

@@ -23,11 +23,20 @@ from policies.model.job import JobSpec
 from policies.model.reasons import Explanation
 from policies.placement.pool import FreePool
 from predictor.explain import Contributions, contributions
-from predictor.serving import LivePredictor
+from predictor.serving import LivePredictor, PredictorStatus
 from predictor.training import TrainedModel
 from service.api.app import create_app
 from service.api.authenticate import Authenticator
-from service.api.deps import ApiDependencies, ClusterNow, LoopStatus, Refused
+from service.api.deps import (
+    ApiDependencies,
+    ClusterNow,
+    CycleRecords,
+    Forecasts,
+    Leader,
+    LoopStatus,
+    Refused,
+    ShadowReports,
+)
 from service.api.idempotency import Keys
 from service.api.peers import Peers
 from service.api.permissions import Owners
@@ -101,61 +110,22 @@ class World:
             store=self.store,
             token=self.token,
             now_s=lambda: self.now_s,
-            nudge=self._nudge,
-            layout=self._layout,
-            cluster=self._cluster,
-            explain=self._explain,
-            loop_status=lambda: LoopStatus(7, self.now_s, self.healthy, self.leads),
-            migrated=lambda: self.migrated,
-            read_logs=self._read_logs,
-            train=self._train,
-            promote=self._promote,
-            progress_sink=self._progress,
-            forecast=self._forecast,
-            plan=self._plan,
-            recorded=lambda: sorted(self.snapshots, reverse=True),
-            snapshot=lambda cycle: self.snapshots.get(cycle),
-            snapshot_now=self._snapshot_now,
-            shadow=self._shadow,
-            shadow_opinion=self._shadow_opinion,
-            contributions=self._contributions,
-            wait_pass=self._wait_pass,
-            predictor_status=lambda: self.predictor.status(),
-            services=lambda: self.services,
-            leads=lambda: self.leads,
-            stopping=lambda: self.stopping,
-            log_holder=lambda job, attempt: self.log_holders.get(job),
-            metrics=lambda: b"# nothing\n",
+            scheduler=WorldScheduler(self),
+            attempts=WorldAttempts(self),
+            fleet=WorldFleet(self),
+            process=WorldProcess(self),
         )
 
-    def _waits_for_the_loop(self) -> None:
+    def waits_for_the_loop(self) -> None:
         """The loop writes while it holds what these answers need: nobody may ask holding the write lock. A standby has none."""
         assert self.leads, "a standby has no loop"
-        self._holds_no_lock()
+        self.holds_no_lock()
 
-    def _holds_no_lock(self) -> None:
+    def holds_no_lock(self) -> None:
         self.asked += 1
         if self.refuses_writers:
             with closing(sqlite3.connect(self.settings.data_dir / "sooner.db", timeout=0)) as connection:
                 connection.execute("BEGIN IMMEDIATE")
-
-    def _nudge(self) -> None:
-        self._holds_no_lock()
-        self.nudges += 1
-
-    def _explain(self, job: JobId) -> Explanation | None:
-        self._waits_for_the_loop()
-        return self.explanations.get(job)
-
-    def _cluster(self) -> ClusterNow:
-        self._waits_for_the_loop()
-        usable = [self.usable.get(server.name, server.gpus) for server in self.servers]
-        free = [self.free.get(server.name, server.gpus) for server in self.servers]
-        return ClusterNow(Cluster("test", tuple(self.servers)), usable, free)
-
-    def _layout(self) -> Cluster:
-        self._holds_no_lock()
-        return Cluster("test", tuple(self.servers))
 
     def say_of_servers(self, said: Mapping[str, tuple[bool, bool]]) -> None:
         """Store what the engine would: (drained, down) of servers by name."""
@@ -165,71 +135,168 @@ class World:
                 statement = update(servers).where(servers.c.name == name).values(drained=drained, down=down)
                 session.connection().execute(statement)
 
-    def _read_logs(self, job: JobId, attempt: int | None, offset: int, limit: int) -> LogChunk:
-        data = self.logs[job, attempt]
-        start = max(0, len(data) + offset) if offset < 0 else min(offset, len(data))
-        part = data[start : start + limit]
-        return LogChunk(part, start, start + len(part), 0, len(data))
 
-    def _train(self) -> int:
-        self._waits_for_the_loop()
-        if self.refusal:
-            raise Refused(self.refusal)
-        self.trainings += 1
-        return self.trainings
+class WorldLeader:
+    """Implements :class:`service.api.deps.Leader`, and is its own forecaster, recorder and shadow."""
 
-    def _forecast(self) -> Forecast:
-        self._waits_for_the_loop()
-        if self.forecast is None:
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    @property
+    def forecaster(self) -> Forecasts:
+        return self
+
+    @property
+    def recorder(self) -> CycleRecords:
+        return self
+
+    @property
+    def shadowing(self) -> ShadowReports:
+        return self
+
+    def explain(self, job: JobId) -> Explanation | None:
+        self.world.waits_for_the_loop()
+        return self.world.explanations.get(job)
+
+    def cluster(self) -> ClusterNow:
+        self.world.waits_for_the_loop()
+        servers = self.world.servers
+        usable = [self.world.usable.get(server.name, server.gpus) for server in servers]
+        free = [self.world.free.get(server.name, server.gpus) for server in servers]
+        return ClusterNow(Cluster("test", tuple(servers)), usable, free)
+
+    def train(self) -> int:
+        self.world.waits_for_the_loop()
+        if self.world.refusal:
+            raise Refused(self.world.refusal)
+        self.world.trainings += 1
+        return self.world.trainings
+
+    def promote(self, model: str) -> None:
+        self.world.waits_for_the_loop()
+        if self.world.refusal:
+            raise Refused(self.world.refusal)
+        self.world.promoted.append(model)
+
+    def current(self) -> Forecast:
+        self.world.waits_for_the_loop()
+        if self.world.forecast is None:
             raise NoForecast("No unfinished job has a prediction yet.")
-        return self.forecast
+        return self.world.forecast
 
-    def _plan(self, specs: Sequence[JobSpec]) -> Planned:
-        self._waits_for_the_loop()
-        self.planned += specs
-        cluster = self._cluster().cluster
+    def plan(self, specs: Sequence[JobSpec]) -> Planned:
+        self.world.waits_for_the_loop()
+        self.world.planned += specs
+        cluster = self.cluster().cluster
         pool = FreePool(cluster, [server.gpus for server in cluster.servers])
         estimate = Estimate((10.0, 20.0, 30.0), Unit.ITERATIONS, "told", seconds_per_unit=0.5)
-        reason = None if self.outlook is not None else "No unfinished job has a prediction yet."
+        outlook = self.world.outlook
+        reason = None if outlook is not None else "No unfinished job has a prediction yet."
         return Planned(
-            self.now_s,
-            [PlannedJob(spec, estimate, find(pool, cluster, spec), True, self.outlook, reason) for spec in specs],
+            self.world.now_s,
+            [PlannedJob(spec, estimate, find(pool, cluster, spec), True, outlook, reason) for spec in specs],
         )
 
-    def _snapshot_now(self) -> CycleSnapshot | None:
-        self._waits_for_the_loop()
-        return self.present
+    def cycles(self) -> Sequence[int]:
+        return sorted(self.world.snapshots, reverse=True)
 
-    def _shadow(self) -> ShadowReport | None:
-        self._waits_for_the_loop()
-        return self.shadow
+    def snapshot(self, cycle: int) -> CycleSnapshot | None:
+        return self.world.snapshots.get(cycle)
 
-    def _shadow_opinion(self, job: JobId) -> JobOpinion | None:
-        self._waits_for_the_loop()
-        return self.opinions.get(job)
+    def snapshot_now(self) -> CycleSnapshot | None:
+        self.world.waits_for_the_loop()
+        return self.world.present
 
-    def _contributions(self, version: str, unit: Unit, vector: Sequence[float | None]) -> Contributions | None:
-        model = self.models.get(version.partition("/")[0])
+    def report(self) -> ShadowReport | None:
+        self.world.waits_for_the_loop()
+        return self.world.shadow
+
+    def opinion(self, job: JobId) -> JobOpinion | None:
+        self.world.waits_for_the_loop()
+        return self.world.opinions.get(job)
+
+    def predictor_status(self) -> PredictorStatus:
+        return self.world.predictor.status()
+
+    def contributions(self, version: str, unit: Unit, vector: Sequence[float | None]) -> Contributions | None:
+        model = self.world.models.get(version.partition("/")[0])
         return None if model is None else contributions(model, unit, vector)
 
-    def _wait_pass(self, seen: int, timeout_s: float) -> int:
-        """A pass is made by whoever waits for one, and is not for lack of one waited for."""
+
+class WorldScheduler:
+    """Implements :class:`service.api.deps.Scheduler`."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def leader(self) -> Leader | None:
+        return WorldLeader(self.world) if self.world.leads else None
+
+    def status(self) -> LoopStatus:
+        return LoopStatus(7, self.world.now_s, self.world.healthy, self.world.leads)
+
+    def nudge(self) -> None:
+        self.world.holds_no_lock()
+        self.world.nudges += 1
+
+    def layout(self) -> Cluster:
+        self.world.holds_no_lock()
+        return Cluster("test", tuple(self.world.servers))
+
+    def wait_cycle(self, seen: int, timeout_s: float) -> int:
+        """A cycle is made by whoever waits for one, and is not for lack of one waited for."""
         assert 0.0 <= timeout_s <= 10.0
-        if seen >= 0 and self.on_pass is not None:
-            self.on_pass()
+        if seen >= 0 and self.world.on_pass is not None:
+            self.world.on_pass()
         return seen + 1
 
-    def _promote(self, model_id: str) -> None:
-        self._waits_for_the_loop()
-        if self.refusal:
-            raise Refused(self.refusal)
-        self.promoted.append(model_id)
 
-    def _progress(self, attempt: AttemptId, token: str, line: Mapping[str, Any]) -> bool:
-        if not secrets.compare_digest(self.attempt_tokens.get(attempt, ""), token):
+class WorldAttempts:
+    """Implements :class:`service.api.deps.Attempts`."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def read_logs(self, job: JobId, attempt: int | None, offset: int, limit_bytes: int) -> LogChunk:
+        data = self.world.logs[job, attempt]
+        start = max(0, len(data) + offset) if offset < 0 else min(offset, len(data))
+        part = data[start : start + limit_bytes]
+        return LogChunk(part, start, start + len(part), 0, len(data))
+
+    def accept_progress(self, attempt: AttemptId, token: str, line: Mapping[str, Any]) -> bool:
+        if not secrets.compare_digest(self.world.attempt_tokens.get(attempt, ""), token):
             raise PermissionError(attempt)
-        self.progress.append((attempt, dict(line)))
+        self.world.progress.append((attempt, dict(line)))
         return True
+
+
+class WorldFleet:
+    """Implements :class:`service.api.deps.Fleet`."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def services(self) -> Sequence[ServiceNow]:
+        return self.world.services
+
+    def log_holder(self, job: JobId, attempt: int | None) -> str | None:
+        return self.world.log_holders.get(job)
+
+
+class WorldProcess:
+    """Implements :class:`service.api.deps.Process`."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def is_stopping(self) -> bool:
+        return self.world.stopping
+
+    def is_migrated(self) -> bool:
+        return self.world.migrated
+
+    def exposition(self) -> bytes:
+        return b"# nothing\n"
 
 
 @cache

@@ -10,7 +10,7 @@ from sqlalchemy import insert
 from sqlalchemy.exc import DBAPIError
 
 from policies.model.job import JobSpec
-from service.api.permissions import PERMISSIONS
+from service.api.app import route_rules
 from service.db import reads
 from service.db.codec import encode
 from service.db.tables import JobRow, table
@@ -69,7 +69,7 @@ def test_no_answer_of_any_route_holds_it(app: FastAPI, client: Client, world: Wo
         client_for(app, person(world, "ada", Role.OPERATOR)) as ada,
         client_for(app, person(world, "root", Role.ADMIN)) as root,
     ):
-        for method, path in PERMISSIONS:
+        for method, path in route_rules():
             for caller in (client, ada, root):
                 if method == "GET":
                     assert SECRET not in caller.get(path_of(path, job)).text, path

@@ -14,7 +14,7 @@ from service.db.store import LEADER_LEASE
 from service.engine.commands import Launch
 from service.engine.events import Report, ReportKind
 from service.executors.fake import DURATION_LABEL, EXIT_CODE_LABEL, FakeExecutor, Faults
-from service.executors.timeout import BoundedExecutor
+from service.executors.timeout import TimeLimitedExecutor
 from service.server.fleet import FleetExecutor
 from service.sim.clock import SimClock
 from service.sim.executor import ExecutorCosts, SimulatedExecutor
@@ -135,11 +135,11 @@ class TestFakeExecutor(ExecutorContract):
         return FakeBench()
 
 
-class TestBoundedExecutor(ExecutorContract):
+class TestTimeLimitedExecutor(ExecutorContract):
     @pytest.fixture
     def bench(self) -> FakeBench:
         bench = FakeBench()
-        bench.executor = BoundedExecutor(bench.executor, 30.0)  # type: ignore[assignment]
+        bench.executor = TimeLimitedExecutor(bench.executor, 30.0)  # type: ignore[assignment]
         return bench
 
 

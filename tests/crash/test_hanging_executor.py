@@ -3,25 +3,26 @@
 import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from service.engine.ports import Busy
 from tests.api.client import client_of
-from tests.api.conftest import app_of, make_world
+from tests.api.conftest import WorldLeader, app_of, make_world
 from tests.api.helpers import assert_problem
 from tests.e2e.harness import LiveService
 
 
-def test_what_cannot_be_had_now_is_503_and_says_when_to_come_back(tmp_path: Path) -> None:
-    def busy() -> None:
+def test_what_cannot_be_had_now_is_503_and_says_when_to_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(_: object) -> None:
         raise Busy("a scheduling pass has been under way for more than 5 s")
 
     world = make_world(tmp_path)
     app = app_of(world)
-    app.state.dependencies = replace(app.state.dependencies, cluster=busy)
+    monkeypatch.setattr(WorldLeader, "cluster", busy)
     answer = client_of(app, world.token).get("/v1/cluster")
     assert_problem(answer, "unavailable")
     assert answer.headers["retry-after"] == "1"

@@ -27,6 +27,7 @@ from service.api.authenticate import Authenticator
 from service.api.deps import Deps, KeyStore
 from service.api.idempotency import Answer, Effect, Keyed, KeyedRequest, Keys
 from service.api.paging import Page, Paging
+from service.api.permissions import ADMINISTER, OWN_KEYS, READ, allow
 from service.api.problems import Fault, Problem, ProblemType
 from service.api.routers.common import FilterText, NoBody, found_or_404, problems, router
 from service.api.schemas import TEXT_MAX
@@ -45,6 +46,7 @@ _CHANGED = problems(400, 404, 409, 413, 415)
 
 
 @routes.get("/me", summary="Who am I?")
+@allow(READ)
 def show_me(caller: Caller, dependencies: Deps) -> IdentityDocument:
     """What the token or key that came with the request stands for."""
     if caller.key_id is None:
@@ -55,6 +57,7 @@ def show_me(caller: Caller, dependencies: Deps) -> IdentityDocument:
 
 
 @routes.get("/keys", summary="List API keys, newest first")
+@allow(OWN_KEYS)
 def list_keys(caller: Caller, dependencies: Deps, paging: Paging, user: FilterText = None) -> Page[KeyDocument]:
     """The caller's own; for admins everybody's. Also those that have expired or were revoked; never their secrets, which
     nobody has."""
@@ -80,6 +83,7 @@ def _sees_keys_of(caller: Identity, user: str | None) -> bool:
     responses=problems(400, 409, 413, 415),
     summary="Make an API key",
 )
+@allow(ADMINISTER)
 def make_key(dependencies: Deps, keys: KeyStore, keyed: Keyed, request: Request, body: KeyBody) -> Response:
     """The answer shows the key this once: only a digest of it is kept. A repeated request shows everything else again."""
 
@@ -122,6 +126,7 @@ def _add_key(session: Session, key: NewKey, grant: KeyGrant, now_s: float) -> An
 
 
 @routes.post("/keys/{key_id}/revoke", response_model=KeyDocument, responses=_CHANGED, summary="Revoke an API key")
+@allow(OWN_KEYS)
 def revoke_key(
     caller: Caller,
     dependencies: Deps,
@@ -146,6 +151,7 @@ def revoke_key(
 
 
 @routes.get("/users", summary="List users by name")
+@allow(ADMINISTER)
 def list_users(dependencies: Deps, paging: Paging) -> Page[UserDocument]:
     """Those who have or had API keys, with their projects."""
     position = paging.position("users", (str,))
@@ -157,6 +163,7 @@ def list_users(dependencies: Deps, paging: Paging) -> Page[UserDocument]:
 
 
 @routes.put("/users/{user}", response_model=UserDocument, responses=_CHANGED, summary="Add, disable or enable a user")
+@allow(ADMINISTER)
 def put_user(
     dependencies: Deps, keys: KeyStore, keyed: Keyed, request: Request, user: UserPath, body: UserBody
 ) -> Response:
@@ -179,6 +186,7 @@ def _told(connection: Connection, user: str, detail: dict[str, bool]) -> Answer:
 
 
 @routes.get("/projects", summary="List projects by name")
+@allow(ADMINISTER)
 def list_projects(dependencies: Deps, paging: Paging) -> Page[ProjectDocument]:
     """Those with members."""
     position = paging.position("projects", (str,))
@@ -197,6 +205,7 @@ def list_projects(dependencies: Deps, paging: Paging) -> Page[ProjectDocument]:
     responses=_CHANGED,
     summary="Let a user see a project",
 )
+@allow(ADMINISTER)
 def add_member(
     dependencies: Deps,
     keys: KeyStore,
@@ -223,6 +232,7 @@ def add_member(
     responses=_CHANGED,
     summary="Let a user see a project no more",
 )
+@allow(ADMINISTER)
 def remove_member(
     dependencies: Deps, keys: KeyStore, keyed: Keyed, request: Request, project: ProjectPath, user: UserPath
 ) -> Response:
@@ -241,6 +251,7 @@ def _membership(project: str, user: str, *, member: bool) -> dict[str, object]:
 
 
 @routes.get("/audit", summary="Who changed what, newest first")
+@allow(ADMINISTER)
 def list_changes(
     dependencies: Deps, paging: Paging, user: FilterText = None, target: FilterText = None
 ) -> Page[AuditDocument]:

@@ -10,6 +10,7 @@ from policies.model.ids import JobId
 from service.api.deps import ApiDependencies, Deps, KeyStore
 from service.api.documents import ArrayAcceptedDocument, ArrayDocument
 from service.api.idempotency import Answer, Keyed, KeyedRequest, Keys
+from service.api.permissions import CHANGE_JOB, READ_JOB, allow
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import NoBody, problems, router
 from service.api.routers.jobs import asked
@@ -24,6 +25,7 @@ _PROBLEMS = problems(400, 404, 409, 413, 415)
 
 
 @routes.get("/arrays/{array_id}", responses=problems(404), summary="Show a job array")
+@allow(READ_JOB)
 def show_array(dependencies: Deps, array_id: ArrayPath) -> ArrayDocument:
     """Counted by state; the elements themselves are `GET /v1/jobs?array=`."""
     with dependencies.database.reading() as session:
@@ -40,6 +42,7 @@ def show_array(dependencies: Deps, array_id: ArrayPath) -> ArrayDocument:
     responses=_PROBLEMS,
     summary="Cancel an array",
 )
+@allow(CHANGE_JOB)
 def cancel_array(
     dependencies: Deps, keys: KeyStore, keyed: Keyed, array_id: ArrayPath, body: NoBody = None
 ) -> Response:
@@ -54,6 +57,7 @@ def cancel_array(
     responses=_PROBLEMS,
     summary="Hold an array",
 )
+@allow(CHANGE_JOB)
 def hold_array(
     dependencies: Deps,
     keys: KeyStore,
@@ -73,6 +77,7 @@ def hold_array(
     responses=_PROBLEMS,
     summary="Release a held array",
 )
+@allow(CHANGE_JOB)
 def release_array(
     dependencies: Deps, keys: KeyStore, keyed: Keyed, array_id: ArrayPath, body: NoBody = None
 ) -> Response:
@@ -94,6 +99,7 @@ def release_array(
     responses=_PROBLEMS,
     summary="Change an array's priority",
 )
+@allow(CHANGE_JOB)
 def change_array_priority(
     dependencies: Deps, keys: KeyStore, keyed: Keyed, array_id: ArrayPath, body: PriorityBody
 ) -> Response:
@@ -116,7 +122,7 @@ def _ask(dependencies: ApiDependencies, keys: Keys, keyed: KeyedRequest, array_i
         return Answer(202, accepted.model_dump(mode="json"), detail={"jobs": len(elements), **asked(fact)})
 
     answer = keys.run(keyed, lambda: effect)
-    dependencies.nudge()
+    dependencies.scheduler.nudge()
     return answer
 
 

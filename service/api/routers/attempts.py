@@ -6,6 +6,7 @@ from fastapi import Path, Request, Response
 
 from policies.model.ids import AttemptId
 from service.api.deps import Deps
+from service.api.permissions import OF_ATTEMPT, allow
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import problems, router
 from service.api.schemas import ProgressBody
@@ -24,6 +25,7 @@ AttemptPath = Annotated[str, Path(pattern=r"^[1-9][0-9]{0,9}\.[1-9][0-9]{0,9}$",
     openapi_extra={"security": [{"attemptToken": []}]},
     summary="Report progress",
 )
+@allow(OF_ATTEMPT)
 def report_progress(dependencies: Deps, request: Request, attempt_id: AttemptPath, body: ProgressBody) -> Response:
     """Takes what a line of the progress file says, under the same rules: falling iterations, and more than ten lines a
     second, are counted and ignored."""
@@ -32,7 +34,7 @@ def report_progress(dependencies: Deps, request: Request, attempt_id: AttemptPat
     try:
         if token is None:
             raise PermissionError(attempt_id)
-        dependencies.progress_sink(AttemptId(attempt_id), token, line)
+        dependencies.attempts.accept_progress(AttemptId(attempt_id), token, line)
     except PermissionError:
         detail = "Needs the token of this attempt, while it runs."
         headers = {"WWW-Authenticate": 'Bearer realm="attempt"'}

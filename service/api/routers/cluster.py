@@ -8,9 +8,10 @@ from sqlmodel import Session
 
 from policies.model.cluster import Server
 from policies.model.ids import ServerIndex
-from service.api.deps import ApiDependencies, ClusterNow, Deps, KeyStore
+from service.api.deps import ApiDependencies, ClusterNow, Deps, KeyStore, ToLeader
 from service.api.documents import AcceptedDocument
 from service.api.idempotency import Answer, Effect, Keyed, KeyedRequest, Keys
+from service.api.permissions import OPERATE, READ, allow
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import NoBody, problems, router
 from service.api.schemas import TEXT_MAX, ServerBody
@@ -54,9 +55,10 @@ class ClusterDocument(BaseModel):
 
 
 @routes.get("/cluster", summary="Show the cluster")
-def show_cluster(dependencies: Deps) -> ClusterDocument:
+@allow(READ)
+def show_cluster(dependencies: Deps, leader: ToLeader) -> ClusterDocument:
     """As the loop sees it now."""
-    now = dependencies.cluster()
+    now = leader.cluster()
     with dependencies.database.reading() as session:
         connection, now_s = session.connection(), dependencies.now_s()
         rows = {row.name: (row.drained, row.down) for row in reads.servers(connection)}
@@ -104,6 +106,7 @@ def _document(now: ClusterNow, index: int, drained: bool, down: bool, reservatio
     responses=problems(400, 409, 413, 415),
     summary="Add a server",
 )
+@allow(OPERATE)
 def add_server(dependencies: Deps, keys: KeyStore, keyed: Keyed, body: ServerBody) -> Response:
     """Jobs may use it from the next cycle on."""
     server = Server(
@@ -133,6 +136,7 @@ def add_server(dependencies: Deps, keys: KeyStore, keyed: Keyed, body: ServerBod
     responses=problems(400, 404, 409, 413, 415),
     summary="Drain a server",
 )
+@allow(OPERATE)
 def drain(dependencies: Deps, keys: KeyStore, keyed: Keyed, name: ServerPath, body: NoBody = None) -> Response:
     """It takes no new work; what runs there goes on."""
     return _change(dependencies, keys, keyed, name, FactKind.SERVER_DRAINED)
@@ -145,6 +149,7 @@ def drain(dependencies: Deps, keys: KeyStore, keyed: Keyed, name: ServerPath, bo
     responses=problems(400, 404, 409, 413, 415),
     summary="Resume a drained server",
 )
+@allow(OPERATE)
 def resume(dependencies: Deps, keys: KeyStore, keyed: Keyed, name: ServerPath, body: NoBody = None) -> Response:
     """It takes new work again."""
     return _change(dependencies, keys, keyed, name, FactKind.SERVER_RESUMED)
@@ -162,7 +167,7 @@ def _change(dependencies: ApiDependencies, keys: Keys, keyed: KeyedRequest, name
 
 def _run(dependencies: ApiDependencies, keys: Keys, keyed: KeyedRequest, effect: Effect) -> Response:
     answer = keys.run(keyed, lambda: effect)
-    dependencies.nudge()
+    dependencies.scheduler.nudge()
     return answer
 
 

@@ -6,10 +6,10 @@ from fastapi import APIRouter, Body, Depends, Path, Query, Request
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection, Row
 
+from service.api.forwarding import Route
 from service.api.permissions import permitted
 from service.api.problems import MEDIA_TYPE, Fault, Problem, ProblemType
 from service.api.schemas import ID_MAX, TEXT_MAX
-from service.api.strict_json import StrictRoute
 from service.db import reads
 from service.db.reads import JobSummary
 
@@ -66,7 +66,7 @@ def router(tag: str) -> APIRouter:
     return APIRouter(
         prefix="/v1",
         tags=[tag],
-        route_class=StrictRoute,
+        route_class=Route,
         responses=problems(400, 401, 403, 421, 422, 429, 503),
         dependencies=[Depends(permitted), Depends(_known_parameters)],
     )

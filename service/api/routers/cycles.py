@@ -10,6 +10,7 @@ from sqlalchemy import Row
 from service.api.deps import Deps
 from service.api.documents import instant, instant_or_none
 from service.api.paging import Page, Paging
+from service.api.permissions import OPERATE, allow
 from service.api.routers.common import found_or_404, problems, router
 from service.api.schemas import ID_MAX
 from service.db import reads
@@ -43,6 +44,7 @@ class CycleDocument(BaseModel):
 
 
 @routes.get("/cycles", summary="List cycles, newest first")
+@allow(OPERATE)
 def list_cycles(dependencies: Deps, paging: Paging) -> Page[CycleSummary]:
     """Cycles in which nothing happened are not kept."""
     position = paging.position("cycles", (int,))
@@ -52,6 +54,7 @@ def list_cycles(dependencies: Deps, paging: Paging) -> Page[CycleSummary]:
 
 
 @routes.get("/cycles/{number}", responses=problems(404), summary="Show a cycle")
+@allow(OPERATE)
 def show_cycle(dependencies: Deps, number: Annotated[int, Path(ge=0, le=ID_MAX)]) -> CycleDocument:
     """Its changes and actions in their order."""
     with dependencies.database.reading() as session:

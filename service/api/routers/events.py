@@ -12,6 +12,7 @@ from service.api.authenticate import Authenticator
 from service.api.deps import Deps
 from service.api.documents import EventDocument, event_document
 from service.api.feed import Feed
+from service.api.permissions import LIST_JOBS, allow
 from service.api.problems import Fault, Problem, ProblemType
 from service.api.routers.common import no_such_job, problems, router
 from service.api.routers.cycles import cycle_summary
@@ -48,6 +49,7 @@ class StreamedEvent(EventDocument):
     },
     summary="Follow what happens",
 )
+@allow(LIST_JOBS)
 def follow(
     dependencies: Deps,
     caller: Caller,
@@ -72,7 +74,7 @@ def follow(
         detail = f"At most {limit} open event streams (setting event_streams_max)."
         raise Problem(ProblemType.TOO_MANY_REQUESTS, detail, headers={"Retry-After": "10"})
     return StreamingResponse(
-        stream(feed, since, event, tell, lambda: dependencies.stopping() or authenticator.rights != rights),
+        stream(feed, since, event, tell, lambda: dependencies.process.is_stopping() or authenticator.rights != rights),
         media_type=MEDIA_TYPE,
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )

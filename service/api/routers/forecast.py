@@ -9,7 +9,7 @@ from policies.lifecycle import TERMINAL, JobState
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from service.api.access import Caller
-from service.api.deps import ApiDependencies, Deps
+from service.api.deps import Deps, Leader, ToLeader
 from service.api.documents import ToldDocument, instant, told_document
 from service.api.forecast_documents import (
     AccuracyDocument,
@@ -23,6 +23,7 @@ from service.api.forecast_documents import (
 from service.api.ownership import in_the_name_of
 from service.api.paging import Page, Paging
 from service.api.parse import parse_submission
+from service.api.permissions import LIST_JOBS, READ, READ_JOB, SUBMIT, allow
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import JobPath, job_or_404, problems, require_job, router
 from service.api.routers.jobs import check_dependencies
@@ -40,10 +41,11 @@ SCORED_MAX = 20_000
 
 
 @routes.get("/forecasts", responses=problems(409), summary="When will the queue's jobs start and end?")
-def list_forecasts(caller: Caller, dependencies: Deps) -> ForecastsDocument:
+@allow(LIST_JOBS)
+def list_forecasts(caller: Caller, dependencies: Deps, leader: ToLeader) -> ForecastsDocument:
     """All unfinished jobs that the loop knows and the caller sees, in order of submission. Made once a cycle, for all
     readers. 409 says why there is none: too many jobs, nothing predicted yet, or it took too long."""
-    found = _current(dependencies)
+    found = _current(leader)
     jobs = sorted(found.jobs)
     if caller.projects is not None:
         with dependencies.database.reading() as session:
@@ -57,6 +59,7 @@ def list_forecasts(caller: Caller, dependencies: Deps) -> ForecastsDocument:
 
 
 @routes.get("/forecasts/accuracy", summary="How right were the forecasts?")
+@allow(READ)
 def forecast_accuracy(
     dependencies: Deps,
     days: Annotated[int, Query(ge=1, le=3650, description="Of forecasts made in the last so many days.")] = 30,
@@ -70,6 +73,7 @@ def forecast_accuracy(
 
 
 @routes.get("/jobs/{job_id}/forecasts", responses=problems(404), summary="What was forecast of a job")
+@allow(READ_JOB)
 def job_forecasts(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[ToldDocument]:
     """Every forecast of it on record, oldest first: made soon after it came and whenever the time since has doubled, scored
     when it started and ended."""
@@ -82,13 +86,14 @@ def job_forecasts(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[T
 
 
 @routes.get("/jobs/{job_id}/forecast", responses=problems(404, 409), summary="When will a job start and end?")
-def job_forecast(dependencies: Deps, job_id: JobPath) -> JobForecastDocument:
+@allow(READ_JOB)
+def job_forecast(dependencies: Deps, leader: ToLeader, job_id: JobPath) -> JobForecastDocument:
     """10 %, 50 % and 90 % points over sampled futures. 409 says why there is none."""
     with dependencies.database.reading() as session:
         state = JobState(job_or_404(session.connection(), job_id).job.state)
     if state in TERMINAL:
         raise Problem(ProblemType.JOB_FINISHED, f"Job {job_id} has {state}.")
-    found = _current(dependencies)
+    found = _current(leader)
     job = found.jobs.get(JobId(job_id))
     if job is None:
         raise Problem(ProblemType.CONFLICT, f"The next cycle takes job {job_id} in; ask again then.")
@@ -96,27 +101,28 @@ def job_forecast(dependencies: Deps, job_id: JobPath) -> JobForecastDocument:
 
 
 @routes.post("/plans", responses=problems(400, 413, 415, 429), summary="What would become of these jobs?")
-def plan(caller: Caller, dependencies: Deps, body: SubmissionBody) -> PlansDocument:
+@allow(SUBMIT)
+def plan(caller: Caller, dependencies: Deps, leader: ToLeader, body: SubmissionBody) -> PlansDocument:
     """Checks a submission as `POST /v1/jobs` does, predicts it, and fast-forwards the cluster with it in the queue.
     Nothing is stored; the jobs of one body are planned together."""
-    layout = dependencies.layout()
+    layout = dependencies.scheduler.layout()
     parsed = parse_submission(body.root, dependencies.settings, layout)
     specs = in_the_name_of(caller, parsed, body.root)
     with dependencies.database.reading() as session:
         connection = session.connection()
         check_dependencies(connection, body.root, caller)
-        dependencies.room.check(connection, len(specs), dependencies.settings.jobs_queued_max)
+        dependencies.capacity.check(connection, len(specs), dependencies.settings.jobs_queued_max)
         failed = _failed_dependencies(connection, specs)
-    planned = dependencies.plan(specs)
+    planned = leader.forecaster.plan(specs)
     return PlansDocument(
         made_at=instant(planned.now_s),
         plans=[plan_document(job, layout, sorted(failed.intersection(job.spec.after))) for job in planned.jobs],
     )
 
 
-def _current(dependencies: ApiDependencies) -> Forecast:
+def _current(leader: Leader) -> Forecast:
     try:
-        return dependencies.forecast()
+        return leader.forecaster.current()
     except NoForecast as error:
         raise Problem(ProblemType.CONFLICT, str(error)) from error
 

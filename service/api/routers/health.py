@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from service.api.deps import Deps
 from service.api.documents import instant_or_none
+from service.api.permissions import OPEN, allow
 from service.api.problems import TYPE_PREFIX, Problem, ProblemType
 from service.api.routers.common import problems
 
@@ -34,6 +35,7 @@ class ReadinessDocument(BaseModel):
 
 
 @routes.get("/healthz", openapi_extra={"security": []}, summary="Is the process alive?")
+@allow(OPEN)
 async def healthz() -> HealthDocument:
     """Touches nothing: it answers as long as the process can answer at all."""
     return HealthDocument(status="ok")
@@ -45,11 +47,12 @@ async def healthz() -> HealthDocument:
     responses={503: {"model": ReadinessDocument, "description": "Not ready; the fields say what is missing."}},
     summary="Is the service ready?",
 )
+@allow(OPEN)
 def readyz(dependencies: Deps, response: Response) -> ReadinessDocument:
     """503 while the schema is another program's, the database does not answer, or the loop of a leader has not looked for
     long. A standby is ready as soon as it reaches the database."""
-    loop = dependencies.loop_status()
-    migrated = dependencies.migrated()
+    loop = dependencies.scheduler.status()
+    migrated = dependencies.process.is_migrated()
     ready = migrated and (loop.healthy or not loop.leads)
     response.status_code = 200 if ready else 503
     return ReadinessDocument(
@@ -69,6 +72,7 @@ def readyz(dependencies: Deps, response: Response) -> ReadinessDocument:
     responses=problems(400, 404, 422),
     summary="What a problem type means",
 )
+@allow(OPEN)
 async def problem_page(slug: Annotated[str, Path(max_length=100)]) -> PlainTextResponse:
     """The page that a problem's ``type`` names."""
     for kind in ProblemType:

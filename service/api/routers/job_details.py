@@ -2,14 +2,14 @@
 
 from typing import Annotated
 
-from fastapi import Query, Response
+from fastapi import Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from policies.model.estimate import Unit
 from policies.model.ids import JobId
 from predictor.explain import readable
 from service.api.access import Caller
-from service.api.deps import Deps
+from service.api.deps import Deps, ToLeader
 from service.api.documents import (
     AttemptDocument,
     EventDocument,
@@ -19,8 +19,11 @@ from service.api.documents import (
     progress_document,
 )
 from service.api.explanation_documents import ExplanationDocument, explanation_document
+from service.api.forwarding import HeldElsewhere
 from service.api.job_bodies import shown_body
 from service.api.paging import Page, Paging
+from service.api.peers import is_from_peer
+from service.api.permissions import READ_JOB, READ_OUTPUT, allow
 from service.api.prediction_documents import SIMILAR_MAX, PredictionDetailsDocument, prediction_details
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import JobPath, job_or_404, no_such_job, problems, require_job, router
@@ -40,17 +43,19 @@ LOG_HEADERS = {
 
 
 @routes.get("/jobs/{job_id}/explanation", responses=problems(404), summary="Why is the job where it is?")
-def explanation(dependencies: Deps, job_id: JobPath) -> ExplanationDocument:
+@allow(READ_JOB)
+def explanation(dependencies: Deps, leader: ToLeader, job_id: JobPath) -> ExplanationDocument:
     """The reason with the numbers behind it, computed now; and what the shadow policy would do, where there is one."""
     with dependencies.database.reading() as session:
         summary = job_or_404(session.connection(), job_id)
     job = JobId(job_id)
-    return explanation_document(summary.job, dependencies.explain(job), dependencies.shadow_opinion(job))
+    return explanation_document(summary.job, leader.explain(job), leader.shadowing.opinion(job))
 
 
 @routes.get(
     "/jobs/{job_id}/spec", response_model=SpecDocument, responses=problems(404), summary="A job as it was submitted"
 )
+@allow(READ_JOB)
 def spec(caller: Caller, dependencies: Deps, job_id: JobPath) -> Response:
     """A body that can be submitted again. Secret values of its environment are shown to nobody, others to its user and
     admins; a graph comes back as the catalogue's name or as the stages that it was cut into."""
@@ -58,10 +63,11 @@ def spec(caller: Caller, dependencies: Deps, job_id: JobPath) -> Response:
         found = reads.spec(session.connection(), job_id)
     if found is None:
         raise no_such_job(job_id)
-    return JSONResponse(shown_body(found, dependencies.layout(), caller))
+    return JSONResponse(shown_body(found, dependencies.scheduler.layout(), caller))
 
 
 @routes.get("/jobs/{job_id}/attempts", responses=problems(404), summary="A job's attempts")
+@allow(READ_JOB)
 def attempts(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[AttemptDocument]:
     """In their order."""
     scope = f"attempts {job_id}"
@@ -74,6 +80,7 @@ def attempts(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[Attemp
 
 
 @routes.get("/jobs/{job_id}/events", responses=problems(404), summary="A job's story")
+@allow(READ_JOB)
 def events(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[EventDocument]:
     """Every change of its state, oldest first."""
     scope = f"events {job_id}"
@@ -85,6 +92,7 @@ def events(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[EventDoc
 
 
 @routes.get("/jobs/{job_id}/progress", responses=problems(404), summary="A job's progress reports")
+@allow(READ_JOB)
 def progress(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[ProgressDocument]:
     """Oldest first; old ones are thinned out."""
     scope = f"progress {job_id}"
@@ -96,7 +104,8 @@ def progress(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[Progre
 
 
 @routes.get("/jobs/{job_id}/prediction", responses=problems(404), summary="A job's newest prediction, and why")
-def prediction(caller: Caller, dependencies: Deps, job_id: JobPath) -> PredictionDetailsDocument:
+@allow(READ_JOB)
+def prediction(caller: Caller, dependencies: Deps, leader: ToLeader, job_id: JobPath) -> PredictionDetailsDocument:
     """404 until the next cycle has predicted it. What moved the model is computed now, from the features on record."""
     with dependencies.database.reading() as session:
         connection = session.connection()
@@ -108,7 +117,7 @@ def prediction(caller: Caller, dependencies: Deps, job_id: JobPath) -> Predictio
     similar = [past for past in found if caller.sees(past.project, past.user)]
     moved = None
     if row.model_version and readable(row.feature_schema, row.features):
-        moved = dependencies.contributions(row.model_version, Unit(row.unit), row.features)
+        moved = leader.contributions(row.model_version, Unit(row.unit), row.features)
     return prediction_details(row, similar, moved)
 
 
@@ -128,8 +137,10 @@ def prediction(caller: Caller, dependencies: Deps, job_id: JobPath) -> Predictio
     },
     summary="A job's log",
 )
+@allow(READ_OUTPUT)
 def logs(
     dependencies: Deps,
+    request: Request,
     job_id: JobPath,
     attempt: Annotated[int | None, Query(ge=1, le=ID_MAX, description="The newest one if left out.")] = None,
     offset: Annotated[int, Query(ge=-(2**53), le=2**53, description="Negative: from the end.")] = 0,
@@ -140,8 +151,11 @@ def logs(
         require_job(session.connection(), job_id)
         if attempt is not None and not reads.attempt_exists(session.connection(), job_id, attempt):
             raise Problem(ProblemType.NOT_FOUND, f"Job {job_id} has no attempt {attempt}.")
+    elsewhere = None if is_from_peer(request.scope) else dependencies.fleet.log_holder(JobId(job_id), attempt)
+    if elsewhere is not None:
+        raise HeldElsewhere(elsewhere)
     try:
-        part = dependencies.read_logs(JobId(job_id), attempt, offset, limit)
+        part = dependencies.attempts.read_logs(JobId(job_id), attempt, offset, limit)
     except KeyError:
         return _log(b"", max(offset, 0), 0, 0)
     return _log(part.data, part.next_offset, part.cut_bytes, part.size_bytes)

@@ -16,6 +16,7 @@ from policies.lifecycle import TERMINAL, JobState
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from service.api.access import Caller
+from service.api.capacity import OwnersCapacity
 from service.api.deps import ApiDependencies, Deps, KeyStore
 from service.api.documents import (
     AcceptedDocument,
@@ -29,8 +30,8 @@ from service.api.idempotency import Answer, Effect, JointEffect, Keyed, KeyedReq
 from service.api.ownership import in_the_name_of
 from service.api.paging import Page, Paging
 from service.api.parse import is_single, parse_submission, placed_jobs
+from service.api.permissions import CHANGE_JOB, LIST_JOBS, READ_JOB, SUBMIT, allow
 from service.api.problems import Fault, Problem, ProblemType, json_pointer
-from service.api.room import OwnersRoom
 from service.api.routers.common import FilterText, JobPath, NoBody, job_or_404, problems, router
 from service.api.schemas import ID_MAX, HoldBody, JobBody, JobsBody, PriorityBody, SubmissionBody
 from service.db import reads
@@ -55,6 +56,7 @@ PREDICTION_WAIT_S = 10.0
     responses=problems(400, 409, 413, 415, 429),
     summary="Submit one job, or many at once",
 )
+@allow(SUBMIT)
 def submit(
     caller: Caller,
     dependencies: Deps,
@@ -69,14 +71,14 @@ def submit(
     ``wait_prediction`` is given; ``prediction`` is null also where nothing is known to predict from."""
 
     def prepare() -> Effect:
-        specs = parse_submission(body.root, dependencies.settings, dependencies.layout())
+        specs = parse_submission(body.root, dependencies.settings, dependencies.scheduler.layout())
         owned = in_the_name_of(caller, specs, body.root)
         submission = _Submission(dependencies, owned, body.root, caller)
         # A large one gains nothing by company, and would keep it waiting.
         return submission if len(owned) <= JOINT_JOBS_MAX else submission.__call__
 
     answer = keys.run(keyed, prepare)
-    dependencies.nudge()
+    dependencies.scheduler.nudge()
     if wait_prediction and answer.status_code == 201:
         return _when_predicted(dependencies, answer, is_single(body.root))
     return answer
@@ -87,14 +89,14 @@ def _when_predicted(dependencies: ApiDependencies, accepted: Response, single: b
     said = json.loads(bytes(accepted.body))
     ids = [job["id"] for job in ([said] if single else said["jobs"])]
     until_s = time.monotonic() + PREDICTION_WAIT_S
-    passes = dependencies.wait_pass(-1, 0.0)
+    passes = dependencies.scheduler.wait_cycle(-1, 0.0)
     while True:
         with dependencies.database.reading() as session:
             connection = session.connection()
             if reads.taken_in(connection, ids) or time.monotonic() >= until_s:
                 documents = [job_document(summary) for summary in reads.jobs_by_id(connection, ids)]
                 break
-        passes = dependencies.wait_pass(passes, max(0.0, until_s - time.monotonic()))
+        passes = dependencies.scheduler.wait_cycle(passes, max(0.0, until_s - time.monotonic()))
     headers = {
         name: value for name, value in accepted.headers.items() if name not in ("content-length", "content-type")
     }
@@ -120,12 +122,12 @@ class _Submission(JointEffect):
         """Check each by itself, insert what passes at once."""
         connection = session.connection()
         dependencies = effects[0].dependencies
-        owners = OwnersRoom(connection, (spec for each in effects for spec in each.specs), dependencies.settings)
+        owners = OwnersCapacity(connection, (spec for each in effects for spec in each.specs), dependencies.settings)
         refused: dict[int, Problem] = {}
         for index, each in enumerate(effects):
             try:
                 check_dependencies(connection, each.body, each.caller)
-                dependencies.room.take(connection, len(each.specs), dependencies.settings.jobs_queued_max)
+                dependencies.capacity.take(connection, len(each.specs), dependencies.settings.jobs_queued_max)
                 owners.take(each.specs)
             except Problem as problem:
                 refused[index] = problem
@@ -165,6 +167,7 @@ def check_dependencies(connection: Connection, body: JobBody | JobsBody, caller:
 
 
 @routes.get("/jobs", summary="List jobs, newest first")
+@allow(LIST_JOBS)
 def list_jobs(
     caller: Caller,
     dependencies: Deps,
@@ -191,6 +194,7 @@ def list_jobs(
     responses={**problems(404), 304: {"description": "The job still has the ETag of 'If-None-Match'."}},
     summary="Show a job",
 )
+@allow(READ_JOB)
 def show_job(
     dependencies: Deps, job_id: JobPath, if_none_match: Annotated[str | None, Header(max_length=1024)] = None
 ) -> Response:
@@ -211,6 +215,7 @@ def show_job(
     responses=problems(400, 404, 409, 412, 413, 415),
     summary="Cancel a job",
 )
+@allow(CHANGE_JOB)
 def cancel(
     dependencies: Deps, keys: KeyStore, keyed: Keyed, job_id: JobPath, if_match: IfMatch = None, body: NoBody = None
 ) -> Response:
@@ -225,6 +230,7 @@ def cancel(
     responses=problems(400, 404, 409, 412, 413, 415),
     summary="Hold a job",
 )
+@allow(CHANGE_JOB)
 def hold(
     dependencies: Deps,
     keys: KeyStore,
@@ -246,6 +252,7 @@ def hold(
     responses=problems(400, 404, 409, 412, 413, 415),
     summary="Release a held job",
 )
+@allow(CHANGE_JOB)
 def release(
     dependencies: Deps, keys: KeyStore, keyed: Keyed, job_id: JobPath, if_match: IfMatch = None, body: NoBody = None
 ) -> Response:
@@ -267,6 +274,7 @@ def release(
     responses=problems(400, 404, 409, 412, 413, 415),
     summary="Change a job's priority",
 )
+@allow(CHANGE_JOB)
 def change_priority(
     dependencies: Deps, keys: KeyStore, keyed: Keyed, job_id: JobPath, body: PriorityBody, if_match: IfMatch = None
 ) -> Response:
@@ -300,5 +308,5 @@ def _ask(dependencies: ApiDependencies, keys: Keys, keyed: KeyedRequest, if_matc
         return Answer(202, accepted, detail=asked(fact))
 
     answer = keys.run(keyed, lambda: effect)
-    dependencies.nudge()
+    dependencies.scheduler.nudge()
     return answer

@@ -8,10 +8,11 @@ from pydantic import BaseModel
 from sqlalchemy import Row
 
 from service.api.access import Caller
-from service.api.deps import Deps, KeyStore, Refused
+from service.api.deps import Deps, KeyStore, Refused, ToLeader
 from service.api.documents import PredictionDocument, instant, prediction_document
 from service.api.idempotency import Answer, Effect, Keyed
 from service.api.paging import Page, Paging
+from service.api.permissions import LIST_JOBS, OPERATE, READ, allow
 from service.api.predictor_documents import PredictorDocument, predictor_document
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import NoBody, found_or_404, problems, router
@@ -76,6 +77,7 @@ class PromotionDocument(BaseModel):
 
 
 @routes.get("/predictions", summary="List predictions, newest first")
+@allow(LIST_JOBS)
 def list_predictions(
     caller: Caller, dependencies: Deps, paging: Paging, job: Annotated[int | None, Query(ge=1, le=ID_MAX)] = None
 ) -> Page[PredictionDocument]:
@@ -89,6 +91,7 @@ def list_predictions(
 
 
 @routes.get("/models", summary="List models, newest first")
+@allow(READ)
 def list_models(dependencies: Deps, paging: Paging) -> Page[ModelDocument]:
     """Candidates, the champion, and retired ones."""
     position = paging.position("models", (float, str))
@@ -99,6 +102,7 @@ def list_models(dependencies: Deps, paging: Paging) -> Page[ModelDocument]:
 
 
 @routes.get("/models/{model_id}", responses=problems(404), summary="Show a model")
+@allow(READ)
 def show_model(dependencies: Deps, model_id: ModelPath) -> ModelDocument:
     """With its metrics."""
     with dependencies.database.reading() as session:
@@ -106,9 +110,10 @@ def show_model(dependencies: Deps, model_id: ModelPath) -> ModelDocument:
 
 
 @routes.get("/predictor", summary="What predicts now, and how far it is trusted")
-def show_predictor(dependencies: Deps) -> PredictorDocument:
+@allow(READ)
+def show_predictor(leader: ToLeader) -> PredictorDocument:
     """The champions of each history bucket and the rung of the ladder of trust that it is on."""
-    return predictor_document(dependencies.predictor_status())
+    return predictor_document(leader.predictor_status())
 
 
 @routes.post(
@@ -118,12 +123,13 @@ def show_predictor(dependencies: Deps) -> PredictorDocument:
     responses=problems(400, 409, 413, 415),
     summary="Train the models now",
 )
-def train(dependencies: Deps, keys: KeyStore, keyed: Keyed, body: NoBody = None) -> Response:
+@allow(OPERATE)
+def train(leader: ToLeader, keys: KeyStore, keyed: Keyed, body: NoBody = None) -> Response:
     """In a separate process; a model that is better becomes the champion by itself."""
 
     def prepare() -> Effect:
         try:
-            run = dependencies.train()
+            run = leader.train()
         except Refused as refusal:
             raise Problem(ProblemType.CONFLICT, str(refusal)) from None
         answer = Answer(202, TrainingDocument(training_run=run).model_dump(mode="json"))
@@ -133,6 +139,7 @@ def train(dependencies: Deps, keys: KeyStore, keyed: Keyed, body: NoBody = None)
 
 
 @routes.get("/training-runs/{run}", responses=problems(404), summary="Show a retraining")
+@allow(READ)
 def show_training_run(dependencies: Deps, run: Annotated[int, Path(ge=1, le=ID_MAX)]) -> TrainingRunDocument:
     """How it ended, or that it is still under way."""
     with dependencies.database.reading() as session:
@@ -149,14 +156,17 @@ def show_training_run(dependencies: Deps, run: Annotated[int, Path(ge=1, le=ID_M
     responses=problems(400, 404, 409, 413, 415),
     summary="Make a model the champion",
 )
-def promote(dependencies: Deps, keys: KeyStore, keyed: Keyed, model_id: ModelPath, body: NoBody = None) -> Response:
+@allow(OPERATE)
+def promote(
+    dependencies: Deps, leader: ToLeader, keys: KeyStore, keyed: Keyed, model_id: ModelPath, body: NoBody = None
+) -> Response:
     """New jobs are predicted by it from the next cycle on. Promoting the champion changes nothing."""
 
     def prepare() -> Effect:
         with dependencies.database.reading() as session:
             found_or_404(reads.model(session.connection(), model_id), f"model {model_id!r}")
         try:
-            dependencies.promote(model_id)
+            leader.promote(model_id)
         except Refused as refusal:
             raise Problem(ProblemType.CONFLICT, str(refusal)) from None
         answer = Answer(200, PromotionDocument(champion=model_id).model_dump(mode="json"))
@@ -166,6 +176,7 @@ def promote(dependencies: Deps, keys: KeyStore, keyed: Keyed, model_id: ModelPat
 
 
 @routes.get("/throughput", summary="The throughput table")
+@allow(LIST_JOBS)
 def list_throughput(caller: Caller, dependencies: Deps, paging: Paging) -> Page[ThroughputDocument]:
     """Learnt seconds per iteration, by user, project, name, GPUs, GPU type and servers spanned."""
     position = paging.position("throughput", (str, str, str, int, str, int))

@@ -3,6 +3,7 @@
 from fastapi import APIRouter, Response
 
 from service.api.deps import Deps
+from service.api.permissions import READ, allow
 from service.api.routers.common import problems
 
 routes = APIRouter(tags=["health"])
@@ -19,6 +20,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
     },
     summary="Metrics for Prometheus",
 )
+@allow(READ)
 def metrics(dependencies: Deps) -> Response:
     """Every metric is described on the page of the reference. A process that does not lead shows only its own part."""
-    return Response(dependencies.metrics(), media_type=CONTENT_TYPE)
+    return Response(dependencies.process.exposition(), media_type=CONTENT_TYPE)

@@ -9,6 +9,7 @@ from service.api.deps import ApiDependencies, Deps, KeyStore
 from service.api.documents import AcceptedDocument
 from service.api.idempotency import Answer, Keyed, KeyedRequest, Keys
 from service.api.limit_documents import PauseDocument, QueueDocument, concerns, in_use
+from service.api.permissions import OPERATE, READ, allow
 from service.api.problems import Fault, Problem, ProblemType
 from service.api.routers.common import problems, router
 from service.api.schemas import Body, Name, Text
@@ -39,6 +40,7 @@ class PauseBody(QueuePartBody):
 
 
 @routes.get("/queue", summary="Show the queue's length and its pauses")
+@allow(READ)
 def show_queue(dependencies: Deps, caller: Caller) -> QueueDocument:
     """Unfinished jobs and held GPUs of everybody; the pauses that concern the caller."""
     with dependencies.database.reading() as session:
@@ -63,6 +65,7 @@ def show_queue(dependencies: Deps, caller: Caller) -> QueueDocument:
     responses=problems(400, 409, 413, 415),
     summary="Pause the queue, or a user's or project's part of it",
 )
+@allow(OPERATE)
 def pause(dependencies: Deps, keys: KeyStore, keyed: Keyed, body: PauseBody) -> Response:
     """Nothing of it starts until it is resumed; what runs goes on, and jobs may be submitted."""
     owner = _owner(body)
@@ -81,6 +84,7 @@ def pause(dependencies: Deps, keys: KeyStore, keyed: Keyed, body: PauseBody) -> 
     responses=problems(400, 404, 409, 413, 415),
     summary="Resume what is paused",
 )
+@allow(OPERATE)
 def resume(dependencies: Deps, keys: KeyStore, keyed: Keyed, body: QueuePartBody) -> Response:
     """Its jobs compete again from the next cycle on. A pause of another part that they are in goes on."""
     fact = Fact(0, FactKind.QUEUE_RESUMED, dependencies.now_s(), owner=_owner(body))
@@ -108,5 +112,5 @@ def _ask(dependencies: ApiDependencies, keys: Keys, keyed: KeyedRequest, fact: F
         return Answer(202, AcceptedDocument(accepted=fact.kind.value).model_dump(mode="json"))
 
     answer = keys.run(keyed, lambda: effect)
-    dependencies.nudge()
+    dependencies.scheduler.nudge()
     return answer

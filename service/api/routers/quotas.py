@@ -10,6 +10,7 @@ from service.api.access import Caller
 from service.api.deps import ApiDependencies, Deps, KeyStore
 from service.api.idempotency import Answer, Keyed, KeyedRequest, Keys
 from service.api.limit_documents import QuotaDocument, QuotasDocument, concerns, in_use, quota_document
+from service.api.permissions import OPERATE, READ, allow
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import NoBody, problems, router
 from service.api.schemas import GPUS_MAX, ID_MAX, TEXT_MAX, Body
@@ -37,6 +38,7 @@ class QuotaBody(Body):
 
 
 @routes.get("/quotas", summary="List quotas and their use")
+@allow(READ)
 def list_quotas(dependencies: Deps, caller: Caller) -> QuotasDocument:
     """Everyone's for those who see all projects, else the caller's own and those of its projects."""
     with dependencies.database.reading() as session:
@@ -55,6 +57,7 @@ def list_quotas(dependencies: Deps, caller: Caller) -> QuotasDocument:
     responses=problems(400, 409, 413, 415),
     summary="Set a quota",
 )
+@allow(OPERATE)
 def set_quota(
     dependencies: Deps, keys: KeyStore, keyed: Keyed, scope: ScopePath, name: OwnerPath, body: QuotaBody
 ) -> Response:
@@ -68,6 +71,7 @@ def set_quota(
     responses=problems(400, 404, 409, 413, 415),
     summary="Remove a quota",
 )
+@allow(OPERATE)
 def remove_quota(
     dependencies: Deps, keys: KeyStore, keyed: Keyed, scope: ScopePath, name: OwnerPath, body: NoBody = None
 ) -> Response:
@@ -91,5 +95,5 @@ def _change(
         return Answer(200, quota_document(after, in_use(uses(connection), owner)).model_dump(mode="json"))
 
     answer = keys.run(keyed, lambda: effect)
-    dependencies.nudge()
+    dependencies.scheduler.nudge()
     return answer

@@ -12,11 +12,12 @@ from sqlmodel import Session
 from policies.model.ids import ServerIndex
 from policies.model.server_reservation import ServerReservation
 from service.api.access import Caller
-from service.api.deps import ApiDependencies, Deps, KeyStore
+from service.api.deps import ApiDependencies, ClusterNow, Deps, KeyStore
 from service.api.documents import AcceptedDocument
 from service.api.idempotency import Answer, Keyed
 from service.api.limit_documents import concerns
-from service.api.problems import Fault, Problem, ProblemType
+from service.api.permissions import OPERATE, READ, allow
+from service.api.problems import Fault, Problem, ProblemType, no_leader
 from service.api.routers.common import NoBody, problems, router
 from service.api.schemas import ID_MAX, Body, Name, Text
 from service.db import reads
@@ -92,6 +93,7 @@ class ReservationsDocument(BaseModel):
 
 
 @routes.get("/reservations", summary="List reservations")
+@allow(READ)
 def list_reservations(dependencies: Deps, caller: Caller) -> ReservationsDocument:
     """Those that are neither over nor cancelled."""
     now_s = dependencies.now_s()
@@ -108,10 +110,11 @@ def list_reservations(dependencies: Deps, caller: Caller) -> ReservationsDocumen
     responses=problems(400, 409, 413, 415),
     summary="Reserve servers for a time",
 )
+@allow(OPERATE)
 def reserve(dependencies: Deps, keys: KeyStore, keyed: Keyed, caller: Caller, body: ReservationBody) -> Response:
     """Before it begins, no job is started there whose p90 or walltime ends later. 409 if servers are reserved already."""
     starts_at_s, ends_at_s = _times(body, dependencies.now_s())
-    now = dependencies.cluster() if body.count is not None else None
+    now = _cluster_now(dependencies) if body.count is not None else None
 
     def effect(session: Session) -> Answer:
         connection, now_s = session.connection(), dependencies.now_s()
@@ -134,7 +137,7 @@ def reserve(dependencies: Deps, keys: KeyStore, keyed: Keyed, caller: Caller, bo
         return Answer(201, _document(stored, names, now_s, caller).model_dump(mode="json"), "/v1/reservations")
 
     answer = keys.run(keyed, lambda: effect)
-    dependencies.nudge()
+    dependencies.scheduler.nudge()
     return answer
 
 
@@ -145,11 +148,19 @@ def reserve(dependencies: Deps, keys: KeyStore, keyed: Keyed, caller: Caller, bo
     responses=problems(400, 404, 409, 413, 415),
     summary="Cancel a reservation",
 )
+@allow(OPERATE)
 def cancel_reservation(
     dependencies: Deps, keys: KeyStore, keyed: Keyed, reservation_id: NumberPath, body: NoBody = None
 ) -> Response:
     """Its servers are open to all from the next cycle on."""
     return _cancel(dependencies, keys, keyed, reservation_id)
+
+
+def _cluster_now(dependencies: ApiDependencies) -> ClusterNow:
+    leader = dependencies.scheduler.leader()
+    if leader is None:
+        raise no_leader()
+    return leader.cluster()
 
 
 def _cancel(dependencies: ApiDependencies, keys: KeyStore, keyed: Keyed, number: int) -> Response:
@@ -162,7 +173,7 @@ def _cancel(dependencies: ApiDependencies, keys: KeyStore, keyed: Keyed, number:
         return Answer(202, AcceptedDocument(accepted=FactKind.RESERVATION_CANCELLED.value).model_dump(mode="json"))
 
     answer = keys.run(keyed, lambda: effect)
-    dependencies.nudge()
+    dependencies.scheduler.nudge()
     return answer
 
 

@@ -7,6 +7,7 @@ from pydantic import BaseModel
 
 from service.api.deps import Deps
 from service.api.documents import instant
+from service.api.permissions import READ, allow
 from service.api.routers.common import router
 from service.db.services import ServiceNow
 
@@ -35,9 +36,10 @@ class ServicesDocument(BaseModel):
 
 
 @routes.get("/services", summary="List the services of this database")
+@allow(READ)
 def list_services(dependencies: Deps) -> ServicesDocument:
     """Every `sooner serve` that was ever started on it, the one seen last first; one of them leads."""
-    return ServicesDocument(services=[_document(service) for service in dependencies.services()])
+    return ServicesDocument(services=[_document(service) for service in dependencies.fleet.services()])
 
 
 def _document(service: ServiceNow) -> ServiceDocument:

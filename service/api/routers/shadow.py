@@ -1,6 +1,7 @@
 """The shadow policy: what a second policy would have done."""
 
-from service.api.deps import Deps
+from service.api.deps import ToLeader
+from service.api.permissions import OPERATE, allow
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import problems, router
 from service.api.shadow_documents import ShadowDocument, shadow_document
@@ -9,9 +10,10 @@ routes = router("shadow")
 
 
 @routes.get("/shadow", responses=problems(404), summary="What would a second policy have done?")
-def show_shadow(dependencies: Deps) -> ShadowDocument:
+@allow(OPERATE)
+def show_shadow(leader: ToLeader) -> ShadowDocument:
     """Where the first policy and the shadow have agreed since `since`, and where they do not now."""
-    found = dependencies.shadow()
+    found = leader.shadowing.report()
     if found is None:
         raise Problem(ProblemType.NOT_FOUND, "No shadow policy is set (SOONER_SHADOW_POLICY, serve --shadow-policy).")
     return shadow_document(found)

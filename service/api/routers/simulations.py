@@ -5,7 +5,8 @@ from typing import Annotated, Any
 from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.api.deps import Deps
+from service.api.deps import Deps, ToLeader
+from service.api.permissions import OPERATE, allow
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import problems, router
 from service.api.schemas import ID_MAX
@@ -41,15 +42,17 @@ class CycleSnapshotDocument(BaseModel):
 
 
 @routes.get("/snapshots", summary="List the cycles that can be replayed")
-def list_snapshots(dependencies: Deps) -> SnapshotsDocument:
+@allow(OPERATE)
+def list_snapshots(leader: ToLeader) -> SnapshotsDocument:
     """The newest ones in which the policy decided something; kept in memory, so a restart forgets them."""
-    return SnapshotsDocument(cycles=list(dependencies.recorded()))
+    return SnapshotsDocument(cycles=list(leader.recorder.cycles()))
 
 
 @routes.get("/snapshots/now", responses=problems(409), summary="The cluster and its queue as they are")
-def snapshot_now(dependencies: Deps) -> CycleSnapshotDocument:
+@allow(OPERATE)
+def snapshot_now(dependencies: Deps, leader: ToLeader) -> CycleSnapshotDocument:
     """A cycle in which nothing was told and nothing decided: for `sooner sim what-if --snapshot` and `sooner sim replay`."""
-    found = dependencies.snapshot_now()
+    found = leader.snapshot_now()
     if found is None:
         most = dependencies.settings.forecast_jobs_max
         raise Problem(
@@ -59,9 +62,12 @@ def snapshot_now(dependencies: Deps) -> CycleSnapshotDocument:
 
 
 @routes.get("/cycles/{number}/snapshot", responses=problems(404), summary="Everything that a cycle's decision rests on")
-def cycle_snapshot(dependencies: Deps, number: Annotated[int, Path(ge=0, le=ID_MAX)]) -> CycleSnapshotDocument:
+@allow(OPERATE)
+def cycle_snapshot(
+    dependencies: Deps, leader: ToLeader, number: Annotated[int, Path(ge=0, le=ID_MAX)]
+) -> CycleSnapshotDocument:
     """A file for `sooner sim replay`."""
-    found = dependencies.snapshot(number)
+    found = leader.recorder.snapshot(number)
     if found is None:
         settings = dependencies.settings
         raise Problem(

@@ -8,6 +8,7 @@ from fastapi import Header, Query, Response
 
 from service.api.access import Caller
 from service.api.deps import Deps
+from service.api.permissions import LIST_JOBS, allow
 from service.api.problems import Fault, Problem, ProblemType
 from service.api.routers.common import FilterText, router
 from service.api.schemas import TEXT_MAX
@@ -38,6 +39,7 @@ class Format(StrEnum):
     responses={200: {"content": {CSV: {"schema": {"type": "string"}}}, "description": "The sums, as asked for."}},
     summary="GPU-hours by user, project and day",
 )
+@allow(LIST_JOBS)
 def show_usage(
     caller: Caller,
     dependencies: Deps,

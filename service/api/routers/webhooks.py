@@ -13,6 +13,7 @@ from service.api.access import Caller
 from service.api.deps import Deps, KeyStore
 from service.api.idempotency import Answer, Effect, Keyed
 from service.api.paging import Page, Paging
+from service.api.permissions import OWN_WEBHOOKS, allow
 from service.api.problems import Fault, Problem, ProblemType
 from service.api.routers.common import NoBody, problems, router
 from service.api.schemas import ID_MAX
@@ -37,6 +38,7 @@ WebhookPath = Annotated[int, Path(ge=1, le=ID_MAX, description="The webhook's nu
 
 
 @routes.get("/webhooks", summary="List webhooks")
+@allow(OWN_WEBHOOKS)
 def list_webhooks(caller: Caller, dependencies: Deps, paging: Paging) -> Page[WebhookDocument]:
     """Oldest first, without their secrets."""
     scope = f"webhooks {_owner(caller)!r}"
@@ -54,6 +56,7 @@ def list_webhooks(caller: Caller, dependencies: Deps, paging: Paging) -> Page[We
     responses=problems(400, 409, 413, 415),
     summary="Add a webhook",
 )
+@allow(OWN_WEBHOOKS)
 def add_webhook(caller: Caller, dependencies: Deps, keys: KeyStore, keyed: Keyed, body: WebhookBody) -> Response:
     """It is told what happens from now on. The answer shows the secret this once."""
 
@@ -65,6 +68,7 @@ def add_webhook(caller: Caller, dependencies: Deps, keys: KeyStore, keyed: Keyed
 
 
 @routes.get("/webhooks/{webhook_id}", responses=problems(404), summary="Show a webhook")
+@allow(OWN_WEBHOOKS)
 def show_webhook(caller: Caller, dependencies: Deps, webhook_id: WebhookPath) -> WebhookDocument:
     """Without its secret."""
     with dependencies.database.reading() as session:
@@ -77,6 +81,7 @@ def show_webhook(caller: Caller, dependencies: Deps, webhook_id: WebhookPath) ->
     responses=problems(400, 404, 409, 413, 415),
     summary="Remove a webhook",
 )
+@allow(OWN_WEBHOOKS)
 def remove_webhook(
     caller: Caller, dependencies: Deps, keys: KeyStore, keyed: Keyed, webhook_id: WebhookPath
 ) -> Response:
@@ -98,6 +103,7 @@ def remove_webhook(
     responses=problems(400, 404, 409, 413, 415),
     summary="Try a webhook",
 )
+@allow(OWN_WEBHOOKS)
 def try_webhook(
     caller: Caller, dependencies: Deps, keys: KeyStore, keyed: Keyed, webhook_id: WebhookPath, body: NoBody = None
 ) -> Response:
@@ -113,6 +119,7 @@ def try_webhook(
 
 
 @routes.get("/webhooks/{webhook_id}/deliveries", responses=problems(404), summary="What a webhook was told")
+@allow(OWN_WEBHOOKS)
 def list_deliveries(
     caller: Caller, dependencies: Deps, paging: Paging, webhook_id: WebhookPath
 ) -> Page[DeliveryDocument]:

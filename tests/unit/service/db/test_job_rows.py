@@ -16,7 +16,7 @@ from service.db.lead import Lead
 from service.db.session import Database
 from service.db.store import LEADER_LEASE, SqlStore
 from service.db.tables import JobRow, table
-from service.server.leading import LeaderStore
+from service.server.leader_store import LeaderStore
 from tests.conformance.store_suite import SPEC, Driver, ended
 
 

@@ -36,7 +36,7 @@ from service.engine.ports import CycleBatch, JobWrite, StoreUnavailable
 from service.engine.record import JobRecord
 from service.executors.fake import FakeExecutor
 from tests.api.client import client_of
-from tests.api.conftest import World, make_world
+from tests.api.conftest import World, WorldProcess, make_world
 from tests.api.helpers import assert_problem, plain_job
 from tests.api.people import person
 from tests.postgres import PostgresServer
@@ -195,11 +195,12 @@ def test_a_client_is_told_to_come_back(mortal: PostgresServer, mortal_url: str, 
 def _knowing(world: World) -> ApiDependencies:
     """Dependencies whose readiness asks the database, as the service's do."""
 
-    def migrated() -> bool:
-        with world.database.reading() as session:
-            return bool(session.connection().exec_driver_sql("SELECT 1").scalar())
+    class Asking(WorldProcess):
+        def is_migrated(self) -> bool:
+            with world.database.reading() as session:
+                return bool(session.connection().exec_driver_sql("SELECT 1").scalar())
 
-    return replace(world.dependencies(), migrated=migrated)
+    return replace(world.dependencies(), process=Asking(world))
 
 
 # SQLite: a full disk, and another process that holds the file.

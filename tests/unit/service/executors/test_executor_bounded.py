@@ -14,7 +14,7 @@ from service.background.loop import LoopSettings, SchedulerLoop
 from service.engine.commands import Command, Launch, Stop
 from service.engine.events import Report, ReportKind
 from service.engine.ports import AttemptStatus, Busy, ExecutorUnavailable
-from service.executors.timeout import BoundedExecutor
+from service.executors.timeout import TimeLimitedExecutor
 from tests.local_executor import wait_for
 from tests.scenarios.dsl import Story, cluster, policy
 
@@ -61,7 +61,7 @@ def stuck() -> Iterator[Stuck]:
 
 
 def test_while_it_answers_everything_is_passed_on(stuck: Stuck) -> None:
-    bounded = BoundedExecutor(stuck, 10.0)
+    bounded = TimeLimitedExecutor(stuck, 10.0)
     bounded.send([STOP])
     bounded.acknowledge([END])
     assert (stuck.sent, stuck.acknowledged) == ([STOP], [END])
@@ -76,9 +76,9 @@ def test_while_it_answers_everything_is_passed_on(stuck: Stuck) -> None:
     ids=["send", "poll", "acknowledge", "observed"],
 )
 def test_a_call_that_hangs_is_left_and_no_other_is_made_until_it_has_ended(
-    stuck: Stuck, call: Callable[[BoundedExecutor], Any]
+    stuck: Stuck, call: Callable[[TimeLimitedExecutor], Any]
 ) -> None:
-    bounded = BoundedExecutor(stuck, 0.05)
+    bounded = TimeLimitedExecutor(stuck, 0.05)
     stuck.open.clear()
     call(bounded)
     assert bounded.timeouts == 1
@@ -91,7 +91,7 @@ def test_a_call_that_hangs_is_left_and_no_other_is_made_until_it_has_ended(
     wait_for(lambda: list(bounded.poll()) == [END], "it answers again")
 
 
-def _observe(bounded: BoundedExecutor) -> None:
+def _observe(bounded: TimeLimitedExecutor) -> None:
     with pytest.raises(ExecutorUnavailable, match="has not answered"):
         bounded.observed()
 
@@ -101,7 +101,7 @@ def test_what_it_raises_is_raised_here(stuck: Stuck) -> None:
         raise OSError("no such disk")
 
     stuck.poll = broken  # type: ignore[method-assign]
-    bounded = BoundedExecutor(stuck, 10.0)
+    bounded = TimeLimitedExecutor(stuck, 10.0)
     with pytest.raises(OSError, match="no such disk"):
         bounded.poll()
     bounded.send([STOP])
@@ -109,7 +109,7 @@ def test_what_it_raises_is_raised_here(stuck: Stuck) -> None:
 
 
 class Sleepy:
-    """A story's wire that neither hears nor speaks while it hangs, as :class:`BoundedExecutor` then plays it."""
+    """A story's wire that neither hears nor speaks while it hangs, as :class:`TimeLimitedExecutor` then plays it."""
 
     def __init__(self, story: Story) -> None:
         self.inner = story.wire

@@ -17,7 +17,7 @@ from service.engine.commands import Stop
 from service.engine.events import ReportKind
 from service.executors import folder as names
 from service.executors import local
-from service.executors.timeout import BoundedExecutor
+from service.executors.timeout import TimeLimitedExecutor
 from service.runtime.processes import is_running, process_info
 from tests.local_executor import ENDS, House, house, launch, lives, python, wait_for
 
@@ -186,7 +186,7 @@ def test_whatever_a_job_puts_in_place_of_a_record_others_are_looked_after(house:
     house.executor.send([launch(python(code))])
     wait_for(lambda: "ready" in house.output(), "the trick")
     (rank,) = house.processes()
-    bounded = BoundedExecutor(house.executor, 60.0)
+    bounded = TimeLimitedExecutor(house.executor, 60.0)
     bounded.send([launch(python("pass"), job=2)])
 
     seen: set[str] = set()

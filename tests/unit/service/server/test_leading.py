@@ -22,8 +22,9 @@ from service.db.session import Database
 from service.db.store import LEADER_LEASE, SqlStore
 from service.executors.fake import FakeExecutor
 from service.runtime.steady_clock import SteadyClock
-from service.server import leading
-from service.server.leading import Ground, Leading
+from service.server import warming
+from service.server.leading import Leading
+from service.server.live_stack import HostExecutor, LeaderContext
 from service.telemetry.metrics import Metrics
 from tests.conformance.store_suite import Driver
 
@@ -31,14 +32,15 @@ SPEC = JobSpec("train", "ada", 1, command=("true",))
 
 
 @pytest.fixture
-def ground(database: Database, tmp_path: Path) -> Ground:
+def context(database: Database, tmp_path: Path) -> LeaderContext:
     """Two GPUs, and a lead that is this one's."""
     clock = SteadyClock()
     lead = Lead(database, LEADER_LEASE, "here", 3600.0)
     assert lead.take()
     settings = load_settings({"data_dir": tmp_path, "executor": "fake", "reschedule_period_s": 1.0})
     cluster = enroll(database, Cluster("one", (Server("a", 2),)))
-    return Ground(settings, clock, database, cluster, lead, "here", FakeExecutor(clock), None, Metrics())
+    fake = FakeExecutor(clock)
+    return LeaderContext(settings, clock, database, cluster, lead, "here", HostExecutor(fake, fake), Metrics())
 
 
 def submit(database: Database, count: int) -> None:
@@ -54,7 +56,7 @@ def eventually(holds: Callable[[], bool]) -> bool:
 
 
 def test_a_long_queue_is_scheduled_before_the_past_is_read(
-    ground: Ground, database: Database, monkeypatch: pytest.MonkeyPatch
+    context: LeaderContext, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what was submitted meanwhile is taken in when it can be predicted."""
     driver = Driver(SqlStore(database))
@@ -68,12 +70,12 @@ def test_a_long_queue_is_scheduled_before_the_past_is_read(
         go_on.wait(60.0)
         return first_said(*question)
 
-    monkeypatch.setattr(leading, "WARM_ROWS_AT_ONCE", 3)
-    monkeypatch.setattr(leading, "first_said", slow)
-    leader = Leading(ground)
+    monkeypatch.setattr(warming, "WARM_ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(warming, "first_said", slow)
+    leader = Leading(context)
     try:
         leader.start()
-        jobs = leader.engine.world.jobs
+        jobs = leader.stack.engine.world.jobs
         assert eventually(lambda: sum(job.state is not JobState.QUEUED for job in jobs.values()) == 2)
         assert asked == [[1, 2, 3, 4]]
         assert JobId(5) not in jobs
@@ -85,7 +87,7 @@ def test_a_long_queue_is_scheduled_before_the_past_is_read(
 
 
 def test_a_short_past_is_learnt_from_before_anything_is_scheduled(
-    ground: Ground, database: Database, monkeypatch: pytest.MonkeyPatch
+    context: LeaderContext, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit(database, 2)
     Driver(SqlStore(database)).admit()
@@ -95,8 +97,8 @@ def test_a_short_past_is_learnt_from_before_anything_is_scheduled(
         threads.append(threading.current_thread().name)
         return ended_jobs(*question, **more)
 
-    monkeypatch.setattr(leading, "WARM_ROWS_AT_ONCE", 3)
-    monkeypatch.setattr(leading, "ended_jobs", noted)
-    leader = Leading(ground)
+    monkeypatch.setattr(warming, "WARM_ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(warming, "ended_jobs", noted)
+    leader = Leading(context)
     leader.close()
     assert threads == [threading.current_thread().name]

@@ -11,7 +11,8 @@ from policies.lifecycle import JobState
 from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Reported
 from service.engine.engine import Engine, Ports
 from service.engine.world import Costs
-from service.server.warming import PatientStore, WarmingPredictor
+from service.server.leader_store import PatientStore
+from service.server.warming import WarmingPredictor
 from tests.scenarios.dsl import Story, policy
 
 

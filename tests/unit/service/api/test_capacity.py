@@ -1,12 +1,12 @@
-"""Room in the queue: counted seldom, never exceeded by what comes in here, and never refused by an old count."""
+"""The queue's capacity: counted seldom, never exceeded by what comes in here, and never refused by an old count."""
 
 from typing import Any
 
 import pytest
 
-from service.api import room as module
+from service.api import capacity as module
+from service.api.capacity import RECOUNT_S, QueueCapacity
 from service.api.problems import Problem
-from service.api.room import RECOUNT_S, Room
 
 CONNECTION: Any = None
 
@@ -32,39 +32,39 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
 
 
 def test_many_submissions_are_one_count(counted: Counted) -> None:
-    room = Room()
+    capacity = QueueCapacity()
     for _ in range(50):
-        room.take(CONNECTION, 1, 100)
+        capacity.take(CONNECTION, 1, 100)
     assert counted.asked == 1
     counted.now_s += RECOUNT_S
-    room.take(CONNECTION, 1, 100)
+    capacity.take(CONNECTION, 1, 100)
     assert counted.asked == 2
 
 
 def test_the_limit_is_exact_for_what_comes_in_here(counted: Counted) -> None:
-    room = Room()
+    capacity = QueueCapacity()
     for _ in range(3):
-        room.take(CONNECTION, 1, 3)
+        capacity.take(CONNECTION, 1, 3)
         counted.unfinished += 1
     with pytest.raises(Problem, match="At most 3 unfinished jobs") as caught:
-        room.take(CONNECTION, 1, 3)
+        capacity.take(CONNECTION, 1, 3)
     assert caught.value.headers == {"Retry-After": "60"}
     with pytest.raises(Problem):
-        room.check(CONNECTION, 1, 3)
+        capacity.check(CONNECTION, 1, 3)
 
 
 def test_nobody_is_refused_by_an_old_count(counted: Counted) -> None:
     counted.unfinished = 3
-    room = Room()
+    capacity = QueueCapacity()
     with pytest.raises(Problem):
-        room.take(CONNECTION, 1, 3)
+        capacity.take(CONNECTION, 1, 3)
     counted.unfinished = 2
-    room.take(CONNECTION, 1, 3)
+    capacity.take(CONNECTION, 1, 3)
 
 
 def test_looking_takes_no_room(counted: Counted) -> None:
-    room = Room()
+    capacity = QueueCapacity()
     for _ in range(10):
-        room.check(CONNECTION, 3, 3)
-    room.take(CONNECTION, 3, 3)
+        capacity.check(CONNECTION, 3, 3)
+    capacity.take(CONNECTION, 3, 3)
     assert counted.asked == 1

@@ -1,9 +1,9 @@
-"""Whether there is room for more jobs: in the queue, without counting it for each submission, and for those who submit them.
+"""Queue capacity: how many more unfinished jobs the queue, each user and each project may have.
 
-A count of the queue looks at every unfinished job: at a hundred thousand that is milliseconds under the write lock, for each job
-that comes in. So it is made at most once a :data:`RECOUNT_S`, and what this process has let in since is added: never too low for
-what comes in here. Near the limit it is made anew before anybody is refused. Jobs that come in through another service on the
-same database are seen with the next count, so that the limit may be exceeded by what those accept in one such period.
+A count of the queue looks at every unfinished job: milliseconds under the write lock at a hundred thousand jobs. So the queue is
+counted at most once per :data:`RECOUNT_S`, and submissions accepted here since then are added: the sum is never too low for this
+process. Near the limit it is counted again before a submission is refused. Submissions to another service on the same database
+appear with the next count, so the limit may be exceeded by what those accept in one period.
 """
 
 import threading
@@ -24,11 +24,11 @@ from service.engine.limits import Owner, Scope
 RECOUNT_S = 1.0
 
 RETRY_AFTER_S = 60
-"""How long a client whose owner has too many jobs should wait: jobs take minutes at the least."""
+"""How long a client should wait that has too many jobs: jobs take at least minutes."""
 
 
-class Room:
-    """Safe to use from many threads."""
+class QueueCapacity:
+    """The capacity of the whole queue. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,16 +36,16 @@ class Room:
         self._counted_at_s: float | None = None
 
     def take(self, connection: Connection, more: int, limit: int) -> None:
-        """Room for so many jobs, which are then counted in. Raises :class:`Problem` (429) where there is none.
+        """Count in ``more`` jobs. Raises :class:`Problem` (429) if they exceed the limit.
 
-        A transaction that fails afterwards leaves the count too high until the next one.
+        If the transaction fails afterwards, the count is too high until the next count.
         """
         with self._lock:
             self._look(connection, more, limit)
             self._at_most += more
 
     def check(self, connection: Connection, more: int, limit: int) -> None:
-        """The same for jobs that will not be submitted."""
+        """As :meth:`take`, without counting the jobs in."""
         with self._lock:
             self._look(connection, more, limit)
 
@@ -61,11 +61,11 @@ class Room:
             raise Problem(ProblemType.QUEUE_FULL, detail, headers={"Retry-After": str(RETRY_AFTER_S)})
 
 
-class OwnersRoom:
-    """How many more unfinished jobs the owners of some new jobs may have: by their quotas, else by the settings.
+class OwnersCapacity:
+    """The capacity of the users and projects of some new jobs: by their quotas, else by the settings.
 
-    Quotas are locked until the transaction ends, so that no two submissions pass together where only one may: all of them at
-    once and in one order, so that nobody waits for somebody who waits for him.
+    All quotas are locked until the transaction ends, so that concurrent submissions cannot exceed them together, and in one
+    order, so that no two transactions wait for each other.
     """
 
     def __init__(self, connection: Connection, specs: Iterable[JobSpec], settings: Settings) -> None:
@@ -81,11 +81,11 @@ class OwnersRoom:
             owner: usual[owner.scope] if quotas.get(owner) is None else (quotas[owner], "quota jobs_queued_max")
             for owner in owners
         }
-        # Where there is no row of a quota to lock.
+        # An owner without a quota has no row to lock.
         take_turns(
             connection,
             *(
-                f"room of {owner.title}"
+                f"queue capacity of {owner.title}"
                 for owner in owners
                 if quotas.get(owner) is None and limits[owner][0] is not None
             ),
@@ -96,7 +96,7 @@ class OwnersRoom:
                 self._limits[owner] = f"{owner.title} may have at most {most} unfinished jobs ({limit})."
 
     def take(self, specs: Iterable[JobSpec]) -> None:
-        """Room for these jobs, which are then counted in. Raises Problem (429) where there is none."""
+        """Count in these jobs. Raises Problem (429) if they exceed the limit of an owner."""
         more = Counter(owner for spec in specs for owner in _owners(spec) if owner in self._left)
         for owner in sorted(more, key=_by_name):
             if more[owner] > self._left[owner]:

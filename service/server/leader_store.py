@@ -1,0 +1,51 @@
+"""What leading adds to the store: a fence against a lost lead, and no admissions before the predictor is warm."""
+
+from collections.abc import Callable, Sequence
+
+from policies.model.ids import JobId
+from service.db.commit import FencedOff
+from service.db.lead import Lead
+from service.db.session import Database
+from service.db.store import SqlStore
+from service.engine.events import Fact, FactKind
+from service.engine.ports import CycleBatch, Store
+from service.engine.record import StoredWorld
+from service.runtime.garbage import made_to_stay
+
+
+class LeaderStore(SqlStore):
+    """The store of the leader. It commits nothing after the lead is lost or can no longer be trusted."""
+
+    def __init__(self, database: Database, lead: Lead, fencing_token: int) -> None:
+        super().__init__(database, fencing_token=fencing_token, lease=lead.name)
+        self._lead = lead
+
+    def load(self) -> StoredWorld:
+        """As SqlStore; the objects are kept out of garbage collection."""
+        with made_to_stay():
+            return super().load()
+
+    def commit(self, batch: CycleBatch) -> frozenset[JobId]:
+        """As SqlStore. Raises FencedOff (a StoreUnavailable) if the lead is lost."""
+        self._lead.check()
+        try:
+            return super().commit(batch)
+        except FencedOff:
+            self._lead.lose()
+            raise
+
+
+class PatientStore:
+    """Implements :class:`service.engine.ports.Store` around another one: submissions stay pending until ``ready``."""
+
+    def __init__(self, inner: Store, ready: Callable[[], bool]) -> None:
+        self._inner = inner
+        self._ready = ready
+        self.load = inner.load
+        self.jobs = inner.jobs
+        self.commit = inner.commit
+
+    def pending_facts(self, limit: int) -> Sequence[Fact]:
+        """Pending requests of the inner store, without submissions until ``ready``."""
+        facts = self._inner.pending_facts(limit)
+        return facts if self._ready() else [fact for fact in facts if fact.kind is not FactKind.SUBMITTED]

@@ -1,0 +1,201 @@
+"""The live stack: all layers between the scheduling loop and the cluster, composed here and nowhere else.
+
+``Outer(Inner)`` calls the inner layer. Each layer in parentheses is a port of :mod:`service.engine.ports` or a policy::
+
+    SchedulerLoop                          one thread: wakes at requests, reports and timers; runs one cycle at a time
+      Engine
+        policy     MeasuredPolicy( Shadow( Recorder( the configured policy )))
+        store      MeasuredStore( PatientStore( LeaderStore, an SqlStore ))
+        executor   MeasuredExecutor( PolledExecutor( FleetExecutor( TimeLimitedExecutor( LocalExecutor | FakeExecutor ))))
+        predictor  MeasuredPredictor( WarmingPredictor( LivePredictor ))
+        sink       WatchingSink( MetricsSink( LogSink ))
+        clock      SteadyClock
+
+========================  ================================================================================================
+Layer                     What it adds
+========================  ================================================================================================
+``Measured...``           the duration of each phase of a cycle, as metrics and spans
+``Recorder``              the newest cycles with all that their decisions rest on, for replays
+``Shadow``                a second policy that decides beside the first; present only if one is configured
+``PatientStore``          no new jobs are admitted before the predictor is warm
+``LeaderStore``           nothing is committed after the lead is lost (lease and fencing token)
+``PolledExecutor``        reports are collected between cycles; progress goes to the database
+``FleetExecutor``         attempts of other services, through the database; no command after the lead is lost
+``TimeLimitedExecutor``   an executor that hangs holds up nothing
+``WarmingPredictor``      jobs that end while the predictor reads its history are learnt afterwards
+``WatchingSink``          shadow and recorder learn which of their cycles were committed
+========================  ================================================================================================
+
+``TimeLimitedExecutor`` and the executor in it live as long as the service: :func:`make_executor` composes them. The rest
+lives as long as the lead: :func:`make_live_stack` composes it.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+from policies.model.cluster import Cluster
+from predictor.serving import LivePredictor
+from service.config.policy import configured_options, configured_policy
+from service.config.settings import Settings
+from service.db.commit import FencedOff
+from service.db.lead import Lead
+from service.db.progress import ProgressPoint, record_progress
+from service.db.session import Database
+from service.engine.cycle import EngineSettings
+from service.engine.engine import Engine, Ports
+from service.engine.events import Report
+from service.engine.ports import Clock, Executor, LiveExecutor
+from service.engine.watch import WatchingPolicy, WatchingSink
+from service.engine.world import Costs
+from service.executors.fake import FakeExecutor
+from service.executors.gpus import GpuInfo
+from service.executors.local import LocalExecutor
+from service.executors.polled import PolledExecutor
+from service.executors.timeout import TimeLimitedExecutor
+from service.history.cycles import Recorder
+from service.runtime.steady_clock import SteadyClock
+from service.server.fleet import FleetExecutor
+from service.server.leader_store import LeaderStore, PatientStore
+from service.server.warming import WarmingPredictor
+from service.shadow.live import make_shadow
+from service.shadow.shadow import Shadow
+from service.shadow.time_limit import Limited
+from service.telemetry import log
+from service.telemetry.metrics import Metrics, MetricsSink
+from service.telemetry.phases import MeasuredExecutor, MeasuredPolicy, MeasuredPredictor, MeasuredStore, Phases
+
+logger = logging.getLogger(__name__)
+
+
+class HostExecutor(NamedTuple):
+    """The executor of this service: ``attempts`` itself, and ``limited``, the same with a time limit on each command."""
+
+    attempts: LiveExecutor
+    limited: Executor
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderContext:
+    """What a leader is built on. ``host`` is the id of this service, ``executor`` runs the attempts of this service."""
+
+    settings: Settings
+    clock: SteadyClock
+    database: Database
+    cluster: Cluster
+    lead: Lead
+    host: str
+    executor: HostExecutor
+    metrics: Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class LiveStack:
+    """The layers that something outside the stack calls. ``shadow`` is None without a shadow policy."""
+
+    engine: Engine[Any]
+    executor: PolledExecutor
+    predictor: LivePredictor
+    warming: WarmingPredictor
+    recorder: Recorder
+    shadow: Shadow | None
+    phases: Phases
+
+
+def make_executor(
+    settings: Settings, clock: Clock, cluster: Cluster, gpus: Sequence[GpuInfo] | None, address: tuple[str, int]
+) -> HostExecutor:
+    """The configured executor. ``address``: where attempts reach this service with their progress."""
+    host, port = address
+    attempts: LiveExecutor
+    if settings.executor == "fake":
+        attempts = FakeExecutor(clock)
+    else:
+        attempts = LocalExecutor(
+            settings.data_dir,
+            cluster,
+            clock=clock,
+            lease_s=settings.lease_s,
+            log_bytes_max=settings.log_bytes_max,
+            progress_url=f"http://{host}:{port}/v1/attempts/{{attempt}}/progress",
+            gpus=gpus,
+            checkpoints=settings.checkpoints_dir,
+            renews_alone=False,
+        )
+    return HostExecutor(attempts, TimeLimitedExecutor(attempts, settings.executor_timeout_s))
+
+
+def make_live_stack(context: LeaderContext) -> LiveStack:
+    """All layers, with the world loaded from the database. Raises FencedOff if the lead is lost already."""
+    settings, database, clock, lead = context.settings, context.database, context.clock, context.lead
+    if lead.token is None:
+        raise FencedOff("the lead was lost before the live stack was built")
+    phases = Phases(context.metrics)
+    recorder = make_recorder(settings)
+    shadow = make_shadow(settings, recorder, Limited())
+    watching: list[WatchingPolicy] = [recorder] if shadow is None else [recorder, shadow]
+    predictor = LivePredictor()
+    warming = WarmingPredictor(predictor)
+    fleet = FleetExecutor(context.executor.limited, lead, database, context.host, clock, settings.stop_grace_s)
+    executor = PolledExecutor(fleet, partial(_store_progress, database))
+    store = PatientStore(LeaderStore(database, lead, lead.token), lambda: warming.warm)
+    engine: Engine[Any] = Engine(
+        MeasuredPolicy(watching[-1], phases),
+        context.cluster,
+        Ports(
+            MeasuredStore(store, phases),
+            MeasuredExecutor(executor, phases),
+            clock,
+            MeasuredPredictor(warming, phases),
+            WatchingSink(MetricsSink(log.LogSink(), context.metrics), watching),
+        ),
+        Costs(settings.checkpoint_s, settings.restart_s),
+        engine_settings(settings, lead.token, context.host),
+    )
+    return LiveStack(engine, executor, predictor, warming, recorder, shadow, phases)
+
+
+def engine_settings(settings: Settings, fencing_token: int, host: str) -> EngineSettings:
+    """The settings that concern the engine."""
+    return EngineSettings(
+        retry_backoff_s=settings.retry_backoff_s,
+        yields_max=settings.yields_max,
+        facts_per_cycle_max=settings.facts_per_cycle_max,
+        dump_every_cycles=settings.dump_every_cycles,
+        stop_grace_s=settings.stop_grace_s,
+        fencing_token=fencing_token,
+        host=host,
+    )
+
+
+def make_recorder(settings: Settings) -> Recorder:
+    """The configured policy, recorded cycle by cycle. Raises OptionError."""
+    return Recorder(
+        configured_policy(settings),
+        configured_options(settings),
+        jobs_max=settings.snapshot_jobs_max,
+        kept=settings.snapshots_kept,
+    )
+
+
+def _store_progress(database: Database, reports: Sequence[Report]) -> None:
+    points = [
+        ProgressPoint(
+            report.attempt,
+            report.at_s,
+            report.iteration,
+            report.total_iterations,
+            report.checkpoint_iteration,
+            report.loss,
+        )
+        for report in reports
+        if report.attempt is not None and report.iteration is not None
+    ]
+    try:
+        with database.writing() as session:
+            record_progress(session, points)
+    except Exception:
+        # A gap in a progress curve is better than a failed cycle.
+        logger.exception("progress points were not stored")
