@@ -3,16 +3,15 @@
 import inspect
 from collections.abc import Callable, Iterator
 from enum import Enum
-from importlib import import_module
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-import typer
 from typer.models import ArgumentInfo, OptionInfo
 
 from docs.generate.markdown import code, join, opening, table
 from service.cli import main
+from service.cli.commands import Group, function_of
 
 _INTRODUCTION = """
 `sooner NOUN VERB`. `--help` (or `-h`) works after every part of a command, `sooner --version` prints the version, and
@@ -49,7 +48,7 @@ class Command(NamedTuple):
 
 def commands() -> list[Command]:
     """Every command in the order of ``sooner --help``."""
-    return list(_commands("sooner", main.app))
+    return list(_commands("sooner", main.TREE))
 
 
 def page() -> str:
@@ -79,18 +78,13 @@ def _usage(command: Command) -> str:
     return " ".join(words)
 
 
-def _commands(words: str, app: typer.Typer) -> Iterator[Command]:
-    for info in app.registered_commands:
-        assert info.callback is not None
-        name = info.name or info.callback.__name__.replace("_", "-")
-        yield Command(f"{words} {name}", _first_words(info.callback), tuple(_parameters(info.callback)))
-    for group in app.registered_groups:
-        assert group.name is not None
-        below = group.typer_instance
-        if words == "sooner" and group.name in main._LATER:
-            below = import_module(main._LATER[group.name][0]).app
-        assert below is not None
-        yield from _commands(f"{words} {group.name}", below)
+def _commands(words: str, group: Group) -> Iterator[Command]:
+    for name, entry in group.commands.items():
+        if isinstance(entry, Group):
+            yield from _commands(f"{words} {name}", entry)
+        else:
+            callback = function_of(entry)
+            yield Command(f"{words} {name}", _first_words(callback), tuple(_parameters(callback)))
 
 
 def _first_words(callback: Callable[..., Any]) -> str:

@@ -8,20 +8,15 @@ from service.cli.connect import connect
 from service.cli.output import (
     Answer,
     Column,
-    ColumnsOption,
     JsonFlag,
-    QuietFlag,
+    Style,
     Table,
-    WatchFlag,
     print_json,
     printable,
     show,
-    style,
 )
 from service.client import Client
 from service.client.documents import Accepted, Server
-
-app = typer.Typer(help="Look at and change the servers.", no_args_is_help=True)
 
 
 def _state(server: Server) -> str:
@@ -59,18 +54,15 @@ def _answer(client: Client) -> Answer[Server]:
     return Answer(cluster["servers"], {"schema": "sooner.cluster.status/1", "cluster": cluster}, printable(note))
 
 
-def info(
-    as_json: JsonFlag = False, quiet: QuietFlag = False, columns: ColumnsOption = None, watch: WatchFlag = False
-) -> None:
+def info_command(how: Style) -> None:
     """The servers: state, GPUs, and how many of them are free."""
     with connect() as client:
-        show(SERVERS, lambda: _answer(client), style(as_json, quiet, columns, watch))
+        show(SERVERS, lambda: _answer(client), how)
 
 
-app.command("show")(info)
+show_command = info_command
 
 
-@app.command("add")
 def add_command(
     name: Annotated[str, typer.Argument(help="Name of the new server.")],
     gpus: Annotated[int, typer.Option("--gpus", min=1)],
@@ -99,14 +91,12 @@ def add_command(
         _tell([client.add_server({key: value for key, value in given.items() if value is not None})], as_json)
 
 
-@app.command("drain")
 def drain_command(servers: ServersArgument, as_json: JsonFlag = False) -> None:
     """Give servers no new work; what runs there goes on."""
     with connect() as client:
         _tell([client.drain(name) for name in servers], as_json)
 
 
-@app.command("resume")
 def resume_command(servers: ServersArgument, as_json: JsonFlag = False) -> None:
     """Give drained servers work again."""
     with connect() as client:

@@ -5,15 +5,21 @@ its data folder. An address elsewhere never gets the file's token: what opens th
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from ipaddress import ip_address
 
 import httpx
+import typer
 
 from service.api.token import TOKEN_FILE
-from service.cli.fail import fail
-from service.client import Client
+from service.cli.fail import EXIT_FAILED, EXIT_USAGE, fail
+from service.client import ApiError, Client, ClientError, Unreachable
 from service.config.settings import Settings, SettingsError, load_settings
 from service.domain.api_key import KEY_PREFIX
+
+_WRONG_INPUT = frozenset({400, 413, 415, 422})
+"""Statuses that say the request itself was wrong."""
 
 URL_VARIABLE = "SOONER_URL"
 TOKEN_VARIABLE = "SOONER_TOKEN"  # noqa: S105 (a variable's name)
@@ -31,12 +37,31 @@ class AddressError(ValueError):
     """What is no address of a service; one line."""
 
 
-def connect() -> Client:
-    """A client of the service that this user means."""
+@contextmanager
+def connect() -> Iterator[Client]:
+    """A client of the service that this user means. What the service refuses ends the command with an error line."""
     try:
-        return service_client(settings_or_fail(), os.environ.get(URL_VARIABLE) or None)
+        client = service_client(settings_or_fail(), os.environ.get(URL_VARIABLE) or None)
     except AddressError as error:
         fail(f"{URL_VARIABLE}: {error}")
+    with refusals(), client:
+        yield client
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Turn what the client raises into an error line and an exit code."""
+    try:
+        yield
+    except Unreachable as error:
+        fail(f"{error}; start the service with: sooner serve", EXIT_FAILED)
+    except ApiError as error:
+        for fault in error.errors:
+            where = fault.get("pointer", fault.get("parameter", ""))
+            typer.echo(f"  {where or '(whole body)'}: {fault.get('detail', '')}", err=True)
+        fail(str(error), EXIT_USAGE if error.status in _WRONG_INPUT else EXIT_FAILED)
+    except ClientError as error:
+        fail(str(error), EXIT_FAILED)
 
 
 def has_key() -> bool:

@@ -14,7 +14,7 @@ from service.cli.connect import connect
 from service.cli.fail import fail
 from service.cli.forecast_record import show_accuracy, show_told
 from service.cli.job_tables import JOBS, amount
-from service.cli.output import Answer, Column, ColumnsOption, JsonFlag, QuietFlag, Style, Table, WatchFlag, show, style
+from service.cli.output import Answer, Column, Style, Table, show
 from service.cli.selectors import select
 from service.client import TERMINAL_STATES, ApiError, Client
 from service.client.documents import Job, JobForecast, Plan, Plans, Spread
@@ -120,13 +120,10 @@ def forecast_command(
     days: Annotated[
         int, typer.Option("--days", min=1, max=3650, help="With --accuracy: of the last so many days.")
     ] = 30,
-    as_json: JsonFlag = False,
-    quiet: QuietFlag = False,
-    columns: ColumnsOption = None,
-    watch: WatchFlag = False,
+    *,
+    how: Style,
 ) -> None:
     """When jobs will start and end, as p50 [p10-p90] over sampled futures of the queue; or how right that was."""
-    how = style(as_json, quiet, columns, watch)
     if accuracy and (told or jobs):
         fail("--accuracy is about all jobs; leave JOBS and --told out")
     if told and not jobs:

@@ -2,47 +2,36 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from service.cli.connect import connect
-from service.cli.fail import EXIT_FAILED, fail
+from service.cli.fail import fail
 from service.cli.forecast import Outlook
 from service.cli.job_tables import ATTEMPTS, EVENTS, JOBS, eta_note
 from service.cli.output import (
     Answer,
     Column,
-    ColumnsOption,
     JsonFlag,
-    QuietFlag,
+    OnceStyle,
     Style,
     Table,
-    WatchFlag,
+    WatchStyle,
     pause,
     print_json,
     printable,
     show,
-    style,
 )
 from service.cli.prediction_lines import prediction_lines
-from service.cli.selectors import Elements, JobArgument, SelectorArgument, numbers_of, parts_of, select, select_one
+from service.cli.selectors import JobArgument, SelectorArgument, select, select_one
 from service.client import TERMINAL_STATES, UNFINISHED_STATES, ApiError, Client
-from service.client.documents import Accepted, Attempt, Event, Explanation, Job
+from service.client.documents import Attempt, Event, Explanation, Job
 from service.client.prediction_documents import PredictionDetails
-from service.client.request_documents import ArrayAccepted
-
-app = typer.Typer(help="Submit, look at and steer jobs.", no_args_is_help=True)
 
 LIST_LIMIT = 50
 LOG_POLL_S = 0.5
-
-JOB_FINISHED = "job-finished"
-"""Problem type of the API: the job has ended, so nothing about it can change."""
-_REFUSED_ALONE = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT})
-"""Statuses that concern one job and say nothing about the next one."""
 
 UserOption = Annotated[str | None, typer.Option("--user", help="Only jobs of this user.")]
 ProjectOption = Annotated[str | None, typer.Option("--project", help="Only jobs of this project.")]
@@ -71,26 +60,23 @@ def _show_jobs(client: Client, ask: Callable[[], Sequence[Job]], how: Style) -> 
     show(outlook.table(), answer, how)
 
 
-def queue(
+def q_command(
     user: UserOption = None,
     project: ProjectOption = None,
     name: NameOption = None,
     array: ArrayOption = None,
-    as_json: JsonFlag = False,
-    quiet: QuietFlag = False,
-    columns: ColumnsOption = None,
-    watch: WatchFlag = False,
+    *,
+    how: Style,
 ) -> None:
     """The queue: every job that has not ended, in order of submission."""
     with connect() as client:
         _show_jobs(
             client,
             lambda: client.jobs(states=UNFINISHED_STATES, user=user, project=project, name=name, array=array)[::-1],
-            style(as_json, quiet, columns, watch),
+            how,
         )
 
 
-@app.command("list")
 def list_command(
     user: UserOption = None,
     project: ProjectOption = None,
@@ -98,10 +84,8 @@ def list_command(
     array: ArrayOption = None,
     state: StateOption = None,
     limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many jobs; 0 = all.")] = LIST_LIMIT,
-    as_json: JsonFlag = False,
-    quiet: QuietFlag = False,
-    columns: ColumnsOption = None,
-    watch: WatchFlag = False,
+    *,
+    how: Style,
 ) -> None:
     """Jobs in any state, newest first."""
     for word in state or ():
@@ -113,20 +97,12 @@ def list_command(
             lambda: client.jobs(
                 states=state or (), user=user, project=project, name=name, array=array, limit=limit or None
             ),
-            style(as_json, quiet, columns, watch),
+            how,
         )
 
 
-@app.command("show")
-def show_command(
-    jobs: SelectorArgument,
-    as_json: JsonFlag = False,
-    quiet: QuietFlag = False,
-    columns: ColumnsOption = None,
-    watch: WatchFlag = False,
-) -> None:
+def show_command(jobs: SelectorArgument, *, how: Style) -> None:
     """Everything about jobs; several of them as a table."""
-    how = style(as_json, quiet, columns, watch)
     with connect() as client:
         ids = select(client, jobs)
         if len(ids) == 1 and not how.columns and not how.quiet:
@@ -150,8 +126,7 @@ def _card(client: Client, job_id: int, how: Style) -> Answer[tuple[str, str]]:
     return Answer(shown, jobs_answer([job]).document, outlook.note([job]))
 
 
-@app.command("explain")
-def explain_command(jobs: SelectorArgument, as_json: JsonFlag = False, watch: WatchFlag = False) -> None:
+def explain_command(jobs: SelectorArgument, *, how: WatchStyle) -> None:
     """Why jobs are where they are, with the numbers behind it, and when a waiting one is expected to start.
 
     For a single job also why it is predicted as it is: the source, what moved the model, and past jobs like it.
@@ -161,8 +136,8 @@ def explain_command(jobs: SelectorArgument, as_json: JsonFlag = False, watch: Wa
         outlook = Outlook(client)
         show(
             _explanations(outlook),
-            lambda: _explain(client, ids, None if as_json else outlook),
-            style(as_json, watch=watch),
+            lambda: _explain(client, ids, None if how.as_json else outlook),
+            how,
         )
 
 
@@ -207,10 +182,7 @@ def _explanation(each: Explanation, outlook: Outlook) -> str:
     return each["sentence"] + outlook.expected_start(each["job_id"]) + dissent
 
 
-@app.command("attempts")
-def attempts_command(
-    job: JobArgument, as_json: JsonFlag = False, quiet: QuietFlag = False, columns: ColumnsOption = None
-) -> None:
+def attempts_command(job: JobArgument, *, how: OnceStyle) -> None:
     """The attempts of a job: where each ran, from which iteration to which, and how it ended."""
 
     def ask() -> Answer[Attempt]:
@@ -219,17 +191,10 @@ def attempts_command(
 
     with connect() as client:
         job_id = select_one(client, job)
-        show(ATTEMPTS, ask, style(as_json, quiet, columns))
+        show(ATTEMPTS, ask, how)
 
 
-@app.command("events")
-def events_command(
-    job: JobArgument,
-    as_json: JsonFlag = False,
-    quiet: QuietFlag = False,
-    columns: ColumnsOption = None,
-    watch: WatchFlag = False,
-) -> None:
+def events_command(job: JobArgument, *, how: Style) -> None:
     """The story of a job: every change of its state and what caused it."""
 
     def ask() -> Answer[Event]:
@@ -238,10 +203,9 @@ def events_command(
 
     with connect() as client:
         job_id = select_one(client, job)
-        show(EVENTS, ask, style(as_json, quiet, columns, watch))
+        show(EVENTS, ask, how)
 
 
-@app.command("logs")
 def logs_command(
     job: JobArgument,
     attempt: Annotated[
@@ -292,91 +256,14 @@ def _follow(client: Client, job_id: int) -> None:
         pause(LOG_POLL_S)
 
 
-@app.command("cancel")
-def cancel_command(jobs: SelectorArgument, as_json: JsonFlag = False) -> None:
-    """End jobs; all means all unfinished ones."""
-    _act(jobs, as_json, Client.cancel, Client.cancel_array)
+def spec_command(jobs: SelectorArgument, as_json: JsonFlag = False) -> None:
+    """Show jobs as they were submitted, but for their graphs. Values of environments that are not for you are null."""
+    import yaml
 
-
-@app.command("hold")
-def hold_command(
-    jobs: SelectorArgument,
-    preempt: Annotated[bool, typer.Option("--preempt", help="Stop a running attempt too.")] = False,
-    as_json: JsonFlag = False,
-) -> None:
-    """Keep jobs from starting until they are released."""
-    _act(jobs, as_json, partial(Client.hold, preempt=preempt), partial(Client.hold_array, preempt=preempt))
-
-
-@app.command("release")
-def release_command(jobs: SelectorArgument, as_json: JsonFlag = False) -> None:
-    """Let held jobs compete again."""
-    _act(jobs, as_json, Client.release, Client.release_array)
-
-
-@app.command("priority")
-def priority_command(
-    jobs: SelectorArgument,
-    value: Annotated[int, typer.Option("--set", help="The new priority; larger comes first.")],
-    as_json: JsonFlag = False,
-) -> None:
-    """Change the priority of jobs."""
-    _act(
-        jobs,
-        as_json,
-        lambda client, job_id: client.set_priority(job_id, value),
-        lambda client, array_id: client.set_array_priority(array_id, value),
-    )
-
-
-def _act(
-    texts: Sequence[str],
-    as_json: bool,
-    on_job: Callable[[Client, int], Accepted],
-    on_array: Callable[[Client, int], ArrayAccepted],
-) -> None:
-    """Make one request for each job or whole array, in order, and report each result.
-
-    A job that cannot be changed does not keep the others from being changed; the exit code is then 1. A job that has ended
-    counts as such only if its number was given: ``all`` and ``42[*]`` mean the unfinished jobs.
-    """
-    accepted: list[Accepted | ArrayAccepted] = []
-    refused: list[dict[str, Any]] = []
     with connect() as client:
-        try:
-            for target, by_number in _targets(client, texts).items():
-                key, number = ("array_id", target.array) if isinstance(target, Elements) else ("job_id", target)
-                try:
-                    if isinstance(target, Elements):
-                        of_array = on_array(client, number)
-                        accepted.append(of_array)
-                        line = f"array {number}: {of_array['accepted']} accepted for {of_array['jobs']} jobs"
-                    else:
-                        accepted.append(on_job(client, number))
-                        line = f"job {number}: {accepted[-1]['accepted']} accepted"
-                except ApiError as error:
-                    if error.status not in _REFUSED_ALONE:
-                        raise
-                    if by_number or error.kind != JOB_FINISHED:
-                        refused.append({key: number, "error": str(error)})
-                        typer.echo(printable(f"error: {key.removesuffix('_id')} {number}: {error}"), err=True)
-                    continue
-                if not as_json:
-                    typer.echo(printable(line))
-        finally:
-            if as_json:
-                print_json({"schema": "sooner.accepted/1", "accepted": accepted, "refused": refused})
-    if refused:
-        raise typer.Exit(EXIT_FAILED)
-
-
-def _targets(client: Client, texts: Sequence[str]) -> dict[int | Elements, bool]:
-    """Jobs and whole arrays in order, and whether each was named by its number."""
-    targets: dict[int | Elements, bool] = {}
-    for part in parts_of(texts):
-        if isinstance(part, Elements) and part.indices is None:
-            targets.setdefault(part, False)
-            continue
-        for number in numbers_of(client, [part], unfinished=True):
-            targets[number] = part != "all" or targets.get(number, False)
-    return targets
+        specs = [client.spec(number) for number in select(client, jobs)]
+    if as_json:
+        print_json({"schema": "sooner.specs/1", "specs": specs})
+        return
+    for line in yaml.safe_dump_all(specs, sort_keys=False, allow_unicode=True).splitlines():
+        typer.echo(printable(line))

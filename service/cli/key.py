@@ -13,19 +13,17 @@ from service.cli.job_tables import when
 from service.cli.output import (
     Answer,
     Column,
-    ColumnsOption,
+    IdsStyle,
     JsonFlag,
-    QuietFlag,
+    OnceStyle,
+    Style,
     Table,
     print_json,
     printable,
     show,
-    style,
 )
 from service.client.access import ApiKey, NewApiKey
 from service.config.settings import Settings, SettingsError
-
-app = typer.Typer(help="API keys: make, list, revoke.", no_args_is_help=True)
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
@@ -77,7 +75,6 @@ def life_s(text: str) -> float:
     return int(found[1]) * _UNITS_S[found[2]]
 
 
-@app.command("create")
 def create_command(
     user: Annotated[str, typer.Option("--user", help="Whose key it is; made if there is no such user yet.")],
     role: Annotated[RoleName | None, typer.Option("--role", help="What the key is good for.")] = None,
@@ -96,8 +93,8 @@ def create_command(
             help="Make an admin's key in the database itself, without asking a service: the first one, or a lost one's heir.",
         ),
     ] = False,
-    as_json: JsonFlag = False,
-    quiet: QuietFlag = False,
+    *,
+    how: IdsStyle,
 ) -> None:
     """Make a key and show it, this once. Give it to its user, who sets SOONER_TOKEN to it."""
     if first:
@@ -109,11 +106,10 @@ def create_command(
     else:
         with connect() as client:
             made = client.make_key(user, role.value, project or (), expires_in, note)
-    _tell(made, as_json, quiet)
+    _tell(made, how)
 
 
-def _tell(made: NewApiKey, as_json: bool, quiet: bool) -> None:
-    how = style(as_json, quiet)
+def _tell(made: NewApiKey, how: Style) -> None:
     if how.as_json:
         print_json({"schema": "sooner.keys/1", "keys": [made]})
         return
@@ -138,29 +134,24 @@ def _first(settings: Settings, user: str, expires_in_s: float | None, note: str)
         fail(str(error), EXIT_FAILED)
 
 
-@app.command("list")
 def list_command(
-    user: Annotated[str | None, typer.Option("--user", help="Of this user alone.")] = None,
-    as_json: JsonFlag = False,
-    quiet: QuietFlag = False,
-    columns: ColumnsOption = None,
+    user: Annotated[str | None, typer.Option("--user", help="Of this user alone.")] = None, *, how: OnceStyle
 ) -> None:
     """Your keys (an admin: everybody's), newest first, expired and revoked ones too; never their secrets."""
     with connect() as client:
-        show(KEYS, lambda: _answer(client.keys(user)), style(as_json, quiet, columns))
+        show(KEYS, lambda: _answer(client.keys(user)), how)
 
 
 def _answer(keys: list[ApiKey]) -> Answer[ApiKey]:
     return Answer(keys, {"schema": "sooner.keys/1", "keys": keys}, "" if keys else "there are no keys")
 
 
-@app.command("revoke")
 def revoke_command(
     keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Ids of keys.")], as_json: JsonFlag = False
 ) -> None:
     """Let keys of yours (an admin: any) open nothing any more, from the next request on."""
     with connect() as client:
-        show(KEYS, lambda: _answer([client.revoke_key(key) for key in keys]), style(as_json))
+        show(KEYS, lambda: _answer([client.revoke_key(key) for key in keys]), Style(as_json))
 
 
 def whoami_command(as_json: JsonFlag = False) -> None:

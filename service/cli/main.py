@@ -1,90 +1,109 @@
-"""The entry point ``sooner``: the tree of commands, and the one place that turns errors into lines and exit codes.
+"""The entry point ``sooner`` and the tree of its commands.
 
 Exit codes: 0 done, 1 the operation failed, 2 wrong usage or input; 130 after Ctrl-C, as shells expect, except where Ctrl-C is the
 ordinary end (``--watch``, ``--follow``, ``serve``).
 """
 
 import sys
-from importlib import import_module
-from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
-from service.cli import (
-    admin,
-    bugreport,
-    cluster,
-    forecast,
-    job_spec,
-    jobs,
-    key,
-    models,
-    notebook,
-    past,
-    people,
-    queue,
-    quota,
-    reservation,
-    services,
-    shadow,
-    submit,
-    usage,
-    webhook,
-)
-from service.cli.fail import EXIT_USAGE, refusals
+from service.cli.commands import MARKUP, CommandGroup, Group
+from service.cli.fail import EXIT_USAGE
 from service.cli.guard import DISTRIBUTION, conflict
 
-_LATER = {
-    "sim": ("service.cli.replay", "Simulate a workload with the production engine."),
-    "workload": (
-        "service.cli.workload_export",
+
+def _commands(**modules: str) -> dict[str, str | Group]:
+    """Commands by name, from modules of this package. The function behind ``what-if`` is ``what_if_command``."""
+    return {
+        word: f"service.cli.{module}:{word.replace('-', '_')}_command"
+        for module, words in modules.items()
+        for word in words.split()
+    }
+
+
+_GROUPS = {
+    "job": Group(
+        "Submit, inspect and control jobs.",
+        _commands(
+            jobs="list show explain attempts events logs spec",
+            job_actions="cancel hold release priority",
+            submit="submit wait",
+        ),
+    ),
+    "cluster": Group("Show and change the servers.", _commands(cluster="show add drain resume", past="export")),
+    "webhook": Group(
+        "Webhooks: HTTP notifications about changes of jobs.",
+        {**_commands(webhook="add list remove deliveries"), "test": "service.cli.webhook:try_command"},
+    ),
+    "queue": Group("Pause and resume the queue.", _commands(queue="show pause resume")),
+    "quota": Group("Limit what users and projects may use.", _commands(quota="list set remove")),
+    "reservation": Group("Reserve servers for a time.", _commands(reservation="list create cancel")),
+    "key": Group("API keys: create, list, revoke.", _commands(key="create list revoke")),
+    "user": Group("Users with API keys: list, add, disable, enable.", _commands(user="list add disable enable")),
+    "project": Group("Projects and their members, who see their jobs.", _commands(project="list add remove")),
+    "model": Group(
+        "Trained models: evaluate, list, show, serving, train, promote.",
+        _commands(evaluate="evaluate", models="list show serving train promote"),
+    ),
+    "config": Group("The settings in force.", _commands(admin="show")),
+    "db": Group("The database.", _commands(database="upgrade backup restore check")),
+    "history": Group("Ended jobs from elsewhere, to learn from.", _commands(database="import")),
+    "sim": Group(
+        "Simulate a workload with the production engine.",
+        _commands(sim="run compare bounds", whatif="what-if", replay="replay snapshot"),
+    ),
+    "workload": Group(
         "Workload tables: import traces, describe them, generate synthetic ones.",
+        _commands(workload="import describe generate", workload_export="export"),
     ),
 }
-"""Groups whose modules are imported when they are called: they bring numpy and the engine along."""
+
+TREE = Group(
+    "Sooner: prediction-assisted scheduling of deep-learning training jobs.",
+    {
+        **_commands(admin="serve"),
+        "demo": "service.demo.command:demo_command",
+        **_commands(
+            jobs="q",
+            cluster="info",
+            services="services events",
+            usage="usage",
+            forecast="forecast",
+            bugreport="bugreport",
+            shadow="shadow",
+            notebook="notebook",
+            key="whoami",
+            audit="audit",
+        ),
+        **_GROUPS,
+    },
+)
+"""Every command as ``module:function``, in the order of ``sooner --help``."""
 
 
-class Sooner(TyperGroup):
-    """The top group: loads late what is listed above, and gives every refusal one shape."""
+class Sooner(CommandGroup):
+    """The top group."""
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Replace a placeholder by the group it stands for."""
-        if args and args[0] in _LATER:
-            self.commands[args[0]] = load_group(args[0])
-        return super().resolve_command(ctx, args)
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
-        with refusals():
-            return super().invoke(ctx)
-
-
-def load_group(name: str) -> Any:
-    """The real group behind a placeholder."""
-    module, _ = _LATER[name]
-    late = import_module(module).app
-    late.rich_markup_mode = app.rich_markup_mode
-    group = typer.main.get_group(late)
-    group.name = name
-    return group
+    group = TREE
 
 
 app = typer.Typer(
     name=DISTRIBUTION,
     cls=Sooner,
-    help="Sooner: prediction-assisted scheduling of deep-learning training jobs.",
+    help=TREE.help,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    # In rich's own markup "p50 [p10-p90]" loses its brackets.
-    rich_markup_mode="markdown",
+    rich_markup_mode=MARKUP,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         typer.echo(f"{DISTRIBUTION} {version(DISTRIBUTION)}")
         raise typer.Exit
 
@@ -96,40 +115,6 @@ def _main(
     ] = False,
 ) -> None:
     pass
-
-
-app.command("serve")(admin.serve_command)
-app.command("demo")(admin.demo_command)
-app.command("q")(jobs.queue)
-app.command("info")(cluster.info)
-app.command("services")(services.services_command)
-app.command("events")(services.events_command)
-app.command("usage")(usage.usage_command)
-app.command("forecast")(forecast.forecast_command)
-cluster.app.command("export")(past.cluster_export_command)
-app.command("bugreport")(bugreport.bugreport_command)
-app.command("shadow")(shadow.shadow_command)
-app.command("notebook")(notebook.notebook_command)
-app.command("whoami")(key.whoami_command)
-app.command("audit")(people.audit_command)
-jobs.app.command("submit")(submit.submit_command)
-jobs.app.command("spec")(job_spec.spec_command)
-jobs.app.command("wait")(submit.wait_command)
-app.add_typer(jobs.app, name="job")
-app.add_typer(cluster.app, name="cluster")
-app.add_typer(webhook.app, name="webhook")
-app.add_typer(queue.app, name="queue")
-app.add_typer(quota.app, name="quota")
-app.add_typer(reservation.app, name="reservation")
-app.add_typer(key.app, name="key")
-app.add_typer(people.user_app, name="user")
-app.add_typer(people.project_app, name="project")
-app.add_typer(models.app, name="model")
-app.add_typer(admin.config_app, name="config")
-app.add_typer(admin.database_app, name="db")
-app.add_typer(admin.history_app, name="history")
-for _name, (_, _help) in _LATER.items():
-    app.add_typer(typer.Typer(help=_help), name=_name)
 
 
 def main() -> None:

@@ -7,29 +7,22 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from service.cli.connect import connect
-from service.cli.evaluate import evaluate_command
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.job_tables import amount, when
 from service.cli.output import (
     Answer,
     Column,
-    ColumnsOption,
     JsonFlag,
-    QuietFlag,
+    Style,
     Table,
-    WatchFlag,
     pause,
     print_json,
     printable,
     show,
-    style,
 )
 from service.client import Client
 from service.client.documents import Model, TrainingRun
 from service.client.prediction_documents import Bucket, Head, Predictor
-
-app = typer.Typer(help="Trained models: list, show, who serves, train, promote, evaluate.", no_args_is_help=True)
-app.command("evaluate")(evaluate_command)
 
 TRAIN_POLL_S = 0.5
 
@@ -94,16 +87,12 @@ def models_answer(models: list[Model]) -> Answer[Model]:
     return Answer(models, {"schema": "sooner.models/1", "models": models})
 
 
-@app.command("list")
-def list_command(
-    as_json: JsonFlag = False, quiet: QuietFlag = False, columns: ColumnsOption = None, watch: WatchFlag = False
-) -> None:
+def list_command(how: Style) -> None:
     """All models, newest first."""
     with connect() as client:
-        show(MODELS, lambda: models_answer(client.models()), style(as_json, quiet, columns, watch))
+        show(MODELS, lambda: models_answer(client.models()), how)
 
 
-@app.command("show")
 def show_command(model: ModelArgument, as_json: JsonFlag = False) -> None:
     """One model with its metrics."""
     with connect() as client:
@@ -127,16 +116,12 @@ def buckets_answer(predictor: Predictor) -> Answer[Served]:
     return Answer(rows, {"schema": "sooner.predictor/1", "predictor": predictor})
 
 
-@app.command("serving")
-def serving_command(
-    as_json: JsonFlag = False, quiet: QuietFlag = False, columns: ColumnsOption = None, watch: WatchFlag = False
-) -> None:
+def serving_command(how: Style) -> None:
     """Who predicts now for jobs that were seen so often before, how well, and how far that is trusted."""
     with connect() as client:
-        show(SERVED, lambda: buckets_answer(client.predictor()), style(as_json, quiet, columns, watch))
+        show(SERVED, lambda: buckets_answer(client.predictor()), how)
 
 
-@app.command("train")
 def train_command(
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the new model and show it.")] = False,
     timeout_s: Annotated[float, typer.Option("--timeout-s", min=0.0, help="Wait at most so long.")] = 900.0,
@@ -159,7 +144,7 @@ def train_command(
         if ended["outcome"] not in ("promoted", "not_promoted"):
             raise typer.Exit(EXIT_FAILED)
         newest = client.models()[:1]
-        show(MODELS, lambda: models_answer(newest), style(as_json))
+        show(MODELS, lambda: models_answer(newest), Style(as_json))
 
 
 def wait_for_training(client: Client, run: int, timeout_s: float) -> TrainingRun | None:
@@ -174,7 +159,6 @@ def wait_for_training(client: Client, run: int, timeout_s: float) -> TrainingRun
         pause(TRAIN_POLL_S)
 
 
-@app.command("promote")
 def promote_command(model: ModelArgument, as_json: JsonFlag = False) -> None:
     """Let this model predict new jobs from the next cycle on."""
     with connect() as client:

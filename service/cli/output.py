@@ -7,11 +7,12 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
 import typer
 
+from service.cli.commands import Only
 from service.cli.fail import fail
 
 WATCH_PERIOD_S = 2.0
@@ -22,13 +23,6 @@ _WIDTH_UNLIMITED = 10_000
 Row = TypeVar("Row")
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else on standard output.")]
-QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", help="Print ids alone, one a line.")]
-ColumnsOption = Annotated[
-    str | None, typer.Option("--output", "-o", metavar="COL,COL", help="Only these columns, in this order.")
-]
-WatchFlag = Annotated[
-    bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C; with --json, one document a line (NDJSON).")
-]
 
 
 @dataclass(frozen=True)
@@ -64,22 +58,34 @@ class Answer(Generic[Row]):
     tail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Style:
-    """How the user wants to see it. Build with :func:`style`."""
+    """How the user wants to see an answer. ``--json``, ``--quiet`` and ``--output`` exclude each other (exit code 2)."""
 
-    as_json: bool = False
-    quiet: bool = False
-    columns: tuple[str, ...] = field(default=())
-    watch: bool = False
+    as_json: JsonFlag = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print ids alone, one a line.")] = False
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="COL,COL", help="Only these columns, in this order."),
+    ] = None
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C; with --json, one document a line (NDJSON).")
+    ] = False
+
+    def __post_init__(self) -> None:
+        if sum((self.as_json, self.quiet, self.output is not None)) > 1:
+            fail("--json, --quiet and --output exclude each other")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns to show, in capitals; empty for the usual ones."""
+        return tuple(name.strip().upper() for name in self.output.split(",")) if self.output is not None else ()
 
 
-def style(as_json: bool = False, quiet: bool = False, columns: str | None = None, watch: bool = False) -> Style:
-    """The style of these options; exit code 2 for options that exclude each other."""
-    if sum((as_json, quiet, columns is not None)) > 1:
-        fail("--json, --quiet and --output exclude each other")
-    names = tuple(name.strip().upper() for name in columns.split(",")) if columns is not None else ()
-    return Style(as_json, quiet, names, watch)
+OnceStyle = Annotated[Style, Only(("as_json", "quiet", "output"))]
+IdsStyle = Annotated[Style, Only(("as_json", "quiet"))]
+ColumnsStyle = Annotated[Style, Only(("as_json", "output"))]
+WatchStyle = Annotated[Style, Only(("as_json", "watch"))]
 
 
 def show(table: Table[Row], ask: Callable[[], Answer[Row]], how: Style) -> None:

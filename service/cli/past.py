@@ -106,7 +106,7 @@ def count_of(count: int) -> str:
     return f"{count} job{'s' if count != 1 else ''}"
 
 
-def cluster_export_command(
+def export_command(
     out: Annotated[Path, typer.Option("--out", dir_okay=False, help="Cluster file to write (sooner.cluster/1).")],
     database_url: DatabaseOption = None,
     data_dir: DataDirOption = None,

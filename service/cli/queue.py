@@ -9,21 +9,16 @@ from service.cli.fail import fail
 from service.cli.output import (
     Answer,
     Column,
-    ColumnsOption,
     JsonFlag,
-    QuietFlag,
+    Style,
     Table,
-    WatchFlag,
     print_json,
     printable,
     show,
-    style,
 )
 from service.client import Client
 from service.client.documents import Accepted
 from service.client.queue_documents import Pause
-
-app = typer.Typer(help="Pause and resume the queue.", no_args_is_help=True)
 
 UserOption = Annotated[str | None, typer.Option("--user", help="Only this user's jobs.")]
 ProjectOption = Annotated[str | None, typer.Option("--project", help="Only this project's jobs.")]
@@ -46,16 +41,12 @@ def _answer(client: Client) -> Answer[Pause]:
     return Answer(queue["pauses"], {"schema": "sooner.queue/1", "queue": queue}, note)
 
 
-@app.command("show")
-def show_command(
-    as_json: JsonFlag = False, quiet: QuietFlag = False, columns: ColumnsOption = None, watch: WatchFlag = False
-) -> None:
+def show_command(how: Style) -> None:
     """What is paused. 'sooner q' lists the jobs."""
     with connect() as client:
-        show(PAUSES, lambda: _answer(client), style(as_json, quiet, columns, watch))
+        show(PAUSES, lambda: _answer(client), how)
 
 
-@app.command("pause")
 def pause_command(
     user: UserOption = None,
     project: ProjectOption = None,
@@ -68,7 +59,6 @@ def pause_command(
         _tell(client.pause_queue({**part, "reason": reason}), part, as_json)
 
 
-@app.command("resume")
 def resume_command(user: UserOption = None, project: ProjectOption = None, as_json: JsonFlag = False) -> None:
     """Let jobs start again."""
     part = _part(user, project)

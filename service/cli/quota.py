@@ -11,18 +11,13 @@ from service.cli.fail import fail
 from service.cli.output import (
     Answer,
     Column,
-    ColumnsOption,
     JsonFlag,
-    QuietFlag,
+    Style,
     Table,
-    WatchFlag,
     show,
-    style,
 )
 from service.client import Client
 from service.client.queue_documents import Quota
-
-app = typer.Typer(help="Limit what users and projects may use.", no_args_is_help=True)
 
 
 class Whose(StrEnum):
@@ -57,16 +52,12 @@ def _answer(quotas: Sequence[Quota]) -> Answer[Quota]:
     return Answer(quotas, {"schema": "sooner.quotas/1", "quotas": list(quotas)}, "" if quotas else "no quotas are set")
 
 
-@app.command("list")
-def list_command(
-    as_json: JsonFlag = False, quiet: QuietFlag = False, columns: ColumnsOption = None, watch: WatchFlag = False
-) -> None:
+def list_command(how: Style) -> None:
     """Quotas with what is used of them: GPUs held, and unfinished jobs."""
     with connect() as client:
-        show(QUOTAS, lambda: _answer(client.quotas()), style(as_json, quiet, columns, watch))
+        show(QUOTAS, lambda: _answer(client.quotas()), how)
 
 
-@app.command("set")
 def set_command(
     whose: WhoseArgument,
     name: NameArgument,
@@ -87,7 +78,6 @@ def set_command(
         _tell(client.set_quota(whose.value, name, wanted), as_json)
 
 
-@app.command("remove")
 def remove_command(whose: WhoseArgument, name: NameArgument, as_json: JsonFlag = False) -> None:
     """Remove a quota: its jobs may start and come in any number again."""
     with connect() as client:
@@ -101,4 +91,4 @@ def _present(client: Client, whose: Whose, name: str, key: str) -> Any:
 
 
 def _tell(quota: Quota, as_json: bool) -> None:
-    show(QUOTAS, lambda: _answer([quota]), style(as_json, False, None, False))
+    show(QUOTAS, lambda: _answer([quota]), Style(as_json))

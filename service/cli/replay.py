@@ -1,11 +1,6 @@
-"""``sooner sim snapshot`` and ``sooner sim replay``: take a live cycle home, and decide it again.
-
-Adds its commands to the group of :mod:`service.cli.sim`, by way of :mod:`service.cli.whatif`; whoever wants the whole group
-takes ``app`` from here.
-"""
+"""``sooner sim snapshot`` and ``sooner sim replay``: save a live cycle, and decide it again."""
 
 import json
-import sys
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -13,30 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from policies.base import Policy
 from policies.model.decision import Action, Preempt, Reserve, Resize, Start
 from policies.model.ids import JobId
-from policies.options import OptionError
 from policies.registry import make_policy
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.output import Column, JsonFlag, print_json, print_table, printable
+from service.cli.recorded import STANDARD, read_snapshot, recorded_policy
 from service.cli.sim_options import OptionOption, policy_options
-from service.cli.whatif import app as app
 from service.db.codec import encode_actions
-from service.history.cycle_file import CycleFileError, read_cycle
 from service.history.cycles import CycleSnapshot, Replay, replay
 
 if TYPE_CHECKING:
     from service.client import Client
 
-FILE_BYTES_MAX = 1 << 30
-"""A recorded cycle above this is not one."""
 
-_STANDARD = "-"
-"""A file name that means standard input or output."""
-
-
-@app.command("replay")
 def replay_command(
     file: Annotated[
         Path, typer.Argument(metavar="CYCLE.json", help="What 'sooner sim snapshot' wrote; - reads standard input.")
@@ -72,7 +57,6 @@ def replay_command(
         raise typer.Exit(EXIT_FAILED)
 
 
-@app.command("snapshot")
 def snapshot_command(
     cycle: Annotated[
         int | None, typer.Argument(metavar="CYCLE", min=0, help="A cycle's number; left out: the newest with actions.")
@@ -101,7 +85,7 @@ def snapshot_command(
             return
         document = client.snapshot_now() if now else client.snapshot(cycle if cycle is not None else _newest(client))
     text = json.dumps(document, allow_nan=False)
-    if str(out) == _STANDARD:
+    if str(out) == STANDARD:
         typer.echo(text)
         return
     target = out or Path(f"cycle-{document['cycle']}{'-now' if now else ''}.json")
@@ -121,33 +105,6 @@ def _newest(client: "Client") -> int:
             EXIT_FAILED,
         )
     return known[0]
-
-
-def recorded_policy(file: Path, snapshot: CycleSnapshot) -> Policy[Any]:
-    """The policy that decided the cycle, with its options; or an end with one line."""
-    try:
-        return make_policy(snapshot.policy, snapshot.options)
-    except OptionError as error:
-        fail(f"{file}: {error}")
-
-
-def read_snapshot(file: Path) -> CycleSnapshot:
-    """The recorded cycle, or an end with one line that says what is wrong with the file."""
-    try:
-        if str(file) == _STANDARD:
-            raw = sys.stdin.buffer.read(FILE_BYTES_MAX + 1)
-        else:
-            with file.open("rb") as stream:
-                raw = stream.read(FILE_BYTES_MAX + 1)
-        if len(raw) > FILE_BYTES_MAX:
-            fail(f"{file}: larger than {FILE_BYTES_MAX} bytes")
-        return read_cycle(json.loads(raw))
-    except OSError as error:
-        fail(f"{file}: {error.strerror or error}")
-    except CycleFileError as error:
-        fail(f"{file}: {error}")
-    except (ValueError, RecursionError) as error:
-        fail(f"{file}: not JSON: {' '.join(str(error).split())}")
 
 
 def _document(snapshot: CycleSnapshot, policy: str, told: Replay) -> Mapping[str, Any]:

@@ -10,19 +10,14 @@ from service.cli.fail import fail
 from service.cli.output import (
     Answer,
     Column,
-    ColumnsOption,
     JsonFlag,
-    QuietFlag,
+    Style,
     Table,
-    WatchFlag,
     print_json,
     printable,
     show,
-    style,
 )
 from service.client.queue_documents import Reservation
-
-app = typer.Typer(help="Reserve servers for a time.", no_args_is_help=True)
 
 
 def _local(text: str) -> str:
@@ -53,16 +48,12 @@ def _answer(found: list[Reservation]) -> Answer[Reservation]:
     return Answer(found, document, "" if found else "nothing is reserved")
 
 
-@app.command("list")
-def list_command(
-    as_json: JsonFlag = False, quiet: QuietFlag = False, columns: ColumnsOption = None, watch: WatchFlag = False
-) -> None:
+def list_command(how: Style) -> None:
     """Reservations that are not over, the first to begin first."""
     with connect() as client:
-        show(RESERVATIONS, lambda: _answer(client.reservations()), style(as_json, quiet, columns, watch))
+        show(RESERVATIONS, lambda: _answer(client.reservations()), how)
 
 
-@app.command("create")
 def create_command(
     starts_at: Annotated[str, typer.Option("--starts-at", help="ISO 8601; without a zone, local time.")],
     ends_at: Annotated[str, typer.Option("--ends-at", help="ISO 8601; without a zone, local time.")],
@@ -87,10 +78,9 @@ def create_command(
     }
     with connect() as client:
         made = client.reserve({key: value for key, value in given.items() if value is not None})
-    show(RESERVATIONS, lambda: _answer([made]), style(as_json, False, None, False))
+    show(RESERVATIONS, lambda: _answer([made]), Style(as_json))
 
 
-@app.command("cancel")
 def cancel_command(
     reservation: Annotated[int, typer.Argument(help="Its number.")],
     as_json: JsonFlag = False,

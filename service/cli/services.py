@@ -10,15 +10,12 @@ from service.cli.job_tables import when
 from service.cli.output import (
     Answer,
     Column,
-    ColumnsOption,
     JsonFlag,
-    QuietFlag,
+    Style,
     Table,
-    WatchFlag,
     print_json,
     printable,
     show,
-    style,
 )
 from service.client.services import Happening, Service
 
@@ -40,9 +37,7 @@ SERVICES = Table[Service](
 )
 
 
-def services_command(
-    as_json: JsonFlag = False, quiet: QuietFlag = False, columns: ColumnsOption = None, watch: WatchFlag = False
-) -> None:
+def services_command(how: Style) -> None:
     """The services of this database: who leads, who stands by, who has not been seen for long."""
     with connect() as client:
 
@@ -53,7 +48,7 @@ def services_command(
                 found, {"schema": "sooner.services/1", "services": found}, "" if leads else "nobody leads now"
             )
 
-        show(SERVICES, answer, style(as_json, quiet, columns, watch))
+        show(SERVICES, answer, how)
 
 
 def events_command(

@@ -8,7 +8,7 @@ import typer
 from service.cli.connect import connect
 from service.cli.fail import fail
 from service.cli.job_tables import amount, duration, elapsed_s, when
-from service.cli.output import Answer, Column, ColumnsOption, JsonFlag, QuietFlag, Table, WatchFlag, show, style
+from service.cli.output import Answer, Column, Style, Table, show
 from service.client import Client
 from service.client.documents import Disagreement, Shadow, ShadowCycle, ShadowStarts, ShadowStops
 
@@ -28,18 +28,15 @@ def shadow_command(
             help="Simulate both policies on the service's past since then, beside what happened; reads its database.",
         ),
     ] = False,
-    as_json: JsonFlag = False,
-    quiet: QuietFlag = False,
-    columns: ColumnsOption = None,
-    watch: WatchFlag = False,
+    *,
+    how: Style,
 ) -> None:
     """What the shadow policy would have done: where it agrees with the first one, and the jobs on which it does not now."""
-    how = style(as_json, quiet, columns, watch)
-    if what_if and (cycles or quiet or columns or watch):
+    if what_if and (cycles or how.quiet or how.columns or how.watch):
         fail("--what-if goes with --json alone")
     with connect() as client:
         if what_if:
-            _what_if(client.shadow(), as_json)
+            _what_if(client.shadow(), how.as_json)
         elif cycles:
             show(_CYCLES, lambda: _cycles(client), how)
         else:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,14 +14,17 @@ from policies.options import OptionError
 from policies.registry import make_policy
 from service.cli.compare import Plan
 from service.cli.fail import EXIT_FAILED, fail
-from service.cli.workload import report_skipped
+from service.cli.workload import FirstOption, SkipInvalidFlag, report_skipped
 from service.config.cluster_file import ClusterFileError, load_cluster
+from service.sim.experiment import SimulationOptions
 from service.sim.faults import NO_FAULTS, FaultPlan
 from service.sim.faults_file import MTBF_S_MIN, SHAPE_MAX, SHAPE_MIN, FaultsError, load_faults, parse_drain
 from service.sim.network import NetworkError, parse_network
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.model import Workload
 from service.sim.workloads.table import read_workload
+
+_DEFAULTS = SimulationOptions()
 
 
 def _finite(value: float | None) -> float | None:
@@ -44,25 +47,14 @@ def _known_network(value: str) -> str:
     return value
 
 
-WorkloadOption = Annotated[Path, typer.Option("--workload", help="Workload table (sooner.workload/1).")]
-ClusterOption = Annotated[Path, typer.Option("--cluster", help="Cluster file (sooner.cluster/1).")]
 PolicyOption = Annotated[str, typer.Option("--policy", help="Policy by name.")]
 PoliciesOption = Annotated[str, typer.Option("--policies", help="Policies by name, separated by commas.")]
 OptionOption = Annotated[
     list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of the policy; repeatable.")
 ]
 PredictorOption = Annotated[str, typer.Option("--predictor", help="oracle, noisy:SIGMA, adversarial, trained or none.")]
-PredictorsOption = Annotated[
-    str | None,
-    typer.Option("--predictors", help="Several predictors, separated by commas, each with every policy."),
-]
 PreemptionOption = Annotated[
     str | None, typer.Option("--preemption", help="never, guided or always; left out: the policy's own default.")
-]
-CheckpointOption = Annotated[float, _seconds("--checkpoint-s", "Seconds the GPUs stay held at a preemption.")]
-RestartOption = Annotated[float, _seconds("--restart-s", "Seconds without progress at each start after the first.")]
-PeriodOption = Annotated[
-    float, _seconds("--checkpoint-period-s", "Seconds between checkpoints; a crash loses what follows the last one.")
 ]
 NetworkOption = Annotated[
     str,
@@ -73,97 +65,135 @@ NetworkOption = Annotated[
         "or contended:xi1=X,a=Y,xi2=Z.",
     ),
 ]
-LaunchLatencyOption = Annotated[
-    float, _seconds("--launch-latency-s", "Seconds from the decision to start a job to its start, its GPUs held.")
-]
-StopLatencyOption = Annotated[
-    float, _seconds("--stop-latency-s", "Seconds from the decision to stop a job until its program hears of it.")
-]
-MtbfOption = Annotated[
-    float | None,
-    _seconds(
-        "--mtbf-s", "Mean seconds between a server's repair and its next failure; left out: none fails.", MTBF_S_MIN
-    ),
-]
-MttrOption = Annotated[
-    float | None, _seconds("--mttr-s", f"Mean seconds until a failed server is back; left out: {NO_FAULTS.mttr_s:g}.")
-]
-ShapeOption = Annotated[
-    float | None,
-    typer.Option(
-        "--failure-shape",
-        min=SHAPE_MIN,
-        max=SHAPE_MAX,
-        callback=_finite,
-        help="Weibull shape of the times between failures; left out: 1, exponential.",
-    ),
-]
-CrashOption = Annotated[
-    float | None,
-    _seconds(
-        "--crash-mtbf-s", "Mean seconds between crashes of a running program; left out: none crashes.", MTBF_S_MIN
-    ),
-]
-DrainOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--drain", metavar="SERVER:FROM_S:TO_S", help="The server takes no new work; without TO_S for good; repeatable."
-    ),
-]
-FaultsOption = Annotated[
-    Path | None,
-    typer.Option("--faults", dir_okay=False, help="Faults file (sooner.faults/1); the options above go before it."),
-]
 SeedOption = Annotated[int, typer.Option("--seed", help="Equal seeds give equal results.")]
 OutOption = Annotated[
     Path | None, typer.Option("--out", file_okay=False, help="Folder for result.json, jobs.csv and batsim_jobs.csv.")
 ]
-HtmlOption = Annotated[
-    Path | None, typer.Option("--html", dir_okay=False, help="Write the comparison as one self-contained page.")
-]
 WorkersOption = Annotated[
     int | None, typer.Option("--workers", min=1, help="Processes; left out: one a core, none for little work.")
 ]
-PngOption = Annotated[
-    Path | None, typer.Option("--png", file_okay=False, help="Folder for each picture as PNG (needs sooner[png]).")
-]
 
 
-def inputs(cluster: Path, workload: Path, first: int | None, skip_invalid: bool) -> tuple[Cluster, Workload]:
-    """The two files, or an end with one line that names the mistake."""
-    try:
-        machines = load_cluster(cluster)
-        jobs = read_workload(workload, first=first, skip_invalid=skip_invalid)
-    except (ClusterFileError, WorkloadError) as error:
-        fail(str(error))
-    report_skipped(jobs)
-    return machines, jobs
+@dataclass(frozen=True)
+class InputOptions:
+    """The workload and the cluster of a simulation."""
+
+    workload: Annotated[Path, typer.Option("--workload", help="Workload table (sooner.workload/1).")]
+    cluster: Annotated[Path, typer.Option("--cluster", help="Cluster file (sooner.cluster/1).")]
+    first: FirstOption = None
+    skip_invalid: SkipInvalidFlag = False
+
+    def read(self) -> tuple[Cluster, Workload]:
+        """The two files; ends the command with one line that names the mistake."""
+        try:
+            cluster = load_cluster(self.cluster)
+            jobs = read_workload(self.workload, first=self.first, skip_invalid=self.skip_invalid)
+        except (ClusterFileError, WorkloadError) as error:
+            fail(str(error))
+        report_skipped(jobs)
+        return cluster, jobs
 
 
-def plan_faults(
-    cluster: Cluster,
-    file: Path | None,
-    *,
-    mtbf_s: float | None,
-    mttr_s: float | None,
-    shape: float | None,
-    crash_mtbf_s: float | None,
-    drain: list[str] | None,
-) -> FaultPlan:
-    """The file's faults with those of the command line in their place, and the drains of both."""
-    try:
-        plan = NO_FAULTS if file is None else load_faults(file, cluster)
-    except FaultsError as error:
-        fail(f"--faults {error}")
-    try:
-        drains = tuple(parse_drain(text, cluster) for text in drain or ())
-    except FaultsError as error:
-        fail(f"--drain {error}")
-    given = {"mtbf_s": mtbf_s, "mttr_s": mttr_s, "shape": shape, "crash_mtbf_s": crash_mtbf_s}
-    numbers: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if mtbf_s is None and plan.mtbf_s is None and (mttr_s is not None or shape is not None):
-        fail("--mttr-s and --failure-shape need --mtbf-s")
-    return replace(plan, **numbers, drains=(*plan.drains, *drains))
+@dataclass(frozen=True)
+class SimulationFlags(InputOptions):
+    """The options that ``sim run`` and ``sim compare`` share."""
+
+    option: OptionOption = None
+    preemption: PreemptionOption = None
+    checkpoint_s: Annotated[float, _seconds("--checkpoint-s", "Seconds the GPUs stay held at a preemption.")] = (
+        _DEFAULTS.checkpoint_s
+    )
+    restart_s: Annotated[float, _seconds("--restart-s", "Seconds without progress at each start after the first.")] = (
+        _DEFAULTS.restart_s
+    )
+    checkpoint_period_s: Annotated[
+        float,
+        _seconds("--checkpoint-period-s", "Seconds between checkpoints; a crash loses what follows the last one."),
+    ] = 300.0
+    network: NetworkOption = "reserved"
+    launch_latency_s: Annotated[
+        float, _seconds("--launch-latency-s", "Seconds from the decision to start a job to its start, its GPUs held.")
+    ] = _DEFAULTS.launch_latency_s
+    stop_latency_s: Annotated[
+        float, _seconds("--stop-latency-s", "Seconds from the decision to stop a job until its program is signalled.")
+    ] = _DEFAULTS.stop_latency_s
+    mtbf_s: Annotated[
+        float | None,
+        _seconds(
+            "--mtbf-s", "Mean seconds between a server's repair and its next failure; left out: none fails.", MTBF_S_MIN
+        ),
+    ] = None
+    mttr_s: Annotated[
+        float | None,
+        _seconds("--mttr-s", f"Mean seconds until a failed server is back; left out: {NO_FAULTS.mttr_s:g}."),
+    ] = None
+    failure_shape: Annotated[
+        float | None,
+        typer.Option(
+            "--failure-shape",
+            min=SHAPE_MIN,
+            max=SHAPE_MAX,
+            callback=_finite,
+            help="Weibull shape of the times between failures; left out: 1, exponential.",
+        ),
+    ] = None
+    crash_mtbf_s: Annotated[
+        float | None,
+        _seconds(
+            "--crash-mtbf-s", "Mean seconds between crashes of a running program; left out: none crashes.", MTBF_S_MIN
+        ),
+    ] = None
+    drain: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--drain",
+            metavar="SERVER:FROM_S:TO_S",
+            help="The server takes no new work; without TO_S for good; repeatable.",
+        ),
+    ] = None
+    faults: Annotated[
+        Path | None,
+        typer.Option(
+            "--faults", dir_okay=False, help="Faults file (sooner.faults/1); the options above override its values."
+        ),
+    ] = None
+    seed: SeedOption = _DEFAULTS.seed
+
+    def options(self, cluster: Cluster, *, keep_spans: bool = False) -> SimulationOptions:
+        """What the engine is told."""
+        return SimulationOptions(
+            checkpoint_s=self.checkpoint_s,
+            restart_s=self.restart_s,
+            checkpoint_period_s=self.checkpoint_period_s,
+            launch_latency_s=self.launch_latency_s,
+            stop_latency_s=self.stop_latency_s,
+            network=self.network,
+            seed=self.seed,
+            skip_invalid=self.skip_invalid,
+            keep_spans=keep_spans,
+            faults=self._fault_plan(cluster),
+        )
+
+    def _fault_plan(self, cluster: Cluster) -> FaultPlan:
+        """The file's faults, overridden by those of the command line, and the drains of both."""
+        try:
+            plan = NO_FAULTS if self.faults is None else load_faults(self.faults, cluster)
+        except FaultsError as error:
+            fail(f"--faults {error}")
+        try:
+            drains = tuple(parse_drain(text, cluster) for text in self.drain or ())
+        except FaultsError as error:
+            fail(f"--drain {error}")
+        given = {
+            "mtbf_s": self.mtbf_s,
+            "mttr_s": self.mttr_s,
+            "shape": self.failure_shape,
+            "crash_mtbf_s": self.crash_mtbf_s,
+        }
+        numbers: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        if plan.mtbf_s is None and "mtbf_s" not in numbers and ("mttr_s" in numbers or "shape" in numbers):
+            fail("--mttr-s and --failure-shape need --mtbf-s")
+        return replace(plan, **numbers, drains=(*plan.drains, *drains))
 
 
 def make_plans(

@@ -18,7 +18,7 @@ from service.cli.fail import EXIT_FAILED, fail
 from service.cli.forecast import show_plans
 from service.cli.job_tables import JOBS
 from service.cli.jobs import jobs_answer
-from service.cli.output import ColumnsOption, JsonFlag, QuietFlag, Style, pause, printable, show, style
+from service.cli.output import OnceStyle, Style, pause, printable, show
 from service.cli.selectors import SelectorArgument, SelectorError, parse_indices, select
 from service.client import TERMINAL_STATES, UNFINISHED_STATES, Client
 from service.client.documents import Job
@@ -105,12 +105,10 @@ def submit_command(
     ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end and say meanwhile why it waits.")] = False,
     timeout_s: WaitTimeoutOption = None,
-    as_json: JsonFlag = False,
-    quiet: QuietFlag = False,
-    columns: ColumnsOption = None,
+    *,
+    how: OnceStyle,
 ) -> None:
     """Submit a job from a file (one job or a list) or from a command; options win over the file's keys."""
-    how = style(as_json, quiet, columns)
     if dry_run and wait:
         fail("--dry-run and --wait exclude each other")
     given: dict[str, Any] = {
@@ -153,15 +151,8 @@ def submit_command(
         _end(jobs)
 
 
-def wait_command(
-    jobs: SelectorArgument,
-    timeout_s: WaitTimeoutOption = None,
-    as_json: JsonFlag = False,
-    quiet: QuietFlag = False,
-    columns: ColumnsOption = None,
-) -> None:
+def wait_command(jobs: SelectorArgument, timeout_s: WaitTimeoutOption = None, *, how: OnceStyle) -> None:
     """Wait until jobs have ended: exit code 0 if all succeeded, 1 otherwise."""
-    how = style(as_json, quiet, columns)
     with connect() as client:
         ended = _wait(client, select(client, jobs, unfinished=True), timeout_s)
         _show(ended, how)

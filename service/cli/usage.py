@@ -7,7 +7,7 @@ import typer
 
 from service.cli.connect import connect
 from service.cli.fail import fail
-from service.cli.output import Answer, Column, JsonFlag, Table, show, style
+from service.cli.output import Answer, Column, JsonFlag, Style, Table, show
 from service.client.usage import Usage, UsageRow
 
 GROUPS = ("day", "user", "project")
@@ -65,7 +65,7 @@ def usage_command(
         show(
             _table(groups),
             lambda: _answer(client.usage(groups, first_day=first_day, last_day=last_day, user=user, project=project)),
-            style(as_json),
+            Style(as_json),
         )
 
 

@@ -13,20 +13,17 @@ from service.cli.job_tables import when
 from service.cli.output import (
     Answer,
     Column,
-    ColumnsOption,
+    IdsStyle,
     JsonFlag,
-    QuietFlag,
+    OnceStyle,
     Table,
     pause,
     print_json,
     printable,
     show,
-    style,
 )
 from service.client import Client
 from service.client.webhooks import Delivery, Webhook
-
-app = typer.Typer(help="Webhooks: be told of changes of jobs.", no_args_is_help=True)
 
 TEST_POLL_S = 0.5
 TEST_WAIT_S = 30.0
@@ -63,7 +60,6 @@ _DELIVERIES = Table[Delivery](
 )
 
 
-@app.command("add")
 def add_command(
     url: Annotated[str, typer.Argument(metavar="URL", help="Where to post to.")],
     event: Annotated[
@@ -76,11 +72,10 @@ def add_command(
         typer.FileText | None,
         typer.Option("--secret-file", help="Sign with this secret (- = standard input); left out: one is made."),
     ] = None,
-    as_json: JsonFlag = False,
-    quiet: QuietFlag = False,
+    *,
+    how: IdsStyle,
 ) -> None:
     """Have a URL told of changes of jobs. The secret that signs is printed this once."""
-    how = style(as_json, quiet)
     given = {"url": url, "events": event, "user": user, "project": project}
     body = {name: value for name, value in given.items() if value}
     if secret_file is not None:
@@ -96,18 +91,16 @@ def add_command(
         typer.echo(printable(added["secret"] or ""))
 
 
-@app.command("list")
-def list_command(as_json: JsonFlag = False, quiet: QuietFlag = False, columns: ColumnsOption = None) -> None:
+def list_command(how: OnceStyle) -> None:
     """Webhooks: your own, or all for operators."""
     with connect() as client:
-        show(_WEBHOOKS, lambda: _webhooks(client.webhooks()), style(as_json, quiet, columns))
+        show(_WEBHOOKS, lambda: _webhooks(client.webhooks()), how)
 
 
 def _webhooks(found: Sequence[Webhook]) -> Answer[Webhook]:
     return Answer(found, {"schema": "sooner.webhooks/1", "webhooks": list(found)})
 
 
-@app.command("remove")
 def remove_command(webhook: WebhookArgument) -> None:
     """Tell it nothing any more; its secret and what was still to be told are gone."""
     with connect() as client:
@@ -115,20 +108,18 @@ def remove_command(webhook: WebhookArgument) -> None:
     typer.echo(f"webhook {webhook} removed", err=True)
 
 
-@app.command("deliveries")
 def deliveries_command(
     webhook: WebhookArgument,
     limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many; 0 = all.")] = LIST_LIMIT,
-    as_json: JsonFlag = False,
-    quiet: QuietFlag = False,
-    columns: ColumnsOption = None,
+    *,
+    how: OnceStyle,
 ) -> None:
     """What a webhook was told or is to be told, newest first."""
     with connect() as client:
         show(
             _DELIVERIES,
             lambda: _deliveries(client.deliveries(webhook, limit=limit or None)),
-            style(as_json, quiet, columns),
+            how,
         )
 
 
@@ -136,7 +127,6 @@ def _deliveries(found: Sequence[Delivery]) -> Answer[Delivery]:
     return Answer(found, {"schema": "sooner.deliveries/1", "deliveries": list(found)})
 
 
-@app.command("test")
 def try_command(webhook: WebhookArgument, as_json: JsonFlag = False) -> None:
     """Have a webhook told webhook.test, and wait for its first attempt: exit code 1 if that failed."""
     with connect() as client:

@@ -1,7 +1,4 @@
-"""``sooner sim what-if``: other policies or other servers, on the service's own past or on its queue as it is.
-
-Adds its command to the group of :mod:`service.cli.sim`; whoever wants the whole group takes ``app`` from there on.
-"""
+"""``sooner sim what-if``: other policies or other servers, on the service's own past or on its queue as it is."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -29,7 +26,7 @@ from service.cli.past import (
     told_left_out,
     window,
 )
-from service.cli.sim import app as app
+from service.cli.recorded import read_snapshot, recorded_policy
 from service.cli.sim import run_all
 from service.cli.sim_options import (
     NetworkOption,
@@ -68,7 +65,6 @@ _FUTURES = 16
 _JOBS_MAX = 100_000
 
 
-@app.command("what-if")
 def what_if_command(
     policies: PoliciesOption,
     snapshot: Annotated[
@@ -265,8 +261,6 @@ def _from_now_on(
     settings: Settings,
     as_json: bool,
 ) -> None:
-    from service.cli.replay import read_snapshot, recorded_policy
-
     recorded = read_snapshot(file)
     in_force = Candidate(CURRENT, recorded_policy(file, recorded), recorded.dump)
     others = [name for name in _named(policies) if name != CURRENT]

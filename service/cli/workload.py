@@ -17,8 +17,6 @@ from service.sim.workloads.importers import IMPORTERS, import_trace
 from service.sim.workloads.model import Workload
 from service.sim.workloads.table import read_workload, write_workload
 
-app = typer.Typer(help="Workload tables: import traces, describe them, generate synthetic ones.", no_args_is_help=True)
-
 _SKIPPED_LINES_MAX = 1000
 """Skipped rows that are named one by one; the counts by reason always cover all of them."""
 
@@ -49,7 +47,6 @@ def _write(workload: Workload, out: Path) -> None:
     typer.echo(f"wrote {len(workload.jobs)} jobs to {out}", err=True)
 
 
-@app.command("import")
 def import_command(
     path: Annotated[Path, typer.Argument(help="The trace (for pai a folder of tables); gzip is recognised.")],
     out: OutOption,
@@ -67,7 +64,6 @@ def import_command(
     _write(workload, out)
 
 
-@app.command("describe")
 def describe_command(
     path: Annotated[Path, typer.Argument(help="A workload table.")],
     cluster: Annotated[Path | None, typer.Option("--cluster", help="Cluster file: adds the load on it.")] = None,
@@ -99,7 +95,6 @@ def describe_command(
         typer.echo(f"{key:<30}{told(key, value)}")
 
 
-@app.command("generate")
 def generate_command(
     out: OutOption,
     jobs: Annotated[int, typer.Option("--jobs", min=1, max=JOBS_MAX, help="How many jobs.")],

@@ -1,7 +1,4 @@
-"""``sooner workload export``: the service's own past as a workload table.
-
-Adds its command to the group of :mod:`service.cli.workload`; whoever wants the whole group takes ``app`` from here.
-"""
+"""``sooner workload export``: the service's own past as a workload table."""
 
 from pathlib import Path
 from typing import Annotated
@@ -22,14 +19,12 @@ from service.cli.past import (
     window,
 )
 from service.cli.workload import OutOption
-from service.cli.workload import app as app
 from service.config.cluster_export import write_cluster
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.table import write_workload
 
 
-@app.command("export")
-def workload_export_command(
+def export_command(
     out: OutOption,
     since: SinceOption = None,
     until: UntilOption = None,

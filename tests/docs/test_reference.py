@@ -80,8 +80,6 @@ def _leaves(words: str, app: typer.Typer) -> set[str]:
     group = typer.main.get_group(app)
     found: set[str] = set()
     for name, command in group.commands.items():
-        if words == "sooner" and name in main._LATER:
-            command = main.load_group(name)
         below = getattr(command, "commands", None)
         if below is None:
             options = {option for each in command.params for option in each.opts if option.startswith("-")}

@@ -10,10 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.workloads import with_models
-from service.cli.sim import app as sim
-from service.cli.workload import app as workload
 from service.sim.workloads.table import read_workload, write_workload
 from tests.simulation.traces import trace
+from tests.unit.service.cli.cli_world import app_of_group
+
+sim = app_of_group("sim")
+workload = app_of_group("workload")
 
 pytestmark = [pytest.mark.traces, pytest.mark.slow]
 

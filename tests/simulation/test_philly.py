@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from service.cli.sim import app as sim
-from service.cli.workload import app as workload
 from tests.simulation.traces import trace
+from tests.unit.service.cli.cli_world import app_of_group
+
+sim = app_of_group("sim")
+workload = app_of_group("workload")
 
 pytestmark = [pytest.mark.traces, pytest.mark.slow]
 

@@ -8,16 +8,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
 from service.cli import connect
-from service.cli.main import app
+from service.cli.commands import CommandGroup, Group
+from service.cli.main import TREE, app
 from service.client import Client
 from tests.api.client import AppTransport
 from tests.api.conftest import World, app_of, make_world
 
 RUNNER = CliRunner()
 PLAIN: dict[str, Any] = {"name": "digits", "command": ["python", "digits.py"], "gpus": 2, "user": "ada"}
+
+
+def app_of_group(name: str) -> typer.Typer:
+    """A group of commands as an application of its own: ``run`` instead of ``sim run``."""
+    commands = TREE.commands[name]
+    assert isinstance(commands, Group)
+    application = typer.Typer(cls=type("Alone", (CommandGroup,), {"group": commands}), pretty_exceptions_enable=False)
+    application.callback()(lambda: None)
+    return application
 
 
 @dataclass

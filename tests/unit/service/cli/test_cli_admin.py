@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from importlib.metadata import PathDistribution
 from pathlib import Path
 from typing import Any
@@ -296,14 +297,15 @@ def test_the_token_of_this_machine_stays_here(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str | None, token: str | None, sent: str | None
 ) -> None:
     given: list[Any] = []
-    monkeypatch.setattr(connect, "Client", lambda address, secret: given.append(secret))
+    monkeypatch.setattr(connect, "Client", lambda address, secret: nullcontext(given.append(secret)))
     (tmp_path / "token").write_text("secret\n")
     for name, value in (("SOONER_DATA_DIR", str(tmp_path)), ("SOONER_URL", url), ("SOONER_TOKEN", token)):
         if value is None:
             monkeypatch.delenv(name, raising=False)
         else:
             monkeypatch.setenv(name, value)
-    connect.connect()
+    with connect.connect():
+        pass
     assert given == [sent]
 
 

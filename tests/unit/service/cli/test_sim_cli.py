@@ -9,7 +9,10 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner
 
-from service.cli.sim import app
+from tests.unit.service.cli.cli_world import app_of_group
+
+app = app_of_group("sim")
+
 
 RUNNER = CliRunner()
 RESULT_KEYS = [

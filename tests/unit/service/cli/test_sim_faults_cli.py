@@ -9,10 +9,12 @@ from typer.testing import CliRunner
 
 from policies.model.cluster import Cluster, Server
 from policies.model.ids import ServerIndex
-from service.cli.sim import app
 from service.sim.faults import FaultPlan, Window
 from service.sim.faults_file import FaultsError, load_faults, parse_drain
+from tests.unit.service.cli.cli_world import app_of_group
 from tests.unit.service.cli.test_sim_cli import RESULT_KEYS
+
+app = app_of_group("sim")
 
 RUNNER = CliRunner()
 CLUSTER = Cluster("c", (Server("a", 4), Server("rack:7", 4)))

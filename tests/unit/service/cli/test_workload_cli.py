@@ -7,9 +7,11 @@ from xml.etree import ElementTree
 
 from typer.testing import CliRunner
 
-from service.cli.workload import app
 from service.sim.workloads.importers import IMPORTERS
 from service.sim.workloads.table import read_workload
+from tests.unit.service.cli.cli_world import app_of_group
+
+app = app_of_group("workload")
 
 RUNNER = CliRunner()
 

@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from service.cli.workload import app
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.importers import IMPORTERS, import_trace
 from service.sim.workloads.table import read_workload, write_workload
+from tests.unit.service.cli.cli_world import app_of_group
+
+app = app_of_group("workload")
 
 RUNNER = CliRunner()
 

@@ -1,0 +1,178 @@
+"""``sooner db ...`` and ``sooner history import``: commands that open the database themselves.
+
+What a command needs is imported when it runs: help must not wait for the libraries of the database.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from service.cli.connect import settings_or_fail
+from service.cli.fail import EXIT_FAILED, fail
+from service.cli.output import JsonFlag, print_json
+from service.config.settings import Settings
+
+DatabaseOption = Annotated[str | None, typer.Option("--database-url", help="Setting database_url.")]
+DataDirOption = Annotated[Path | None, typer.Option("--data-dir", file_okay=False, help="Setting data_dir.")]
+
+
+@contextmanager
+def _database_faults() -> Iterator[None]:
+    """What is wrong with a URL is the caller's fault; what is wrong with the database is not."""
+    from sqlalchemy.exc import OperationalError
+
+    from service.db.backup import BackupError
+    from service.db.migrate import SchemaError
+    from service.db.session import DatabaseUrlError
+
+    try:
+        yield
+    except DatabaseUrlError as error:
+        fail(str(error))
+    except (SchemaError, BackupError) as error:
+        fail(str(error), EXIT_FAILED)
+    except OperationalError as error:
+        fail(f"the database does not answer: {' '.join(str(error.orig).split())}", EXIT_FAILED)
+
+
+def upgrade_command(
+    database_url: DatabaseOption = None, data_dir: DataDirOption = None, as_json: JsonFlag = False
+) -> None:
+    """Bring the database to this program's schema. Back it up first: there is no way back."""
+    from service.db.migrate import SchemaState, upgrade
+
+    settings = _prepared(database_url, data_dir)
+    with _database_faults():
+        before = upgrade(settings.database_url)
+    if as_json:
+        print_json({"schema": "sooner.database/1", "before": before.value, "after": SchemaState.CURRENT.value})
+    elif before is SchemaState.CURRENT:
+        typer.echo("the database already has this program's schema")
+    else:
+        typer.echo(f"the database was {before.value} and now has this program's schema")
+
+
+def backup_command(
+    file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.", dir_okay=False)],
+    database_url: DatabaseOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Copy the whole database into one file, while the service runs on. Keep it safe: it holds what users submitted."""
+    from service.db.backup import back_up
+
+    settings = _prepared(database_url, data_dir)
+    with _database_faults():
+        manifest = back_up(settings.database_url, file)
+    rows = {name: part.rows for name, part in manifest.tables.items()}
+    if as_json:
+        document = {"file": str(file), "bytes": file.stat().st_size, "revision": manifest.revision, "rows": rows}
+        print_json({"schema": "sooner.database.backup/1", **document})
+    else:
+        typer.echo(f"{sum(rows.values())} rows of {len(rows)} tables (schema {manifest.revision}) are in {file}")
+
+
+def restore_command(
+    file: Annotated[Path, typer.Argument(help="A file that `sooner db backup` wrote.", dir_okay=False)],
+    force: Annotated[bool, typer.Option("--force", help="Replace what the database holds.")] = False,
+    database_url: DatabaseOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Fill an empty database, of either kind, from a backup: whole or not at all. Refused while a service leads on it."""
+    from service.db.restore import restore
+
+    settings = _prepared(database_url, data_dir)
+    with _database_faults():
+        restored = restore(settings.database_url, file, force=force)
+    if as_json:
+        document = {"rows": restored.rows, "revision": restored.revision, "revision_now": restored.revision_now}
+        print_json({"schema": "sooner.database.restore/1", **document})
+    else:
+        typer.echo(
+            f"{restored.rows} rows are restored; the schema was {restored.revision}, now {restored.revision_now}"
+        )
+
+
+def check_command(
+    database_url: DatabaseOption = None, data_dir: DataDirOption = None, as_json: JsonFlag = False
+) -> None:
+    """Look whether the database is sound: its file, its schema, and jobs, attempts, GPUs and requests against each other."""
+    from service.db.check import check
+
+    settings = _prepared(database_url, data_dir)
+    with _database_faults():
+        health = check(settings.database_url)
+    if as_json:
+        document = {
+            "sound": health.sound,
+            "state": health.schema.value,
+            "revision": health.revision,
+            "jobs": health.jobs,
+            "unfinished_jobs": health.unfinished_jobs,
+            "faults": list(health.faults),
+        }
+        print_json({"schema": "sooner.database.check/1", **document})
+    elif health.sound:
+        typer.echo(f"sound: schema {health.revision}, {health.jobs} jobs, {health.unfinished_jobs} of them not ended")
+    else:
+        for fault in health.faults:
+            typer.echo(fault)
+    if not health.sound:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def import_command(
+    file: Annotated[Path, typer.Argument(help="A workload table (sooner.workload/1) of jobs that ran elsewhere.")],
+    source: Annotated[
+        str | None, typer.Option("--source", help="Name of this past; the same job of a source is loaded once.")
+    ] = None,
+    start: Annotated[
+        datetime | None,
+        typer.Option("--start", help="When second 0 of the table was, UTC; left out: so that its last job ends now."),
+    ] = None,
+    database_url: DatabaseOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Load ended jobs for the predictor to learn from. A running service knows them from its next training or start on."""
+    from service.cli.history import HistoryError, load_history
+    from service.db.session import DatabaseUrlError
+
+    settings = _prepared(database_url, data_dir)
+    try:
+        loaded = load_history(
+            file,
+            settings.database_url,
+            source or file.name,
+            start_s=_epoch_s(start),
+            now_s=datetime.now(UTC).timestamp(),
+        )
+    except (HistoryError, DatabaseUrlError) as error:
+        fail(str(error))
+    if as_json:
+        print_json({"schema": "sooner.history.import/1", **loaded._asdict()})
+    else:
+        typer.echo(f"{loaded.new} of {loaded.jobs} jobs are new in the history {loaded.source!r}")
+
+
+def _prepared(database_url: str | None, data_dir: Path | None) -> Settings:
+    """The settings of a command that opens the database; the folder of the default one is made if need be."""
+    from service.config.settings import SettingsError
+
+    settings = settings_or_fail({"database_url": database_url, "data_dir": data_dir})
+    try:
+        settings.prepare_data_dir()
+    except SettingsError as error:
+        fail(str(error))
+    return settings
+
+
+def _epoch_s(start: datetime | None) -> float | None:
+    if start is None:
+        return None
+    return (start if start.tzinfo is not None else start.replace(tzinfo=UTC)).timestamp()

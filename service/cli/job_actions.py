@@ -1,0 +1,107 @@
+"""``sooner job cancel|hold|release|priority``: requests about jobs and whole job arrays."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from http import HTTPStatus
+from typing import Annotated, Any
+
+import typer
+
+from service.cli.connect import connect
+from service.cli.fail import EXIT_FAILED
+from service.cli.output import JsonFlag, print_json, printable
+from service.cli.selectors import Elements, SelectorArgument, numbers_of, parts_of
+from service.client import ApiError, Client
+from service.client.documents import Accepted
+from service.client.request_documents import ArrayAccepted
+
+JOB_FINISHED = "job-finished"
+"""Problem type of the API: the job has ended, so nothing about it can change."""
+_REFUSED_ALONE = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT})
+"""Statuses that concern one job and say nothing about the next one."""
+
+
+def cancel_command(jobs: SelectorArgument, as_json: JsonFlag = False) -> None:
+    """End jobs; all means all unfinished ones."""
+    _act(jobs, as_json, Client.cancel, Client.cancel_array)
+
+
+def hold_command(
+    jobs: SelectorArgument,
+    preempt: Annotated[bool, typer.Option("--preempt", help="Stop a running attempt too.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Keep jobs from starting until they are released."""
+    _act(jobs, as_json, partial(Client.hold, preempt=preempt), partial(Client.hold_array, preempt=preempt))
+
+
+def release_command(jobs: SelectorArgument, as_json: JsonFlag = False) -> None:
+    """Let held jobs compete again."""
+    _act(jobs, as_json, Client.release, Client.release_array)
+
+
+def priority_command(
+    jobs: SelectorArgument,
+    value: Annotated[int, typer.Option("--set", help="The new priority; larger comes first.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Change the priority of jobs."""
+    _act(
+        jobs,
+        as_json,
+        lambda client, job_id: client.set_priority(job_id, value),
+        lambda client, array_id: client.set_array_priority(array_id, value),
+    )
+
+
+def _act(
+    texts: Sequence[str],
+    as_json: bool,
+    on_job: Callable[[Client, int], Accepted],
+    on_array: Callable[[Client, int], ArrayAccepted],
+) -> None:
+    """Make one request for each job or whole array, in order, and report each result.
+
+    A job that cannot be changed does not keep the others from being changed; the exit code is then 1. A job that has ended
+    counts as such only if its number was given: ``all`` and ``42[*]`` mean the unfinished jobs.
+    """
+    accepted: list[Accepted | ArrayAccepted] = []
+    refused: list[dict[str, Any]] = []
+    with connect() as client:
+        try:
+            for target, by_number in _targets(client, texts).items():
+                key, number = ("array_id", target.array) if isinstance(target, Elements) else ("job_id", target)
+                try:
+                    if isinstance(target, Elements):
+                        of_array = on_array(client, number)
+                        accepted.append(of_array)
+                        line = f"array {number}: {of_array['accepted']} accepted for {of_array['jobs']} jobs"
+                    else:
+                        accepted.append(on_job(client, number))
+                        line = f"job {number}: {accepted[-1]['accepted']} accepted"
+                except ApiError as error:
+                    if error.status not in _REFUSED_ALONE:
+                        raise
+                    if by_number or error.kind != JOB_FINISHED:
+                        refused.append({key: number, "error": str(error)})
+                        typer.echo(printable(f"error: {key.removesuffix('_id')} {number}: {error}"), err=True)
+                    continue
+                if not as_json:
+                    typer.echo(printable(line))
+        finally:
+            if as_json:
+                print_json({"schema": "sooner.accepted/1", "accepted": accepted, "refused": refused})
+    if refused:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _targets(client: Client, texts: Sequence[str]) -> dict[int | Elements, bool]:
+    """Jobs and whole arrays in order, and whether each was named by its number."""
+    targets: dict[int | Elements, bool] = {}
+    for part in parts_of(texts):
+        if isinstance(part, Elements) and part.indices is None:
+            targets.setdefault(part, False)
+            continue
+        for number in numbers_of(client, [part], unfinished=True):
+            targets[number] = part != "all" or targets.get(number, False)
+    return targets
