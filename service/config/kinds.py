@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
-from pydantic_settings import NoDecode
 
 DAY_S = 86_400.0
 MIB = 1 << 20
@@ -38,8 +37,8 @@ def default_data_dir() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "sooner"
 
 
-Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
-Pairs = Annotated[dict[str, str], NoDecode, BeforeValidator(_pairs)]
+Words = Annotated[tuple[str, ...], BeforeValidator(_split)]
+Pairs = Annotated[dict[str, str], BeforeValidator(_pairs)]
 Folder = Annotated[Path, AfterValidator(_absolute)]
 
 

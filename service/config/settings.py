@@ -1,4 +1,4 @@
-"""The settings of the service and where each value comes from; what they are is told in :mod:`service.config.groups`.
+"""Loading the settings of the service. :mod:`service.config.groups` describes each of them.
 
 A value comes from the command line, else from the environment (``SOONER_`` and the name in capitals), else from a YAML file
 named by ``SOONER_CONFIG_FILE``, else it is the default. Nothing here starts anything or opens the database.
@@ -10,10 +10,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
-import yaml
-from pydantic import PrivateAttr, ValidationError, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError, model_validator
 
+from policies.suggestion import did_you_mean
 from service.config.groups.access import Access
 from service.config.groups.attempts import Attempts
 from service.config.groups.deciding import Deciding
@@ -27,6 +26,19 @@ from service.config.groups.webhooks import Webhooks
 
 ENV_PREFIX = "SOONER_"
 CONFIG_FILE_VARIABLE = "SOONER_CONFIG_FILE"
+
+PROGRAM_VARIABLES = frozenset(
+    ENV_PREFIX + name
+    for name in (
+        *("JOB_ID", "ATTEMPT", "CHECKPOINT_DIR", "RESUME_ITERATION", "GPUS_ON_SERVER"),
+        *("PROGRESS_FILE", "PROGRESS_URL", "PROGRESS_TOKEN"),
+        *("ARRAY_ID", "ARRAY_INDEX", "ARRAY_COUNT"),
+    )
+)
+"""Variables that a training program gets. A job may call ``sooner``, so they are no mistake."""
+
+OTHER_VARIABLES = PROGRAM_VARIABLES | {CONFIG_FILE_VARIABLE, "SOONER_URL", "SOONER_TOKEN", "SOONER_TRACES"}
+"""Variables with the prefix of the settings that are no settings."""
 
 Source = Literal["default", "env", "file", "flag"]
 
@@ -48,13 +60,11 @@ class SettingLine(NamedTuple):
 
 # A model's fields come in the order of its bases from the last to the first.
 class Settings(
-    Webhooks, Observing, Access, Attempts, Requests, Keeping, Learning, Forecasting, Deciding, Listening, BaseSettings
+    Webhooks, Observing, Access, Attempts, Requests, Keeping, Learning, Forecasting, Deciding, Listening, BaseModel
 ):
     """The settings of one service. Frozen; build with :func:`load_settings`, which turns a fault into one line."""
 
-    model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX, frozen=True, extra="forbid", env_ignore_empty=True, validate_default=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     _sources: dict[str, Source] = PrivateAttr(default_factory=dict)
 
@@ -66,18 +76,6 @@ class Settings(
         if self.page_size_default > self.page_size_max:
             raise ValueError(f"page_size_default {self.page_size_default} is above page_size_max {self.page_size_max}")
         return self
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments and the environment; a stray ``.env`` in the working directory is none of our business."""
-        return init_settings, env_settings
 
     def describe(self) -> list[SettingLine]:
         """Every setting with its value, where that came from, its unit and its meaning. Passwords are hidden."""
@@ -123,10 +121,9 @@ def load_settings(flags: Mapping[str, object] | None = None, file: Path | None =
     named = os.environ.get(CONFIG_FILE_VARIABLE)
     path = file or (Path(named) if named else None)
     from_file = _read_file(path) if path is not None else {}
-    from_env = {name for name in Settings.model_fields if os.environ.get(env_name(name))}
-    values = {name: value for name, value in from_file.items() if name not in from_env} | given
+    from_env = _from_environment()
     try:
-        settings = Settings(**values)
+        settings = Settings.model_validate({**from_file, **from_env, **given})
     except ValidationError as error:
         raise SettingsError(_first_fault(error, given, from_env, path)) from None
     origins: tuple[tuple[Source, Collection[str]], ...] = (("file", from_file), ("env", from_env), ("flag", given))
@@ -135,7 +132,22 @@ def load_settings(flags: Mapping[str, object] | None = None, file: Path | None =
     return settings
 
 
+def _from_environment() -> dict[str, str]:
+    """Settings by name from the environment; an empty variable counts as absent."""
+    known = {env_name(name): name for name in Settings.model_fields}
+    found = {}
+    for variable, value in os.environ.items():
+        if variable in known and value:
+            found[known[variable]] = value
+        elif variable.startswith(ENV_PREFIX) and variable not in known and variable not in OTHER_VARIABLES:
+            raise SettingsError(f"{variable} is not a setting{did_you_mean(variable, {*known, *OTHER_VARIABLES})}")
+    return found
+
+
 def _read_file(path: Path) -> dict[str, Any]:
+    # Imported here because most commands need no file, and every command loads the settings.
+    import yaml
+
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -146,18 +158,19 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path}: expected lines of the form 'port: 8765'")
     for name in content:
         if name not in Settings.model_fields:
-            raise SettingsError(f"{path}: {name!r} is not a setting; `sooner config show` lists them")
+            nearest = did_you_mean(name, Settings.model_fields)
+            raise SettingsError(f"{path}: {name!r} is not a setting{nearest or '; `sooner config show` lists them'}")
     return content
 
 
-def _first_fault(error: ValidationError, flags: Mapping[str, object], env: set[str], path: Path | None) -> str:
+def _first_fault(error: ValidationError, flags: Mapping[str, object], env: Collection[str], path: Path | None) -> str:
     fault = error.errors(include_url=False)[0]
-    said = fault["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    message = fault["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     if not fault["loc"]:
-        return said
+        return message
     name = str(fault["loc"][0])
     origin = "command line" if name in flags else env_name(name) if name in env else str(path or env_name(name))
-    return f"{name} ({origin}): {said[:1].lower()}{said[1:]}, not {fault['input']!r}"
+    return f"{name} ({origin}): {message[:1].lower()}{message[1:]}, not {fault['input']!r}"
 
 
 def _shown(name: str, value: object) -> str:

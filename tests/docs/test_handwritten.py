@@ -19,7 +19,7 @@ from predictor import training
 from predictor.fallback import CLUSTER_JOBS_TRUSTED, USER_PROGRAMS_MIN
 from service.api.schemas import JobBody
 from service.config.cluster_file import _GROUP_KEYS
-from service.config.settings import Settings
+from service.config.settings import ENV_PREFIX, PROGRAM_VARIABLES, Settings
 from service.engine.commands import Launch
 from service.executors import folder as attempt_files
 from service.executors.launch_plan import Site, allowed_environment, build_plan
@@ -94,6 +94,7 @@ def test_variables_of_a_training_program(mode: LaunchMode, tmp_path: Path) -> No
     given = {*plan["env"], *(name for rank in plan["ranks"] for name in rank)} - set(allowed_environment(site.environ))
     page = _coded(_page("how-to/training-program.md"))
     assert given - page == set()
+    assert {name for name in given if name.startswith(ENV_PREFIX)} <= PROGRAM_VARIABLES
     written = {
         name for name in page if re.fullmatch(r"SOONER_[A-Z_]+|[A-Z]+_RANK|RANK|NNODES|WORLD_SIZE|MASTER_[A-Z]+", name)
     }

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from service.config.settings import CONFIG_FILE_VARIABLE, Settings, SettingsError, env_name, load_settings
+from service.config.settings import (
+    CONFIG_FILE_VARIABLE,
+    OTHER_VARIABLES,
+    Settings,
+    SettingsError,
+    env_name,
+    load_settings,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -190,3 +197,22 @@ def test_a_file_in_the_place_of_the_folder_is_one_line(tmp_path: Path) -> None:
 def test_settings_are_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         load_settings().port = 1  # type: ignore[misc]
+
+
+def test_an_unknown_variable_is_refused_with_the_nearest_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOONER_POLCY", "fifo")
+    with pytest.raises(SettingsError, match=r"^SOONER_POLCY is not a setting; did you mean 'SOONER_POLICY'\?$"):
+        load_settings()
+
+
+def test_an_unknown_name_in_the_file_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    file = tmp_path / "sooner.yaml"
+    file.write_text("polcy: fifo\n")
+    with pytest.raises(SettingsError, match=r"'polcy' is not a setting; did you mean 'policy'\?$"):
+        load_settings(file=file)
+
+
+def test_variables_of_programs_and_of_commands_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in OTHER_VARIABLES - {CONFIG_FILE_VARIABLE}:
+        monkeypatch.setenv(variable, "1")
+    assert load_settings().policy == "asrpt"
