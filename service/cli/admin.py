@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
+from service.cli import completion
 from service.cli.connect import settings_or_fail
+from service.cli.options import DatabaseOption, DataDirOption
 from service.cli.output import (
     Answer,
     Column,
@@ -17,9 +19,6 @@ from service.cli.output import (
     show,
 )
 from service.config.settings import SettingLine
-
-DatabaseOption = Annotated[str | None, typer.Option("--database-url", help="Setting database_url.")]
-DataDirOption = Annotated[Path | None, typer.Option("--data-dir", file_okay=False, help="Setting data_dir.")]
 
 
 def serve_command(
@@ -30,11 +29,15 @@ def serve_command(
     executor: Annotated[
         str | None, typer.Option("--executor", help="local (processes) or fake (a timed imitation).")
     ] = None,
-    policy: Annotated[str | None, typer.Option("--policy", help="Scheduling policy by name.")] = None,
+    policy: Annotated[
+        str | None, typer.Option("--policy", help="Scheduling policy by name.", autocompletion=completion.policies)
+    ] = None,
     shadow_policy: Annotated[
         str | None,
         typer.Option(
-            "--shadow-policy", help="A second policy that decides beside it and changes nothing: `sooner shadow`."
+            "--shadow-policy",
+            help="A second policy that decides beside the first and changes nothing: `sooner shadow`.",
+            autocompletion=completion.policies,
         ),
     ] = None,
     data_dir: DataDirOption = None,
@@ -57,7 +60,7 @@ def serve_command(
     raise typer.Exit(serve(settings))
 
 
-_SETTINGS = Table[SettingLine](
+SETTINGS = Table[SettingLine](
     columns=(
         Column("SETTING", lambda line: line.name),
         Column("VALUE", lambda line: f"{line.value} {line.unit}".strip(), long=True),
@@ -73,4 +76,4 @@ def show_command(how: ColumnsStyle) -> None:
     """Each setting with its value, where that came from, and its environment variable."""
     lines = settings_or_fail().describe()
     document = {"schema": "sooner.config/1", "settings": [line._asdict() for line in lines]}
-    show(_SETTINGS, lambda: Answer(lines, document), how)
+    show(SETTINGS, lambda: Answer(lines, document), how)

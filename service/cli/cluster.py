@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from service.cli import completion
 from service.cli.connect import connect
 from service.cli.output import (
     Answer,
@@ -24,7 +25,9 @@ def _state(server: Server) -> str:
     return f"reserved {server['reservation']}" if reserved else server["state"]
 
 
-ServersArgument = Annotated[list[str], typer.Argument(metavar="SERVERS", help="Names of servers.")]
+ServersArgument = Annotated[
+    list[str], typer.Argument(metavar="SERVERS", help="Names of servers.", autocompletion=completion.servers)
+]
 
 SERVERS = Table[Server](
     columns=(

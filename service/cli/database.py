@@ -13,11 +13,9 @@ import typer
 
 from service.cli.connect import settings_or_fail
 from service.cli.fail import EXIT_FAILED, fail
+from service.cli.options import DatabaseOption, DataDirOption
 from service.cli.output import JsonFlag, print_json
 from service.config.settings import Settings
-
-DatabaseOption = Annotated[str | None, typer.Option("--database-url", help="Setting database_url.")]
-DataDirOption = Annotated[Path | None, typer.Option("--data-dir", file_okay=False, help="Setting data_dir.")]
 
 
 @contextmanager

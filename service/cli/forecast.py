@@ -13,7 +13,7 @@ import typer
 from service.cli.connect import connect
 from service.cli.fail import fail
 from service.cli.forecast_record import show_accuracy, show_told
-from service.cli.job_tables import JOBS, amount
+from service.cli.job_tables import JOBS, total
 from service.cli.output import Answer, Column, Style, Table, show
 from service.cli.selectors import select
 from service.client import TERMINAL_STATES, ApiError, Client
@@ -21,6 +21,9 @@ from service.client.documents import Job, JobForecast, Plan, Plans, Spread
 
 _NO_FORECAST = frozenset({404, 409, 503})
 """Statuses of a service that has no forecast now, or none at all. The queue itself is there while nobody leads."""
+
+JOBS_NAMED_MAX = 200
+"""Jobs that a request for forecasts names; of more, all forecasts are loaded. An address must stay below 8 kB."""
 
 _SOON = timedelta(hours=1)
 
@@ -52,13 +55,14 @@ class Outlook:
         """Ask, if anybody will see the answer and there is anything to ask about."""
         seen = not how.as_json and not how.quiet and (not how.columns or "ETA" in how.columns)
         if seen and any(job["state"] not in TERMINAL_STATES for job in jobs):
-            self.ask()
+            self.ask([job["id"] for job in jobs])
 
-    def ask(self) -> None:
-        """Ask now."""
+    def ask(self, jobs: Sequence[int]) -> None:
+        """Ask now, about these jobs alone where they are few."""
         self._found, self._missing = {}, ""
+        few = jobs if len(jobs) <= JOBS_NAMED_MAX else None
         try:
-            self._found = {each["job_id"]: each for each in self._client.forecasts()["forecasts"]}
+            self._found = {each["job_id"]: each for each in self._client.forecasts(few)["forecasts"]}
         except ApiError as error:
             if error.status not in _NO_FORECAST:
                 raise
@@ -94,7 +98,7 @@ class Outlook:
         return replace(JOBS, columns=columns)
 
 
-_FORECASTS = Table[JobForecast](
+FORECASTS = Table[JobForecast](
     columns=(
         Column("JOB", lambda each: str(each["job_id"]), right=True),
         Column("START", lambda each: spread(each["start_at"], each["made_at"])),
@@ -136,7 +140,7 @@ def forecast_command(
             show_told(client, select(client, jobs), how)
             return
         ids = select(client, jobs, unfinished=True) if jobs else None
-        show(_FORECASTS, lambda: _forecasts(client, ids), how)
+        show(FORECASTS, lambda: _forecasts(client, ids), how)
 
 
 def _forecasts(client: Client, ids: Sequence[int] | None) -> Answer[JobForecast]:
@@ -170,8 +174,8 @@ def _predicted(plan: Plan) -> str:
     found = plan["prediction"]
     if found is None:
         return "-"
-    unit = "iterations" if found["unit"] == "iterations" else "s"
-    return f"{amount(found['p50'])} [{amount(found['p10'])}-{amount(found['p90'])}] {unit}"
+    p10, p50, p90 = (total(found[point], found["unit"]) for point in ("p10", "p50", "p90"))
+    return f"{p50} [{p10}-{p90}] iterations" if found["unit"] == "iterations" else f"{p50} [{p10[1:]}-{p90[1:]}]"
 
 
 def _placement(plan: Plan) -> str:

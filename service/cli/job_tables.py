@@ -1,9 +1,12 @@
 """The columns of jobs, attempts and events."""
 
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from service.cli.output import Column, Table
 from service.client.documents import Attempt, Event, Job
+from service.domain.duration import words_of
 
 
 def amount(value: float) -> str:
@@ -39,14 +42,21 @@ def duration(seconds: float | None) -> str:
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
 
 
+def total(value: float, unit: str) -> str:
+    """A predicted total that cannot be taken for one in another unit: ``5,000`` iterations, or ``~2 h 10 min``."""
+    return amount(value) if unit == "iterations" else f"~{words_of(value)}"
+
+
 def iterations(job: Job) -> str:
-    """Done / predicted, each only if it is known; a prediction in seconds is shown as such."""
+    """Iterations done and predicted, ``1,200/5,000``; where a time is predicted instead, ``1,200, ~2 h 10 min``."""
     done = "-" if job["iterations_done"] is None else amount(job["iterations_done"])
     prediction = job["prediction"]
     if prediction is None:
         return f"{done}/-"
-    unit = "" if prediction["unit"] == "iterations" else " s"
-    return f"{done}/{amount(prediction['p50'])}{unit}"
+    predicted = total(prediction["p50"], prediction["unit"])
+    if prediction["unit"] == "iterations":
+        return f"{done}/{predicted}"
+    return predicted if job["iterations_done"] is None else f"{done}, {predicted}"
 
 
 def interval(job: Job) -> str:
@@ -54,8 +64,7 @@ def interval(job: Job) -> str:
     prediction = job["prediction"]
     if prediction is None:
         return ""
-    unit = "" if prediction["unit"] == "iterations" else " s"
-    return f"{amount(prediction['p10'])}-{amount(prediction['p90'])}{unit}"
+    return f"{total(prediction['p10'], prediction['unit'])}-{total(prediction['p90'], prediction['unit']).removeprefix('~')}"
 
 
 def eta(job: Job) -> str:
@@ -104,6 +113,31 @@ JOBS = Table[Job](
         Column("WHY", lambda job: job["reason_sentence"], long=True),
     ),
 )
+
+SORT_KEYS: Mapping[str, Callable[[Job], Any]] = {
+    "job": lambda job: job["id"],
+    "name": lambda job: job["name"],
+    "user": lambda job: job["user"],
+    "project": lambda job: job["project"],
+    "state": lambda job: job["state"],
+    "gpus": lambda job: job["gpus"],
+    "priority": lambda job: job["priority"],
+    "attempts": lambda job: job["attempts"],
+    "preemptions": lambda job: job["preemptions"],
+    "submitted": lambda job: job["submitted_at"],
+    "started": lambda job: job["started_at"],
+    "finished": lambda job: job["finished_at"],
+    "jct": lambda job: elapsed_s(job["submitted_at"], job["finished_at"]) if job["finished_at"] else None,
+}
+"""Columns that jobs can be sorted by."""
+
+
+def sorted_jobs(jobs: Sequence[Job], column: str) -> list[Job]:
+    """Jobs by a column of :data:`SORT_KEYS`, descending with ``-`` before it; those without a value stand last."""
+    key = SORT_KEYS[column.removeprefix("-")]
+    known = [job for job in jobs if key(job) is not None]
+    return sorted(known, key=key, reverse=column.startswith("-")) + [job for job in jobs if key(job) is None]
+
 
 ATTEMPTS = Table[Attempt](
     columns=(

@@ -2,15 +2,19 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated
 
 import typer
 
+from policies.suggestion import did_you_mean
+from service.cli import completion
 from service.cli.connect import connect
 from service.cli.fail import fail
 from service.cli.forecast import Outlook
-from service.cli.job_tables import ATTEMPTS, EVENTS, JOBS, eta_note
+from service.cli.job_tables import ATTEMPTS, EVENTS, JOBS, SORT_KEYS, amount, eta_note, sorted_jobs
+from service.cli.options import ProjectOption, UserOption, instant_s
 from service.cli.output import (
     Answer,
     Column,
@@ -33,72 +37,134 @@ from service.client.prediction_documents import PredictionDetails
 LIST_LIMIT = 50
 LOG_POLL_S = 0.5
 
-UserOption = Annotated[str | None, typer.Option("--user", help="Only jobs of this user.")]
-ProjectOption = Annotated[str | None, typer.Option("--project", help="Only jobs of this project.")]
-NameOption = Annotated[str | None, typer.Option("--name", help="Only jobs of this name.")]
-ArrayOption = Annotated[int | None, typer.Option("--array", min=1, help="Only elements of this job array.")]
-StateOption = Annotated[
-    list[str] | None, typer.Option("--state", metavar="STATE", help="Only jobs in this state; repeatable.")
-]
+QUEUE_LIMIT = 100
+"""Rows of the queue that a table shows unless ``--limit`` is given: more do not fit a screen, and take time to load."""
+
+
+@dataclass(frozen=True)
+class JobFilters:
+    """Which jobs a list has."""
+
+    user: UserOption = None
+    project: ProjectOption = None
+    name: Annotated[str | None, typer.Option("--name", help="Only jobs of this name.")] = None
+    array: Annotated[int | None, typer.Option("--array", min=1, help="Only elements of this job array.")] = None
+
+    def __bool__(self) -> bool:
+        return any(value is not None for value in (self.user, self.project, self.name, self.array))
 
 
 def jobs_answer(jobs: Sequence[Job], note: str | None = None) -> Answer[Job]:
-    """Jobs as every command shows them; without a ``note``, the service says why there is no ETA."""
-    said = eta_note(list(jobs)) if note is None else note
-    return Answer(jobs, {"schema": "sooner.jobs/1", "jobs": list(jobs)}, said)
+    """Jobs as every command shows them; without a ``note``, the reasons of the service for missing ETAs."""
+    shown = eta_note(list(jobs)) if note is None else note
+    return Answer(jobs, {"schema": "sooner.jobs/1", "jobs": list(jobs)}, shown)
 
 
-def _show_jobs(client: Client, ask: Callable[[], Sequence[Job]], how: Style) -> None:
-    """Jobs with their ETA."""
+def _show_jobs(client: Client, ask: Callable[[], tuple[Sequence[Job], str]], how: Style) -> None:
+    """Jobs with their ETA. ``ask`` gives them and a note."""
     outlook = Outlook(client)
 
     def answer() -> Answer[Job]:
-        found = ask()
+        found, note = ask()
         outlook.look(found, how)
-        return jobs_answer(found, outlook.note(found))
+        return jobs_answer(found, "\n".join(line for line in (note, outlook.note(found)) if line))
 
     show(outlook.table(), answer, how)
 
 
 def q_command(
-    user: UserOption = None,
-    project: ProjectOption = None,
-    name: NameOption = None,
-    array: ArrayOption = None,
+    filters: JobFilters,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit",
+            min=0,
+            help=f"At most this many jobs; 0 = all. Left out: {QUEUE_LIMIT} in a table, all with --json or --quiet.",
+        ),
+    ] = None,
     *,
     how: Style,
 ) -> None:
-    """The queue: every job that has not ended, in order of submission."""
+    """The queue: the jobs that have not ended, in order of submission."""
+    most = limit if limit is not None else 0 if how.as_json or how.quiet else QUEUE_LIMIT
     with connect() as client:
-        _show_jobs(
-            client,
-            lambda: client.jobs(states=UNFINISHED_STATES, user=user, project=project, name=name, array=array)[::-1],
-            how,
-        )
+        _show_jobs(client, lambda: _queue(client, filters, most), how)
+
+
+def _queue(client: Client, filters: JobFilters, most: int) -> tuple[Sequence[Job], str]:
+    """The first jobs of the queue, and how many follow them. ``most`` 0 = all."""
+    found = client.jobs(
+        states=UNFINISHED_STATES,
+        user=filters.user,
+        project=filters.project,
+        name=filters.name,
+        array=filters.array,
+        order="oldest",
+        limit=most + 1 if most else None,
+    )
+    if not most or len(found) <= most:
+        return found, ""
+    of = "" if filters else f" of {amount(client.queue()['jobs'])}"
+    return found[:most], f"The first {amount(most)}{of} unfinished jobs are shown; --limit 0 shows all."
 
 
 def list_command(
-    user: UserOption = None,
-    project: ProjectOption = None,
-    name: NameOption = None,
-    array: ArrayOption = None,
-    state: StateOption = None,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many jobs; 0 = all.")] = LIST_LIMIT,
+    filters: JobFilters,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--state",
+            metavar="STATE",
+            help="Only jobs in this state; repeatable.",
+            autocompletion=completion.states,
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since", metavar="WHEN", help="Only jobs submitted since: 7d, 12h (ago), or a date and time, UTC."
+        ),
+    ] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            "--sort",
+            metavar="COLUMN",
+            help=f"Sort by {', '.join(SORT_KEYS)}; -COLUMN: in descending order. Left out: newest first.",
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="At most this many jobs; 0 = all.")] = LIST_LIMIT,
     *,
     how: Style,
 ) -> None:
     """Jobs in any state, newest first."""
     for word in state or ():
-        if word not in UNFINISHED_STATES + TERMINAL_STATES:
-            fail(f"--state: {word!r} is none of {', '.join(UNFINISHED_STATES + TERMINAL_STATES)}")
-    with connect() as client:
-        _show_jobs(
-            client,
-            lambda: client.jobs(
-                states=state or (), user=user, project=project, name=name, array=array, limit=limit or None
-            ),
-            how,
+        _check("--state", word, UNFINISHED_STATES + TERMINAL_STATES)
+    if sort is not None:
+        sort = sort.lower()
+        _check("--sort", sort.removeprefix("-"), tuple(SORT_KEYS))
+    since_s = None if since is None else instant_s("--since", since)
+
+    def ask() -> tuple[Sequence[Job], str]:
+        found = client.jobs(
+            states=state or (),
+            user=filters.user,
+            project=filters.project,
+            name=filters.name,
+            array=filters.array,
+            since_s=since_s,
+            # What stands first is known only when all are sorted.
+            limit=(limit or None) if sort is None else None,
         )
+        return (found if sort is None else sorted_jobs(found, sort)[: limit or None]), ""
+
+    with connect() as client:
+        _show_jobs(client, ask, how)
+
+
+def _check(option: str, word: str, known: Sequence[str]) -> None:
+    if word not in known:
+        fail(f"{option}: {word!r} is none of {', '.join(known)}{did_you_mean(word, known)}")
 
 
 def show_command(jobs: SelectorArgument, *, how: Style) -> None:
@@ -108,7 +174,7 @@ def show_command(jobs: SelectorArgument, *, how: Style) -> None:
         if len(ids) == 1 and not how.columns and not how.quiet:
             show(_CARD, lambda: _card(client, ids[0], how), how)
         else:
-            _show_jobs(client, lambda: [client.job(job_id) for job_id in ids], how)
+            _show_jobs(client, lambda: ([client.job(job_id) for job_id in ids], ""), how)
 
 
 _CARD = Table[tuple[str, str]](
@@ -144,7 +210,7 @@ def explain_command(jobs: SelectorArgument, *, how: WatchStyle) -> None:
 def _explain(client: Client, ids: Sequence[int], outlook: Outlook | None) -> Answer[Explanation]:
     found = [client.explanation(job_id) for job_id in ids]
     if outlook is not None and any(each["state"] == "queued" for each in found):
-        outlook.ask()
+        outlook.ask(ids)
     # Among many jobs nobody reads why each is predicted as it is; programs get it all.
     predicted = [_prediction(client, job_id) for job_id in ids if outlook is None or len(ids) == 1]
     document = {"schema": "sooner.explanations/1", "explanations": found, "predictions": predicted}

@@ -1,6 +1,5 @@
 """``sooner key ...`` and ``sooner whoami``: API keys. Each is shown once, when it is made, on standard output."""
 
-import re
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated
@@ -10,6 +9,7 @@ import typer
 from service.cli.connect import connect, settings_or_fail
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.job_tables import when
+from service.cli.options import seconds_option
 from service.cli.output import (
     Answer,
     Column,
@@ -24,8 +24,6 @@ from service.cli.output import (
 )
 from service.client.access import ApiKey, NewApiKey
 from service.config.settings import Settings, SettingsError
-
-_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 class RoleName(StrEnum):
@@ -67,14 +65,6 @@ KEYS = Table[ApiKey](
 )
 
 
-def life_s(text: str) -> float:
-    """Seconds of ``90d``, ``12h``, ``30m`` or ``3600s``."""
-    found = re.fullmatch(r"([0-9]{1,9})([smhd])", text.strip())
-    if found is None or int(found[1]) == 0:
-        raise typer.BadParameter("write it as 90d, 12h, 30m or 3600s")
-    return int(found[1]) * _UNITS_S[found[2]]
-
-
 def create_command(
     user: Annotated[str, typer.Option("--user", help="Whose key it is; made if there is no such user yet.")],
     role: Annotated[RoleName | None, typer.Option("--role", help="What the key is good for.")] = None,
@@ -83,7 +73,7 @@ def create_command(
         typer.Option("--project", help="Narrow it to this project, of which the user becomes a member; repeatable."),
     ] = None,
     expires_in: Annotated[
-        float | None, typer.Option("--expires-in", parser=life_s, metavar="TIME", help="As 90d, 12h or 30m.")
+        float | None, seconds_option("--expires-in", "How long it is valid: 90d, 12h or 30m.", 1.0)
     ] = None,
     note: Annotated[str, typer.Option("--note", help="What it is for.")] = "",
     first: Annotated[

@@ -9,6 +9,7 @@ import typer
 from service.cli.connect import connect
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.job_tables import amount, when
+from service.cli.options import seconds_option
 from service.cli.output import (
     Answer,
     Column,
@@ -124,7 +125,7 @@ def serving_command(how: Style) -> None:
 
 def train_command(
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the new model and show it.")] = False,
-    timeout_s: Annotated[float, typer.Option("--timeout-s", min=0.0, help="Wait at most so long.")] = 900.0,
+    timeout_s: Annotated[float, seconds_option("--timeout-s", "Wait at most this long.")] = 900.0,
     as_json: JsonFlag = False,
 ) -> None:
     """Train the models now, from all jobs that have ended. A better one becomes the champion by itself."""

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import typer
 
+from policies.suggestion import did_you_mean
+from service.cli import completion
 from service.cli.commands import Only
 from service.cli.fail import fail
 
@@ -66,7 +68,13 @@ class Style:
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print ids alone, one a line.")] = False
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", metavar="COL,COL", help="Only these columns, in this order."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="COL,COL",
+            help="Only these columns, in this order.",
+            autocompletion=completion.columns,
+        ),
     ] = None
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C; with --json, one document a line (NDJSON).")
@@ -177,5 +185,7 @@ def _chosen(table: Table[Row], names: Sequence[str]) -> Sequence[Column[Row]]:
     known = {column.header.upper(): column for column in (*table.columns, *table.hidden)}
     for name in names:
         if name not in known:
-            fail(f"--output: there is no column {name!r}; the columns are {', '.join(known)}")
+            fail(
+                f"--output: there is no column {name!r}{did_you_mean(name, known)}; the columns are {', '.join(known)}"
+            )
     return [known[name] for name in names]

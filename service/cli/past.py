@@ -3,10 +3,8 @@
 What opens the database is imported when it is opened: the other commands must not wait for its libraries.
 """
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -14,6 +12,7 @@ import typer
 
 from service.cli.connect import settings_or_fail
 from service.cli.fail import EXIT_FAILED, fail
+from service.cli.options import DatabaseOption, DataDirOption, instant_s
 from service.cli.output import printable
 from service.config.settings import Settings
 
@@ -22,11 +21,7 @@ if TYPE_CHECKING:
     from service.db.session import Database
     from service.history.workload import OwnHistory
 
-_AGO = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|d|w)")
-_UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
-DatabaseOption = Annotated[str | None, typer.Option("--database-url", help="Setting database_url.")]
-DataDirOption = Annotated[Path | None, typer.Option("--data-dir", file_okay=False, help="Setting data_dir.")]
 SinceOption = Annotated[
     str | None,
     typer.Option("--since", metavar="WHEN", help="Begin of the window: 7d, 12h (ago), or a date and time, UTC."),
@@ -45,24 +40,12 @@ class Window(NamedTuple):
 
 def window(since: str | None, until: str | None) -> Window:
     """The window of these options, or an end with one line."""
-    now_s = datetime.now(UTC).timestamp()
-    found = Window(_instant_s("--since", since, now_s), _instant_s("--until", until, now_s))
+    found = Window(
+        None if since is None else instant_s("--since", since), None if until is None else instant_s("--until", until)
+    )
     if found.since_s is not None and found.until_s is not None and found.since_s >= found.until_s:
         fail("--since is not before --until")
     return found
-
-
-def _instant_s(flag: str, text: str | None, now_s: float) -> float | None:
-    if text is None:
-        return None
-    ago = _AGO.fullmatch(text.strip())
-    if ago is not None:
-        return now_s - float(ago[1]) * _UNITS_S[ago[2]]
-    try:
-        at = datetime.fromisoformat(text.strip())
-    except ValueError:
-        fail(f"{flag} {text!r} is neither a time like 2026-03-01T12:00 nor one ago like 7d, 12h or 30min")
-    return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import typer
 from policies.model.decision import Action, Preempt, Reserve, Resize, Start
 from policies.model.ids import JobId
 from policies.registry import make_policy
+from service.cli import completion
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.output import Column, JsonFlag, print_json, print_table, printable
 from service.cli.recorded import STANDARD, read_snapshot, recorded_policy
@@ -27,7 +28,12 @@ def replay_command(
         Path, typer.Argument(metavar="CYCLE.json", help="What 'sooner sim snapshot' wrote; - reads standard input.")
     ],
     policy: Annotated[
-        str | None, typer.Option("--policy", help="Decide with this policy instead, with its defaults: a what-if.")
+        str | None,
+        typer.Option(
+            "--policy",
+            help="Decide with this policy instead, with its defaults: a what-if.",
+            autocompletion=completion.policies,
+        ),
     ] = None,
     option: OptionOption = None,
     why: Annotated[

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from service.cli import completion
 from service.cli.connect import connect
 from service.cli.fail import fail
 from service.cli.output import (
@@ -57,7 +58,10 @@ def list_command(how: Style) -> None:
 def create_command(
     starts_at: Annotated[str, typer.Option("--starts-at", help="ISO 8601; without a zone, local time.")],
     ends_at: Annotated[str, typer.Option("--ends-at", help="ISO 8601; without a zone, local time.")],
-    servers: Annotated[list[str] | None, typer.Argument(metavar="[SERVERS]", help="Names of servers.")] = None,
+    servers: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SERVERS]", help="Names of servers.", autocompletion=completion.servers),
+    ] = None,
     count: Annotated[int | None, typer.Option("--count", min=1, help="So many servers, instead of names.")] = None,
     user: Annotated[str | None, typer.Option("--user", help="Only this user's jobs may be there.")] = None,
     project: Annotated[str | None, typer.Option("--project", help="Only this project's jobs may be there.")] = None,

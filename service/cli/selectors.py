@@ -6,6 +6,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from service.cli import completion
 from service.cli.fail import EXIT_FAILED, fail
 from service.client import UNFINISHED_STATES, Client
 from service.client.documents import Job
@@ -17,8 +18,10 @@ LONGEST = 10
 """Digits of the largest number."""
 
 _HELP = "Job numbers: 7, 1,3,5-8, last or all; elements of an array: 42[3], 42[0-9], 42[*]."
-SelectorArgument = Annotated[list[str], typer.Argument(metavar="JOBS", help=_HELP)]
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="A job number, an element 42[3], or last.")]
+SelectorArgument = Annotated[list[str], typer.Argument(metavar="JOBS", help=_HELP, autocompletion=completion.jobs)]
+JobArgument = Annotated[
+    str, typer.Argument(metavar="JOB", help="A job number, an element 42[3], or last.", autocompletion=completion.jobs)
+]
 
 _COMMA = re.compile(r",(?![^\[\]]*\])")
 """A comma outside brackets."""

@@ -40,7 +40,7 @@ def shadow_command(
         elif cycles:
             show(_CYCLES, lambda: _cycles(client), how)
         else:
-            show(_JOBS, lambda: _jobs(client, summary=not how.columns), how)
+            show(JOBS, lambda: _jobs(client, summary=not how.columns), how)
 
 
 def _what_if(found: Shadow, as_json: bool) -> None:
@@ -56,7 +56,7 @@ def _what_if(found: Shadow, as_json: bool) -> None:
     past_under([first, second], window(found["since"], None), own_database(None, None), as_json=as_json)
 
 
-_JOBS = Table[Disagreement](
+JOBS = Table[Disagreement](
     columns=(
         Column("JOB", lambda each: str(each["job_id"]), right=True),
         Column("NAME", lambda each: each["name"], long=True),

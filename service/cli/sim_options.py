@@ -12,8 +12,10 @@ import typer
 from policies.model.cluster import Cluster
 from policies.options import OptionError
 from policies.registry import make_policy
+from service.cli import completion
 from service.cli.compare import Plan
 from service.cli.fail import EXIT_FAILED, fail
+from service.cli.options import seconds_option
 from service.cli.workload import FirstOption, SkipInvalidFlag, report_skipped
 from service.config.cluster_file import ClusterFileError, load_cluster
 from service.sim.experiment import SimulationOptions
@@ -34,10 +36,6 @@ def _finite(value: float | None) -> float | None:
     return value
 
 
-def _seconds(flag: str, text: str, least_s: float = 0.0) -> Any:
-    return typer.Option(flag, min=least_s, callback=_finite, help=text)
-
-
 def _known_network(value: str) -> str:
     """Option callback."""
     try:
@@ -47,8 +45,10 @@ def _known_network(value: str) -> str:
     return value
 
 
-PolicyOption = Annotated[str, typer.Option("--policy", help="Policy by name.")]
-PoliciesOption = Annotated[str, typer.Option("--policies", help="Policies by name, separated by commas.")]
+PolicyOption = Annotated[str, typer.Option("--policy", help="Policy by name.", autocompletion=completion.policies)]
+PoliciesOption = Annotated[
+    str, typer.Option("--policies", help="Policies by name, separated by commas.", autocompletion=completion.policies)
+]
 OptionOption = Annotated[
     list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of the policy; repeatable.")
 ]
@@ -100,32 +100,36 @@ class SimulationFlags(InputOptions):
 
     option: OptionOption = None
     preemption: PreemptionOption = None
-    checkpoint_s: Annotated[float, _seconds("--checkpoint-s", "Seconds the GPUs stay held at a preemption.")] = (
+    checkpoint_s: Annotated[float, seconds_option("--checkpoint-s", "Seconds the GPUs stay held at a preemption.")] = (
         _DEFAULTS.checkpoint_s
     )
-    restart_s: Annotated[float, _seconds("--restart-s", "Seconds without progress at each start after the first.")] = (
-        _DEFAULTS.restart_s
-    )
+    restart_s: Annotated[
+        float, seconds_option("--restart-s", "Seconds without progress at each start after the first.")
+    ] = _DEFAULTS.restart_s
     checkpoint_period_s: Annotated[
         float,
-        _seconds("--checkpoint-period-s", "Seconds between checkpoints; a crash loses what follows the last one."),
+        seconds_option(
+            "--checkpoint-period-s", "Seconds between checkpoints; a crash loses what follows the last one."
+        ),
     ] = 300.0
     network: NetworkOption = "reserved"
     launch_latency_s: Annotated[
-        float, _seconds("--launch-latency-s", "Seconds from the decision to start a job to its start, its GPUs held.")
+        float,
+        seconds_option("--launch-latency-s", "Seconds from the decision to start a job to its start, its GPUs held."),
     ] = _DEFAULTS.launch_latency_s
     stop_latency_s: Annotated[
-        float, _seconds("--stop-latency-s", "Seconds from the decision to stop a job until its program is signalled.")
+        float,
+        seconds_option("--stop-latency-s", "Seconds from the decision to stop a job until its program is signalled."),
     ] = _DEFAULTS.stop_latency_s
     mtbf_s: Annotated[
         float | None,
-        _seconds(
+        seconds_option(
             "--mtbf-s", "Mean seconds between a server's repair and its next failure; left out: none fails.", MTBF_S_MIN
         ),
     ] = None
     mttr_s: Annotated[
         float | None,
-        _seconds("--mttr-s", f"Mean seconds until a failed server is back; left out: {NO_FAULTS.mttr_s:g}."),
+        seconds_option("--mttr-s", f"Mean seconds until a failed server is back; left out: {NO_FAULTS.mttr_s:g}."),
     ] = None
     failure_shape: Annotated[
         float | None,
@@ -139,7 +143,7 @@ class SimulationFlags(InputOptions):
     ] = None
     crash_mtbf_s: Annotated[
         float | None,
-        _seconds(
+        seconds_option(
             "--crash-mtbf-s", "Mean seconds between crashes of a running program; left out: none crashes.", MTBF_S_MIN
         ),
     ] = None

@@ -18,6 +18,7 @@ from service.cli.fail import EXIT_FAILED, fail
 from service.cli.forecast import show_plans
 from service.cli.job_tables import JOBS
 from service.cli.jobs import jobs_answer
+from service.cli.options import seconds_option
 from service.cli.output import OnceStyle, Style, pause, printable, show
 from service.cli.selectors import SelectorArgument, SelectorError, parse_indices, select
 from service.client import TERMINAL_STATES, UNFINISHED_STATES, Client
@@ -30,7 +31,7 @@ FILE_BYTES_MAX = 64 << 20
 """A job file above this is not a job file; what the service takes is its own setting (body_bytes_max)."""
 
 WaitTimeoutOption = Annotated[
-    float | None, typer.Option("--timeout-s", min=0.0, help="Give up waiting after so many seconds (exit code 1).")
+    float | None, seconds_option("--timeout-s", "Stop waiting after this long (exit code 1).")
 ]
 
 
@@ -63,15 +64,15 @@ def submit_command(
         int | None,
         typer.Option("--declared-iterations", min=1, help="What you expect; trusted as far as it held before."),
     ] = None,
-    walltime_s: Annotated[float | None, typer.Option("--walltime-s", min=0.0, help="Stop it after so long.")] = None,
+    walltime_s: Annotated[float | None, seconds_option("--walltime-s", "Stop it after this long.")] = None,
     priority: Annotated[int | None, typer.Option("--priority", help="Larger comes first.")] = None,
-    checkpoint_period_s: Annotated[float | None, typer.Option("--checkpoint-period-s", min=0.0)] = None,
+    checkpoint_period_s: Annotated[
+        float | None, seconds_option("--checkpoint-period-s", "Time between the program's checkpoints.")
+    ] = None,
     signal: Annotated[
         str | None, typer.Option("--preemption-signal", help="Warn the program so before a stop.")
     ] = None,
-    grace_s: Annotated[
-        float | None, typer.Option("--grace-s", min=0.0, help="Between that warning and SIGTERM.")
-    ] = None,
+    grace_s: Annotated[float | None, seconds_option("--grace-s", "Time between that warning and SIGTERM.")] = None,
     topology: Annotated[
         str | None,
         typer.Option(
@@ -80,7 +81,7 @@ def submit_command(
     ] = None,
     min_run_s: Annotated[
         float | None,
-        typer.Option("--min-run-s", min=0.0, help="Let each attempt run so long before others may stop it."),
+        seconds_option("--min-run-s", "Each attempt runs this long before other jobs may stop it."),
     ] = None,
     max_retries: Annotated[int | None, typer.Option("--max-retries", min=0)] = None,
     after: Annotated[

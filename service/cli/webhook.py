@@ -31,7 +31,7 @@ LIST_LIMIT = 50
 
 WebhookArgument = Annotated[int, typer.Argument(metavar="WEBHOOK", min=1, help="The webhook's number.")]
 
-_WEBHOOKS = Table[Webhook](
+WEBHOOKS = Table[Webhook](
     columns=(
         Column("WEBHOOK", lambda hook: str(hook["id"]), right=True),
         Column("URL", lambda hook: hook["url"], long=True),
@@ -44,7 +44,7 @@ _WEBHOOKS = Table[Webhook](
     hidden=(Column("CREATED", lambda hook: when(hook["created_at"])),),
 )
 
-_DELIVERIES = Table[Delivery](
+DELIVERIES = Table[Delivery](
     columns=(
         Column("DELIVERY", lambda each: str(each["id"]), right=True),
         Column("EVENT", lambda each: each["event"]),
@@ -94,7 +94,7 @@ def add_command(
 def list_command(how: OnceStyle) -> None:
     """Webhooks: your own, or all for operators."""
     with connect() as client:
-        show(_WEBHOOKS, lambda: _webhooks(client.webhooks()), how)
+        show(WEBHOOKS, lambda: _webhooks(client.webhooks()), how)
 
 
 def _webhooks(found: Sequence[Webhook]) -> Answer[Webhook]:
@@ -117,7 +117,7 @@ def deliveries_command(
     """What a webhook was told or is to be told, newest first."""
     with connect() as client:
         show(
-            _DELIVERIES,
+            DELIVERIES,
             lambda: _deliveries(client.deliveries(webhook, limit=limit or None)),
             how,
         )

@@ -14,10 +14,9 @@ from policies.registry import make_policy
 from service.cli.compare import Finished, Plan, Setting
 from service.cli.connect import settings_or_fail
 from service.cli.fail import EXIT_FAILED, fail
+from service.cli.options import DatabaseOption, DataDirOption
 from service.cli.output import Column, JsonFlag, print_json, print_table, printable
 from service.cli.past import (
-    DatabaseOption,
-    DataDirOption,
     SinceOption,
     UntilOption,
     Window,

@@ -6,10 +6,9 @@ from typing import Annotated
 import typer
 
 from service.cli.fail import EXIT_FAILED, fail
+from service.cli.options import DatabaseOption, DataDirOption
 from service.cli.output import JsonFlag, print_json, printable
 from service.cli.past import (
-    DatabaseOption,
-    DataDirOption,
     SinceOption,
     UntilOption,
     count_of,

@@ -5,7 +5,9 @@ The only dependency is httpx. Not safe to share between threads.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from datetime import datetime
+from itertools import takewhile
+from typing import Any, Literal, NamedTuple
 
 import httpx
 
@@ -74,11 +76,23 @@ class Client(WebhookClient):
         project: str | None = None,
         name: str | None = None,
         array: int | None = None,
+        order: Literal["newest", "oldest"] = "newest",
+        since_s: float | None = None,
         limit: int | None = None,
     ) -> list[Job]:
-        """Jobs, newest first; all pages, or at most ``limit`` jobs."""
+        """Jobs, newest first unless ``order`` says otherwise; all pages, or at most ``limit`` jobs.
+
+        ``since_s`` (seconds since the Unix epoch, with ``newest``) leaves out jobs submitted before it.
+        """
         filters = {"state": list(states), "user": user, "project": project, "name": name, "array": array}
-        return list(self._pages("/v1/jobs", filters, limit))
+        if order != "newest":
+            filters["order"] = order
+        found = self._pages("/v1/jobs", filters, limit)
+        if since_s is not None:
+            return list(
+                takewhile(lambda job: datetime.fromisoformat(job["submitted_at"]).timestamp() >= since_s, found)
+            )
+        return list(found)
 
     def job(self, job_id: int) -> Job:
         """One job."""
@@ -158,9 +172,13 @@ class Client(WebhookClient):
 
     # Looking ahead
 
-    def forecasts(self) -> Forecasts:
-        """When the unfinished jobs will start and end. An :class:`ApiError` of status 409 says why there is no forecast."""
-        found: Forecasts = self._json("GET", "/v1/forecasts")
+    def forecasts(self, jobs: Sequence[int] | None = None) -> Forecasts:
+        """When the unfinished jobs (of ``jobs``, at most 500, if given) will start and end.
+
+        An :class:`ApiError` of status 409 says why there is no forecast.
+        """
+        parameters = None if jobs is None else {"job": list(jobs)}
+        found: Forecasts = self._json("GET", "/v1/forecasts", parameters=parameters)
         return found
 
     def forecast(self, job_id: int) -> JobForecast:

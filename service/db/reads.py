@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Column, Connection, Row, Select, func, select, tuple_
+from sqlalchemy import Column, ColumnElement, Connection, Row, Select, func, select, tuple_
 
 from policies.lifecycle import ATTEMPT_OPEN, TERMINAL, AttemptState, JobState
 from policies.model.ids import AttemptId, JobId
@@ -65,7 +65,7 @@ class JobSummary:
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """What a list of jobs is narrowed to; empty = everything. ``seen_by``: to what this caller sees."""
+    """Which jobs a list has, and their order; empty = everything. ``seen_by``: only what this caller sees."""
 
     states: tuple[JobState, ...] = ()
     user: str | None = None
@@ -73,6 +73,7 @@ class JobFilter:
     name: str | None = None
     array: int | None = None
     seen_by: Identity = LOCAL
+    oldest_first: bool = False
 
 
 def job(connection: Connection, job_id: int) -> JobSummary | None:
@@ -99,21 +100,25 @@ def new_jobs(connection: Connection, job_ids: Sequence[int]) -> list[JobSummary]
     return found
 
 
-def jobs(connection: Connection, wanted: JobFilter, before_id: int | None, limit: int) -> list[JobSummary]:
-    """At most ``limit`` jobs with smaller ids than ``before_id``, newest first. A handful of statements at any depth."""
-    ids = _page_ids(connection, wanted, before_id, limit)
-    rows = connection.execute(select(*_JOB_COLUMNS).where(_JOBS.c.id.in_(ids)).order_by(_JOBS.c.id.desc())).all()
+def jobs(connection: Connection, wanted: JobFilter, past_id: int | None, limit: int) -> list[JobSummary]:
+    """At most ``limit`` jobs that follow ``past_id`` in the filter's order. A handful of statements at any depth."""
+    ids = _page_ids(connection, wanted, past_id, limit)
+    rows = connection.execute(select(*_JOB_COLUMNS).where(_JOBS.c.id.in_(ids)).order_by(_by_id(wanted))).all()
     return _summaries(connection, rows)
 
 
-def _page_ids(connection: Connection, wanted: JobFilter, before_id: int | None, limit: int) -> list[int]:
+def _by_id(wanted: JobFilter) -> ColumnElement[Any]:
+    return _JOBS.c.id.asc() if wanted.oldest_first else _JOBS.c.id.desc()
+
+
+def _page_ids(connection: Connection, wanted: JobFilter, past_id: int | None, limit: int) -> list[int]:
     """The page's ids: one index walk a state, merged. One statement with ``state IN (...)`` would sort every match."""
     found: list[int] = []
     states: Sequence[JobState | None] = sorted(wanted.states) or [None]
     for state in states:
         for part in _parts(wanted, state):
-            found.extend(connection.execute(_ids_in_state(part, state, before_id, limit)).scalars())
-    return sorted(found, reverse=True)[:limit]
+            found.extend(connection.execute(_ids_in_state(part, state, past_id, limit)).scalars())
+    return sorted(found, reverse=not wanted.oldest_first)[:limit]
 
 
 def _parts(wanted: JobFilter, state: JobState | None) -> list[JobFilter]:
@@ -134,10 +139,10 @@ def _few(wanted: JobFilter, state: JobState | None) -> bool:
     return state is not None and state not in TERMINAL and wanted.array is None
 
 
-def _ids_in_state(wanted: JobFilter, state: JobState | None, before_id: int | None, limit: int) -> Select[Any]:
-    statement = select(_JOBS.c.id).order_by(_JOBS.c.id.desc()).limit(limit)
-    if before_id is not None:
-        statement = statement.where(_JOBS.c.id < before_id)
+def _ids_in_state(wanted: JobFilter, state: JobState | None, past_id: int | None, limit: int) -> Select[Any]:
+    statement = select(_JOBS.c.id).order_by(_by_id(wanted)).limit(limit)
+    if past_id is not None:
+        statement = statement.where(_JOBS.c.id > past_id if wanted.oldest_first else _JOBS.c.id < past_id)
     equal = {
         "array_id": wanted.array,
         "name": wanted.name,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from service.cli.job_tables import amount, interval
+from service.cli.job_tables import amount, interval, total
 from service.cli.output import Column, printable, rich_table
 from service.client import TERMINAL_STATES, Client
 from service.client.documents import Job
@@ -33,7 +33,7 @@ def predicted(job: Job) -> str:
     prediction = job["prediction"]
     if prediction is None:
         return ""
-    return amount(prediction["p50"]) + ("" if prediction["unit"] == "iterations" else " s")
+    return total(prediction["p50"], prediction["unit"])
 
 
 class Watch:

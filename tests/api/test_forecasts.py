@@ -48,6 +48,7 @@ def test_the_queue_and_one_job(client: Client, world: World) -> None:
     }
     assert whole["forecasts"][1]["start_at"] is None
     assert whole["forecasts"][1]["reason"] == "It is held."
+    assert client.get("/v1/forecasts", params={"job": [2, 9]}).json()["forecasts"] == whole["forecasts"][1:]
     for number in (1, 2):
         assert client.get(f"/v1/jobs/{number}/forecast").json() == whole["forecasts"][number - 1]
 

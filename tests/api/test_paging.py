@@ -81,6 +81,8 @@ def test_pages_are_the_filtered_list_newest_first(
         if row[3] == (name or row[3])
     ]
     assert found == sorted(expected, reverse=True)
+    given_query["order"] = "oldest"
+    assert [job["id"] for page in walk(client, limit, **given_query) for job in page["items"]] == sorted(expected)
 
 
 def test_arrivals_between_pages_neither_hide_nor_repeat_a_job(client: Client, world: World) -> None:

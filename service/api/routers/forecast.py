@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from fastapi import Query
+from pydantic import Field
 from sqlalchemy import Connection
 
 from policies.lifecycle import TERMINAL, JobState
@@ -27,7 +28,7 @@ from service.api.permissions import LIST_JOBS, READ, READ_JOB, SUBMIT, allow
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import JobPath, job_or_404, problems, require_job, router
 from service.api.routers.jobs import check_dependencies
-from service.api.schemas import SubmissionBody
+from service.api.schemas import ID_MAX, SubmissionBody
 from service.db import reads
 from service.db.access import seen_jobs
 from service.db.forecasts import forecasts_of, scored_forecasts
@@ -36,17 +37,28 @@ from service.forecast.forecast import Forecast, NoForecast
 
 routes = router("forecasts")
 
+JobNumber = Annotated[int, Field(ge=1, le=ID_MAX)]
+JOBS_ASKED_MAX = 500
+"""Jobs that one request may name: those of a page."""
+
 SCORED_MAX = 20_000
 """Newest scored forecasts behind an answer on accuracy: enough for every class, and read in a fraction of a second."""
 
 
 @routes.get("/forecasts", responses=problems(409), summary="When will the queue's jobs start and end?")
 @allow(LIST_JOBS)
-def list_forecasts(caller: Caller, dependencies: Deps, leader: ToLeader) -> ForecastsDocument:
+def list_forecasts(
+    caller: Caller,
+    dependencies: Deps,
+    leader: ToLeader,
+    job: Annotated[
+        list[JobNumber] | None, Query(max_length=JOBS_ASKED_MAX, description="Only these jobs; repeatable.")
+    ] = None,
+) -> ForecastsDocument:
     """All unfinished jobs that the loop knows and the caller sees, in order of submission. Made once a cycle, for all
     readers. 409 says why there is none: too many jobs, nothing predicted yet, or it took too long."""
     found = _current(leader)
-    jobs = sorted(found.jobs)
+    jobs = sorted(found.jobs if job is None else found.jobs.keys() & job)
     if caller.projects is not None:
         with dependencies.database.reading() as session:
             seen = seen_jobs(session.connection(), jobs, caller)

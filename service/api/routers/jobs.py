@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from fastapi import Body, Header, Query, Response
 from fastapi.responses import JSONResponse
@@ -166,7 +166,7 @@ def check_dependencies(connection: Connection, body: JobBody | JobsBody, caller:
         raise Problem(ProblemType.INVALID_BODY, faults=faults)
 
 
-@routes.get("/jobs", summary="List jobs, newest first")
+@routes.get("/jobs", summary="List jobs")
 @allow(LIST_JOBS)
 def list_jobs(
     caller: Caller,
@@ -177,14 +177,16 @@ def list_jobs(
     project: FilterText = None,
     name: FilterText = None,
     array: Annotated[int | None, Query(ge=1, le=ID_MAX, description="Only elements of this array.")] = None,
+    order: Annotated[Literal["newest", "oldest"], Query(description="Which jobs come first.")] = "newest",
 ) -> Page[JobDocument]:
-    """One page; filters narrow it and belong to its cursor."""
-    wanted = reads.JobFilter(tuple(dict.fromkeys(state or ())), user, project, name, array, caller)
-    scope = f"jobs {sorted(wanted.states)} {user!r} {project!r} {name!r} {array}"
+    """One page; filters and order belong to its cursor."""
+    oldest_first = order == "oldest"
+    wanted = reads.JobFilter(tuple(dict.fromkeys(state or ())), user, project, name, array, caller, oldest_first)
+    scope = f"jobs {sorted(wanted.states)} {user!r} {project!r} {name!r} {array}{' oldest' if oldest_first else ''}"
     position = paging.position(scope, (int,))
     with dependencies.database.reading() as session:
-        before = position[0] if position is not None else None
-        rows = reads.jobs(session.connection(), wanted, before, paging.limit + 1)
+        past = position[0] if position is not None else None
+        rows = reads.jobs(session.connection(), wanted, past, paging.limit + 1)
     return paging.page(scope, rows, lambda row: (row.job.id,), job_document)
 
 

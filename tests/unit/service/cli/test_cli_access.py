@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from service.cli.key import life_s
 from service.cli.main import app
+from service.domain.duration import seconds_of
 from service.db import audit, reads
 from service.db.access import stored_key
 from service.db.session import open_database
@@ -119,7 +119,7 @@ def test_the_first_key_needs_no_service(tmp_path: Path, monkeypatch: pytest.Monk
         (["--user", "a", "--first", "--expires-in", "999d"], "key_lifetime_s_max"),
         (["--user", "a"], "give --role"),
         (["--user", "a", "--role", "root"], "root"),
-        (["--user", "a", "--role", "viewer", "--expires-in", "soon"], "90d"),
+        (["--user", "a", "--role", "viewer", "--expires-in", "soon"], "duration"),
     ],
 )
 def test_keys_that_cannot_be_are_one_line(
@@ -133,7 +133,7 @@ def test_keys_that_cannot_be_are_one_line(
 
 
 def test_lives_are_written_as_people_say_them() -> None:
-    assert [life_s(text) for text in ("90d", "12h", "30m", "3600s")] == [7_776_000.0, 43_200.0, 1_800.0, 3_600.0]
+    assert [seconds_of(text) for text in ("90d", "12h", "30m", "3600s")] == [7_776_000.0, 43_200.0, 1_800.0, 3_600.0]
 
 
 def test_a_secret_is_taken_from_the_environment_and_not_shown(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,7 +76,7 @@ def test_the_queue_shows_the_eta_of_all_from_one_question(cli: CliWorld, monkeyp
     )
     asked: list[int] = []
     forecasts = Client.forecasts
-    monkeypatch.setattr(Client, "forecasts", lambda self: asked.append(1) or forecasts(self))
+    monkeypatch.setattr(Client, "forecasts", lambda self, jobs: asked.append(1) or forecasts(self, jobs))
     result = cli.run("q")
     lines = result.stdout.splitlines()
     assert lines[1].split(maxsplit=7)[7] == FINISH_TEXT
@@ -207,7 +207,7 @@ def test_options_that_exclude_each_other(arguments: tuple[str, ...], cli: CliWor
 
 
 def test_the_queue_is_shown_while_nobody_leads(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    def nobody(self: Client) -> object:
+    def nobody(self: Client, jobs: object) -> object:
         raise ApiError({"type": "no-leader", "title": "No service leads", "status": 503, "detail": "Ask again."})
 
     job = cli.submit()

@@ -70,6 +70,45 @@ def test_q_narrows_by_user_and_prints_ids_or_columns(cli: CliWorld) -> None:
     assert "SERVERS" in wrong.stderr
 
 
+def test_q_shows_the_first_jobs_of_a_long_queue_and_counts_the_rest(
+    cli: CliWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [cli.submit() for _ in range(5)]
+    monkeypatch.setattr(jobs, "QUEUE_LIMIT", 3)
+    shown = cli.run("q")
+    assert [line.split()[0] for line in shown.stdout.splitlines()[1:]] == [str(job) for job in ids[:3]]
+    assert "The first 3 of 5 unfinished jobs are shown; --limit 0 shows all." in shown.stderr
+    assert "The first 3 unfinished jobs" in cli.run("q", "--user", "ada").stderr
+    for everything in (("q", "--limit", "0"), ("q", "--quiet")):
+        result = cli.run(*everything)
+        assert len(re.findall(r"^ *\d+", result.stdout, re.MULTILINE)) == 5
+        assert "are shown" not in result.stderr
+    assert len(jobs_of(cli.run("q", "--json").stdout)) == 5
+    assert cli.run("q", "--quiet", "--limit", "2").stdout.split() == [str(job) for job in ids[:2]]
+
+
+def test_job_list_sorts_and_begins_at_a_time(cli: CliWorld) -> None:
+    one, two, three = cli.submit(gpus=2, name="b"), cli.submit(gpus=4, name="a"), cli.submit(gpus=1, name="c")
+    set_job(cli, one, submitted_at_s=1_000_000_000.0)
+
+    def ids(*options: str) -> list[int]:
+        return [int(word) for word in cli.run("job", "list", "--quiet", *options).stdout.split()]
+
+    assert ids() == [three, two, one]
+    assert ids("--sort", "gpus") == [three, one, two]
+    assert ids("--sort", "-gpus", "--limit", "1") == [two]
+    assert ids("--sort", "name") == [two, one, three]
+    set_job(cli, two, finished_at_s=2_000_000_000.0)
+    assert ids("--sort", "finished")[0] == two
+    assert ids("--since", "2001-01-01") == [three, two, one]
+    assert one not in ids("--since", "2020-01-01")
+    wrong = cli.run("job", "list", "--sort", "gpu")
+    assert wrong.exit_code == 2
+    assert "--sort: 'gpu' is none of" in wrong.stderr
+    assert "did you mean 'gpus'?" in wrong.stderr
+    assert "did you mean 'queued'?" in cli.run("job", "list", "--state", "queue").stderr
+
+
 def test_json_is_one_document_and_alone_on_standard_output(cli: CliWorld) -> None:
     job_id = cli.submit()
     result = cli.run("q", "--json")

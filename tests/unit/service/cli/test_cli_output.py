@@ -85,7 +85,7 @@ def test_wide_terminals_cut_nothing() -> None:
         ({"iterations_done": None}, "-/1,235"),
         ({"prediction": None}, "600/-"),
         ({"prediction": None, "iterations_done": None}, "-/-"),
-        ({"prediction": PREDICTION | {"unit": "service_s"}}, "600/1,235 s"),
+        ({"prediction": PREDICTION | {"unit": "service_s"}}, "600, ~21 min"),
     ],
 )
 def test_iterations_show_only_what_is_known(changes: dict[str, Any], expected: str) -> None:
@@ -94,7 +94,7 @@ def test_iterations_show_only_what_is_known(changes: dict[str, Any], expected: s
 
 def test_the_interval_is_never_a_lone_number() -> None:
     assert interval(job()) == "800-2,000"
-    assert interval(job(prediction=PREDICTION | {"unit": "service_s"})) == "800-2,000 s"
+    assert interval(job(prediction=PREDICTION | {"unit": "service_s"})) == "~13 min-33 min"
     assert interval(job(prediction=None)) == ""
 
 
@@ -124,3 +124,10 @@ def test_each_reason_for_a_missing_eta_is_told_once() -> None:
 )
 def test_durations(seconds: float | None, expected: str) -> None:
     assert duration(seconds) == expected
+
+
+def test_iterations_and_seconds_cannot_be_taken_for_each_other() -> None:
+    in_seconds = PREDICTION | {"unit": "service_s", "p50": 7800.0}
+    assert iterations(job()) == "600/1,235"
+    assert iterations(job(prediction=in_seconds)) == "600, ~2 h 10 min"
+    assert iterations(job(prediction=in_seconds, iterations_done=None)) == "~2 h 10 min"

@@ -1,0 +1,46 @@
+"""Options that several commands have, and how their values are read."""
+
+import math
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from service.cli.fail import fail
+from service.domain.duration import DurationError, seconds_of
+
+UserOption = Annotated[str | None, typer.Option("--user", help="Only jobs of this user.")]
+ProjectOption = Annotated[str | None, typer.Option("--project", help="Only jobs of this project.")]
+DatabaseOption = Annotated[str | None, typer.Option("--database-url", help="Setting database_url.")]
+DataDirOption = Annotated[Path | None, typer.Option("--data-dir", file_okay=False, help="Setting data_dir.")]
+
+
+def seconds_option(flag: str, text: str, least_s: float = 0.0) -> Any:
+    """An option that takes a duration, such as 90, 2h, 30min or 02:30:00, and gives seconds."""
+
+    def duration(value: str | float) -> float:
+        try:
+            found = seconds_of(value) if isinstance(value, str) else value
+        except DurationError as error:
+            raise typer.BadParameter(str(error)) from None
+        if not math.isfinite(found):
+            raise typer.BadParameter("must be a finite number")
+        if found < least_s:
+            raise typer.BadParameter(f"must be at least {least_s:g} s (got {value})")
+        return found
+
+    return typer.Option(flag, parser=duration, metavar="DURATION", min=least_s, help=text)
+
+
+def instant_s(flag: str, text: str) -> float:
+    """Seconds since the Unix epoch of a date and time (UTC without a zone), or of a duration ago."""
+    if not text.strip().isdigit():  # 20260301 is a date.
+        with suppress(DurationError):
+            return datetime.now(UTC).timestamp() - seconds_of(text)
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError:
+        fail(f"{flag} {text!r} is neither a time like 2026-03-01T12:00 nor one ago like 7d, 12h or 30min")
+    return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
