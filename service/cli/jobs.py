@@ -323,13 +323,15 @@ def _follow(client: Client, job_id: int) -> None:
 
 
 def spec_command(jobs: SelectorArgument, as_json: JsonFlag = False) -> None:
-    """Show jobs as they were submitted, but for their graphs. Values of environments that are not for you are null."""
+    """Show jobs as they were submitted: job files that can be submitted again. Hidden values of environments are null."""
     import yaml
 
     with connect() as client:
-        specs = [client.spec(number) for number in select(client, jobs)]
+        specs = {number: client.spec(number) for number in select(client, jobs)}
     if as_json:
-        print_json({"schema": "sooner.specs/1", "specs": specs})
+        print_json({"schema": "sooner.specs/1", "specs": list(specs.values())})
         return
-    for line in yaml.safe_dump_all(specs, sort_keys=False, allow_unicode=True).splitlines():
-        typer.echo(printable(line))
+    for number, spec in specs.items():
+        typer.echo(f"--- # job {number}")
+        for line in yaml.safe_dump(spec, sort_keys=False, allow_unicode=True).splitlines():
+            typer.echo(printable(line))

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from service.cli.main import app
-from service.domain.duration import seconds_of
 from service.db import audit, reads
 from service.db.access import stored_key
 from service.db.session import open_database
 from service.domain.access import Role
 from service.domain.api_key import KEY_PREFIX, key_id
+from service.domain.duration import seconds_of
 from tests.unit.service.cli.cli_world import RUNNER, CliWorld, cli_world
 
 
