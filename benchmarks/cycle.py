@@ -18,8 +18,8 @@ import numpy as np
 from benchmarks.calibration import calibrate, line
 from policies.model.cluster import Cluster, Server
 from policies.registry import make_policy
+from service.shadow.process import ShadowProcess
 from service.shadow.shadow import Shadow
-from service.shadow.time_limit import Limited
 from service.sim.experiment import SimulationOptions, Simulator
 from service.sim.jobs import prepare
 from service.sim.workloads.generate import generate
@@ -75,7 +75,7 @@ def _measure(
     jobs = prepare(Workload("benchmark", _rows(running, queued, events)), cluster).jobs
     chosen = make_policy(policy)
     if shadow is not None:
-        chosen = Shadow(chosen, make_policy(shadow), budget_s=_SHADOW_BUDGET_S, run=Limited())
+        chosen = Shadow(chosen, make_policy(shadow), budget_s=_SHADOW_BUDGET_S, worker=ShadowProcess(2**31))
     simulator = Simulator(jobs, cluster, chosen, "oracle", options)
     while (at_s := simulator.clock.next_at_s) is not None and at_s < 2.0 and simulator.step():
         pass

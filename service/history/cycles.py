@@ -15,10 +15,9 @@ from policies.model.decision import Action, Change, Decision, Start
 from policies.model.ids import JobId
 from policies.model.reasons import Explanation
 from policies.model.view import ClusterView
-from service.engine.record import ServerRecord, StoredWorld
 from service.engine.watch import WatchingPolicy
-from service.engine.world import World, world_of
-from service.history.snapshot import WorldSnapshot, take
+from service.engine.world import World
+from service.history.snapshot import WorldSnapshot, restore, take
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +55,7 @@ def replay(snapshot: CycleSnapshot, policy: Policy[Any]) -> Replay:
     Reasons are not compared: a policy tells only those that changed, and a rebuilt one has told none yet. A job that left
     the queue and came back within the recorded pass starts anew on A-SRPT's virtual machine, which the world cannot tell.
     """
-    stored = snapshot.world
-    world = world_of(
-        StoredWorld(
-            [job.copy() for job in stored.jobs],
-            [ServerRecord(each.drained, each.down) for each in stored.servers],
-            windows=stored.windows,
-        ),
-        stored.cluster,
-        stored.costs,
-    )
-    world.now_s = stored.now_s
+    world = restore(snapshot.world)
     state = policy.rebuild(world, snapshot.dump)
     decision = policy.decide(world, (), state)
     started = {action.job for action in decision.actions if isinstance(action, Start)}

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from policies.model.cluster import Cluster
 from policies.model.server_reservation import ServerReservation
 from service.engine.limits import Owner, OwnerLimit
-from service.engine.record import JobRecord, ServerRecord
-from service.engine.world import Costs, World
+from service.engine.record import JobRecord, ServerRecord, StoredWorld
+from service.engine.world import Costs, World, world_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +39,18 @@ def take(world: World, now_s: float | None = None, *, with_jobs: bool = True) ->
         limits=dict(world.gates.limits),
         windows=world.windows,
     )
+
+
+def restore(snapshot: WorldSnapshot) -> World:
+    """A world that begins as the snapshot, for a policy to decide about. O(jobs + servers)."""
+    world = world_of(
+        StoredWorld(
+            [job.copy() for job in snapshot.jobs],
+            [ServerRecord(record.drained, record.down) for record in snapshot.servers],
+            windows=snapshot.windows,
+        ),
+        snapshot.cluster,
+        snapshot.costs,
+    )
+    world.now_s = snapshot.now_s
+    return world

@@ -71,20 +71,20 @@ class BoundedRunner:
 
     def start(self, module: str, arguments: Sequence[str], bounds: Bounds) -> int:
         """Start ``python -m module arguments``; returns its process id. Raises :class:`Closed`."""
-        limits = [str(os.getpid()), str(ceil(bounds.cpu_s)), str(bounds.memory_bytes)]
+        command = limited_command(module, *arguments, cpu_s=ceil(bounds.cpu_s), memory_bytes=bounds.memory_bytes)
         with self._launching:
             # Either the close that comes now sees the process, or the process is never made.
             if self._closing.is_set():
                 raise Closed
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, *limits, module, *arguments],
+                command,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 stdin=subprocess.DEVNULL,
                 text=True,
                 errors="replace",
                 # It needs nothing of the service's settings, and nobody should take it for a job of this service.
-                env={k: v for k, v in os.environ.items() if not k.startswith("SOONER_")} | _ONE_THREAD,
+                env={name: value for name, value in os.environ.items() if not name.startswith("SOONER_")},
                 start_new_session=True,
             )
             return self._process.pid
@@ -127,6 +127,11 @@ def _limit(code: int, said: str) -> str:
     return ""
 
 
+def limited_command(module: str, *arguments: str, memory_bytes: int, cpu_s: int = resource.RLIM_INFINITY) -> list[str]:
+    """The command that runs ``python -m module arguments`` within limits, as a child of this process and thread."""
+    return [sys.executable, "-m", __name__, str(os.getpid()), str(cpu_s), str(memory_bytes), module, *arguments]
+
+
 def main(arguments: Sequence[str]) -> None:
     """Limit this process, then become the program: ``PARENT_PID CPU_S MEMORY_BYTES MODULE [ARGUMENT ...]``."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -138,9 +143,11 @@ def main(arguments: Sequence[str]) -> None:
     if os.getppid() != options.parent:
         sys.exit("whoever asked has ended")
     os.nice(NICENESS)
-    resource.setrlimit(resource.RLIMIT_CPU, (options.cpu_s, options.cpu_s + _CPU_GRACE_S))
+    if options.cpu_s != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_CPU, (options.cpu_s, options.cpu_s + _CPU_GRACE_S))
     resource.setrlimit(resource.RLIMIT_AS, (options.memory_bytes, options.memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.environ.update(_ONE_THREAD)
     os.execv(sys.executable, [sys.executable, "-m", *options.program])  # noqa: S606 (our own program)
 
 

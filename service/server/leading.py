@@ -59,6 +59,8 @@ class Leading:
         self._context = context
         self._closing = ExitStack()
         self.stack = stack = make_live_stack(context)
+        if stack.shadow is not None:
+            self._closing.callback(stack.shadow.close)
         self.recorder = stack.recorder
         self.trainer = Trainer(database, settings, stack.predictor, now_s, context.cluster)
         self.trainer.recover()

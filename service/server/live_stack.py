@@ -16,7 +16,7 @@ Layer                     What it adds
 ========================  ================================================================================================
 ``Measured...``           the duration of each phase of a cycle, as metrics and spans
 ``Recorder``              the newest cycles with all that their decisions rest on, for replays
-``Shadow``                a second policy that decides beside the first; present only if one is configured
+``Shadow``                a second policy that decides in a process of its own; present only if one is configured
 ``PatientStore``          no new jobs are admitted before the predictor is warm
 ``LeaderStore``           nothing is committed after the lead is lost (lease and fencing token)
 ``PolledExecutor``        reports are collected between cycles; progress goes to the database
@@ -61,8 +61,8 @@ from service.server.fleet import FleetExecutor
 from service.server.leader_store import LeaderStore, PatientStore
 from service.server.warming import WarmingPredictor
 from service.shadow.live import make_shadow
+from service.shadow.process import ShadowProcess
 from service.shadow.shadow import Shadow
-from service.shadow.time_limit import Limited
 from service.telemetry import log
 from service.telemetry.metrics import Metrics, MetricsSink
 from service.telemetry.phases import MeasuredExecutor, MeasuredPolicy, MeasuredPredictor, MeasuredStore, Phases
@@ -134,7 +134,7 @@ def make_live_stack(context: LeaderContext) -> LiveStack:
         raise FencedOff("the lead was lost before the live stack was built")
     phases = Phases(context.metrics)
     recorder = make_recorder(settings)
-    shadow = make_shadow(settings, recorder, Limited())
+    shadow = make_shadow(settings, recorder, partial(ShadowProcess, settings.shadow_memory_bytes_max))
     watching: list[WatchingPolicy] = [recorder] if shadow is None else [recorder, shadow]
     predictor = LivePredictor()
     warming = WarmingPredictor(predictor)

@@ -1,24 +1,21 @@
-"""Two policies' decisions on one world, side by side, until it is known what became of the first one's."""
+"""Two policies' decisions on one world, side by side."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from policies.lifecycle import JobState
-from policies.model.decision import Change, ChangeKind, Decision, Preempt, Start
+from policies.model.decision import Change, Decision, Preempt, Start
 from policies.model.ids import JobId
 from policies.model.placement import Placement
 from policies.model.reasons import Explanation
 from policies.model.view import ClusterView
 
-_NOTED = frozenset({ChangeKind.VACATED, ChangeKind.FINISHED, ChangeKind.WITHDRAWN})
-
 
 @dataclass(slots=True)
 class Comparison:
-    """Two decisions on one world, until it is known that the first one was carried out.
-
-    ``gpus`` are of all jobs that either starts or the shadow stops, ``lost_gpu_s`` of all that either stops, ``attempts`` of
-    those that the first one starts, before it does.
+    """Two decisions on one world. ``gpus`` are of all jobs that either starts or the shadow stops, ``lost_gpu_s`` of all
+    that either stops. ``changes`` came before the decisions. ``cycle`` is None for a cycle in which nothing happened.
     """
 
     at_s: float
@@ -28,22 +25,20 @@ class Comparison:
     stops_shadow: dict[JobId, JobId | None]
     gpus: dict[JobId, int]
     lost_gpu_s: dict[JobId, float]
-    attempts: dict[JobId, int]
-    changes: Sequence[Change]
     why_waits: Mapping[JobId, Explanation]
+    changes: Sequence[Change] = ()
     cycle: int | None = None
 
 
 def compare(
     view: ClusterView,
-    changes: Sequence[Change],
     first: Decision,
     shadow: Decision,
     why_waits: Mapping[JobId, Explanation],
 ) -> Comparison:
-    """The two decisions side by side, before any of them is applied. O(changes + actions).
+    """The two decisions side by side, before any of them is applied. O(actions).
 
-    ``changes`` came before them; ``why_waits`` is why the shadow would not start what the first policy starts.
+    ``why_waits`` is why the shadow would not start what the first policy starts.
     """
     starts_first, stops_first = _wanted(first)
     starts_shadow, stops_shadow = _wanted(shadow)
@@ -56,36 +51,39 @@ def compare(
         stops_shadow,
         {job: jobs[job].spec.gpus for job in (*starts_first, *starts_shadow, *stops_shadow)},
         {job: jobs[job].spec.gpus * jobs[job].lost_s(view.now_s) for job in (*stops_first, *stops_shadow)},
-        {job: jobs[job].attempts for job in starts_first},
-        [change for change in changes if change.kind in _NOTED],
         why_waits,
     )
 
 
-def carried_out(view: ClusterView, seen: Comparison) -> Comparison | None:
-    """What is left of a comparison when the engine has taken back its pass, or parts of it; None if nothing is.
+def lost_decisions(view: ClusterView, first: Decision, attempts: Mapping[JobId, int]) -> tuple[frozenset[JobId], bool]:
+    """The jobs on which the first policy's decision did not come true, and whether that is all that it decided. O(actions).
 
-    ``view`` is the world as it is now. Where the first policy's decision on a job did not come true, neither counts. O(actions).
+    ``view`` is the world after the engine has taken back its cycle, or parts of it; ``attempts`` are those of the started jobs
+    before the cycle.
     """
     jobs = view.jobs
+    starts, stops = _wanted(first)
     # An attempt with the same placement may be the one before, whose end was taken back together with the new start.
-    starts = {
-        job: placed
-        for job, placed in seen.starts_first.items()
-        if job in jobs and jobs[job].attempts > seen.attempts[job] and jobs[job].placement is not None
+    kept = {
+        job for job in starts if job in jobs and jobs[job].attempts > attempts[job] and jobs[job].placement is not None
     }
-    stops = {
-        job: why for job, why in seen.stops_first.items() if job in jobs and jobs[job].state is JobState.PREEMPTING
-    }
-    fallen = (seen.starts_first.keys() | seen.stops_first.keys()) - starts.keys() - stops.keys()
-    if fallen and not starts and not stops:
-        return None
+    kept |= {job for job in stops if job in jobs and jobs[job].state is JobState.PREEMPTING}
+    lost = frozenset((starts.keys() | stops.keys()) - kept)
+    return lost, bool(lost) and not kept
+
+
+def without(seen: Comparison, lost: Collection[JobId]) -> Comparison:
+    """The comparison without the jobs on which the first policy's decision did not come true: there neither counts."""
+
+    def left(wanted: dict[JobId, Any]) -> dict[JobId, Any]:
+        return {job: value for job, value in wanted.items() if job not in lost}
+
     return replace(
         seen,
-        starts_first=starts,
-        stops_first=stops,
-        starts_shadow={job: placed for job, placed in seen.starts_shadow.items() if job not in fallen},
-        stops_shadow={job: why for job, why in seen.stops_shadow.items() if job not in fallen},
+        starts_first=left(seen.starts_first),
+        stops_first=left(seen.stops_first),
+        starts_shadow=left(seen.starts_shadow),
+        stops_shadow=left(seen.stops_shadow),
     )
 
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from copy import deepcopy
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,12 +18,16 @@ from service.config.settings import Settings
 from service.engine.engine import Engine
 from service.shadow import file as shadow_file
 from service.shadow.agreement import Agreement, Difference, Totals, Unwanted, Wish
-from service.shadow.shadow import Opinion, Runner, Shadow, Standing
+from service.shadow.decider import Worker
+from service.shadow.shadow import Opinion, Shadow, Standing
 
 logger = logging.getLogger(__name__)
 
 DISAGREEMENTS_MAX = 100
 """Jobs that a report tells one by one: the oldest disagreements. The first policy explains each of them."""
+
+ANSWER_S = 10.0
+"""How long a reader waits for the shadow's process before it gets what is known."""
 
 Answer = TypeVar("Answer")
 
@@ -83,8 +88,10 @@ class ShadowReport:
     differences: Sequence[Difference]
 
 
-def make_shadow(settings: Settings, first: Policy[Any], run: Runner) -> Shadow | None:
+def make_shadow(settings: Settings, first: Policy[Any], worker: Callable[[], Worker]) -> Shadow | None:
     """``first`` with the second policy of the settings beside it, from where an earlier service left it.
+
+    ``worker`` makes the place where the second policy decides.
 
     Raises :class:`~service.server.startup.StartError`.
     """
@@ -92,7 +99,12 @@ def make_shadow(settings: Settings, first: Policy[Any], run: Runner) -> Shadow |
     if found is None:
         return None
     shadow = Shadow(
-        first, found.policy, found.options, budget_s=settings.shadow_budget_s, run=run, trouble=_log_trouble
+        first,
+        found.policy,
+        found.options,
+        budget_s=settings.shadow_budget_s,
+        worker=worker(),
+        trouble=_log_trouble,
     )
     past = shadow_file.load(settings.data_dir, _pair(settings, shadow))
     if past is not None:
@@ -117,27 +129,43 @@ class Shadowing:
         self._loop = loop
         self._settings = settings
 
+    # The loop does not wait for the other policy: its answers are asked for in one look, and read in another.
+
     def report(self) -> ShadowReport | None:
         """The account up to the newest cycle; None without a shadow policy."""
         shadow = self._shadow
+        if shadow is None:
+            return None
         options = configured_options(self._settings)
-        return None if shadow is None else self._loop.read(lambda engine: _report(engine, shadow, options))
+        self._wait(self._loop.read(lambda engine: shadow.unanswered()))
+        return self._loop.read(lambda engine: _report(engine, shadow, options))
 
     def opinion(self, job: JobId) -> JobOpinion | None:
         """What the shadow thinks of an unfinished job; None where it has nothing to say."""
         shadow = self._shadow
-        return None if shadow is None else self._loop.read(lambda engine: _opinion(engine, shadow, job))
+        if shadow is None:
+            return None
+        asked = self._loop.read(
+            lambda engine: shadow.request_explanation(engine.world, job) if job in engine.world.jobs else None
+        )
+        self._wait([asked] if asked is not None else [])
+        return self._loop.read(lambda engine: _opinion(engine, shadow, job, asked))
 
     def save(self) -> None:
         """Write down what a later service resumes from. The loop waits while it is copied, not while it is written."""
         shadow = self._shadow
         if shadow is None:
             return
-        memory = self._loop.read(lambda engine: shadow.memory(engine.world))
+        asked = self._loop.read(lambda engine: shadow.request_dump())
+        self._wait([asked] if asked is not None else [])
+        memory = self._loop.read(lambda engine: shadow.memory(engine.world, asked))
         try:
             shadow_file.save(self._settings.data_dir, _pair(self._settings, shadow), memory)
         except (OSError, ValueError, TypeError) as error:
             logger.warning("the shadow's account was not saved: %s", error)
+
+    def _wait(self, answers: Sequence[Future[Any]]) -> None:
+        wait(answers, ANSWER_S)
 
 
 def _report(engine: Engine[Any], shadow: Shadow, first_options: Mapping[str, str]) -> ShadowReport:
@@ -178,8 +206,8 @@ def _disagreement(engine: Engine[Any], each: Wish | Unwanted) -> Disagreement:
     )
 
 
-def _opinion(engine: Engine[Any], shadow: Shadow, job: JobId) -> JobOpinion | None:
-    opinion: Opinion | None = shadow.opinion(engine.world, job) if job in engine.world.jobs else None
+def _opinion(engine: Engine[Any], shadow: Shadow, job: JobId, asked: Future[Any] | None) -> JobOpinion | None:
+    opinion: Opinion | None = shadow.opinion(engine.world, job, asked) if job in engine.world.jobs else None
     if opinion is None:
         return None
     told = opinion.wish or opinion.unwanted

@@ -1,33 +1,43 @@
-"""A second policy beside the first: it sees the same world at every pass and decides, and nobody does what it decides.
+"""A second policy beside the first: it decides about every recorded cycle, and nothing that it decides is carried out.
 
 What comes of it is an account (:mod:`service.shadow.agreement`) and, for any job, what the other policy would do now. Reality
-is always the first policy's: in the next pass the shadow learns it as changes, and of each of its own actions that reality
+is always the first policy's: in the next cycle the shadow learns it as changes, and of each of its own actions that reality
 did not take it is told that it was refused. So it never lives in a world of its own; how much better a world that it had
 ruled all along would be is a question for a simulation.
 
-The first policy is out of its reach: it decides first, on its own state; the shadow gets a window without any method that
-changes something; whatever it raises, or a decision that takes too long, ends its part in the pass and nothing else.
+The first policy is out of its reach: the shadow decides about a copy of the world, in a process of its own
+(:mod:`service.shadow.process`), and its answers are counted when they come.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from policies.base import Policy
-from policies.invariants import check
 from policies.lifecycle import JobState
-from policies.model.cluster import Cluster
-from policies.model.decision import Action, Change, ChangeKind, Decision, Start
-from policies.model.ids import JobId, ServerIndex
-from policies.model.reasons import Explanation, Reason
-from policies.model.server_reservation import ServerReservation
-from policies.model.view import ClusterView, JobView, PreemptionCosts
+from policies.model.decision import Change, Decision, Start
+from policies.model.ids import JobId
+from policies.model.reasons import Explanation
+from policies.model.view import ClusterView
 from service.engine.watch import WatchingPolicy
+from service.engine.world import World
+from service.history.replica import ReplicaSource
 from service.shadow.agreement import Agreement, Remembered, Unwanted, Wish
-from service.shadow.comparison import Comparison, carried_out, compare
+from service.shadow.comparison import lost_decisions, without
+from service.shadow.decider import (
+    Begin,
+    DecideCycle,
+    Decided,
+    DeciderFailed,
+    DumpState,
+    Explain,
+    LocalWorker,
+    NoAnswer,
+    Worker,
+)
 
 REBUILD_BUDGETS = 20.0
 """A rebuild from all jobs may take so many times what a decision may: it is rare, and O(jobs)."""
@@ -36,33 +46,12 @@ PAUSE_S = 60.0
 """After a decision that took too long the shadow is left out for so long, then rebuilt."""
 
 OVERRUNS_MAX = 5
-"""So many decisions that took too long within :data:`OVERRUN_WINDOW_S` switch it off: it only costs the loop time."""
+"""So many decisions without an answer within :data:`OVERRUN_WINDOW_S` switch it off."""
 
 OVERRUN_WINDOW_S = 3600.0
 
-EXPLAINED_PER_PASS_MAX = 2
-"""Jobs of one pass that only the first policy starts and for which the shadow is asked why not: each answer is O(servers)."""
-
-_Answer = tuple[Decision, Mapping[JobId, Explanation]]
-"""What it would do, and why it would not start what the first policy starts."""
-
-Result = TypeVar("Result")
-
-
-class OutOfTime(Exception):
-    """Work did not end within its budget. It may still be under way: nothing that it touches may be used again."""
-
-
-class Runner(Protocol):
-    """Does work within a number of seconds, or raises :class:`OutOfTime`. What the work raises goes through."""
-
-    def __call__(self, work: Callable[[], Result], budget_s: float) -> Result:
-        """The work's result."""
-
-
-def at_once(work: Callable[[], Result], budget_s: float) -> Result:
-    """A runner that takes as long as it takes: for simulations, where no clock may have a say."""
-    return work()
+BACKLOG_MAX = 1000
+"""Cycles that may wait for their decision. With more the shadow pauses: it is too slow, and each holds memory."""
 
 
 class Status(StrEnum):
@@ -70,9 +59,9 @@ class Status(StrEnum):
 
     WATCHING = "watching"
     PAUSED = "paused"
-    """A decision took too long; it starts over after a while."""
+    """A decision took too long, or the process ended; it starts over after a while."""
     DISABLED = "disabled"
-    """It raised, or took too long too often. A restart of the service tries again."""
+    """It raised, or gave no decision too often. A restart of the service tries again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,42 +95,35 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What outlives a restart: the account, and the policy's residue where there is one."""
+    """What outlives a restart: the account, and the policy's state where it could be dumped."""
 
     account: Remembered
     dump: dict[str, Any] | None
 
 
-class Window:
-    """Implements :class:`policies.model.view.ClusterView` on the engine's world without a way to change it."""
+@dataclass(slots=True)
+class _Cycle:
+    """A cycle that was sent to be decided, until it is counted. ``over``: nothing of it can be taken back any more.
 
-    __slots__ = ("cluster", "costs", "free_gpus", "holding", "jobs", "now_s", "usable_gpus", "windows")
+    ``lost``: jobs on which the first policy's decision was taken back; ``void``: all of it was.
+    """
 
-    now_s: float
-    cluster: Cluster
-    costs: PreemptionCosts
-    jobs: Mapping[JobId, JobView]
-    usable_gpus: Callable[[ServerIndex], int]
-    free_gpus: Callable[[ServerIndex], int]
-    holding: Callable[[], Iterable[JobId]]
-    windows: Sequence[ServerReservation]
-
-    def __init__(self, view: ClusterView) -> None:
-        self.now_s = view.now_s
-        self.cluster = view.cluster
-        self.costs = view.costs
-        self.jobs = MappingProxyType(view.jobs)
-        self.usable_gpus = view.usable_gpus
-        self.free_gpus = view.free_gpus
-        self.holding = view.holding
-        self.windows = view.windows
+    answer: Future[Any]
+    at_s: float
+    changes: Sequence[Change] = ()
+    first: Decision | None = None
+    attempts: Mapping[JobId, int] | None = None
+    number: int | None = None
+    over: bool = False
+    lost: frozenset[JobId] = frozenset()
+    void: bool = False
 
 
 class Shadow(WatchingPolicy):
-    """Decides as ``inner`` does, and lets ``other`` decide beside it. Belongs to one engine's thread, as its state does.
+    """Decides as ``inner`` does, and lets ``other`` decide about a copy. Belongs to one engine's thread, as its state does.
 
-    ``options`` are told in reports. ``budget_s`` is what one decision of the other policy may take under ``run``.
-    ``trouble`` is told why the shadow was paused or disabled, and the exception, if any.
+    ``options`` appear in reports. ``budget_s`` is what one decision of the other policy may take in ``worker``. ``trouble`` is
+    called with the reason for a pause or the end, and the exception, if any.
     """
 
     def __init__(
@@ -151,164 +133,190 @@ class Shadow(WatchingPolicy):
         options: Mapping[str, str] | None = None,
         *,
         budget_s: float = 1.0,
-        run: Runner = at_once,
-        trouble: Callable[[str, BaseException | None], None] = lambda said, error: None,
+        worker: Worker | None = None,
+        trouble: Callable[[str, BaseException | None], None] = lambda message, error: None,
     ) -> None:
         super().__init__(inner)
         self.status = Status.WATCHING
         self.reason = ""
         self.overruns = self.failures = self.rejected = 0
+        self.budget_s = budget_s
         self._other = other
         self._options = dict(options or {})
-        self._budget_s = budget_s
-        self._run = run
+        self._worker = worker or LocalWorker()
         self._trouble = trouble
+        self._source = ReplicaSource()
         self._agreement: Agreement | None = None
-        self._residue: dict[str, Any] | None = None
-        self._state: Any = None
-        self._refused: list[Change] = []
-        self._pending: Comparison | None = None
+        self._dump: dict[str, Any] | None = None
+        self._cycles: deque[_Cycle] = deque()
         self._overran_at_s: deque[float] = deque(maxlen=OVERRUNS_MAX)
         self._resume_at_s = 0.0
 
     # The first policy.
 
     def rebuild(self, view: ClusterView, dump: dict[str, Any] | None = None) -> Any:
-        """The inner policy's. What was decided last was not carried out, or not as decided: the shadow starts over too."""
+        """The inner policy's. The newest decision was not carried out, or not as decided: the shadow starts over too."""
         state = self.inner.rebuild(view, dump)
         account = self._account(view)
-        if (seen := self._pending) is not None:
-            self._pending = carried_out(view, seen)
-            self._settle()
+        newest = self._cycles[-1] if self._cycles else None
+        if newest is not None and not newest.over and newest.first is not None:
+            assert newest.attempts is not None
+            newest.lost, newest.void = lost_decisions(view, newest.first, newest.attempts)
+        wait(self.unanswered(), self.budget_s)
+        self._settle(view.now_s)
+        # What has no answer yet cannot be counted on the world as it is now.
+        self._skip_all()
         account.reconcile(view)
         if self.status is Status.WATCHING:
-            self._start_over(view)
+            self._begin(view)
         return state
 
     def decide(self, view: ClusterView, changes: Sequence[Change], state: Any) -> Decision:
-        """The inner policy's decision; then the shadow's, on the same view and changes, which nobody carries out."""
+        """The inner policy's decision. The same cycle is sent to the shadow."""
         decision = self.inner.decide(view, changes, state)
         if self.status is not Status.DISABLED:
             try:
-                self._settle()
-                self._look(view, changes, decision)
+                self._settle(view.now_s)
+                self._send(view, changes, decision)
             except Exception as error:
-                # A decision that is none, for instance: whatever it is, it is the shadow's affair.
+                # Whatever it is, it concerns the shadow alone.
                 self._fail(error)
         return decision
 
     def committed(self, cycle: int) -> None:
         """The newest decision belongs to this cycle."""
-        if self._pending is not None:
-            self._pending.cycle = cycle
+        if self._cycles and not self._cycles[-1].over:
+            self._cycles[-1].number = cycle
 
     # The shadow.
 
-    def _look(self, view: ClusterView, changes: Sequence[Change], first: Decision) -> None:
-        agreement = self._account(view)
-        told: Sequence[Change] = [*self._refused, *changes]
+    def _send(self, view: ClusterView, changes: Sequence[Change], first: Decision) -> None:
+        account = self._account(view)
+        assert isinstance(view, World)
         if self.status is Status.PAUSED and view.now_s >= self._resume_at_s:
             self.status, self.reason = Status.WATCHING, ""
-            # Rebuilt from a view that has all changes in it.
-            told = ()
-            self._start_over(view)
-        answer = self._decide_too(view, told, first) if self.status is Status.WATCHING else None
-        if answer is None:
-            agreement.note(changes)
-            agreement.skip(view.now_s)
-            return
-        wished, why_waits = answer
-        self._pending = compare(view, changes, first, wished, why_waits)
-        self._refused = _refusals(first, wished)
+            self._begin(view)
+            # The snapshot holds all changes already.
+            self._decide_cycle(view, (), changes, first)
+        elif self.status is Status.WATCHING and len(self._cycles) < BACKLOG_MAX:
+            self._decide_cycle(view, changes, changes, first)
+        else:
+            if self.status is Status.WATCHING:
+                self._overrun(view.now_s, f"it is {BACKLOG_MAX} cycles behind")
+            account.note(changes)
+            account.skip(view.now_s)
 
-    def _decide_too(self, view: ClusterView, told: Sequence[Change], first: Decision) -> _Answer | None:
-        window, state = Window(view), self._state
+    def _decide_cycle(self, view: World, changes: Sequence[Change], noted: Sequence[Change], first: Decision) -> None:
+        request = DecideCycle(self._source.update(view, changes), tuple(changes), first)
+        attempts = {action.job: view.jobs[action.job].attempts for action in first.actions if isinstance(action, Start)}
+        answer = self._worker.submit(request, self.budget_s)
+        self._cycles.append(_Cycle(answer, view.now_s, tuple(noted), first, attempts))
+        self._count(view.now_s)
 
-        def work() -> _Answer:
-            wished = self._other.decide(window, told, state)
-            return wished, {job: self._other.explain(window, state, job) for job in _unexplained(first, wished)}
+    def _begin(self, view: ClusterView) -> None:
+        assert isinstance(view, World)
+        dump, self._dump = self._dump, None
+        request = Begin(self._other, self._source.snapshot(view), dump)
+        answer = self._worker.submit(request, REBUILD_BUDGETS * self.budget_s)
+        self._cycles.append(_Cycle(answer, view.now_s, over=True))
+        self._count(view.now_s)
 
-        answer = self._attempt(view, work, self._budget_s)
-        if answer is not None and check(view, answer[0]):
-            # As the engine would do: nothing of it counts, and the policy starts over.
-            self.rejected += 1
-            self._start_over(view)
-            return Decision(), {}
-        return answer
+    def unanswered(self) -> Sequence[Future[Any]]:
+        """The decisions that are still to come."""
+        return [cycle.answer for cycle in self._cycles if not cycle.answer.done()]
 
-    def _start_over(self, view: ClusterView) -> None:
-        self._refused = []
-        window, state, residue = Window(view), self._state, self._residue
-        self._residue = None
+    def _settle(self, now_s: float) -> None:
+        """The newest cycle is over. Count what has been answered."""
+        if self._cycles:
+            self._cycles[-1].over = True
+        self._count(now_s)
 
-        def work() -> Any:
-            if residue is None:
-                return self._other.rebuild(window, None if state is None else state.dump())
-            try:
-                return self._other.rebuild(window, residue)
-            except Exception:
-                # Another version may have written it.
-                return self._other.rebuild(window, None)
+    def _count(self, now_s: float) -> None:
+        """Count the cycles that are over and answered, in their order."""
+        while self._cycles and self._cycles[0].answer.done():
+            cycle = self._cycles[0]
+            found = self._result(cycle.answer, now_s)
+            if self.status is not Status.WATCHING or not cycle.over:
+                return
+            self._cycles.popleft()
+            if isinstance(found, Decided) and self._agreement is not None:
+                self.rejected += found.rejected
+                if not cycle.void:
+                    seen = without(found.comparison, cycle.lost)
+                    self._agreement.count(replace(seen, cycle=cycle.number, changes=cycle.changes))
 
-        self._state = self._attempt(view, work, REBUILD_BUDGETS * self._budget_s)
-
-    def _attempt(self, view: ClusterView, work: Callable[[], Result], budget_s: float) -> Result | None:
-        """The work's result; None if there is none, and the shadow does not watch any more."""
+    def _result(self, answer: Future[Any], now_s: float) -> Any:
+        """The answer; None if there is none in time. A failure ends the watching, for a while or for good."""
         try:
-            return self._run(work, budget_s)
-        except OutOfTime as error:
-            self._overrun(view.now_s, str(error))
+            return answer.result(0.0 if answer.done() else self.budget_s)
+        except NoAnswer as error:
+            self._overrun(now_s, str(error))
+        except TimeoutError:
+            pass  # other requests come first
         except Exception as error:
             self._fail(error)
         return None
 
     def _fail(self, error: Exception) -> None:
         self.failures += 1
-        self._disable(f"it failed: {type(error).__name__}: {error}", error)
+        text = str(error) if isinstance(error, DeciderFailed) else f"{type(error).__name__}: {error}"
+        self._disable(f"it failed: {text}", error)
 
-    def _overrun(self, now_s: float, said: str) -> None:
+    def _overrun(self, now_s: float, reason: str) -> None:
         self.overruns += 1
         self._overran_at_s.append(now_s)
-        # Whatever still runs may still write to the state.
-        self._state = None
         if len(self._overran_at_s) == OVERRUNS_MAX and now_s - self._overran_at_s[0] <= OVERRUN_WINDOW_S:
-            self._disable(f"it took too long {OVERRUNS_MAX} times within an hour: {said}", None)
+            self._disable(f"it gave no decision {OVERRUNS_MAX} times within an hour: {reason}", None)
             return
-        self.status, self.reason = Status.PAUSED, said
+        self.status, self.reason = Status.PAUSED, reason
         self._resume_at_s = now_s + PAUSE_S
-        self._trouble(f"the shadow policy {self._other.name} pauses: {said}", None)
+        self._skip_all()
+        self._trouble(f"the shadow policy {self._other.name} pauses: {reason}", None)
 
-    def _disable(self, said: str, error: BaseException | None) -> None:
-        self.status, self.reason = Status.DISABLED, said
-        self._state, self._pending = None, None
-        self._trouble(f"the shadow policy {self._other.name} is switched off: {said}", error)
+    def _disable(self, reason: str, error: BaseException | None) -> None:
+        self.status, self.reason = Status.DISABLED, reason
+        self._skip_all()
+        self._worker.close()
+        self._trouble(f"the shadow policy {self._other.name} is switched off: {reason}", error)
 
-    def _settle(self) -> None:
-        """The pass that the newest decision was made in is over, and nothing was taken back."""
-        seen, self._pending = self._pending, None
-        if seen is not None and self._agreement is not None:
-            self._agreement.count(seen)
+    def _skip_all(self) -> None:
+        """Give up what was sent and not counted."""
+        for cycle in self._cycles:
+            cycle.answer.cancel()
+            if cycle.first is not None and self._agreement is not None:
+                self._agreement.note(cycle.changes)
+                self._agreement.skip(cycle.at_s)
+        self._cycles.clear()
 
     def _account(self, view: ClusterView) -> Agreement:
         if self._agreement is None:
             self._agreement = Agreement(view.now_s)
         return self._agreement
 
+    def close(self) -> None:
+        """End the process in which the other policy decides."""
+        self._worker.close()
+
     # Across restarts.
 
     def resume(self, past: Memory) -> None:
         """Go on where an earlier process ended; before the engine is made."""
         self._agreement = Agreement.recall(past.account)
-        self._residue = past.dump
+        self._dump = past.dump
 
-    def memory(self, view: ClusterView) -> Memory:
-        """What a later process can resume from. Between two passes."""
-        state, dump = self._state, None
-        if self.status is Status.WATCHING:
-            dump = self._attempt(view, lambda: state.dump(), REBUILD_BUDGETS * self._budget_s)
-        return Memory(self.agreement(view).remember(), dump)
+    def request_dump(self) -> Future[Any] | None:
+        """Ask for the other policy's state; None while it does not watch."""
+        if self.status is not Status.WATCHING:
+            return None
+        return self._worker.submit(DumpState(), REBUILD_BUDGETS * self.budget_s)
 
-    # What it says, between two passes.
+    def memory(self, view: ClusterView, dump: Future[Any] | None = None) -> Memory:
+        """What a later process can resume from, between two cycles. ``dump``: see :meth:`request_dump`."""
+        dump = dump or self.request_dump()
+        state = None if dump is None else self._result(dump, view.now_s)
+        return Memory(self.agreement(view).remember(), state)
+
+    # Reports, between two cycles.
 
     def standing(self) -> Standing:
         """Where it stands."""
@@ -324,40 +332,27 @@ class Shadow(WatchingPolicy):
         )
 
     def agreement(self, view: ClusterView) -> Agreement:
-        """The account up to now; only for reading, and only until the next pass."""
-        self._settle()
+        """The account up to now, or to the oldest cycle without an answer; for reading, until the next cycle."""
+        self._settle(view.now_s)
         account = self._account(view)
-        if self.status is not Status.DISABLED:
+        if self.status is not Status.DISABLED and not self._cycles:
             account.advance(view.now_s)
         return account
 
-    def opinion(self, view: ClusterView, job: JobId) -> Opinion | None:
-        """What it thinks of an unfinished job; None while it does not watch."""
+    def request_explanation(self, view: ClusterView, job: JobId) -> Future[Any] | None:
+        """Ask what the other policy says of an unfinished job; None where it has nothing to say."""
+        record = view.jobs[job]
+        if self.status is not Status.WATCHING or not (record.waiting or record.state is not JobState.QUEUED):
+            return None
+        assert isinstance(view, World)
+        return self._worker.submit(Explain(self._source.present(view), job), self.budget_s)
+
+    def opinion(self, view: ClusterView, job: JobId, explanation: Future[Any] | None = None) -> Opinion | None:
+        """What it thinks of an unfinished job; None while it does not watch. ``explanation``: :meth:`request_explanation`."""
         if self.status is not Status.WATCHING:
             return None
-        account, record = self.agreement(view), view.jobs[job]
+        account = self.agreement(view)
         wish = account.wished_starts.get(job) or account.wished_stops.get(job)
-        decidable = record.waiting or record.state is not JobState.QUEUED
-        explanation = None
-        if decidable:
-            window, state = Window(view), self._state
-            explanation = self._attempt(view, lambda: self._other.explain(window, state, job), self._budget_s)
-        return Opinion(self._other.name, explanation, wish, account.unwanted.get(job))
-
-
-def _unexplained(first: Decision, wished: Decision) -> list[JobId]:
-    """What the first policy alone starts, if the shadow starts nothing of its own: else that says why, and costs nothing."""
-    starts = [action.job for action in first.actions if isinstance(action, Start)]
-    others = {action.job for action in wished.actions if isinstance(action, Start)}
-    return [job for job in starts if job not in others][:EXPLAINED_PER_PASS_MAX] if others.issubset(starts) else []
-
-
-def _refusals(first: Decision, wished: Decision) -> list[Change]:
-    """What the shadow is told of its actions that reality did not take; of the others it learns as everybody does."""
-    taken = {_kind(action) for action in first.actions}
-    jobs = dict.fromkeys(action.job for action in wished.actions if _kind(action) not in taken)
-    return [Change(ChangeKind.REFUSED, job, reason=Reason.REFUSED) for job in jobs]
-
-
-def _kind(action: Action) -> tuple[type[Action], JobId]:
-    return type(action), action.job
+        explanation = explanation or self.request_explanation(view, job)
+        found = None if explanation is None else self._result(explanation, view.now_s)
+        return Opinion(self._other.name, found, wish, account.unwanted.get(job))

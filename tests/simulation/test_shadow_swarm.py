@@ -20,7 +20,7 @@ def _beside(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     alone = Weather.make
 
     def make(self: Weather) -> Policy[Any]:
-        return Shadow(alone(self), alone(other), run=lambda work, budget_s: work())
+        return Shadow(alone(self), alone(other))
 
     monkeypatch.setattr(Weather, "make", make)
 

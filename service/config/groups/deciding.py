@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from service.config.kinds import DAY_S, Pairs, between
+from service.config.kinds import DAY_S, MIB, Pairs, between
 
 
 class Deciding(BaseModel):
@@ -35,7 +35,13 @@ class Deciding(BaseModel):
         0.25,
         0.001,
         60.0,
-        "A decision of the second policy that takes longer is left out: the loop waits for it, and it must not wait long.",
+        "Time limit of one decision of the second policy. One that takes longer is left out, and its process starts over.",
+    )
+    shadow_memory_bytes_max: int = between(
+        2048 * MIB,
+        512 * MIB,
+        1024 * 1024 * MIB,
+        "Address space of the process in which the second policy decides; one that needs more is switched off.",
     )
     over_run: Literal["double", "attained"] = Field(
         "double",

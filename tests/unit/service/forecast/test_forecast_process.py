@@ -17,7 +17,8 @@ import pytest
 from policies.registry import BUILT_IN, make_policy
 from service.forecast.forecast import ForecastOptions, NoForecast, forecast
 from service.forecast.process import ForecastProcess
-from service.forecast.worker import NICENESS, Question, answer, read_message, write_message
+from service.forecast.worker import NICENESS, Question, answer
+from service.runtime.child import read_message, write_message
 from tests.local_executor import wait_for
 from tests.unit.service.forecast.test_forecast import job, running, snapshot
 
@@ -35,8 +36,8 @@ AMPLE_S = 120.0
 
 
 def _child(made: ForecastProcess) -> subprocess.Popen[bytes]:
-    assert made._process is not None
-    return made._process
+    assert made._child._process is not None
+    return made._child._process
 
 
 def test_it_answers_what_would_be_answered_here_and_dies_with_its_owner(process: ForecastProcess) -> None:

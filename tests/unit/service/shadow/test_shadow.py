@@ -19,7 +19,8 @@ from policies.registry import BUILT_IN
 from service.engine.watch import WatchingPolicy, unwatched
 from service.shadow.agreement import Agreement, Totals
 from service.shadow.comparison import Comparison
-from service.shadow.shadow import Shadow, Status, Window
+from service.shadow.decider import View
+from service.shadow.shadow import Shadow, Status
 from tests.conformance.policy_suite import disturb, history
 from tests.scenarios.chance import Flaky, Watched, crowd
 from tests.scenarios.dsl import Story, cluster, policy
@@ -212,8 +213,6 @@ def test_placements_of_starts_that_both_made() -> None:
         dict.fromkeys(numbers, 4),
         {},
         {},
-        [],
-        {},
     )
     agreement = Agreement(0.0)
     agreement.count(seen)
@@ -260,6 +259,19 @@ def test_opinions_of_jobs() -> None:
     assert (head.explanation.reason, head.explanation.jobs_ahead) == (Reason.RESOURCES, 0)
     assert held.explanation is None
     assert story.engine.explain(story.ids["small"]).reason is Reason.QUEUE_HEAD_BLOCKED
+
+
+def test_an_opinion_is_about_the_world_after_the_newest_cycle() -> None:
+    """The copy that the shadow decided about does not know yet that the job was started."""
+    story = cluster("1x4", beside("fifo", "fifo")).job("a", gpus=4, runs_s=100.0)
+    story.clock.advance(0.0)
+    story.cycle()
+    shadow = story.policy
+    assert isinstance(shadow, Shadow)
+    opinion = shadow.opinion(story.engine.world, story.ids["a"])
+    assert opinion is not None and opinion.explanation is not None
+    assert opinion.explanation == story.engine.explain(story.ids["a"])
+    assert opinion.explanation.reason is Reason.STARTED
 
 
 # Whatever happens.
@@ -362,7 +374,7 @@ def test_a_refusal_is_told_of_what_reality_did_not_take() -> None:
 def test_a_window_shows_the_world_and_its_instant() -> None:
     story = cluster("2x4", policy("fifo")).job("a", gpus=6, runs_s=100.0).until(5)
     world = story.engine.world
-    window = Window(world)
+    window = View(world)
     assert (window.now_s, window.cluster, window.costs) == (5.0, world.cluster, world.costs)
     assert dict(window.jobs) == world.jobs
     assert [window.free_gpus(ServerIndex(server)) for server in (0, 1)] == [0, 2]

@@ -1,6 +1,7 @@
 """A shadow that fails, lies, writes or hangs: it is set aside, and nobody else notices."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ from policies.model.ids import JobId
 from policies.model.reasons import Explanation
 from policies.model.view import ClusterView
 from service.engine.watch import WatchingPolicy
-from service.shadow.shadow import OVERRUNS_MAX, PAUSE_S, OutOfTime, Shadow, Status, at_once
-from service.shadow.time_limit import Limited
+from service.shadow.decider import LocalWorker, NoAnswer, Request
+from service.shadow.shadow import OVERRUNS_MAX, PAUSE_S, Shadow, Status
 from tests.conformance.policy_suite import history
 from tests.scenarios.chance import crowd
 from tests.scenarios.dsl import cluster, policy
@@ -56,7 +57,7 @@ def _bind(view: ClusterView) -> None:
     [
         (_raise, "it failed: ValueError: no idea"),
         (_write, "it failed: AttributeError: 'mappingproxy' object has no attribute 'clear'"),
-        (_bind, "it failed: AttributeError: 'Window' object has no attribute 'bind'"),
+        (_bind, "it failed: AttributeError: 'View' object has no attribute 'bind'"),
     ],
 )
 def test_a_shadow_that_fails_is_switched_off_and_nobody_else_notices(
@@ -124,25 +125,28 @@ def test_a_decision_that_is_none_is_the_shadows_affair(nonsense: Any) -> None:
     assert (shadow.status, shadow.failures) == (Status.DISABLED, 1)
 
 
-class Clockwork:
-    """A runner that says when time is up: now, or with ``every`` in every so manieth work."""
+class Clockwork(LocalWorker):
+    """A worker that gives no answer in time: now, or with ``every`` to every so manieth request."""
 
     def __init__(self, every: int = 0) -> None:
+        super().__init__()
         self.every = every
         self.works = 0
         self.late = False
 
-    def __call__(self, work: Callable[[], Any], budget_s: float) -> Any:
+    def submit(self, request: Request, timeout_s: float) -> Future[Any]:
         self.works += 1
         if self.late or (self.every and self.works % self.every == 0):
-            raise OutOfTime("it took longer than 1 s")
-        return at_once(work, budget_s)
+            future: Future[Any] = Future()
+            future.set_exception(NoAnswer("it took longer than 1 s"))
+            return future
+        return super().submit(request, timeout_s)
 
 
 def test_a_decision_that_takes_too_long_is_left_out_and_made_up_for_later() -> None:
     """The decision at 20 s. It pauses until 80 s, and then starts over."""
     counting, clockwork = Broken(policy("fifo_backfill"), lambda view: None), Clockwork()
-    shadow = Shadow(policy("fifo"), counting, run=clockwork)
+    shadow = Shadow(policy("fifo"), counting, worker=clockwork)
     story = cluster("1x4", shadow)
     story.job("runs", gpus=2, runs_s=100.0).job("head", gpus=4, runs_s=50.0, at_s=10.0)
     story.job("small", gpus=2, runs_s=20.0, at_s=20.0).job("late", gpus=1, runs_s=20.0, at_s=60.0)
@@ -169,20 +173,8 @@ def test_a_decision_that_takes_too_long_is_left_out_and_made_up_for_later() -> N
 
 
 def test_too_many_of_them_switch_it_off() -> None:
-    shadow = Shadow(policy("asrpt"), policy("sjf"), run=Clockwork(every=4))
+    shadow = Shadow(policy("asrpt"), policy("sjf"), worker=Clockwork(every=4))
     story = crowd(1, shadow).to_the_end()
     assert (shadow.status, shadow.overruns) == (Status.DISABLED, OVERRUNS_MAX)
-    assert shadow.reason == "it took too long 5 times within an hour: it took longer than 1 s"
+    assert shadow.reason == "it gave no decision 5 times within an hour: it took longer than 1 s"
     assert history(story) == history(crowd(1, policy("asrpt")).to_the_end())
-
-
-def test_a_shadow_that_hangs_costs_its_budget_and_nothing_else() -> None:
-    def hang(view: ClusterView) -> None:
-        while True:
-            pass
-
-    shadow = Shadow(policy("asrpt"), Broken(policy("sjf"), hang, 3), budget_s=0.02, run=Limited())
-    story = crowd(2, shadow).to_the_end()
-    assert history(story) == history(crowd(2, policy("asrpt")).to_the_end())
-    assert shadow.status is Status.DISABLED
-    assert shadow.overruns == OVERRUNS_MAX

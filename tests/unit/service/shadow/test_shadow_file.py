@@ -11,9 +11,10 @@ from policies.model.view import ClusterView
 from service.config.settings import Settings, load_settings
 from service.engine.watch import WatchingPolicy
 from service.shadow import file as shadow_file
+from service.shadow.decider import LocalWorker
 from service.shadow.file import FILE, Pair, load
 from service.shadow.live import Shadowing, make_shadow
-from service.shadow.shadow import Memory, Shadow, Status, at_once
+from service.shadow.shadow import Memory, Shadow, Status
 from tests.scenarios.dsl import Story, cluster, policy
 from tests.unit.service.shadow.test_shadowing import Loop
 
@@ -26,7 +27,7 @@ def settings(tmp_path: Path, **flags: Any) -> Settings:
 
 
 def made(tmp_path: Path, **flags: Any) -> Shadow:
-    shadow = make_shadow(settings(tmp_path, **flags), policy("fifo"), at_once)
+    shadow = make_shadow(settings(tmp_path, **flags), policy("fifo"), LocalWorker)
     assert shadow is not None
     return shadow
 

@@ -12,8 +12,9 @@ from service.config.policy import configured_shadow
 from service.config.settings import Settings, SettingsError, load_settings
 from service.engine.engine import Engine
 from service.shadow import live as shadowing
+from service.shadow.decider import LocalWorker
 from service.shadow.live import Shadowing, ShadowReport, Want, make_shadow
-from service.shadow.shadow import Shadow, Status, at_once
+from service.shadow.shadow import Shadow, Status
 from tests.scenarios.dsl import Story, cluster, policy
 
 
@@ -141,12 +142,14 @@ def settings(tmp_path: Path, **flags: Any) -> Settings:
 
 def test_a_shadow_from_settings(tmp_path: Path) -> None:
     assert configured_shadow(settings(tmp_path)) is None
-    assert make_shadow(settings(tmp_path), policy("fifo"), at_once) is None
+    assert make_shadow(settings(tmp_path), policy("fifo"), LocalWorker) is None
     made = make_shadow(
-        settings(tmp_path, shadow_policy="sjf", shadow_options="tau=3", shadow_budget_s=7.0), policy("fifo"), at_once
+        settings(tmp_path, shadow_policy="sjf", shadow_options="tau=3", shadow_budget_s=7.0),
+        policy("fifo"),
+        LocalWorker,
     )
     assert made is not None
-    assert (made.standing().policy, made.standing().options, made._budget_s) == ("sjf", {"tau": "3"}, 7.0)
+    assert (made.standing().policy, made.standing().options, made.budget_s) == ("sjf", {"tau": "3"}, 7.0)
 
 
 def test_settings_of_the_first_policy_stand_in_where_the_shadow_takes_them(tmp_path: Path) -> None:

@@ -1,0 +1,134 @@
+"""A child process that answers pickled requests, one at a time, until its input ends.
+
+Both ends run the same program, so that nothing of it is a format. The parent bounds the time of each request and kills a child
+that exceeds it; the next request starts another one.
+"""
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import IO, Any
+
+_LENGTH_BYTES = 8
+
+START_S = 60.0
+"""What a new process may take until it reads its first request, on a busy machine."""
+
+
+class ChildLost(Exception):
+    """The child ended, or was killed, before it answered."""
+
+
+class ChildTimeout(ChildLost):
+    """The child was killed because it took too long."""
+
+
+class ChildClosed(Exception):
+    """No child starts any more."""
+
+
+class Child:
+    """One child process, started with the first request and again after it was lost. Safe to call from several threads.
+
+    ``command`` starts it; its program calls :func:`serve`.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+        self._turn = threading.Lock()
+        self._starting = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closed = False
+
+    def ask(self, message: bytes, timeout_s: float) -> Any:
+        """The answer to a pickled request. Raises ChildLost, ChildTimeout, ChildClosed."""
+        with self._turn:
+            process, is_new = self._running()
+            expired = threading.Event()
+
+            def expire() -> None:
+                expired.set()
+                process.kill()
+
+            watchdog = threading.Timer(timeout_s + (START_S if is_new else 0.0), expire)
+            watchdog.daemon = True
+            watchdog.start()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            try:
+                write_message(process.stdin, message)
+                answer = read_message(process.stdout)
+            except (OSError, ValueError):
+                answer = None
+            finally:
+                watchdog.cancel()
+            if answer is None:
+                with suppress(subprocess.TimeoutExpired):  # its exit code says more than that it was killed
+                    process.wait(1.0)
+                _end(process)
+                raise ChildTimeout if expired.is_set() else ChildLost(f"exit code {process.returncode}")
+        return pickle.loads(answer)  # noqa: S301 (our own child)
+
+    def close(self) -> None:
+        """End the process; a request under way is given up, and no process starts afterwards."""
+        with self._starting:
+            self._closed = True
+            process = self._process
+        if process is not None:
+            _end(process)
+
+    def _running(self) -> tuple[subprocess.Popen[bytes], bool]:
+        """The process, and whether it was started just now."""
+        with self._starting:
+            if self._closed:
+                raise ChildClosed
+            if self._process is not None and self._process.poll() is None:
+                return self._process, False
+            if self._process is not None:
+                _end(self._process)
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                # It needs nothing of the service's settings, and must not be taken for a job of this service.
+                env={name: value for name, value in os.environ.items() if not name.startswith("SOONER_")},
+                start_new_session=True,
+            )
+            return self._process, True
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill it, and close both pipes (a reader in another thread sees their end first)."""
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with suppress(OSError):  # what was never sent cannot be sent any more
+                pipe.close()
+
+
+def serve(answer: Callable[[Any], Any]) -> None:
+    """The child's side: answer requests on standard input until it ends."""
+    while (message := read_message(sys.stdin.buffer)) is not None:
+        write_message(sys.stdout.buffer, pickle.dumps(answer(pickle.loads(message))))  # noqa: S301 (our own parent)
+
+
+def write_message(stream: IO[bytes], message: bytes) -> None:
+    """Write a message with its length in front."""
+    stream.write(len(message).to_bytes(_LENGTH_BYTES, "big"))
+    stream.write(message)
+    stream.flush()
+
+
+def read_message(stream: IO[bytes]) -> bytes | None:
+    """The next message; None at the stream's end, also where that cuts a message off."""
+    length = stream.read(_LENGTH_BYTES)
+    if len(length) < _LENGTH_BYTES:
+        return None
+    size = int.from_bytes(length, "big")
+    message = stream.read(size)
+    return message if len(message) == size else None

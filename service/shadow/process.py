@@ -1,0 +1,60 @@
+"""The process in which the shadow policy decides: it may hang, crash or need too much memory without a cost to the service.
+
+Messages wait for their turn in a thread that does nothing else, so the scheduling loop never waits for the process. One that
+exceeds its time limit is killed; the next request starts another one.
+"""
+
+import pickle
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from service.runtime.child import Child, ChildClosed, ChildLost, ChildTimeout, serve
+from service.runtime.limited_process import limited_command
+from service.shadow.decider import Decider, DeciderFailed, NoAnswer, Request
+
+
+class ShadowProcess:
+    """Implements :class:`service.shadow.decider.Worker`. ``memory_bytes`` limits the address space of the process."""
+
+    def __init__(self, memory_bytes: int) -> None:
+        self._child = Child(limited_command(__name__, memory_bytes=memory_bytes))
+        self._thread = ThreadPoolExecutor(1, "shadow")
+
+    def submit(self, request: Request, timeout_s: float) -> Future[Any]:
+        """The answer to come. The request is copied before this returns."""
+        return self._thread.submit(self._ask, pickle.dumps(request), timeout_s)
+
+    def close(self) -> None:
+        """End the process and the thread."""
+        self._child.close()
+        self._thread.shutdown(cancel_futures=True)
+
+    def _ask(self, message: bytes, timeout_s: float) -> Any:
+        try:
+            answer = self._child.ask(message, timeout_s)
+        except ChildTimeout:
+            raise NoAnswer(f"it took longer than {timeout_s:g} s") from None
+        except ChildLost as error:
+            raise NoAnswer(f"its process ended ({error})") from None
+        except ChildClosed:
+            raise NoAnswer("the service is shutting down") from None
+        if isinstance(answer, DeciderFailed):
+            raise answer
+        return answer
+
+
+def main() -> None:
+    """Answer requests until the input ends. An exception of the policy is an answer."""
+    decider = Decider()
+
+    def answer(request: Request) -> Any:
+        try:
+            return decider.answer(request)
+        except DeciderFailed as error:
+            return error
+
+    serve(answer)
+
+
+if __name__ == "__main__":
+    main()
