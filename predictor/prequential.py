@@ -209,6 +209,26 @@ def run(
     return outcome
 
 
+def calibrate_in_order(
+    examples: Sequence[Example], raw: Mapping[str, Array], calibrators: Mapping[str, ConformalCalibrator]
+) -> dict[str, Array]:
+    """The ``raw`` log points (jobs, 32) of each model, calibrated for jobs in order of submission.
+
+    The calibrators learn from each job that has ended by the next submission, as they do live.
+    """
+    points = {kind: np.empty_like(own) for kind, own in raw.items()}
+    waiting: list[tuple[float, int]] = []
+    for row, example in enumerate(examples):
+        while waiting and waiting[0][0] <= example.submission.submitted_at_s:
+            ended = heappop(waiting)[1]
+            for kind, calibrator in calibrators.items():
+                calibrator.observe(examples[ended].bucket, label_of(examples[ended]), raw[kind][ended])
+        for kind, calibrator in calibrators.items():
+            points[kind][row] = calibrator.calibrate(example.bucket, raw[kind][row])
+        heappush(waiting, (example.ended_at_s, row))
+    return points
+
+
 def _predict_chunk(
     outcome: Run, chunk: Chunk, known: Sequence[Example], running: Running, factories: Factories, seed: int
 ) -> dict[str, Array]:

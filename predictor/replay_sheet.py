@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +19,7 @@ from policies.model.estimate import Unit
 from predictor.dataset import UNITS, Example
 from predictor.intervals import Array
 from predictor.mix import SIMPLEST, blended
-from predictor.prequential import Run, label_of
+from predictor.prequential import Run, calibrate_in_order, label_of
 from predictor.recurrence import BUCKETS
 from predictor.rows import EndedRow, open_text, row_from_dict, row_to_dict
 from predictor.training import TrainedHead, TrainedModel
@@ -127,19 +126,9 @@ def _where_it_serves(run: Run, head: TrainedHead, kind: str | None, points: Mapp
 
 
 def _predict(head: TrainedHead, examples: Sequence[Example]) -> dict[str, Array]:
-    """A stored model's predictions for jobs in order of submission; its calibration learns as they end, as it does live."""
+    """A stored model's predictions for jobs in order of submission; its calibration learns as they end."""
     features = np.array([example.features for example in examples])
     base = np.array([example.base for example in examples])
     raw = {kind: base[:, None] + estimator.predict_points(features) for kind, estimator in head.estimators.items()}
-    calibrators = {kind: deepcopy(one) for kind, one in head.calibrators.items()}
-    points = {kind: np.empty_like(own) for kind, own in raw.items()}
-    open_rows: list[tuple[float, int]] = []
-    for row, example in enumerate(examples):
-        while open_rows and open_rows[0][0] <= example.submission.submitted_at_s:
-            _, ended = heappop(open_rows)
-            for kind, calibrator in calibrators.items():
-                calibrator.observe(examples[ended].bucket, label_of(examples[ended]), raw[kind][ended])
-        for kind, calibrator in calibrators.items():
-            points[kind][row] = calibrator.calibrate(example.bucket, raw[kind][row])
-        heappush(open_rows, (example.ended_at_s, row))
-    return blended(points, base)
+    calibrators = {kind: deepcopy(calibrator) for kind, calibrator in head.calibrators.items()}
+    return blended(calibrate_in_order(examples, raw, calibrators), base)

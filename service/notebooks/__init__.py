@@ -1,7 +1,7 @@
-"""What the notebooks in ``notebooks/`` are written with: where the data comes from, how predictions are judged, pictures.
+"""Support for the notebooks in ``notebooks/``: data sources, the scoring of predictions, pictures and tables.
 
-A notebook needs four names: :func:`open_source`, the functions of :mod:`.judging` and :mod:`.replaying`, and the
-:class:`Picture` and :class:`Table` that a cell ends with.
+A notebook uses :func:`open_source`, the functions of :mod:`.judging` and :mod:`.replaying`, and the :class:`Picture` and
+:class:`Table` that a cell ends with.
 """
 
 from service.notebooks.judging import (
@@ -17,7 +17,8 @@ from service.notebooks.judging import (
 from service.notebooks.pictures import Picture, Table
 from service.notebooks.replaying import corrected_run, drift_curve, trust_changes, who_answered
 from service.notebooks.scored import Scored, told_history
-from service.notebooks.sources import Source, SourceError, open_source
+from service.notebooks.source import Source, SourceError
+from service.notebooks.sources import open_source
 
 __all__ = [
     "Picture",

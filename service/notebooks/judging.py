@@ -1,4 +1,4 @@
-"""How wrong predictions were, in figures that a person can say aloud: factors, shares, and levels that should hold."""
+"""Errors of predictions as figures that are easy to read: factors, shares, and calibration levels."""
 
 import math
 from collections import defaultdict
@@ -15,7 +15,7 @@ from predictor.rows import UNITS_MIN
 from service.notebooks.scored import HISTORY, Scored
 
 SET_ASIDE = " is set aside"
-"""How a source says that the record of the model in such jobs is bad (:mod:`predictor.selection`)."""
+"""Words in a source where the model's record for such jobs is too bad to be trusted (:mod:`predictor.selection`)."""
 NEAR = math.log(2.0)
 FAR_UNDER = math.log(4.0)
 
@@ -24,8 +24,8 @@ FAR_UNDER = math.log(4.0)
 class Score:
     """The errors of some jobs. Factors are at least 1, shares from 0 to 1.
 
-    ``median_factor`` and ``p90_factor``: half, or 90%, of the jobs are off by at most so much. ``under_4x``: the job took
-    more than four times what was said. ``covered``: it ended between p10 and p90 (80% should).
+    ``median_factor`` and ``p90_factor``: half, or 90%, of the jobs are off by at most this. ``under_4x``: the job took more than
+    four times the prediction. ``covered``: it ended between p10 and p90 (80% should).
     """
 
     jobs: int
@@ -61,7 +61,7 @@ def score(rows: Sequence[Scored]) -> Score:
 def by_group(
     rows: Sequence[Scored], key: Callable[[Scored], str], *, most: int | None = None, jobs_min: int = 1
 ) -> dict[str, list[Scored]]:
-    """Jobs by what they have in common, the largest groups first: at most ``most``, each of at least ``jobs_min``."""
+    """Jobs by ``key``, the largest groups first: at most ``most``, each of at least ``jobs_min``."""
     groups: defaultdict[str, list[Scored]] = defaultdict(list)
     for row in rows:
         groups[key(row)].append(row)
@@ -70,22 +70,22 @@ def by_group(
 
 
 def by_history(rows: Sequence[Scored]) -> dict[str, list[Scored]]:
-    """Jobs by how often their program had run, from never on; buckets without a job are left out."""
+    """Jobs by how often their program had run before; buckets without a job are left out."""
     groups = by_group(rows, lambda row: row.history)
     return {name: groups[name] for name in HISTORY if name in groups}
 
 
 def against_others(rows: Sequence[Scored], *, jobs_min: int = 50) -> dict[str, tuple[int, float]]:
-    """Of every baseline and model that said something of at least ``jobs_min`` of these jobs: of how many, and its mean
-    pinball loss over that of what served, on the same jobs. Above 1: what served was better. The best first.
+    """For every baseline and model with predictions for at least ``jobs_min`` of these jobs: the number of jobs, and its mean
+    pinball loss over that of the served predictions on them. Above 1: the served ones were better. The best first.
 
-    Both are judged on as many points as the others' are kept with. Versions of one model count together.
+    Both are compared on as many points as are stored of the others. Versions of one model count together.
     """
-    said: defaultdict[str, list[tuple[Scored, Sequence[float]]]] = defaultdict(list)
+    by_name: defaultdict[str, list[tuple[Scored, Sequence[float]]]] = defaultdict(list)
     for row in rows:
         for name, points in row.others.items() if row.points else ():
-            said[_without_version(name)].append((row, points))
-    ratios = {name: (len(pairs), _ratio(pairs)) for name, pairs in said.items() if len(pairs) >= jobs_min}
+            by_name[_without_version(name)].append((row, points))
+    ratios = {name: (len(pairs), _ratio(pairs)) for name, pairs in by_name.items() if len(pairs) >= jobs_min}
     return dict(sorted(ratios.items(), key=lambda item: item[1][1]))
 
 
@@ -109,7 +109,7 @@ def _ratio(pairs: Sequence[tuple[Scored, Sequence[float]]]) -> float:
 
 
 def over_time(rows: Sequence[Scored], parts: int) -> list[tuple[float, list[Scored]]]:
-    """Equally many jobs in each part, in the order in which they were submitted, and when the middle one of it was."""
+    """Parts with equally many jobs in the order of submission, each with the submission time of its middle job."""
     ordered = sorted(rows, key=lambda row: (row.submitted_at_s, row.job_id))
     edges = np.linspace(0, len(ordered), min(parts, len(ordered)) + 1).astype(int).tolist()
     pieces = [ordered[first:end] for first, end in pairwise(edges) if end > first]
@@ -117,9 +117,9 @@ def over_time(rows: Sequence[Scored], parts: int) -> list[tuple[float, list[Scor
 
 
 def calibration_curve(rows: Sequence[Scored]) -> tuple[list[float], list[float]]:
-    """Nominal levels, and the share of jobs that took no more than what was said at each.
+    """Nominal levels, and the share of jobs that took no more than the predicted quantile of each.
 
-    From the whole distributions where they are told, else from p10, p50 and p90.
+    From the whole distributions where the source has them, else from p10, p50 and p90.
     """
     if all(len(row.points) > 1 for row in rows) and len({len(row.points) for row in rows}) == 1:
         points = np.array([row.points for row in rows])
@@ -132,7 +132,7 @@ def calibration_curve(rows: Sequence[Scored]) -> tuple[list[float], list[float]]
 
 
 def answered_by(row: Scored) -> str:
-    """Who gave the answer: a model, or which history; or nobody who is trusted, and the job is ranked by what it has got."""
+    """The source of the answer: a model, a kind of history, or none that is trusted (ranked by attained service)."""
     if not row.trusted:
         return "nobody trusted: attained service"
     if row.model:

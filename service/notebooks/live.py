@@ -1,7 +1,7 @@
 """A running service as a source, read through its HTTP API.
 
-The API tells three quantiles of a prediction and when a job held GPUs; whole distributions, what other models said, and the
-exact seconds of progress are in the database (:mod:`.stored`).
+The API returns three quantiles of a prediction and when a job held GPUs; whole distributions, the predictions of other models,
+and the exact seconds of progress are only in the database (:mod:`.stored`).
 """
 
 from collections.abc import Iterator
@@ -14,16 +14,16 @@ from service.client import TERMINAL_STATES, Client
 from service.client.documents import Job, Prediction, Server
 from service.config.cluster_file import SCHEMA, parse_cluster
 from service.notebooks.scored import Scored, first_said
-from service.notebooks.sources import Past
+from service.notebooks.source import Past
 from service.sim.jobs import prepare
 from service.sim.workloads.model import Workload, WorkloadJob, in_submission_order
 
 _FINAL_STATES = {"cancelled": "killed"}
-"""What a workload table calls a state, where it is another word."""
+"""States with another name in a workload table."""
 
 
 class LiveSource:
-    """Implements :class:`service.notebooks.sources.Source`. At most the ``newest`` jobs and predictions are read, once."""
+    """Implements :class:`service.notebooks.source.Source`. At most the ``newest`` jobs and predictions are read, once."""
 
     synthetic = False
 
@@ -37,17 +37,17 @@ class LiveSource:
         return {job["id"]: job for job in self._client.jobs(limit=self._newest)}
 
     def predictions(self) -> list[Scored]:
-        """What was first said of each job that has ended. Raises ClientError."""
+        """The first prediction of each job that has ended. Raises ClientError."""
         found: dict[int, Scored] = {}
-        # Newest first: the last that is seen of a job was said first.
-        for said in self._client.predictions(limit=self._newest):
-            job = self._jobs.get(said["job_id"])
-            if job is not None and said["actual"] is not None and said["log_error"] is not None:
-                found[said["job_id"]] = _scored(said, said["actual"], job)
+        # Newest first: the last one that is read of a job is its first prediction.
+        for each in self._client.predictions(limit=self._newest):
+            job = self._jobs.get(each["job_id"])
+            if job is not None and each["actual"] is not None and each["log_error"] is not None:
+                found[each["job_id"]] = _scored(each, each["actual"], job)
         return first_said(found)
 
     def workload(self) -> Workload:
-        """The jobs that ran and ended. A duration is the time in which a job held GPUs; the API does not know a shorter one."""
+        """The jobs that ran and ended. A duration is the time in which a job held GPUs: the API returns no other."""
         return in_submission_order("the service's newest jobs", self._rows(), ())
 
     def _rows(self) -> Iterator[WorkloadJob]:
@@ -80,14 +80,14 @@ class LiveSource:
         )
 
     def cluster(self) -> Cluster:
-        """The service's servers, those that are down among them."""
+        """The service's servers, including those that are down."""
         found = self._client.cluster()
         return parse_cluster(
             {"schema": SCHEMA, "name": found["name"], "servers": [_entry(server) for server in found["servers"]]}
         )
 
     def past(self) -> Past:
-        """The jobs, as if each could run anywhere: which network a job has is in the database."""
+        """The jobs without their models: the API does not return them, so any placement is as good as another."""
         cluster = self.cluster()
         return Past(prepare(self.workload(), cluster, skip_invalid=True), cluster)
 

@@ -1,6 +1,6 @@
-"""What a cell ends with: a picture whose title states what it shows, or a table. Jupyter draws them by itself.
+"""Pictures whose title states what they show, and tables. Jupyter draws one that a cell ends with.
 
-They are plain SVG and HTML: nothing to install, and no JavaScript. ``save`` writes a picture for slides.
+They are plain SVG and HTML without JavaScript. ``save`` writes a picture to a file.
 """
 
 import textwrap
@@ -20,7 +20,7 @@ _MARGIN = 12.0
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A chart with the finding above it and, below, how to read it. ``chart`` is what :mod:`service.reports.plots` draws."""
+    """A chart with the finding above it and, below, how to read it. ``chart`` is a drawing of :mod:`service.reports.plots`."""
 
     finding: str
     chart: str
@@ -32,7 +32,7 @@ class Picture:
         title = textwrap.wrap(self.finding, _TITLE_WIDTH)
         note = textwrap.wrap(self.note, _NOTE_WIDTH)
         size = search(r'viewBox="0 0 [\d.]+ ([\d.]+)"', self.chart)
-        assert size is not None, "every chart says how large it is"
+        assert size is not None, "every chart has a viewBox"
         top = _MARGIN + _TITLE_LINE * len(title)
         bottom = top + float(size[1])
         bold, small = ' font-size="16" font-weight="bold"', ' font-size="12.5"'

@@ -1,9 +1,8 @@
-"""What a notebook works out again from the past: calibration before and after its correction, drift, and who answered."""
+"""Analyses of past predictions: calibration before and after its correction, drift, changes of trust, and answers by source."""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from policies.model.estimate import Unit
 from predictor import prequential
-from predictor.dataset import Example, Knowledge, replay
+from predictor.dataset import Knowledge, replay
 from predictor.drift import DriftMonitor
 from predictor.intervals import Array, ConformalCalibrator
 from predictor.recurrence import error_group
@@ -24,8 +23,9 @@ from service.sim.workloads.model import Workload
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """Log points of one model for the same jobs, as it said them (``raw``) and after the correction. ``buckets`` are
-    positions in ``predictor.recurrence.BUCKETS``."""
+    """Log points of one model for the same jobs, before (``raw``) and after the correction. ``buckets`` are positions in
+    ``predictor.recurrence.BUCKETS``.
+    """
 
     labels: Array
     buckets: NDArray[np.intp]
@@ -38,7 +38,7 @@ class Corrected:
         return Corrected(self.labels[rows], self.buckets[rows], self.raw[rows], self.corrected[rows])
 
     def named_buckets(self, jobs_min: int) -> dict[str, "Corrected"]:
-        """The jobs of each bucket that has so many, in words."""
+        """The jobs of each bucket with at least ``jobs_min``, by its name."""
         parts = {name: self.of_bucket(bucket) for bucket, name in enumerate(HISTORY)}
         return {name: part for name, part in parts.items() if len(part.labels) >= jobs_min}
 
@@ -46,9 +46,9 @@ class Corrected:
 def corrected_run(workload: Workload, kind: str, *, jobs_min: int = 100) -> Corrected | None:
     """Fit a model on the first 60% of the jobs, predict the others in seconds of service, and correct as jobs end.
 
-    The correction is the one that serves: rolling, split-conformal, by history bucket; it learns from a job once that has
-    ended. The fifth before the test is predicted too, so that the correction starts with something. None where there are
-    fewer than ``jobs_min`` jobs.
+    The correction is that of the service: rolling, split-conformal, by history bucket; it learns from a job once it has ended.
+    The fifth before the test is predicted too, so that the correction has data from the start. None where there are fewer than
+    ``jobs_min`` jobs.
     """
     found = (examples.get(Unit.SERVICE_S) for _, examples in replay(rows_of(workload.jobs), Knowledge()))
     usable = [example for example in found if example is not None and example.base == example.base]
@@ -64,24 +64,11 @@ def corrected_run(workload: Workload, kind: str, *, jobs_min: int = 100) -> Corr
     predicted = usable[start:]
     bases = np.array([example.base for example in predicted])[:, None]
     raw = bases + model.predict_points(np.array([example.features for example in predicted]))
-    labels = np.array([example.label for example in predicted], dtype=float)
-    corrected = _corrected(predicted, labels, raw)
+    labels = np.array([example.label for example in predicted], dtype=np.float64)
+    corrected = prequential.calibrate_in_order(predicted, {kind: raw}, {kind: ConformalCalibrator()})[kind]
     tested = slice(test - start, None)
     buckets = np.array([example.bucket for example in predicted], dtype=np.intp)
     return Corrected(labels[tested], buckets[tested], raw[tested], corrected[tested])
-
-
-def _corrected(examples: Sequence[Example], labels: Array, raw: Array) -> Array:
-    calibrator = ConformalCalibrator()
-    waiting: list[tuple[float, int]] = []
-    corrected = np.empty_like(raw)
-    for row, example in enumerate(examples):
-        while waiting and waiting[0][0] <= example.submission.submitted_at_s:
-            _, ended = heappop(waiting)
-            calibrator.observe(examples[ended].bucket, float(labels[ended]), raw[ended])
-        corrected[row] = calibrator.calibrate(example.bucket, raw[row])
-        heappush(waiting, (example.ended_at_s, row))
-    return corrected
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +87,9 @@ class Drift:
 
 
 def drift_curve(rows: Sequence[Scored]) -> Drift:
-    """Feed a fresh monitor with what was scored, as the service did. ``recent`` is the mean abs(ln(said / actual)).
+    """A new drift monitor run over the scored predictions, as in the service. ``recent`` is the mean abs(ln(predicted / actual)).
 
-    Rows of both units are told apart in the service; give those of one.
+    Pass rows of one unit: the service has a monitor for each.
     """
     monitor = DriftMonitor()
     ended = sorted(rows, key=lambda row: (row.scored_at_s, row.job_id))
@@ -115,7 +102,7 @@ def drift_curve(rows: Sequence[Scored]) -> Drift:
 
 
 class TrustChange(NamedTuple):
-    """In jobs of this unit and history, from this one on, somebody else ranked than before. ``reason``: in the source's words."""
+    """From this job on, jobs of this unit and history were ranked by another source. ``reason`` is in the words of the source."""
 
     at_s: float
     unit: str
@@ -126,31 +113,31 @@ class TrustChange(NamedTuple):
 
 
 def trust_changes(rows: Sequence[Scored]) -> list[TrustChange]:
-    """Every change of trust that shows in the jobs, in the order in which they were submitted.
+    """Every change of trust that the jobs show, in the order in which they were submitted.
 
     The first job of a unit and history is compared with full trust.
     """
-    standing: dict[tuple[str, str], str] = {}
+    current: dict[tuple[str, str], str] = {}
     found = []
     for row in rows:
-        after, reason = _standing(row)
-        before = standing.setdefault((row.unit, row.history), "the champion")
+        after, reason = _ranked_by(row)
+        before = current.setdefault((row.unit, row.history), "the champion")
         if after != before:
             found.append(TrustChange(row.submitted_at_s, row.unit, row.history, before, after, reason))
-            standing[row.unit, row.history] = after
+            current[row.unit, row.history] = after
     return found
 
 
-def _standing(row: Scored) -> tuple[str, str]:
-    """Who ranks such jobs, and why not a better one. Too little history is no distrust: it says nothing of a record."""
+def _ranked_by(row: Scored) -> tuple[str, str]:
+    """The source that ranks such jobs, and why not a better one. Too little history does not count as distrust."""
     for words, after in ((RANKED_BY_SERVICE, "attained service"), (SET_ASIDE, "history")):
         _, found, reason = row.source.partition(words)
         if found:
-            # What follows the next semicolon is about something else: the weight of a declaration.
+            # The text after the next semicolon is about the weight of a declaration.
             return after, reason.removeprefix(":").partition(";")[0].strip()
     return "the champion", ""
 
 
 def who_answered(rows: Sequence[Scored], parts: int) -> list[tuple[float, Counter[str]]]:
-    """How many answers each rung gave, in ``parts`` equal parts of the jobs."""
+    """The number of answers per source, in ``parts`` equal parts of the jobs."""
     return [(at_s, Counter(map(answered_by, piece))) for at_s, piece in over_time(rows, parts)]

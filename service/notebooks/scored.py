@@ -11,18 +11,18 @@ HISTORY = tuple("never run before" if name == "0" else f"{name} past runs" for n
 """The predictor's history buckets, in words: how often the program had ended before, with as many GPUs."""
 RANKED_BY_SERVICE = "ranked by attained service"
 UNTRUSTED = (RANKED_BY_SERVICE, "too few to rank by", "not confirmed by any past run")
-"""How a source says that its estimate is shown but ranks nothing (:mod:`predictor.fallback`, :mod:`predictor.selection`)."""
+"""Words in the source of an estimate that is shown but ranks no job (:mod:`predictor.fallback`, :mod:`predictor.selection`)."""
 _PAST_RUNS = re.compile(r"([\d,]+) past runs?\b")
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What was said of a job when it came, and what became of it.
+    """The first prediction of a job, and its outcome.
 
     Instants are seconds since the Unix epoch, or since the beginning of a table. Totals (``p10`` to ``actual``) count
-    ``unit``: ``iterations``, or ``service_s`` for seconds. ``point`` is the single number that people were told, None where
-    that is p50. ``points`` are the whole distribution, and ``others`` what every baseline and model said, where the source
-    tells them.
+    ``unit``: ``iterations``, or ``service_s`` for seconds. ``point`` is the single number that people saw, None where
+    that is p50. ``points`` are the whole distribution, and ``others`` those of every baseline and model, where the source has
+    them.
     """
 
     job_id: int
@@ -45,27 +45,27 @@ class Scored:
 
     @property
     def said(self) -> float:
-        """The single number that people were told."""
+        """The single number that people saw."""
         return self.p50 if self.point is None else self.point
 
     @property
     def log_error(self) -> float:
-        """ln(said / actual): above 0 it was predicted too long."""
+        """ln(predicted / actual): above 0 the prediction was too long."""
         return math.log(self.said / self.actual)
 
     @property
     def factor(self) -> float:
-        """How far off, either way: 2.0 is twice or half of what it took."""
+        """The error as a factor, either way: 2.0 is twice or half of the actual total."""
         return math.exp(abs(self.log_error))
 
     @property
     def program(self) -> str:
-        """Who ran what: the recurrence key without the size."""
+        """User, project and name: the recurrence key without the size."""
         return "/".join(part for part in (self.user, self.project, self.name) if part) or "(unnamed)"
 
     @property
     def runs(self) -> int:
-        """Past runs of the program with as many GPUs that the prediction rests on, as its source says in words."""
+        """Past runs of the program with the same GPUs behind the prediction, parsed from its source."""
         if not self.source.startswith("recurrence:"):
             return 0
         found = _PAST_RUNS.search(self.source)
@@ -73,7 +73,7 @@ class Scored:
 
     @property
     def trusted(self) -> bool:
-        """Whether it could rank the job; else the job is ranked by the service that it has got."""
+        """Whether it could rank the job; else the job is ranked by attained service."""
         return not any(words in self.source for words in UNTRUSTED)
 
     @property
@@ -88,5 +88,5 @@ def told_history(name: str) -> str:
 
 
 def first_said(rows: Mapping[int, Scored]) -> list[Scored]:
-    """One prediction a job, the jobs in the order in which they came."""
+    """One prediction per job, in the order of submission."""
     return sorted(rows.values(), key=lambda row: (row.submitted_at_s, row.job_id))

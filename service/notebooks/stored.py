@@ -1,4 +1,4 @@
-"""A service's database as a source: the whole distributions, what every model said, and the past as it really was."""
+"""A service's database as a source: whole distributions, the predictions of every model, and the recorded past."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -14,12 +14,12 @@ from service.db.scored import scored_predictions, window_of_newest
 from service.db.session import Database
 from service.history.workload import OwnHistory, actual_result, simulated_jobs
 from service.notebooks.scored import Scored, first_said
-from service.notebooks.sources import Past
+from service.notebooks.source import Past
 from service.sim.workloads.model import Workload
 
 
 class StoredSource:
-    """Implements :class:`service.notebooks.sources.Source`. A running service is not disturbed; nothing is written."""
+    """Implements :class:`service.notebooks.source.Source`. It only reads, also while the service runs."""
 
     synthetic = False
 
@@ -30,7 +30,7 @@ class StoredSource:
         self._newest = newest
 
     def predictions(self) -> list[Scored]:
-        """What was first said of each job that has ended."""
+        """The first prediction of each job that has ended."""
         return first_said({row.job_id: _scored(row) for row in scored_predictions(self._database, self._newest)})
 
     @cached_property
@@ -48,7 +48,7 @@ class StoredSource:
         return self._past[1]
 
     def past(self) -> Past:
-        """The jobs with their own networks, priorities and predictions, and what really became of them."""
+        """The jobs with their own networks, priorities and predictions, and their real outcome."""
         history, cluster = self._past
         jobs = simulated_jobs(history, cluster, skip_invalid=True)
         recorded = any(job.predicted is not None for job in jobs.jobs)

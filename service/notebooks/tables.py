@@ -1,4 +1,4 @@
-"""A workload table as a source, and the generator as one: each job is predicted from what had ended before it came."""
+"""A workload table or the generator as a source: each job is predicted from the jobs that had ended before its submission."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from policies.model.ids import JobId
 from predictor.retraining import RetrainingPredictor
 from service.cli.history import label_of
 from service.notebooks.scored import Scored
-from service.notebooks.sources import Past
+from service.notebooks.source import Past
 from service.sim.jobs import prepare
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.generate import generate
@@ -23,16 +23,16 @@ GPUS_PER_SERVER = 8
 _SERVER = Server("", GPUS_PER_SERVER)
 GENERATED_GPUS = 64
 LOAD = 0.85
-"""Load that a table's jobs offer the cluster that is made up for them."""
+"""The load of a table's jobs on the cluster that is made for them."""
 CHANGE_AT = 2.0 / 3.0
 """Share of the generator's jobs that come before its programs change."""
 FIRST_TRAINING_JOBS = 400
 GROWTH = 2.0
-"""Fewer trainings than a service would do: each takes seconds, and a reader waits for them."""
+"""Fewer trainings than in a service: each takes seconds, and the notebook waits for them."""
 
 
 class TableSource:
-    """Implements :class:`service.notebooks.sources.Source`. Predictions are made when they are asked for, once."""
+    """Implements :class:`service.notebooks.source.Source`. Predictions are made at the first call, once."""
 
     def __init__(self, origin: str, workload: Workload, servers: Cluster | None, *, synthetic: bool = False) -> None:
         self.origin = origin
@@ -42,7 +42,7 @@ class TableSource:
         self._predicted: list[Scored] | None = None
 
     def predictions(self) -> list[Scored]:
-        """What a service would have said of each job; it trains models as jobs end, and they serve where they pass the gate."""
+        """The predictions that a service would have made: it trains models as jobs end, and they serve if they pass the gate."""
         if self._predicted is None:
             self._predicted = list(_predicted(self._workload))
         return self._predicted
@@ -52,17 +52,17 @@ class TableSource:
         return self._workload
 
     def cluster(self) -> Cluster:
-        """The cluster that was given, else as many servers of 8 GPUs as the jobs load by :data:`LOAD`."""
+        """The given cluster, else as many servers of 8 GPUs as the jobs load by :data:`LOAD`."""
         return self._cluster if self._cluster is not None else _sized(self._workload)
 
     def past(self) -> Past:
-        """The jobs; what would not fit the cluster is left out."""
+        """The jobs, without those that do not fit the cluster."""
         cluster = self.cluster()
         return Past(prepare(self._workload, cluster, skip_invalid=True), cluster)
 
 
 def generated(jobs: int, seed: int, change: float, why: str = "") -> TableSource:
-    """The generator as a source; see :func:`service.notebooks.sources.open_source`. ``why`` it is not another one.
+    """The generator as a source; see :func:`service.notebooks.sources.open_source`. ``why``: the reason that it is not another.
 
     Raises ValueError for arguments out of range.
     """
@@ -114,24 +114,24 @@ def _sized(workload: Workload) -> Cluster:
 
 
 def _predicted(workload: Workload) -> Iterator[Scored]:
-    """Job by job, as the live predictor meets them: predicted at its submission, learnt from at its end."""
+    """Predict each job at its submission and learn from it at its end, as the live predictor does."""
     predictor = RetrainingPredictor(0, first_rows=FIRST_TRAINING_JOBS, growth=GROWTH)
     ends: list[tuple[float, int, EndedJob]] = []
     for number, row in enumerate(workload.jobs, start=1):
         while ends and ends[0][0] <= row.submit_time_s:
             predictor.ended(heappop(ends)[2])
         label = replace(label_of(row, 0.0), job=JobId(number))
-        asked = PredictionRequest(label.job, label.spec, row.submit_time_s)
-        (said,) = predictor.predict(row.submit_time_s, [asked])
+        request = PredictionRequest(label.job, label.spec, row.submit_time_s)
+        (predicted,) = predictor.predict(row.submit_time_s, [request])
         heappush(ends, (label.ended_at_s, number, label))
-        if said is not None and (found := _scored(row, label, said.estimate, said.shadows)) is not None:
+        if predicted is not None and (found := _scored(row, label, predicted.estimate, predicted.shadows)) is not None:
             yield found
 
 
 def _scored(
     row: WorkloadJob, label: EndedJob, estimate: Estimate, shadows: Sequence[ShadowPrediction]
 ) -> Scored | None:
-    """None for a job that was predicted in iterations and reported none: nobody knows how right that was."""
+    """None for a job that was predicted in iterations and reported none: its error is unknown."""
     actual = label.iterations if estimate.unit is Unit.ITERATIONS else label.service_s
     if actual is None:
         return None

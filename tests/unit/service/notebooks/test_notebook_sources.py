@@ -18,7 +18,7 @@ from service.db.store import SqlStore
 from service.db.tables import PredictionRow, table
 from service.notebooks import SourceError, by_history, open_source, score, sources
 from service.notebooks.live import LiveSource
-from service.notebooks.sources import Source
+from service.notebooks.source import Source
 from service.notebooks.stored import StoredSource
 from service.sim.experiment import SimulationOptions, run_jobs
 from service.sim.jobs import prepare
