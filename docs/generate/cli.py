@@ -14,16 +14,16 @@ from service.cli import main
 from service.cli.commands import Group, function_of
 
 _INTRODUCTION = """
-`sooner NOUN VERB`. `--help` (or `-h`) works after every part of a command, `sooner --version` prints the version, and
-`sooner --install-completion` installs the completion of your shell (`--show-completion` prints it).
+Commands have the form `sooner NOUN VERB`. `--help` (or `-h`) works after every part of a command. `sooner --version` prints the
+version. `sooner --install-completion` installs shell completion (`--show-completion` prints it).
 
-Exit codes: 0 done, 1 the operation failed, 2 wrong usage or input. With `--json` standard output holds one JSON document
-and nothing else; notes, progress and errors go to standard error. `NO_COLOR` is obeyed.
+Exit codes: 0 done, 1 the operation failed, 2 wrong usage or input. With `--json` standard output is one JSON document; notes,
+progress and errors go to standard error. `NO_COLOR` turns colours off.
 
-Jobs are named by number: `7`, `1,3,5-8`, `last`, `all` (for commands that act: all unfinished ones).
+Jobs are selected by number: `7`, `1,3,5-8`, `last`, `all` (for commands that change jobs: all unfinished ones).
 
-Commands that talk to a service find it by themselves on the machine it runs on. `SOONER_URL` names another address and
-`SOONER_TOKEN` the token for it; the token file of this machine is never sent elsewhere.
+Commands find the service of this machine by themselves. `SOONER_URL` sets another address and `SOONER_TOKEN` its token. The token
+file of this machine is never sent elsewhere.
 """
 
 

@@ -16,27 +16,25 @@ from service.config.settings import load_settings
 from service.db.session import open_database
 
 _INTRODUCTION = f"""
-Below `/v1`, JSON in and out. The machine-readable form of this page is the OpenAPI document at `{OPENAPI_PATH}`.
+Routes are below `/v1` and use JSON. The OpenAPI document at `{OPENAPI_PATH}` is the machine-readable form of this page.
 
-- **Token.** Every request carries `Authorization: Bearer TOKEN`: an [API key](../how-to/access.md), or the token in the file
-  `token` of the data folder, which is an admin's. Open without it are `/healthz`, `/readyz` and the pages of problem types.
-  `POST /v1/attempts/ID/progress` takes the attempt's own token, which is good for nothing else.
-- **Permissions.** Which role may call which route: [permissions](permissions.md). What a caller may not see is answered as if it
-  were not there (404); what he may see but not do, with 403.
-- **Rates.** Too many requests of a key, or wrong tokens from an address, are answered with 429 and `Retry-After`.
-- **Request ids.** Every answer carries `X-Request-Id`, the client's own if it sent one; the log of changes names it.
-- **Host and origin.** Requests with a `Host` that is not in `allowed_hosts`, or with an `Origin` of another page than those
-  in `allowed_origins`, are refused. Bodies must be `application/json`.
+- **Token.** Every request needs `Authorization: Bearer TOKEN`: an [API key](../how-to/access.md), or the token in the file
+  `token` of the data folder, which has the rights of an admin. `/healthz`, `/readyz` and the pages of problem types need none.
+  `POST /v1/attempts/ID/progress` needs the attempt's own token, which is valid for nothing else.
+- **Permissions.** [Permissions](permissions.md) lists the routes of each role. What a caller may not see is reported as not found
+  (404); what a caller may see but not do, as forbidden (403).
+- **Rate limits.** Too many requests of a key, or wrong tokens from an address, get 429 with `Retry-After`.
+- **Request ids.** Every answer has `X-Request-Id`, the client's own if it sent one. The audit log contains it.
+- **Host and origin.** A request is refused if its `Host` is not in `allowed_hosts`, or its `Origin` is not in `allowed_origins`.
+  Bodies must be `application/json`.
 - **Time** is ISO 8601 in UTC in fields that end in `_at`; durations are seconds in fields that end in `_s`.
-- **Strict.** Unknown keys in requests are refused; answers may gain keys (see [stability](stability.md)).
-- **Errors** are problem details (RFC 9457), one shape for all: see [problems](problems.md).
-- **Repeating.** A POST with an `Idempotency-Key` is carried out once: the same key with the same body gives the same
-  answer again.
-- **Lists** come in pages. `next` of a page is opaque; give it as `after` to go on.
-- **Versions.** `GET /v1/jobs/ID` answers with an `ETag`; `If-None-Match` saves the transfer, and `If-Match` on a change makes
-  it fail with 412 if the job has changed meanwhile.
-- **Effects.** A POST that steers (cancel, hold, drain, ...) answers 202: the request is durable, and the next scheduling
-  cycle acts on it.
+- **Unknown keys** in requests are refused. Answers may gain keys ([stability](stability.md)).
+- **Errors** are problem details (RFC 9457): see [problems](problems.md).
+- **Idempotency.** A POST with an `Idempotency-Key` takes effect once. The same key with the same body returns the same answer.
+- **Lists** have pages. `next` of a page is opaque; pass it as `after` to get the next page.
+- **Versions.** `GET /v1/jobs/ID` returns an `ETag`. `If-None-Match` avoids a transfer. A change with `If-Match` fails with 412 if
+  the job has changed meanwhile.
+- **Effects.** A POST such as cancel, hold or drain answers 202: the request is durable, and the next scheduling cycle acts on it.
 """
 
 _ORDER = ("get", "post", "put", "patch", "delete")
@@ -44,7 +42,7 @@ _ORDER = ("get", "post", "put", "patch", "delete")
 
 @cache
 def openapi() -> dict[str, Any]:
-    """The OpenAPI document of an application that nobody calls."""
+    """The OpenAPI document of an application that serves no requests."""
     with TemporaryDirectory() as folder:
         settings = load_settings({"data_dir": Path(folder)})
         database = open_database(settings.database_url)
@@ -94,7 +92,7 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> list[str]:
     )
     content = operation.get("requestBody", {}).get("content", {})
     for media in content.values():
-        needed = "" if operation["requestBody"].get("required") else " May be left out."
+        needed = "" if operation["requestBody"].get("required") else " Optional."
         lines += [f"Body: {_type(media['schema'])}.{needed}", ""]
     answers, refusals = [], []
     for status, response in operation["responses"].items():

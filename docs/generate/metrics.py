@@ -11,10 +11,10 @@ from service.telemetry.metrics import Metrics
 from service.telemetry.scrape import LoopNow, QueueNow, Readings, ScrapeCollector
 
 INTRODUCTION = """
-`GET /metrics` answers in Prometheus' text format, behind the token or an API key of any role. Times are seconds, counters end
-in `_total`, histograms have `_bucket`, `_sum` and `_count`. No label holds a job, a user or a server. Counters start at zero
-with the process; of several services on one database only the one that leads tells of queue, GPUs and predictions, and
-`sooner_leader` says which that is. How to scrape, a board and alerts: [monitor](../how-to/monitor.md).
+`GET /metrics` answers in Prometheus' text format. It needs the token or an API key of any role. Times are in seconds. Counters
+end in `_total` and start at zero with the process; histograms have `_bucket`, `_sum` and `_count`. No label holds a job, a user
+or a server. Only the leader (`sooner_leader`) reports queue, GPUs and predictions. Scraping, dashboard and alerts:
+[monitor](../how-to/monitor.md).
 """
 
 

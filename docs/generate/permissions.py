@@ -6,18 +6,18 @@ from service.api.permissions import About, Rule
 from service.domain.access import Role
 
 _INTRODUCTION = """
-An API key has a role; each role may do all that those before it may. The token in the data folder counts as an admin's. A job
-that the caller does not see is answered as one that does not exist (404); what the caller sees but may not do, with 403. A
-route without a rule would be for admins alone, and a test fails until it states one.
+An API key has a role. Each role includes the rights of the roles before it. The token in the data folder has the role `admin`.
+A job that the caller may not see is reported as not found (404); an action that the caller may not take, as forbidden (403). A
+route without a rule is for admins only.
 
-How to make keys: [Let people in](../how-to/access.md). What this does not protect: [Security](../explanation/security.md).
+How to create keys: [access](../how-to/access.md). What this does not protect: [security](../explanation/security.md).
 """
 
 _ROLES = {
     Role.VIEWER: "Reads the jobs of its user's projects.",
-    Role.SUBMITTER: "Submits jobs in its user's name, and changes the user's own.",
-    Role.OPERATOR: "Sees and changes everybody's jobs, submits for others, runs servers, queue and models.",
-    Role.ADMIN: "Makes keys, users and projects, and reads the log of changes.",
+    Role.SUBMITTER: "Submits jobs as its user, and changes that user's jobs.",
+    Role.OPERATOR: "Sees and changes all jobs, submits for other users, manages servers, queue and models.",
+    Role.ADMIN: "Manages keys, users and projects, and reads the audit log.",
 }
 
 _YES, _NO, _SOME = "yes", "", "own"
@@ -39,7 +39,7 @@ def page() -> str:
     lines += [
         "## Routes",
         "",
-        f"`{_SOME}`: where the job or key is the caller's own; see the last column.",
+        f"`{_SOME}`: only for the caller's own job or key, as the last column says.",
         "",
     ]
     lines += table(

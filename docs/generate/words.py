@@ -18,89 +18,90 @@ from service.api.problems import ProblemType
 from service.config.settings import CONFIG_FILE_VARIABLE, Settings, env_name
 
 SETTINGS_INTRODUCTION = f"""
-A value comes from the command line, else from the environment, else from the YAML file that `{CONFIG_FILE_VARIABLE}` names
-(lines of the form `port: 8765`), else it is the default. `sooner config show` prints each one with its source. A value
-outside its limits ends `sooner serve` with one line that names the setting, and exit code 2.
+A value comes from the command line, else from the environment, else from the YAML file that `{CONFIG_FILE_VARIABLE}` names (lines
+such as `port: 8765`), else from the default. `sooner config show` prints each setting with its source. A value outside its limits
+stops `sooner serve` with exit code 2 and a line that names the setting.
 """
 
 POLICIES_INTRODUCTION = """
 The live service takes `policy`, `preemption`, `over_run`, `attempt_duration_s_min` and `policy_options` from its
 [settings](settings.md); a simulation takes `--policy`, `--preemption` and `--option NAME=VALUE` ([command line](cli.md)).
-All policies share the choice of servers, the waiting for a good placement, and the starvation guard, so that a comparison
-compares orders. What is a published idea and what is our own construction: [A-SRPT](../explanation/a-srpt.md),
-[estimates and ranks](../explanation/estimates-and-ranks.md).
+All policies share the choice of servers, the consolidation delay and the starvation guard, so a comparison shows the effect of
+the order. [A-SRPT](../explanation/a-srpt.md) and [estimates and ranks](../explanation/estimates-and-ranks.md) separate published
+ideas from our own constructions.
 
-Further policies are plug-ins: see [how to add one](../how-to/extend.md).
+Other policies are plug-ins ([how to add one](../how-to/extend.md)).
 """
 
 OPTION_MEANINGS = {
-    "preemption": "May running jobs be stopped for better ones? `guided` does it where the gain pays for checkpoint, restart "
-    "and lost work; `always` ignores that price and is for study. A policy without preemption takes `never` alone.",
-    "queue": "A job that cannot start is passed by those behind it (`skip`), or blocks them (`strict`). `auto` blocks where "
-    "`asrpt` neither preempts nor releases early: what passes a wide gang would take the GPUs that come free for it.",
-    "order": "Without preemption: released jobs go by virtual work, or by virtual completion time.",
+    "preemption": "Whether running jobs may be stopped for better ones. `guided`: if the gain pays for checkpoint, restart and "
+    "lost work. `always`: regardless of that cost, for study. A policy without preemption accepts only `never`.",
+    "queue": "Whether jobs pass one that cannot start (`skip`) or wait behind it (`strict`). `auto` is strict where `asrpt` "
+    "neither preempts nor releases early, so that smaller jobs do not take the GPUs that become free for a wide gang.",
+    "order": "Without preemption: released jobs are ordered by virtual work, or by virtual completion time.",
     "release": "Without preemption: a job competes once the virtual machine has completed it (`virtual`), or earlier if GPUs "
-    "would stay idle (`early`).",
+    "would otherwise be idle (`early`).",
     "placement": "Which free GPUs a gang gets: those on which it iterates fastest (`heavy_edge`), or any (`random`, to measure "
-    "what choosing is worth).",
-    "fill": "With preemption: whoever fits gets GPUs in the order of ranks (`first_fit`), or the shortest prefix of that order "
-    "that fills the cluster is served, largest gangs first (`server_filling`), or `server_filling` while gangs of at least "
-    "half the cluster bring much of the work (`auto`).",
-    "reserve": "A job that waits for a better placement keeps the GPUs it could have taken.",
-    "over_run": "What is left of a job that has outlived its estimate: up to the next doubling, or as much as it has had.",
-    "eta": "A job displaces another only if its rank is below this fraction of the other's, less the price.",
-    "attempt_duration_s_min": "Seconds that an attempt runs undisturbed before it may be preempted.",
-    "restarts_free": "How often a job may start over before `restarted_attempt_s_min` protects its attempts.",
-    "restarted_attempt_s_min": "Seconds that an attempt runs undisturbed once the job has started over so often.",
-    "tau": "A job whose slowest placement takes more than this many times its fastest may wait for a good one.",
-    "delay_factor": "It waits at most this many times its remaining time, and never longer than the bad placement would cost "
-    "it. 0: it never waits.",
-    "guard_share": "Share of the GPUs that goes to the oldest jobs first, so that none starves. 0: no guard.",
-    "guard_wait_s": "After this many seconds the oldest waiting job comes first whatever its size, and GPUs are set aside for "
-    "it as they free up.",
-    "fair_share": "Jobs of projects that have had less by their weights come first, and rank decides among those alike "
+    "the value of the choice).",
+    "fill": "With preemption: jobs that fit start in rank order (`first_fit`); or the shortest prefix of that order that fills "
+    "the cluster is served, largest gangs first (`server_filling`); or `server_filling` only while gangs of at least half "
+    "the cluster bring much of the work (`auto`).",
+    "reserve": "Whether a job that waits for a better placement reserves the GPUs it could have taken.",
+    "over_run": "Remaining work of a job that has outlived its estimate: up to the next doubling (`double`), or as much as it "
+    "has done (`attained`).",
+    "eta": "A job displaces another only if its rank is below this fraction of the other's, minus the preemption cost.",
+    "attempt_duration_s_min": "Seconds that an attempt runs before it may be preempted.",
+    "restarts_free": "Number of restarts after which `restarted_attempt_s_min` protects the attempts of a job.",
+    "restarted_attempt_s_min": "Seconds that an attempt runs before it may be preempted, after `restarts_free` restarts.",
+    "tau": "A job may wait for a good placement if its slowest one takes more than this many times its fastest.",
+    "delay_factor": "Such a job waits at most this many times its remaining time, and no longer than the bad placement would "
+    "cost it. 0: it never waits.",
+    "guard_share": "Share of the GPUs for which the oldest jobs come first, so that none starves. 0: no guard.",
+    "guard_wait_s": "After this many seconds the oldest waiting job comes first whatever its size, and GPUs are reserved for it "
+    "as they become free.",
+    "fair_share": "The project with the smallest weighted usage comes first; rank decides among similar projects "
     "([how](../how-to/quotas.md#share-fairly-between-projects)).",
-    "fair_share_half_life_s": "After so many seconds what a project has had counts half.",
-    "project_weights": "Weights of projects, as in `nlp:3+vision:1`; others weigh 1. Needs `fair_share=true`.",
+    "fair_share_half_life_s": "Seconds after which past usage counts half.",
+    "project_weights": "Weights of projects, such as `nlp:3+vision:1`; the default weight is 1. Needs `fair_share=true`.",
 }
 
 STATE_MEANINGS = {
-    S.QUEUED: "It waits; its reason says what for. A held job waits too: holding is a flag and a reason, not a state.",
-    S.STARTING: "GPUs are bound to it and an attempt was launched; the executor has not said yet that it runs.",
-    S.RUNNING: "Its program runs.",
-    S.PREEMPTING: "It is being stopped for a better job, and goes back to the queue with its checkpoint.",
-    S.CANCELLING: "It is being stopped for good: cancelled, or over its walltime.",
-    S.SUCCEEDED: "Its program ended with exit code 0.",
-    S.FAILED: "It failed and is not tried again; the reason says why.",
-    S.CANCELLED: "It was cancelled, or a job that it needed did not succeed.",
+    S.QUEUED: "The job waits; its reason says why. A held job is queued too: hold is a flag and a reason, not a state.",
+    S.STARTING: "GPUs are assigned and an attempt is being launched; the executor has not reported yet that it runs.",
+    S.RUNNING: "The program runs.",
+    S.PREEMPTING: "The job is being stopped for another job and returns to the queue with its checkpoint.",
+    S.CANCELLING: "The job is being stopped for good: it was cancelled, or exceeded its walltime.",
+    S.SUCCEEDED: "The program ended with exit code 0.",
+    S.FAILED: "The job failed and is not retried; the reason says why.",
+    S.CANCELLED: "The job was cancelled, or a job in its `after` did not succeed.",
 }
 
 ATTEMPT_MEANINGS = {
-    A.LAUNCHING: "It was decided and its command sent; nothing is known to run.",
-    A.RUNNING: "Its processes run.",
+    A.LAUNCHING: "The start was decided and the command sent; nothing is known to run.",
+    A.RUNNING: "The processes run.",
     A.STOPPING: "A stop was sent.",
     A.COMPLETED: "Exit code 0.",
     A.FAILED: "Another exit code, or it could not be launched.",
-    A.PREEMPTED: "It was stopped for another job, or asked to resume later (exit code 75).",
+    A.PREEMPTED: "It was stopped for another job, or yielded (exit code 75).",
     A.CANCELLED: "It was stopped for good.",
-    A.LOST: "It is confirmed dead, and nobody knows its exit code.",
+    A.LOST: "It has ended for certain, with an unknown exit code.",
 }
 
 CAUSE_MEANINGS = {
     C.SUBMITTED: "A submission was accepted.",
-    C.START_DECIDED: "The policy started it: attempt n + 1 is opened and its GPUs are bound.",
-    C.PREEMPT_DECIDED: "The policy preempted it.",
-    C.STARTED: "The executor says that it runs.",
-    C.EXITED_ZERO: "Its program ended with exit code 0 (also if the report of its start was lost or late).",
-    C.FINISHED_FIRST: "Exit code 0 arrived although a stop was under way.",
-    C.RETRYABLE_FAILURE: "Launch failed, crashed or confirmed dead, and retries are left (a loss with a server that is down uses "
-    "none). Progress = the last checkpoint.",
-    C.FATAL_FAILURE: "The same with retries exhausted, or for a reason that a retry cannot mend.",
-    C.YIELDED: "Exit code 75 that nobody asked for: it uses no retry but counts against `yields_max`.",
-    C.STOPPED: "The stop that was asked for has landed.",
-    C.WALLTIME: "It has run for its walltime.",
-    C.CANCEL_REQUESTED: "Somebody cancelled it.",
-    C.DEPENDENCY_FAILED: "A job in its `after` did not succeed.",
+    C.START_DECIDED: "The policy started the job: an attempt is opened and its GPUs are assigned.",
+    C.PREEMPT_DECIDED: "The policy preempted the job.",
+    C.STARTED: "The executor reported that the program runs.",
+    C.EXITED_ZERO: "The program ended with exit code 0 (also if the report of its start was lost or late).",
+    C.FINISHED_FIRST: "The program ended with exit code 0 while it was being stopped.",
+    C.RETRYABLE_FAILURE: "The launch failed, the program crashed, or the attempt was lost, and retries are left (the loss of a "
+    "server uses none). The job resumes from its last checkpoint.",
+    C.FATAL_FAILURE: "The same without retries left, or for a reason that is not retried.",
+    C.YIELDED: "An unrequested exit with code 75. It uses no retry but counts towards `yields_max`.",
+    C.STOPPED: "The requested stop has completed.",
+    C.WALLTIME: "The job has run for its walltime.",
+    C.CANCEL_REQUESTED: "A user cancelled the job.",
+    C.DEPENDENCY_FAILED: "A job in `after` did not succeed.",
 }
 
 
@@ -184,8 +185,8 @@ def reasons_page() -> str:
     lines = opening(
         "Reasons",
         "`policies.model.reasons`",
-        "Every job has a state and a reason. The reason is one word; `sooner job explain` adds the numbers behind it: GPUs "
-        "needed, GPUs free and on how many servers, jobs ahead.",
+        "Every job has a state and a reason. `sooner job explain` adds the numbers behind the reason: GPUs needed, GPUs free "
+        "and on how many servers, jobs ahead.",
     )
     for reason in Reason:
         lines += [f"## {reason.value}", "", reason.sentence, ""]
@@ -199,8 +200,8 @@ def states_page() -> str:
     lines = opening(
         "States",
         "`policies.lifecycle`",
-        "A job has few states and many [reasons](reasons.md). Every change of a state is an event with its cause, and is kept "
-        "for ever: `sooner job events`. A change that is not in the tables below cannot happen: the code refuses it.",
+        "A job has a state and a [reason](reasons.md). Every change of state is stored as an event with its cause "
+        "(`sooner job events`). Only the changes in the tables below are possible.",
     )
     rows = [(code(s.value), _yes(s in HOLDS_GPUS), _yes(s in TERMINAL), STATE_MEANINGS[s]) for s in S]
     lines += ["## Jobs", "", *table(("State", "Holds GPUs", "Final", "Meaning"), rows)]
@@ -215,8 +216,8 @@ def states_page() -> str:
     lines += [
         "## Attempts",
         "",
-        "An attempt is one life of a job from a placement to a stop. Its id is the job's number and its own: `42.1`. At most "
-        "one attempt of a job is open. Reports of an attempt that is closed are ignored and logged.",
+        "An attempt is one run of a job, from a start to a stop. Its id is the job's number and its own: `42.1`. At most one "
+        "attempt of a job is open. Reports about closed attempts are ignored and logged.",
         "",
     ]
     lines += table(
@@ -239,9 +240,9 @@ def problems_page() -> str:
         "Problems",
         "`service.api.problems`",
         "Every error of the API is a problem document (RFC 9457, `application/problem+json`) with `type`, `title`, `status`, "
-        "`detail`, `instance` and `errors`. `type` is a relative reference to a page that the service itself serves. Each "
-        "entry of `errors` has a `detail` and either a `pointer` (RFC 6901) into the body or the name of a `parameter`. "
-        "Values that a client sent are never repeated: they may be secrets.",
+        "`detail`, `instance` and `errors`. `type` is a relative reference to a page of the service. Each entry of `errors` "
+        "has a `detail` and either a `pointer` (RFC 6901) into the body or the name of a `parameter`. Values sent by the "
+        "client are not repeated, because they may be secrets.",
     )
     for kind in ProblemType:
         lines += [f"## {kind.value.slug}", "", f"**{kind.value.title}** (HTTP {kind.status}, type `{kind.uri}`).", ""]
