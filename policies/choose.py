@@ -1,10 +1,11 @@
 """The best placement that a gang can have now, and whether it can ever have one."""
 
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from policies.model.cluster import Cluster
 from policies.model.ids import ServerIndex
-from policies.model.job import IterationTimes, JobSpec, Level
+from policies.model.job import IterationTimes, JobSpec
 from policies.model.placement import Placement, ServerShare, place
 from policies.model.value import value
 from policies.model.view import ClusterView, JobView
@@ -14,8 +15,9 @@ from policies.placement.iteration import Gang
 from policies.placement.iteration import gang as gang_of
 from policies.placement.pool import FreePool
 from policies.placement.scatter import scattered_gang, scattered_gpus
+from policies.rules import registered
+from policies.rules.protocols import PlacementRule
 from policies.rules.server_reservations import closed_servers
-from policies.rules.topology import inside, racks_with_room
 
 CONSOLIDATED_RATIO = 1.02
 """A placement is consolidated if an iteration takes at most this many times alpha_min: a statement about time, not about
@@ -37,9 +39,12 @@ def find(pool: FreePool, cluster: Cluster, spec: JobSpec, salt: int | None = Non
     :func:`policies.placement.candidates.fastest`; where the job names no GPU type, over all types, and where it names several,
     on the first that holds it now. With a ``salt`` any free GPUs instead, drawn from it: for ablations.
     """
-    if spec.topology is not None:
-        found = _find_inside(pool, cluster, spec, spec.topology.level)
-        if found is not None or spec.topology.required:
+    if rules := registered.placement_rules(spec):
+        found = _find_by_rules(pool, cluster, spec, rules)
+        required = [rule for rule in rules if rule.required(spec)]
+        if found is None and 0 < len(required) < len(rules):
+            found = _find_by_rules(pool, cluster, spec, required)
+        if found is not None or required:
             return found
     if not spec.gpu_type_fallbacks:
         return _find(pool, cluster, spec, spec.gpu_type, salt)
@@ -47,25 +52,40 @@ def find(pool: FreePool, cluster: Cluster, spec: JobSpec, salt: int | None = Non
     return next((found for found in tried if found is not None), None)
 
 
-def _find_inside(pool: FreePool, cluster: Cluster, spec: JobSpec, level: Level) -> Candidate | None:
-    """The best placement within one server or one rack. O(servers) a rack, once while the pool does not change."""
-    sought = (_gang_of(spec), spec.gpus, spec.gpu_types, level)
+def _find_by_rules(pool: FreePool, cluster: Cluster, spec: JobSpec, rules: Sequence[PlacementRule]) -> Candidate | None:
+    """The best placement that keeps these rules. Computed once while the pool does not change."""
+    sought = (_gang_of(spec), spec.gpus, spec.gpu_types, tuple([(rule.name, rule.demand(spec)) for rule in rules]))
     if sought not in pool.found:
-        tried = (_of_type_inside(pool, cluster, spec, name, level) for name in spec.gpu_types or pool.gpu_types)
+        tried = (_of_type_by_rules(pool, cluster, spec, name, rules) for name in spec.gpu_types or pool.gpu_types)
         pool.found[sought] = next((found for found in tried if found is not None), None)
     found: Candidate | None = pool.found[sought]
     return found
 
 
-def _of_type_inside(pool: FreePool, cluster: Cluster, spec: JobSpec, gpu_type: str, level: Level) -> Candidate | None:
-    anywhere = _find(pool, cluster, spec, gpu_type, None)
-    if anywhere is None or inside(cluster, anywhere.placement, level):
-        return anywhere
-    if level is Level.SERVER:
-        return None  # whoever fits on one server is put there
-    racks = (_find(rack, cluster, spec, gpu_type, None) for rack in racks_with_room(pool, cluster, spec.gpus))
-    found = [candidate for candidate in racks if candidate is not None]
+def _of_type_by_rules(
+    pool: FreePool, cluster: Cluster, spec: JobSpec, gpu_type: str, rules: Sequence[PlacementRule]
+) -> Candidate | None:
+    """The best placement on the whole pool if it keeps the rules, else the best one on the parts that the rules name."""
+    best = _find(pool, cluster, spec, gpu_type, None)
+    if best is None:
+        return None
+    broken = [rule for rule in rules if not rule.allows(cluster, spec, best.placement)]
+    if not broken:
+        return best
+    tried = (_find(part, cluster, spec, gpu_type, None) for part in _parts(pool, cluster, spec, broken))
+    found = [
+        each for each in tried if each is not None and all(rule.allows(cluster, spec, each.placement) for rule in rules)
+    ]
     return min(found, key=lambda each: (each.iteration_s or 0.0, len(each.placement.shares)), default=None)
+
+
+def _parts(pool: FreePool, cluster: Cluster, spec: JobSpec, rules: Sequence[PlacementRule]) -> Iterator[FreePool]:
+    """Parts of the pool under all these rules: parts under the first, of these the parts under the second, and so on."""
+    if not rules:
+        yield pool
+        return
+    for part in rules[0].pools(pool, cluster, spec):
+        yield from _parts(part, cluster, spec, rules[1:])
 
 
 def _find(pool: FreePool, cluster: Cluster, spec: JobSpec, gpu_type: str | None, salt: int | None) -> Candidate | None:
@@ -106,13 +126,14 @@ def servers_wanted(cluster: Cluster, spec: JobSpec) -> int:
 
 
 def fits_empty(cluster: Cluster, spec: JobSpec) -> bool:
-    """Whether the gang can ever run: its GPU type, its size, its tensor groups and topology, on the empty cluster."""
+    """Whether the gang can ever run: its GPU types, size, tensor groups and required placement rules, on the empty cluster."""
     if servers_wanted(cluster, spec) == 0:
         return False
-    if spec.topology is None or not spec.topology.required:
+    required = [rule for rule in registered.placement_rules(spec) if rule.required(spec)]
+    if not required:
         return True
     pool = FreePool(cluster, [server.gpus for server in cluster.servers])
-    return _find_inside(pool, cluster, spec, spec.topology.level) is not None
+    return _find_by_rules(pool, cluster, spec, required) is not None
 
 
 def fits_usable(view: ClusterView, spec: JobSpec) -> bool:
@@ -124,7 +145,7 @@ def fits_usable(view: ClusterView, spec: JobSpec) -> bool:
 
 def find_open(pool: FreePool, view: ClusterView, job: JobView, salt: int | None) -> Candidate | None:
     """What the job would get of that pool on servers that are open to it."""
-    if not view.windows:
+    if not view.server_reservations:
         return find(pool, view.cluster, job.spec, salt)
     closed = closed_servers(view, job)
     taken = {server: pool.free(server) for server in sorted(closed) if server < len(pool) and pool.free(server)}

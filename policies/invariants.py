@@ -8,7 +8,7 @@ from policies.model.decision import Decision, Preempt, Reserve, Start
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.model.view import ClusterView, JobView
-from policies.rules.topology import inside
+from policies.rules.registered import placement_rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +68,10 @@ def _check_start(
     if action.placement.gpus != job.spec.gpus:
         found.append(Violation("whole_gang", job.id, f"{action.placement.gpus} of {job.spec.gpus} GPUs"))
     found += _check_shape(view, job, action.placement)
-    for window in view.windows:
-        closed = window.active(view.now_s) and not window.admits(job.spec)
-        if closed and not set(window.servers).isdisjoint(action.placement.servers):
-            found.append(Violation("reserved_servers", job.id, f"reservation {window.id} is for others"))
+    for reserved in view.server_reservations:
+        closed = reserved.active(view.now_s) and not reserved.admits(job.spec)
+        if closed and not set(reserved.servers).isdisjoint(action.placement.servers):
+            found.append(Violation("reserved_servers", job.id, f"server reservation {reserved.id} is for others"))
     for share in action.placement.shares:
         taken[share.server] = taken.get(share.server, 0) + share.gpus
         if taken[share.server] > view.free_gpus(share.server):
@@ -90,9 +90,9 @@ def _check_shape(view: ClusterView, job: JobView, placement: Placement) -> list[
     wanted = job.spec.gpu_types
     if len(types) > 1 or (wanted and not types.issubset(wanted)):
         found.append(Violation("one_gpu_type", job.id, f"types {sorted(types)}, wanted {', '.join(wanted) or 'any'}"))
-    topology = job.spec.topology
-    if topology is not None and topology.required and not inside(view.cluster, placement, topology.level):
-        found.append(Violation("topology", job.id, f"servers {servers}, wanted within one {topology.level}"))
+    for rule in placement_rules(job.spec):
+        if rule.required(job.spec) and not rule.allows(view.cluster, job.spec, placement):
+            found.append(Violation(rule.name, job.id, f"servers {servers}, must be {rule.describe(job.spec)}"))
     config = job.spec.parallelism
     if config is not None:
         totals = tuple(sum(column) for column in zip(*(share.replicas for share in placement.shares), strict=True))

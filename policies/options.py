@@ -52,7 +52,7 @@ class Fill(StrEnum):
     """``server_filling`` while gangs of at least half the cluster bring much of the work, else ``first_fit``."""
 
 
-class PlacementRule(StrEnum):
+class PlacementMethod(StrEnum):
     """Which of the free GPUs a gang gets."""
 
     HEAVY_EDGE = "heavy_edge"
@@ -96,7 +96,7 @@ class Options:
     order: Order = Order.WORK
     release: Release = Release.VIRTUAL
     fill: Fill = Fill.FIRST_FIT
-    placement: PlacementRule = PlacementRule.HEAVY_EDGE
+    placement: PlacementMethod = PlacementMethod.HEAVY_EDGE
     reserve: bool = False
     over_run: OverRun = OverRun.DOUBLE
     eta: float = 0.8

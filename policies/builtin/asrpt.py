@@ -11,13 +11,12 @@ virtual work, and running jobs make way for better ones.
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from policies.decision.plan import Plan
-from policies.decision.server_filling import GangMix, fill_servers
-from policies.decision.victims import PreemptionContext
-from policies.model.decision import Change, ChangeKind, Decision
+from policies.decision.preemption import PreemptionContext
+from policies.decision.server_filling import fill_servers
+from policies.model.decision import Change, ChangeKind
 from policies.model.ids import JobId
 from policies.model.reasons import Reason
 from policies.model.view import ClusterView, JobView
@@ -25,6 +24,8 @@ from policies.options import Fill, OptionError, Options, Order, Preemption, Queu
 from policies.rank import Rank, attained_rank, expected_remaining_s, remaining_work_rank
 from policies.ranked import RankedPolicy
 from policies.relaxation import VirtualMachine
+from policies.state.gang_mix import GangMix
+from policies.state.project_shares import ProjectShares
 from policies.state.scheduler_state import SchedulerState
 
 OPTIONS = frozenset(
@@ -51,13 +52,16 @@ DEFAULTS = Options(preemption=Preemption.GUIDED, queue=Queue.AUTO, fill=Fill.AUT
 
 
 class AsrptState(SchedulerState):
-    """The book, the virtual machine with what it has released, and what kind of gangs arrive."""
+    """The state, the virtual machine with the jobs it has released, and the mix of gangs that arrive."""
 
     __slots__ = ("machine", "mix", "released_at_s")
 
-    machine: VirtualMachine
-    released_at_s: dict[JobId, float]
-    mix: GangMix
+    def __init__(self, view: ClusterView, guarded_gpus_max: float, shares: ProjectShares | None = None) -> None:
+        """The virtual machine is idle."""
+        SchedulerState.__init__(self, view, guarded_gpus_max, shares)
+        self.machine = VirtualMachine(view.now_s)
+        self.released_at_s: dict[JobId, float] = {}
+        self.mix = GangMix()
 
     def dump(self) -> dict[str, Any]:
         """Delays, the virtual schedule and the mix of gangs: none follows from the jobs."""
@@ -70,6 +74,7 @@ class Asrpt(RankedPolicy):
     """See the module."""
 
     name = "asrpt"
+    state_type = AsrptState
     ranks_keep_to_lines = True
 
     def __init__(self, options: Options) -> None:
@@ -96,15 +101,6 @@ class Asrpt(RankedPolicy):
             return Rank(state.released_at_s[job.id], 0)
         return Rank(_virtual_work_s(view, job, state), 0)
 
-    def initial_state(self, view: ClusterView) -> SchedulerState:
-        """Indexes of an empty cluster and an idle virtual machine."""
-        base = RankedPolicy.initial_state(self, view)
-        state = AsrptState(base.pool, base.gpus, base.guard_gpus_max, base.unusable, base.shares)
-        state.machine = VirtualMachine(view.now_s)
-        state.released_at_s = {}
-        state.mix = GangMix()
-        return state
-
     def restore(self, view: ClusterView, state: SchedulerState, dump: dict[str, Any]) -> None:
         """Take the virtual machine and the mix of gangs back where the dump left them; jobs they do not know start anew."""
         assert isinstance(state, AsrptState)
@@ -127,26 +123,25 @@ class Asrpt(RankedPolicy):
             if not job.waiting:
                 self.on_withdrawal(job.id, state)
 
-    def decide(self, view: ClusterView, changes: Sequence[Change], state: SchedulerState) -> Decision:
-        """Count the gangs that have come, then decide."""
+    def observe(self, view: ClusterView, changes: Sequence[Change], state: SchedulerState) -> bool:
+        """Count the gangs that have arrived. While servers are filled, jobs do not displace others one by one."""
         assert isinstance(state, AsrptState)
-        if self._watches_the_mix:
-            arrived = [view.jobs.get(each.job) for each in changes if each.kind is ChangeKind.ARRIVED and each.job]
-            filled = state.mix.filling
-            state.mix.count(view, [job for job in arrived if job is not None])
-            # Who fills the cluster lets nobody displace others one by one.
-            state.swayed = state.swayed or state.mix.filling != filled
-        return RankedPolicy.decide(self, view, changes, state)
+        if not self._watches_the_mix:
+            return False
+        arrived = [view.jobs.get(each.job) for each in changes if each.kind is ChangeKind.ARRIVED and each.job]
+        filled = state.mix.filling
+        state.mix.count(view, [job for job in arrived if job is not None])
+        return state.mix.filling != filled
 
     def reserve(self, view: ClusterView, state: SchedulerState, plan: Plan) -> None:
         """Who fills servers displaces for overdue jobs: GPUs set aside for one of them would only idle."""
         if not self.fills(state):
             RankedPolicy.reserve(self, view, state, plan)
 
-    def fill(self, bid: PreemptionContext, plan: Plan) -> None:
+    def fill(self, context: PreemptionContext, plan: Plan) -> None:
         """Choose the jobs that run as a set."""
-        if self.fills(bid.book):
-            fill_servers(bid, plan, partial(self._delay_until_s, bid.view, bid.book))
+        if self.fills(context.state):
+            fill_servers(context, plan)
 
     def on_arrival(self, view: ClusterView, job: JobView, state: SchedulerState) -> None:
         """With the gate, new jobs go to the virtual machine first; requeued ones have passed it already."""
@@ -171,25 +166,24 @@ class Asrpt(RankedPolicy):
         state.machine.remove(job)
         state.released_at_s.pop(job, None)
 
-    def before(self, view: ClusterView, state: SchedulerState, plan: Plan) -> None:
-        """Let the virtual machine run up to now, and ask to be called at its next completion."""
-        if self.options.preemption is not Preemption.NEVER:
-            return
-        assert isinstance(state, AsrptState)
-        self._release(view, state)
-        if (next_s := state.machine.next_completion_s()) is not None:
-            plan.wakes_s.append(next_s)
+    def before(self, view: ClusterView, state: SchedulerState, plan: Plan) -> bool:
+        """Let the virtual machine run up to now, and decide again at its next completion."""
+        if self.options.preemption is Preemption.NEVER:
+            assert isinstance(state, AsrptState)
+            self._release(view, state)
+            plan.wake_at(state.machine.next_completion_s())
+        return False
 
-    def on_resize(self, view: ClusterView, state: SchedulerState, gpus_before: int) -> None:
-        """Virtual seconds are seconds of the whole cluster: what is left on the machine is that much less now."""
+    def on_resize(self, view: ClusterView, state: SchedulerState, gpus_before: int) -> bool:
+        """Virtual seconds are seconds of the whole cluster: rescale what is left on the virtual machine."""
         assert isinstance(state, AsrptState)
         self._release(view, state)
         state.machine.rescale(gpus_before / state.gpus)
-        RankedPolicy.on_resize(self, view, state, gpus_before)
+        return RankedPolicy.on_resize(self, view, state, gpus_before)
 
     def waiting_reason(self, state: SchedulerState, job: JobId) -> Reason:
         """Behind the gate, or behind better jobs."""
-        if job in state.waiting_keys:
+        if job in state.waiting:
             return RankedPolicy.waiting_reason(self, state, job)
         return Reason.VIRTUAL_GATE
 
@@ -197,8 +191,8 @@ class Asrpt(RankedPolicy):
         for completion in state.machine.advance(view.now_s):
             job = view.jobs.get(completion.job)
             state.released_at_s[completion.job] = completion.at_s
-            state.reasons.pop(completion.job, None)
-            state.unnoted.append(completion.job)
+            state.reasons.drop(completion.job)
+            state.reasons.require(completion.job)
             if job is not None and job.waiting:
                 state.enqueue(job, self.rank(view, job, state).value)
 

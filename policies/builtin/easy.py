@@ -16,8 +16,9 @@ from sortedcontainers import SortedList
 
 from policies.builtin.fifo import Fifo
 from policies.decision.explain import blocked_reason
+from policies.decision.future_pool import FuturePool
 from policies.decision.plan import Outcome, Plan
-from policies.decision.victims import FuturePool, PreemptionContext
+from policies.decision.preemption import PreemptionContext
 from policies.model.estimate import Unit
 from policies.model.ids import JobId
 from policies.model.placement import Placement
@@ -25,23 +26,25 @@ from policies.model.reasons import Reason
 from policies.model.view import ClusterView, JobView
 from policies.options import Options
 from policies.rank import OverRun, remaining_units, seconds_per_unit
-from policies.state.scheduler_state import Key, SchedulerState
+from policies.state.keys import JobKey
+from policies.state.project_shares import ProjectShares
+from policies.state.scheduler_state import SchedulerState
 
 DEFAULTS = Options(reserve=True, guard_share=0.0)
 """A head that waits for a better placement keeps the GPUs it could have; the shadow time is all the guard there is."""
 
 OPTIONS = frozenset({"preemption", "placement", "tau", "delay_factor"})
 
-WINDOW = 64
+PASSING_PER_CLASS_MAX = 64
 """Jobs of one gang class that may not pass the head, after which a cycle leaves those behind them alone: a long queue is
 never scanned. On the first 5,000 jobs of the Philly trace (50 servers) the whole queue would give 0.6% less mean JCT."""
 
 
 @dataclass(slots=True)
-class Head:
-    """The first job that cannot start. ``shadow_s``: when it will be able to; None where nobody knows.
+class BlockedHead:
+    """The first job that cannot start. ``shadow_s``: when it will be able to; None if unknown.
 
-    ``gpu_type`` is what it will run on (None: unknown, so perhaps any), ``extra_gpus`` what others may keep of that.
+    ``gpu_type`` is what it will run on (None: unknown, perhaps any), ``extra_gpus`` what other jobs may keep of that type.
     """
 
     shadow_s: float | None
@@ -50,23 +53,26 @@ class Head:
 
 
 class EasyState(SchedulerState):
-    """The book, running jobs by when they will end, and the head of the decision in the making."""
+    """The state, running jobs by when they are expected to end, and the blocked head of the decision in progress."""
 
     __slots__ = ("end_keys", "ends", "head")
 
-    ends: SortedList
-    end_keys: dict[JobId, tuple[float, JobId]]
-    head: Head | None
+    def __init__(self, view: ClusterView, guarded_gpus_max: float, shares: ProjectShares | None = None) -> None:
+        """No job runs."""
+        SchedulerState.__init__(self, view, guarded_gpus_max, shares)
+        self.ends: SortedList = SortedList()
+        self.end_keys: dict[JobId, tuple[float, JobId]] = {}
+        self.head: BlockedHead | None = None
 
     def index_end(self, job: JobId, end_s: float | None) -> None:
-        """The running job will end then; None: nobody knows. O(log n)."""
-        EasyState.unindex_running(self, job)
+        """The running job is expected to end then; None: unknown. O(log n)."""
+        self.unindex_running(job)
         if end_s is not None:
             self.end_keys[job] = (end_s, job)
             self.ends.add((end_s, job))
 
     def unindex_running(self, job: JobId) -> None:
-        """The job runs no more; unknown ones are ignored."""
+        """The job does not run any more; unknown jobs are ignored."""
         SchedulerState.unindex_running(self, job)
         if (key := self.end_keys.pop(job, None)) is not None:
             self.ends.remove(key)
@@ -76,40 +82,36 @@ class Easy(Fifo):
     """See the module."""
 
     name = "easy"
-    delayed_per_class_max = WINDOW
+    state_type = EasyState
+    delayed_per_class_max = PASSING_PER_CLASS_MAX
     head_matters = True
 
-    def initial_state(self, view: ClusterView) -> SchedulerState:
-        """Indexes of an empty cluster."""
-        base = Fifo.initial_state(self, view)
-        state = EasyState(base.pool, base.gpus, base.guard_gpus_max, base.unusable, base.shares)
-        state.ends, state.end_keys, state.head = SortedList(), {}, None
-        return state
-
-    def before(self, view: ClusterView, state: SchedulerState, plan: Plan) -> None:
-        """No head yet; and jobs that have outlived what was expected of them are given more time."""
+    def before(self, view: ClusterView, state: SchedulerState, plan: Plan) -> bool:
+        """No head is blocked yet. Jobs that have outlived their expected end are given more time."""
         assert isinstance(state, EasyState)
         state.head = None
         for _, job_id in list(takewhile(lambda key: key[0] <= view.now_s, state.ends)):
             state.index_end(job_id, _end_s(view.jobs[job_id], view.now_s))
+        return False
 
-    def index_running(self, view: ClusterView, job: JobView, state: SchedulerState) -> float:
-        """Nobody is displaced, but it is known when jobs are expected to end."""
+    def index_running(
+        self, view: ClusterView, job: JobView, state: SchedulerState, rank_waiting: float = -math.inf
+    ) -> bool:
+        """Index the expected end; no job is displaced."""
         assert isinstance(state, EasyState)
         state.index_end(job.id, _end_s(job, view.now_s))
-        return -math.inf
+        return False
 
-    def _try(
-        self, view: ClusterView, state: SchedulerState, plan: Plan, bid: PreemptionContext, job: JobView, key: Key
-    ) -> tuple[Outcome, Reason]:
-        """Whoever comes before the head starts if it can; whoever comes after it only if the head does not mind."""
+    def try_job(self, context: PreemptionContext, plan: Plan, job: JobView, key: JobKey) -> tuple[Outcome, Reason]:
+        """A job before the blocked head starts if it can; a job after it only if that does not delay the head."""
+        view, state = context.view, context.state
         assert isinstance(state, EasyState)
         head = state.head
         if head is None:
-            outcome, reason = Fifo._try(self, view, state, plan, bid, job, key)
-            # Nobody waits for a job that no set of servers can hold today.
+            outcome, reason = Fifo.try_job(self, context, plan, job, key)
+            # Other jobs do not wait for one that no set of servers can hold today.
             if outcome is Outcome.BLOCKED and reason is not Reason.NO_SUCH_SERVERS:
-                state.head = _head(view, state, bid, job)
+                state.head = _blocked_head(context, state, job)
             return outcome, reason
         candidate = self.find(state.pool, view, job)
         if candidate is None:
@@ -119,31 +121,29 @@ class Easy(Fifo):
         )
         if takes_extra and job.spec.gpus > head.extra_gpus:
             return Outcome.DELAYED, Reason.PRIORITY
-        outcome, reason = Fifo._try(self, view, state, plan, bid, job, key)
+        outcome, reason = Fifo.try_job(self, context, plan, job, key)
         if takes_extra and outcome is Outcome.PLACED:
             head.extra_gpus -= job.spec.gpus
         return outcome, reason
 
 
-def _head(view: ClusterView, state: EasyState, bid: PreemptionContext, job: JobView) -> Head:
-    """Let running jobs end in their order until the job fits. O(those that end first)."""
-    head = Head(None, job.spec.gpu_type, 0)
-    soon = FuturePool(bid)
-    try:
+def _blocked_head(context: PreemptionContext, state: EasyState, job: JobView) -> BlockedHead:
+    """Let running jobs end in order until the job fits. O(jobs that end before)."""
+    view = context.view
+    head = BlockedHead(None, job.spec.gpu_type, 0)
+    with FuturePool(context) as pool:
         for end_s, ending in state.ends:
             if head.shadow_s is not None and end_s > head.shadow_s:
                 break
-            soon.add_job(view.jobs[ending])
-            if head.shadow_s is None and (candidate := soon.fit(job, False)) is not None:
+            pool.add_job(view.jobs[ending])
+            if head.shadow_s is None and (candidate := pool.fit(job)) is not None:
                 head.shadow_s = max(end_s, view.now_s)
                 head.gpu_type = view.cluster.servers[candidate.placement.servers[0]].gpu_type
-        tensor = state.waiting_keys[job.id][0].tensor
+        tensor = state.waiting.keys[job.id][0].tensor
         if head.shadow_s is not None and not tensor:
-            # A tensor group needs its GPUs on one server; then a count does not say which GPUs are extra.
+            # A tensor group needs its GPUs on one server; then a count does not show which GPUs are extra.
             head.extra_gpus = state.pool.free_of_type(head.gpu_type) - job.spec.gpus
         return head
-    finally:
-        soon.restore()
 
 
 def _of_type(view: ClusterView, placement: Placement, gpu_type: str | None) -> bool:

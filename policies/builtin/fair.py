@@ -17,11 +17,12 @@ from sortedcontainers import SortedList
 from policies.builtin.sjf import DEFAULTS as DEFAULTS
 from policies.builtin.sjf import OPTIONS as OPTIONS
 from policies.lifecycle import TERMINAL
-from policies.model.decision import Change, ChangeKind, Decision
+from policies.model.decision import Change, ChangeKind
 from policies.model.ids import JobId
 from policies.model.view import ClusterView, JobView
 from policies.rank import Rank
 from policies.ranked import RankedPolicy
+from policies.state.project_shares import ProjectShares
 from policies.state.scheduler_state import SchedulerState
 
 LEVEL_RATIO = 1.25
@@ -55,22 +56,25 @@ class Account:
 
 
 class FairState(SchedulerState):
-    """The book, and the accounts of all users."""
+    """The state, and the accounts of all users."""
 
     __slots__ = ("accounts", "closing", "due", "had_gpu_s", "lines", "user_of", "waiting_of")
 
-    accounts: dict[str, Account]
-    lines: dict[JobId, tuple[str, Line]]
-    """What each unfinished job adds to its user's account."""
-    had_gpu_s: dict[str, float]
-    """What ended jobs had, by user."""
-    closing: dict[JobId, tuple[str, float]]
-    """Jobs that ended in the last decision: they count, unless it turns out that their end was not committed."""
-    due: SortedList
-    """(next_level_s, user) where that is finite."""
-    waiting_of: dict[str, dict[JobId, None]]
-    user_of: dict[JobId, str]
-    """Whose each waiting job is."""
+    def __init__(self, view: ClusterView, guarded_gpus_max: float, shares: ProjectShares | None = None) -> None:
+        """No user has had anything."""
+        SchedulerState.__init__(self, view, guarded_gpus_max, shares)
+        self.accounts: dict[str, Account] = {}
+        self.lines: dict[JobId, tuple[str, Line]] = {}
+        """What each unfinished job adds to its user's account."""
+        self.had_gpu_s: dict[str, float] = {}
+        """What ended jobs had, by user."""
+        self.closing: dict[JobId, tuple[str, float]] = {}
+        """Jobs that ended in the last decision: they count, unless their end was not committed."""
+        self.due: SortedList = SortedList()
+        """(next_level_s, user) where that is finite."""
+        self.waiting_of: dict[str, dict[JobId, None]] = {}
+        self.user_of: dict[JobId, str] = {}
+        """The user of each waiting job."""
 
     def dump(self) -> dict[str, Any]:
         """Delays, and what jobs had that are gone."""
@@ -137,19 +141,12 @@ class Fair(RankedPolicy):
     """See the module."""
 
     name = "fair"
+    state_type = FairState
 
     def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:
         """The lower end of the level of the user's account, in virtual seconds."""
         assert isinstance(state, FairState)
         return Rank(_threshold_gpu_s(state.account(_user(job)).level) / state.gpus, 0)
-
-    def initial_state(self, view: ClusterView) -> SchedulerState:
-        """Indexes of an empty cluster on which nobody has had anything."""
-        base = RankedPolicy.initial_state(self, view)
-        state = FairState(base.pool, base.gpus, base.guard_gpus_max, base.unusable, base.shares)
-        state.accounts, state.lines, state.had_gpu_s, state.closing = {}, {}, {}, {}
-        state.due, state.waiting_of, state.user_of = SortedList(), {}, {}
-        return state
 
     def restore(self, view: ClusterView, state: SchedulerState, dump: dict[str, Any]) -> None:
         """What ended jobs had by an earlier dump, less the ends that were not committed; the rest follows from the jobs."""
@@ -169,8 +166,8 @@ class Fair(RankedPolicy):
         for user in state.accounts:
             state.level_up(user, view.now_s)
 
-    def decide(self, view: ClusterView, changes: Sequence[Change], state: SchedulerState) -> Decision:
-        """Keep the accounts, then decide. O((changes + actions) log n); a level more costs O(the user's waiting jobs)."""
+    def observe(self, view: ClusterView, changes: Sequence[Change], state: SchedulerState) -> bool:
+        """Keep the accounts. A new level costs O(the user's waiting jobs log n)."""
         assert isinstance(state, FairState)
         state.settle()
         touched = {user for _, user in takewhile(lambda due: due[0] <= view.now_s, state.due)}
@@ -184,7 +181,7 @@ class Fair(RankedPolicy):
             if state.level_up(user, view.now_s):
                 for job_id in list(state.waiting_of.get(user, ())):
                     self.on_arrival(view, view.jobs[job_id], state)
-        return RankedPolicy.decide(self, view, changes, state)
+        return False
 
 
 def _user(job: JobView) -> str:

@@ -12,11 +12,12 @@ from policies import ranked
 from policies.builtin.srsf import OPTIONS as OPTIONS
 from policies.decision.plan import Plan
 from policies.lifecycle import TERMINAL
-from policies.model.decision import Change, ChangeKind, Decision
+from policies.model.decision import Change, ChangeKind
 from policies.model.ids import JobId
 from policies.model.view import ClusterView, JobView
 from policies.options import Options, Preemption
 from policies.rank import Rank, attained_rank, distribution_units, remaining_work_rank, seconds_per_unit
+from policies.state.project_shares import ProjectShares
 from policies.state.scheduler_state import SchedulerState
 
 DEFAULTS = Options(preemption=Preemption.GUIDED)
@@ -35,14 +36,17 @@ RENEWAL_SHARE = 0.25
 
 
 class GittinsState(SchedulerState):
-    """The book, and what the jobs that ended had: GPU-seconds by job, oldest first."""
+    """The state, and what ended jobs held: GPU-seconds by job, the oldest first."""
 
     __slots__ = ("ended_gpu_s", "points_gpu_s", "unseen")
 
-    ended_gpu_s: dict[JobId, float]
-    points_gpu_s: tuple[float, ...]
-    unseen: int
-    """Jobs that ended after the points were drawn."""
+    def __init__(self, view: ClusterView, guarded_gpus_max: float, shares: ProjectShares | None = None) -> None:
+        """No job has ended yet."""
+        SchedulerState.__init__(self, view, guarded_gpus_max, shares)
+        self.ended_gpu_s: dict[JobId, float] = {}
+        self.points_gpu_s: tuple[float, ...] = ()
+        self.unseen = 0
+        """Jobs that ended after the points were drawn."""
 
     def dump(self) -> dict[str, Any]:
         """Delays, and what was learnt from jobs that are gone."""
@@ -79,6 +83,7 @@ class Gittins(ranked.RankedPolicy):
     """See the module."""
 
     name = "gittins"
+    state_type = GittinsState
     ranks_keep_to_lines = True
 
     def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:
@@ -99,13 +104,6 @@ class Gittins(ranked.RankedPolicy):
         missing_gpu_s = rank.refresh_at_done - job.attained_service_s(view.now_s)
         return view.now_s + max(ranked.REFRESH_S_MIN, missing_gpu_s / job.spec.gpus)
 
-    def initial_state(self, view: ClusterView) -> SchedulerState:
-        """Indexes of an empty cluster that has seen nothing."""
-        base = ranked.RankedPolicy.initial_state(self, view)
-        state = GittinsState(base.pool, base.gpus, base.guard_gpus_max, base.unusable, base.shares)
-        state.ended_gpu_s, state.points_gpu_s, state.unseen = {}, (), 0
-        return state
-
     def restore(self, view: ClusterView, state: SchedulerState, dump: dict[str, Any]) -> None:
         """What an earlier dump had learnt, and the ends that it does not know; one that was not committed comes again."""
         assert isinstance(state, GittinsState)
@@ -114,18 +112,17 @@ class Gittins(ranked.RankedPolicy):
         state.unseen = dump.get("unseen", 0)
         state.learn([job for job in view.jobs.values() if job.state in TERMINAL], view.now_s)
 
-    def decide(self, view: ClusterView, changes: Sequence[Change], state: SchedulerState) -> Decision:
-        """Learn from the jobs that have ended, then decide."""
+    def observe(self, view: ClusterView, changes: Sequence[Change], state: SchedulerState) -> bool:
+        """Learn from the jobs that have ended."""
         assert isinstance(state, GittinsState)
         ended = [change.job for change in changes if change.kind is ChangeKind.FINISHED and change.job is not None]
         state.learn([view.jobs[job] for job in ended], view.now_s)
-        return ranked.RankedPolicy.decide(self, view, changes, state)
+        return False
 
-    def before(self, view: ClusterView, state: SchedulerState, plan: Plan) -> None:
-        """Rank all jobs anew when the distribution has changed: O(n log n), once in a quarter of the jobs it holds."""
+    def before(self, view: ClusterView, state: SchedulerState, plan: Plan) -> bool:
+        """Rank all jobs again when the distribution has changed: O(n log n), once in a quarter of the jobs that it holds."""
         assert isinstance(state, GittinsState)
-        if state.renew():
-            self.on_resize(view, state, state.gpus)
+        return state.renew() and self.on_resize(view, state, state.gpus)
 
 
 def _has_distribution(job: JobView) -> bool:

@@ -10,7 +10,8 @@ nobody gives up its GPUs: the moved jobs only change places. A job of larger pri
 from collections.abc import Sequence
 
 from policies.choose import Candidate
-from policies.decision.victims import FuturePool, PreemptionContext
+from policies.decision.future_pool import FuturePool
+from policies.decision.preemption import PreemptionContext
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.model.view import JobView
@@ -21,48 +22,49 @@ SERVERS_TRIED_MAX = 16
 """Servers looked at, those with most free GPUs first."""
 
 
-def make_room(bid: PreemptionContext, job: JobView, scattered: Candidate) -> tuple[Placement, tuple[JobId, ...]] | None:
+def make_room(
+    context: PreemptionContext, job: JobView, scattered: Candidate
+) -> tuple[Placement, tuple[JobId, ...]] | None:
     """A consolidated placement for the job and the jobs that move for it; None where that does not pay.
 
     O(SERVERS_TRIED_MAX x jobs on a server).
     """
-    times, remaining_s = job.iteration_times, expected_remaining_s(job, bid.view.now_s)
-    if bid.policy.options.preemption is Preemption.NEVER or times is None or scattered.iteration_s is None:
+    times, remaining_s = job.iteration_times, expected_remaining_s(job, context.view.now_s)
+    if context.policy.options.preemption is Preemption.NEVER or times is None or scattered.iteration_s is None:
         return None
     if remaining_s is None:
         return None
-    movers = _movers(bid, job, scattered)
+    movers = _movers(context, job, scattered)
     if movers is None:
         return None
-    soon = FuturePool(bid, also_leaving=False)
-    try:
+    with FuturePool(context, with_leaving=False) as pool:
         for mover in movers:
-            soon.add_job(mover)
-        candidate = soon.fit(job, consolidated_only=True)
-    finally:
-        soon.restore()
+            pool.add_job(mover)
+        candidate = pool.fit(job, consolidated_only=True)
     if candidate is None or candidate.iteration_s is None:
         return None
     gain_s = remaining_s * (scattered.iteration_s - candidate.iteration_s) / times.min_s
     used = set(candidate.placement.servers)
     needed = [mover for mover in movers if mover.placement is not None and used.intersection(mover.placement.servers)]
-    cost = sum(mover.spec.gpus * bid.seconds_lost(mover) for mover in needed)
-    if bid.eta * job.spec.gpus * gain_s <= cost:
+    cost = sum(mover.spec.gpus * context.seconds_lost(mover) for mover in needed)
+    if context.eta * job.spec.gpus * gain_s <= cost:
         return None
     return candidate.placement, tuple(mover.id for mover in needed)
 
 
-def _movers(bid: PreemptionContext, job: JobView, scattered: Candidate) -> Sequence[JobView] | None:
+def _movers(context: PreemptionContext, job: JobView, scattered: Candidate) -> Sequence[JobView] | None:
     """Jobs whose leaving would open enough whole shares for the gang, on as few servers as can be; None if there are none."""
-    servers = bid.view.cluster.servers
+    servers = context.view.cluster.servers
     gpu_type = servers[scattered.placement.servers[0]].gpu_type
     offers: list[tuple[int, float, ServerIndex, list[JobView]]] = []
-    for looked_at, (server, free) in enumerate(bid.book.pool.fullest(gpu_type)):
+    for looked_at, (server, free) in enumerate(context.state.pool.fullest(gpu_type)):
         if looked_at == SERVERS_TRIED_MAX:
             break
-        movable = [other for other in _on(bid, server) if other.priority <= job.priority and _moves_easily(bid, other)]
+        movable = [
+            other for other in _on(context, server) if other.priority <= job.priority and _moves_easily(context, other)
+        ]
         room = free + sum(other.spec.gpus for other in movable)
-        cost = sum(other.spec.gpus * bid.seconds_lost(other) for other in movable)
+        cost = sum(other.spec.gpus * context.seconds_lost(other) for other in movable)
         offers.append((room, cost, server, movable))
     offers.sort(key=lambda offer: (-offer[0], offer[1], offer[2]))
     chosen, missing = [], job.spec.gpus
@@ -73,14 +75,14 @@ def _movers(bid: PreemptionContext, job: JobView, scattered: Candidate) -> Seque
         missing -= room
     if missing > 0:
         return None
-    return [mover for server, share, movable in chosen for mover in _fewest(bid, server, share, movable)]
+    return [mover for server, share, movable in chosen for mover in _fewest(context, server, share, movable)]
 
 
-def _fewest(bid: PreemptionContext, server: ServerIndex, share: int, movable: Sequence[JobView]) -> list[JobView]:
+def _fewest(context: PreemptionContext, server: ServerIndex, share: int, movable: Sequence[JobView]) -> list[JobView]:
     """Of the movable jobs those that lose least, until the share is free."""
-    missing = share - bid.book.pool.free(server)
+    missing = share - context.state.pool.free(server)
     picked: list[JobView] = []
-    for mover in sorted(movable, key=lambda other: (bid.seconds_lost(other), -other.spec.gpus, other.id)):
+    for mover in sorted(movable, key=lambda other: (context.seconds_lost(other), -other.spec.gpus, other.id)):
         if missing <= 0:
             break
         picked.append(mover)
@@ -88,17 +90,17 @@ def _fewest(bid: PreemptionContext, server: ServerIndex, share: int, movable: Se
     return picked
 
 
-def _on(bid: PreemptionContext, server: ServerIndex) -> list[JobView]:
+def _on(context: PreemptionContext, server: ServerIndex) -> list[JobView]:
     """Running jobs that hold GPUs of the server and no others, in the order of their numbers."""
     return [
-        bid.view.jobs[job_id]
-        for job_id, alone in sorted(bid.book.on_server.get(server, {}).items())
-        if alone and job_id not in bid.book.leaving
+        context.view.jobs[job_id]
+        for job_id, alone in sorted(context.state.placements.on_server.get(server, {}).items())
+        if alone and job_id not in context.state.ledger.leaving
     ]
 
 
-def _moves_easily(bid: PreemptionContext, job: JobView) -> bool:
+def _moves_easily(context: PreemptionContext, job: JobView) -> bool:
     """Whether any other GPUs are as good for the job, and its attempt has run for long enough."""
     times = job.iteration_times
-    local = times is None or times.max_s <= bid.policy.options.tau * times.min_s
-    return local and bid.may_move(job)
+    local = times is None or times.max_s <= context.policy.options.tau * times.min_s
+    return local and context.may_move(job)

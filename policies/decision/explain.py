@@ -1,11 +1,10 @@
 """Why a job waits, in reasons and numbers."""
 
 import math
-from collections.abc import Sequence
 
 from policies.choose import find, fits_empty, fits_usable, free_for, servers_wanted
 from policies.decision.plan import Plan
-from policies.decision.queue_heads import Head
+from policies.decision.protocols import Explainer
 from policies.model.ids import ServerIndex
 from policies.model.reasons import Explanation, Reason
 from policies.model.view import ClusterView, JobView
@@ -15,8 +14,8 @@ from policies.state.scheduler_state import SchedulerState
 
 def blocked_reason(view: ClusterView, state: SchedulerState, job: JobView) -> Reason:
     """Why a job that was tried could not start."""
-    seen = state.reasons.get(job.id) in (Reason.RESOURCES, Reason.FRAGMENTED) and not state.unusable
-    if not seen and (not fits_empty(view.cluster, job.spec) or (state.unusable and not fits_usable(view, job.spec))):
+    fits = state.reasons.of.get(job.id) in (Reason.RESOURCES, Reason.FRAGMENTED) and not state.unusable
+    if not fits and (not fits_empty(view.cluster, job.spec) or (state.unusable and not fits_usable(view, job.spec))):
         return Reason.NO_SUCH_SERVERS
     if closed_servers(view, job) and find(state.pool, view.cluster, job.spec) is not None:
         return Reason.RESERVED_SERVERS
@@ -25,12 +24,15 @@ def blocked_reason(view: ClusterView, state: SchedulerState, job: JobView) -> Re
     return Reason.RESOURCES
 
 
-def note_blocked(view: ClusterView, state: SchedulerState, plan: Plan, heads: Sequence[Head]) -> None:
-    """These wait for GPUs, and nobody can be displaced for them."""
-    for key, gang, _ in heads:
-        state.settled[gang] = key.job
-        if state.unusable or state.reasons.get(key.job) is not Reason.RESOURCES:
-            plan.note(state, key.job, blocked_reason(view, state, view.jobs[key.job]))
+def explain_untried(policy: Explainer, view: ClusterView, state: SchedulerState, plan: Plan) -> None:
+    """Give a reason to the waiting jobs that have none and were not tried: they have just arrived."""
+    if not state.reasons.missing:
+        return
+    placed = plan.placed
+    for job_id in state.reasons.take_missing():
+        job = view.jobs.get(job_id)
+        if job is not None and job.waiting and job_id not in placed:
+            plan.explain(job_id, policy.waiting_reason(state, job_id))
 
 
 def explanation(view: ClusterView, state: SchedulerState, job: JobView, reason: Reason, rank: float) -> Explanation:
@@ -40,7 +42,7 @@ def explanation(view: ClusterView, state: SchedulerState, job: JobView, reason: 
         for index, server in enumerate(view.cluster.servers)
         if not job.spec.gpu_types or server.gpu_type in job.spec.gpu_types
     ]
-    if job.id in state.claims:
+    if job.id in state.ledger.reservations:
         reason = Reason.RESERVED
     return Explanation(
         reason=reason,
@@ -48,7 +50,7 @@ def explanation(view: ClusterView, state: SchedulerState, job: JobView, reason: 
         gpus_free=sum(free_of_type),
         servers_with_free_gpus=sum(1 for free in free_of_type if free),
         servers_wanted=servers_wanted(view.cluster, job.spec) if job.iteration_times is not None else None,
-        jobs_ahead=state.jobs_ahead(job.id) if job.id in state.waiting_keys else None,
+        jobs_ahead=state.waiting.jobs_ahead(job.id) if job.id in state.waiting else None,
         rank=rank if math.isfinite(rank) else None,
-        waiting_for=tuple(sorted(state.leaving)) if reason is Reason.RESERVED else (),
+        waiting_for=tuple(sorted(state.ledger.leaving)) if reason is Reason.RESERVED else (),
     )

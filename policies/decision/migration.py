@@ -6,12 +6,12 @@ is alpha(x) / alpha_min. It goes back into the queue and starts again in rank or
 """
 
 from policies.choose import CONSOLIDATED_RATIO
+from policies.decision.future_pool import FuturePool
 from policies.decision.plan import Plan
-from policies.decision.victims import FuturePool, PreemptionContext
+from policies.decision.preemption import PreemptionContext
 from policies.model.cluster import Cluster
-from policies.model.decision import Preempt
 from policies.model.placement import Placement
-from policies.model.view import ClusterView, JobView
+from policies.model.view import JobView
 from policies.rank import expected_remaining_s
 from policies.throughput import iteration_time_s
 
@@ -28,40 +28,36 @@ def stretch(job: JobView, cluster: Cluster, placement: Placement) -> float | Non
     return ratio if ratio > CONSOLIDATED_RATIO else None
 
 
-def migrate(bid: PreemptionContext, view: ClusterView, plan: Plan) -> None:
-    """Stop the scattered jobs that gain by starting again. O(jobs tried x log n)."""
-    state = bid.book
+def migrate(context: PreemptionContext, plan: Plan) -> None:
+    """Stop the jobs that gain by starting again elsewhere. O(jobs tried x log n)."""
+    view, state = context.view, context.state
     if state.pool.total == 0:
         return
     tried = 0
-    for minus_stretch, _, job_id in list(state.scattered):
+    for minus_stretch, _, job_id in list(state.placements.stretched):
         job = view.jobs[job_id]
         if tried == TRIED_MAX:
             return
-        if job_id in state.leaving or not bid.may_move(job):
+        if job_id in state.ledger.leaving or not context.may_move(job):
             continue
         tried += 1
-        better = _better_stretch(bid, job)
+        better = _better_stretch(context, job)
         if better is None:
             continue
         remaining_s = expected_remaining_s(job, view.now_s)
-        if remaining_s is not None and bid.eta * remaining_s * (-minus_stretch - better) > bid.seconds_lost(job):
-            assert job.placement is not None
-            state.pencil_leave(view, job_id, job.placement)
-            plan.actions.append(Preempt(job_id))
+        if remaining_s is not None and context.eta * remaining_s * (-minus_stretch - better) > context.seconds_lost(
+            job
+        ):
+            plan.preempt(job_id)
 
 
-def _better_stretch(bid: PreemptionContext, job: JobView) -> float | None:
+def _better_stretch(context: PreemptionContext, job: JobView) -> float | None:
     """The stretch of a consolidated placement on GPUs that are free or its own; None where there is none."""
-    times, held = job.iteration_times, job.placement
+    times = job.iteration_times
     assert times is not None
-    assert held is not None
-    soon = FuturePool(bid, also_leaving=False)
-    try:
-        soon.add_job(job)
-        candidate = soon.fit(job, consolidated_only=True)
-    finally:
-        soon.restore()
+    with FuturePool(context, with_leaving=False) as pool:
+        pool.add_job(job)
+        candidate = pool.fit(job, consolidated_only=True)
     if candidate is None or candidate.iteration_s is None:
         return None
     return candidate.iteration_s / times.min_s

@@ -1,10 +1,9 @@
-"""A decision in the making: what goes into it is pencilled into the book at the same time, so that both agree."""
+"""The decision in progress. Each action is entered in the state as tentative at the same time, so that both agree."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from policies.model.decision import Action, Preempt, Reserve, Start
+from policies.model.decision import Action, Decision, Preempt, Reserve, Start
 from policies.model.ids import JobId
 from policies.model.placement import Placement
 from policies.model.reasons import Reason
@@ -18,43 +17,57 @@ class Outcome(Enum):
     PLACED = auto()
     """Started, or GPUs are being vacated for it."""
     DELAYED = auto()
-    """It could start but waits: for a better placement, or because the servers are set aside for others."""
+    """It waits for a better placement, or for servers that are reserved for others; jobs of its class may be tried."""
     BLOCKED = auto()
-    """Nothing can be done for it now, nor for anyone behind it in its class."""
+    """It cannot start now, and no other job of its class can."""
 
 
-@dataclass(slots=True)
 class Plan:
-    """Actions in their order, changed reasons, and instants at which to ask again."""
+    """Actions in order, changed reasons, and times at which to decide again."""
 
-    actions: list[Action] = field(default_factory=list)
-    reasons: list[tuple[JobId, Reason]] = field(default_factory=list)
-    wakes_s: list[float] = field(default_factory=list)
+    __slots__ = ("_state", "_view", "actions", "reasons", "wakes_s")
+
+    def __init__(self, view: ClusterView, state: SchedulerState) -> None:
+        self._view = view
+        self._state = state
+        self.actions: list[Action] = []
+        self.reasons: list[tuple[JobId, Reason]] = []
+        self.wakes_s: list[float] = []
 
     @property
     def placed(self) -> set[JobId]:
         """The jobs that the actions are about. O(actions)."""
         return {action.job for action in self.actions}
 
-    def start(self, view: ClusterView, state: SchedulerState, job: JobId, placement: Placement) -> None:
+    def start(self, job: JobId, placement: Placement) -> None:
         """Start a job on free GPUs."""
-        state.pencil_start(view, placement)
+        self._state.tentative.start(self._view, placement)
         self.actions.append(Start(job, placement))
 
-    def reserve(
-        self, view: ClusterView, state: SchedulerState, job: JobId, placement: Placement, victims: Sequence[JobId] = ()
-    ) -> None:
+    def preempt(self, job: JobId, for_job: JobId | None = None) -> None:
+        """Stop a running job."""
+        held = self._view.jobs[job].placement
+        assert held is not None
+        self._state.tentative.stop(self._view, job, held)
+        self.actions.append(Preempt(job, for_job))
+
+    def reserve(self, job: JobId, placement: Placement, victims: Sequence[JobId] = ()) -> None:
         """Set GPUs aside for a job, and stop the jobs that hold them."""
         for victim in victims:
-            held = view.jobs[victim].placement
-            assert held is not None
-            state.pencil_leave(view, victim, held)
-            self.actions.append(Preempt(victim, for_job=job))
-        state.pencil_claim(view, job, placement)
+            self.preempt(victim, job)
+        self._state.tentative.reserve(self._view, job, placement)
         self.actions.append(Reserve(job, placement))
 
-    def note(self, state: SchedulerState, job: JobId, reason: Reason) -> None:
-        """Say why a job waits, unless that was said before."""
-        if state.reasons.get(job) is not reason:
-            state.reasons[job] = reason
+    def explain(self, job: JobId, reason: Reason) -> None:
+        """Publish why a job waits, if the reason has changed."""
+        if self._state.reasons.set(job, reason):
             self.reasons.append((job, reason))
+
+    def wake_at(self, at_s: float | None) -> None:
+        """Decide again at this time at the latest; None: no limit."""
+        if at_s is not None:
+            self.wakes_s.append(at_s)
+
+    def decision(self) -> Decision:
+        """The decision."""
+        return Decision(self.actions, self.reasons, min(self.wakes_s, default=None))

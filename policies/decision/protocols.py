@@ -1,29 +1,64 @@
-"""What the parts of a decision need to know of a policy."""
+"""What each part of a decision needs of the policy that decides. :class:`policies.ranked.RankedPolicy` provides all of it."""
 
+import math
+from collections.abc import Sequence
 from typing import Protocol
 
 from policies.choose import Candidate
+from policies.model.ids import JobId
+from policies.model.reasons import Reason
 from policies.model.view import ClusterView, JobView
 from policies.options import Options
 from policies.placement.pool import FreePool
 from policies.rank import Rank
+from policies.rules.protocols import PreemptionRule
 from policies.state.scheduler_state import SchedulerState
 
 
-class Ranking(Protocol):
-    """Ranks jobs and places them."""
+class Finder(Protocol):
+    """Finds placements."""
 
     options: Options
+
+    def find(self, pool: FreePool, view: ClusterView, job: JobView) -> Candidate | None:
+        """The placement that the job would get of that pool now."""
+
+
+class Ranker(Finder, Protocol):
+    """Compares a waiting job with running ones."""
+
+    preemption_rules: Sequence[PreemptionRule]
     ranks_keep_to_lines: bool
 
-    def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank: ...
+    def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:
+        """The job's rank now; smaller comes first."""
 
-    def rank_per_s(self, job: JobView, state: SchedulerState) -> float: ...
+    def rank_per_s(self, job: JobView, state: SchedulerState) -> float:
+        """What one second of the job's own time counts in the unit of ranks."""
 
-    def find(self, pool: FreePool, view: ClusterView, job: JobView) -> Candidate | None: ...
+
+class Indexer(Protocol):
+    """Keeps the indexes of waiting and running jobs."""
+
+    options: Options
+
+    def on_arrival(self, view: ClusterView, job: JobView, state: SchedulerState) -> None:
+        """Index a job that may start now."""
+
+    def on_withdrawal(self, job: JobId, state: SchedulerState) -> None:
+        """A waiting job may not start any more, or has ended."""
+
+    def on_resize(self, view: ClusterView, state: SchedulerState, gpus_before: int) -> bool:
+        """Index all jobs again; return whether a running job is easier to displace than before."""
+
+    def index_running(
+        self, view: ClusterView, job: JobView, state: SchedulerState, rank_waiting: float = -math.inf
+    ) -> bool:
+        """Index a running job; return whether it is easier to displace than before."""
 
 
-class Indexing(Protocol):
-    """Indexes running jobs by their rank."""
+class Explainer(Protocol):
+    """Explains why jobs wait."""
 
-    def index_running(self, view: ClusterView, job: JobView, state: SchedulerState) -> float: ...
+    def waiting_reason(self, state: SchedulerState, job: JobId) -> Reason:
+        """Why a job waits that was not tried."""

@@ -96,7 +96,7 @@ class ClusterView(Protocol):
         """Every unfinished job."""
 
     @property
-    def windows(self) -> Sequence[ServerReservation]:
+    def server_reservations(self) -> Sequence[ServerReservation]:
         """Times for which servers are set aside, past ones left out; another object whenever it is another list."""
 
     def usable_gpus(self, server: ServerIndex) -> int:

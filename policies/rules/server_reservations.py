@@ -1,7 +1,7 @@
-"""Servers set aside for a time, as a policy sees them: closed to some jobs, now or soon.
+"""Servers that are closed to a job because they are set aside for others, now or soon.
 
-Before a window opens, nobody is started there who would probably be there still: whose p90 of the remaining time, or whose
-walltime, ends after that.
+Before a server reservation begins, no job is started there that would probably still run then: one whose remaining time at
+p90, or whose walltime, ends later.
 """
 
 import math
@@ -16,24 +16,24 @@ _QUANTILE = 0.9
 
 
 def closed_servers(view: ClusterView, job: JobView) -> Set[ServerIndex]:
-    """Servers on which the job may not be started now. O(windows + their servers)."""
+    """Servers on which the job may not be started now. O(server reservations + their servers)."""
     closed: set[ServerIndex] = set()
-    if not view.windows:
+    if not view.server_reservations:
         return closed
-    may_last_s = may_last(view, job)
-    for window in view.windows:
-        if window.ends_at_s <= view.now_s or window.admits(job.spec):
+    lasts_s = may_last_s(view, job)
+    for reserved in view.server_reservations:
+        if reserved.ends_at_s <= view.now_s or reserved.admits(job.spec):
             continue
-        # Who may last for ever may try where it would be stopped in time.
-        known = math.isfinite(may_last_s)
-        outlasts = view.now_s + may_last_s > window.starts_at_s if known else not window.preempt
-        if window.starts_at_s <= view.now_s or outlasts:
-            closed.update(window.servers)
+        # A job of unknown duration may start where it would be stopped in time.
+        known = math.isfinite(lasts_s)
+        outlasts = view.now_s + lasts_s > reserved.starts_at_s if known else not reserved.preempt
+        if reserved.starts_at_s <= view.now_s or outlasts:
+            closed.update(reserved.servers)
     return closed
 
 
-def may_last(view: ClusterView, job: JobView) -> float:
-    """Seconds after which the job has ended with 90% chance, were it started now at its best; infinite where nobody knows."""
+def may_last_s(view: ClusterView, job: JobView) -> float:
+    """Seconds in which the job ends with a chance of 90%, if it starts now at its best placement; infinite if unknown."""
     lasts_s = math.inf
     estimate = job.estimate
     unit_s = seconds_per_unit(job, estimate) if estimate is not None else None

@@ -49,7 +49,7 @@ class Account:
 
 
 @dataclass(slots=True)
-class Shares:
+class ProjectShares:
     """The accounts of all projects. O(log projects) a start or an end; a step costs O(the project's jobs log n)."""
 
     half_life_s: float
@@ -244,3 +244,12 @@ class Shares:
 
 def _holds(view: ClusterView, job: JobId) -> bool:
     return job in view.jobs and view.jobs[job].placement is not None
+
+
+def displaces_by_level(level: int, victims_level: int) -> bool | None:
+    """Whether a job of a project at ``level`` displaces one of a project at ``victims_level``; None: their ranks decide."""
+    if victims_level == level:
+        return None
+    if victims_level < level:
+        return False
+    return True if victims_level >= level + DISPLACING_LEVELS else None

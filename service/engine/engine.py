@@ -241,7 +241,7 @@ class Engine(Generic[State]):
                     if fact.kind is not FactKind.SUBMITTED:
                         apply_fact(cycle, fact)
         cycle.settle_gates()
-        if self._world.windows:
+        if self._world.server_reservations:
             settle_windows(cycle)
 
     def _admit(self, cycle: Cycle, facts: Sequence[Fact]) -> None:
@@ -431,8 +431,8 @@ class Engine(Generic[State]):
         # Spelt out: asked after every event of a simulation.
         if self._timers and (at_s is None or self._timers[0][0] < at_s):
             at_s = self._timers[0][0]
-        if self._world.windows:
-            boundary_s = next_boundary_s(self._world.windows, self._world.now_s)
+        if self._world.server_reservations:
+            boundary_s = next_boundary_s(self._world.server_reservations, self._world.now_s)
             if boundary_s is not None and (at_s is None or boundary_s < at_s):
                 at_s = boundary_s
         return at_s

@@ -188,11 +188,13 @@ def _apply_limit_fact(cycle: Cycle, fact: Fact, owner: Owner) -> None:
 def _apply_reservation(cycle: Cycle, fact: Fact) -> None:
     world = cycle.world
     gone = fact.reservation if fact.window is None else fact.window.id
-    for window in world.windows:
+    for window in world.server_reservations:
         if window.id == gone:
             window_changed(cycle, window)
-    kept = [window for window in world.windows if window.id != gone]
-    world.windows = server_reservations_after([*kept, *(() if fact.window is None else (fact.window,))], cycle.now_s)
+    kept = [window for window in world.server_reservations if window.id != gone]
+    world.server_reservations = server_reservations_after(
+        [*kept, *(() if fact.window is None else (fact.window,))], cycle.now_s
+    )
 
 
 def window_changed(cycle: Cycle, window: ServerReservation) -> None:

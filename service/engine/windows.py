@@ -12,7 +12,7 @@ from service.engine.record import JobRecord
 def settle_windows(cycle: Cycle) -> None:
     """Tell the policy of windows that have begun or are over, and stop who is not let in. O(windows + holding jobs)."""
     world, now_s = cycle.world, cycle.now_s
-    for window in world.windows:
+    for window in world.server_reservations:
         begun = window.active(now_s)
         if begun and window.id not in world.begun_windows:
             world.begun_windows.add(window.id)
@@ -22,8 +22,8 @@ def settle_windows(cycle: Cycle) -> None:
         elif window.ends_at_s <= now_s:
             window_changed(cycle, window)
             world.begun_windows.discard(window.id)
-    if any(window.ends_at_s <= now_s for window in world.windows):
-        world.windows = tuple(window for window in world.windows if window.ends_at_s > now_s)
+    if any(window.ends_at_s <= now_s for window in world.server_reservations):
+        world.server_reservations = tuple(window for window in world.server_reservations if window.ends_at_s > now_s)
 
 
 def next_boundary_s(windows: tuple[ServerReservation, ...], now_s: float) -> float | None:

@@ -33,7 +33,7 @@ class World:
         self.costs = costs
         self.jobs: dict[JobId, JobRecord] = {}
         self.servers = [ServerRecord() for _ in cluster.servers]
-        self.windows: tuple[ServerReservation, ...] = ()
+        self.server_reservations: tuple[ServerReservation, ...] = ()
         self.begun_windows: set[int] = set()
         """Those of which the policy knows that they have begun."""
         self.dependents: dict[JobId, dict[JobId, None]] = {}
@@ -126,7 +126,7 @@ class World:
 def world_of(stored: StoredWorld, cluster: Cluster, costs: Costs) -> World:
     """The world as the store remembers it. ``cluster`` holds every stored server. O(jobs + servers)."""
     world = World(cluster, costs, Gates(stored.limits))
-    world.windows = stored.windows
+    world.server_reservations = stored.windows
     for index, record in enumerate(stored.servers):
         world.servers[index] = record
     for job in sorted(stored.jobs, key=lambda job: job.id):

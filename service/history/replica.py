@@ -44,7 +44,7 @@ class ReplicaSource:
     def snapshot(self, world: World) -> WorldSnapshot:
         """Everything, with which a replica begins. O(jobs + servers)."""
         self._marks = {job.id: _mark(job) for job in world.jobs.values()}
-        self._windows = world.windows
+        self._windows = world.server_reservations
         return take(world)
 
     def update(self, world: World, changes: Iterable[Change]) -> WorldUpdate:
@@ -81,8 +81,8 @@ class ReplicaSource:
             if job.finished:
                 ended.append(job_id)
                 del marks[job_id]
-        windows = world.windows if world.windows is not self._windows else None
-        self._windows = world.windows
+        windows = world.server_reservations if world.server_reservations is not self._windows else None
+        self._windows = world.server_reservations
         return WorldUpdate(
             world.now_s,
             tuple(jobs),
@@ -113,7 +113,7 @@ class Replica:
                 world.add_server(server, ServerRecord())
             world.servers = list(update.servers)
         if update.windows is not None:
-            world.windows = update.windows
+            world.server_reservations = update.windows
         for job in update.jobs:
             job.spec = specs.get(job.id, job.spec)
             world.add_job(job)

@@ -85,7 +85,7 @@ class Worker(Protocol):
 class View:
     """Implements :class:`policies.model.view.ClusterView` on a world, without its methods that change it."""
 
-    __slots__ = ("cluster", "costs", "free_gpus", "holding", "jobs", "now_s", "usable_gpus", "windows")
+    __slots__ = ("cluster", "costs", "free_gpus", "holding", "jobs", "now_s", "server_reservations", "usable_gpus")
 
     now_s: float
     cluster: Cluster
@@ -94,7 +94,7 @@ class View:
     usable_gpus: Callable[[ServerIndex], int]
     free_gpus: Callable[[ServerIndex], int]
     holding: Callable[[], Iterable[JobId]]
-    windows: Sequence[ServerReservation]
+    server_reservations: Sequence[ServerReservation]
 
     def __init__(self, view: ClusterView) -> None:
         for name in self.__slots__:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.base import Policy
-from policies.builtin.easy import WINDOW
+from policies.builtin.easy import PASSING_PER_CLASS_MAX
 from policies.builtin.fair import FairState
 from policies.builtin.gittins import GittinsState
 from policies.model.decision import Change, Decision
@@ -237,7 +237,7 @@ def test_nobody_who_passes_delays_the_head(jobs: list[tuple[int, int, int]], sha
 
 
 def test_only_the_first_so_many_of_a_size_are_looked_at() -> None:
-    for before, passes in ((WINDOW, True), (WINDOW + 1, False)):
+    for before, passes in ((PASSING_PER_CLASS_MAX, True), (PASSING_PER_CLASS_MAX + 1, False)):
         story = cluster("1x4", policy("easy"))
         story.job("running", gpus=3, runs_s=100).until(0)
         story.job("head", gpus=4)

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.decision.server_filling import GangMix
 from policies.model.cluster import Cluster, Server
 from policies.model.estimate import Estimate, Unit
 from policies.model.ids import JobId
@@ -14,6 +13,7 @@ from policies.model.job import JobSpec
 from policies.model.reasons import Reason
 from policies.options import OptionError
 from policies.registry import make_policy
+from policies.state.gang_mix import GangMix
 from service.engine.record import JobRecord
 from service.engine.world import Costs, World
 from service.sim.experiment import SimulationOptions, run

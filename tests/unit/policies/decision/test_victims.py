@@ -1,4 +1,4 @@
-"""Whom a bid finds: the worst that free the needed shape, no more than needed, and only if it pays."""
+"""Which victims are found: the worst that free the needed placement, no more than needed, and only if it pays."""
 
 from typing import Any
 
@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.choose import Candidate
-from policies.decision.victims import PreemptionContext, find_victims
+from policies.decision.preemption import PreemptionContext
+from policies.decision.victims import find_victims
 from policies.lifecycle import AttemptState, JobState
 from policies.model.cluster import Cluster, Server
 from policies.model.estimate import Estimate, Unit
@@ -25,7 +26,7 @@ CHATTY = StageGraph((Stage("s", 0.05, 0.05, 1_000_000_000),), ())
 
 
 class Scene:
-    """A cluster of servers, jobs that run on it with some seconds left, and one job that bids."""
+    """A cluster of servers, jobs that run on it with some seconds left, and one waiting job."""
 
     def __init__(self, *gpus: int, restart_s: float = 0.0, types: tuple[str, ...] = (), **options: object) -> None:
         kinds = types or ("V100",) * len(gpus)
@@ -45,23 +46,23 @@ class Scene:
         job.attempt = AttemptRecord(attempt_id(number, 1), number, 1, AttemptState.RUNNING, here, gpu_ids, 0.0)
         return self
 
-    def bids(self, left_s: float, gpus: int, priority: int = 0, chatty: bool = False, **spec: Any) -> Found:
+    def victims_for(self, left_s: float, gpus: int, priority: int = 0, chatty: bool = False, **spec: Any) -> Found:
         """What a waiting job finds."""
         number = JobId(len(self.world.jobs) + 1)
         if chatty:
             spec |= {"stage_graph": CHATTY, "parallelism": ParallelismConfig((gpus,), (1,))}
-        job = JobRecord(number, JobSpec("bid", "u", gpus, **spec), 1.0, priority=priority)
+        job = JobRecord(number, JobSpec("waits", "u", gpus, **spec), 1.0, priority=priority)
         job.estimate = Estimate((left_s,), Unit.SERVICE_S, "test")
         if chatty:
             job.iteration_times = iteration_times(CHATTY, job.spec.parallelism, self.world.cluster, None)  # type: ignore[arg-type]
         self.world.jobs[number] = job
         state = self.policy.rebuild(self.world)
-        state.sync(self.world)
+        state.ledger.sync(self.world)
         before = [state.pool.free(ServerIndex(server)) for server in range(len(self.world.servers))]
         found = find_victims(
             PreemptionContext(self.policy, self.world, state),
             job,
-            state.waiting_keys[number][1],
+            state.waiting.keys[number][1],
             consolidated_only=False,
         )
         assert [state.pool.free(ServerIndex(server)) for server in range(len(before))] == before, "the pool was lent"
@@ -76,61 +77,61 @@ def victims(found: Found) -> list[int]:
 
 def test_the_worst_go_first_and_no_more_than_needed() -> None:
     scene = Scene(4).runs(1000, (0, 1)).runs(4000, (0, 1)).runs(2000, (0, 1)).runs(3000, (0, 1))
-    assert victims(scene.bids(10, 1)) == [2]
-    assert victims(scene.bids(10, 2)) == [2, 4]
-    assert victims(scene.bids(10, 3)) == [2, 3, 4]
+    assert victims(scene.victims_for(10, 1)) == [2]
+    assert victims(scene.victims_for(10, 2)) == [2, 4]
+    assert victims(scene.victims_for(10, 3)) == [2, 3, 4]
 
 
 def test_a_picked_job_that_turns_out_not_to_be_needed_is_spared() -> None:
     # Worst first: 1 GPU of job 1, then the 4 of job 2, which alone are enough.
     scene = Scene(5).runs(9000, (0, 1)).runs(2000, (0, 4))
-    assert victims(scene.bids(10, 4)) == [2]
+    assert victims(scene.victims_for(10, 4)) == [2]
 
 
 def test_free_gpus_count() -> None:
     scene = Scene(4).runs(1000, (0, 2))
-    assert victims(scene.bids(10, 3)) == [1]
+    assert victims(scene.victims_for(10, 3)) == [1]
 
 
 def test_the_price_is_that_of_all_victims_together() -> None:
     """Two jobs of 2 of 4 GPUs: 0.8 x 500 - 2 x (2 / 4 x 60) = 340 virtual seconds."""
     scene = Scene(4, restart_s=60.0).runs(1000, (0, 2)).runs(1000, (0, 2))
-    assert scene.bids(341, 4) is None
-    assert victims(scene.bids(339, 4)) == [1, 2]
-    assert victims(Scene(4, restart_s=60.0, preemption="always").runs(1000, (0, 4)).bids(999, 4)) == [1]
+    assert scene.victims_for(341, 4) is None
+    assert victims(scene.victims_for(339, 4)) == [1, 2]
+    assert victims(Scene(4, restart_s=60.0, preemption="always").runs(1000, (0, 4)).victims_for(999, 4)) == [1]
 
 
 def test_smaller_priorities_go_first_and_at_no_price_and_larger_ones_stay() -> None:
     scene = Scene(4, restart_s=60.0).runs(5, (0, 2)).runs(9000, (0, 2), priority=2)
-    assert victims(scene.bids(5000, 2, priority=1)) == [1]
-    assert scene.bids(5, 4, priority=1) is None
+    assert victims(scene.victims_for(5000, 2, priority=1)) == [1]
+    assert scene.victims_for(5, 4, priority=1) is None
 
 
 def test_a_victim_of_equal_priority_has_to_pay_even_beside_one_of_smaller_priority() -> None:
     scene = Scene(4).runs(5, (0, 2)).runs(100, (0, 2), priority=1)
-    assert scene.bids(5000, 4, priority=1) is None
-    assert victims(scene.bids(39, 4, priority=1)) == [1, 2]
+    assert scene.victims_for(5000, 4, priority=1) is None
+    assert victims(scene.victims_for(39, 4, priority=1)) == [1, 2]
 
 
 def test_only_gpus_of_the_wanted_type_are_vacated() -> None:
     scene = Scene(4, 4, types=("A100", "V100")).runs(9000, (0, 4)).runs(2000, (1, 4))
-    assert victims(scene.bids(10, 4, gpu_type="V100")) == [2]
-    assert scene.bids(10, 8) is None, "a gang never mixes types"
+    assert victims(scene.victims_for(10, 4, gpu_type="V100")) == [2]
+    assert scene.victims_for(10, 8) is None, "a gang never mixes types"
 
 
 def test_nobody_is_stopped_on_a_server_that_is_out() -> None:
     scene = Scene(4, 4).runs(9000, (0, 4)).runs(2000, (1, 4))
     scene.world.servers[0].drained = True
-    assert victims(scene.bids(10, 4)) == [2]
+    assert victims(scene.victims_for(10, 4)) == [2]
 
 
 def test_gpus_that_are_being_vacated_are_used_before_anyone_is_stopped() -> None:
     scene = Scene(4).runs(9000, (0, 2)).runs(2000, (0, 2))
     scene.world.jobs[JobId(2)].state = JobState.PREEMPTING
-    found = scene.bids(10, 2)
+    found = scene.victims_for(10, 2)
     assert found is not None
     assert found[1] == ()
-    assert victims(scene.bids(10, 4)) == [1]
+    assert victims(scene.victims_for(10, 4)) == [1]
 
 
 def test_gpus_set_aside_for_another_are_not_counted() -> None:
@@ -140,17 +141,17 @@ def test_gpus_set_aside_for_another_are_not_counted() -> None:
     oldest = JobRecord(number, JobSpec("o", "u", 4), -5.0)
     oldest.reservation = place([ServerShare(ServerIndex(0), 4)])
     scene.world.jobs[number] = oldest
-    assert victims(scene.bids(10, 3)) == [2]
+    assert victims(scene.victims_for(10, 3)) == [2]
 
 
 def test_a_job_that_communicates_opens_one_server() -> None:
     # The worst two sit on different servers; on server 1 the second and third worst free it all.
     scene = Scene(4, 4).runs(9000, (0, 2)).runs(500, (0, 2)).runs(8000, (1, 2)).runs(7000, (1, 2))
-    found = scene.bids(100, 4, chatty=True)
+    found = scene.victims_for(100, 4, chatty=True)
     assert found is not None
     assert found[0].placement.servers == (1,)
     assert set(found[1]) == {3, 4}
-    plain = scene.bids(100, 4)
+    plain = scene.victims_for(100, 4)
     assert victims(plain) == [1, 3]
 
 
@@ -164,7 +165,7 @@ def test_what_is_found_fits_pays_and_is_needed(rows: list[tuple[int, int, int]],
     for seconds, size, server in rows:
         if scene.world.free_gpus(ServerIndex(server)) >= size:
             scene.runs(float(seconds), (server, size))
-    found = scene.bids(float(left_s), gpus)
+    found = scene.victims_for(float(left_s), gpus)
     running = dict(scene.world.jobs)
     free = [scene.world.free_gpus(ServerIndex(server)) for server in (0, 1)]
     if found is None:

@@ -11,7 +11,7 @@ from policies.model.decision import Change, ChangeKind
 from policies.model.ids import JobId, ServerIndex
 from policies.model.job import JobSpec
 from policies.model.placement import ServerShare, place
-from policies.state.project_shares import IDLE_GPUS, STEP, Shares
+from policies.state.project_shares import IDLE_GPUS, STEP, ProjectShares
 from service.engine.record import AttemptRecord, JobRecord
 from service.engine.world import Costs, World
 
@@ -29,7 +29,7 @@ class Bench:
     def __post_init__(self) -> None:
         self.world = World(Cluster("c", (Server("s", 64),)), Costs())
         self.world.now_s = self.start_s
-        self.shares = Shares(HALF_LIFE_S, self.weights, self.start_s)
+        self.shares = ProjectShares(HALF_LIFE_S, self.weights, self.start_s)
         self.told: list[Change] = []
         self.next_id = 1
 
@@ -157,7 +157,7 @@ def test_a_dump_brings_back_the_very_same_accounts(story: list[tuple[str, int, f
         else:
             bench.stop(ids[number])
         if step == when:
-            twin = Shares(HALF_LIFE_S, bench.weights, bench.world.now_s)
+            twin = ProjectShares(HALF_LIFE_S, bench.weights, bench.world.now_s)
             twin.restore(bench.world, bench.shares.dump())
             bench.at(at_s)
             assert twin.dump() == bench.shares.dump()

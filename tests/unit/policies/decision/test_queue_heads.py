@@ -1,4 +1,4 @@
-"""Quick looks change nothing: whoever looks at each job and tries each class in each cycle decides the same."""
+"""Shortcuts change nothing: a policy that looks at each job and tries each class in each cycle decides the same."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,13 +20,13 @@ from service.sim.workloads.generate import generate
 
 
 def _slow(policy: type[ranked.RankedPolicy]) -> type[ranked.RankedPolicy]:
-    """The same policy, which trusts no line and forgets after each decision what it had found out."""
+    """The same policy without shortcuts: it trusts no line, and no scan outlasts its cycle."""
 
     class Slow(policy):  # type: ignore[misc, valid-type]
         ranks_keep_to_lines = False
 
         def decide(self, view: ClusterView, changes: Sequence[Change], state: SchedulerState) -> Decision:
-            state.restless = True
+            state.scan.valid = False
             decision: Decision = policy.decide(self, view, changes, state)
             return decision
 
@@ -45,10 +45,10 @@ def _slow(policy: type[ranked.RankedPolicy]) -> type[ranked.RankedPolicy]:
         (Sjf, Options(reserve=True, guard_wait_s=3600.0)),
         (Sjf, Options(queue=Queue.STRICT)),
     ],
-    ids=["guided", "never", "sheltered", "las", "sjf", "reserve", "strict"],
+    ids=["guided", "never", "protected", "las", "sjf", "reserve", "strict"],
 )
 @pytest.mark.parametrize("seed", [1, 2])
-def test_quick_looks_change_nothing(
+def test_shortcuts_change_nothing(
     policy: type[ranked.RankedPolicy],
     options: Options,
     communication: bool,
@@ -60,11 +60,11 @@ def test_quick_looks_change_nothing(
     settings = SimulationOptions(seed=seed, skip_invalid=True)
     predictor = f"noisy:{seed - 1}"
     quick = run(workload, cluster, policy(options), predictor, settings)
-    monkeypatch.setattr(queue_heads.QueueHeads, "_is_hopeless", _never_hopeless)
+    monkeypatch.setattr(queue_heads.QueueHeads, "_is_infeasible", _never_infeasible)
     slow = run(workload, cluster, _slow(policy)(options), predictor, settings)
     assert quick.outcomes == slow.outcomes
     assert quick.result.events == slow.result.events
 
 
-def _never_hopeless(self: queue_heads.QueueHeads, head: Any) -> bool:
+def _never_infeasible(self: queue_heads.QueueHeads, head: Any) -> bool:
     return False

@@ -1,0 +1,49 @@
+"""Step 2 of a cycle: guard the jobs that have waited longest, and end the turns of guarded gangs."""
+
+from policies.decision.plan import Plan
+from policies.decision.protocols import Indexer
+from policies.lifecycle import JobState
+from policies.model.view import ClusterView, JobView
+from policies.options import Options, Preemption
+from policies.rules.progress_first import RESTARTS_PER_ATTEMPT_MIN
+from policies.state.scheduler_state import SchedulerState
+
+
+def update_guard(policy: Indexer, view: ClusterView, state: SchedulerState, plan: Plan) -> bool:
+    """End the extra job's turn if it is over, and guard further jobs. O(log n) amortised.
+
+    Returns whether a running job has become easier to displace.
+    """
+    victims_changed = False
+    if (ended := _end_turn(policy.options, view, state, plan)) is not None:
+        victims_changed = policy.index_running(view, ended, state)
+    for job_id in state.guard.fill(view.now_s - policy.options.guard_wait_s):
+        if (waiting := state.waiting.keys.get(job_id)) is not None:
+            state.enqueue(view.jobs[job_id], waiting[1].rank)
+        state.unindex_running(job_id)
+    return victims_changed
+
+
+def _end_turn(options: Options, view: ClusterView, state: SchedulerState, plan: Plan) -> JobView | None:
+    """The extra guarded job, if it has run for as long as its wait has earned it: it is not guarded any more. O(1).
+
+    A gang beyond the guarded share that was overdue runs for ``guard_share x guard_wait_s`` (but not for less than two
+    restarts), and is overdue again after a further ``guard_wait_s``: so every job runs for at least the guarded share of its
+    time. Guarded until it ends, a large gang could keep half a cluster idle for days.
+    """
+    guard = state.guard
+    if guard.extra is None or options.preemption is Preemption.NEVER:
+        return None
+    job = view.jobs[guard.extra]
+    started_at_s = job.attempt_started_at_s
+    if job.state not in (JobState.STARTING, JobState.RUNNING) or started_at_s is None:
+        return None
+    if job.spec.gpus <= guard.gpus_max:
+        return None
+    turn_s = max(options.guard_share * options.guard_wait_s, RESTARTS_PER_ATTEMPT_MIN * view.costs.restart_s)
+    ends_at_s = started_at_s + turn_s
+    if ends_at_s > view.now_s:
+        plan.wakes_s.append(ends_at_s)
+        return None
+    guard.extra = None
+    return job

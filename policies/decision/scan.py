@@ -1,0 +1,151 @@
+"""Step 4 of a cycle: try the queue heads in order."""
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+from policies.decision.defragmentation import make_room
+from policies.decision.delay import delay_until_s
+from policies.decision.explain import blocked_reason
+from policies.decision.migration import migrate
+from policies.decision.plan import Outcome, Plan
+from policies.decision.preemption import PreemptionContext
+from policies.decision.protocols import Ranker
+from policies.decision.queue_heads import QueueHead, QueueHeads
+from policies.decision.victims import find_victims
+from policies.model.reasons import Reason
+from policies.model.view import ClusterView, JobView
+from policies.options import Preemption, Queue
+from policies.state.gang_class import GangClass
+from policies.state.keys import JobKey
+from policies.state.scheduler_state import SchedulerState
+
+
+class Scanner(Ranker, Protocol):
+    """A policy whose queue is scanned."""
+
+    delayed_per_class_max: int
+    head_matters: bool
+
+    def fills(self, state: SchedulerState) -> bool:
+        """Whether :meth:`fill` does anything."""
+
+    def fill(self, context: PreemptionContext, plan: Plan) -> None:
+        """Place a set of jobs at once, before the others are tried one by one."""
+
+    def try_job(self, context: PreemptionContext, plan: Plan, job: JobView, key: JobKey) -> tuple[Outcome, Reason]:
+        """Start one job, preempt for it, or find out why neither is possible."""
+
+
+def scan_queue_heads(
+    policy: Scanner, view: ClusterView, state: SchedulerState, plan: Plan, *, victims_changed: bool
+) -> None:
+    """Start, preempt for, delay or block the best job of each gang class, the best first, unless nothing can have changed.
+
+    ``victims_changed``: a running job may be easier to displace than in the last scan.
+    """
+    scan = state.scan
+    strict = policy.options.queue is Queue.STRICT
+    if _still_holds(policy, view, state, victims_changed=victims_changed):
+        if scan.repeat_at_s < math.inf:
+            plan.wakes_s.append(scan.repeat_at_s)
+        return
+    scan.begin(view.now_s)
+    wakes_before = len(plan.wakes_s)
+    context = PreemptionContext(policy, view, state)
+    policy.fill(context, plan)
+    heads = QueueHeads(context, plan.placed.union(state.ledger.reservations), together=strict or policy.head_matters)
+    _try_heads(policy, context, plan, heads, strict=strict)
+    scan.repeat_at_s = min(plan.wakes_s[wakes_before:], default=math.inf)
+    if scan.delayed and plan.actions:
+        # The placements that delayed jobs could have had may be gone.
+        scan.valid = False
+    _block(view, state, plan, sorted(heads.infeasible)[:1] if strict else heads.infeasible)
+    migrate(context, plan)
+    if context.next_stoppable_s < math.inf:
+        plan.wakes_s.append(context.next_stoppable_s)
+
+
+def _still_holds(policy: Scanner, view: ClusterView, state: SchedulerState, *, victims_changed: bool) -> bool:
+    """Whether a scan would certainly find what the last one found. O(lines of running jobs)."""
+    scan, options = state.scan, policy.options
+    if not scan.valid or options.queue is Queue.STRICT or policy.head_matters or view.now_s >= scan.repeat_at_s:
+        return False
+    if options.preemption is Preemption.NEVER:
+        return True
+    if victims_changed or state.placements.stretched or scan.delayed:
+        return False
+    if not policy.ranks_keep_to_lines or policy.fills(state):
+        return False
+    return scan.at_s == view.now_s or not state.running.rising()
+
+
+def _try_heads(policy: Scanner, context: PreemptionContext, plan: Plan, heads: QueueHeads, *, strict: bool) -> None:
+    """Try heads until none is left; the next job of a class follows a head that was placed, or delayed."""
+    state = context.state
+    delayed: dict[GangClass, int] = {}
+    while heads.waiting:
+        if state.pool.total == 0 and not context.worth_trying(heads.waiting[0].key):
+            heads.give_up()
+            return
+        if (head := heads.pop()) is None:
+            return
+        job = context.view.jobs[head.key.job]
+        outcome, reason = policy.try_job(context, plan, job, head.key)
+        if outcome is Outcome.PLACED:
+            if reason is Reason.RESERVED:
+                heads.retry_infeasible(head)
+            heads.push_next(head)
+            continue
+        plan.explain(job.id, reason)
+        state.scan.blocked[head.gang] = job.id
+        if outcome is Outcome.DELAYED:
+            state.scan.delayed.add(head.gang)
+        elif reason is Reason.FRAGMENTED:
+            state.scan.valid = False
+        if strict:
+            return
+        delayed[head.gang] = delayed.get(head.gang, 0) + 1
+        if outcome is Outcome.DELAYED and delayed[head.gang] <= policy.delayed_per_class_max:
+            heads.push_next(head)
+
+
+def _block(view: ClusterView, state: SchedulerState, plan: Plan, heads: Sequence[QueueHead]) -> None:
+    """These heads wait for GPUs, and preemption cannot bring them."""
+    for key, gang, _ in heads:
+        state.scan.blocked[gang] = key.job
+        if state.unusable or state.reasons.of.get(key.job) is not Reason.RESOURCES:
+            plan.explain(key.job, blocked_reason(view, state, view.jobs[key.job]))
+
+
+def try_job(
+    policy: Ranker, context: PreemptionContext, plan: Plan, job: JobView, key: JobKey
+) -> tuple[Outcome, Reason]:
+    """Start the job on free GPUs; else move small jobs out of its way; else preempt for it; else delay or block it."""
+    view, state, options = context.view, context.state, policy.options
+    candidate = policy.find(state.pool, view, job)
+    if candidate is not None:
+        until_s = delay_until_s(options, view, state.delays, job, candidate)
+        if until_s is None:
+            plan.start(job.id, candidate.placement)
+            return Outcome.PLACED, Reason.STARTED
+        if (moved := make_room(context, job, candidate)) is not None:
+            plan.reserve(job.id, *moved)
+            return Outcome.PLACED, Reason.RESERVED
+        plan.wakes_s.append(until_s)
+    found = find_victims(context, job, key, consolidated_only=candidate is not None)
+    if found is not None:
+        better, victims = found
+        until_s = delay_until_s(options, view, state.delays, job, better)
+        if until_s is None:
+            plan.reserve(job.id, better.placement, victims)
+            return Outcome.PLACED, Reason.RESERVED
+        plan.wakes_s.append(until_s)
+        return Outcome.DELAYED, Reason.CONSOLIDATION_DELAY
+    if candidate is not None:
+        if options.reserve:
+            state.tentative.start(view, candidate.placement)
+        return Outcome.DELAYED, Reason.CONSOLIDATION_DELAY
+    reason = blocked_reason(view, state, job)
+    # Servers that are closed to this job may be open to the next one of its class.
+    return Outcome.DELAYED if reason is Reason.RESERVED_SERVERS else Outcome.BLOCKED, reason

@@ -1,0 +1,54 @@
+"""The rules in force. To add one, write a module with a rule and name it here."""
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+
+from policies.model.job import JobSpec
+from policies.model.view import JobView, PreemptionCosts
+from policies.options import Options
+from policies.rules.minimum_run_time import MinimumRunTime
+from policies.rules.progress_first import ProgressFirst
+from policies.rules.protocols import PlacementRule, PreemptionRule
+from policies.rules.restart_limit import RestartLimit
+from policies.rules.topology import TopologyRule
+
+PLACEMENT_RULES: tuple[PlacementRule, ...] = (TopologyRule(),)
+
+PREEMPTION_RULES: tuple[Callable[[Options], PreemptionRule | None], ...] = (
+    MinimumRunTime,
+    RestartLimit.under,
+    ProgressFirst.under,
+)
+"""Each makes a rule under a policy's options; None where the options switch it off."""
+
+
+def placement_rules(spec: JobSpec) -> list[PlacementRule]:
+    """The placement rules that concern the job. O(rules)."""
+    return [rule for rule in PLACEMENT_RULES if rule.demand(spec) is not None]
+
+
+def demands(spec: JobSpec) -> tuple[tuple[str, Hashable], ...]:
+    """What the job demands of each placement rule that concerns it. O(rules)."""
+    found: tuple[tuple[str, Hashable], ...] = ()
+    for rule in PLACEMENT_RULES:
+        if (demand := rule.demand(spec)) is not None:
+            found += ((rule.name, demand),)
+    return found
+
+
+def preemption_rules(options: Options) -> tuple[PreemptionRule, ...]:
+    """The preemption rules in force under these options."""
+    made = [make(options) for make in PREEMPTION_RULES]
+    return tuple([rule for rule in made if rule is not None])
+
+
+def protected_until_s(rules: Sequence[PreemptionRule], costs: PreemptionCosts, job: JobView) -> float:
+    """When the job's present attempt may be stopped at the earliest; infinite for a job without one. O(rules)."""
+    started_at_s = job.attempt_started_at_s
+    if started_at_s is None:
+        return math.inf
+    protected_s = 0.0
+    for rule in rules:
+        if (seconds := rule.protected_s(costs, job)) > protected_s:
+            protected_s = seconds
+    return started_at_s + protected_s

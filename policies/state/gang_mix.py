@@ -1,0 +1,69 @@
+"""Which share of the work arrives in gangs that are large beside the cluster, and whether servers should be filled for them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from policies.model.view import ClusterView, JobView
+from policies.rank import expected_remaining_s
+
+MEMORY_JOBS = 128
+"""The weight of an arrival falls to 1/e over this many further arrivals."""
+
+FILL_FROM = 0.25
+"""Servers are filled once gangs of at least half the cluster bring at least this share of the work ..."""
+
+FILL_UNTIL = 0.10
+"""... and until they bring less than this."""
+
+ARRIVALS_MIN = 8
+"""Fewer arrivals than this decide nothing."""
+
+
+@dataclass(slots=True)
+class GangMix:
+    """Work that arrives in gangs of at least half the cluster, and all work, with exponential forgetting.
+
+    ``filling``: whether the share of large gangs calls for filling servers.
+    ``last`` is the largest job id counted: ids only grow, so each job counts once, however often it arrives again.
+    """
+
+    large: float = 0.0
+    total: float = 0.0
+    seconds: float = 0.0
+    arrivals: float = 0.0
+    last: int = 0
+    filling: bool = False
+
+    @property
+    def share(self) -> float:
+        """Between 0 and 1; 0 before the first arrival."""
+        return self.large / self.total if self.total > 0.0 else 0.0
+
+    def count(self, view: ClusterView, jobs: Sequence[JobView]) -> None:
+        """Count those of these jobs that wait and are new, in the order of their ids. O(jobs log jobs).
+
+        A job without a prediction counts with the mean duration of those before it.
+        """
+        for job in sorted(jobs, key=lambda job: job.id):
+            if job.id <= self.last or not job.waiting:
+                continue
+            self.last = job.id
+            estimate = job.estimate
+            seconds = expected_remaining_s(job, view.now_s) if estimate is not None and estimate.trusted else None
+            self._add(job.spec.gpus, seconds, view.cluster.gpus)
+
+    def _add(self, gpus: int, seconds: float | None, cluster_gpus: int) -> None:
+        kept = 1.0 - 1.0 / MEMORY_JOBS
+        mean = self.seconds / self.arrivals if self.arrivals > 0.0 else 1.0
+        work = gpus * (mean if seconds is None else seconds)
+        self.large = self.large * kept + (work if 2 * gpus >= cluster_gpus and gpus > 1 else 0.0)
+        self.total = self.total * kept + work
+        self.seconds = self.seconds * kept + (mean if seconds is None else seconds)
+        self.arrivals = self.arrivals * kept + 1.0
+        if self.arrivals >= ARRIVALS_MIN * (1.0 - ARRIVALS_MIN / (2 * MEMORY_JOBS)):
+            self.filling = self.share >= (FILL_UNTIL if self.filling else FILL_FROM)
+
+    def dump(self) -> dict[str, Any]:
+        """All of it: it does not follow from the jobs."""
+        return {name: getattr(self, name) for name in self.__slots__}

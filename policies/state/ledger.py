@@ -1,0 +1,138 @@
+"""The ledger of GPUs: free for all, reserved for waiting jobs, about to be vacated, taken by the decision in progress."""
+
+from policies.model.ids import JobId, ServerIndex
+from policies.model.placement import Placement
+from policies.model.view import ClusterView
+from policies.placement.pool import FreePool
+from policies.state.last_scan import LastScan
+
+
+class GpuLedger:
+    """On each server, free for all = free - (reserved - being vacated, if positive) - taken; never below zero.
+
+    ``pool`` holds that number for each server once :meth:`sync` has run. A reservation is served by GPUs that are being
+    vacated before it needs free ones. Changes that may let a waiting job start make the last scan invalid. Every update is
+    O(servers of the placement).
+    """
+
+    __slots__ = ("_dirty", "_scan", "_taken", "leaving", "leaving_on", "pool", "reservations", "reserved_on")
+
+    def __init__(self, pool: FreePool, scan: LastScan) -> None:
+        self.pool = pool
+        self.reservations: dict[JobId, Placement] = {}
+        """GPUs set aside for waiting jobs."""
+        self.reserved_on: dict[ServerIndex, dict[JobId, int]] = {}
+        self.leaving: dict[JobId, Placement] = {}
+        """Running jobs that are being stopped, and the GPUs that they will vacate."""
+        self.leaving_on: dict[ServerIndex, dict[JobId, int]] = {}
+        self._taken: dict[ServerIndex, int] = {}
+        self._dirty: set[ServerIndex] = set()
+        self._scan = scan
+
+    def reserve(self, job: JobId, placement: Placement) -> None:
+        """Set these GPUs aside for a waiting job, in place of an earlier reservation."""
+        self.release(job)
+        self._enter(job, placement, self.reservations, self.reserved_on)
+
+    def release(self, job: JobId) -> None:
+        """Drop a job's reservation; unknown jobs are ignored."""
+        if job in self.reservations:
+            self._drop(job, self.reservations, self.reserved_on)
+
+    def leave(self, job: JobId, placement: Placement) -> None:
+        """The job is being stopped: these GPUs will be vacated."""
+        self._enter(job, placement, self.leaving, self.leaving_on)
+
+    def stay(self, job: JobId) -> None:
+        """The stop is over, or was not applied; unknown jobs are ignored."""
+        if job in self.leaving:
+            self._drop(job, self.leaving, self.leaving_on)
+
+    def take(self, placement: Placement) -> None:
+        """The decision in progress starts a job on these free GPUs."""
+        for share in placement.shares:
+            self._taken[share.server] = self._taken.get(share.server, 0) + share.gpus
+
+    def give_back(self) -> None:
+        """The decision in progress is over: what was applied comes back as changes."""
+        self._dirty.update(self._taken)
+        self._taken = {}
+
+    def touch(self, placement: Placement) -> None:
+        """Free GPUs of these servers have changed."""
+        for share in placement.shares:
+            self._dirty.add(share.server)
+
+    def touch_server(self, server: ServerIndex) -> None:
+        """Free GPUs of the server have changed."""
+        self._dirty.add(server)
+
+    def surplus(self, server: ServerIndex) -> int:
+        """GPUs being vacated on the server that are reserved for nobody."""
+        return max(0, _total(self.leaving_on, server) - _total(self.reserved_on, server))
+
+    def total_surplus(self) -> int:
+        """GPUs being vacated that are reserved for nobody. O(jobs that are being stopped)."""
+        return sum(self.surplus(server) for server in self.leaving_on)
+
+    def balance(self, view: ClusterView, server: ServerIndex) -> int:
+        """GPUs free for all once all stops are over; negative where GPUs are reserved that are not being vacated yet."""
+        free = view.free_gpus(server) - self._taken.get(server, 0)
+        return free + _total(self.leaving_on, server) - _total(self.reserved_on, server)
+
+    def sync(self, view: ClusterView) -> None:
+        """Bring the pool up to date on every server that was touched. O(touched x log servers)."""
+        for server in self._dirty:
+            self.sync_server(view, server)
+        self._dirty.clear()
+
+    def sync_placement(self, view: ClusterView, placement: Placement) -> None:
+        """Bring the pool up to date on the servers of the placement."""
+        for share in placement.shares:
+            self.sync_server(view, share.server)
+
+    def sync_server(self, view: ClusterView, server: ServerIndex) -> None:
+        """Bring the pool up to date on one server. The next unknown index appends a server."""
+        free = view.free_gpus(server)
+        if free and (self._taken or server in self.reserved_on):
+            owed = _total(self.reserved_on, server) - _total(self.leaving_on, server)
+            free = max(0, free - max(0, owed) - self._taken.get(server, 0))
+        before = self.pool.free(server) if server < len(self.pool) else -1
+        if free != before:
+            self.pool.set_free(server, free, view.cluster)
+            if free > before or self._scan.delayed:
+                self._scan.valid = False
+
+    def _enter(
+        self, job: JobId, placement: Placement, by_job: dict[JobId, Placement], on: dict[ServerIndex, dict[JobId, int]]
+    ) -> None:
+        self._scan.valid = False
+        by_job[job] = placement
+        for share in placement.shares:
+            on.setdefault(share.server, {})[job] = share.gpus
+            self._dirty.add(share.server)
+
+    def _drop(self, job: JobId, by_job: dict[JobId, Placement], on: dict[ServerIndex, dict[JobId, int]]) -> None:
+        self._scan.valid = False
+        for share in by_job.pop(job).shares:
+            del on[share.server][job]
+            if not on[share.server]:
+                del on[share.server]
+            self._dirty.add(share.server)
+
+    def check(self, view: ClusterView) -> None:
+        """Raise AssertionError unless entries by job and by server agree, and the pool with both. O(n + servers)."""
+        for by_job, on in ((self.reservations, self.reserved_on), (self.leaving, self.leaving_on)):
+            shares = {(share.server, job, share.gpus) for job, placed in by_job.items() for share in placed.shares}
+            assert shares == {(server, job, gpus) for server, jobs in on.items() for job, gpus in jobs.items()}
+        for index in range(len(self.pool)):
+            server = ServerIndex(index)
+            if server not in self._dirty:
+                owed = max(0, _total(self.reserved_on, server) - _total(self.leaving_on, server))
+                free = view.free_gpus(server) - owed - self._taken.get(server, 0)
+                assert self.pool.free(server) == max(0, free)
+
+
+def _total(by_server: dict[ServerIndex, dict[JobId, int]], server: ServerIndex) -> int:
+    found = by_server.get(server)
+    return sum(found.values()) if found else 0

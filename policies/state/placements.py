@@ -1,0 +1,46 @@
+"""Which running jobs hold GPUs of which server."""
+
+from sortedcontainers import SortedList
+
+from policies.model.ids import JobId, ServerIndex
+from policies.model.placement import Placement
+from policies.model.view import JobView
+
+
+class PlacementIndex:
+    """The holders of each server, and the running jobs that would be faster with another placement."""
+
+    __slots__ = ("_stretch_keys", "on_server", "stretched")
+
+    def __init__(self) -> None:
+        self.on_server: dict[ServerIndex, dict[JobId, bool]] = {}
+        """The jobs on each server; True: the job holds GPUs of that server alone."""
+        self.stretched: SortedList = SortedList()
+        """(- stretch, submission time, job): jobs whose placement is slower than their best, the slowest first."""
+        self._stretch_keys: dict[JobId, tuple[float, float, JobId]] = {}
+
+    def add(self, job: JobId, placement: Placement) -> None:
+        """The job holds these GPUs now. O(servers of the job)."""
+        alone = len(placement.shares) == 1
+        for share in placement.shares:
+            self.on_server.setdefault(share.server, {})[job] = alone
+
+    def add_stretch(self, job: JobView, stretch: float) -> None:
+        """An iteration of the running job takes ``stretch`` times as long as at its best placement. O(log n)."""
+        key = (-stretch, job.submitted_at_s, job.id)
+        self.stretched.add(key)
+        self._stretch_keys[job.id] = key
+
+    def remove(self, job: JobId, placement: Placement) -> None:
+        """The job does not hold these GPUs any more. O(servers of the job + log n)."""
+        if (key := self._stretch_keys.pop(job, None)) is not None:
+            self.stretched.remove(key)
+        for share in placement.shares:
+            holders = self.on_server.get(share.server)
+            if holders is not None:
+                holders.pop(job, None)
+
+    def check(self) -> None:
+        """Raise AssertionError unless the stretched jobs agree with their keys. O(n)."""
+        assert list(self.stretched) == sorted(self._stretch_keys.values())
+        assert all(job == key[2] for job, key in self._stretch_keys.items())

@@ -1,0 +1,64 @@
+"""The index of waiting jobs."""
+
+from sortedcontainers import SortedList
+
+from policies.model.ids import JobId
+from policies.state.gang_class import GangClass
+from policies.state.keys import JobKey
+
+
+class WaitingIndex:
+    """Waiting jobs in order, by gang class, and the head (the best job) of each class. Every update is O(log n)."""
+
+    __slots__ = ("classes", "heads", "keys")
+
+    def __init__(self) -> None:
+        self.classes: dict[GangClass, SortedList] = {}
+        """The keys of each class, ascending. A class without jobs has no entry."""
+        self.heads: dict[GangClass, JobKey] = {}
+        self.keys: dict[JobId, tuple[GangClass, JobKey]] = {}
+
+    def __contains__(self, job: JobId) -> bool:
+        return job in self.keys
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def add(self, gang: GangClass, key: JobKey) -> bool:
+        """Index a job that is not indexed; return whether it is the head of its class now."""
+        self.keys[key.job] = (gang, key)
+        entries = self.classes.get(gang)
+        if entries is None:
+            entries = self.classes[gang] = SortedList()
+        entries.add(key)
+        head = self.heads.get(gang)
+        if head is None or key < head:
+            self.heads[gang] = key
+            return True
+        return False
+
+    def remove(self, job: JobId) -> tuple[GangClass, JobKey] | None:
+        """Remove a job and return its class and key; None for an unknown job."""
+        found = self.keys.pop(job, None)
+        if found is None:
+            return None
+        gang, key = found
+        entries = self.classes[gang]
+        entries.remove(key)
+        if not entries:
+            del self.classes[gang], self.heads[gang]
+        elif self.heads[gang] is key:
+            self.heads[gang] = entries[0]
+        return found
+
+    def jobs_ahead(self, job: JobId) -> int:
+        """Waiting jobs with a better key. O(gang classes x log n)."""
+        key = self.keys[job][1]
+        return sum(entries.bisect_left(key) for entries in self.classes.values())
+
+    def check(self) -> None:
+        """Raise AssertionError unless classes, heads and keys agree. O(n)."""
+        assert self.heads == {gang: entries[0] for gang, entries in self.classes.items()}
+        indexed = {key.job: (gang, key) for gang, entries in self.classes.items() for key in entries}
+        assert indexed == self.keys
+        assert sum(len(entries) for entries in self.classes.values()) == len(self.keys)
