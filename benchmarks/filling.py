@@ -13,7 +13,7 @@ from policies.model.reasons import Reason
 from service.db.migrate import upgrade
 from service.db.rows import new_job_values
 from service.db.session import Database, open_database, sqlite_path
-from service.db.tables import JobRow, table
+from service.db.tables import JOBS
 from service.engine.record import JobRecord
 
 
@@ -23,13 +23,12 @@ def fill(database: Database, count: int, state: JobState) -> None:
     record = JobRecord(JobId(0), spec, 1.0, state=state, reason=Reason.NEW, version=1)
     if state is JobState.SUCCEEDED:
         record = replace(record, reason=Reason.COMPLETED, finished_at_s=2.0)
-    jobs = table(JobRow)
     with database.writing(600.0) as session:
         connection = session.connection()
         values = new_job_values(spec, 1.0, record)
-        first = connection.execute(jobs.insert().returning(jobs.c.id), values).scalar_one()
+        first = connection.execute(JOBS.insert().returning(JOBS.c.id), values).scalar_one()
         changed = {"user": "'u' || (i % 50)", "project": "'p' || (i % 7)", "name": "'n' || (i % 1000)"}
-        columns = [column.name for column in jobs.c if column.name != "id"]
+        columns = [column.name for column in JOBS.c if column.name != "id"]
         chosen = ", ".join(changed.get(name, f'jobs."{name}"') for name in columns)
         names = ", ".join(f'"{name}"' for name in columns)
         numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count - 1})"

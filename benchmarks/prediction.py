@@ -32,7 +32,7 @@ from service.db.history import ended_jobs
 from service.db.migrate import upgrade
 from service.db.rows import label_values
 from service.db.session import Database, open_database
-from service.db.tables import HistoryRow, table
+from service.db.tables import HISTORY
 from service.server.warming import WARM_ROWS_MAX
 
 ROWS_PER_INSERT = 10_000
@@ -151,10 +151,10 @@ def stored(folder: Path, specs: Sequence[JobSpec], jobs: int, seed: int) -> Data
                 }
             )
             if len(rows) == ROWS_PER_INSERT:
-                connection.execute(insert(table(HistoryRow)), rows)
+                connection.execute(insert(HISTORY), rows)
                 rows.clear()
         if rows:
-            connection.execute(insert(table(HistoryRow)), rows)
+            connection.execute(insert(HISTORY), rows)
     return database
 
 

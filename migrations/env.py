@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from service.db.schema import METADATA
+from service.db.tables import METADATA
 
 connection = context.config.attributes["connection"]
 context.configure(connection=connection, target_metadata=METADATA, render_as_batch=True)

@@ -29,7 +29,7 @@ from service.db.audit import Entry, Origin, Outcome, record, record_all
 from service.db.dialects import insert_rows, take_turns
 from service.db.grouping import GroupCommit
 from service.db.session import Database
-from service.db.tables import IdempotencyKeyRow, table
+from service.db.tables import IDEMPOTENCY_KEYS
 from service.engine.crash_points import CrashPoint, reached
 
 KEY_LENGTH_MAX = 255
@@ -211,7 +211,7 @@ class Keys:
             return [None] * len(requests)
         if lock:
             take_turns(connection, *(f"key {route} {key}" for key, route in asked))
-        rows = table(IdempotencyKeyRow).c
+        rows = IDEMPOTENCY_KEYS.c
         statement = select(rows.key, rows.route, rows.body_sha256, rows.status, rows.response, rows.location).where(
             rows.key.in_({key for key, _ in asked}), rows.expires_at_s > self._now_s()
         )
@@ -237,11 +237,10 @@ class Keys:
         ]
         if not rows:
             return
-        keys = table(IdempotencyKeyRow)
         # An expired answer under such a key may still wait to be pruned.
-        expired = keys.c.key.in_({row["key"] for row in rows}) & (keys.c.expires_at_s <= now_s)
-        connection.execute(delete(keys).where(expired))
-        insert_rows(connection, keys, rows)
+        expired = IDEMPOTENCY_KEYS.c.key.in_({row["key"] for row in rows}) & (IDEMPOTENCY_KEYS.c.expires_at_s <= now_s)
+        connection.execute(delete(IDEMPOTENCY_KEYS).where(expired))
+        insert_rows(connection, IDEMPOTENCY_KEYS, rows)
 
 
 @dataclass(frozen=True, slots=True)

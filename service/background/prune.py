@@ -14,14 +14,21 @@ from sqlalchemy import ColumnElement, Table, delete, func, select, update
 
 from policies.model.ids import JobId
 from service.config.settings import Settings
-from service.db.access_tables import AuditRow
-from service.db.forecast_tables import ForecastRow
 from service.db.forget import awaited_jobs, forget_jobs, forgettable_jobs, surplus_labels
 from service.db.progress import thin_progress
 from service.db.rows import chunks
 from service.db.services import forget_silent
 from service.db.session import Database
-from service.db.tables import CycleRow, FactRow, HistoryRow, IdempotencyKeyRow, JobRow, ProgressRow, table
+from service.db.tables import (
+    AUDIT_LOG,
+    CYCLES,
+    FACTS,
+    FORECASTS,
+    HISTORY,
+    IDEMPOTENCY_KEYS,
+    JOBS,
+    PROGRESS,
+)
 from service.engine.crash_points import CrashPoint, reached
 
 DeleteFiles = Callable[[Sequence[JobId]], object]
@@ -72,13 +79,12 @@ def prune_left_files(database: Database, kept: Collection[JobId], delete_files: 
 
     Whoever leads sets the mark for all jobs and can delete the files of its own folder alone.
     """
-    jobs = table(JobRow)
     deleted = 0
     for part in chunks(sorted(kept)):
         with database.reading() as session:
             connection = session.connection()
-            newest = connection.execute(select(func.max(jobs.c.id))).scalar() or 0
-            there = select(jobs.c.id, jobs.c.files_deleted_at_s.is_not(None)).where(jobs.c.id.in_(part))
+            newest = connection.execute(select(func.max(JOBS.c.id))).scalar() or 0
+            there = select(JOBS.c.id, JOBS.c.files_deleted_at_s.is_not(None)).where(JOBS.c.id.in_(part))
             over = {number: bool(marked) for number, marked in connection.execute(there)}
         # A job that is not there any more was forgotten long after its files; one with a higher number than all that are
         # there belongs to a time after a backup, and is nobody's to judge.
@@ -89,27 +95,26 @@ def prune_left_files(database: Database, kept: Collection[JobId], delete_files: 
 
 
 def _prune_cycles(database: Database, settings: Settings, now_s: float) -> int:
-    cycles = table(CycleRow)
     with database.reading() as session:
         connection = session.connection()
-        newest = connection.execute(select(func.max(cycles.c.number))).scalar()
-        dumped = connection.execute(select(func.max(cycles.c.number)).where(cycles.c.dump.is_not(None))).scalar()
+        newest = connection.execute(select(func.max(CYCLES.c.number))).scalar()
+        dumped = connection.execute(select(func.max(CYCLES.c.number)).where(CYCLES.c.dump.is_not(None))).scalar()
     # A restart goes on from the newest dump and the newest number, however old they are.
     spared = [number for number in (newest, dumped) if number is not None]
-    old = (cycles.c.at_s < now_s - settings.cycles_kept_s) & cycles.c.number.not_in(spared)
-    return _delete(database, settings, cycles, cycles.c.number, old)
+    old = (CYCLES.c.at_s < now_s - settings.cycles_kept_s) & CYCLES.c.number.not_in(spared)
+    return _delete(database, settings, CYCLES, CYCLES.c.number, old)
 
 
 def _prune_facts(database: Database, settings: Settings, now_s: float) -> int:
     """Requests are kept as long as the cycles that acted on them."""
-    facts = table(FactRow)
-    old = facts.c.consumed_cycle.is_not(None) & (facts.c.created_at_s < now_s - settings.cycles_kept_s)
-    return _delete(database, settings, facts, facts.c.id, old)
+    old = FACTS.c.consumed_cycle.is_not(None) & (FACTS.c.created_at_s < now_s - settings.cycles_kept_s)
+    return _delete(database, settings, FACTS, FACTS.c.id, old)
 
 
 def _prune_keys(database: Database, settings: Settings, now_s: float) -> int:
-    keys = table(IdempotencyKeyRow)
-    return _delete(database, settings, keys, keys.c.key, keys.c.expires_at_s < now_s)
+    return _delete(
+        database, settings, IDEMPOTENCY_KEYS, IDEMPOTENCY_KEYS.c.key, IDEMPOTENCY_KEYS.c.expires_at_s < now_s
+    )
 
 
 def _prune_progress(database: Database, settings: Settings, now_s: float) -> int:
@@ -124,24 +129,21 @@ def _prune_progress(database: Database, settings: Settings, now_s: float) -> int
 
 def _prune_forecasts(database: Database, settings: Settings, now_s: float) -> int:
     """What is not scored yet is waited for, however old."""
-    forecasts = table(ForecastRow)
-    old = forecasts.c.scored_at_s.is_not(None) & (forecasts.c.made_at_s < now_s - settings.forecasts_kept_s)
-    return _delete(database, settings, forecasts, forecasts.c.id, old)
+    old = FORECASTS.c.scored_at_s.is_not(None) & (FORECASTS.c.made_at_s < now_s - settings.forecasts_kept_s)
+    return _delete(database, settings, FORECASTS, FORECASTS.c.id, old)
 
 
 def _prune_changes(database: Database, settings: Settings, now_s: float) -> int:
     """The only place that deletes lines of the log of changes, and by their age alone."""
-    log = table(AuditRow)
-    return _delete(database, settings, log, log.c.id, log.c.at_s < now_s - settings.audit_kept_s)
+    return _delete(database, settings, AUDIT_LOG, AUDIT_LOG.c.id, AUDIT_LOG.c.at_s < now_s - settings.audit_kept_s)
 
 
 def _prune_files(database: Database, settings: Settings, now_s: float, delete_files: DeleteFiles) -> int:
-    jobs = table(JobRow)
-    old = jobs.c.files_deleted_at_s.is_(None) & (jobs.c.finished_at_s < now_s - settings.logs_kept_s)
+    old = JOBS.c.files_deleted_at_s.is_(None) & (JOBS.c.finished_at_s < now_s - settings.logs_kept_s)
     pruned = 0
     while True:
         with database.reading() as session:
-            found = select(jobs.c.id).where(old).order_by(jobs.c.finished_at_s).limit(settings.prune_rows_max)
+            found = select(JOBS.c.id).where(old).order_by(JOBS.c.finished_at_s).limit(settings.prune_rows_max)
             ids = [JobId(number) for number in session.connection().execute(found).scalars()]
         if not ids:
             return pruned
@@ -150,8 +152,8 @@ def _prune_files(database: Database, settings: Settings, now_s: float, delete_fi
         reached(CrashPoint.FILES_DELETED)
         with database.writing() as session:
             connection = session.connection()
-            connection.execute(delete(table(ProgressRow)).where(table(ProgressRow).c.job_id.in_(ids)))
-            connection.execute(update(jobs).where(jobs.c.id.in_(ids)).values(files_deleted_at_s=now_s))
+            connection.execute(delete(PROGRESS).where(PROGRESS.c.job_id.in_(ids)))
+            connection.execute(update(JOBS).where(JOBS.c.id.in_(ids)).values(files_deleted_at_s=now_s))
         pruned += len(ids)
 
 
@@ -185,14 +187,13 @@ def _prune_labels(database: Database, settings: Settings, now_s: float) -> int:
     """Labels outlive their jobs as far as a training looks back."""
     if settings.jobs_kept_s == 0.0:
         return 0
-    labels = table(HistoryRow)
     before_s, portion, deleted = now_s - settings.jobs_kept_s, settings.prune_rows_max, 0
     while True:
         with database.writing() as session:
             connection = session.connection()
             ids = surplus_labels(connection, before_s, settings.retrain_rows_max, portion)
             if ids:
-                connection.execute(delete(labels).where(labels.c.id.in_(ids)))
+                connection.execute(delete(HISTORY).where(HISTORY.c.id.in_(ids)))
         deleted += len(ids)
         if len(ids) < portion:
             return deleted

@@ -22,18 +22,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from service.db.access_tables import ApiKeyRow, MembershipRow, UserRow
 from service.db.rows import chunks
-from service.db.tables import JobRow, table
+from service.db.tables import API_KEYS, JOBS, MEMBERSHIPS, USERS
 from service.domain.access import NO_PROJECT, Identity, Role
 from service.domain.api_key import NewKey
 
-_JOBS = table(JobRow)
-_USERS = table(UserRow)
-_MEMBERS = table(MembershipRow)
-_KEYS = table(ApiKeyRow)
-
-_KEY_COLUMNS = tuple(column for column in _KEYS.c if column.name != "secret_sha256")
+_KEY_COLUMNS = tuple(column for column in API_KEYS.c if column.name != "secret_sha256")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +61,7 @@ class Owner(NamedTuple):
 
 def owner_of(connection: Connection, job: int) -> Owner | None:
     """Whose the job is; None where there is no such job."""
-    row = connection.execute(select(_JOBS.c.project, _JOBS.c.user).where(_JOBS.c.id == job)).one_or_none()
+    row = connection.execute(select(JOBS.c.project, JOBS.c.user).where(JOBS.c.id == job)).one_or_none()
     return None if row is None else Owner(row.project, row.user)
 
 
@@ -85,17 +79,17 @@ def seen(caller: Identity, project: ColumnElement[str], user: ColumnElement[str]
 
 def seen_jobs(connection: Connection, job_ids: Collection[int], caller: Identity) -> set[int]:
     """Those of the ids that are jobs which the caller sees."""
-    condition = seen(caller, _JOBS.c.project, _JOBS.c.user)
+    condition = seen(caller, JOBS.c.project, JOBS.c.user)
     known: set[int] = set()
     for part in chunks(sorted(job_ids)):
-        known.update(connection.execute(select(_JOBS.c.id).where(_JOBS.c.id.in_(part), condition)).scalars())
+        known.update(connection.execute(select(JOBS.c.id).where(JOBS.c.id.in_(part), condition)).scalars())
     return known
 
 
 def stored_key(connection: Connection, key: str) -> StoredKey | None:
     """The key of this id with its user's rights as they are now. ``usable``: not revoked, and its user not disabled."""
     row = connection.execute(
-        select(_KEYS, _USERS.c.disabled_at_s).join(_USERS, _USERS.c.name == _KEYS.c.user).where(_KEYS.c.id == key)
+        select(API_KEYS, USERS.c.disabled_at_s).join(USERS, USERS.c.name == API_KEYS.c.user).where(API_KEYS.c.id == key)
     ).one_or_none()
     if row is None:
         return None
@@ -112,7 +106,7 @@ def stored_key(connection: Connection, key: str) -> StoredKey | None:
 
 def _projects_seen(connection: Connection, key: Row[Any]) -> frozenset[str]:
     """A key opens no project that its user is not a member of, also when he was one at the time it was made."""
-    joined = connection.execute(select(_MEMBERS.c.project).where(_MEMBERS.c.user == key.user)).scalars()
+    joined = connection.execute(select(MEMBERSHIPS.c.project).where(MEMBERSHIPS.c.user == key.user)).scalars()
     if key.projects is None:
         return frozenset((*joined, NO_PROJECT))
     return frozenset(joined).intersection(key.projects)
@@ -124,7 +118,7 @@ def add_key(connection: Connection, key: NewKey, grant: KeyGrant, now_s: float) 
     for project in grant.projects or ():
         add_member(connection, project, grant.user, now_s)
     connection.execute(
-        insert(_KEYS).values(
+        insert(API_KEYS).values(
             id=key.id,
             secret_sha256=key.secret_sha256,
             user=grant.user,
@@ -139,15 +133,15 @@ def add_key(connection: Connection, key: NewKey, grant: KeyGrant, now_s: float) 
 
 def key(connection: Connection, key_id: str) -> Row[Any] | None:
     """What may be told of a key; None where there is no such key."""
-    return connection.execute(select(*_KEY_COLUMNS).where(_KEYS.c.id == key_id)).one_or_none()
+    return connection.execute(select(*_KEY_COLUMNS).where(API_KEYS.c.id == key_id)).one_or_none()
 
 
 def keys(connection: Connection, user: str | None, before: tuple[float, str] | None, limit: int) -> Sequence[Row[Any]]:
     """Keys, newest first, those that open nothing any more among them."""
-    place = (_KEYS.c.created_at_s, _KEYS.c.id)
+    place = (API_KEYS.c.created_at_s, API_KEYS.c.id)
     statement = select(*_KEY_COLUMNS).order_by(*(column.desc() for column in place)).limit(limit)
     if user is not None:
-        statement = statement.where(_KEYS.c.user == user)
+        statement = statement.where(API_KEYS.c.user == user)
     if before is not None:
         statement = statement.where(tuple_(*place) < before)
     return connection.execute(statement).all()
@@ -155,38 +149,38 @@ def keys(connection: Connection, user: str | None, before: tuple[float, str] | N
 
 def revoke_key(connection: Connection, key_id: str, now_s: float) -> None:
     """From now on it opens nothing; one that was revoked before stays revoked since then."""
-    condition = (_KEYS.c.id == key_id) & _KEYS.c.revoked_at_s.is_(None)
-    connection.execute(update(_KEYS).where(condition).values(revoked_at_s=now_s))
+    condition = (API_KEYS.c.id == key_id) & API_KEYS.c.revoked_at_s.is_(None)
+    connection.execute(update(API_KEYS).where(condition).values(revoked_at_s=now_s))
 
 
 def used_key(connection: Connection, key_id: str, now_s: float) -> None:
     """Remember when a key was last used."""
-    later = func.coalesce(_KEYS.c.last_used_at_s, 0.0) < now_s
-    connection.execute(update(_KEYS).where((_KEYS.c.id == key_id) & later).values(last_used_at_s=now_s))
+    later = func.coalesce(API_KEYS.c.last_used_at_s, 0.0) < now_s
+    connection.execute(update(API_KEYS).where((API_KEYS.c.id == key_id) & later).values(last_used_at_s=now_s))
 
 
 def add_user(connection: Connection, name: str, now_s: float) -> bool:
     """Whether the user is new."""
-    return _added(connection, _USERS, {"name": name, "created_at_s": now_s})
+    return _added(connection, USERS, {"name": name, "created_at_s": now_s})
 
 
 def set_disabled(connection: Connection, name: str, disabled_at_s: float | None) -> None:
     """Let a user's keys open nothing, or (None) what they opened before. Who is disabled stays so since the first time."""
-    condition: ColumnElement[bool] = _USERS.c.name == name
+    condition: ColumnElement[bool] = USERS.c.name == name
     if disabled_at_s is not None:
-        condition &= _USERS.c.disabled_at_s.is_(None)
-    connection.execute(update(_USERS).where(condition).values(disabled_at_s=disabled_at_s))
+        condition &= USERS.c.disabled_at_s.is_(None)
+    connection.execute(update(USERS).where(condition).values(disabled_at_s=disabled_at_s))
 
 
 def user(connection: Connection, name: str) -> Row[Any] | None:
     """One user, or None."""
-    return connection.execute(select(_USERS).where(_USERS.c.name == name)).one_or_none()
+    return connection.execute(select(USERS).where(USERS.c.name == name)).one_or_none()
 
 
 def users(connection: Connection, after: str | None, limit: int) -> Sequence[Row[Any]]:
     """Users by name."""
-    statement = select(_USERS).order_by(_USERS.c.name).limit(limit)
-    return connection.execute(statement if after is None else statement.where(_USERS.c.name > after)).all()
+    statement = select(USERS).order_by(USERS.c.name).limit(limit)
+    return connection.execute(statement if after is None else statement.where(USERS.c.name > after)).all()
 
 
 def projects_of(connection: Connection, names: Collection[str]) -> Mapping[str, list[str]]:
@@ -196,9 +190,9 @@ def projects_of(connection: Connection, names: Collection[str]) -> Mapping[str, 
 
 def projects(connection: Connection, after: str | None, limit: int) -> Sequence[str]:
     """Projects with members, by name."""
-    statement = select(_MEMBERS.c.project).distinct().order_by(_MEMBERS.c.project).limit(limit)
+    statement = select(MEMBERSHIPS.c.project).distinct().order_by(MEMBERSHIPS.c.project).limit(limit)
     return list(
-        connection.execute(statement if after is None else statement.where(_MEMBERS.c.project > after)).scalars()
+        connection.execute(statement if after is None else statement.where(MEMBERSHIPS.c.project > after)).scalars()
     )
 
 
@@ -209,19 +203,19 @@ def members_of(connection: Connection, names: Collection[str]) -> Mapping[str, l
 
 def add_member(connection: Connection, project: str, user: str, now_s: float) -> bool:
     """Whether the membership is new. The user must be there."""
-    return _added(connection, _MEMBERS, {"project": project, "user": user, "added_at_s": now_s})
+    return _added(connection, MEMBERSHIPS, {"project": project, "user": user, "added_at_s": now_s})
 
 
 def remove_member(connection: Connection, project: str, user: str) -> bool:
     """Whether there was such a membership."""
-    condition = (_MEMBERS.c.project == project) & (_MEMBERS.c.user == user)
-    return connection.execute(delete(_MEMBERS).where(condition)).rowcount > 0
+    condition = (MEMBERSHIPS.c.project == project) & (MEMBERSHIPS.c.user == user)
+    return connection.execute(delete(MEMBERSHIPS).where(condition)).rowcount > 0
 
 
 def _grouped(connection: Connection, by: str, what: str, names: Collection[str]) -> Mapping[str, list[str]]:
     found: dict[str, list[str]] = {name: [] for name in names}
-    statement = select(_MEMBERS.c[by], _MEMBERS.c[what]).where(_MEMBERS.c[by].in_(sorted(names)))
-    for name, value in connection.execute(statement.order_by(_MEMBERS.c[what])):
+    statement = select(MEMBERSHIPS.c[by], MEMBERSHIPS.c[what]).where(MEMBERSHIPS.c[by].in_(sorted(names)))
+    for name, value in connection.execute(statement.order_by(MEMBERSHIPS.c[what])):
         found[name].append(value)
     return found
 

@@ -8,12 +8,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select
 
-from service.db.access_tables import AuditRow
 from service.db.dialects import insert_rows
-from service.db.tables import table
+from service.db.tables import AUDIT_LOG
 from service.domain.access import LOCAL, Identity
-
-_LOG = table(AuditRow)
 
 
 class Outcome(Enum):
@@ -62,7 +59,7 @@ def record(connection: Connection, origin: Origin, entry: Entry, now_s: float) -
 
 def record_all(connection: Connection, said: Sequence[tuple[Origin, Entry]], now_s: float) -> None:
     """Append lines, in their order."""
-    insert_rows(connection, _LOG, [_values(origin, entry, now_s) for origin, entry in said])
+    insert_rows(connection, AUDIT_LOG, [_values(origin, entry, now_s) for origin, entry in said])
 
 
 def _values(origin: Origin, entry: Entry, now_s: float) -> dict[str, Any]:
@@ -90,11 +87,11 @@ def record_command(connection: Connection, command: str, target: str, detail: Ma
 
 def lines(connection: Connection, wanted: AuditFilter, before_id: int | None, limit: int) -> Sequence[Row[Any]]:
     """Newest first."""
-    statement = select(_LOG).order_by(_LOG.c.id.desc()).limit(limit)
+    statement = select(AUDIT_LOG).order_by(AUDIT_LOG.c.id.desc()).limit(limit)
     if wanted.user is not None:
-        statement = statement.where(_LOG.c.user == wanted.user)
+        statement = statement.where(AUDIT_LOG.c.user == wanted.user)
     if wanted.target is not None:
-        statement = statement.where(_LOG.c.target == wanted.target)
+        statement = statement.where(AUDIT_LOG.c.target == wanted.target)
     if before_id is not None:
-        statement = statement.where(_LOG.c.id < before_id)
+        statement = statement.where(AUDIT_LOG.c.id < before_id)
     return connection.execute(statement).all()

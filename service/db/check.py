@@ -17,13 +17,19 @@ from service.db.codec import decode
 from service.db.dialects import damage
 from service.db.migrate import SchemaState, revision_of, state, state_of
 from service.db.session import open_database
-from service.db.tables import AttemptRow, CycleRow, FactRow, JobEventRow, JobRow, ServerRow, table
+from service.db.tables import (
+    ATTEMPTS,
+    CYCLES,
+    EVENTS,
+    FACTS,
+    JOBS,
+    SERVERS,
+)
 from service.engine.events import FactKind
 
 FAULTS_MAX = 20
 """Rows named of one kind of fault; of more, their number is told."""
 
-_JOBS, _ATTEMPTS, _FACTS, _SERVERS = (table(row) for row in (JobRow, AttemptRow, FactRow, ServerRow))
 _OPEN = tuple(state.value for state in ATTEMPT_OPEN)
 _HOLDING = tuple(state.value for state in HOLDS_GPUS)
 _ENDED = tuple(state.value for state in TERMINAL)
@@ -65,22 +71,22 @@ def check_connection(connection: Connection) -> Health:
         return Health(where, revision, 0, 0, (where.sentence,))
     faults = [*damage(connection), *_jobs_without_an_end(connection), *_attempts(connection), *_gpus(connection)]
     faults += [*_stories(connection), *_requests(connection)]
-    count = select(func.count()).select_from(_JOBS)
+    count = select(func.count()).select_from(JOBS)
     return Health(
         where,
         revision_of(connection),
         int(connection.execute(count).scalar_one()),
-        int(connection.execute(count.where(_JOBS.c.state.not_in(_ENDED))).scalar_one()),
+        int(connection.execute(count.where(JOBS.c.state.not_in(_ENDED))).scalar_one()),
         tuple(faults),
     )
 
 
 def _jobs_without_an_end(connection: Connection) -> Iterator[str]:
     """No job may wait for something that will never come, and none may be both ended and not."""
-    pending = select(_FACTS.c.job_id).where(
-        _FACTS.c.kind == FactKind.SUBMITTED.value, _FACTS.c.consumed_cycle.is_(None), _FACTS.c.job_id.is_not(None)
+    pending = select(FACTS.c.job_id).where(
+        FACTS.c.kind == FactKind.SUBMITTED.value, FACTS.c.consumed_cycle.is_(None), FACTS.c.job_id.is_not(None)
     )
-    jobs = _JOBS.c
+    jobs = JOBS.c
     # A cycle that admits a job raises its version, in the transaction that consumes its request.
     never = and_(jobs.version == 0, jobs.id.not_in(pending), jobs.state == JobState.QUEUED.value)
     yield from _named(connection, never, "was submitted, but no cycle will admit it")
@@ -93,7 +99,7 @@ def _jobs_without_an_end(connection: Connection) -> Iterator[str]:
 
 def _attempts(connection: Connection) -> Iterator[str]:
     """A job holds GPUs exactly while one attempt of it is open, and counts its attempts."""
-    jobs, attempts = _JOBS.c, _ATTEMPTS.c
+    jobs, attempts = JOBS.c, ATTEMPTS.c
     open_ones = select(attempts.job_id).where(attempts.state.in_(_OPEN))
     holds = jobs.state.in_(_HOLDING)
     yield from _named(
@@ -102,7 +108,7 @@ def _attempts(connection: Connection) -> Iterator[str]:
     yield from _named(connection, and_(~holds, jobs.id.in_(open_ones)), "holds no GPUs, but an attempt of it is open")
     several = open_ones.group_by(attempts.job_id).having(func.count() > 1)
     yield from _named(connection, jobs.id.in_(several), "has several open attempts")
-    newest = select(func.max(attempts.number)).where(attempts.job_id == jobs.id).correlate(_JOBS).scalar_subquery()
+    newest = select(func.max(attempts.number)).where(attempts.job_id == jobs.id).correlate(JOBS).scalar_subquery()
     counted = jobs.attempts != func.coalesce(newest, 0)
     yield from _named(connection, counted, "counts other attempts than it had")
     closed = select(attempts.id).where(attempts.state.not_in(_OPEN), attempts.ended_at_s.is_(None))
@@ -113,10 +119,10 @@ def _gpus(connection: Connection) -> Iterator[str]:
     """No GPU is held twice, and each held one is there."""
     servers = {
         int(position): decode(Server, spec)
-        for position, spec in connection.execute(select(_SERVERS.c.position, _SERVERS.c.spec))
+        for position, spec in connection.execute(select(SERVERS.c.position, SERVERS.c.spec))
     }
     holders: dict[tuple[int, int], list[AttemptId]] = defaultdict(list)
-    held = select(_ATTEMPTS.c.id, _ATTEMPTS.c.placement, _ATTEMPTS.c.gpu_ids).where(_ATTEMPTS.c.state.in_(_OPEN))
+    held = select(ATTEMPTS.c.id, ATTEMPTS.c.placement, ATTEMPTS.c.gpu_ids).where(ATTEMPTS.c.state.in_(_OPEN))
     for attempt, placement, gpu_ids in connection.execute(held):
         for position, ids in zip(decode(Placement, placement).servers, gpu_ids, strict=True):
             for gpu in ids:
@@ -132,26 +138,26 @@ def _gpus(connection: Connection) -> Iterator[str]:
 
 def _stories(connection: Connection) -> Iterator[str]:
     """The newest line of a job's story says the state that the job is in. Jobs whose story was pruned have none."""
-    events = table(JobEventRow).c
-    told = select(events.target).where(events.job_id == _JOBS.c.id).order_by(events.id.desc()).limit(1)
-    other = told.correlate(_JOBS).scalar_subquery() != _JOBS.c.state  # NULL, where there is no story, is not true
+    events = EVENTS.c
+    told = select(events.target).where(events.job_id == JOBS.c.id).order_by(events.id.desc()).limit(1)
+    other = told.correlate(JOBS).scalar_subquery() != JOBS.c.state  # NULL, where there is no story, is not true
     yield from _named(connection, other, "is in another state than its story says")
 
 
 def _requests(connection: Connection) -> Iterator[str]:
     """Requests are consumed by cycles that were, and refer to servers that are."""
-    facts = _FACTS.c
-    cycles = table(CycleRow).c
+    facts = FACTS.c
+    cycles = CYCLES.c
     newest = select(func.coalesce(func.max(cycles.number), 0)).scalar_subquery()
     future = select(facts.id).where(facts.consumed_cycle > newest)
     yield from _listed("request", _few(connection, future), "was consumed by a cycle that never was")
-    count, last = connection.execute(select(func.count(), func.max(_SERVERS.c.position)).select_from(_SERVERS)).one()
+    count, last = connection.execute(select(func.count(), func.max(SERVERS.c.position)).select_from(SERVERS)).one()
     if count and last != count - 1:
         yield f"there are {count} servers, but the last one's position is {last}: they must follow each other from 0"
 
 
 def _named(connection: Connection, condition: ColumnElement[bool], fault: str) -> Iterator[str]:
-    return _listed("job", _few(connection, select(_JOBS.c.id).where(condition).order_by(_JOBS.c.id)), fault)
+    return _listed("job", _few(connection, select(JOBS.c.id).where(condition).order_by(JOBS.c.id)), fault)
 
 
 def _few(connection: Connection, statement: Select[tuple[object]]) -> list[object]:

@@ -26,17 +26,16 @@ from service.db.rows import (
     server_values,
 )
 from service.db.tables import (
-    AttemptRow,
-    CycleRow,
-    FactRow,
-    HistoryRow,
-    JobEventRow,
-    JobRow,
-    LeaseRow,
-    PredictionRow,
-    ServerRow,
-    ThroughputRow,
-    table,
+    ATTEMPTS,
+    CYCLES,
+    EVENTS,
+    FACTS,
+    HISTORY,
+    JOBS,
+    LEASES,
+    PREDICTIONS,
+    SERVERS,
+    THROUGHPUT,
 )
 from service.db.usage import add_usage
 from service.engine.events import FactKind
@@ -57,8 +56,7 @@ def check_fence(connection: Connection, lease: str, token: int) -> None:
     The row is locked, so that no other process can take the lead before this transaction ends (one of
     :meth:`~service.db.session.Database.writing` with ``lease``).
     """
-    leases = table(LeaseRow)
-    statement = select(leases.c.token).where(leases.c.name == lease).with_for_update()
+    statement = select(LEASES.c.token).where(LEASES.c.name == lease).with_for_update()
     newest = connection.execute(statement).scalar()
     if newest != token:
         raise FencedOff(f"the lease {lease!r} has token {newest}, this service holds {token}")
@@ -71,14 +69,14 @@ def apply_batch(connection: Connection, batch: CycleBatch) -> frozenset[JobId]:
     facts = [*batch.facts, *(fact for write in writes for fact in write.facts)]
     _write_jobs(connection, writes)
     _write_attempts(connection, writes)
-    _insert(connection, table(JobEventRow), [event_values(event) for write in writes for event in write.events])
+    _insert(connection, EVENTS, [event_values(event) for write in writes for event in write.events])
     _write_servers(connection, batch)
     _consume(connection, facts, batch.cycle)
     _write_predictions(connection, writes, batch)
     add_usage(connection, writes, batch.at_s)
     _write_labels(connection, [write.label for write in writes if write.label is not None], batch.at_s)
     if batch.changes or batch.actions or batch.refusals or facts or batch.dump is not None:
-        _insert(connection, table(CycleRow), [_cycle_values(batch, dropped)])
+        _insert(connection, CYCLES, [_cycle_values(batch, dropped)])
     return dropped
 
 
@@ -87,66 +85,61 @@ def _stale(connection: Connection, batch: CycleBatch) -> list[JobId]:
 
     Against changes alone: whoever inserts a request or a line of progress refers to the row, and need not wait for us.
     """
-    jobs = table(JobRow)
     versions: dict[int, int] = {}
     for part in chunks(sorted(batch.writes)):
-        statement = select(jobs.c.id, jobs.c.version).where(jobs.c.id.in_(part)).with_for_update(key_share=True)
+        statement = select(JOBS.c.id, JOBS.c.version).where(JOBS.c.id.in_(part)).with_for_update(key_share=True)
         versions.update((number, version) for number, version in connection.execute(statement))
     return [job for job, write in batch.writes.items() if versions.get(job, -1) != write.expected_version]
 
 
 def _write_jobs(connection: Connection, writes: Sequence[JobWrite]) -> None:
-    jobs = table(JobRow)
     known = [write for write in writes if write.expected_version >= 0]
     guarded = [
         job_values(write.job) | {"at_id": write.job.id, "expected_version": write.expected_version} for write in known
     ]
-    _update(connection, jobs, guarded, {"at_id": "id", "expected_version": "version"})
+    _update(connection, JOBS, guarded, {"at_id": "id", "expected_version": "version"})
     new = [write.job for write in writes if write.expected_version < 0]
-    _insert(connection, jobs, [new_job_values(job.spec, job.submitted_at_s, job) | {"id": job.id} for job in new])
+    _insert(connection, JOBS, [new_job_values(job.spec, job.submitted_at_s, job) | {"id": job.id} for job in new])
 
 
 def _write_attempts(connection: Connection, writes: Sequence[JobWrite]) -> None:
-    attempts = table(AttemptRow)
     values = {attempt.id: attempt_values(attempt) for write in writes for attempt in write.attempts}
     if not values:
         return
-    known = set(connection.execute(select(attempts.c.id).where(attempts.c.id.in_(values))).scalars())
+    known = set(connection.execute(select(ATTEMPTS.c.id).where(ATTEMPTS.c.id.in_(values))).scalars())
     changed = [row | {"at_id": number} for number, row in values.items() if number in known]
-    _update(connection, attempts, changed, {"at_id": "id"})
-    _insert(connection, attempts, [row for number, row in values.items() if number not in known])
+    _update(connection, ATTEMPTS, changed, {"at_id": "id"})
+    _insert(connection, ATTEMPTS, [row for number, row in values.items() if number not in known])
 
 
 def _write_servers(connection: Connection, batch: CycleBatch) -> None:
     """Update what is said of servers; a new one takes its description from the request that added it, in their order."""
     if not batch.servers:
         return
-    servers, facts = table(ServerRow), table(FactRow)
-    known = set(connection.execute(select(servers.c.position)).scalars())
+    known = set(connection.execute(select(SERVERS.c.position)).scalars())
     rows = [
         {"at_position": index, "drained": record.drained, "down": record.down}
         for index, record in batch.servers.items()
         if index in known
     ]
-    _update(connection, servers, rows, {"at_position": "position"})
+    _update(connection, SERVERS, rows, {"at_position": "position"})
     new: list[tuple[ServerIndex, ServerRecord]] = sorted(
         ((index, record) for index, record in batch.servers.items() if index not in known), key=lambda pair: pair[0]
     )
     if new:
-        added = select(facts).where(facts.c.id.in_(batch.facts), facts.c.kind == FactKind.SERVER_ADDED.value)
+        added = select(FACTS).where(FACTS.c.id.in_(batch.facts), FACTS.c.kind == FactKind.SERVER_ADDED.value)
         spec_of = {row["id"]: fact_record(row).server_spec for row in connection.execute(added).mappings()}
         specs = [spec for fact in batch.facts if (spec := spec_of.get(fact)) is not None]
         inserted = [
             server_values(index, spec, record, ServerOrigin.REQUEST)
             for (index, record), spec in zip(new, specs, strict=True)
         ]
-        _insert(connection, servers, inserted)
+        _insert(connection, SERVERS, inserted)
 
 
 def _consume(connection: Connection, ids: Sequence[int], cycle: int) -> None:
-    facts = table(FactRow)
     for part in chunks(ids):
-        connection.execute(update(facts).where(facts.c.id.in_(part)).values(consumed_cycle=cycle))
+        connection.execute(update(FACTS).where(FACTS.c.id.in_(part)).values(consumed_cycle=cycle))
 
 
 def _write_predictions(connection: Connection, writes: Sequence[JobWrite], batch: CycleBatch) -> None:
@@ -155,24 +148,23 @@ def _write_predictions(connection: Connection, writes: Sequence[JobWrite], batch
         for write in writes
         if write.prediction is not None
     ]
-    _insert(connection, table(PredictionRow), rows)
+    _insert(connection, PREDICTIONS, rows)
 
 
 def _write_labels(connection: Connection, labels: Sequence[EndedJob], at_s: float) -> None:
     if not labels:
         return
-    _insert(connection, table(HistoryRow), [own_history_values(label) for label in labels])
+    _insert(connection, HISTORY, [own_history_values(label) for label in labels])
     _score(connection, {label.job: label for label in labels}, at_s)
     _learn_throughput(connection, labels, at_s)
 
 
 def _score(connection: Connection, labels: dict[JobId, EndedJob], at_s: float) -> None:
     """Compare the jobs' predictions with what they turned out to need, in the unit of each."""
-    predictions = table(PredictionRow)
-    columns = (predictions.c.id, predictions.c.job_id, predictions.c.unit, predictions.c.p50)
+    columns = (PREDICTIONS.c.id, PREDICTIONS.c.job_id, PREDICTIONS.c.unit, PREDICTIONS.c.p50)
     rows: list[Values] = []
     for part in chunks(sorted(labels)):
-        open_ones = select(*columns).where(predictions.c.job_id.in_(part), predictions.c.scored_at_s.is_(None))
+        open_ones = select(*columns).where(PREDICTIONS.c.job_id.in_(part), PREDICTIONS.c.scored_at_s.is_(None))
         for number, job, unit, p50 in connection.execute(open_ones):
             label = labels[job]
             actual = label.iterations if unit == Unit.ITERATIONS.value else label.service_s
@@ -180,7 +172,7 @@ def _score(connection: Connection, labels: dict[JobId, EndedJob], at_s: float) -
                 continue  # it reported no iterations: there is nothing to compare with
             error = math.log(p50 / actual) if actual > 0.0 and p50 > 0.0 else None
             rows.append({"at_id": number, "actual": actual, "scored_at_s": at_s, "log_error": error})
-    _update(connection, predictions, rows, {"at_id": "id"})
+    _update(connection, PREDICTIONS, rows, {"at_id": "id"})
 
 
 def _learn_throughput(connection: Connection, labels: Sequence[EndedJob], at_s: float) -> None:
@@ -193,9 +185,17 @@ def _learn_throughput(connection: Connection, labels: Sequence[EndedJob], at_s: 
         speeds.setdefault(key, []).append(label.seconds_per_iteration)
     if not speeds:
         return
-    rows = table(ThroughputRow)
-    keys = (rows.c.user, rows.c.project, rows.c.name, rows.c.gpus, rows.c.gpu_type, rows.c.servers_spanned)
-    stored = connection.execute(select(*keys, rows.c.samples, rows.c.count).where(tuple_(*keys).in_(list(speeds))))
+    keys = (
+        THROUGHPUT.c.user,
+        THROUGHPUT.c.project,
+        THROUGHPUT.c.name,
+        THROUGHPUT.c.gpus,
+        THROUGHPUT.c.gpu_type,
+        THROUGHPUT.c.servers_spanned,
+    )
+    stored = connection.execute(
+        select(*keys, THROUGHPUT.c.samples, THROUGHPUT.c.count).where(tuple_(*keys).in_(list(speeds)))
+    )
     before = {tuple(row[:6]): (list(row[6]), int(row[7])) for row in stored}
     changed: list[Values] = []
     new: list[Values] = []
@@ -213,8 +213,8 @@ def _learn_throughput(connection: Connection, labels: Sequence[EndedJob], at_s: 
             changed.append(values | {f"at_{name}": part for name, part in zip(names, key, strict=True)})
         else:
             new.append(values | dict(zip(names, key, strict=True)))
-    _update(connection, rows, changed, {f"at_{column.name}": column.name for column in keys})
-    _insert(connection, rows, new)
+    _update(connection, THROUGHPUT, changed, {f"at_{column.name}": column.name for column in keys})
+    _insert(connection, THROUGHPUT, new)
 
 
 def _cycle_values(batch: CycleBatch, dropped: frozenset[JobId]) -> Values:

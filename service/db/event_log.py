@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, Row, Select, func, select
 
-from service.db.tables import CycleRow, JobEventRow, JobRow, table
+from service.db.tables import CYCLES, EVENTS, JOBS
 
 Entry = tuple[int, Row[Any]]
 """A number and what stands under it."""
@@ -13,31 +13,29 @@ Entry = tuple[int, Row[Any]]
 Numbers = int | Sequence[int]
 """All above one number, or exactly these."""
 
-_EVENTS, _JOBS, _CYCLES = table(JobEventRow), table(JobRow), table(CycleRow)
-
 
 def job_events(connection: Connection, numbers: Numbers, limit: int) -> list[Entry]:
     """Changes of jobs' states in the order of their numbers, each with its job's name, user and project."""
-    statement = select(_EVENTS, _JOBS.c.name, _JOBS.c.user, _JOBS.c.project).join_from(
-        _EVENTS, _JOBS, _JOBS.c.id == _EVENTS.c.job_id
+    statement = select(EVENTS, JOBS.c.name, JOBS.c.user, JOBS.c.project).join_from(
+        EVENTS, JOBS, JOBS.c.id == EVENTS.c.job_id
     )
-    return _entries(connection, statement, _EVENTS.c.id, numbers, limit)
+    return _entries(connection, statement, EVENTS.c.id, numbers, limit)
 
 
 def newest_job_event(connection: Connection) -> int:
     """The largest number; 0 where there is none."""
-    return int(connection.execute(select(func.max(_EVENTS.c.id))).scalar() or 0)
+    return int(connection.execute(select(func.max(EVENTS.c.id))).scalar() or 0)
 
 
 def cycles(connection: Connection, numbers: Numbers, limit: int) -> list[Entry]:
     """Cycles in the order of their numbers, without their dumps."""
-    columns = [column for column in _CYCLES.c if column.name != "dump"]
-    return _entries(connection, select(*columns), _CYCLES.c.number, numbers, limit)
+    columns = [column for column in CYCLES.c if column.name != "dump"]
+    return _entries(connection, select(*columns), CYCLES.c.number, numbers, limit)
 
 
 def newest_cycle(connection: Connection) -> int:
     """The largest number; 0 where there is none."""
-    return int(connection.execute(select(func.max(_CYCLES.c.number))).scalar() or 0)
+    return int(connection.execute(select(func.max(CYCLES.c.number))).scalar() or 0)
 
 
 def _entries(

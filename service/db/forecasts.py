@@ -12,14 +12,10 @@ from sqlalchemy import Column, Connection, Row, and_, bindparam, func, insert, o
 from policies.lifecycle import JobState
 from policies.model.ids import JobId
 from policies.model.reasons import Reason
-from service.db.forecast_tables import ForecastRow
 from service.db.rows import Values, chunks
-from service.db.tables import JobEventRow, JobRow, table
+from service.db.tables import EVENTS, FORECASTS, JOBS
 from service.domain.forecast_scores import Milestone, Score, Scored, score
 
-_FORECASTS = table(ForecastRow)
-_JOBS = table(JobRow)
-_EVENTS = table(JobEventRow)
 _START = Milestone.START.value
 _STARTING = JobState.STARTING.value
 
@@ -56,19 +52,19 @@ class Telling(NamedTuple):
 def store_forecasts(connection: Connection, told: Sequence[Told]) -> None:
     """Insert, in one statement. Each job must exist."""
     if told:
-        connection.execute(insert(_FORECASTS), [asdict(each) for each in told])
+        connection.execute(insert(FORECASTS), [asdict(each) for each in told])
 
 
 def tellings(connection: Connection, jobs: Collection[JobId]) -> Mapping[JobId, Telling]:
     """When these jobs were told of; those that never were are left out."""
     found: dict[JobId, Telling] = {}
-    at_s = _FORECASTS.c.made_at_s
+    at_s = FORECASTS.c.made_at_s
     times = func.count(at_s.distinct())
     for part in chunks(sorted(jobs)):
         statement = (
-            select(_FORECASTS.c.job_id, func.min(at_s), func.max(at_s), times)
-            .where(_FORECASTS.c.job_id.in_(part))
-            .group_by(_FORECASTS.c.job_id)
+            select(FORECASTS.c.job_id, func.min(at_s), func.max(at_s), times)
+            .where(FORECASTS.c.job_id.in_(part))
+            .group_by(FORECASTS.c.job_id)
         )
         found.update(
             (JobId(job), Telling(first_s, last_s, count))
@@ -79,18 +75,18 @@ def tellings(connection: Connection, jobs: Collection[JobId]) -> Mapping[JobId, 
 
 def settled_forecasts(connection: Connection, limit: int) -> Sequence[Row[Any]]:
     """At most ``limit`` unscored forecasts whose milestone has been reached, or never will be. O(unscored forecasts)."""
-    forecasts, events = _FORECASTS.c, _EVENTS.c
-    ended = _JOBS.c.finished_at_s.is_not(None)
+    forecasts, events = FORECASTS.c, EVENTS.c
+    ended = JOBS.c.finished_at_s.is_not(None)
     began = (events.job_id == forecasts.job_id) & (events.target == _STARTING) & (events.at_s >= forecasts.made_at_s)
-    started = and_(forecasts.milestone == _START, _JOBS.c.attempts > 0, select(events.id).where(began).exists())
+    started = and_(forecasts.milestone == _START, JOBS.c.attempts > 0, select(events.id).where(began).exists())
     columns: tuple[Column[Any], ...] = (
         *(forecasts.id, forecasts.job_id, forecasts.milestone, forecasts.made_at_s),
         *(forecasts.p10_s, forecasts.p50_s, forecasts.p90_s),
-        *(_JOBS.c.state, _JOBS.c.reason, _JOBS.c.finished_at_s),
+        *(JOBS.c.state, JOBS.c.reason, JOBS.c.finished_at_s),
     )
     statement = (
         select(*columns)
-        .join_from(_FORECASTS, _JOBS, _JOBS.c.id == forecasts.job_id)
+        .join_from(FORECASTS, JOBS, JOBS.c.id == forecasts.job_id)
         .where(forecasts.scored_at_s.is_(None), or_(ended, started))
         .limit(limit)
     )
@@ -107,13 +103,13 @@ def score_forecasts(connection: Connection, now_s: float, limit: int) -> int:
     starts = _starts(connection, sorted({row.job_id for row in rows if row.milestone == _START}))
     if rows:
         scored = [_values(row, starts.get(row.job_id, ()), now_s) for row in rows]
-        connection.execute(update(_FORECASTS).where(_FORECASTS.c.id == bindparam("at_id")), scored)
+        connection.execute(update(FORECASTS).where(FORECASTS.c.id == bindparam("at_id")), scored)
     return len(rows)
 
 
 def _starts(connection: Connection, jobs: Sequence[int]) -> Mapping[int, Sequence[float]]:
     """When these jobs got their GPUs, each time."""
-    events = _EVENTS.c
+    events = EVENTS.c
     found: dict[int, list[float]] = {}
     for part in chunks(jobs):
         statement = select(events.job_id, events.at_s).where(events.job_id.in_(part), events.target == _STARTING)
@@ -137,9 +133,9 @@ def _values(row: Row[Any], starts: Iterable[float], now_s: float) -> Values:
 
 def scored_forecasts(connection: Connection, since_s: float, newest: int) -> list[Scored]:
     """The ``newest`` scored forecasts that were made since an instant, newest first."""
-    forecasts = _FORECASTS.c
+    forecasts = FORECASTS.c
     statement = (
-        select(_FORECASTS)
+        select(FORECASTS)
         .where(forecasts.error_s.is_not(None), forecasts.made_at_s >= since_s)
         .order_by(forecasts.id.desc())
         .limit(newest)
@@ -158,8 +154,8 @@ def scored_forecasts(connection: Connection, since_s: float, newest: int) -> lis
 
 def forecasts_of(connection: Connection, job_id: int, after_id: int, limit: int) -> Sequence[Row[Any]]:
     """What was told of a job, oldest first."""
-    forecasts = _FORECASTS.c
-    statement = select(_FORECASTS).where(forecasts.job_id == job_id, forecasts.id > after_id)
+    forecasts = FORECASTS.c
+    statement = select(FORECASTS).where(forecasts.job_id == job_id, forecasts.id > after_id)
     return connection.execute(statement.order_by(forecasts.id).limit(limit)).all()
 
 
@@ -167,10 +163,10 @@ def newest_forecasts(connection: Connection, job_ids: Collection[int]) -> Mappin
     """What was last told of each milestone of these jobs, where anything was."""
     if not job_ids:
         return {}
-    forecasts = _FORECASTS.c
+    forecasts = FORECASTS.c
     of_job = forecasts.job_id.in_(job_ids)
     newest = select(func.max(forecasts.id)).where(of_job).group_by(forecasts.job_id, forecasts.milestone)
     found: dict[int, dict[Milestone, Row[Any]]] = {}
-    for row in connection.execute(select(_FORECASTS).where(forecasts.id.in_(newest))):
+    for row in connection.execute(select(FORECASTS).where(forecasts.id.in_(newest))):
         found.setdefault(row.job_id, {})[Milestone(row.milestone)] = row
     return found

@@ -11,28 +11,17 @@ from policies.lifecycle import TERMINAL
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from service.db.codec import decode
-from service.db.forecast_tables import ForecastRow
 from service.db.rows import OWN_HISTORY
-from service.db.tables import (
-    AttemptRow,
-    FactRow,
-    HistoryRow,
-    JobEventRow,
-    JobRow,
-    PredictionRow,
-    ProgressRow,
-    table,
-)
+from service.db.tables import ATTEMPTS, EVENTS, FACTS, FORECASTS, HISTORY, JOBS, PREDICTIONS, PROGRESS
 
 _ENDED = tuple(state.value for state in TERMINAL)
-_OF_JOBS = tuple(table(row) for row in (ProgressRow, PredictionRow, ForecastRow, JobEventRow, FactRow, AttemptRow))
+_OF_JOBS = (PROGRESS, PREDICTIONS, FORECASTS, EVENTS, FACTS, ATTEMPTS)
 
 
 def awaited_jobs(connection: Connection) -> set[JobId]:
     """Jobs that one which has not ended names: as its dependency, whose end it must find out also after a restart, or as the
     first one of its array, whose owner is asked for where somebody acts on the array."""
-    jobs = table(JobRow)
-    specs = select(jobs.c.spec).where(jobs.c.state.not_in(_ENDED))
+    specs = select(JOBS.c.spec).where(JOBS.c.state.not_in(_ENDED))
     rows = connection.execute(specs, execution_options={"yield_per": 1000}).scalars()
     awaited: set[JobId] = set()
     for row in rows:
@@ -51,7 +40,7 @@ def forgettable_jobs(
     With ``files_gone_before_s`` only jobs whose files were given up before that: whoever still has some asks for the mark.
     A job whose forecasts or requests are still open stays.
     """
-    jobs, facts, forecasts = table(JobRow).c, table(FactRow).c, table(ForecastRow).c
+    jobs, facts, forecasts = JOBS.c, FACTS.c, FORECASTS.c
     old = and_(jobs.state.in_(_ENDED), jobs.finished_at_s < ended_before_s, jobs.id > after)
     if files_gone_before_s is not None:
         old = and_(old, jobs.files_deleted_at_s < files_gone_before_s)
@@ -63,17 +52,16 @@ def forgettable_jobs(
 
 def forget_jobs(connection: Connection, ids: Sequence[JobId]) -> None:
     """Delete these jobs and all that is told of them."""
-    jobs, history = table(JobRow), table(HistoryRow)
-    spec = select(jobs.c.spec).where(jobs.c.id == history.c.job_id).scalar_subquery()
-    connection.execute(update(history).where(history.c.job_id.in_(ids)).values(spec=spec, job_id=None))
+    spec = select(JOBS.c.spec).where(JOBS.c.id == HISTORY.c.job_id).scalar_subquery()
+    connection.execute(update(HISTORY).where(HISTORY.c.job_id.in_(ids)).values(spec=spec, job_id=None))
     for rows in _OF_JOBS:
         connection.execute(delete(rows).where(rows.c.job_id.in_(ids)))
-    connection.execute(delete(jobs).where(jobs.c.id.in_(ids)))
+    connection.execute(delete(JOBS).where(JOBS.c.id.in_(ids)))
 
 
 def surplus_labels(connection: Connection, ended_before_s: float, kept: int, limit: int) -> list[int]:
     """At most ``limit`` labels of forgotten jobs that are older than that, and than the newest ``kept`` labels of all."""
-    history = table(HistoryRow).c
+    history = HISTORY.c
     newest = select(history.ended_at_s, history.id).order_by(history.ended_at_s.desc(), history.id.desc())
     oldest_kept = connection.execute(newest.offset(max(0, kept - 1)).limit(1)).one_or_none()
     if oldest_kept is None:

@@ -14,7 +14,7 @@ from service.db.codec import decode, encode
 from service.db.dialects import take_turns
 from service.db.rows import LABEL_COLUMNS, OWN_HISTORY, label_values
 from service.db.session import Database
-from service.db.tables import HistoryRow, JobRow, table
+from service.db.tables import HISTORY, JOBS
 
 _ROWS_PER_STATEMENT = 1000
 
@@ -33,13 +33,12 @@ def import_history(session: Session, source: str, past: Iterable[PastJob]) -> in
     """
     if source == OWN_HISTORY:
         raise ValueError(f"{source!r} is the history of the jobs that ran here")
-    history = table(HistoryRow)
     connection = session.connection()
     take_turns(connection, "history")
     rows = iter(past)
     added = 0
     while part := {job.key: job.label for job in islice(rows, _ROWS_PER_STATEMENT)}:
-        known = select(history.c.source_key).where(history.c.source == source, history.c.source_key.in_(part))
+        known = select(HISTORY.c.source_key).where(HISTORY.c.source == source, HISTORY.c.source_key.in_(part))
         for key in list(connection.execute(known).scalars()):
             del part[key]
         values = [
@@ -47,7 +46,7 @@ def import_history(session: Session, source: str, past: Iterable[PastJob]) -> in
             for key, label in part.items()
         ]
         if values:
-            connection.execute(insert(history), values)
+            connection.execute(insert(HISTORY), values)
         added += len(values)
     return added
 
@@ -55,7 +54,7 @@ def import_history(session: Session, source: str, past: Iterable[PastJob]) -> in
 def last_label(database: Database) -> int:
     """The number of the label that was written last; 0 where there is none."""
     with database.reading() as session:
-        return int(session.connection().execute(select(func.max(table(HistoryRow).c.id))).scalar() or 0)
+        return int(session.connection().execute(select(func.max(HISTORY.c.id))).scalar() or 0)
 
 
 def ended_jobs(database: Database, *, newest: int | None = None, last: int | None = None) -> Iterator[EndedJob]:
@@ -68,7 +67,7 @@ def ended_jobs(database: Database, *, newest: int | None = None, last: int | Non
     """
     with database.reading() as session:
         connection = session.connection()
-        wanted, history = _statement(), table(HistoryRow)
+        wanted, history = _statement(), HISTORY
         known = true() if last is None else history.c.id <= last
         if newest is not None:
             order = (history.c.ended_at_s.desc(), history.c.id.desc())
@@ -81,13 +80,12 @@ def ended_jobs(database: Database, *, newest: int | None = None, last: int | Non
 
 
 def _statement() -> Select[tuple[object, ...]]:
-    history, jobs = table(HistoryRow), table(JobRow)
-    joined = history.outerjoin(jobs, jobs.c.id == history.c.job_id)
+    joined = HISTORY.outerjoin(JOBS, JOBS.c.id == HISTORY.c.job_id)
     return (
-        select(history, jobs.c.spec.label("own_spec"))
+        select(HISTORY, JOBS.c.spec.label("own_spec"))
         .select_from(joined)
-        .where(history.c.service_s > 0.0)
-        .order_by(history.c.ended_at_s, history.c.id)
+        .where(HISTORY.c.service_s > 0.0)
+        .order_by(HISTORY.c.ended_at_s, HISTORY.c.id)
     )
 
 

@@ -6,7 +6,7 @@ from sqlalchemy import insert, select
 
 from service.db.dialects import take_turns
 from service.db.session import Database
-from service.db.tables import PropertyRow, table
+from service.db.tables import PROPERTIES
 
 _DATABASE_ID = "database_id"
 _PEER_SECRET = "peer_secret"  # noqa: S105 (a name)
@@ -23,12 +23,11 @@ def peer_secret(database: Database) -> str:
 
 
 def _drawn(database: Database, name: str, size_bytes: int) -> str:
-    properties = table(PropertyRow)
     with database.writing() as session:
         connection = session.connection()
         take_turns(connection, "identity")
-        found = connection.execute(select(properties.c.value).where(properties.c.name == name)).scalar()
+        found = connection.execute(select(PROPERTIES.c.value).where(PROPERTIES.c.name == name)).scalar()
         if found is None:
             found = secrets.token_hex(size_bytes)
-            connection.execute(insert(properties), {"name": name, "value": found})
+            connection.execute(insert(PROPERTIES), {"name": name, "value": found})
     return str(found)

@@ -12,14 +12,13 @@ from policies.model.job import JobSpec
 from policies.model.reasons import Reason
 from service.db.codec import CodecError, decode
 from service.db.rows import JOB_DOCUMENTS, JOB_PLAIN
-from service.db.tables import JobRow, table
+from service.db.tables import JOBS
 from service.engine.record import AttemptRecord, JobRecord
 
-_JOBS = table(JobRow)
 _DOCUMENTS: dict[str, type] = {"spec": JobSpec, **JOB_DOCUMENTS}
 _PLAIN = ("id", "submitted_at_s", *JOB_PLAIN)
 _WORDS = ("state", "reason", "stop_cause")
-_COLUMNS = (*(_JOBS.c[name] for name in (*_PLAIN, *_WORDS)), *(cast(_JOBS.c[name], Text) for name in _DOCUMENTS))
+_COLUMNS = (*(JOBS.c[name] for name in (*_PLAIN, *_WORDS)), *(cast(JOBS.c[name], Text) for name in _DOCUMENTS))
 
 
 class JobReader:
@@ -33,7 +32,7 @@ class JobReader:
     @staticmethod
     def query() -> Select[Any]:
         """Select what :meth:`read` needs, of all jobs in ascending id; to be narrowed."""
-        return select(*_COLUMNS).order_by(_JOBS.c.id)
+        return select(*_COLUMNS).order_by(JOBS.c.id)
 
     def read(self, query: Select[Any], attempt_of: dict[JobId, AttemptRecord]) -> Iterator[JobRecord]:
         """The records of the rows, each with its open attempt. Raises CodecError that names the job."""

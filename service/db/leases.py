@@ -7,7 +7,7 @@ from sqlmodel import Session
 
 from service.db.dialects import take_turns
 from service.db.session import Database
-from service.db.tables import LeaseRow, table
+from service.db.tables import LEASES
 
 
 class Lease(NamedTuple):
@@ -25,43 +25,40 @@ def acquire(database: Database, name: str, holder: str, duration_s: float) -> Le
     The token is larger than every earlier one, also when the same holder takes it again: its earlier self may still have
     a transaction under way.
     """
-    leases = table(LeaseRow)
     with database.writing(lease=True) as session:
         connection = session.connection()
         # A row that is not there yet cannot be locked: without this, two first holders would both insert it.
         take_turns(connection, f"lease {name}")
         now_s = database.now_s(session)
         found = (
-            connection.execute(select(leases).where(leases.c.name == name).with_for_update()).mappings().one_or_none()
+            connection.execute(select(LEASES).where(LEASES.c.name == name).with_for_update()).mappings().one_or_none()
         )
         if found is not None and found["expires_at_s"] > now_s and found["holder"] != holder:
             return None
         lease = Lease(name, holder, 1 if found is None else found["token"] + 1, now_s + duration_s)
         if found is None:
-            connection.execute(insert(leases), lease._asdict())
+            connection.execute(insert(LEASES), lease._asdict())
         else:
-            connection.execute(update(leases).where(leases.c.name == name).values(**lease._asdict()))
+            connection.execute(update(LEASES).where(LEASES.c.name == name).values(**lease._asdict()))
         return lease
 
 
 def held_by_another(database: Database, name: str, holder: str) -> bool:
     """Whether somebody else holds the lease now. Reads only: those who wait for it ask again and again."""
-    leases = table(LeaseRow)
     with database.reading() as session:
-        held = (leases.c.name == name) & (leases.c.holder != holder) & (leases.c.expires_at_s > database.now_s(session))
-        return session.connection().execute(select(leases.c.token).where(held)).first() is not None
+        held = (LEASES.c.name == name) & (LEASES.c.holder != holder) & (LEASES.c.expires_at_s > database.now_s(session))
+        return session.connection().execute(select(LEASES.c.token).where(held)).first() is not None
 
 
 def anybody_leads(database: Database, session: Session) -> bool:
     """Whether any lease runs. Locks them all until the transaction ends: a service that starts meanwhile waits."""
-    expiries = session.connection().execute(select(table(LeaseRow).c.expires_at_s).with_for_update()).scalars().all()
+    expiries = session.connection().execute(select(LEASES.c.expires_at_s).with_for_update()).scalars().all()
     return bool(expiries) and max(expiries) > database.now_s(session)
 
 
 def newest_token(session: Session, name: str) -> int:
     """The token of whoever holds or held the lease last; 0 if nobody ever did."""
-    leases = table(LeaseRow)
-    return int(session.connection().execute(select(leases.c.token).where(leases.c.name == name)).scalar() or 0)
+    return int(session.connection().execute(select(LEASES.c.token).where(LEASES.c.name == name)).scalar() or 0)
 
 
 def renew(database: Database, lease: Lease, duration_s: float) -> Lease | None:
@@ -78,8 +75,7 @@ def release(database: Database, lease: Lease) -> None:
 
 
 def _store_expiry(session: Session, lease: Lease) -> bool:
-    leases = table(LeaseRow)
-    ours = (leases.c.name == lease.name) & (leases.c.holder == lease.holder) & (leases.c.token == lease.token)
+    ours = (LEASES.c.name == lease.name) & (LEASES.c.holder == lease.holder) & (LEASES.c.token == lease.token)
     return (
-        session.connection().execute(update(leases).where(ours).values(expires_at_s=lease.expires_at_s)).rowcount == 1
+        session.connection().execute(update(LEASES).where(ours).values(expires_at_s=lease.expires_at_s)).rowcount == 1
     )

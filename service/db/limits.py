@@ -6,13 +6,10 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, select, update
 
 from policies.lifecycle import HOLDS_GPUS, TERMINAL, JobState
-from service.db.limit_tables import LimitRow
-from service.db.tables import JobRow, table
+from service.db.tables import JOBS, LIMITS
 from service.engine.events import Fact, limit_after
 from service.engine.limits import Owner, OwnerLimit, Scope
 
-_LIMITS = table(LimitRow)
-_JOBS = table(JobRow)
 _UNFINISHED = tuple(state.value for state in JobState if state not in TERMINAL)
 _NAMES_MAX = 5000
 _HOLDING = frozenset(state.value for state in HOLDS_GPUS)
@@ -45,13 +42,13 @@ def limits_of_engine(connection: Connection) -> dict[Owner, OwnerLimit]:
 
 def stored_limits(connection: Connection) -> list[StoredLimit]:
     """Every owner with a limit, in the order of scope and name."""
-    rows = connection.execute(select(_LIMITS).order_by(_LIMITS.c.scope, _LIMITS.c.name))
+    rows = connection.execute(select(LIMITS).order_by(LIMITS.c.scope, LIMITS.c.name))
     return [_stored(row) for row in rows]
 
 
 def stored_limit(connection: Connection, owner: Owner, *, for_update: bool = False) -> StoredLimit:
     """One owner's limits; empty where there are none. ``for_update``: nobody else changes them before the transaction ends."""
-    statement = select(_LIMITS).where(_of(owner))
+    statement = select(LIMITS).where(_of(owner))
     row = connection.execute(statement.with_for_update() if for_update else statement).one_or_none()
     return StoredLimit(owner, OwnerLimit(), None) if row is None else _stored(row)
 
@@ -62,7 +59,7 @@ def locked_limits(connection: Connection, owners: Sequence[Owner]) -> list[Store
     for at in range(0, len(owners), _NAMES_MAX):
         names = {owner.name for owner in owners[at : at + _NAMES_MAX]}
         # By name alone: one that is the name of a user and of a project is locked as both.
-        statement = select(_LIMITS).where(_LIMITS.c.name.in_(sorted(names))).order_by(_LIMITS.c.scope, _LIMITS.c.name)
+        statement = select(LIMITS).where(LIMITS.c.name.in_(sorted(names))).order_by(LIMITS.c.scope, LIMITS.c.name)
         found += [_stored(row) for row in connection.execute(statement.with_for_update())]
     return [stored for stored in found if stored.owner in wanted]
 
@@ -77,7 +74,7 @@ def store_limit(connection: Connection, stored: StoredLimit, now_s: float) -> No
     """Keep an owner's limits, or delete what forbids nothing any more."""
     owner, limit = stored.owner, stored.limit
     if stored.empty:
-        connection.execute(delete(_LIMITS).where(_of(owner)))
+        connection.execute(delete(LIMITS).where(_of(owner)))
         return
     values = {
         "gpus_running_max": limit.gpus_running_max,
@@ -86,16 +83,16 @@ def store_limit(connection: Connection, stored: StoredLimit, now_s: float) -> No
         "pause_reason": limit.pause_reason,
         "changed_at_s": now_s,
     }
-    if connection.execute(update(_LIMITS).where(_of(owner)).values(**values)).rowcount == 0:
+    if connection.execute(update(LIMITS).where(_of(owner)).values(**values)).rowcount == 0:
         row = values | {"scope": owner.scope.value, "name": owner.name}
-        connection.execute(insert(_LIMITS).values(**row))
+        connection.execute(insert(LIMITS).values(**row))
 
 
 def uses(connection: Connection) -> Mapping[Owner, Use]:
     """What everybody with an unfinished job uses. One pass over the unfinished jobs."""
-    columns = (_JOBS.c.user, _JOBS.c.project, _JOBS.c.state)
+    columns = (JOBS.c.user, JOBS.c.project, JOBS.c.state)
     statement = (
-        select(*columns, func.count(), func.sum(_JOBS.c.gpus)).where(_JOBS.c.state.in_(_UNFINISHED)).group_by(*columns)
+        select(*columns, func.count(), func.sum(JOBS.c.gpus)).where(JOBS.c.state.in_(_UNFINISHED)).group_by(*columns)
     )
     found: dict[Owner, Use] = {}
     for user, project, state, jobs, gpus in connection.execute(statement):
@@ -107,18 +104,18 @@ def uses(connection: Connection) -> Mapping[Owner, Use]:
 
 def unfinished_of(connection: Connection, owner: Owner, at_most: int) -> int:
     """How many unfinished jobs the owner has, counted no further than ``at_most``: one that is at its limit costs no more."""
-    column = _JOBS.c.user if owner.scope is Scope.USER else _JOBS.c.project
+    column = JOBS.c.user if owner.scope is Scope.USER else JOBS.c.project
     found = 0
     for state in _UNFINISHED:
         # One walk of the index of states each; a single statement with IN would first collect what all of them match.
         if found < at_most:
-            some = select(_JOBS.c.id).where(_JOBS.c.state == state, column == owner.name).limit(at_most - found)
+            some = select(JOBS.c.id).where(JOBS.c.state == state, column == owner.name).limit(at_most - found)
             found += int(connection.execute(select(func.count()).select_from(some.subquery())).scalar_one())
     return found
 
 
 def _of(owner: Owner) -> ColumnElement[bool]:
-    return and_(_LIMITS.c.scope == owner.scope.value, _LIMITS.c.name == owner.name)
+    return and_(LIMITS.c.scope == owner.scope.value, LIMITS.c.name == owner.name)
 
 
 def _stored(row: Any) -> StoredLimit:

@@ -18,8 +18,8 @@ from sqlalchemy import table as sql_table
 
 from service.db.dialects import take_turns
 from service.db.leases import anybody_leads
-from service.db.schema import METADATA
 from service.db.session import Database, open_database, parse_url, sqlite_path
+from service.db.tables import METADATA
 
 UPGRADE_COMMAND = "sooner db upgrade"
 

@@ -6,7 +6,7 @@ from sqlalchemy import func, insert, select, update
 
 from predictor.registry import ModelState, ModelVersion
 from service.db.session import Database
-from service.db.tables import HistoryRow, ModelVersionRow, TrainingRunRow, table
+from service.db.tables import HISTORY, MODELS, TRAINING_RUNS
 
 
 class LabelCounter:
@@ -19,9 +19,8 @@ class LabelCounter:
 
     def count(self) -> int:
         """All of them, now."""
-        history = table(HistoryRow)
-        fresh = select(func.count(), func.max(history.c.id)).where(
-            history.c.id > self._newest_id, history.c.service_s > 0.0
+        fresh = select(func.count(), func.max(HISTORY.c.id)).where(
+            HISTORY.c.id > self._newest_id, HISTORY.c.service_s > 0.0
         )
         with self._database.reading() as session:
             counted, newest_id = session.connection().execute(fresh).one()
@@ -31,25 +30,26 @@ class LabelCounter:
 
     def count_until(self, ended_at_s: float) -> int:
         """Those that had ended by then."""
-        history = table(HistoryRow)
-        counted = select(func.count()).select_from(history)
-        counted = counted.where(history.c.service_s > 0.0, history.c.ended_at_s <= ended_at_s)
+        counted = select(func.count()).select_from(HISTORY)
+        counted = counted.where(HISTORY.c.service_s > 0.0, HISTORY.c.ended_at_s <= ended_at_s)
         with self._database.reading() as session:
             return int(session.connection().execute(counted).scalar_one())
 
 
 def open_run(database: Database, now_s: float, trigger: str) -> int:
     """A training begins; returns its number. Until it ends, its detail says what set it off."""
-    runs = table(TrainingRunRow)
     with database.writing() as session:
-        statement = insert(runs).returning(runs.c.id)
+        statement = insert(TRAINING_RUNS).returning(TRAINING_RUNS.c.id)
         return int(session.connection().execute(statement, {"started_at_s": now_s, "detail": trigger}).scalar_one())
 
 
 def run_outcomes(database: Database) -> dict[str, int]:
     """How many trainings have ended in which way."""
-    runs = table(TrainingRunRow)
-    counted = select(runs.c.outcome, func.count()).where(runs.c.outcome.is_not(None)).group_by(runs.c.outcome)
+    counted = (
+        select(TRAINING_RUNS.c.outcome, func.count())
+        .where(TRAINING_RUNS.c.outcome.is_not(None))
+        .group_by(TRAINING_RUNS.c.outcome)
+    )
     with database.reading() as session:
         return {str(outcome): int(count) for outcome, count in session.connection().execute(counted)}
 
@@ -66,16 +66,14 @@ def close_run(database: Database, run: int, now_s: float, outcome: str, detail: 
 
 def close_lost_runs(database: Database, now_s: float) -> None:
     """The runs of a service that died have ended too."""
-    runs = table(TrainingRunRow)
     values = {"outcome": "lost", "detail": "the service ended while it trained", "ended_at_s": now_s}
     with database.writing() as session:
-        session.connection().execute(update(runs).where(runs.c.outcome.is_(None)).values(**values))
+        session.connection().execute(update(TRAINING_RUNS).where(TRAINING_RUNS.c.outcome.is_(None)).values(**values))
 
 
 def _set_run(database: Database, run: int, **values: object) -> None:
-    runs = table(TrainingRunRow)
     with database.writing() as session:
-        session.connection().execute(update(runs).where(runs.c.id == run).values(**values))
+        session.connection().execute(update(TRAINING_RUNS).where(TRAINING_RUNS.c.id == run).values(**values))
 
 
 def insert_version(database: Database, version: ModelVersion, now_s: float) -> None:
@@ -96,36 +94,33 @@ def insert_version(database: Database, version: ModelVersion, now_s: float) -> N
         "path": version.path,
         "created_at_s": now_s,
     }
-    models = table(ModelVersionRow)
     with database.writing() as session:
         connection = session.connection()
-        if connection.execute(select(models.c.id).where(models.c.id == version.id)).first() is None:
-            connection.execute(insert(models), values)
+        if connection.execute(select(MODELS.c.id).where(MODELS.c.id == version.id)).first() is None:
+            connection.execute(insert(MODELS), values)
         else:
-            connection.execute(update(models).where(models.c.id == version.id).values(**values))
+            connection.execute(update(MODELS).where(MODELS.c.id == version.id).values(**values))
 
 
 def crown(database: Database, model_id: str) -> None:
     """Make it the champion; the former one retires in the same transaction."""
-    models = table(ModelVersionRow)
     with database.writing() as session:
         connection = session.connection()
-        former = (models.c.state == ModelState.CHAMPION.value) & (models.c.id != model_id)
-        connection.execute(update(models).where(former).values(state=ModelState.RETIRED.value))
-        connection.execute(update(models).where(models.c.id == model_id).values(state=ModelState.CHAMPION.value))
+        former = (MODELS.c.state == ModelState.CHAMPION.value) & (MODELS.c.id != model_id)
+        connection.execute(update(MODELS).where(former).values(state=ModelState.RETIRED.value))
+        connection.execute(update(MODELS).where(MODELS.c.id == model_id).values(state=ModelState.CHAMPION.value))
 
 
 def retire(database: Database, model_id: str) -> None:
     """It serves no more."""
-    models = table(ModelVersionRow)
     with database.writing() as session:
-        statement = update(models).where(models.c.id == model_id).values(state=ModelState.RETIRED.value)
+        statement = update(MODELS).where(MODELS.c.id == model_id).values(state=ModelState.RETIRED.value)
         session.connection().execute(statement)
 
 
 def folders(database: Database) -> frozenset[str]:
     """The names of the folders that hold registered models."""
-    paths = select(table(ModelVersionRow).c.path)
+    paths = select(MODELS.c.path)
     with database.reading() as session:
         return frozenset(Path(path).name for path in session.connection().execute(paths).scalars())
 
@@ -134,12 +129,11 @@ def find_version(
     database: Database, *, model_id: str | None = None, state: ModelState | None = None
 ) -> ModelVersion | None:
     """A model by its id or its state."""
-    models = table(ModelVersionRow)
-    statement = select(models)
+    statement = select(MODELS)
     if model_id is not None:
-        statement = statement.where(models.c.id == model_id)
+        statement = statement.where(MODELS.c.id == model_id)
     if state is not None:
-        statement = statement.where(models.c.state == state.value)
+        statement = statement.where(MODELS.c.state == state.value)
     with database.reading() as session:
         row = session.connection().execute(statement).mappings().first()
     if row is None:

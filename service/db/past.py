@@ -14,7 +14,7 @@ from policies.model.placement import Placement
 from service.db.codec import decode
 from service.db.rows import chunks, estimate_of
 from service.db.session import Database
-from service.db.tables import AttemptRow, JobRow, PredictionRow, ServerRow, table
+from service.db.tables import ATTEMPTS, JOBS, PREDICTIONS, SERVERS
 from service.engine.record import ServerRecord
 
 _JOBS_PER_STATEMENT = 1000
@@ -60,8 +60,8 @@ def past_jobs(database: Database, since_s: float | None, until_s: float | None) 
 
     So the first of them may have come before ``since_s``: they were there when the window began.
     """
-    jobs = table(JobRow).c
-    wanted = select(table(JobRow)).order_by(jobs.submitted_at_s, jobs.id)
+    jobs = JOBS.c
+    wanted = select(JOBS).order_by(jobs.submitted_at_s, jobs.id)
     if until_s is not None:
         wanted = wanted.where(jobs.submitted_at_s < until_s)
     if since_s is not None:
@@ -104,7 +104,7 @@ def _past_job(row: RowMapping, attempts: Sequence[PastAttempt], predicted: Estim
 
 
 def _attempts(connection: Connection, ids: Sequence[int]) -> Mapping[int, list[PastAttempt]]:
-    attempts = table(AttemptRow).c
+    attempts = ATTEMPTS.c
     columns = (attempts.job_id, attempts.placement, attempts.opened_at_s, attempts.started_at_s, attempts.ended_at_s)
     found: dict[int, list[PastAttempt]] = {}
     for part in chunks(ids):
@@ -117,18 +117,18 @@ def _attempts(connection: Connection, ids: Sequence[int]) -> Mapping[int, list[P
 
 def _first_predictions(connection: Connection, ids: Sequence[int]) -> Mapping[int, Estimate]:
     """What each job was expected to need when it came."""
-    predictions = table(PredictionRow).c
+    predictions = PREDICTIONS.c
     found: dict[int, Estimate] = {}
     for part in chunks(ids):
         first = select(func.min(predictions.id)).where(predictions.job_id.in_(part)).group_by(predictions.job_id)
-        for row in connection.execute(select(table(PredictionRow)).where(predictions.id.in_(first))).mappings():
+        for row in connection.execute(select(PREDICTIONS).where(predictions.id.in_(first))).mappings():
             found[row["job_id"]] = estimate_of(row)
     return found
 
 
 def stored_servers(database: Database) -> list[tuple[Server, ServerRecord]]:
     """Every server that ever was, at its position, and what was last said of it."""
-    servers = table(ServerRow).c
+    servers = SERVERS.c
     statement = select(servers.spec, servers.drained, servers.down).order_by(servers.position)
     with database.reading() as session:
         return [

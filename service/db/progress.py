@@ -8,7 +8,7 @@ from sqlmodel import Session
 
 from policies.model.ids import AttemptId, job_of
 from service.db.rows import chunks
-from service.db.tables import ProgressRow, table
+from service.db.tables import PROGRESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def record_progress(session: Session, points: Sequence[ProgressPoint]) -> None:
         }
         for point in points
     ]
-    session.connection().execute(insert(table(ProgressRow)), rows)
+    session.connection().execute(insert(PROGRESS), rows)
 
 
 def thin_progress(session: Session, rows_max: int, jobs_max: int) -> int:
@@ -47,14 +47,13 @@ def thin_progress(session: Session, rows_max: int, jobs_max: int) -> int:
 
     Every second point goes; the first and the newest stay. Call again while it deletes something.
     """
-    progress = table(ProgressRow)
     connection = session.connection()
-    crowded = select(progress.c.job_id).group_by(progress.c.job_id).having(func.count() > rows_max).limit(jobs_max)
+    crowded = select(PROGRESS.c.job_id).group_by(PROGRESS.c.job_id).having(func.count() > rows_max).limit(jobs_max)
     deleted = 0
     for job in list(connection.execute(crowded).scalars()):
-        theirs = select(progress.c.id).where(progress.c.job_id == job).order_by(progress.c.id)
+        theirs = select(PROGRESS.c.id).where(PROGRESS.c.job_id == job).order_by(PROGRESS.c.id)
         surplus = list(connection.execute(theirs).scalars())[1:-1:2]
         for part in chunks(surplus):
-            connection.execute(delete(progress).where(progress.c.id.in_(part)))
+            connection.execute(delete(PROGRESS).where(PROGRESS.c.id.in_(part)))
         deleted += len(surplus)
     return deleted

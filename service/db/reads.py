@@ -19,36 +19,31 @@ from service.db.codec import decode
 from service.db.forecasts import newest_forecasts
 from service.db.rows import chunks
 from service.db.tables import (
-    AttemptRow,
-    CycleRow,
-    FactRow,
-    JobEventRow,
-    JobRow,
-    ModelVersionRow,
-    PredictionRow,
-    ProgressRow,
-    ServerRow,
-    ThroughputRow,
-    TrainingRunRow,
+    ATTEMPTS,
+    CYCLES,
+    EVENTS,
+    FACTS,
+    JOBS,
+    MODELS,
+    PREDICTIONS,
+    PROGRESS,
+    SERVERS,
+    THROUGHPUT,
+    TRAINING_RUNS,
     columns,
-    table,
 )
 from service.domain.access import LOCAL, NO_PROJECT, Identity
 from service.domain.forecast_scores import Milestone
 from service.engine.events import FactKind
 
-_JOBS = table(JobRow)
-_ATTEMPTS = table(AttemptRow)
-_PREDICTIONS = table(PredictionRow)
-
 _JOB_COLUMNS = columns(
-    _JOBS,
+    JOBS,
     "id name user project gpus state reason version priority held submitted_at_s first_started_at_s "
     "finished_at_s attempts preemptions iterations reports_iterations exit_code array_id array_index",
 )
 
 _PREDICTION_COLUMNS = columns(
-    _PREDICTIONS,
+    PREDICTIONS,
     "id job_id made_at_s unit p10 p50 p90 point source model_version seconds_per_unit actual scored_at_s log_error",
 )
 
@@ -78,7 +73,7 @@ class JobFilter:
 
 def job(connection: Connection, job_id: int) -> JobSummary | None:
     """One job, or None. Five statements at most."""
-    rows = connection.execute(select(*_JOB_COLUMNS).where(_JOBS.c.id == job_id)).all()
+    rows = connection.execute(select(*_JOB_COLUMNS).where(JOBS.c.id == job_id)).all()
     return next(iter(_summaries(connection, rows)), None)
 
 
@@ -86,7 +81,7 @@ def jobs_by_id(connection: Connection, job_ids: Sequence[int]) -> list[JobSummar
     """These jobs in ascending id; unknown ids are left out."""
     found: list[JobSummary] = []
     for part in chunks(sorted(job_ids)):
-        rows = connection.execute(select(*_JOB_COLUMNS).where(_JOBS.c.id.in_(part)).order_by(_JOBS.c.id)).all()
+        rows = connection.execute(select(*_JOB_COLUMNS).where(JOBS.c.id.in_(part)).order_by(JOBS.c.id)).all()
         found.extend(_summaries(connection, rows))
     return found
 
@@ -95,7 +90,7 @@ def new_jobs(connection: Connection, job_ids: Sequence[int]) -> list[JobSummary]
     """Jobs that this very transaction has inserted, in ascending id: nothing can belong to them yet."""
     found: list[JobSummary] = []
     for part in chunks(sorted(job_ids)):
-        rows = connection.execute(select(*_JOB_COLUMNS).where(_JOBS.c.id.in_(part)).order_by(_JOBS.c.id))
+        rows = connection.execute(select(*_JOB_COLUMNS).where(JOBS.c.id.in_(part)).order_by(JOBS.c.id))
         found.extend(JobSummary(row, None, (), {}) for row in rows)
     return found
 
@@ -103,12 +98,12 @@ def new_jobs(connection: Connection, job_ids: Sequence[int]) -> list[JobSummary]
 def jobs(connection: Connection, wanted: JobFilter, past_id: int | None, limit: int) -> list[JobSummary]:
     """At most ``limit`` jobs that follow ``past_id`` in the filter's order. A handful of statements at any depth."""
     ids = _page_ids(connection, wanted, past_id, limit)
-    rows = connection.execute(select(*_JOB_COLUMNS).where(_JOBS.c.id.in_(ids)).order_by(_by_id(wanted))).all()
+    rows = connection.execute(select(*_JOB_COLUMNS).where(JOBS.c.id.in_(ids)).order_by(_by_id(wanted))).all()
     return _summaries(connection, rows)
 
 
 def _by_id(wanted: JobFilter) -> ColumnElement[Any]:
-    return _JOBS.c.id.asc() if wanted.oldest_first else _JOBS.c.id.desc()
+    return JOBS.c.id.asc() if wanted.oldest_first else JOBS.c.id.desc()
 
 
 def _page_ids(connection: Connection, wanted: JobFilter, past_id: int | None, limit: int) -> list[int]:
@@ -140,9 +135,9 @@ def _few(wanted: JobFilter, state: JobState | None) -> bool:
 
 
 def _ids_in_state(wanted: JobFilter, state: JobState | None, past_id: int | None, limit: int) -> Select[Any]:
-    statement = select(_JOBS.c.id).order_by(_by_id(wanted)).limit(limit)
+    statement = select(JOBS.c.id).order_by(_by_id(wanted)).limit(limit)
     if past_id is not None:
-        statement = statement.where(_JOBS.c.id > past_id if wanted.oldest_first else _JOBS.c.id < past_id)
+        statement = statement.where(JOBS.c.id > past_id if wanted.oldest_first else JOBS.c.id < past_id)
     equal = {
         "array_id": wanted.array,
         "name": wanted.name,
@@ -155,9 +150,9 @@ def _ids_in_state(wanted: JobFilter, state: JobState | None, past_id: int | None
     # guesses, and a user with a million ended jobs shows when it guesses wrong.
     leading = "state" if _few(wanted, state) else next(iter(given), None)
     for column, value in given.items():
-        plain = _JOBS.c[column]
+        plain = JOBS.c[column]
         statement = statement.where((plain if column == leading else func.coalesce(plain, plain)) == value)
-    project, user = (func.coalesce(_JOBS.c[name], _JOBS.c[name]) for name in ("project", "user"))
+    project, user = (func.coalesce(JOBS.c[name], JOBS.c[name]) for name in ("project", "user"))
     return statement.where(seen(wanted.seen_by, project, user))
 
 
@@ -175,10 +170,8 @@ def newest_predictions(connection: Connection, job_ids: Collection[int]) -> Mapp
     """The newest prediction of each of these jobs that has one."""
     if not job_ids:
         return {}
-    newest = (
-        select(func.max(_PREDICTIONS.c.id)).where(_PREDICTIONS.c.job_id.in_(job_ids)).group_by(_PREDICTIONS.c.job_id)
-    )
-    rows = connection.execute(select(*_PREDICTION_COLUMNS).where(_PREDICTIONS.c.id.in_(newest)))
+    newest = select(func.max(PREDICTIONS.c.id)).where(PREDICTIONS.c.job_id.in_(job_ids)).group_by(PREDICTIONS.c.job_id)
+    rows = connection.execute(select(*_PREDICTION_COLUMNS).where(PREDICTIONS.c.id.in_(newest)))
     return {row.job_id: row for row in rows}
 
 
@@ -186,8 +179,8 @@ def _held(connection: Connection, job_ids: Collection[int]) -> Mapping[int, tupl
     """The names of the servers on which these jobs hold GPUs, for those that do."""
     if not job_ids:
         return {}
-    statement = select(_ATTEMPTS.c.job_id, _ATTEMPTS.c.placement).where(
-        _ATTEMPTS.c.job_id.in_(job_ids), _ATTEMPTS.c.state.in_([state.value for state in ATTEMPT_OPEN])
+    statement = select(ATTEMPTS.c.job_id, ATTEMPTS.c.placement).where(
+        ATTEMPTS.c.job_id.in_(job_ids), ATTEMPTS.c.state.in_([state.value for state in ATTEMPT_OPEN])
     )
     placements = {row.job_id: decode(Placement, row.placement) for row in connection.execute(statement)}
     names = server_names(connection, placements.values())
@@ -197,57 +190,55 @@ def _held(connection: Connection, job_ids: Collection[int]) -> Mapping[int, tupl
 def server_names(connection: Connection, placements: Iterable[Placement]) -> Mapping[int, str]:
     """The names of the servers of these placements, by position."""
     positions = sorted({int(server) for placement in placements for server in placement.servers})
-    rows = table(ServerRow)
     names: dict[int, str] = {}
     for part in chunks(positions):
-        found = connection.execute(select(rows.c.position, rows.c.name).where(rows.c.position.in_(part)))
+        found = connection.execute(select(SERVERS.c.position, SERVERS.c.name).where(SERVERS.c.position.in_(part)))
         names.update((position, name) for position, name in found)
     return names
 
 
 def job_exists(connection: Connection, job_id: int) -> bool:
     """Whether there is such a job."""
-    return connection.execute(select(_JOBS.c.id).where(_JOBS.c.id == job_id)).first() is not None
+    return connection.execute(select(JOBS.c.id).where(JOBS.c.id == job_id)).first() is not None
 
 
 def unfinished_elements(connection: Connection, array_id: int) -> list[int] | None:
     """The elements of an array that have not ended, in ascending id; None where there is no such array."""
-    found = connection.execute(select(_JOBS.c.id, _JOBS.c.state).where(_JOBS.c.array_id == array_id)).all()
+    found = connection.execute(select(JOBS.c.id, JOBS.c.state).where(JOBS.c.array_id == array_id)).all()
     return sorted(row.id for row in found if JobState(row.state) not in TERMINAL) if found else None
 
 
 def element_states(connection: Connection, array_id: int) -> Mapping[JobState, int]:
     """How many elements of an array are in each state, of those that occur; empty where there is no such array."""
-    counted = select(_JOBS.c.state, func.count()).where(_JOBS.c.array_id == array_id).group_by(_JOBS.c.state)
+    counted = select(JOBS.c.state, func.count()).where(JOBS.c.array_id == array_id).group_by(JOBS.c.state)
     return {JobState(state): number for state, number in connection.execute(counted)}
 
 
 def spec(connection: Connection, job_id: int) -> JobSpec | None:
     """What was asked for, or None where there is no such job."""
-    document = connection.execute(select(_JOBS.c.spec).where(_JOBS.c.id == job_id)).scalar_one_or_none()
+    document = connection.execute(select(JOBS.c.spec).where(JOBS.c.id == job_id)).scalar_one_or_none()
     return None if document is None else decode(JobSpec, document)
 
 
 def taken_in(connection: Connection, job_ids: Collection[int]) -> bool:
     """Whether a cycle has acted on the submission of every one of these jobs, and so predicted it if it could."""
-    facts = table(FactRow)
-    waiting = select(facts.c.job_id).where(facts.c.consumed_cycle.is_(None), facts.c.kind == FactKind.SUBMITTED.value)
+    waiting = select(FACTS.c.job_id).where(FACTS.c.consumed_cycle.is_(None), FACTS.c.kind == FactKind.SUBMITTED.value)
     return not set(job_ids).intersection(connection.execute(waiting).scalars())
 
 
 def unfinished_jobs(connection: Connection) -> int:
     """How many jobs have not ended: a count over the index of states."""
     unfinished = [state.value for state in JobState if state not in TERMINAL]
-    statement = select(func.count()).select_from(_JOBS).where(_JOBS.c.state.in_(unfinished))
+    statement = select(func.count()).select_from(JOBS).where(JOBS.c.state.in_(unfinished))
     return int(connection.execute(statement).scalar_one())
 
 
 def attempts(connection: Connection, job_id: int, after_number: int, limit: int) -> list[tuple[Row[Any], Placement]]:
     """A job's attempts in their order, each with its placement."""
     statement = (
-        select(_ATTEMPTS)
-        .where(_ATTEMPTS.c.job_id == job_id, _ATTEMPTS.c.number > after_number)
-        .order_by(_ATTEMPTS.c.number)
+        select(ATTEMPTS)
+        .where(ATTEMPTS.c.job_id == job_id, ATTEMPTS.c.number > after_number)
+        .order_by(ATTEMPTS.c.number)
         .limit(limit)
     )
     return [(row, decode(Placement, row.placement)) for row in connection.execute(statement)]
@@ -255,31 +246,36 @@ def attempts(connection: Connection, job_id: int, after_number: int, limit: int)
 
 def open_attempts(connection: Connection, host: str | None = None) -> Mapping[AttemptId, tuple[JobId, AttemptState]]:
     """Attempts that may have processes, with their jobs and states; of one service where ``host`` is given."""
-    statement = select(_ATTEMPTS.c.id, _ATTEMPTS.c.job_id, _ATTEMPTS.c.state).where(
-        _ATTEMPTS.c.state.in_([state.value for state in ATTEMPT_OPEN])
+    statement = select(ATTEMPTS.c.id, ATTEMPTS.c.job_id, ATTEMPTS.c.state).where(
+        ATTEMPTS.c.state.in_([state.value for state in ATTEMPT_OPEN])
     )
     if host is not None:
-        statement = statement.where(_ATTEMPTS.c.host == host)
+        statement = statement.where(ATTEMPTS.c.host == host)
     return {AttemptId(row.id): (JobId(row.job_id), AttemptState(row.state)) for row in connection.execute(statement)}
 
 
 def attempt_exists(connection: Connection, job_id: int, number: int) -> bool:
     """Whether the job has such an attempt."""
-    statement = select(_ATTEMPTS.c.id).where(_ATTEMPTS.c.job_id == job_id, _ATTEMPTS.c.number == number)
+    statement = select(ATTEMPTS.c.id).where(ATTEMPTS.c.job_id == job_id, ATTEMPTS.c.number == number)
     return connection.execute(statement).first() is not None
 
 
 def events(connection: Connection, job_id: int, after_id: int, limit: int) -> Sequence[Row[Any]]:
     """A job's story, oldest first."""
-    rows = table(JobEventRow)
-    statement = select(rows).where(rows.c.job_id == job_id, rows.c.id > after_id).order_by(rows.c.id).limit(limit)
+    statement = (
+        select(EVENTS).where(EVENTS.c.job_id == job_id, EVENTS.c.id > after_id).order_by(EVENTS.c.id).limit(limit)
+    )
     return connection.execute(statement).all()
 
 
 def progress(connection: Connection, job_id: int, after_id: int, limit: int) -> Sequence[Row[Any]]:
     """A job's progress lines, oldest first."""
-    rows = table(ProgressRow)
-    statement = select(rows).where(rows.c.job_id == job_id, rows.c.id > after_id).order_by(rows.c.id).limit(limit)
+    statement = (
+        select(PROGRESS)
+        .where(PROGRESS.c.job_id == job_id, PROGRESS.c.id > after_id)
+        .order_by(PROGRESS.c.id)
+        .limit(limit)
+    )
     return connection.execute(statement).all()
 
 
@@ -287,36 +283,33 @@ def predictions(
     connection: Connection, job_id: int | None, before_id: int | None, limit: int, seen_by: Identity = LOCAL
 ) -> Sequence[Row[Any]]:
     """Predictions of jobs that ``seen_by`` sees, newest first; of one job where ``job_id`` is given."""
-    statement = select(*_PREDICTION_COLUMNS).order_by(_PREDICTIONS.c.id.desc()).limit(limit)
+    statement = select(*_PREDICTION_COLUMNS).order_by(PREDICTIONS.c.id.desc()).limit(limit)
     if job_id is not None:
-        statement = statement.where(_PREDICTIONS.c.job_id == job_id)
+        statement = statement.where(PREDICTIONS.c.job_id == job_id)
     if before_id is not None:
-        statement = statement.where(_PREDICTIONS.c.id < before_id)
+        statement = statement.where(PREDICTIONS.c.id < before_id)
     if seen_by.projects is not None:
-        statement = statement.join(_JOBS, _JOBS.c.id == _PREDICTIONS.c.job_id)
-        statement = statement.where(seen(seen_by, _JOBS.c.project, _JOBS.c.user))
+        statement = statement.join(JOBS, JOBS.c.id == PREDICTIONS.c.job_id)
+        statement = statement.where(seen(seen_by, JOBS.c.project, JOBS.c.user))
     return connection.execute(statement).all()
 
 
 def models(connection: Connection, before: tuple[float, str] | None, limit: int) -> Sequence[Row[Any]]:
     """Trained models, newest first. There is one a retraining, so sorting them is nothing."""
-    rows = table(ModelVersionRow)
-    statement = select(rows).order_by(rows.c.created_at_s.desc(), rows.c.id.desc()).limit(limit)
+    statement = select(MODELS).order_by(MODELS.c.created_at_s.desc(), MODELS.c.id.desc()).limit(limit)
     if before is not None:
-        statement = statement.where(tuple_(rows.c.created_at_s, rows.c.id) < before)
+        statement = statement.where(tuple_(MODELS.c.created_at_s, MODELS.c.id) < before)
     return connection.execute(statement).all()
 
 
 def model(connection: Connection, model_id: str) -> Row[Any] | None:
     """One trained model, or None."""
-    rows = table(ModelVersionRow)
-    return connection.execute(select(rows).where(rows.c.id == model_id)).one_or_none()
+    return connection.execute(select(MODELS).where(MODELS.c.id == model_id)).one_or_none()
 
 
 def training_run(connection: Connection, run: int) -> Row[Any] | None:
     """One retraining, or None."""
-    rows = table(TrainingRunRow)
-    return connection.execute(select(rows).where(rows.c.id == run)).one_or_none()
+    return connection.execute(select(TRAINING_RUNS).where(TRAINING_RUNS.c.id == run)).one_or_none()
 
 
 ThroughputKey = tuple[str, str, str, int, str, int]
@@ -327,9 +320,17 @@ def throughput(
 ) -> Sequence[Row[Any]]:
     """The learnt speeds of jobs like those that ``seen_by`` sees, in the order of their key: user, project, name, GPUs, GPU
     type, servers spanned."""
-    rows = table(ThroughputRow)
-    key = (rows.c.user, rows.c.project, rows.c.name, rows.c.gpus, rows.c.gpu_type, rows.c.servers_spanned)
-    statement = select(rows).where(seen(seen_by, rows.c.project, rows.c.user)).order_by(*key).limit(limit)
+    key = (
+        THROUGHPUT.c.user,
+        THROUGHPUT.c.project,
+        THROUGHPUT.c.name,
+        THROUGHPUT.c.gpus,
+        THROUGHPUT.c.gpu_type,
+        THROUGHPUT.c.servers_spanned,
+    )
+    statement = (
+        select(THROUGHPUT).where(seen(seen_by, THROUGHPUT.c.project, THROUGHPUT.c.user)).order_by(*key).limit(limit)
+    )
     if after is not None:
         statement = statement.where(tuple_(*key) > after)
     return connection.execute(statement).all()
@@ -337,27 +338,23 @@ def throughput(
 
 def cycles(connection: Connection, before_number: int | None, limit: int) -> Sequence[Row[Any]]:
     """Cycles in which something happened, newest first, without their dumps."""
-    rows = table(CycleRow)
-    statement = select(*(column for column in rows.c if column.name != "dump")).order_by(rows.c.number.desc())
+    statement = select(*(column for column in CYCLES.c if column.name != "dump")).order_by(CYCLES.c.number.desc())
     if before_number is not None:
-        statement = statement.where(rows.c.number < before_number)
+        statement = statement.where(CYCLES.c.number < before_number)
     return connection.execute(statement.limit(limit)).all()
 
 
 def cycle(connection: Connection, number: int) -> Row[Any] | None:
     """One cycle with its dump, or None."""
-    rows = table(CycleRow)
-    return connection.execute(select(rows).where(rows.c.number == number)).one_or_none()
+    return connection.execute(select(CYCLES).where(CYCLES.c.number == number)).one_or_none()
 
 
 def servers(connection: Connection) -> Sequence[Row[Any]]:
     """Every server that ever was, by position: name, drained, down."""
-    rows = table(ServerRow)
-    columns: tuple[Column[Any], ...] = (rows.c.position, rows.c.name, rows.c.drained, rows.c.down)
-    return connection.execute(select(*columns).order_by(rows.c.position)).all()
+    columns: tuple[Column[Any], ...] = (SERVERS.c.position, SERVERS.c.name, SERVERS.c.drained, SERVERS.c.down)
+    return connection.execute(select(*columns).order_by(SERVERS.c.position)).all()
 
 
 def server_position(connection: Connection, name: str) -> int | None:
     """The position of the server of that name, or None."""
-    rows = table(ServerRow)
-    return connection.execute(select(rows.c.position).where(rows.c.name == name)).scalar_one_or_none()
+    return connection.execute(select(SERVERS.c.position).where(SERVERS.c.name == name)).scalar_one_or_none()

@@ -8,14 +8,11 @@ from sqlalchemy import Connection, insert, select, update
 from policies.model.server_reservation import ServerReservation, server_reservations_after
 from service.db.codec import decode, encode
 from service.db.dialects import take_turns
-from service.db.reservation_tables import ReservationRow
-from service.db.tables import table
+from service.db.tables import RESERVATIONS
 from service.engine.events import Fact
 
 RESERVATIONS_TURN = "reservations"
 """Those who make reservations look for overlaps one after another."""
-
-_ROWS = table(ReservationRow)
 
 
 class StoredReservation(NamedTuple):
@@ -33,14 +30,18 @@ def open_windows(connection: Connection, after_s: float) -> tuple[ServerReservat
 
 def open_reservations(connection: Connection, after_s: float) -> list[StoredReservation]:
     """Those that are neither cancelled nor over by then, the first to begin first."""
-    statement = select(_ROWS).where(_ROWS.c.cancelled_at_s.is_(None), _ROWS.c.ends_at_s > after_s)
-    return [_stored(row) for row in connection.execute(statement.order_by(_ROWS.c.starts_at_s, _ROWS.c.id))]
+    statement = select(RESERVATIONS).where(RESERVATIONS.c.cancelled_at_s.is_(None), RESERVATIONS.c.ends_at_s > after_s)
+    return [
+        _stored(row) for row in connection.execute(statement.order_by(RESERVATIONS.c.starts_at_s, RESERVATIONS.c.id))
+    ]
 
 
 def open_reservation(connection: Connection, number: int) -> StoredReservation | None:
     """One that is not cancelled, over or not; None if there is no such one."""
     row = connection.execute(
-        select(_ROWS).where(_ROWS.c.id == number, _ROWS.c.cancelled_at_s.is_(None)).with_for_update()
+        select(RESERVATIONS)
+        .where(RESERVATIONS.c.id == number, RESERVATIONS.c.cancelled_at_s.is_(None))
+        .with_for_update()
     ).one_or_none()
     return None if row is None else _stored(row)
 
@@ -62,9 +63,11 @@ def keep_reservation(connection: Connection, fact: Fact, number: int) -> None:
             "reason": fact.note,
             "created_at_s": fact.at_s,
         }
-        connection.execute(insert(_ROWS).values(**row))
+        connection.execute(insert(RESERVATIONS).values(**row))
     elif fact.reservation is not None:
-        connection.execute(update(_ROWS).where(_ROWS.c.id == fact.reservation).values(cancelled_at_s=fact.at_s))
+        connection.execute(
+            update(RESERVATIONS).where(RESERVATIONS.c.id == fact.reservation).values(cancelled_at_s=fact.at_s)
+        )
 
 
 def _stored(row: Any) -> StoredReservation:

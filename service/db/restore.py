@@ -22,7 +22,7 @@ from service.db.dialects import drop_everything, set_last_ids, take_turns
 from service.db.leases import anybody_leads
 from service.db.migrate import SchemaError, SchemaState
 from service.db.session import Database, open_database
-from service.db.tables import JobRow, LeaseRow, PropertyRow, table
+from service.db.tables import JOBS, LEASES, PropertyRow
 
 IDS_SKIPPED = 100_000
 """Numbers of jobs that are left out after a restore: jobs that were submitted after the backup had them, and their folders are
@@ -80,7 +80,7 @@ def _restore(database: Database, archive: zipfile.ZipFile, manifest: Manifest, f
         for name in [found.name for found in reflected(connection).sorted_tables]:
             _fill(connection, tables[name], archive, manifest.tables[name])
         ids = dict(manifest.last_ids)
-        jobs = table(JobRow).name
+        jobs = JOBS.name
         ids[jobs] = ids.get(jobs, 0) + IDS_SKIPPED
         set_last_ids(connection, ids)
         _hand_over(connection, database.now_s(session))
@@ -158,6 +158,5 @@ def _hand_over(connection: Connection, now_s: float) -> None:
 
     A lead takes at least a second, so the seconds of the epoch are more than all tokens that were ever given out.
     """
-    leases = table(LeaseRow)
-    token = sa.case((leases.c.token < int(now_s), int(now_s)), else_=leases.c.token + 1)
-    connection.execute(sa.update(leases).values(expires_at_s=0.0, token=token))
+    token = sa.case((LEASES.c.token < int(now_s), int(now_s)), else_=LEASES.c.token + 1)
+    connection.execute(sa.update(LEASES).values(expires_at_s=0.0, token=token))

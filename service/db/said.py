@@ -8,7 +8,7 @@ from policies.model.estimate import Prediction
 from policies.model.ids import JobId
 from service.db.rows import chunks, prediction_of
 from service.db.session import Database
-from service.db.tables import PredictionRow, table
+from service.db.tables import PREDICTIONS
 
 
 def first_said(database: Database, newest: int, unfinished: Sequence[JobId] = ()) -> Iterator[tuple[JobId, Prediction]]:
@@ -16,7 +16,7 @@ def first_said(database: Database, newest: int, unfinished: Sequence[JobId] = ()
 
     Read in one snapshot, which ends with the iteration.
     """
-    predictions = table(PredictionRow).c
+    predictions = PREDICTIONS.c
     first = select(func.min(predictions.id)).group_by(predictions.job_id)
     with database.reading() as session:
         connection = session.connection()
@@ -24,6 +24,6 @@ def first_said(database: Database, newest: int, unfinished: Sequence[JobId] = ()
         for jobs in chunks(sorted(unfinished)):
             ids |= set(connection.execute(first.where(predictions.job_id.in_(jobs))).scalars())
         for part in chunks(sorted(ids), 500):
-            statement = select(table(PredictionRow)).where(predictions.id.in_(part)).order_by(predictions.id)
+            statement = select(PREDICTIONS).where(predictions.id.in_(part)).order_by(predictions.id)
             for row in connection.execute(statement).mappings():
                 yield JobId(row["job_id"]), prediction_of(row)

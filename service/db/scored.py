@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, func, select
 
 from service.db.session import Database
-from service.db.tables import JobRow, PredictionRow, table
+from service.db.tables import JOBS, PREDICTIONS
 
 
 def scored_predictions(database: Database, newest: int) -> Sequence[Row[Any]]:
@@ -15,7 +15,7 @@ def scored_predictions(database: Database, newest: int) -> Sequence[Row[Any]]:
     Columns: those of the prediction, and ``name``, ``user``, ``project``, ``gpus`` and ``submitted_at_s`` of the job. Jobs
     that did no work are left out: nothing was right or wrong about them.
     """
-    jobs, predictions = table(JobRow).c, table(PredictionRow).c
+    jobs, predictions = JOBS.c, PREDICTIONS.c
     scored = predictions.log_error.is_not(None)
     # The newest first, and only then their first: a row holds kilobytes, so nothing here may look at all of them.
     newly = select(predictions.job_id).where(scored).order_by(predictions.id.desc()).limit(newest).subquery()
@@ -29,7 +29,7 @@ def scored_predictions(database: Database, newest: int) -> Sequence[Row[Any]]:
     )
     statement = (
         select(*columns)
-        .join(table(JobRow), jobs.id == predictions.job_id)
+        .join(JOBS, jobs.id == predictions.job_id)
         .where(predictions.id.in_(first))
         .order_by(predictions.id.desc())
         .limit(newest)
@@ -40,7 +40,7 @@ def scored_predictions(database: Database, newest: int) -> Sequence[Row[Any]]:
 
 def window_of_newest(database: Database, newest: int) -> float | None:
     """When the first of the ``newest`` jobs was submitted, seconds since the Unix epoch; None where there are no more."""
-    jobs = table(JobRow).c
+    jobs = JOBS.c
     with database.reading() as session:
         statement = select(jobs.submitted_at_s).order_by(jobs.id.desc()).offset(newest - 1).limit(1)
         return session.connection().execute(statement).scalar_one_or_none()

@@ -14,7 +14,7 @@ from service.db.codec import decode, encode
 from service.db.dialects import SERVERS_TURN, take_turns
 from service.db.rows import ServerOrigin, Values, server_values
 from service.db.session import Database
-from service.db.tables import AttemptRow, ServerRow, table
+from service.db.tables import ATTEMPTS, SERVERS
 from service.engine.record import ServerRecord
 
 REMEMBERED_S = 1.0
@@ -31,11 +31,10 @@ def enroll(database: Database, cluster: Cluster) -> Cluster:
     marked down; one that comes back is up again. Servers that were added by request stay as they are. Called before the
     engine loads. Raises :class:`ServerInUse`.
     """
-    servers = table(ServerRow)
     with database.writing() as session:
         connection = session.connection()
         take_turns(connection, SERVERS_TURN)
-        stored = {row["name"]: row for row in connection.execute(select(servers)).mappings()}
+        stored = {row["name"]: row for row in connection.execute(select(SERVERS)).mappings()}
         wanted = {server.name: server for server in cluster.servers}
         changed: list[Values] = []
         for name, row in stored.items():
@@ -47,14 +46,14 @@ def enroll(database: Database, cluster: Cluster) -> Cluster:
             elif row["origin"] == ServerOrigin.FILE.value:
                 changed.append({"at_name": name, "spec": row["spec"], "down": True, "origin": row["origin"]})
         if changed:
-            connection.execute(update(servers).where(servers.c.name == bindparam("at_name")), changed)
+            connection.execute(update(SERVERS).where(SERVERS.c.name == bindparam("at_name")), changed)
         added = [server for name, server in wanted.items() if name not in stored]
         rows = [
             server_values(position, server, ServerRecord(), ServerOrigin.FILE)
             for position, server in enumerate(added, start=len(stored))
         ]
         if rows:
-            connection.execute(insert(servers), rows)
+            connection.execute(insert(SERVERS), rows)
         everything = _all(connection)
     return Cluster(cluster.name, tuple(everything), cluster.rack_bytes_s, cluster.core_bytes_s, cluster.labels)
 
@@ -90,15 +89,13 @@ class RememberedCluster:
 
 
 def _all(connection: Connection) -> Sequence[Server]:
-    servers = table(ServerRow)
-    specs = connection.execute(select(servers.c.spec).order_by(servers.c.position)).scalars()
+    specs = connection.execute(select(SERVERS.c.spec).order_by(SERVERS.c.position)).scalars()
     return [decode(Server, spec) for spec in specs]
 
 
 def _check_unused(connection: Connection, position: int, server: Server) -> None:
-    attempts = table(AttemptRow)
-    held = select(attempts.c.id, attempts.c.placement).where(
-        attempts.c.state.in_([state.value for state in ATTEMPT_OPEN])
+    held = select(ATTEMPTS.c.id, ATTEMPTS.c.placement).where(
+        ATTEMPTS.c.state.in_([state.value for state in ATTEMPT_OPEN])
     )
     for attempt, placement in connection.execute(held):
         if position in decode(Placement, placement).servers:

@@ -13,10 +13,9 @@ from sqlalchemy import Row, delete, insert, select, update
 from policies.lifecycle import ATTEMPT_OPEN
 from policies.model.ids import JobId
 from service.db.commit import check_fence
-from service.db.fleet_tables import ServiceRow
 from service.db.session import Database
 from service.db.store import LEADER_LEASE
-from service.db.tables import AttemptRow, LeaseRow, table
+from service.db.tables import ATTEMPTS, LEASES, SERVICES
 
 _OPEN = tuple(state.value for state in ATTEMPT_OPEN)
 
@@ -47,7 +46,6 @@ class ServiceNow:
 def register(database: Database, service: Registered, *, claim: bool) -> bool:
     """Enter a service at its start; False if it was condemned meanwhile. With ``claim`` it takes all open attempts that
     belong to nobody: those of a data folder from before attempts had hosts."""
-    services, attempts = table(ServiceRow), table(AttemptRow)
     values = {
         "name": service.name,
         "url": service.url,
@@ -57,26 +55,25 @@ def register(database: Database, service: Registered, *, claim: bool) -> bool:
     with database.writing() as session:
         connection = session.connection()
         now_s = database.now_s(session)
-        ours = services.c.id == service.id
-        found = connection.execute(select(services.c.condemned_at_s).where(ours).with_for_update()).one_or_none()
+        ours = SERVICES.c.id == service.id
+        found = connection.execute(select(SERVICES.c.condemned_at_s).where(ours).with_for_update()).one_or_none()
         if found is None:
             fresh = {"id": service.id, "seen_at_s": now_s, "started_at_s": now_s}
-            connection.execute(insert(services), values | fresh)
+            connection.execute(insert(SERVICES), values | fresh)
         else:
             # Not a sign of life yet: what its supervisors did meanwhile has to be looked at first.
-            connection.execute(update(services).where(ours).values(started_at_s=now_s, **values))
+            connection.execute(update(SERVICES).where(ours).values(started_at_s=now_s, **values))
         if claim:
-            orphans = (attempts.c.host == "") & attempts.c.state.in_(_OPEN)
-            connection.execute(update(attempts).where(orphans).values(host=service.id))
+            orphans = (ATTEMPTS.c.host == "") & ATTEMPTS.c.state.in_(_OPEN)
+            connection.execute(update(ATTEMPTS).where(orphans).values(host=service.id))
     return found is None or found.condemned_at_s is None
 
 
 def sign_of_life(database: Database, service_id: str) -> bool:
     """Say that the service lives; False, and nothing is said, if it has been condemned."""
-    services = table(ServiceRow)
     with database.writing() as session:
-        ours = (services.c.id == service_id) & services.c.condemned_at_s.is_(None)
-        statement = update(services).where(ours).values(seen_at_s=database.now_s(session))
+        ours = (SERVICES.c.id == service_id) & SERVICES.c.condemned_at_s.is_(None)
+        statement = update(SERVICES).where(ours).values(seen_at_s=database.now_s(session))
         return session.connection().execute(statement).rowcount == 1
 
 
@@ -85,63 +82,58 @@ def condemn(database: Database, service_id: str, silent_s: float, lease: str, to
 
     Raises FencedOff unless ``token`` is the newest one of ``lease``.
     """
-    services = table(ServiceRow)
     with database.writing(lease=True) as session:
         connection = session.connection()
         check_fence(connection, lease, token)
         now_s = database.now_s(session)
         found = connection.execute(
-            select(services.c.seen_at_s, services.c.condemned_at_s).where(services.c.id == service_id).with_for_update()
+            select(SERVICES.c.seen_at_s, SERVICES.c.condemned_at_s).where(SERVICES.c.id == service_id).with_for_update()
         ).one_or_none()
         if found is None or found.condemned_at_s is not None:
             return found is not None
         if now_s - found.seen_at_s < silent_s:
             return False
-        connection.execute(update(services).where(services.c.id == service_id).values(condemned_at_s=now_s))
+        connection.execute(update(SERVICES).where(SERVICES.c.id == service_id).values(condemned_at_s=now_s))
         return True
 
 
 def absolve(database: Database, service_id: str) -> None:
     """The service has made sure that nothing of its attempts runs: it is alive."""
-    services = table(ServiceRow)
     with database.writing() as session:
-        statement = update(services).where(services.c.id == service_id)
+        statement = update(SERVICES).where(SERVICES.c.id == service_id)
         session.connection().execute(statement.values(condemned_at_s=None, seen_at_s=database.now_s(session)))
 
 
 def forget_silent(database: Database, silent_s: float) -> int:
     """Delete services that were not seen for so long and have no open attempt; returns how many."""
-    rows, attempts = table(ServiceRow), table(AttemptRow)
     with database.writing() as session:
-        busy = select(attempts.c.host).where(attempts.c.state.in_(_OPEN))
-        gone = (rows.c.seen_at_s < database.now_s(session) - silent_s) & rows.c.id.not_in(busy)
-        return session.connection().execute(delete(rows).where(gone)).rowcount
+        busy = select(ATTEMPTS.c.host).where(ATTEMPTS.c.state.in_(_OPEN))
+        gone = (SERVICES.c.seen_at_s < database.now_s(session) - silent_s) & SERVICES.c.id.not_in(busy)
+        return session.connection().execute(delete(SERVICES).where(gone)).rowcount
 
 
 def services(database: Database) -> list[ServiceNow]:
     """Everybody who was ever entered, the one seen last first."""
-    rows, leases = table(ServiceRow), table(LeaseRow)
     with database.reading() as session:
         connection = session.connection()
         now_s = database.now_s(session)
-        held = (leases.c.name == LEADER_LEASE) & (leases.c.expires_at_s > now_s)
-        leading = connection.execute(select(leases.c.holder).where(held)).scalars().all()
-        found = connection.execute(select(rows).order_by(rows.c.seen_at_s.desc(), rows.c.id)).all()
+        held = (LEASES.c.name == LEADER_LEASE) & (LEASES.c.expires_at_s > now_s)
+        leading = connection.execute(select(LEASES.c.holder).where(held)).scalars().all()
+        found = connection.execute(select(SERVICES).order_by(SERVICES.c.seen_at_s.desc(), SERVICES.c.id)).all()
     return [_service(row, now_s, leading) for row in found]
 
 
 def url_of_attempt(database: Database, host: str, job: JobId, number: int | None) -> str | None:
     """Where the service answers that holds an attempt of a job (None: the newest); None if that is ``host``, or unknown."""
-    attempts, rows = table(AttemptRow), table(ServiceRow)
     statement = (
-        select(attempts.c.host, rows.c.url)
-        .join_from(attempts, rows, rows.c.id == attempts.c.host)
-        .where(attempts.c.job_id == job)
-        .order_by(attempts.c.number.desc())
+        select(ATTEMPTS.c.host, SERVICES.c.url)
+        .join_from(ATTEMPTS, SERVICES, SERVICES.c.id == ATTEMPTS.c.host)
+        .where(ATTEMPTS.c.job_id == job)
+        .order_by(ATTEMPTS.c.number.desc())
         .limit(1)
     )
     if number is not None:
-        statement = statement.where(attempts.c.number == number)
+        statement = statement.where(ATTEMPTS.c.number == number)
     with database.reading() as session:
         found = session.connection().execute(statement).one_or_none()
     return None if found is None or found.host == host else str(found.url)
@@ -149,12 +141,11 @@ def url_of_attempt(database: Database, host: str, job: JobId, number: int | None
 
 def silences(database: Database, ids: Collection[str]) -> Mapping[str, tuple[float, float]]:
     """(seconds since its last sign of life, its supervisors' lease) of each of these services that is known."""
-    rows = table(ServiceRow)
     if not ids:
         return {}
     with database.reading() as session:
         now_s = database.now_s(session)
-        statement = select(rows.c.id, rows.c.seen_at_s, rows.c.lease_s).where(rows.c.id.in_(ids))
+        statement = select(SERVICES.c.id, SERVICES.c.seen_at_s, SERVICES.c.lease_s).where(SERVICES.c.id.in_(ids))
         return {row.id: (now_s - row.seen_at_s, row.lease_s) for row in session.connection().execute(statement)}
 
 

@@ -7,23 +7,21 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, select
 
 from policies.lifecycle import TERMINAL
-from service.db.tables import JobRow, PredictionRow, columns, table
+from service.db.tables import JOBS, PREDICTIONS, columns
 
 LOOKED_AT_MAX: Final = 2_000
 """Newest jobs of the name, or of the user, among which is looked: an index walk, a few milliseconds."""
 
-_JOBS = table(JobRow)
 _COLUMNS = columns(
-    _JOBS,
+    JOBS,
     "id name user project gpus state finished_at_s iterations reports_iterations service_s",
 )
 
 
 def stored_prediction(connection: Connection, job_id: int) -> Row[Any] | None:
     """The newest prediction of a job with all its columns, the feature vector among them; or None."""
-    rows = table(PredictionRow)
     return connection.execute(
-        select(rows).where(rows.c.job_id == job_id).order_by(rows.c.id.desc()).limit(1)
+        select(PREDICTIONS).where(PREDICTIONS.c.job_id == job_id).order_by(PREDICTIONS.c.id.desc()).limit(1)
     ).one_or_none()
 
 
@@ -46,15 +44,15 @@ def similar_jobs(connection: Connection, job: Row[Any], before_s: float, limit: 
 def _ended(connection: Connection, column: str, value: str, before_id: int, before_s: float) -> Sequence[Row[Any]]:
     """Of the newest jobs with this value that came before the job, those that had run and ended."""
     newest = (
-        select(_JOBS.c.id)
-        .where(_JOBS.c[column] == value, _JOBS.c.id < before_id)
-        .order_by(_JOBS.c.id.desc())
+        select(JOBS.c.id)
+        .where(JOBS.c[column] == value, JOBS.c.id < before_id)
+        .order_by(JOBS.c.id.desc())
         .limit(LOOKED_AT_MAX)
     )
     statement = select(*_COLUMNS).where(
-        _JOBS.c.id.in_(newest),
-        _JOBS.c.state.in_(sorted(state.value for state in TERMINAL)),
-        _JOBS.c.finished_at_s <= before_s,
-        _JOBS.c.service_s > 0.0,
+        JOBS.c.id.in_(newest),
+        JOBS.c.state.in_(sorted(state.value for state in TERMINAL)),
+        JOBS.c.finished_at_s <= before_s,
+        JOBS.c.service_s > 0.0,
     )
     return connection.execute(statement).all()

@@ -29,7 +29,7 @@ from service.db.rows import (
     new_job_values,
 )
 from service.db.session import Database
-from service.db.tables import AttemptRow, CycleRow, FactRow, JobEventRow, JobRow, ServerRow, table
+from service.db.tables import ATTEMPTS, CYCLES, EVENTS, FACTS, JOBS, SERVERS
 from service.engine.crash_points import CrashPoint, reached
 from service.engine.events import Fact, FactKind, JobEvent
 from service.engine.ports import CycleBatch, StoreUnavailable
@@ -72,14 +72,12 @@ class SqlStore:
 
     def pending_facts(self, limit: int) -> Sequence[Fact]:
         """At most ``limit`` unconsumed facts, oldest first. Raises StoreUnavailable."""
-        facts = table(FactRow)
-        statement = select(facts).where(facts.c.consumed_cycle.is_(None)).order_by(facts.c.id).limit(limit)
+        statement = select(FACTS).where(FACTS.c.consumed_cycle.is_(None)).order_by(FACTS.c.id).limit(limit)
         return self._read(lambda connection: [fact_record(row) for row in connection.execute(statement).mappings()])
 
     def has_facts(self) -> bool:
         """Whether any fact is unconsumed: one look at a small index. Raises StoreUnavailable."""
-        facts = table(FactRow)
-        statement = select(facts.c.id).where(facts.c.consumed_cycle.is_(None)).limit(1)
+        statement = select(FACTS.c.id).where(FACTS.c.consumed_cycle.is_(None)).limit(1)
         return self._read(lambda connection: connection.execute(statement).first() is not None)
 
     def commit(self, batch: CycleBatch) -> frozenset[JobId]:
@@ -109,16 +107,16 @@ class SqlStore:
             JobEvent(job, now_s, None, JobState.QUEUED, Cause.SUBMITTED, _first_reason(spec), 0)
             for job, spec in zip(ids, specs, strict=True)
         ]
-        insert_rows(connection, table(JobEventRow), [event_values(event) for event in events])
+        insert_rows(connection, EVENTS, [event_values(event) for event in events])
         facts = [fact_values(FactKind.SUBMITTED, now_s, job, FactPayload()) for job in ids]
-        insert_rows(connection, table(FactRow), facts)
+        insert_rows(connection, FACTS, facts)
         return ids
 
     def add_facts(self, session: Session, facts: Sequence[Fact]) -> None:
         """Insert accepted requests about jobs, in their order (their ids are ignored)."""
         rows = [fact_values(fact.kind, fact.at_s, fact.job, _payload(fact)) for fact in facts]
         if rows:
-            session.connection().execute(insert(table(FactRow)), rows)
+            session.connection().execute(insert(FACTS), rows)
 
     def add_fact(self, session: Session, fact: Fact) -> int:
         """Insert an accepted request and return its id (``fact.id`` is ignored). Raises :class:`DuplicateServer`."""
@@ -130,7 +128,7 @@ class SqlStore:
         if fact.owner is not None:
             keep_request(connection, fact.owner, fact)
         values = fact_values(fact.kind, fact.at_s, fact.job, _payload(fact))
-        number = int(connection.execute(insert(table(FactRow)).returning(table(FactRow).c.id), values).scalar_one())
+        number = int(connection.execute(insert(FACTS).returning(FACTS.c.id), values).scalar_one())
         keep_reservation(connection, fact, number)
         return number
 
@@ -170,16 +168,15 @@ def _runs(specs: Sequence[JobSpec]) -> Iterator[Sequence[JobSpec]]:
 
 def _insert_jobs(connection: Connection, specs: Sequence[JobSpec], now_s: float) -> list[JobId]:
     rows = [new_job_values(spec, now_s, _new_job(spec, now_s)) for spec in specs]
-    return [JobId(number) for number in insert_numbered(connection, table(JobRow), rows)]
+    return [JobId(number) for number in insert_numbered(connection, JOBS, rows)]
 
 
 def _insert_array(connection: Connection, specs: Sequence[JobSpec], now_s: float) -> list[JobId]:
     """The elements of one array. It is called by its first job, whose id only the database can tell."""
-    jobs = table(JobRow)
     [first] = _insert_jobs(connection, specs[:1], now_s)
     named = [replace(spec, array=replace(spec.array, id=first)) for spec in specs if spec.array is not None]
     values = new_job_values(named[0], now_s, _new_job(named[0], now_s))
-    connection.execute(update(jobs).where(jobs.c.id == first).values(array_id=first, spec=values["spec"]))
+    connection.execute(update(JOBS).where(JOBS.c.id == first).values(array_id=first, spec=values["spec"]))
     return [first, *_insert_jobs(connection, named[1:], now_s)]
 
 
@@ -195,28 +192,26 @@ def _first_reason(spec: JobSpec) -> Reason:
 
 
 def _server_known(connection: Connection, name: str) -> bool:
-    servers, facts = table(ServerRow), table(FactRow)
-    if connection.execute(select(servers.c.position).where(servers.c.name == name)).first() is not None:
+    if connection.execute(select(SERVERS.c.position).where(SERVERS.c.name == name)).first() is not None:
         return True
-    pending = select(facts).where(facts.c.kind == FactKind.SERVER_ADDED.value, facts.c.consumed_cycle.is_(None))
+    pending = select(FACTS).where(FACTS.c.kind == FactKind.SERVER_ADDED.value, FACTS.c.consumed_cycle.is_(None))
     specs = (fact_record(row).server_spec for row in connection.execute(pending).mappings())
     return any(spec is not None and spec.name == name for spec in specs)
 
 
 def _load(connection: Connection) -> StoredWorld:
-    jobs, attempts, facts, servers, cycles = (table(row) for row in (JobRow, AttemptRow, FactRow, ServerRow, CycleRow))
-    open_attempts = connection.execute(select(attempts).where(attempts.c.state.in_(_OPEN))).mappings()
+    open_attempts = connection.execute(select(ATTEMPTS).where(ATTEMPTS.c.state.in_(_OPEN))).mappings()
     attempt_of = by_job(attempt_record(row) for row in open_attempts)
-    unseen = select(facts.c.job_id).where(
-        facts.c.consumed_cycle.is_(None), facts.c.kind == FactKind.SUBMITTED.value, facts.c.job_id.is_not(None)
+    unseen = select(FACTS.c.job_id).where(
+        FACTS.c.consumed_cycle.is_(None), FACTS.c.kind == FactKind.SUBMITTED.value, FACTS.c.job_id.is_not(None)
     )
     reader = JobReader(connection)
-    unfinished = reader.query().where(jobs.c.state.in_(_UNFINISHED), jobs.c.id.not_in(unseen))
-    known = select(servers.c.drained, servers.c.down).order_by(servers.c.position)
+    unfinished = reader.query().where(JOBS.c.state.in_(_UNFINISHED), JOBS.c.id.not_in(unseen))
+    known = select(SERVERS.c.drained, SERVERS.c.down).order_by(SERVERS.c.position)
     newest = connection.execute(
-        select(cycles.c.number, cycles.c.at_s).order_by(cycles.c.number.desc()).limit(1)
+        select(CYCLES.c.number, CYCLES.c.at_s).order_by(CYCLES.c.number.desc()).limit(1)
     ).first()
-    dump = select(cycles.c.dump).where(cycles.c.dump.is_not(None)).order_by(cycles.c.number.desc()).limit(1)
+    dump = select(CYCLES.c.dump).where(CYCLES.c.dump.is_not(None)).order_by(CYCLES.c.number.desc()).limit(1)
     return StoredWorld(
         jobs=list(reader.read(unfinished, attempt_of)),
         servers=[ServerRecord(drained, down) for drained, down in connection.execute(known)],
@@ -229,11 +224,10 @@ def _load(connection: Connection) -> StoredWorld:
 
 
 def _jobs(connection: Connection, ids: Sequence[JobId]) -> list[JobRecord]:
-    jobs, attempts = table(JobRow), table(AttemptRow)
     reader = JobReader(connection)
     found: list[JobRecord] = []
     for part in chunks(ids):
-        theirs = select(attempts).where(attempts.c.job_id.in_(part), attempts.c.state.in_(_OPEN))
+        theirs = select(ATTEMPTS).where(ATTEMPTS.c.job_id.in_(part), ATTEMPTS.c.state.in_(_OPEN))
         attempt_of = by_job(attempt_record(row) for row in connection.execute(theirs).mappings())
-        found += reader.read(reader.query().where(jobs.c.id.in_(part)), attempt_of)
+        found += reader.read(reader.query().where(JOBS.c.id.in_(part)), attempt_of)
     return found

@@ -1,41 +1,50 @@
-"""The tables, as SQLModel classes: what is durable, and under which names, indices and constraints.
+"""The schema: every table as a SQLModel class with its columns, constraints and indexes.
 
-Every instant is a double of seconds since the Unix epoch (``*_at_s``), because time is float seconds inside and only the
-borders speak of dates. Enumerations are stored as their words. Values that no query looks into are JSON documents made by
-:mod:`service.db.codec`. A change here needs a new file under ``migrations/versions``; a test compares the two.
+Instants are doubles in seconds since the Unix epoch (``*_at_s``). Enumerations are stored as their values. Values that no
+query filters on are JSON documents written by :mod:`service.db.codec`. Statements use the tables at the end of this module
+(``JOBS``, ``ATTEMPTS``, ...). A change here needs a new file under ``migrations/versions``; a test compares the two.
 """
 
+from collections.abc import Iterable
+from enum import StrEnum
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
 from sqlmodel import Field, SQLModel
 
 from policies.lifecycle import AttemptState, JobState
+from service.domain.access import Role
+from service.engine.limits import Scope
 
-NAMING = {
-    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-    "ck": "ck_%(table_name)s_%(constraint_name)s",
-    "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
-    "pk": "pk_%(table_name)s",
-}
-"""Every constraint has a name, so that a migration can change it on any database."""
+METADATA = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+"""All tables. Every constraint has a name, so that a migration can change it on both databases."""
 
-# SQLite counts rows by itself only in a column of exactly the type INTEGER.
+# SQLite numbers rows by itself only if the column type is exactly INTEGER.
 _SERIAL = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
-_WITH_FILES = sa.text("finished_at_s IS NOT NULL AND files_deleted_at_s IS NULL")
-_UNCONSUMED = sa.text("consumed_cycle IS NULL")
-_DUMPED = sa.text("dump IS NOT NULL")
-_IN_ARRAY = sa.text("array_id IS NOT NULL")
+_NUMBERED = {"sqlite_autoincrement": True}
+"""Table option: an id is never given out twice, even after its row was deleted."""
 
 
-def _words(column: str, values: "type[JobState | AttemptState]") -> str:
-    return f"{column} IN ({', '.join(repr(value.value) for value in values)})"
+def _one_of(column: str, values: Iterable[StrEnum]) -> sa.CheckConstraint:
+    return sa.CheckConstraint(f"{column} IN ({', '.join(repr(value.value) for value in values)})", name=column)
+
+
+def _partial_index(name: str, columns: str, condition: str) -> sa.Index:
+    where = sa.text(condition)
+    return sa.Index(name, *columns.split(), sqlite_where=where, postgresql_where=where)
 
 
 def _document(*, nullable: bool = False) -> Any:
-    """A JSON column; Python's None is SQL's NULL, never the JSON word ``null``."""
+    """A JSON column; Python's None is SQL's NULL, never the JSON value ``null``."""
     return Field(default=None, sa_column=sa.Column(sa.JSON(none_as_null=True), nullable=nullable))
 
 
@@ -47,42 +56,44 @@ def _job(*, nullable: bool = False) -> Any:
     return Field(default=None, sa_column=sa.Column(sa.Integer, sa.ForeignKey("jobs.id"), nullable=nullable))
 
 
-def _seconds() -> Any:
-    return Field(sa_type=sa.Double)
+def _seconds(**options: Any) -> Any:
+    return Field(sa_type=sa.Double, **options)
 
 
 def _seconds_or_null() -> Any:
-    return Field(default=None, sa_type=sa.Double, nullable=True)
+    return _seconds(default=None, nullable=True)
 
 
 class Base(SQLModel):
-    """Carries the one ``metadata`` of this program, apart from other users of SQLModel in the process."""
+    """The base of all tables. Its ``metadata`` is separate from that of other users of SQLModel in the process."""
 
-    metadata: ClassVar[sa.MetaData] = sa.MetaData(naming_convention=NAMING)
+    metadata: ClassVar[sa.MetaData] = METADATA
 
 
 class JobRow(Base, table=True):
-    """One job: what was asked, frozen, and every field of the engine's ``JobRecord``.
+    """One job: the spec as submitted, and every field of the engine's ``JobRecord``.
 
-    ``name``, ``user``, ``project``, ``gpus`` and ``array_*`` repeat the spec so that a filter has an index to use. The
-    engine alone changes a row, guarded by ``version``; the HTTP side only inserts.
+    ``name``, ``user``, ``project``, ``gpus`` and ``array_*`` repeat the spec so that filters can use an index. The engine alone
+    updates a row, guarded by ``version``; the API only inserts.
     """
 
     __tablename__ = "jobs"
     __table_args__ = (
-        sa.CheckConstraint(_words("state", JobState), name="state"),
+        _one_of("state", JobState),
         sa.CheckConstraint("gpus >= 1", name="gpus"),
         sa.CheckConstraint("version >= 0", name="version"),
-        # A page of a filtered list walks one of these backwards: no sort, whatever the number of jobs.
+        # A page of a filtered list walks one of these indexes backwards, so it never sorts.
         sa.Index("ix_jobs_state_id", "state", "id"),
-        # With the state, because people ask for their own failed jobs: it is compared without a look at the rows.
+        # With the state, because users list their own failed jobs: the state is compared inside the index.
         sa.Index("ix_jobs_user_id_state", "user", "id", "state"),
         sa.Index("ix_jobs_project_id", "project", "id"),
         sa.Index("ix_jobs_name_id", "name", "id"),
-        sa.Index("ix_jobs_array_id_id", "array_id", "id", sqlite_where=_IN_ARRAY, postgresql_where=_IN_ARRAY),
-        # What pruning has still to look at: ended jobs whose logs and checkpoints may be on the disk.
-        sa.Index("ix_jobs_with_files", "finished_at_s", sqlite_where=_WITH_FILES, postgresql_where=_WITH_FILES),
-        {"sqlite_autoincrement": True},
+        _partial_index("ix_jobs_array_id_id", "array_id id", "array_id IS NOT NULL"),
+        # The ended jobs that pruning still has to visit: their logs and checkpoints may be on disk.
+        _partial_index(
+            "ix_jobs_with_files", "finished_at_s", "finished_at_s IS NOT NULL AND files_deleted_at_s IS NULL"
+        ),
+        _NUMBERED,
     )
 
     id: int | None = Field(default=None, primary_key=True)
@@ -98,7 +109,7 @@ class JobRow(Base, table=True):
     priority: int = 0
     held: bool = False
     unmet_dependencies: int = 0
-    not_before_s: float = Field(default=0.0, sa_type=sa.Double)
+    not_before_s: float = _seconds(default=0.0)
     retries: int = 0
     yields: int = 0
     attempts: int = 0
@@ -106,19 +117,19 @@ class JobRow(Base, table=True):
     reservation: Any = _document(nullable=True)
     estimate: Any = _document(nullable=True)
     iteration_times: Any = _document(nullable=True)
-    iterations: float = Field(default=0.0, sa_type=sa.Double)
-    service_s: float = Field(default=0.0, sa_type=sa.Double)
-    anchor_s: float = Field(default=0.0, sa_type=sa.Double)
-    iterations_per_s: float = Field(default=0.0, sa_type=sa.Double)
+    iterations: float = _seconds(default=0.0)
+    service_s: float = _seconds(default=0.0)
+    anchor_s: float = _seconds(default=0.0)
+    iterations_per_s: float = _seconds(default=0.0)
     progressing: bool = False
-    checkpoint_iteration: float = Field(default=0.0, sa_type=sa.Double)
-    checkpoint_service_s: float = Field(default=0.0, sa_type=sa.Double)
+    checkpoint_iteration: float = _seconds(default=0.0)
+    checkpoint_service_s: float = _seconds(default=0.0)
     reports_iterations: bool = False
     reports_checkpoints: bool = False
     measured_s_per_iteration: float | None = _seconds_or_null()
     reported_iterations: float | None = _seconds_or_null()
-    held_gpu_s: float = Field(default=0.0, sa_type=sa.Double)
-    wasted_gpu_s: float = Field(default=0.0, sa_type=sa.Double)
+    held_gpu_s: float = _seconds(default=0.0)
+    wasted_gpu_s: float = _seconds(default=0.0)
     first_started_at_s: float | None = _seconds_or_null()
     finished_at_s: float | None = _seconds_or_null()
     exit_code: int | None = None
@@ -129,12 +140,12 @@ class JobRow(Base, table=True):
 
 
 class AttemptRow(Base, table=True):
-    """One placement-to-stop life of a job; the id is ``<job>.<number>``."""
+    """One attempt to run a job, from placement to stop; the id is ``<job>.<number>``."""
 
     __tablename__ = "attempts"
     __table_args__ = (
         sa.UniqueConstraint("job_id", "number"),
-        sa.CheckConstraint(_words("state", AttemptState), name="state"),
+        _one_of("state", AttemptState),
         sa.Index("ix_attempts_state", "state"),
     )
 
@@ -145,8 +156,8 @@ class AttemptRow(Base, table=True):
     placement: Any = _document()
     gpu_ids: Any = _document()
     opened_at_s: float = _seconds()
-    resume_iteration: float = Field(default=0.0, sa_type=sa.Double)
-    resume_service_s: float = Field(default=0.0, sa_type=sa.Double)
+    resume_iteration: float = _seconds(default=0.0)
+    resume_service_s: float = _seconds(default=0.0)
     started_at_s: float | None = _seconds_or_null()
     stop_requested_at_s: float | None = _seconds_or_null()
     ended_at_s: float | None = _seconds_or_null()
@@ -160,10 +171,10 @@ class AttemptRow(Base, table=True):
 
 
 class JobEventRow(Base, table=True):
-    """One change of a job's state; append-only, so ``id`` orders a job's story."""
+    """One change of a job's state; append-only, so ``id`` orders the events of a job."""
 
     __tablename__ = "job_events"
-    __table_args__ = (sa.Index("ix_job_events_job_id_id", "job_id", "id"), {"sqlite_autoincrement": True})
+    __table_args__ = (sa.Index("ix_job_events_job_id_id", "job_id", "id"), _NUMBERED)
 
     id: int | None = _serial()
     job_id: int = _job()
@@ -178,12 +189,12 @@ class JobEventRow(Base, table=True):
 
 
 class FactRow(Base, table=True):
-    """One accepted request. ``consumed_cycle`` is the mark that the cycle which acted on it sets in its own transaction."""
+    """One accepted request. The cycle that acts on it sets ``consumed_cycle`` in its own transaction."""
 
     __tablename__ = "facts"
     __table_args__ = (
-        sa.Index("ix_facts_unconsumed", "id", sqlite_where=_UNCONSUMED, postgresql_where=_UNCONSUMED),
-        {"sqlite_autoincrement": True},
+        _partial_index("ix_facts_unconsumed", "id", "consumed_cycle IS NULL"),
+        _NUMBERED,
     )
 
     id: int | None = _serial()
@@ -195,9 +206,9 @@ class FactRow(Base, table=True):
 
 
 class ServerRow(Base, table=True):
-    """One server that ever was; ``position`` is its ``ServerIndex``, never reused.
+    """One server, present or past; ``position`` is its ``ServerIndex`` and is never reused.
 
-    ``origin`` tells a server of the cluster file (gone with it) from one that was added by request (stays).
+    ``origin``: a server of the cluster file is marked down when the file no longer lists it; one added by request stays.
     """
 
     __tablename__ = "servers"
@@ -212,13 +223,13 @@ class ServerRow(Base, table=True):
 
 
 class CycleRow(Base, table=True):
-    """One pass of the loop in which something happened. ``dump`` is the policy's residue, given now and then."""
+    """One scheduling cycle in which something happened. ``dump`` is the policy's state, stored now and then."""
 
     __tablename__ = "cycles"
     __table_args__ = (
         sa.Index("ix_cycles_at_s", "at_s"),
-        # The start looks for the newest dump; this index holds the few cycles that have one.
-        sa.Index("ix_cycles_dumped", "number", sqlite_where=_DUMPED, postgresql_where=_DUMPED),
+        # A starting service looks for the newest dump; this index holds the few cycles that have one.
+        _partial_index("ix_cycles_dumped", "number", "dump IS NOT NULL"),
     )
 
     number: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})
@@ -232,16 +243,16 @@ class CycleRow(Base, table=True):
 
 
 class PredictionRow(Base, table=True):
-    """What was predicted for a job, from what, and, once the job ended, how wrong it was.
+    """One prediction for a job, the features it was made from and, once the job has ended, its error.
 
-    ``log_error`` = ln(p50 / actual): above 0 it was predicted too long. NULL while unscored, and for jobs that did no work.
-    ``point`` is the single number that people are told; NULL where it is p50.
+    ``log_error`` = ln(p50 / actual): above 0 the prediction was too long. It is NULL until the prediction is scored, and for jobs
+    that did no work. ``point`` is the single number that users see; NULL means p50.
     """
 
     __tablename__ = "predictions"
     __table_args__ = (
         sa.Index("ix_predictions_job_id_id", "job_id", "id"),
-        {"sqlite_autoincrement": True},
+        _NUMBERED,
     )
 
     id: int | None = _serial()
@@ -267,9 +278,9 @@ class PredictionRow(Base, table=True):
 
 
 class HistoryRow(Base, table=True):
-    """The label of an ended job: one of ours (``job_id``, its spec is in ``jobs``) or an imported one (``spec``).
+    """The training label of an ended job: one that ran here (``job_id``) or one that was imported (``spec``).
 
-    ``source_key`` names the job in its source, so loading the same past twice changes nothing.
+    ``source_key`` names the job in its source, so importing the same history twice changes nothing.
     """
 
     __tablename__ = "history"
@@ -277,7 +288,7 @@ class HistoryRow(Base, table=True):
         sa.UniqueConstraint("source", "source_key"),
         sa.CheckConstraint("(job_id IS NULL) <> (spec IS NULL)", name="job_or_spec"),
         sa.Index("ix_history_ended_at_s_id", "ended_at_s", "id"),
-        {"sqlite_autoincrement": True},
+        _NUMBERED,
     )
 
     id: int | None = _serial()
@@ -297,7 +308,7 @@ class HistoryRow(Base, table=True):
 
 
 class ThroughputRow(Base, table=True):
-    """The learnt speed of a recurring gang on a GPU type over so many servers. ``samples`` are its newest values."""
+    """The measured speed of a recurring gang on a GPU type and a number of servers. ``samples`` are its newest values."""
 
     __tablename__ = "throughput"
 
@@ -317,7 +328,7 @@ class ProgressRow(Base, table=True):
     """One progress line of a training program, thinned out with age."""
 
     __tablename__ = "progress"
-    __table_args__ = (sa.Index("ix_progress_job_id_id", "job_id", "id"), {"sqlite_autoincrement": True})
+    __table_args__ = (sa.Index("ix_progress_job_id_id", "job_id", "id"), _NUMBERED)
 
     id: int | None = _serial()
     job_id: int = _job()
@@ -330,7 +341,7 @@ class ProgressRow(Base, table=True):
 
 
 class IdempotencyKeyRow(Base, table=True):
-    """The answer that belongs to a client's key; ``state`` is ``running`` until ``status`` and ``response`` are known."""
+    """The response that belongs to a client's key; ``state`` is ``running`` until ``status`` and ``response`` are known."""
 
     __tablename__ = "idempotency_keys"
     __table_args__ = (
@@ -350,7 +361,7 @@ class IdempotencyKeyRow(Base, table=True):
 
 
 class ModelVersionRow(Base, table=True):
-    """One trained model and where its artifact is; at most one champion of a kind, kept by whoever promotes."""
+    """One trained model and the path of its artifact. Promotion keeps at most one champion of a kind."""
 
     __tablename__ = "model_versions"
     __table_args__ = (sa.CheckConstraint("state IN ('candidate', 'champion', 'retired')", name="state"),)
@@ -369,10 +380,10 @@ class ModelVersionRow(Base, table=True):
 
 
 class TrainingRunRow(Base, table=True):
-    """One retraining: ``outcome`` is NULL while process ``pid`` is at work."""
+    """One training run: ``outcome`` is NULL while process ``pid`` trains."""
 
     __tablename__ = "training_runs"
-    __table_args__ = ({"sqlite_autoincrement": True},)
+    __table_args__ = (_NUMBERED,)
 
     id: int | None = _serial()
     started_at_s: float = _seconds()
@@ -383,7 +394,7 @@ class TrainingRunRow(Base, table=True):
 
 
 class LeaseRow(Base, table=True):
-    """Who leads. ``token`` grows with every new holder and fences off the transactions of earlier ones."""
+    """The leader lease. ``token`` grows with every new holder and fences off the transactions of earlier holders."""
 
     __tablename__ = "leases"
 
@@ -394,7 +405,7 @@ class LeaseRow(Base, table=True):
 
 
 class PropertyRow(Base, table=True):
-    """A fact about the database itself: its identity."""
+    """Properties of the database itself: its id, the peer secret, the webhook cursor."""
 
     __tablename__ = "properties"
 
@@ -402,9 +413,317 @@ class PropertyRow(Base, table=True):
     value: str
 
 
+class UserRow(Base, table=True):
+    """One user with API keys. A disabled user's jobs stay; the keys are refused."""
+
+    __tablename__ = "users"
+
+    name: str = Field(primary_key=True)
+    created_at_s: float = _seconds()
+    disabled_at_s: float | None = _seconds_or_null()
+
+
+class MembershipRow(Base, table=True):
+    """One member of a project: the user sees the jobs of the project."""
+
+    __tablename__ = "memberships"
+    __table_args__ = (sa.Index("ix_memberships_project_user", "project", "user"),)
+
+    user: str = Field(sa_column=sa.Column(sa.String, sa.ForeignKey("users.name"), primary_key=True))
+    project: str = Field(primary_key=True)
+    added_at_s: float = _seconds()
+
+
+class ApiKeyRow(Base, table=True):
+    """One API key: its public id and the SHA-256 of its secret.
+
+    ``projects`` restricts the key to some of its user's projects; NULL = all of them, and the user's jobs without a project.
+    """
+
+    __tablename__ = "api_keys"
+    __table_args__ = (
+        _one_of("role", Role),
+        sa.Index("ix_api_keys_user", "user"),
+        # Newest first.
+        sa.Index("ix_api_keys_created_at_s_id", "created_at_s", "id"),
+    )
+
+    id: str = Field(primary_key=True)
+    secret_sha256: str
+    user: str = Field(sa_column=sa.Column(sa.String, sa.ForeignKey("users.name"), nullable=False))
+    role: str
+    projects: Any = _document(nullable=True)
+    note: str = ""
+    created_at_s: float = _seconds()
+    expires_at_s: float | None = _seconds_or_null()
+    revoked_at_s: float | None = _seconds_or_null()
+    last_used_at_s: float | None = _seconds_or_null()
+
+
+class AuditRow(Base, table=True):
+    """One audited change: who made it, when, from which address, what it changed and with which outcome.
+
+    Append-only: a trigger refuses updates, and only retention by age deletes rows. ``user`` is NULL for the local token and for
+    commands that work on the database itself; ``address`` is NULL for the latter.
+    """
+
+    __tablename__ = "audit_log"
+    __table_args__ = (
+        sa.Index("ix_audit_log_at_s", "at_s"),
+        sa.Index("ix_audit_log_user_id", "user", "id"),
+        sa.Index("ix_audit_log_target_id", "target", "id"),
+        _NUMBERED,
+    )
+
+    id: int | None = _serial()
+    at_s: float = _seconds()
+    user: str | None = None
+    role: str
+    key_id: str | None = None
+    address: str | None = None
+    request_id: str
+    action: str
+    target: str
+    outcome: str
+    status: int
+    detail: Any = _document()
+
+
+class ServiceRow(Base, table=True):
+    """One ``sooner serve``, by the id of its data folder. ``seen_at_s`` is its last heartbeat on the database's clock.
+
+    ``lease_s``: seconds after the last heartbeat at which its supervisors stop their attempts. ``condemned_at_s`` is set when the
+    leader has relied on that: the service counts as alive again only after it has verified that none of its attempts run.
+    """
+
+    __tablename__ = "services"
+
+    id: str = Field(primary_key=True)
+    name: str
+    url: str
+    version: str
+    lease_s: float = _seconds()
+    started_at_s: float = _seconds()
+    seen_at_s: float = _seconds()
+    condemned_at_s: float | None = _seconds_or_null()
+
+
+class AttemptReportRow(Base, table=True):
+    """A report of a service that does not lead about one of its attempts: one row per kind, for progress the newest.
+
+    The row stays until the leader has committed the report; ``report`` is a :class:`service.engine.events.Report`.
+    """
+
+    __tablename__ = "attempt_reports"
+    __table_args__ = (sa.Index("ix_attempt_reports_host", "host"),)
+
+    attempt_id: str = Field(primary_key=True)
+    kind: str = Field(primary_key=True)
+    host: str
+    at_s: float = _seconds()
+    report: Any = _document()
+
+
+class ForecastRow(Base, table=True):
+    """One forecast of when a job reaches a milestone (``start``: it holds GPUs next; ``finish``: it ends), made at ``made_at_s``.
+
+    ``scored_at_s`` is NULL until the outcome is known. ``error_s`` = p50 - actual: above 0 the forecast was too late. It stays
+    NULL in a scored row where there is no outcome to compare with (the job was cancelled). ``pinball_s`` is the mean pinball loss
+    of the three quantiles in seconds.
+    """
+
+    __tablename__ = "forecasts"
+    __table_args__ = (
+        sa.CheckConstraint("milestone IN ('start', 'finish')", name="milestone"),
+        sa.Index("ix_forecasts_job_id_id", "job_id", "id"),
+        sa.Index("ix_forecasts_made_at_s", "made_at_s"),
+        # The forecasts that are still to be scored.
+        _partial_index("ix_forecasts_unscored", "job_id", "scored_at_s IS NULL"),
+        _NUMBERED,
+    )
+
+    id: int | None = _serial()
+    job_id: int = _job()
+    milestone: str
+    made_at_s: float = _seconds()
+    cycle: int
+    policy: str
+    model_version: str
+    source: str
+    samples: int
+    gpus: int
+    p10_s: float = _seconds()
+    p50_s: float = _seconds()
+    p90_s: float = _seconds()
+    actual_at_s: float | None = _seconds_or_null()
+    scored_at_s: float | None = _seconds_or_null()
+    error_s: float | None = _seconds_or_null()
+    inside: bool | None = Field(default=None)
+    pinball_s: float | None = _seconds_or_null()
+
+
+class LimitRow(Base, table=True):
+    """The limits of one owner. The API writes them together with the request to the engine; an empty limit has no row.
+
+    ``name`` is empty exactly for the whole queue. ``gpus_running_max``: GPUs held at a time; ``jobs_queued_max``: unfinished
+    jobs; NULL = unlimited. ``paused``: nothing starts, with ``pause_reason`` shown to users.
+    """
+
+    __tablename__ = "queue_limits"
+    __table_args__ = (
+        _one_of("scope", (Scope.QUEUE, Scope.USER, Scope.PROJECT)),
+        sa.CheckConstraint("(scope = 'queue') = (name = '')", name="name"),
+        sa.CheckConstraint("gpus_running_max >= 0", name="gpus_running_max"),
+        sa.CheckConstraint("jobs_queued_max >= 0", name="jobs_queued_max"),
+    )
+
+    scope: str = Field(primary_key=True)
+    name: str = Field(primary_key=True)
+    gpus_running_max: int | None = None
+    jobs_queued_max: int | None = None
+    paused: bool = False
+    pause_reason: str = ""
+    changed_at_s: float = _seconds()
+
+
+class ReservationRow(Base, table=True):
+    """One reservation of servers, written together with the request to the engine; ``id`` is the request's number.
+
+    ``window`` is the engine's document of it; the two times repeat it so that past reservations need not be decoded.
+    """
+
+    __tablename__ = "reservations"
+    __table_args__ = (
+        sa.CheckConstraint("ends_at_s >= starts_at_s", name="times"),
+        sa.Index("ix_reservations_ends_at_s", "ends_at_s"),
+    )
+
+    id: int = Field(sa_column=sa.Column(_SERIAL, primary_key=True, autoincrement=False))
+    window: Any = _document()
+    starts_at_s: float = _seconds()
+    ends_at_s: float = _seconds()
+    reason: str = ""
+    created_at_s: float = _seconds()
+    cancelled_at_s: float | None = _seconds_or_null()
+
+
+class UsageRow(Base, table=True):
+    """The usage of one user in one project on one UTC day (days since 1970-01-01), summed over ended attempts and jobs.
+
+    It is written in the transaction that ends them, so it agrees with the attempts, and reading it costs the same however many
+    jobs there were.
+    """
+
+    __tablename__ = "usage"
+
+    day: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})
+    user: str = Field(primary_key=True)
+    project: str = Field(primary_key=True)
+    held_gpu_s: float = _seconds()
+    useful_gpu_s: float = _seconds()
+    attempts: int = Field(sa_type=sa.BigInteger)
+    preemptions: int = Field(sa_type=sa.BigInteger)
+    jobs: int = Field(sa_type=sa.BigInteger)
+
+
+class WebhookRow(Base, table=True):
+    """One webhook. ``owner`` added it (empty: the local token). ``user`` and ``project`` restrict whose jobs it reports; NULL =
+    any. Only rows of ``job_events`` after ``after_event`` are delivered. The secret signs deliveries, so it is stored as it is.
+    """
+
+    __tablename__ = "webhooks"
+    __table_args__ = (_NUMBERED,)
+
+    id: int | None = _serial()
+    url: str
+    events: Any = _document()
+    owner: str
+    user: str | None = None
+    project: str | None = None
+    secret: str
+    after_event: int = Field(sa_type=sa.BigInteger)
+    created_at_s: float = _seconds()
+
+
+class DeliveryRow(Base, table=True):
+    """One delivery to one webhook: the outbox. ``event_id`` is the row of ``job_events``; NULL for a test delivery.
+
+    ``status`` and ``error`` belong to the newest attempt: the HTTP status of the response, or why there was none.
+    """
+
+    __tablename__ = "webhook_deliveries"
+    __table_args__ = (
+        sa.UniqueConstraint("webhook_id", "event_id"),
+        sa.CheckConstraint("state IN ('pending', 'delivered', 'given_up')", name="state"),
+        sa.Index("ix_webhook_deliveries_webhook_id_id", "webhook_id", "id"),
+        _partial_index("ix_webhook_deliveries_pending", "webhook_id next_at_s", "state = 'pending'"),
+        sa.Index("ix_webhook_deliveries_ended_at_s", "ended_at_s"),
+        _NUMBERED,
+    )
+
+    id: int | None = _serial()
+    webhook_id: int = Field(sa_column=sa.Column(sa.BigInteger, sa.ForeignKey("webhooks.id"), nullable=False))
+    event_id: int | None = Field(default=None, sa_type=sa.BigInteger, nullable=True)
+    event: str
+    body: Any = _document()
+    state: str
+    attempts: int
+    next_at_s: float = _seconds()
+    created_at_s: float = _seconds()
+    ended_at_s: float | None = _seconds_or_null()
+    status: int | None = None
+    error: str
+
+
 def table(row: type[Base]) -> sa.Table:
-    """The table of a row class, for statements that touch many rows at once."""
-    return Base.metadata.tables[str(row.__tablename__)]
+    """The Core table of a row class."""
+    return METADATA.tables[str(row.__tablename__)]
+
+
+JOBS = table(JobRow)
+ATTEMPTS = table(AttemptRow)
+EVENTS = table(JobEventRow)
+FACTS = table(FactRow)
+SERVERS = table(ServerRow)
+CYCLES = table(CycleRow)
+PREDICTIONS = table(PredictionRow)
+HISTORY = table(HistoryRow)
+THROUGHPUT = table(ThroughputRow)
+PROGRESS = table(ProgressRow)
+IDEMPOTENCY_KEYS = table(IdempotencyKeyRow)
+MODELS = table(ModelVersionRow)
+TRAINING_RUNS = table(TrainingRunRow)
+LEASES = table(LeaseRow)
+PROPERTIES = table(PropertyRow)
+USERS = table(UserRow)
+MEMBERSHIPS = table(MembershipRow)
+API_KEYS = table(ApiKeyRow)
+AUDIT_LOG = table(AuditRow)
+SERVICES = table(ServiceRow)
+REPORTS = table(AttemptReportRow)
+FORECASTS = table(ForecastRow)
+LIMITS = table(LimitRow)
+RESERVATIONS = table(ReservationRow)
+USAGE = table(UsageRow)
+WEBHOOKS = table(WebhookRow)
+DELIVERIES = table(DeliveryRow)
+
+APPEND_ONLY = {
+    "sqlite": (
+        "CREATE TRIGGER audit_log_append_only BEFORE UPDATE ON audit_log"
+        " BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END",
+    ),
+    "postgresql": (
+        "CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN RAISE EXCEPTION ''the audit log is append-only''; END'",
+        "CREATE TRIGGER audit_log_append_only BEFORE UPDATE ON audit_log FOR EACH ROW EXECUTE FUNCTION refuse_change()",
+    ),
+}
+"""The statements, by dialect, that make the database refuse updates of the audit log."""
+
+for _dialect, _statements in APPEND_ONLY.items():
+    for _statement in _statements:
+        sa.event.listen(AUDIT_LOG, "after_create", sa.DDL(_statement).execute_if(dialect=_dialect))  # type: ignore[no-untyped-call]
 
 
 def columns(of: sa.Table, names: str) -> tuple[sa.Column[Any], ...]:

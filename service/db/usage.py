@@ -10,8 +10,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from policies.lifecycle import ATTEMPT_OPEN, AttemptState
 from service.db.access import seen
-from service.db.tables import AttemptRow, JobRow, table
-from service.db.usage_tables import UsageRow
+from service.db.tables import ATTEMPTS, JOBS, USAGE
 from service.domain.access import Identity
 from service.domain.usage import Held, Usage, UsageKey, day_of, usage_of
 from service.engine.ports import JobWrite
@@ -19,8 +18,7 @@ from service.engine.ports import JobWrite
 GROUPS = ("day", "user", "project")
 """What usage can be summed up by; in this order in every answer."""
 
-_USAGE = table(UsageRow)
-_KEY = tuple(_USAGE.c[name] for name in GROUPS)
+_KEY = tuple(USAGE.c[name] for name in GROUPS)
 _SUMS = ("held_gpu_s", "useful_gpu_s", "attempts", "preemptions", "jobs")
 
 
@@ -54,8 +52,8 @@ def add_usage(connection: Connection, writes: Sequence[JobWrite], at_s: float) -
 def _added(connection: Connection) -> Any:
     """The statement that adds a row's sums to those that are there. Both databases have it, each in a class of its own."""
     insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    statement = insert(_USAGE)
-    sums = {name: _USAGE.c[name] + statement.excluded[name] for name in _SUMS}
+    statement = insert(USAGE)
+    sums = {name: USAGE.c[name] + statement.excluded[name] for name in _SUMS}
     return statement.on_conflict_do_update(index_elements=list(_KEY), set_=sums)
 
 
@@ -82,17 +80,17 @@ def usage(
 
     O(days x users x projects of the interval + open attempts), whatever the number of ended jobs.
     """
-    columns = [_USAGE.c[name] for name in GROUPS if name in wanted.groups]
+    columns = [USAGE.c[name] for name in GROUPS if name in wanted.groups]
     statement = (
-        select(*columns, *(func.sum(_USAGE.c[name]) for name in _SUMS))
-        .where(_USAGE.c.day >= wanted.first_day, _USAGE.c.day < wanted.end_day)
-        .where(seen(wanted.caller, _USAGE.c.project, _USAGE.c.user))
+        select(*columns, *(func.sum(USAGE.c[name]) for name in _SUMS))
+        .where(USAGE.c.day >= wanted.first_day, USAGE.c.day < wanted.end_day)
+        .where(seen(wanted.caller, USAGE.c.project, USAGE.c.user))
         .group_by(*columns)
         .limit(groups_max + 1)
     )
     for name, value in (("user", wanted.user), ("project", wanted.project)):
         if value is not None:
-            statement = statement.where(_USAGE.c[name] == value)
+            statement = statement.where(USAGE.c[name] == value)
     sums: defaultdict[Group, Usage] = defaultdict(Usage)
     for row in connection.execute(statement):
         values = row[len(columns) :]
@@ -107,7 +105,7 @@ def usage(
 
 def _running(connection: Connection, wanted: UsageWanted, now_s: float) -> dict[UsageKey, Usage]:
     """What the open attempts have come to by now."""
-    jobs, attempts = table(JobRow).c, table(AttemptRow).c
+    jobs, attempts = JOBS.c, ATTEMPTS.c
     statement = (
         select(
             jobs.user,
@@ -119,7 +117,7 @@ def _running(connection: Connection, wanted: UsageWanted, now_s: float) -> dict[
             attempts.opened_at_s,
             attempts.resume_service_s,
         )
-        .join_from(table(AttemptRow), table(JobRow), attempts.job_id == jobs.id)
+        .join_from(ATTEMPTS, JOBS, attempts.job_id == jobs.id)
         .where(attempts.state.in_([state.value for state in ATTEMPT_OPEN]))
         .where(seen(wanted.caller, jobs.project, jobs.user))
     )

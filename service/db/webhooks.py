@@ -16,21 +16,19 @@ from sqlalchemy import Connection, Row, and_, delete, func, insert, select, upda
 
 from policies.lifecycle import JobState
 from policies.model.reasons import Reason
-from service.db.access_tables import UserRow
 from service.db.dialects import take_turns
 from service.db.rows import Values
-from service.db.tables import JobEventRow, JobRow, PropertyRow, table
-from service.db.webhook_tables import DeliveryRow, WebhookRow
+from service.db.tables import (
+    DELIVERIES,
+    EVENTS,
+    JOBS,
+    PROPERTIES,
+    USERS,
+    WEBHOOKS,
+)
 from service.domain.webhooks import WebhookEvent, event_of
 
-_HOOKS = table(WebhookRow)
-_OUTBOX = table(DeliveryRow)
-_EVENTS = table(JobEventRow)
-_JOBS = table(JobRow)
-_PROPERTIES = table(PropertyRow)
-_USERS = table(UserRow)
-
-_SHOWN = tuple(column for column in _HOOKS.c if column.name != "secret")
+_SHOWN = tuple(column for column in WEBHOOKS.c if column.name != "secret")
 _CURSOR = "webhook_cursor"
 _TURN = "webhooks"
 
@@ -64,7 +62,7 @@ class Attempted:
 def add_webhook(connection: Connection, new: NewWebhook, webhooks_max: int, now_s: float) -> int | None:
     """Store it and return its id; None where there are as many as there may be. It is told what happens from now on."""
     take_turns(connection, _TURN)
-    if int(connection.execute(select(func.count()).select_from(_HOOKS)).scalar_one()) >= webhooks_max:
+    if int(connection.execute(select(func.count()).select_from(WEBHOOKS)).scalar_one()) >= webhooks_max:
         return None
     values = {
         "url": new.url,
@@ -76,43 +74,45 @@ def add_webhook(connection: Connection, new: NewWebhook, webhooks_max: int, now_
         "after_event": _newest_event(connection),
         "created_at_s": now_s,
     }
-    return int(connection.execute(insert(_HOOKS).returning(_HOOKS.c.id), values).scalar_one())
+    return int(connection.execute(insert(WEBHOOKS).returning(WEBHOOKS.c.id), values).scalar_one())
 
 
 def _newest_event(connection: Connection) -> int:
-    newest = select(_EVENTS.c.id).where(_EVENTS.c.cycle > 0).order_by(_EVENTS.c.id.desc()).limit(1)
+    newest = select(EVENTS.c.id).where(EVENTS.c.cycle > 0).order_by(EVENTS.c.id.desc()).limit(1)
     return int(connection.execute(newest).scalar() or 0)
 
 
 def webhooks(connection: Connection, owner: str | None, after_id: int, limit: int) -> Sequence[Row[Any]]:
     """Webhooks without their secrets, oldest first; of one owner if given."""
-    statement = select(*_SHOWN).where(_HOOKS.c.id > after_id).order_by(_HOOKS.c.id).limit(limit)
-    return connection.execute(statement if owner is None else statement.where(_HOOKS.c.owner == owner)).all()
+    statement = select(*_SHOWN).where(WEBHOOKS.c.id > after_id).order_by(WEBHOOKS.c.id).limit(limit)
+    return connection.execute(statement if owner is None else statement.where(WEBHOOKS.c.owner == owner)).all()
 
 
 def webhook(connection: Connection, webhook_id: int) -> Row[Any] | None:
     """One webhook without its secret, or None."""
-    return connection.execute(select(*_SHOWN).where(_HOOKS.c.id == webhook_id)).one_or_none()
+    return connection.execute(select(*_SHOWN).where(WEBHOOKS.c.id == webhook_id)).one_or_none()
 
 
 def remove_webhook(connection: Connection, webhook_id: int) -> None:
     """Forget it, its secret and its deliveries."""
     take_turns(connection, _TURN)
-    connection.execute(delete(_OUTBOX).where(_OUTBOX.c.webhook_id == webhook_id))
+    connection.execute(delete(DELIVERIES).where(DELIVERIES.c.webhook_id == webhook_id))
     # Overwritten first: a database may leave the bytes of a deleted row where they are.
-    connection.execute(update(_HOOKS).where(_HOOKS.c.id == webhook_id).values(secret="-" * 64))
-    connection.execute(delete(_HOOKS).where(_HOOKS.c.id == webhook_id))
+    connection.execute(update(WEBHOOKS).where(WEBHOOKS.c.id == webhook_id).values(secret="-" * 64))
+    connection.execute(delete(WEBHOOKS).where(WEBHOOKS.c.id == webhook_id))
 
 
 def deliveries(connection: Connection, webhook_id: int, before_id: int | None, limit: int) -> Sequence[Row[Any]]:
     """What was or is to be told to one webhook, newest first."""
-    statement = select(_OUTBOX).where(_OUTBOX.c.webhook_id == webhook_id).order_by(_OUTBOX.c.id.desc()).limit(limit)
-    return connection.execute(statement if before_id is None else statement.where(_OUTBOX.c.id < before_id)).all()
+    statement = (
+        select(DELIVERIES).where(DELIVERIES.c.webhook_id == webhook_id).order_by(DELIVERIES.c.id.desc()).limit(limit)
+    )
+    return connection.execute(statement if before_id is None else statement.where(DELIVERIES.c.id < before_id)).all()
 
 
 def delivery(connection: Connection, delivery_id: int) -> Row[Any]:
     """One delivery."""
-    return connection.execute(select(_OUTBOX).where(_OUTBOX.c.id == delivery_id)).one()
+    return connection.execute(select(DELIVERIES).where(DELIVERIES.c.id == delivery_id)).one()
 
 
 def add_test(connection: Connection, webhook_id: int, now_s: float) -> int:
@@ -120,7 +120,7 @@ def add_test(connection: Connection, webhook_id: int, now_s: float) -> int:
     take_turns(connection, _TURN)
     body = {"id": None, "event": WebhookEvent.TEST.value, "at": _told_at(now_s), "webhook_id": webhook_id}
     values = _delivery(webhook_id, None, WebhookEvent.TEST, body, now_s)
-    return int(connection.execute(insert(_OUTBOX).returning(_OUTBOX.c.id), values).scalar_one())
+    return int(connection.execute(insert(DELIVERIES).returning(DELIVERIES.c.id), values).scalar_one())
 
 
 def expand(connection: Connection, now_s: float, rows_max: int, pending_max: int) -> int:
@@ -132,13 +132,13 @@ def expand(connection: Connection, now_s: float, rows_max: int, pending_max: int
     hooks = connection.execute(select(*_SHOWN)).all()
     if not hooks:
         return 0
-    known = connection.execute(select(_PROPERTIES.c.value).where(_PROPERTIES.c.name == _CURSOR)).scalar()
+    known = connection.execute(select(PROPERTIES.c.value).where(PROPERTIES.c.name == _CURSOR)).scalar()
     cursor = max(int(known or 0), min(hook.after_event for hook in hooks))
     rows = _changes(connection, cursor, rows_max)
     if not rows:
         return 0
     # Whoever is disabled is told nothing, neither now nor, of this time, later: the cursor moves all the same.
-    disabled = set(connection.execute(select(_USERS.c.name).where(_USERS.c.disabled_at_s.is_not(None))).scalars())
+    disabled = set(connection.execute(select(USERS.c.name).where(USERS.c.disabled_at_s.is_not(None))).scalars())
     hooks = [hook for hook in hooks if hook.owner not in disabled]
     room: dict[int, int] = {}
     outbox: list[Values] = []
@@ -155,7 +155,7 @@ def expand(connection: Connection, now_s: float, rows_max: int, pending_max: int
                 room[hook.id] -= 1
                 outbox.append(new if room[hook.id] >= 0 else new | _overflow(now_s))
     if outbox:
-        connection.execute(insert(_OUTBOX), outbox)
+        connection.execute(insert(DELIVERIES), outbox)
     _move_cursor(connection, known is not None, rows[done - 1].id)
     return done
 
@@ -166,12 +166,16 @@ def due(connection: Connection, now_s: float, each_max: int) -> Sequence[Row[Any
     One walk of an index for each webhook, so it costs the same however many deliveries wait for receivers that are gone.
     """
     found: list[Row[Any]] = []
-    for hook in connection.execute(select(_HOOKS.c.id).order_by(_HOOKS.c.id)).scalars().all():
+    for hook in connection.execute(select(WEBHOOKS.c.id).order_by(WEBHOOKS.c.id)).scalars().all():
         statement = (
-            select(_OUTBOX, _HOOKS.c.url, _HOOKS.c.secret)
-            .join(_HOOKS, _HOOKS.c.id == _OUTBOX.c.webhook_id)
-            .where(_OUTBOX.c.webhook_id == hook, _OUTBOX.c.state == "pending", _OUTBOX.c.next_at_s <= now_s)
-            .order_by(_OUTBOX.c.next_at_s, _OUTBOX.c.id)
+            select(DELIVERIES, WEBHOOKS.c.url, WEBHOOKS.c.secret)
+            .join(WEBHOOKS, WEBHOOKS.c.id == DELIVERIES.c.webhook_id)
+            .where(
+                DELIVERIES.c.webhook_id == hook,
+                DELIVERIES.c.state == "pending",
+                DELIVERIES.c.next_at_s <= now_s,
+            )
+            .order_by(DELIVERIES.c.next_at_s, DELIVERIES.c.id)
             .limit(each_max)
         )
         found += connection.execute(statement).all()
@@ -180,7 +184,7 @@ def due(connection: Connection, now_s: float, each_max: int) -> Sequence[Row[Any
 
 def has_work(connection: Connection) -> bool:
     """Whether there is any webhook: without one there is nothing to look at."""
-    return connection.execute(select(_HOOKS.c.id).limit(1)).first() is not None
+    return connection.execute(select(WEBHOOKS.c.id).limit(1)).first() is not None
 
 
 def settle(connection: Connection, outcomes: Sequence[Attempted], now_s: float) -> None:
@@ -193,27 +197,29 @@ def settle(connection: Connection, outcomes: Sequence[Attempted], now_s: float) 
         else:
             values["next_at_s"] = each.retry_at_s
         mine = and_(
-            _OUTBOX.c.id == each.delivery, _OUTBOX.c.state == "pending", _OUTBOX.c.attempts == each.attempts - 1
+            DELIVERIES.c.id == each.delivery,
+            DELIVERIES.c.state == "pending",
+            DELIVERIES.c.attempts == each.attempts - 1,
         )
-        connection.execute(update(_OUTBOX).where(mine).values(values))
+        connection.execute(update(DELIVERIES).where(mine).values(values))
 
 
 def forget(connection: Connection, before_s: float, limit: int) -> int:
     """Delete at most so many deliveries that ended before that; returns how many."""
-    old = select(_OUTBOX.c.id).where(_OUTBOX.c.ended_at_s < before_s).limit(limit)
+    old = select(DELIVERIES.c.id).where(DELIVERIES.c.ended_at_s < before_s).limit(limit)
     ids = list(connection.execute(old).scalars())
     if ids:
-        connection.execute(delete(_OUTBOX).where(_OUTBOX.c.id.in_(ids)))
+        connection.execute(delete(DELIVERIES).where(DELIVERIES.c.id.in_(ids)))
     return len(ids)
 
 
 def _changes(connection: Connection, cursor: int, limit: int) -> Sequence[Row[Any]]:
-    of_job = [_JOBS.c[name] for name in ("name", "user", "project", "gpus", "array_id", "array_index")]
+    of_job = [JOBS.c[name] for name in ("name", "user", "project", "gpus", "array_id", "array_index")]
     statement = (
-        select(_EVENTS, *of_job)
-        .join(_JOBS, _JOBS.c.id == _EVENTS.c.job_id)
-        .where(_EVENTS.c.id > cursor, _EVENTS.c.cycle > 0)
-        .order_by(_EVENTS.c.id)
+        select(EVENTS, *of_job)
+        .join(JOBS, JOBS.c.id == EVENTS.c.job_id)
+        .where(EVENTS.c.id > cursor, EVENTS.c.cycle > 0)
+        .order_by(EVENTS.c.id)
         .limit(limit)
     )
     return connection.execute(statement).all()
@@ -221,7 +227,11 @@ def _changes(connection: Connection, cursor: int, limit: int) -> Sequence[Row[An
 
 def _waiting(connection: Connection, webhook_id: int, at_most: int) -> int:
     """Its pending deliveries, counted no further than that."""
-    some = select(_OUTBOX.c.id).where(_OUTBOX.c.webhook_id == webhook_id, _OUTBOX.c.state == "pending").limit(at_most)
+    some = (
+        select(DELIVERIES.c.id)
+        .where(DELIVERIES.c.webhook_id == webhook_id, DELIVERIES.c.state == "pending")
+        .limit(at_most)
+    )
     return int(connection.execute(select(func.count()).select_from(some.subquery())).scalar_one())
 
 
@@ -284,7 +294,7 @@ def _overflow(now_s: float) -> Values:
 
 def _move_cursor(connection: Connection, known: bool, event_id: int) -> None:
     if known:
-        mine = _PROPERTIES.c.name == _CURSOR
-        connection.execute(update(_PROPERTIES).where(mine).values(value=str(event_id)))
+        mine = PROPERTIES.c.name == _CURSOR
+        connection.execute(update(PROPERTIES).where(mine).values(value=str(event_id)))
     else:
-        connection.execute(insert(_PROPERTIES), {"name": _CURSOR, "value": str(event_id)})
+        connection.execute(insert(PROPERTIES), {"name": _CURSOR, "value": str(event_id)})

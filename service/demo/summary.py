@@ -15,7 +15,7 @@ from service.client import Client
 from service.client.documents import Attempt, Job, Prediction
 from service.config.cluster_file import load_cluster
 from service.db.session import open_database
-from service.db.tables import JobRow, table
+from service.db.tables import JOBS
 from service.demo.server import RESTART_S
 from service.sim.experiment import SimulationOptions, run
 from service.sim.results import Result
@@ -51,15 +51,14 @@ class Measured:
 
 def measured(database_url: str, ids: Sequence[int]) -> list[Measured]:
     """The finished ones of these jobs, from the service's own records."""
-    jobs = table(JobRow)
     columns: list[Any] = [
-        jobs.c[name]
+        JOBS.c[name]
         for name in (
             *("id", "name", "gpus", "submitted_at_s", "finished_at_s", "service_s"),
             *("iterations", "held_gpu_s", "wasted_gpu_s", "preemptions"),
         )
     ]
-    statement = select(*columns).where(jobs.c.id.in_(ids), jobs.c.finished_at_s.is_not(None)).order_by(jobs.c.id)
+    statement = select(*columns).where(JOBS.c.id.in_(ids), JOBS.c.finished_at_s.is_not(None)).order_by(JOBS.c.id)
     database = open_database(database_url)
     try:
         with database.reading() as session:

@@ -48,7 +48,7 @@ from service.db.servers import enroll
 from service.db.services import ServiceNow
 from service.db.session import Database, open_database
 from service.db.store import SqlStore
-from service.db.tables import ServerRow, table
+from service.db.tables import SERVERS
 from service.executors.logs import LogChunk
 from service.forecast.forecast import Forecast, JobForecast, NoForecast
 from service.forecast.forecaster import Planned, PlannedJob
@@ -129,10 +129,9 @@ class World:
 
     def say_of_servers(self, said: Mapping[str, tuple[bool, bool]]) -> None:
         """Store what the engine would: (drained, down) of servers by name."""
-        servers = table(ServerRow)
         with self.database.writing() as session:
             for name, (drained, down) in said.items():
-                statement = update(servers).where(servers.c.name == name).values(drained=drained, down=down)
+                statement = update(SERVERS).where(SERVERS.c.name == name).values(drained=drained, down=down)
                 session.connection().execute(statement)
 
 

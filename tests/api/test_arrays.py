@@ -8,7 +8,7 @@ from sqlalchemy import update
 
 from policies.model.ids import JobId
 from policies.model.job import ArrayPlace
-from service.db.tables import JobRow, table
+from service.db.tables import JOBS, JobRow
 from tests.api.conftest import World
 from tests.api.helpers import assert_problem, plain_job
 from tests.api.test_jobs import count, facts
@@ -22,9 +22,8 @@ def submit_array(client: Client, array: dict[str, Any], **changes: Any) -> list[
 
 
 def set_state(world: World, state: str, *ids: int) -> None:
-    jobs = table(JobRow)
     with world.database.writing() as session:
-        session.connection().execute(update(jobs).where(jobs.c.id.in_(ids)).values(state=state))
+        session.connection().execute(update(JOBS).where(JOBS.c.id.in_(ids)).values(state=state))
 
 
 def test_one_submission_makes_jobs_that_share_all_but_their_index(client: Client, world: World) -> None:

@@ -12,7 +12,7 @@ from policies.model.estimate import Estimate, Prediction, Unit
 from policies.model.ids import AttemptId, JobId, ServerIndex
 from policies.model.placement import Placement, ServerShare, place
 from policies.model.reasons import Explanation, Reason
-from service.db.tables import ProgressRow, table
+from service.db.tables import PROGRESS
 from service.engine.events import JobEvent
 from service.engine.ports import CycleBatch, JobWrite
 from service.engine.record import AttemptRecord
@@ -220,7 +220,7 @@ def test_progress_is_read_back_in_order(client: Client, world: World) -> None:
         for i in (1, 2, 4)
     ]
     with world.database.writing() as session:
-        session.connection().execute(insert(table(ProgressRow)), lines)
+        session.connection().execute(insert(PROGRESS), lines)
     page = client.get(f"/v1/jobs/{job_id}/progress", params={"limit": 2}).json()
     rest = client.get(f"/v1/jobs/{job_id}/progress", params={"limit": 2, "after": page["next"]}).json()
     assert [line["iteration"] for line in page["items"] + rest["items"]] == [10.0, 20.0, 40.0]

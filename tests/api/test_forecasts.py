@@ -11,7 +11,7 @@ from service.background.forecasts import ForecastKeeper
 from service.db import reads
 from service.db.forecasts import score_forecasts
 from service.db.rows import event_values
-from service.db.tables import FactRow, JobEventRow, JobRow, table
+from service.db.tables import EVENTS, FACTS, JOBS
 from service.engine.events import JobEvent
 from service.forecast.forecast import Forecast, JobForecast, Spread
 from tests.api.conftest import NOW_S, World
@@ -27,7 +27,7 @@ def told(number: int, reason: str | None = None) -> JobForecast:
 
 def set_state(world: World, number: int, state: str) -> None:
     with world.database.writing() as session:
-        session.connection().execute(table(JobRow).update().where(table(JobRow).c.id == number).values(state=state))
+        session.connection().execute(JOBS.update().where(JOBS.c.id == number).values(state=state))
 
 
 def test_the_queue_and_one_job(client: Client, world: World) -> None:
@@ -91,12 +91,12 @@ def keep(world: World, made_at_s: float, *numbers: int) -> None:
 def end(world: World, number: int, at_s: float) -> None:
     """The job has started and ended then."""
     jobs, event = (
-        table(JobRow),
+        JOBS,
         JobEvent(JobId(number), at_s, JobState.QUEUED, JobState.STARTING, Cause.START_DECIDED, Reason.STARTED, 1),
     )
     with world.database.writing() as session:
         connection = session.connection()
-        connection.execute(insert(table(JobEventRow)), [event_values(event)])
+        connection.execute(insert(EVENTS), [event_values(event)])
         ended = {"state": "succeeded", "finished_at_s": at_s, "attempts": 1}
         connection.execute(jobs.update().where(jobs.c.id == number).values(**ended))
         score_forecasts(connection, at_s, 100)
@@ -188,7 +188,7 @@ def test_a_plan_says_what_would_come_and_stores_nothing(client: Client, world: W
     assert world.nudges == 0
     with world.database.reading() as session:
         assert reads.unfinished_jobs(session.connection()) == 0
-        assert session.connection().execute(table(FactRow).select()).all() == []
+        assert session.connection().execute(FACTS.select()).all() == []
 
 
 def test_a_plan_is_checked_like_a_submission(client: Client, world: World) -> None:

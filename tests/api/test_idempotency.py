@@ -12,7 +12,7 @@ from policies.model.job import JobSpec
 from service.api import examples
 from service.api.app import create_app
 from service.api.idempotency import Answer, KeyedRequest, Keys
-from service.db.tables import IdempotencyKeyRow, JobRow, ModelVersionRow, table
+from service.db.tables import IDEMPOTENCY_KEYS, JOBS, ModelVersionRow
 from tests.api.client import client_of
 from tests.api.conftest import World
 from tests.api.helpers import assert_problem, plain_job
@@ -23,7 +23,7 @@ KEY = {"Idempotency-Key": "3f1c"}
 
 def jobs(world: World) -> int:
     with world.database.reading() as session:
-        return int(session.connection().execute(select(func.count()).select_from(table(JobRow))).scalar_one())
+        return int(session.connection().execute(select(func.count()).select_from(JOBS)).scalar_one())
 
 
 def test_a_repeated_submission_is_answered_again_and_done_once(client: Client, world: World) -> None:
@@ -169,7 +169,7 @@ def test_a_failure_inside_the_effect_keeps_neither_effect_nor_key(world: World) 
         keys.run(request, lambda: half)
     assert jobs(world) == 0
     with world.database.reading() as session:
-        assert session.connection().execute(select(table(IdempotencyKeyRow))).all() == []
+        assert session.connection().execute(select(IDEMPOTENCY_KEYS)).all() == []
     assert keys.run(request, lambda: lambda session: Answer(201, {})).status_code == 201
 
 

@@ -9,14 +9,14 @@ from sqlalchemy import func, select
 
 from policies.model.ids import JobId
 from service.api import examples
-from service.db.tables import FactRow, JobRow, table
+from service.db.tables import FACTS, JOBS
 from tests.api.conftest import World
 from tests.api.helpers import assert_problem, graph_job, plain_job
 
 
 def count(world: World, row: Any) -> int:
     with world.database.reading() as session:
-        return int(session.connection().execute(select(func.count()).select_from(table(row))).scalar_one())
+        return int(session.connection().execute(select(func.count()).select_from(row)).scalar_one())
 
 
 def facts(world: World) -> list[tuple[str, int | None]]:
@@ -98,7 +98,7 @@ def test_many_jobs_go_in_together(client: Client, world: World) -> None:
     assert answer.status_code == 201
     assert [job["name"] for job in answer.json()["jobs"]] == ["one", "two"]
     assert answer.headers["location"] == "/v1/jobs"
-    assert count(world, JobRow) == 2
+    assert count(world, JOBS) == 2
     assert world.nudges == 1
 
 
@@ -106,8 +106,8 @@ def test_one_broken_job_of_many_stops_all_and_every_fault_is_named(client: Clien
     jobs = [plain_job(), plain_job(gpus_min=9), graph_job(gpus=3), plain_job(gpus=4000)]
     answer = client.post("/v1/jobs", json={"jobs": jobs})
     assert_problem(answer, "invalid-body", ["/jobs/1/gpus_min", "/jobs/2/gpus", "/jobs/3/gpus"])
-    assert count(world, JobRow) == 0
-    assert count(world, FactRow) == 0
+    assert count(world, JOBS) == 0
+    assert count(world, FACTS) == 0
 
 
 def test_a_dependency_must_exist(client: Client, world: World) -> None:
@@ -118,7 +118,7 @@ def test_a_dependency_must_exist(client: Client, world: World) -> None:
     # Neither itself (it would be number 3) nor another job of the same request: their numbers do not exist yet.
     jobs = [plain_job(), plain_job(after=[3])]
     assert_problem(client.post("/v1/jobs", json={"jobs": jobs}), "invalid-body", ["/jobs/1/after/0"])
-    assert count(world, JobRow) == 2
+    assert count(world, JOBS) == 2
 
 
 def test_a_dependency_may_be_met_by_any_end(client: Client, world: World) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy import select
 from service.api.app import create_app
 from service.api.authenticate import Authenticator
 from service.db import access
-from service.db.schema import METADATA
+from service.db.tables import METADATA
 from service.domain.access import Identity, Role
 from service.domain.api_key import KEY_PREFIX, key_id, new_key, opens
 from tests.api.client import client_of

@@ -7,7 +7,7 @@ from sqlalchemy import insert
 
 from policies.model.estimate import Unit
 from predictor.serving import LivePredictor
-from service.db.tables import ModelVersionRow, ThroughputRow, TrainingRunRow, table
+from service.db.tables import MODELS, THROUGHPUT, TRAINING_RUNS
 from tests.api.conftest import NOW_S, World
 from tests.api.helpers import assert_problem
 from tests.unit.predictor.predictor_history import ended, recurring_history, request, small_model
@@ -31,7 +31,7 @@ def model_row(name: str, created_at_s: float, state: str = "candidate") -> dict[
 
 def add_rows(world: World, kind: Any, rows: list[dict[str, Any]]) -> None:
     with world.database.writing() as session:
-        session.connection().execute(insert(table(kind)), rows)
+        session.connection().execute(insert(kind), rows)
 
 
 def test_who_predicts_and_how_far_it_is_trusted(client: Client, world: World) -> None:
@@ -58,7 +58,7 @@ def test_who_predicts_and_how_far_it_is_trusted(client: Client, world: World) ->
 
 
 def test_models_are_listed_newest_first_and_shown(client: Client, world: World) -> None:
-    add_rows(world, ModelVersionRow, [model_row("m1", 5.0, "champion"), model_row("m3", 7.0), model_row("m2", 7.0)])
+    add_rows(world, MODELS, [model_row("m1", 5.0, "champion"), model_row("m3", 7.0), model_row("m2", 7.0)])
     page = client.get("/v1/models", params={"limit": 2}).json()
     rest = client.get("/v1/models", params={"limit": 2, "after": page["next"]}).json()
     assert [model["id"] for model in page["items"] + rest["items"]] == ["m3", "m2", "m1"]
@@ -75,7 +75,7 @@ def test_models_are_listed_newest_first_and_shown(client: Client, world: World) 
 
 
 def test_a_model_is_promoted_by_its_id(client: Client, world: World) -> None:
-    add_rows(world, ModelVersionRow, [model_row("m1", 5.0)])
+    add_rows(world, MODELS, [model_row("m1", 5.0)])
     answer = client.post("/v1/models/m1/promote")
     assert (answer.status_code, answer.json()) == (200, {"champion": "m1"})
     assert_problem(client.post("/v1/models/m2/promote"), "not-found")
@@ -87,7 +87,7 @@ def test_a_retraining_starts_or_says_why_not(client: Client, world: World) -> No
     assert (answer.status_code, answer.json()) == (202, {"training_run": 1})
     world.refusal = "A training is at work already."
     assert assert_problem(client.post("/v1/models/train"), "conflict")["detail"] == world.refusal
-    add_rows(world, ModelVersionRow, [model_row("m1", 5.0)])
+    add_rows(world, MODELS, [model_row("m1", 5.0)])
     assert assert_problem(client.post("/v1/models/m1/promote"), "conflict")["detail"] == world.refusal
     assert world.trainings == 1
 
@@ -97,7 +97,7 @@ def test_a_retraining_says_how_it_ended(client: Client, world: World) -> None:
         {"started_at_s": 5.0, "ended_at_s": 9.0, "outcome": "promoted", "detail": "m1", "pid": 3},
         {"started_at_s": 7.0, "ended_at_s": None, "outcome": None, "detail": "", "pid": None},
     ]
-    add_rows(world, TrainingRunRow, rows)
+    add_rows(world, TRAINING_RUNS, rows)
     ended = client.get("/v1/training-runs/1").json()
     assert (ended["outcome"], ended["ended_at"], ended["detail"]) == ("promoted", "1970-01-01T00:00:09Z", "m1")
     assert client.get("/v1/training-runs/2").json()["outcome"] is None
@@ -109,7 +109,7 @@ def test_the_throughput_table_is_paged_by_its_whole_key(client: Client, world: W
     keys += [("", "", "x", 1, "T4", 1), ("zoë", "", "x", 1, "T4", 1)]
     add_rows(
         world,
-        ThroughputRow,
+        THROUGHPUT,
         [
             {
                 "user": user,

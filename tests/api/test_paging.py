@@ -18,7 +18,7 @@ from service.api.paging import cursor
 from service.db import reads
 from service.db.reads import JobFilter
 from service.db.rows import new_job_values
-from service.db.tables import JobRow, table
+from service.db.tables import JOBS
 from service.domain.access import LOCAL, NO_PROJECT, Identity, Role
 from service.engine.record import JobRecord
 from tests.api.conftest import NOW_S, World
@@ -34,7 +34,7 @@ def fill(world: World, jobs: list[tuple[JobState, str, str, str]]) -> list[int]:
         spec = JobSpec(name, user, 1, project)
         rows.append(new_job_values(spec, NOW_S, JobRecord(JobId(0), spec, NOW_S, state=state)))
     with world.database.writing() as session:
-        statement = insert(table(JobRow)).returning(table(JobRow).c.id, sort_by_parameter_order=True)
+        statement = insert(JOBS).returning(JOBS.c.id, sort_by_parameter_order=True)
         return list(session.connection().execute(statement, rows).scalars())
 
 
@@ -69,7 +69,7 @@ def test_pages_are_the_filtered_list_newest_first(
     client: Client, world: World, rows: Any, limit: int, states: Any, user: Any, project: Any, name: Any
 ) -> None:
     with world.database.writing() as session:
-        session.connection().execute(table(JobRow).delete())
+        session.connection().execute(JOBS.delete())
     ids = fill(world, rows)
     query = {"state": states, "user": user, "project": project, "name": name}
     given_query = {key: value for key, value in query.items() if value}
@@ -208,7 +208,7 @@ def test_a_page_of_many_jobs_looks_at_few(world: World) -> None:
     """Steps of SQLite's machine are counted, not time: a look at all 200,000 jobs would take millions."""
     [first] = fill(world, [(JobState.SUCCEEDED, "u0", "p0", "n0")])
     with world.database.writing() as session:
-        columns = [column.name for column in table(JobRow).c]
+        columns = [column.name for column in JOBS.c]
         changed = {
             "id": "i + 1",
             "user": "'u' || (i % 50)",

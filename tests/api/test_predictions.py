@@ -16,7 +16,7 @@ from predictor.feature_schema import SCHEMA
 from service.api.idempotency import REPLAYED_HEADER
 from service.api.routers import jobs as job_routes
 from service.db import similar
-from service.db.tables import JobRow, table
+from service.db.tables import JOBS
 from service.engine.ports import CycleBatch, JobWrite
 from tests.api.conftest import NOW_S, World
 from tests.api.helpers import assert_problem, plain_job
@@ -44,9 +44,8 @@ def take_in(world: World, job_id: int, prediction: Prediction | None, number: in
 
 def end(world: World, job_ids: Sequence[int], **columns: Any) -> None:
     values = {"state": JobState.SUCCEEDED.value, "finished_at_s": NOW_S + 1.0, "service_s": 60.0} | columns
-    rows = table(JobRow)
     with world.database.writing() as session:
-        session.connection().execute(update(rows).where(rows.c.id.in_(job_ids)).values(**values))
+        session.connection().execute(update(JOBS).where(JOBS.c.id.in_(job_ids)).values(**values))
 
 
 def said(source: str = "recurrence: 14 past runs", version: str = "", **more: Any) -> Prediction:

@@ -13,7 +13,7 @@ from policies.model.job import JobSpec
 from service.api.app import route_rules
 from service.db import reads
 from service.db.codec import encode
-from service.db.tables import JobRow, table
+from service.db.tables import JOBS
 from service.domain.access import Role
 from tests.api.conftest import World
 from tests.api.helpers import assert_problem, plain_job
@@ -114,7 +114,7 @@ def test_the_service_logs_nothing_of_it(client: Client, caplog: pytest.LogCaptur
 def test_an_error_of_the_database_does_not_bring_it_along(world: World) -> None:
     """It would end in the service's log, with its statement and everything that was to be stored."""
     spec = encode(JobSpec("train", "ada", 1, command=("python", "train.py"), env={"HF_TOKEN": SECRET}))
-    broken = insert(table(JobRow)).values(name="a", user="u", project="p", gpus=1, spec=spec, submitted_at_s=0.0)
+    broken = insert(JOBS).values(name="a", user="u", project="p", gpus=1, spec=spec, submitted_at_s=0.0)
     with pytest.raises(DBAPIError) as raised, world.database.writing() as session:
         session.connection().execute(broken.values(state="none such", reason="new"))
     assert SECRET not in str(raised.value)

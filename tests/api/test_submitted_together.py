@@ -10,19 +10,18 @@ from fastapi import FastAPI
 from httpx import Response
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection, event, func, select
+from sqlalchemy import Connection, Table, event, func, select
 from sqlmodel import Session
 
 from policies.model.job import JobSpec
 from service.api.routers.jobs import JOINT_JOBS_MAX
-from service.db.access_tables import AuditRow
-from service.db.tables import FactRow, JobEventRow, JobRow, table
+from service.db.tables import AUDIT_LOG, EVENTS, FACTS, JOBS
 from service.engine.events import FactKind
 from tests.api.client import client_of
 from tests.api.conftest import World
 from tests.api.helpers import assert_problem, plain_job
 
-_JOBS = table(JobRow).c
+_JOBS = JOBS.c
 
 
 def together(app: FastAPI, world: World, bodies: Sequence[Any], headers: Sequence[Any] = ()) -> list[Response]:
@@ -67,8 +66,8 @@ def statements(world: World) -> Iterator[list[str]]:
     event.remove(world.database.engine, "before_cursor_execute", remember)
 
 
-def count(connection: Connection, row: type) -> int:
-    return connection.execute(select(func.count()).select_from(table(row))).scalar_one()
+def count(connection: Connection, row: Table) -> int:
+    return connection.execute(select(func.count()).select_from(row)).scalar_one()
 
 
 def test_each_is_answered_with_its_own_job(app: FastAPI, world: World) -> None:
@@ -87,7 +86,7 @@ def test_each_is_answered_with_its_own_job(app: FastAPI, world: World) -> None:
         (f"job {job['id']}", answer.headers["X-Request-Id"], 201) for job, answer in zip(said, answers, strict=True)
     )
     with world.database.reading() as session:
-        assert count(session.connection(), JobEventRow) == 7
+        assert count(session.connection(), EVENTS) == 7
     facts = world.store.pending_facts(20)
     assert [(fact.kind, fact.job) for fact in facts] == [(FactKind.SUBMITTED, job["id"]) for job in said]
 
@@ -152,7 +151,7 @@ def test_who_may_not_is_refused_alone(app: FastAPI, world: World) -> None:
     assert "User 'ann'" in assert_problem(answers[4], "queue-full")["detail"]
     with world.database.reading() as session:
         users = session.connection().execute(select(_JOBS.user).order_by(_JOBS.id)).scalars().all()
-        assert (users, count(session.connection(), FactRow)) == (["ann", "ann", "bob"], 3 + 2)
+        assert (users, count(session.connection(), FACTS)) == (["ann", "ann", "bob"], 3 + 2)
 
 
 @settings(
@@ -161,8 +160,8 @@ def test_who_may_not_is_refused_alone(app: FastAPI, world: World) -> None:
 @given(users=st.lists(st.sampled_from(["ann", "bob", "eve"]), min_size=1, max_size=8))
 def test_a_quota_holds_whoever_comes_together(app: FastAPI, world: World, users: list[str]) -> None:
     with world.database.writing() as session:
-        for row in (FactRow, JobEventRow, JobRow):
-            session.connection().execute(table(row).delete())
+        for row in (FACTS, EVENTS, JOBS):
+            session.connection().execute(row.delete())
     with client_of(app, world.token) as client:
         for user, most in (("ann", 1), ("bob", 3)):
             client.put(f"/v1/quotas/user/{user}", json={"jobs_queued_max": most})
@@ -191,7 +190,7 @@ def test_one_that_cannot_be_written_takes_no_other_with_it(
     with world.database.reading() as session:
         connection = session.connection()
         names = connection.execute(select(_JOBS.name).order_by(_JOBS.id)).scalars().all()
-        counts = [count(connection, row) for row in (JobEventRow, FactRow, AuditRow)]
+        counts = [count(connection, row) for row in (EVENTS, FACTS, AUDIT_LOG)]
     assert (names, counts) == (["a", "b"], [2, 2, 2])
 
 
@@ -200,4 +199,4 @@ def test_a_large_one_goes_by_itself(app: FastAPI, world: World) -> None:
     answers = together(app, world, [plain_job(), large, plain_job()])
     assert [answer.status_code for answer in answers] == [201] * 3
     with world.database.reading() as session:
-        assert count(session.connection(), JobRow) == JOINT_JOBS_MAX + 3
+        assert count(session.connection(), JOBS) == JOINT_JOBS_MAX + 3

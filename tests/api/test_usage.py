@@ -8,8 +8,7 @@ from httpx import Client, Response
 from sqlalchemy import insert
 
 from service.api.routers import usage as usage_routes
-from service.db.tables import table
-from service.db.usage_tables import UsageRow
+from service.db.tables import USAGE
 from tests.api.conftest import NOW_S, World
 from tests.api.helpers import assert_problem
 
@@ -27,7 +26,7 @@ def rows(world: World) -> None:
     ]
     names = ("day", "user", "project", "held_gpu_s", "useful_gpu_s", "attempts", "preemptions", "jobs")
     with world.database.writing() as session:
-        session.connection().execute(insert(table(UsageRow)), [dict(zip(names, row, strict=True)) for row in entries])
+        session.connection().execute(insert(USAGE), [dict(zip(names, row, strict=True)) for row in entries])
 
 
 def get(client: Client, **asked: str) -> Response:

@@ -7,9 +7,7 @@ from fastapi import FastAPI
 from httpx import Client
 from sqlalchemy import func, select
 
-from service.db.access_tables import AuditRow
-from service.db.tables import IdempotencyKeyRow, table
-from service.db.webhook_tables import DeliveryRow, WebhookRow
+from service.db.tables import AUDIT_LOG, DELIVERIES, IDEMPOTENCY_KEYS, WEBHOOKS
 from service.domain.access import Role
 from tests.api.conftest import World
 from tests.api.helpers import assert_problem
@@ -29,14 +27,14 @@ def add(client: Client, **body: Any) -> dict[str, Any]:
 
 def count(world: World, row: Any) -> int:
     with world.database.reading() as session:
-        return int(session.connection().execute(select(func.count()).select_from(table(row))).scalar_one())
+        return int(session.connection().execute(select(func.count()).select_from(row)).scalar_one())
 
 
 def everything(world: World) -> str:
     """All that is kept of requests: answers of keys and the log of changes."""
     with world.database.reading() as session:
         connection = session.connection()
-        rows = [*connection.execute(select(table(IdempotencyKeyRow))), *connection.execute(select(table(AuditRow)))]
+        rows = [*connection.execute(select(IDEMPOTENCY_KEYS)), *connection.execute(select(AUDIT_LOG))]
     return repr(rows)
 
 
@@ -51,7 +49,7 @@ def test_a_secret_is_shown_once_and_kept_nowhere_else(client: Client, world: Wor
     listed = client.get("/v1/webhooks")
     assert listed.json()["items"] == [shown.json()] == [{key: value for key, value in made.items() if key != "secret"}]
     assert made["secret"] not in shown.text + listed.text + everything(world)
-    assert count(world, WebhookRow) == 1
+    assert count(world, WEBHOOKS) == 1
 
 
 def test_defaults_and_a_secret_of_ones_own(client: Client, world: World) -> None:
@@ -82,7 +80,7 @@ def test_defaults_and_a_secret_of_ones_own(client: Client, world: World) -> None
 )
 def test_what_breaks_a_rule_is_pointed_to(client: Client, world: World, body: dict[str, Any], pointer: str) -> None:
     assert_problem(client.post("/v1/webhooks", json=body), "invalid-body", [pointer])
-    assert count(world, WebhookRow) == 0
+    assert count(world, WEBHOOKS) == 0
 
 
 def test_inner_addresses_are_a_setting(client: Client, world: World) -> None:
@@ -111,7 +109,7 @@ def test_a_test_waits_in_the_outbox_and_goes_with_its_webhook(client: Client, wo
     assert [each["id"] for each in page["items"] + rest["items"]] == [told["id"] + 1, told["id"]]
     assert rest["next"] is None
     assert client.delete(f"/v1/webhooks/{number}").json()["url"] == URL
-    assert (count(world, WebhookRow), count(world, DeliveryRow)) == (0, 0)
+    assert (count(world, WEBHOOKS), count(world, DELIVERIES)) == (0, 0)
     for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/test"), ("GET", "/deliveries")):
         assert_problem(client.request(method, f"/v1/webhooks/{number}{path}"), "not-found")
 

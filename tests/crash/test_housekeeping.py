@@ -18,7 +18,7 @@ from service.db import models as model_records
 from service.db.history import PastJob, import_history
 from service.db.session import Database
 from service.db.store import SqlStore
-from service.db.tables import JobRow, ModelVersionRow, TrainingRunRow, table
+from service.db.tables import JOBS, MODELS, TRAINING_RUNS
 from service.engine.crash_points import CrashPoint
 from tests.crash.dying import Crash, Death, dying
 from tests.crash.train import trainer_of
@@ -28,10 +28,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_files_that_were_deleted_before_a_death_are_marked_by_the_next_pass(database: Database, tmp_path: Path) -> None:
-    jobs = table(JobRow)
     with database.writing() as session:
         ids = SqlStore(database).submit(session, [JobSpec(f"j{n}", "ada", 1) for n in range(5)], 0.0)
-        session.connection().execute(update(jobs).values(finished_at_s=1.0, state="succeeded"))
+        session.connection().execute(update(JOBS).values(finished_at_s=1.0, state="succeeded"))
     settings = load_settings({"data_dir": tmp_path, "prune_rows_max": 2, "logs_kept_s": 10.0})
     deleted: list[JobId] = []
     with dying(Death(CrashPoint.FILES_DELETED, 2)), pytest.raises(Crash):
@@ -44,9 +43,8 @@ def test_files_that_were_deleted_before_a_death_are_marked_by_the_next_pass(data
 
 
 def _marked(database: Database) -> list[JobId]:
-    jobs = table(JobRow)
     with database.reading() as session:
-        marked = select(jobs.c.id).where(jobs.c.files_deleted_at_s.is_not(None)).order_by(jobs.c.id)
+        marked = select(JOBS.c.id).where(JOBS.c.files_deleted_at_s.is_not(None)).order_by(JOBS.c.id)
         return [JobId(number) for number in session.connection().execute(marked).scalars()]
 
 
@@ -78,8 +76,8 @@ def test_death_while_a_model_takes_its_place(
     assert predictor.status().model_version == (champion.id if champion is not None else "")
     with database.reading() as session:
         connection = session.connection()
-        runs = connection.execute(select(table(TrainingRunRow).c.outcome)).scalars().all()
-        named = {Path(path).name for path in connection.execute(select(table(ModelVersionRow).c.path)).scalars()}
+        runs = connection.execute(select(TRAINING_RUNS.c.outcome)).scalars().all()
+        named = {Path(path).name for path in connection.execute(select(MODELS.c.path)).scalars()}
     assert runs == ["lost"]
     assert len(named) == rows
     assert {path.name for path in (tmp_path / "models").iterdir()} == named

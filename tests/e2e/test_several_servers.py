@@ -15,7 +15,7 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import OperationalError
 
 from service.db.session import Database, open_database
-from service.db.tables import LeaseRow, table
+from service.db.tables import LEASES
 from tests.e2e.conftest import MakeService
 from tests.e2e.harness import LiveService
 from tests.e2e.test_crashes import assert_sound
@@ -144,7 +144,7 @@ def test_a_leader_that_stands_still_inside_a_transaction_is_cut_off(pair: Pair, 
     first, second = pair()
     assert first.process is not None
     with closing(open_database(database_url)) as database, database.writing() as session:
-        session.connection().execute(select(table(LeaseRow)).with_for_update())
+        session.connection().execute(select(LEASES).with_for_update())
         first.until(partial(_waits_for_the_lease, database), 20, "the leader waits to renew its lease")
         first.process.send_signal(signal.SIGSTOP)
         first.until(partial(_stands_still, first.process.pid), 20, "every thread stands still")
@@ -203,7 +203,7 @@ def stand_still(service: LiveService, database_url: str) -> None:
         service.until(partial(_stands_still, service.process.pid), 20, "every thread stands still")
         try:
             with database.writing(wait_s=0.5) as session:
-                session.connection().execute(select(table(LeaseRow)).with_for_update())
+                session.connection().execute(select(LEASES).with_for_update())
         except OperationalError:
             service.process.send_signal(signal.SIGCONT)
         else:

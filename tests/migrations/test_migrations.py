@@ -16,9 +16,9 @@ from sqlalchemy import create_engine, text
 from policies.model.job import JobSpec
 from service.db import migrate
 from service.db.migrate import SchemaError, SchemaState, scripts_folder, state, upgrade
-from service.db.schema import METADATA
 from service.db.session import DatabaseUrlError, open_database
 from service.db.store import SqlStore
+from service.db.tables import METADATA
 
 
 @pytest.fixture

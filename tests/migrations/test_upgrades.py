@@ -15,9 +15,9 @@ from alembic.script import ScriptDirectory
 from service.db import migrate
 from service.db.leases import acquire, release
 from service.db.migrate import SchemaError, SchemaState, scripts_folder, state, upgrade
-from service.db.schema import METADATA
 from service.db.session import Database, open_database
 from service.db.store import LEADER_LEASE
+from service.db.tables import METADATA
 from tests.postgres import PostgresServer
 
 REVISIONS = sorted(path.name[:4] for path in (scripts_folder() / "versions").glob("[0-9]*.py"))

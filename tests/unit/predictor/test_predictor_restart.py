@@ -20,7 +20,7 @@ from service.db.rows import prediction_of, prediction_values
 from service.db.said import first_said
 from service.db.session import Database, open_database
 from service.db.store import SqlStore
-from service.db.tables import PredictionRow, table
+from service.db.tables import PREDICTIONS
 from tests.unit.predictor.predictor_history import recurring_history, request, small_model
 
 FIRST = 240
@@ -102,10 +102,10 @@ def _store(database: Database, jobs: list[EndedJob], said: dict[JobId, Predictio
         numbers = SqlStore(database).submit(session, [job.spec for job in jobs], 0.0)
         known = dict(zip([job.job for job in jobs], numbers, strict=True))
         rows = [prediction_values(known[job], 1, 0.0, prediction) for job, prediction in said.items()]
-        session.connection().execute(insert(table(PredictionRow)), rows)
+        session.connection().execute(insert(PREDICTIONS), rows)
         # An estimate that was updated later is not what was said first.
         again = next(iter(said))
-        session.connection().execute(insert(table(PredictionRow)), prediction_values(known[again], 2, 1.0, said[again]))
+        session.connection().execute(insert(PREDICTIONS), prediction_values(known[again], 2, 1.0, said[again]))
     return {number: job for job, number in known.items()}
 
 

@@ -20,7 +20,7 @@ from service.db import event_log
 from service.db.event_log import Entry, Numbers
 from service.db.session import Database
 from service.db.store import SqlStore
-from service.db.tables import JobEventRow, table
+from service.db.tables import EVENTS
 from service.runtime.stream_position import Position
 
 NUMBERS = st.sets(st.integers(1, 60), max_size=30)
@@ -238,7 +238,6 @@ def test_the_second_of_two_is_committed_first(postgres_database: Database) -> No
     store = SqlStore(postgres_database)
     with postgres_database.writing() as session:
         (job,) = store.submit(session, [JobSpec(name="a", user="ada", gpus=1)], 0.0)
-    rows = table(JobEventRow)
     event = {"job_id": job, "at_s": 1.0, "target": "queued", "cause": "submitted", "reason": "new", "cycle": 1}
 
     async def run() -> list[str]:
@@ -248,8 +247,8 @@ def test_the_second_of_two_is_committed_first(postgres_database: Database) -> No
             assert await anext(stream) is None
             engine = postgres_database.engine
             with engine.connect() as early, engine.connect() as late:
-                early.execute(insert(rows), event | {"detail": "first"})
-                late.execute(insert(rows), event | {"detail": "second"})
+                early.execute(insert(EVENTS), event | {"detail": "first"})
+                late.execute(insert(EVENTS), event | {"detail": "second"})
                 late.commit()
                 details += [step[0][1].detail async for step in limited(stream, 1)]
                 early.commit()

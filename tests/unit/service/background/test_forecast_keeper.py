@@ -15,7 +15,6 @@ from service.background import forecasts as module
 from service.background.forecasts import ForecastKeeper
 from service.background.prune import prune
 from service.config.settings import Settings
-from service.db.forecast_tables import ForecastRow
 from service.db.forecasts import (
     Telling,
     forecasts_of,
@@ -26,7 +25,7 @@ from service.db.forecasts import (
 )
 from service.db.session import Database
 from service.db.store import SqlStore
-from service.db.tables import table
+from service.db.tables import FORECASTS
 from service.domain.forecast_scores import Milestone
 from service.engine.events import JobEvent
 from service.engine.record import JobRecord
@@ -62,7 +61,7 @@ class Shelf:
 
     def rows(self) -> Sequence[Any]:
         with self.database.reading() as session:
-            return session.connection().execute(select(table(ForecastRow)).order_by(table(ForecastRow).c.id)).all()
+            return session.connection().execute(select(FORECASTS).order_by(FORECASTS.c.id)).all()
 
     def score(self, at_s: float = 9e9, limit: int = 100) -> int:
         with self.database.writing() as session:

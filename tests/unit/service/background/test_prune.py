@@ -16,13 +16,15 @@ from service.db.progress import ProgressPoint, record_progress
 from service.db.session import Database, open_database
 from service.db.store import SqlStore
 from service.db.tables import (
+    CYCLES,
+    FACTS,
+    PROGRESS,
     CycleRow,
     FactRow,
     IdempotencyKeyRow,
     JobEventRow,
     JobRow,
     ProgressRow,
-    table,
 )
 from service.engine.events import Fact, FactKind
 from tests.conformance.store_suite import Driver, ended
@@ -43,7 +45,6 @@ def limits(tmp_path: Path) -> Settings:
 
 
 def test_old_cycles_and_requests_go_but_never_the_newest_dump_and_number(database: Database, limits: Settings) -> None:
-    cycles = table(CycleRow)
     empty = {"v": 1, "items": []}
     rows = [
         {
@@ -57,17 +58,15 @@ def test_old_cycles_and_requests_go_but_never_the_newest_dump_and_number(databas
         for number in range(1, 51)
     ]
     with database.writing() as session:
-        session.connection().execute(insert(cycles), rows)
-        session.connection().execute(update(cycles).where(cycles.c.number.in_([3, 7])).values(dump={"x": 1}))
+        session.connection().execute(insert(CYCLES), rows)
+        session.connection().execute(update(CYCLES).where(CYCLES.c.number.in_([3, 7])).values(dump={"x": 1}))
         store = SqlStore(database)
         facts = [
             store.add_fact(session, Fact(0, FactKind.SERVER_DRAINED, at * DAY_S, server=ServerIndex(0)))
             for at in (1, 2, 49)
         ]
     with database.writing() as session:
-        session.connection().execute(
-            update(table(FactRow)).where(table(FactRow).c.id != facts[1]).values(consumed_cycle=1)
-        )
+        session.connection().execute(update(FACTS).where(FACTS.c.id != facts[1]).values(consumed_cycle=1))
     pruned = prune(database, limits, 50 * DAY_S)
     assert column(database, CycleRow, "number") == [7, *range(20, 51)]
     assert column(database, FactRow, "id") == facts[1:], "an unconsumed request is never forgotten"
@@ -145,10 +144,9 @@ def test_a_crowded_curve_keeps_its_ends_and_its_shape(
         ]
         record_progress(session, points)
     prune(database, load_settings({"data_dir": path.parent, "progress_rows_max": 10}), 1e6)
-    progress = table(ProgressRow)
     for job, count in zip(jobs, counts, strict=True):
         with database.reading() as session:
-            rows = select(progress.c.iteration).where(progress.c.job_id == job).order_by(progress.c.id)
+            rows = select(PROGRESS.c.iteration).where(PROGRESS.c.job_id == job).order_by(PROGRESS.c.id)
             kept = list(session.connection().execute(rows).scalars())
         assert len(kept) <= 10
         assert len(kept) == count or len(kept) >= 5

@@ -26,7 +26,7 @@ from service.db import leases
 from service.db import models as model_records
 from service.db.history import PastJob, import_history
 from service.db.session import Database
-from service.db.tables import ModelVersionRow, TrainingRunRow, table
+from service.db.tables import MODELS, TRAINING_RUNS
 from tests.unit.predictor.predictor_history import ended, recurring_history, small_model
 
 CLUSTER = Cluster("two", (Server("s0", 4), Server("s1", 4)))
@@ -85,9 +85,10 @@ def _store(database: Database, labels: Iterator[EndedJob] | list[EndedJob], firs
 
 
 def _run(database: Database, run: int) -> dict[str, object]:
-    runs = table(TrainingRunRow)
     with database.reading() as session:
-        return dict(session.connection().execute(select(runs).where(runs.c.id == run)).mappings().one())
+        return dict(
+            session.connection().execute(select(TRAINING_RUNS).where(TRAINING_RUNS.c.id == run)).mappings().one()
+        )
 
 
 def _finish(trainer: Trainer, run: int, database: Database) -> dict[str, object]:
@@ -292,9 +293,8 @@ def test_a_good_model_is_promoted_after_its_jobs_were_replayed(database: Databas
     first = _finish(trainer, trainer.start(), database)
     second = _finish(trainer, trainer.start(), database)
     assert [first["outcome"], second["outcome"]] == ["promoted", "promoted"]
-    models = table(ModelVersionRow)
     with database.reading() as session:
-        rows = session.connection().execute(select(models)).mappings().all()
+        rows = session.connection().execute(select(MODELS)).mappings().all()
     old, new = sorted(rows, key=lambda row: row["state"] == "champion")
     assert (old["state"], new["state"]) == ("retired", "champion")
     assert predictor.status().model_version == new["id"]

@@ -22,8 +22,7 @@ from service.db import access, webhooks
 from service.db.rows import event_values
 from service.db.session import Database
 from service.db.store import SqlStore
-from service.db.tables import JobEventRow, table
-from service.db.webhook_tables import DeliveryRow, WebhookRow
+from service.db.tables import DELIVERIES, EVENTS, WEBHOOKS
 from service.db.webhooks import OVERFLOW, Attempted, NewWebhook
 from service.domain.webhooks import WebhookEvent, signature
 from service.engine.events import JobEvent
@@ -64,12 +63,11 @@ class Post:
     def happen(self, job: JobId, target: JobState, cycle: int = 1, **more: Any) -> None:
         event = JobEvent(job, self.now_s, JobState.RUNNING, target, Cause.STOPPED, Reason.CRASHED, cycle, None)
         with self.database.writing() as session:
-            session.connection().execute(insert(table(JobEventRow)), event_values(event) | more)
+            session.connection().execute(insert(EVENTS), event_values(event) | more)
 
     def outbox(self) -> list[Any]:
         with self.database.reading() as session:
-            rows = table(DeliveryRow)
-            return list(session.connection().execute(select(rows).order_by(rows.c.id)).all())
+            return list(session.connection().execute(select(DELIVERIES).order_by(DELIVERIES.c.id)).all())
 
     def told(self) -> list[tuple[int, str, int]]:
         return [(row.webhook_id, row.event, row.body["job"]["id"]) for row in self.outbox()]
@@ -294,9 +292,8 @@ def test_what_another_leader_settled_stays_as_it_is(desk: Post, there: Receiver,
     sender = desk.sender()
 
     def meanwhile() -> tuple[int, dict[str, str]]:
-        rows = table(DeliveryRow)
         with desk.database.writing() as session:
-            session.connection().execute(update(rows).values(state=state, attempts=1, status=299))
+            session.connection().execute(update(DELIVERIES).values(state=state, attempts=1, status=299))
         return 500, {}
 
     there.answer = meanwhile
@@ -352,7 +349,7 @@ def test_a_removed_webhook_is_gone_with_its_secret(desk: Post, there: Receiver) 
     assert [row.webhook_id for row in desk.outbox()] == [other]
     assert len(there.got) == 1
     with desk.database.reading() as session:
-        assert list(session.connection().execute(select(table(WebhookRow).c.id)).scalars()) == [other]
+        assert list(session.connection().execute(select(WEBHOOKS.c.id)).scalars()) == [other]
 
 
 def test_ended_deliveries_are_forgotten_and_waiting_ones_are_not(desk: Post, there: Receiver) -> None:

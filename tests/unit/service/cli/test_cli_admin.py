@@ -25,7 +25,7 @@ from service.config.settings import Settings
 from service.db.history import ended_jobs
 from service.db.rows import OWN_HISTORY
 from service.db.session import open_database
-from service.db.tables import ModelVersionRow, TrainingRunRow, table
+from service.db.tables import MODELS, TRAINING_RUNS
 from tests.unit.service.cli.cli_world import RUNNER, CliWorld, cli_world
 
 
@@ -97,7 +97,7 @@ def add_model(cli: CliWorld, model_id: str, created_at_s: float) -> None:
         "created_at_s": created_at_s,
     }
     with cli.world.database.writing() as session:
-        session.connection().execute(table(ModelVersionRow).insert(), values)
+        session.connection().execute(MODELS.insert(), values)
 
 
 def test_models_are_listed_and_shown(cli: CliWorld) -> None:
@@ -147,15 +147,16 @@ def test_training_is_started_and_can_be_waited_for(cli: CliWorld, monkeypatch: p
 
 def open_trainings(cli: CliWorld, count: int) -> None:
     with cli.world.database.writing() as session:
-        session.connection().execute(insert(table(TrainingRunRow)), [{"started_at_s": 1.0, "detail": ""}] * count)
+        session.connection().execute(insert(TRAINING_RUNS), [{"started_at_s": 1.0, "detail": ""}] * count)
 
 
 def end_training(cli: CliWorld, outcome: str) -> None:
     """The run that is waited for ends so."""
-    runs = table(TrainingRunRow)
     ended = {"outcome": outcome, "detail": "why", "ended_at_s": 2.0}
     with cli.world.database.writing() as session:
-        session.connection().execute(update(runs).where(runs.c.id == cli.world.trainings).values(**ended))
+        session.connection().execute(
+            update(TRAINING_RUNS).where(TRAINING_RUNS.c.id == cli.world.trainings).values(**ended)
+        )
 
 
 def test_promotion(cli: CliWorld) -> None:

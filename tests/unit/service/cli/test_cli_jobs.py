@@ -14,7 +14,7 @@ from service.api.documents import AcceptedDocument, JobDocument
 from service.api.explanation_documents import ExplanationDocument
 from service.cli import jobs, output
 from service.client import Client, LogChunk
-from service.db.tables import JobRow, table
+from service.db.tables import JOBS
 from tests.api.test_predictions import end, said, take_in
 from tests.unit.predictor.predictor_history import small_model
 from tests.unit.service.cli.cli_world import CliWorld, cli_world
@@ -28,9 +28,8 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliWorld]:
 
 def set_job(cli: CliWorld, job_id: int, **values: Any) -> None:
     """Let a job have got somewhere, as the engine would write it."""
-    jobs_table = table(JobRow)
     with cli.world.database.writing() as session:
-        session.connection().execute(jobs_table.update().where(jobs_table.c.id == job_id).values(**values))
+        session.connection().execute(JOBS.update().where(JOBS.c.id == job_id).values(**values))
 
 
 def jobs_of(text: str) -> list[Mapping[str, Any]]:

@@ -12,7 +12,7 @@ from policies.model.ids import JobId
 from service.cli.submit import LOOK_SINGLY_MAX
 from service.client import Client
 from service.client.documents import Job
-from service.db.tables import JobRow, table
+from service.db.tables import JOBS
 from tests.unit.service.cli.cli_world import CliWorld, cli_world
 from tests.unit.service.cli.test_cli_jobs import jobs_of, set_job
 
@@ -26,7 +26,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliWorld]:
 def submitted(cli: CliWorld) -> dict[str, Any]:
     """The newest job's specification as the database holds it."""
     with cli.world.database.reading() as session:
-        row = session.connection().execute(table(JobRow).select().order_by(table(JobRow).c.id.desc())).first()
+        row = session.connection().execute(JOBS.select().order_by(JOBS.c.id.desc())).first()
     assert row is not None
     return dict(row.spec)
 

@@ -9,8 +9,7 @@ from sqlalchemy import insert
 
 from service.api.usage_documents import UsageDocument, UsageRowDocument
 from service.client.usage import Usage, UsageRow
-from service.db.tables import table
-from service.db.usage_tables import UsageRow as StoredUsage
+from service.db.tables import USAGE
 from tests.api.conftest import NOW_S
 from tests.unit.service.cli.cli_world import CliWorld, cli_world
 
@@ -22,7 +21,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliWorld]:
         row = {"held_gpu_s": 7_200_000.0, "useful_gpu_s": 5_400_000.0, "attempts": 3, "preemptions": 2, "jobs": 1}
         with made.world.database.writing() as session:
             rows = [row | {"day": day - ago, "user": "ann", "project": ""} for ago in range(2)]
-            session.connection().execute(insert(table(StoredUsage)), rows)
+            session.connection().execute(insert(USAGE), rows)
         yield made
 
 

@@ -22,11 +22,17 @@ from service.db.check import FAULTS_MAX, check
 from service.db.leases import acquire
 from service.db.migrate import SchemaError, SchemaState, state, upgrade_to
 from service.db.restore import IDS_SKIPPED, LiveDatabase, restore
-from service.db.schema import METADATA
 from service.db.servers import enroll
 from service.db.session import Database, open_database
 from service.db.store import SqlStore
-from service.db.tables import AttemptRow, FactRow, JobEventRow, JobRow, ServerRow, table
+from service.db.tables import (
+    ATTEMPTS,
+    EVENTS,
+    FACTS,
+    JOBS,
+    METADATA,
+    SERVERS,
+)
 from tests.conformance.store_suite import SPEC, Driver, ended, start, touched
 from tests.migrations.test_upgrades import _fill
 from tests.postgres import PostgresServer
@@ -86,9 +92,7 @@ def test_what_was_backed_up_comes_back_in_either_kind(any_database: Database, em
             (job,) = SqlStore(other).submit(session, [SPEC], 5.0)
         assert job == 2 + IDS_SKIPPED + 1, "never the number of a job that came after the backup"
         with other.writing() as session:
-            assert (
-                session.connection().execute(insert(table(FactRow)).returning(table(FactRow).c.id), _FACT).scalar() == 4
-            )
+            assert session.connection().execute(insert(FACTS).returning(FACTS.c.id), _FACT).scalar() == 4
 
 
 _FACT = {"kind": "server_drained", "payload": {"v": 1, "server": 0}, "created_at_s": 1.0}
@@ -100,12 +104,12 @@ def test_the_numbers_of_rows_that_are_gone_are_not_given_out_again(
     with any_database.writing() as session:
         connection = session.connection()
         for _ in range(3):
-            connection.execute(insert(table(FactRow)), _FACT)
-        connection.execute(sa.delete(table(FactRow)))
+            connection.execute(insert(FACTS), _FACT)
+        connection.execute(sa.delete(FACTS))
     back_up(_url(any_database), tmp_path / "b.zip")
     restore(empty_url, tmp_path / "b.zip")
     with closing(open_database(empty_url)) as other, other.writing() as session:
-        assert session.connection().execute(insert(table(FactRow)).returning(table(FactRow).c.id), _FACT).scalar() == 4
+        assert session.connection().execute(insert(FACTS).returning(FACTS.c.id), _FACT).scalar() == 4
 
 
 def test_a_backup_of_an_older_schema_is_restored_by_the_new_program(empty_url: str, tmp_path: Path) -> None:
@@ -118,7 +122,7 @@ def test_a_backup_of_an_older_schema_is_restored_by_the_new_program(empty_url: s
     restored = restore(empty_url, tmp_path / "b.zip")
     assert (restored.revision, state(empty_url)) == ("0001", SchemaState.CURRENT)
     with closing(open_database(empty_url)) as database, database.reading() as session:
-        jobs = session.connection().execute(select(table(JobRow)).order_by(table(JobRow).c.id)).mappings().all()
+        jobs = session.connection().execute(select(JOBS).order_by(JOBS.c.id)).mappings().all()
     assert [{name: row[name] for name in filled["jobs"][0]} for row in jobs] == filled["jobs"]
 
 
@@ -273,66 +277,62 @@ def test_a_database_in_use_is_sound(any_database: Database) -> None:
 def _attempt(database: Database, **changes: object) -> dict[str, Any]:
     """The row of the open attempt, changed."""
     with database.reading() as session:
-        row = session.connection().execute(select(table(AttemptRow))).mappings().one()
+        row = session.connection().execute(select(ATTEMPTS)).mappings().one()
     return dict(row) | changes
 
 
 _WRONG: dict[str, tuple[Callable[[Database], Any], str]] = {
     "two open": (
-        lambda database: insert(table(AttemptRow)).values(_attempt(database, id="2.2", number=2)),
+        lambda database: insert(ATTEMPTS).values(_attempt(database, id="2.2", number=2)),
         "job 2 has several",
     ),
     "none open": (
-        lambda _: update(table(AttemptRow)).values(state=AttemptState.COMPLETED.value, ended_at_s=9.0),
+        lambda _: update(ATTEMPTS).values(state=AttemptState.COMPLETED.value, ended_at_s=9.0),
         "job 2 holds GPUs, but none",
     ),
     "open but ended": (
-        lambda database: insert(table(AttemptRow)).values(_attempt(database, id="1.1", job_id=1, number=1)),
+        lambda database: insert(ATTEMPTS).values(_attempt(database, id="1.1", job_id=1, number=1)),
         "job 1 holds no GPUs, but an attempt",
     ),
     "a GPU twice": (
-        lambda database: insert(table(AttemptRow)).values(_attempt(database, id="1.1", job_id=1, number=1)),
+        lambda database: insert(ATTEMPTS).values(_attempt(database, id="1.1", job_id=1, number=1)),
         "GPU 0 of server a is held by several attempts: 1.1, 2.1",
     ),
     "a GPU that is not there": (
-        lambda _: (
-            update(table(ServerRow))
-            .where(table(ServerRow).c.position == 0)
-            .values(spec={"v": 1, "name": "a", "gpus": 1})
-        ),
+        lambda _: update(SERVERS).where(SERVERS.c.position == 0).values(spec={"v": 1, "name": "a", "gpus": 1}),
         "GPU 1 of server a is held by attempt 2.1, but there is no such GPU",
     ),
     "miscounted": (
-        lambda _: update(table(JobRow)).where(table(JobRow).c.id == 2).values(attempts=7),
+        lambda _: update(JOBS).where(JOBS.c.id == 2).values(attempts=7),
         "job 2 counts other attempts",
     ),
     "no end": (
-        lambda _: update(table(JobRow)).where(table(JobRow).c.id == 1).values(finished_at_s=None),
+        lambda _: update(JOBS).where(JOBS.c.id == 1).values(finished_at_s=None),
         "job 1 has ended, but",
     ),
     "an early end": (
-        lambda _: update(table(JobRow)).where(table(JobRow).c.id == 2).values(finished_at_s=1.0),
+        lambda _: update(JOBS).where(JOBS.c.id == 2).values(finished_at_s=1.0),
         "job 2 has an end",
     ),
     "another story": (
-        lambda _: sa.delete(table(JobEventRow)).where(table(JobEventRow).c.target == "succeeded"),
+        lambda _: sa.delete(EVENTS).where(EVENTS.c.target == "succeeded"),
         "job 1 is in another state",
     ),
     "never admitted": (
-        lambda _: update(table(JobRow)).where(table(JobRow).c.id == 2).values(version=0, state="queued"),
+        lambda _: update(JOBS).where(JOBS.c.id == 2).values(version=0, state="queued"),
         "job 2 was submitted, but",
     ),
     "admitted twice": (
-        lambda _: update(table(FactRow)).where(table(FactRow).c.job_id == 2).values(consumed_cycle=None),
+        lambda _: update(FACTS).where(FACTS.c.job_id == 2).values(consumed_cycle=None),
         "job 2 is admitted, but",
     ),
     "a cycle to come": (
-        lambda _: update(table(FactRow)).where(table(FactRow).c.id == 1).values(consumed_cycle=99),
+        lambda _: update(FACTS).where(FACTS.c.id == 1).values(consumed_cycle=99),
         "request 1 was consumed by",
     ),
-    "a closed attempt": (lambda _: update(table(AttemptRow)).values(state="lost"), "attempt 2.1 is closed, but"),
+    "a closed attempt": (lambda _: update(ATTEMPTS).values(state="lost"), "attempt 2.1 is closed, but"),
     "a gap": (
-        lambda _: sa.delete(table(ServerRow)).where(table(ServerRow).c.position == 0),
+        lambda _: sa.delete(SERVERS).where(SERVERS.c.position == 0),
         "they must follow each other",
     ),
 }
@@ -352,7 +352,7 @@ def test_each_fault_is_found(any_database: Database, fault: str) -> None:
 def test_many_faults_of_one_kind_are_not_all_listed(database: Database) -> None:
     with database.writing() as session:
         SqlStore(database).submit(session, [SPEC] * 50, 5.0)
-        session.connection().execute(update(table(JobRow)).values(finished_at_s=1.0))
+        session.connection().execute(update(JOBS).values(finished_at_s=1.0))
     faults = check(_url(database)).faults
     assert len(faults) == FAULTS_MAX + 1
     assert "more than 20" in faults[-1]
@@ -398,7 +398,7 @@ def test_the_commands(any_database: Database, empty_url: str, tmp_path: Path) ->
     sound = _run("db", "check", "--database-url", empty_url, *here)
     assert (sound.exit_code, sound.stdout.split(":")[0]) == (0, "sound")
     with any_database.writing() as session:
-        session.connection().execute(update(table(JobRow)).values(attempts=7))
+        session.connection().execute(update(JOBS).values(attempts=7))
     broken = _run("db", "check", "--database-url", _url(any_database), *here)
     assert broken.exit_code == 1
     assert broken.stdout.splitlines() == [f"job {number} counts other attempts than it had" for number in (1, 2)]

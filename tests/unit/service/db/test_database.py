@@ -28,9 +28,10 @@ from service.db.servers import ServerInUse, enroll
 from service.db.session import Database, open_database
 from service.db.store import SqlStore
 from service.db.tables import (
-    AttemptRow,
+    ATTEMPTS,
+    HISTORY,
+    JOBS,
     HistoryRow,
-    JobRow,
     LeaseRow,
     ServerRow,
     table,
@@ -104,7 +105,7 @@ def test_references_are_checked(database: Database) -> None:
 
 def test_a_nan_is_refused_where_it_is_made(database: Database) -> None:
     with pytest.raises((StatementError, ValueError), match="not JSON compliant"), database.writing() as session:
-        session.connection().execute(update(table(JobRow)).values(spec={"x": float("nan")}))
+        session.connection().execute(update(JOBS).values(spec={"x": float("nan")}))
 
 
 def test_the_file_and_its_journals_are_the_owners_alone(tmp_path: Path) -> None:
@@ -324,7 +325,7 @@ def test_draining_outlives_a_restart(database: Database) -> None:
 def test_a_row_that_cannot_be_read_is_named(database: Database) -> None:
     (job,) = submit(database, 1)
     with database.writing() as session:
-        session.connection().execute(update(table(JobRow)).values(spec={"v": 1, "name": "a", "user": "u"}))
+        session.connection().execute(update(JOBS).values(spec={"v": 1, "name": "a", "user": "u"}))
     with pytest.raises(CodecError, match=r"job 1\.JobSpec: the field 'gpus' is missing"):
         SqlStore(database).jobs([job])
 
@@ -340,7 +341,7 @@ def test_gpus_in_use_are_not_redefined(database: Database) -> None:
     assert job.attempt is not None
     with database.writing() as session:
         values = attempt_values(job.attempt) | {"state": "completed"}
-        session.connection().execute(update(table(AttemptRow)).values(**values))
+        session.connection().execute(update(ATTEMPTS).values(**values))
     assert enroll(database, Cluster("c", (Server("a", 2), Server("b", 4)))).servers[0].gpus == 2
 
 
@@ -392,9 +393,8 @@ def test_nobody_imports_under_our_own_name(database: Database) -> None:
 def test_a_page_of_history_is_found_by_index(sqlite: Database) -> None:
     """The training reads the newest rows of a table that only grows."""
     with sqlite.reading() as session:
-        history = table(HistoryRow)
         plan = session.connection().execute(
             text("EXPLAIN QUERY PLAN SELECT id FROM history ORDER BY ended_at_s DESC, id DESC LIMIT 10")
         )
         assert "ix_history_ended_at_s_id" in str(plan.all())
-        assert session.connection().execute(select(func.count()).select_from(history)).scalar() == 0
+        assert session.connection().execute(select(func.count()).select_from(HISTORY)).scalar() == 0

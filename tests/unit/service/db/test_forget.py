@@ -15,10 +15,9 @@ from service.config.settings import Settings, SettingsError, load_settings
 from service.db.check import check_connection
 from service.db.history import ended_jobs
 from service.db.progress import ProgressPoint, record_progress
-from service.db.schema import METADATA
 from service.db.session import Database
 from service.db.store import SqlStore
-from service.db.tables import HistoryRow, JobRow, table
+from service.db.tables import HISTORY, JOBS, METADATA, HistoryRow
 from service.engine.events import Fact, FactKind
 from service.engine.record import JobRecord
 from tests.conformance.store_suite import SPEC, Driver, ended, touched
@@ -67,7 +66,7 @@ def _counts(database: Database) -> dict[str, int]:
 
 def _jobs(database: Database) -> list[int]:
     with database.reading() as session:
-        return list(session.connection().execute(select(table(JobRow).c.id).order_by(table(JobRow).c.id)).scalars())
+        return list(session.connection().execute(select(JOBS.c.id).order_by(JOBS.c.id)).scalars())
 
 
 def _prune(database: Database, settings: Settings, now_s: float) -> Pruned:
@@ -168,7 +167,7 @@ def test_labels_of_jobs_that_are_there_stay_however_many(any_database: Database,
     driver = Driver(SqlStore(any_database))
     _run(any_database, 5, 0.0, driver)
     with any_database.writing() as session:
-        session.connection().execute(update(table(HistoryRow)).values(ended_at_s=HistoryRow.id * 1.0))
+        session.connection().execute(update(HISTORY).values(ended_at_s=HistoryRow.id * 1.0))
     settings = _settings(tmp_path, retrain_rows_max=200)
     assert prune(any_database, settings, 5 * DAY_S).labels == 0
     assert _counts(any_database)["history"] == 5

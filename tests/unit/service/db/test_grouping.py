@@ -15,14 +15,12 @@ from sqlmodel import Session
 from service.db import grouping
 from service.db.grouping import MEMBERS_MAX, GroupCommit
 from service.db.session import Database, open_database
-from service.db.tables import PropertyRow, table
-
-_PROPERTIES = table(PropertyRow)
+from service.db.tables import PROPERTIES
 
 
 def _put(name: str) -> Callable[[Session], str]:
     def effect(session: Session) -> str:
-        session.connection().execute(insert(_PROPERTIES), {"name": name, "value": "x"})
+        session.connection().execute(insert(PROPERTIES), {"name": name, "value": "x"})
         return name
 
     return effect
@@ -30,7 +28,7 @@ def _put(name: str) -> Callable[[Session], str]:
 
 def _names(database: Database) -> set[str]:
     with database.reading() as session:
-        return set(session.connection().execute(select(_PROPERTIES.c.name)).scalars())
+        return set(session.connection().execute(select(PROPERTIES.c.name)).scalars())
 
 
 class _Crowd:

@@ -14,12 +14,11 @@ from policies.model.job import JobSpec
 from service.db.dialects import insert_numbered, insert_rows, update_rows
 from service.db.rows import new_job_values
 from service.db.session import Database
-from service.db.tables import FactRow, JobRow, table
+from service.db.tables import FACTS, JOBS
 from service.engine.record import JobRecord
 
 _SPEC = JobSpec("job", "ada", 1)
 _JOB = new_job_values(_SPEC, 1.0, JobRecord(JobId(0), _SPEC, 1.0))
-_JOBS, _FACTS = table(JobRow), table(FactRow)
 
 
 def _fact(**changed: Any) -> dict[str, Any]:
@@ -28,7 +27,7 @@ def _fact(**changed: Any) -> dict[str, Any]:
 
 def _stored(database: Database) -> list[dict[str, Any]]:
     with database.reading() as session:
-        rows = session.connection().execute(select(_FACTS).order_by(_FACTS.c.id)).mappings()
+        rows = session.connection().execute(select(FACTS).order_by(FACTS.c.id)).mappings()
         return [{name: value for name, value in row.items() if name != "id"} for row in rows]
 
 
@@ -51,8 +50,8 @@ _FACT = st.builds(
 @given(rows=st.lists(_FACT, max_size=5))
 def test_what_is_inserted_is_what_is_read(any_database: Database, rows: list[dict[str, Any]]) -> None:
     with any_database.writing() as session:
-        session.connection().execute(_FACTS.delete())
-        insert_rows(session.connection(), _FACTS, rows)
+        session.connection().execute(FACTS.delete())
+        insert_rows(session.connection(), FACTS, rows)
     # As text: -0.0 is equal to 0.0, and True to 1.
     assert repr(_stored(any_database)) == repr(rows)
 
@@ -61,11 +60,11 @@ def test_rows_are_numbered_in_their_order(any_database: Database) -> None:
     names = [f"job {number * 7919 % 3000}" for number in range(3000)]
     with any_database.writing() as session:
         connection = session.connection()
-        assert insert_numbered(connection, _JOBS, []) == []
-        numbers = insert_numbered(connection, _JOBS, [_JOB | {"name": name} for name in names])
-        insert_rows(connection, _FACTS, [_fact(kind=name) for name in names])
-        found = {row.id: row.name for row in connection.execute(select(_JOBS.c.id, _JOBS.c.name))}
-        kinds = connection.execute(select(_FACTS.c.kind).order_by(_FACTS.c.id)).scalars().all()
+        assert insert_numbered(connection, JOBS, []) == []
+        numbers = insert_numbered(connection, JOBS, [_JOB | {"name": name} for name in names])
+        insert_rows(connection, FACTS, [_fact(kind=name) for name in names])
+        found = {row.id: row.name for row in connection.execute(select(JOBS.c.id, JOBS.c.name))}
+        kinds = connection.execute(select(FACTS.c.kind).order_by(FACTS.c.id)).scalars().all()
     assert [found[number] for number in numbers] == names
     assert numbers == sorted(numbers)
     assert kinds == names
@@ -73,9 +72,9 @@ def test_rows_are_numbered_in_their_order(any_database: Database) -> None:
 
 def test_no_column_s_null_becomes_a_document(any_database: Database) -> None:
     with any_database.writing() as session:
-        insert_numbered(session.connection(), _JOBS, [_JOB | {"estimate": None, "reservation": {"a": None}}])
+        insert_numbered(session.connection(), JOBS, [_JOB | {"estimate": None, "reservation": {"a": None}}])
         found = session.connection().execute(
-            select(func.count()).where(_JOBS.c.estimate.is_(None), _JOBS.c.reservation.is_not(None))
+            select(func.count()).where(JOBS.c.estimate.is_(None), JOBS.c.reservation.is_not(None))
         )
         assert found.scalar_one() == 1
 
@@ -83,33 +82,33 @@ def test_no_column_s_null_becomes_a_document(any_database: Database) -> None:
 @pytest.mark.parametrize("number", [math.nan, math.inf])
 def test_no_document_holds_what_json_has_no_word_for(any_database: Database, number: float) -> None:
     with pytest.raises((ValueError, StatementError)), any_database.writing() as session:
-        insert_rows(session.connection(), _FACTS, [_fact(payload={"at_s": number})])
+        insert_rows(session.connection(), FACTS, [_fact(payload={"at_s": number})])
     assert _stored(any_database) == []
 
 
 def test_the_database_s_own_rules_hold(any_database: Database) -> None:
     with pytest.raises(IntegrityError), any_database.writing() as session:
-        insert_rows(session.connection(), _FACTS, [_fact(), _fact(job_id=12)])
+        insert_rows(session.connection(), FACTS, [_fact(), _fact(job_id=12)])
     with pytest.raises(DatabaseError), any_database.writing() as session:
-        insert_rows(session.connection(), _FACTS, [_fact(kind=None)])
+        insert_rows(session.connection(), FACTS, [_fact(kind=None)])
     assert _stored(any_database) == []
 
 
 def test_many_rows_are_changed_at_once(any_database: Database) -> None:
     with any_database.writing() as session:
         connection = session.connection()
-        numbers = insert_numbered(connection, _JOBS, [_JOB | {"name": f"j{at}", "version": at} for at in range(4)])
+        numbers = insert_numbered(connection, JOBS, [_JOB | {"name": f"j{at}", "version": at} for at in range(4)])
         rows: list[dict[str, Any]] = [
             {"at": numbers[0], "was": 0, "retries": 3.0, "iterations": math.inf, "reservation": {"a": 1}},
             {"at": numbers[1], "was": 7, "retries": 4, "iterations": 1.0, "reservation": None},
             {"at": numbers[2], "was": 2, "retries": 5, "iterations": 0.1, "reservation": None},
         ]
         at = {"at": "id", "was": "version"}
-        assert update_rows(connection, _JOBS, [], at) == 0
+        assert update_rows(connection, JOBS, [], at) == 0
         # The second has another version; a number without a word in JSON is written all the same.
-        assert update_rows(connection, _JOBS, rows, at) in (2, None)
+        assert update_rows(connection, JOBS, rows, at) in (2, None)
         again = [rows[2] | {"iterations": 2.5}, rows[1] | {"iterations": 9.0}, rows[0] | {"was": 3, "iterations": 9.0}]
-        assert update_rows(connection, _JOBS, again, at) in (1, None)
-        read = select(_JOBS.c.name, _JOBS.c.retries, _JOBS.c.iterations, _JOBS.c.reservation).order_by(_JOBS.c.id)
+        assert update_rows(connection, JOBS, again, at) in (1, None)
+        read = select(JOBS.c.name, JOBS.c.retries, JOBS.c.iterations, JOBS.c.reservation).order_by(JOBS.c.id)
         found = [tuple(row) for row in connection.execute(read)]
     assert found == [("j0", 3, math.inf, {"a": 1}), ("j1", 0, 0.0, None), ("j2", 5, 2.5, None), ("j3", 0, 0.0, None)]

@@ -15,7 +15,7 @@ from service.db.history import PastJob, ended_jobs, import_history, last_label
 from service.db.lead import Lead
 from service.db.session import Database
 from service.db.store import LEADER_LEASE, SqlStore
-from service.db.tables import JobRow, table
+from service.db.tables import JOBS
 from service.server.leader_store import LeaderStore
 from tests.conformance.store_suite import SPEC, Driver, ended
 
@@ -74,9 +74,8 @@ def test_any_number_of_jobs_is_loaded_by_the_same_statements_and_by_a_leader_wit
 
 def test_a_document_that_nobody_can_read_is_said_to_be_whose(database: Database) -> None:
     store = admitted(database, [SPEC, SPEC]).store
-    jobs = table(JobRow)
     with database.writing() as session:
-        session.connection().execute(update(jobs).where(jobs.c.id == 2).values(spec={"v": 1, "name": 7}))
+        session.connection().execute(update(JOBS).where(JOBS.c.id == 2).values(spec={"v": 1, "name": 7}))
     with pytest.raises(CodecError, match=r"^job 2\.JobSpec"):
         store.load()
     assert gc.isenabled(), "also after an error"

@@ -7,10 +7,8 @@ from sqlalchemy.exc import OperationalError
 from service.db import dialects
 from service.db.dialects import TRUSTED_S
 from service.db.session import Database
-from service.db.tables import PropertyRow, table
+from service.db.tables import PROPERTIES, PropertyRow
 from tests.postgres import PostgresServer
-
-_PROPERTIES = table(PropertyRow)
 
 
 class _Clock:
@@ -45,7 +43,7 @@ def pings(postgres_database: Database, monkeypatch: pytest.MonkeyPatch) -> list[
 
 def _read(database: Database) -> list[str]:
     with database.reading() as session:
-        return list(session.connection().execute(select(_PROPERTIES.c.name)).scalars())
+        return list(session.connection().execute(select(PROPERTIES.c.name)).scalars())
 
 
 def _kill_connections(postgres: PostgresServer, database: Database) -> None:
@@ -63,7 +61,7 @@ def test_a_transaction_begins_with_one_message_and_statements_are_prepared_for_t
     for _ in range(10):
         _read(postgres_database)
         with postgres_database.writing() as session:
-            session.connection().execute(_PROPERTIES.delete())
+            session.connection().execute(PROPERTIES.delete())
     assert len(asked) == 40
     assert asked[0] == "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
     assert asked[2].startswith("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL idle_in")

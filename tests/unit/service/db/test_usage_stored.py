@@ -18,9 +18,8 @@ from policies.model.reasons import Reason
 from service.db.migrate import scripts_folder
 from service.db.session import Database
 from service.db.store import SqlStore
-from service.db.tables import AttemptRow, JobRow, table
+from service.db.tables import ATTEMPTS, JOBS, USAGE
 from service.db.usage import GROUPS, Group, UsageWanted, usage
-from service.db.usage_tables import UsageRow
 from service.domain.access import LOCAL, NO_PROJECT, Identity, Role
 from service.domain.usage import DAY_S, Usage
 from service.engine.record import AttemptRecord, JobRecord
@@ -92,7 +91,6 @@ def fill(database: Database, seed: int, jobs: int = 12) -> None:
 
 def counted(database: Database, now_s: float) -> dict[Group, Usage]:
     """From the attempts themselves, in the most simple-minded way: each attempt cut at each midnight."""
-    jobs, attempts = table(JobRow), table(AttemptRow)
     sums: dict[Group, Usage] = {}
 
     def at(day: float, job: object) -> Usage:
@@ -100,9 +98,9 @@ def counted(database: Database, now_s: float) -> dict[Group, Usage]:
 
     with database.reading() as session:
         connection = session.connection()
-        for job in connection.execute(select(jobs)):
+        for job in connection.execute(select(JOBS)):
             rows = connection.execute(
-                select(attempts).where(attempts.c.job_id == job.id).order_by(attempts.c.number)
+                select(ATTEMPTS).where(ATTEMPTS.c.job_id == job.id).order_by(ATTEMPTS.c.number)
             ).all()
             going_on = [row.resume_service_s for row in rows[1:]] + [job.service_s]
             for row, reached_s in zip(rows, going_on, strict=False):
@@ -198,7 +196,7 @@ def _migration() -> ModuleType:
 @pytest.mark.parametrize("seed", range(3))
 def test_the_migration_sums_up_the_past_to_the_same(any_database: Database, seed: int) -> None:
     fill(any_database, seed)
-    rows = select(table(UsageRow)).order_by(*table(UsageRow).primary_key)
+    rows = select(USAGE).order_by(*USAGE.primary_key)
     with any_database.writing() as session:
         connection = session.connection()
         before = connection.execute(rows).all()

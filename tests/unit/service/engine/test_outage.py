@@ -28,7 +28,7 @@ from service.db.migrate import upgrade
 from service.db.servers import enroll
 from service.db.session import Database, open_database
 from service.db.store import SqlStore
-from service.db.tables import JobEventRow, table
+from service.db.tables import EVENTS
 from service.domain.access import Role
 from service.engine.engine import Engine, Ports
 from service.engine.events import Fact, FactKind, JobEvent
@@ -108,7 +108,7 @@ def _submit(database: Database, *durations_s: float) -> list[JobId]:
 
 
 def _story(database: Database) -> list[tuple[int, str]]:
-    rows = table(JobEventRow).c
+    rows = EVENTS.c
     with database.reading() as session:
         return [tuple(row) for row in session.connection().execute(select(rows.job_id, rows.target).order_by(rows.id))]
 

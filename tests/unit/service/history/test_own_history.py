@@ -20,7 +20,7 @@ from policies.throughput import iteration_times
 from service.db.past import PastAttempt, PastJob, past_jobs, stored_servers
 from service.db.servers import enroll
 from service.db.session import Database
-from service.db.tables import JobRow, table
+from service.db.tables import JOBS
 from service.history.workload import EARLIER, NEVER_RAN, UNFINISHED, actual_result, own_history, simulated_jobs
 from service.sim.executor import stretch_of
 from service.sim.experiment import SimulationOptions, run, run_jobs
@@ -284,7 +284,7 @@ def test_the_newest_jobs_of_the_database_are_what_they_were(database: Database) 
     """Whatever the engine's record says of an ended job is what the past says."""
     live(database, "fifo", rows(4))
     with database.reading() as session:
-        stored = session.connection().execute(select(table(JobRow)).order_by(table(JobRow).c.id)).mappings().all()
+        stored = session.connection().execute(select(JOBS).order_by(JOBS.c.id)).mappings().all()
     for row, job in zip(stored, past_jobs(database, None, None), strict=True):
         assert (job.finished_at_s, job.service_s, job.held_gpu_s) == (
             row["finished_at_s"],

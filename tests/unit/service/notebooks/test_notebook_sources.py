@@ -15,7 +15,7 @@ from service.db.migrate import upgrade
 from service.db.servers import enroll
 from service.db.session import open_database
 from service.db.store import SqlStore
-from service.db.tables import PredictionRow, table
+from service.db.tables import PREDICTIONS
 from service.notebooks import SourceError, by_history, open_source, score, sources
 from service.notebooks.live import LiveSource
 from service.notebooks.source import Source
@@ -104,17 +104,18 @@ def test_the_database_tells_more(world: World) -> None:
 def test_what_was_said_first_counts(world: World) -> None:
     """A job that was predicted again, and better, is scored as it was when it came."""
     before = told(stored(world))
-    rows = table(PredictionRow)
     with world.database.writing() as session:
         connection = session.connection()
-        again = dict(connection.execute(select(rows).where(rows.c.job_id == 30)).mappings().one())
+        again = dict(connection.execute(select(PREDICTIONS).where(PREDICTIONS.c.job_id == 30)).mappings().one())
         del again["id"]
-        number = connection.execute(insert(rows).values(again | {"p50": again["actual"]})).inserted_primary_key[0]
+        number = connection.execute(insert(PREDICTIONS).values(again | {"p50": again["actual"]})).inserted_primary_key[
+            0
+        ]
     try:
         assert told(stored(world)) == told(live(world)) == before
     finally:
         with world.database.writing() as session:
-            session.connection().execute(delete(rows).where(rows.c.id == number))
+            session.connection().execute(delete(PREDICTIONS).where(PREDICTIONS.c.id == number))
 
 
 def test_only_the_newest_are_read(world: World) -> None:

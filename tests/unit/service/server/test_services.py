@@ -18,7 +18,7 @@ from service.db.lead import MARGIN_RATIO, Lead
 from service.db.services import Registered
 from service.db.session import Database
 from service.db.store import LEADER_LEASE, SqlStore
-from service.db.tables import AttemptRow, JobRow, table
+from service.db.tables import ATTEMPTS, JOBS
 from service.engine.events import Report, ReportKind
 from service.server.startup import advertised_url, host_of
 
@@ -53,7 +53,7 @@ def with_attempt(database: Database, number: int, host: str, state: AttemptState
         (job,) = SqlStore(database).submit(session, [JobSpec(name="x", user="ada", gpus=1)], 0.0)
         row = {"id": f"{job}.{number}", "job_id": job, "number": number, "state": state.value, "host": host}
         more = {"placement": {}, "gpu_ids": [], "opened_at_s": 0.0}
-        session.connection().execute(insert(table(AttemptRow)), row | more)
+        session.connection().execute(insert(ATTEMPTS), row | more)
     return job
 
 
@@ -96,7 +96,7 @@ def test_a_service_takes_the_attempts_of_its_folder_from_before_attempts_had_hos
     services.register(database, A, claim=False)
     services.register(database, A, claim=True)
     with database.reading() as session:
-        rows = session.connection().execute(select(table(AttemptRow).c.job_id, table(AttemptRow).c.host)).all()
+        rows = session.connection().execute(select(ATTEMPTS.c.job_id, ATTEMPTS.c.host)).all()
     assert {row.job_id: row.host for row in rows} == {old: "a", ended: "", others: "b"}
 
 
@@ -260,8 +260,7 @@ def test_reports_wait_until_they_are_committed(any_database: Database) -> None:
 def test_files_of_jobs_whose_time_is_over_go_wherever_they_are(database: Database) -> None:
     jobs = [with_attempt(database, 1, "a", AttemptState.COMPLETED) for _ in range(3)]
     with database.writing() as session:
-        rows = table(JobRow)
-        session.connection().execute(update(rows).where(rows.c.id == jobs[0]).values(files_deleted_at_s=1.0))
+        session.connection().execute(update(JOBS).where(JOBS.c.id == jobs[0]).values(files_deleted_at_s=1.0))
     gone, later = JobId(0), JobId(jobs[-1] + 5)
     deleted: list[JobId] = []
     kept = {*jobs, gone, later}
