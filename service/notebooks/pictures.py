@@ -11,7 +11,7 @@ from pathlib import Path
 from re import search
 
 from service.cli.comparison_files import rasterizer
-from service.reports.svg import GREY, WIDTH, standalone, svg_document, text
+from service.reports.svg import GREY, WIDTH, Drawing, standalone, text
 
 _TITLE_WIDTH, _NOTE_WIDTH = 64, 90
 _TITLE_LINE, _NOTE_LINE = 21.0, 16.0
@@ -36,13 +36,13 @@ class Picture:
         top = _MARGIN + _TITLE_LINE * len(title)
         bottom = top + float(size[1])
         bold, small = ' font-size="16" font-weight="bold"', ' font-size="12.5"'
-        parts = [text(_MARGIN, _MARGIN + _TITLE_LINE * (at + 0.7), line, more=bold) for at, line in enumerate(title)]
-        parts.append(self.chart.replace("<svg ", f'<svg x="0" y="{top:.0f}" ', 1))
-        parts += [
-            text(_MARGIN, bottom + _NOTE_LINE * (at + 0.9), line, colour=GREY, more=small)
-            for at, line in enumerate(note)
-        ]
-        return svg_document(self.finding, bottom + _NOTE_LINE * len(note) + _MARGIN, "".join(parts))
+        drawing = Drawing(self.finding)
+        for at, line in enumerate(title):
+            drawing.add(text(_MARGIN, _MARGIN + _TITLE_LINE * (at + 0.7), line, more=bold))
+        drawing.add(self.chart.replace("<svg ", f'<svg x="0" y="{top:.0f}" ', 1))
+        for at, line in enumerate(note):
+            drawing.add(text(_MARGIN, bottom + _NOTE_LINE * (at + 0.9), line, colour=GREY, more=small))
+        return drawing.svg(bottom + _NOTE_LINE * len(note) + _MARGIN)
 
     def _repr_html_(self) -> str:
         return self.svg.replace(f'width="{WIDTH:.0f}"', 'style="max-width: 100%; height: auto" width="900"', 1)

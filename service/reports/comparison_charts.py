@@ -5,7 +5,6 @@ from math import exp
 from statistics import fmean
 
 from policies.model.cluster import Cluster
-from service.reports.blocks import Block, bar_chart, gantt_chart
 from service.reports.comparison_data import (
     GANG_CLASSES,
     TIME_BINS,
@@ -17,7 +16,7 @@ from service.reports.comparison_data import (
     main_runs,
 )
 from service.reports.page import Chart
-from service.reports.plots import Mark, Panel, Series, dot_chart, line_chart, panel_chart
+from service.reports.plots import Block, Mark, Panel, Series, bar_chart, dot_chart, gantt_chart, line_chart, panel_chart
 from service.reports.svg import PALETTE, Axis
 
 _GANG_COLOURS = ("#fde725", "#90d743", "#35b779", "#21918c", "#31688e", "#443983", "#2a0845")

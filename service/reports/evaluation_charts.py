@@ -7,7 +7,6 @@ import numpy as np
 
 from predictor.intervals import Array
 from predictor.recurrence import BUCKETS
-from service.reports.blocks import Block, density_chart, gantt_chart
 from service.reports.comparison_data import cdf
 from service.reports.evaluation_figures import (
     NOMINAL_LEVELS,
@@ -23,7 +22,17 @@ from service.reports.evaluation_figures import (
     users,
 )
 from service.reports.page import Chart
-from service.reports.plots import Mark, Panel, Series, dot_chart, line_chart, panel_chart
+from service.reports.plots import (
+    Block,
+    Mark,
+    Panel,
+    Series,
+    density_chart,
+    dot_chart,
+    gantt_chart,
+    line_chart,
+    panel_chart,
+)
 from service.reports.svg import PALETTE, Axis
 from service.sim.evaluate import SERVED, Evaluation
 

@@ -1,10 +1,10 @@
-"""What charts are made of: scales with ticks that a person would choose, words, markers and legends, as plain SVG text.
+"""The base of all charts: scales with round ticks, text, markers, and a drawing with legend and axes, as plain SVG text.
 
-No dependency, no script, readable in grey and by the colour-blind: styles differ by colour (Okabe and Ito's palette), dash and
-marker at once. Equal input gives equal bytes.
+No dependency and no script. Styles differ in colour (Okabe and Ito's palette), dash and marker at once, so that charts are
+readable in grey and by the colour-blind. Equal input gives equal bytes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, isfinite, log10
@@ -16,8 +16,10 @@ _MARKERS = ("circle", "square", "triangle", "diamond", "ring", "cross", "plus", 
 WIDTH = 680.0
 LEFT, RIGHT, TOP, BOTTOM = 78.0, 18.0, 34.0, 46.0
 _LEGEND_LINE = 18.0
+ROW = 26.0
+"""Height of a row with a label."""
 CHARACTER = 6.6
-"""Width of a character of the legend's 12-pixel font, on the generous side."""
+"""Width of a character of the 12-pixel font, rounded up."""
 GREY, GRID, INK = "#555555", "#dddddd", "#1a1a1a"
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86400.0
@@ -30,12 +32,12 @@ _DURATION_TICKS_S: tuple[tuple[float, ...], ...] = (
         *(_DAY_S * count for count in (1, 2, 5, 10, 20, 50, 100, 200, 500)),
     ),
 )
-"""Times on a logarithmic axis that a person would choose: coarse ones, and fine ones for a short axis."""
+"""Round times on a logarithmic axis: coarse ones, and fine ones for a short axis."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis. ``kind``: number, seconds (told in minutes, hours, days) or ratio (told in percent)."""
+    """One axis. ``kind``: number, seconds (shown in minutes, hours, days) or ratio (shown in percent)."""
 
     label: str
     kind: str = "number"
@@ -47,7 +49,7 @@ class Axis:
 
 
 _FLAT = 1e-9
-"""Values that differ by less than this share of themselves are one value: ticks between them would all read the same."""
+"""Values that differ by less than this share are one value: the ticks between them would all read the same."""
 
 
 class Scale:
@@ -80,7 +82,7 @@ class Scale:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit that a person would choose: ``45 s``, ``12 min``, ``3.5 h``, ``2 d``."""
+    """Seconds in a readable unit: ``45 s``, ``12 min``, ``3.5 h``, ``2 d``."""
     for unit, size in (("d", _DAY_S), ("h", _HOUR_S), ("min", _MINUTE_S)):
         if abs(seconds) >= size:
             return f"{_short(seconds / size)} {unit}"
@@ -88,36 +90,36 @@ def duration(seconds: float) -> str:
 
 
 def _short(value: float) -> str:
-    """At most three digits that matter; thousands with commas."""
+    """At most three significant digits; thousands with commas."""
     if abs(value) >= 100.0:
         return f"{value:,.0f}"
     return f"{value:.3g}"
 
 
 def _ticks(axis: Axis, least: float, most: float) -> list[tuple[float, str]]:
-    tell: Callable[[float], str] = {"seconds": duration, "ratio": lambda value: f"{100.0 * value:.3g}%"}.get(
+    form: Callable[[float], str] = {"seconds": duration, "ratio": lambda value: f"{100.0 * value:.3g}%"}.get(
         axis.kind, _short
     )
     if axis.log:
-        return [(value, tell(value)) for value in _log_ticks(axis, least, most)]
+        return [(value, form(value)) for value in _log_ticks(axis, least, most)]
     if axis.kind == "seconds":
         # One unit along the axis: "1.25 d" between "20 h" and "40 h" is hard to read.
         sizes = ((_DAY_S, "d"), (_HOUR_S, "h"), (_MINUTE_S, "min"))
         size, unit = next((pair for pair in sizes if most - least >= 2.0 * pair[0]), (1.0, "s"))
         return [(size * tick, f"{_short(tick)} {unit}") for tick in _round_ticks(least / size, most / size)]
-    return [(value, tell(value)) for value in _round_ticks(least, most)]
+    return [(value, form(value)) for value in _round_ticks(least, most)]
 
 
 def _log_ticks(axis: Axis, least: float, most: float) -> list[float]:
     if axis.kind == "seconds":
-        ladders: Sequence[Sequence[float]] = _DURATION_TICKS_S
+        choices: Sequence[Sequence[float]] = _DURATION_TICKS_S
     else:
         powers = [10.0**power for power in range(floor(log10(least)), floor(log10(most)) + 1)]
-        ladders = (powers, [factor * power for power in powers for factor in (1.0, 2.0, 5.0)])
+        choices = (powers, [factor * power for power in powers for factor in (1.0, 2.0, 5.0)])
     values: list[float] = []
-    for ladder in ladders:
+    for choice in choices:
         if len(values) < 3:
-            values = [tick for tick in ladder if least <= tick <= most]
+            values = [tick for tick in choice if least <= tick <= most]
     if len(values) < 2:
         values = [value for value in _round_ticks(least, most) if value > 0.0]
     return values
@@ -141,53 +143,6 @@ def stroke(style: int, wide: float = 2.0) -> str:
     """The attributes of a line in a style."""
     colour, dash, _ = look(style)
     return f'stroke="{colour}" stroke-width="{wide:g}"' + (f' stroke-dasharray="{dash}"' if dash else "")
-
-
-def legend(names: Sequence[tuple[str, int]], *, lines: bool) -> tuple[str, float]:
-    """The legend above the chart, wrapped, and where the chart begins."""
-    parts: list[str] = []
-    across, down = 12.0, 20.0
-    for label, style in names:
-        wide = 38.0 + CHARACTER * len(label)
-        if across + wide > WIDTH and across > 12.0:
-            across, down = 12.0, down + _LEGEND_LINE
-        if lines:
-            parts.append(f'<path d="M{across:.1f} {down - 4.0:.1f}h24" {stroke(style)}/>\n')
-        else:
-            parts.append(marker(across + 14.0, down - 4.0, style))
-        parts.append(text(across + 30.0, down, label))
-        across += wide + 10.0
-    return "".join(parts), down + 14.0
-
-
-def key_legend(keys: Sequence[tuple[str, str]]) -> tuple[str, float]:
-    """A legend of coloured squares, (label, colour), wrapped, and where the chart begins."""
-    parts: list[str] = []
-    across, down = 12.0, 20.0
-    for label, colour in keys:
-        wide = 34.0 + CHARACTER * len(label)
-        if across + wide > WIDTH and across > 12.0:
-            across, down = 12.0, down + _LEGEND_LINE
-        parts.append(
-            f'<rect x="{across:.1f}" y="{down - 10.0:.1f}" width="14" height="12" fill="{colour}" stroke="{GREY}"/>\n'
-        )
-        parts.append(text(across + 20.0, down, label))
-        across += wide
-    return "".join(parts), down + 14.0
-
-
-def verticals(xs: Scale, top: float, bottom: float, *, numbers: bool = True) -> list[str]:
-    """Grid lines and numbers of the x axis; numbers that would run into each other are left out."""
-    parts: list[str] = []
-    free_from = 0.0
-    for value, words in xs.ticks:
-        across = xs.at(value)
-        parts.append(f'<path d="M{across:.1f} {top:.1f}V{bottom:.1f}" stroke="{GRID}"/>\n')
-        half = CHARACTER * len(words) / 2.0
-        if numbers and across - half >= free_from and across + half <= WIDTH:
-            parts.append(text(across, bottom + 16.0, words, anchor="middle"))
-            free_from = across + half + 6.0
-    return parts
 
 
 def marker(across: float, down: float, style: int) -> str:
@@ -219,14 +174,70 @@ def text(x: float, y: float, text: str, *, colour: str = INK, anchor: str = "sta
     return f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}" text-anchor="{anchor}"{more}>{escape(text)}</text>\n'
 
 
-def svg_document(title: str, height: float, inner: str) -> str:
-    """A picture that tells its subject to a screen reader; :func:`standalone` makes a file of it."""
-    return (
-        f'<svg viewBox="0 0 {WIDTH:.0f} {height:.0f}" width="{WIDTH:.0f}" '
-        f'height="{height:.0f}" role="img" font-family="system-ui, DejaVu Sans, sans-serif" font-size="12">'
-        f"<title>{escape(title)}</title>\n"
-        f'<rect width="100%" height="100%" fill="#fff"/>\n{inner}</svg>\n'
-    )
+def rectangle(x: float, y: float, width: float, height: float, look: str, title: str = "") -> str:
+    """A rectangle; ``look`` are attributes, and ``title`` is shown under the pointer."""
+    inner = f"<title>{escape(title)}</title>" if title else ""
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" {look}>{inner}</rect>\n'
+
+
+def left_of_labels(labels: Iterable[str]) -> float:
+    """Where a chart begins that has these labels at its left."""
+    return min(260.0, max(LEFT, 16.0 + CHARACTER * max(map(len, labels), default=0)))
+
+
+class Drawing:
+    """The frame of a chart: the legend above it, axes with grid lines and numbers, and a title for screen readers.
+
+    ``top`` is where the chart begins below the legend. Parts are drawn in the order in which they are added.
+    """
+
+    def __init__(self, title: str, legend: Sequence[tuple[str, Callable[[float, float], str]]] = ()) -> None:
+        """``legend``: labels, each with a function that draws its symbol, 24 pixels wide, from a pixel to the right."""
+        self._title = title
+        self._parts: list[str] = []
+        across, down = 12.0, 20.0
+        for label, symbol in legend:
+            wide = 38.0 + CHARACTER * len(label)
+            if across + wide > WIDTH and across > 12.0:
+                across, down = 12.0, down + _LEGEND_LINE
+            self.add(symbol(across, down - 4.0), text(across + 30.0, down, label))
+            across += wide + 10.0
+        self.top = down + 14.0
+
+    def add(self, *parts: str) -> None:
+        """Draw these next."""
+        self._parts += parts
+
+    def columns(self, xs: Scale, top: float, bottom: float, *, numbers: bool = True) -> None:
+        """Grid lines and numbers of the x axis; numbers that would overlap are left out."""
+        free_from = 0.0
+        for value, words in xs.ticks:
+            across = xs.at(value)
+            self.add(f'<path d="M{across:.1f} {top:.1f}V{bottom:.1f}" stroke="{GRID}"/>\n')
+            half = CHARACTER * len(words) / 2.0
+            if numbers and across - half >= free_from and across + half <= WIDTH:
+                self.add(text(across, bottom + 16.0, words, anchor="middle"))
+                free_from = across + half + 6.0
+
+    def rows(self, ys: Scale, label: str, left: float, right: float, middle: float, label_at: float) -> None:
+        """Grid lines and numbers of the y axis, and its label, turned, with its centre at (``label_at``, ``middle``)."""
+        for value, words in ys.ticks:
+            down = ys.at(value)
+            self.add(f'<path d="M{left:.1f} {down:.1f}H{right:.1f}" stroke="{GRID}"/>\n')
+            self.add(text(left - 6.0, down + 4.0, words, anchor="end"))
+        turned = f' transform="rotate(-90 {label_at:.1f} {middle:.1f})"'
+        self.add(text(label_at, middle, label, colour=GREY, anchor="middle", more=turned))
+
+    def svg(self, height: float, x_label: str = "", x_middle: float = 0.0) -> str:
+        """The whole picture, with the label of the x axis at the bottom."""
+        if x_label:
+            self.add(text(x_middle, height - 8.0, x_label, colour=GREY, anchor="middle"))
+        return (
+            f'<svg viewBox="0 0 {WIDTH:.0f} {height:.0f}" width="{WIDTH:.0f}" '
+            f'height="{height:.0f}" role="img" font-family="system-ui, DejaVu Sans, sans-serif" font-size="12">'
+            f"<title>{escape(self._title)}</title>\n"
+            f'<rect width="100%" height="100%" fill="#fff"/>\n{"".join(self._parts)}</svg>\n'
+        )
 
 
 def standalone(svg: str) -> str:

@@ -20,9 +20,9 @@ from predictor.prequential import BaselineScores, Chunk, Run
 from predictor.rows import Submission
 from service.cli.main import app
 from service.reports import evaluation_figures as figures
-from service.reports.blocks import density_chart
 from service.reports.evaluation import evaluation_html, story
 from service.reports.evaluation_charts import charts
+from service.reports.plots import density_chart
 from service.reports.svg import Axis
 from service.sim.evaluate import Evaluation, evaluate
 from service.sim.workloads.generate import generate, make_families

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.reports.blocks import Block, bar_chart, gantt_chart
-from service.reports.plots import Mark, Panel, Series, dot_chart, line_chart, panel_chart
+from service.reports.plots import Block, Mark, Panel, Series, bar_chart, dot_chart, gantt_chart, line_chart, panel_chart
 from service.reports.svg import PALETTE, WIDTH, Axis, duration, look, standalone
 
 SVG = "{http://www.w3.org/2000/svg}"
