@@ -33,6 +33,7 @@ class Reason(StrEnum):
     LAUNCH_FAILED = "launch_failed"
     NODE_LOST = "node_lost"
     COMMAND_NOT_FOUND = "command_not_found"
+    WORKING_DIR_NOT_FOUND = "working_dir_not_found"
     CHECKPOINT_UNREADABLE = "checkpoint_unreadable"
     DISK_FULL = "disk_full"
     # The end
@@ -80,6 +81,7 @@ SENTENCES: dict[Reason, str] = {
     Reason.LAUNCH_FAILED: "The program could not be launched.",
     Reason.NODE_LOST: "The server stopped answering and the attempt is confirmed dead.",
     Reason.COMMAND_NOT_FOUND: "The command does not exist or is not executable on the server.",
+    Reason.WORKING_DIR_NOT_FOUND: "working_dir is not the absolute path of a folder that the server can enter.",
     Reason.CHECKPOINT_UNREADABLE: "The job's checkpoint folder cannot be read or written.",
     Reason.DISK_FULL: "The disk that holds logs and checkpoints is full.",
     Reason.COMPLETED: "The program ended with exit code 0.",
@@ -91,7 +93,9 @@ SENTENCES: dict[Reason, str] = {
     Reason.STARTED: "It has been given its GPUs.",
 }
 
-_NOT_RETRYABLE = frozenset({Reason.COMMAND_NOT_FOUND, Reason.CHECKPOINT_UNREADABLE, Reason.WALLTIME})
+_NOT_RETRYABLE = frozenset(
+    {Reason.COMMAND_NOT_FOUND, Reason.WORKING_DIR_NOT_FOUND, Reason.CHECKPOINT_UNREADABLE, Reason.WALLTIME}
+)
 
 
 @dataclass(frozen=True, slots=True)

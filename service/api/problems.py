@@ -47,7 +47,7 @@ class ProblemType(Enum):
     UNAUTHORIZED = _Kind(
         "unauthorized",
         401,
-        "A token is required",
+        "A valid token is required",
         "Send 'Authorization: Bearer TOKEN' with an API key, or with the token in the file 'token' of the service's data folder.",
     )
     FORBIDDEN = _Kind(

@@ -131,7 +131,7 @@ class RequestGuard:
         """Who sends the request. Raises 401 for nobody, 429 for somebody who asks too often."""
         token = bearer(Headers(scope=scope))
         if token is None:
-            raise _unauthorized()
+            raise _unauthorized("The request has no token.")
         authenticator: Authenticator = scope["app"].state.authenticator
         caller = authenticator.known(token)
         if caller is None:
@@ -152,7 +152,7 @@ class RequestGuard:
         if caller is None:
             self._failures.take(address)
             logger.warning("a wrong token from %s", address)
-            raise _unauthorized()
+            raise _unauthorized("Wrong token: it is not the local token, and no key that is valid now.")
         return caller
 
     async def _log_refusal(self, scope: Scope, status: int) -> None:
@@ -229,8 +229,8 @@ def too_large(limit_bytes: int) -> Problem:
     )
 
 
-def _unauthorized() -> Problem:
-    return Problem(ProblemType.UNAUTHORIZED, headers={"WWW-Authenticate": 'Bearer realm="sooner"'})
+def _unauthorized(detail: str) -> Problem:
+    return Problem(ProblemType.UNAUTHORIZED, detail, headers={"WWW-Authenticate": 'Bearer realm="sooner"'})
 
 
 def _too_many(detail: str, wait_s: float) -> Problem:

@@ -125,7 +125,7 @@ def run_all(setting: Setting, plans: list[Plan], workers: int | None) -> list[Fi
     except SimulationStuck as error:
         fail(" ".join((str(error), *getattr(error, "__notes__", ()))), EXIT_FAILED)
     except BrokenProcessPool:
-        fail("a worker process was killed; with fewer --workers less memory is needed", EXIT_FAILED)
+        fail("a worker process was killed, which happens when memory runs out: each run has a process", EXIT_FAILED)
     except OSError as error:
         fail(f"{error.filename}: {error.strerror or error}", EXIT_FAILED)
 

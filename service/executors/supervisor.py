@@ -124,7 +124,7 @@ class Supervisor:
         folder = Path(wanted)
         if not folder.is_absolute() or not folder.is_dir() or not os.access(folder, os.X_OK):
             raise CannotLaunch(
-                "launch_failed", f"working_dir {wanted}: not an absolute path of a folder that can be entered"
+                "working_dir_not_found", f"working_dir {wanted}: not an absolute path of a folder that can be entered"
             )
         return folder
 

@@ -11,6 +11,7 @@ TIE_RATIO = 1.01
 _PRICE_RATIO = 1.05
 """Only a price above this share is worth a sentence."""
 _WORTH_TELLING = 0.01
+_ROUNDING = 1e-9
 """Parts below this share of a difference are left out."""
 
 
@@ -100,7 +101,8 @@ def _who_gains(best: RunFigures, worst: RunFigures) -> str:
     gang, gang_s = max(gangs, key=lambda item: item[1])
     if len(gangs) > 1:
         text += f", {min(1.0, gang_s / total_s):.0%} to those of {gang}"
-    losers = [label for label, saved_s in (*saved, *gangs) if saved_s < -0.01 * total_s]
+    # Sums of equal times in another order differ by rounding.
+    losers = [label for label, saved_s in (*saved, *gangs) if saved_s < -_ROUNDING * total_s]
     if losers:
         return f"{text}; worse off than under {worst.label} are: {_the_jobs(losers)}."
     return f"{text}; no quarter of the jobs by duration and no gang size is worse off."

@@ -71,8 +71,8 @@ class JobOutcome:
 
     @property
     def slowdown(self) -> float:
-        """JCT over duration."""
-        return self.jct_s / max(self.duration_s, SLOWDOWN_DURATION_MIN_S)
+        """Bounded slowdown: JCT over duration, at least 1 (Feitelson and Rudolph, 1998)."""
+        return max(1.0, self.jct_s / max(self.duration_s, SLOWDOWN_DURATION_MIN_S))
 
 
 @dataclass(frozen=True, slots=True)

@@ -264,3 +264,23 @@ def test_a_look_that_was_under_way_when_rights_changed_is_not_trusted(
     monkeypatch.setattr("service.api.authenticate.stored_key", late)
     assert door.look_up(ada.key) is not None
     assert door.known(ada.key) is None
+
+
+def test_a_key_for_one_project_submits_to_it_without_naming_it(app: FastAPI, world: World) -> None:
+    body = {"name": "a", "command": ["true"], "gpus": 1}
+    with client_for(app, person(world, "ada", Role.SUBMITTER, "nlp", "vision", only=("nlp",))) as ada:
+        assert ada.post("/v1/jobs", json=body).json()["project"] == "nlp"
+        assert ada.post("/v1/jobs", json=body | {"project": "nlp"}).json()["project"] == "nlp"
+        assert_problem(ada.post("/v1/jobs", json=body | {"project": "vision"}), "forbidden")
+    both = person(world, "ben", Role.SUBMITTER, "nlp", "vision", only=("nlp", "vision"))
+    with client_for(app, both) as ben:
+        assert_problem(ben.post("/v1/jobs", json=body), "forbidden")
+
+
+def test_a_wrong_token_is_told_from_a_missing_one(app: FastAPI) -> None:
+    with client_of(app, "wrong") as wrong:
+        problem = assert_problem(wrong.get("/v1/jobs"), "unauthorized")
+    assert problem["detail"].startswith("Wrong token")
+    with client_of(app, None) as missing:
+        problem = assert_problem(missing.get("/v1/jobs"), "unauthorized")
+    assert problem["detail"] == "The request has no token."

@@ -110,6 +110,7 @@ def test_a_program_that_reports_nothing_loses_its_work_when_preempted_but_runs(s
     ("body", "reason"),
     [
         ({"command": ["/no/such/program"]}, "command_not_found"),
+        ({"command": ["true"], "working_dir": "/no/such/folder"}, "working_dir_not_found"),
         ({"command": ["sh", "-c", "exit 3"], "max_retries": 0}, "crashed"),
         ({"command": ["sh", "-c", "exit 3"], "max_retries": 2}, "retries_exhausted"),
     ],

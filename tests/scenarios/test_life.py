@@ -77,7 +77,9 @@ def test_a_hold_during_the_pause_and_its_release() -> None:
     story.release("a").until(21).starts("a")
 
 
-@pytest.mark.parametrize("reason", [Reason.COMMAND_NOT_FOUND, Reason.CHECKPOINT_UNREADABLE])
+@pytest.mark.parametrize(
+    "reason", [Reason.COMMAND_NOT_FOUND, Reason.WORKING_DIR_NOT_FOUND, Reason.CHECKPOINT_UNREADABLE]
+)
 def test_what_a_retry_cannot_mend_is_not_retried(reason: Reason) -> None:
     story = one().job("a").until(1)
     story.says(Report(ReportKind.EXITED, 1.0, story.attempt("a"), exit_code=127, reason=reason))

@@ -194,7 +194,7 @@ class TestCannotLaunch:
     @pytest.mark.parametrize("folder", ["/no/such/folder", "relative", "/etc/passwd"])
     def test_bad_working_dir(self, house: House, folder: str) -> None:
         end = house.run(python("pass"), working_dir=folder)
-        assert (end.kind, end.reason) == (ReportKind.LAUNCH_FAILED, Reason.LAUNCH_FAILED)
+        assert (end.kind, end.reason) == (ReportKind.LAUNCH_FAILED, Reason.WORKING_DIR_NOT_FOUND)
         assert "working_dir" in end.detail
 
     def test_unreadable_checkpoints(self, house: House) -> None:

@@ -229,3 +229,22 @@ def test_a_workload_without_users_has_no_chart_of_users() -> None:
     found = figures(run(Workload("w", jobs), CLUSTER, make_policy("fifo")), "fifo")
     assert found.by_user == ()
     assert "jct-by-user" not in [chart.slug for chart in charts([found], CLUSTER)]
+
+
+def test_a_small_loss_of_one_gang_size_is_told() -> None:
+    slow = _figures("fifo")
+    # Every job ends after half the time, so nobody is worse off ...
+    quick = replace(
+        slow,
+        label="quick",
+        result=replace(slow.result, policy="quick", mean_jct_s=slow.result.mean_jct_s / 2),
+        parts=Parts(*(part / 2 for part in astuple(slow.parts))),
+        by_gang=tuple(replace(each, jct_s=each.jct_s / 2) for each in slow.by_gang),
+        by_duration=tuple(replace(each, jct_s=each.jct_s / 2) for each in slow.by_duration),
+    )
+    assert "no gang size is worse off" in story([quick, slow])
+    # ... but for one gang size, by a thousandth of what is saved in all.
+    loser = slow.by_gang[0]
+    lost = replace(loser, jct_s=loser.jct_s + slow.result.mean_jct_s / 1000)
+    told = story([replace(quick, by_gang=(lost, *quick.by_gang[1:])), slow])
+    assert f"worse off than under fifo are: jobs of {loser.label}" in told
