@@ -1,5 +1,6 @@
 """Every executor against the contract: real processes, pretended ones, and simulated ones."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from service.db.session import Database
 from service.db.store import LEADER_LEASE
 from service.engine.commands import Launch
 from service.engine.events import Report, ReportKind
+from service.executors import folder as names
 from service.executors.fake import DURATION_LABEL, EXIT_CODE_LABEL, FakeExecutor, Faults
 from service.executors.timeout import TimeLimitedExecutor
 from service.server.fleet import FleetExecutor
@@ -20,6 +22,13 @@ from service.sim.clock import SimClock
 from service.sim.executor import ExecutorCosts, SimulatedExecutor
 from service.sim.work import JobTruth
 from tests.conformance.executor_suite import ENDS, ExecutorContract, Watcher
+from tests.conformance.live_executor_suite import (
+    AttemptFilesContract,
+    AttemptLeasesContract,
+    AttemptLogsContract,
+    LiveExecutorContract,
+    ProgressInputContract,
+)
 from tests.local_executor import CLUSTER, House, launch, python, wait_for
 
 _FOR_EVER_S = 1e9
@@ -48,12 +57,48 @@ class LocalBench:
     def until(self, condition: Callable[[], bool]) -> None:
         wait_for(condition, "the condition")
 
+    def launch_printing(self, attempt: AttemptId, text: str, *, ends: bool) -> Launch:
+        code = f"print({text!r}, flush=True)\n" + ("" if ends else "import signal; signal.pause()")
+        return launch(python(code), job=job_of(attempt), number=int(attempt.partition(".")[2]))
+
+    def token(self, attempt: AttemptId) -> str:
+        marker = b"SOONER_PROGRESS_TOKEN="
+        for process in self.house.processes():
+            environ = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+            tokens = {entry.removeprefix(marker) for entry in environ if entry.startswith(marker)}
+            if tokens:
+                return tokens.pop().decode()
+        raise AssertionError(f"attempt {attempt} has no process with a token")
+
     def settle(self) -> None:
         # Whatever a command causes goes through a supervisor; when those that still begin are done, so is the effect.
         wait_for(
             lambda: self.executor.poll() is not None and "pending" not in self.executor.observed().values(),
             "all launches to have begun or failed",
         )
+
+
+class LeasedBench(LocalBench):
+    """Real processes with a short lease that polling does not renew."""
+
+    lease_s = 1.2
+
+    def __init__(self, house: House) -> None:
+        house.new_executor(lease_s=self.lease_s, renews_alone=False)
+        super().__init__(house)
+        self.executor.renew_leases()
+
+    def miss_renewals(self) -> None:
+        wait_for((self.house.folder() / names.EXIT).exists, "the end by lease")
+
+    def renew_for_longer_than_the_lease(self) -> None:
+        until_s = time.monotonic() + 1.5 * self.lease_s
+
+        def renewed() -> bool:
+            self.executor.renew_leases()
+            return time.monotonic() > until_s
+
+        wait_for(renewed, "a lease and a half")
 
 
 class FakeClock:
@@ -118,7 +163,9 @@ class SimulatedBench:
         self.clock.advance(until_s)
 
 
-class TestLocalExecutor(ExecutorContract):
+class TestLocalExecutor(
+    ExecutorContract, LiveExecutorContract, AttemptLogsContract, AttemptFilesContract, ProgressInputContract
+):
     swarm_seeds = 2
     swarm_steps = 20
 
@@ -129,7 +176,19 @@ class TestLocalExecutor(ExecutorContract):
         house.close()
 
 
-class TestFakeExecutor(ExecutorContract):
+class TestLocalLeases(AttemptLeasesContract):
+    @pytest.fixture
+    def bench(self, tmp_path: Path) -> Iterator[LeasedBench]:
+        house = House(tmp_path / "data")
+        yield LeasedBench(house)
+        house.close()
+
+    @pytest.fixture
+    def watcher(self, bench: LeasedBench) -> Watcher:
+        return Watcher(bench)
+
+
+class TestFakeExecutor(ExecutorContract, LiveExecutorContract):
     @pytest.fixture
     def bench(self) -> FakeBench:
         return FakeBench()
