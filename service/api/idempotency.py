@@ -1,21 +1,19 @@
 """``Idempotency-Key``: a POST that is repeated gives its first answer again and has its effect once.
 
-The answer is stored in the transaction of the effect, so a crash leaves both or neither, and a key is never left
-"running" by a dead process. A second request with the key while the first one runs in this process gets 409; in another
-process it waits until the first is committed and then finds the answer. Answers that had no effect (4xx, 5xx) are not
-stored: a repaired or repeated request may use the same key. A key is its user's own: another user who sends the same one gets
-an effect and an answer of his own.
+The answer is stored in the transaction of the effect, so a crash leaves both or neither, and no dead process leaves a key locked.
+A second request with the key of one that runs gets 409 in this process; in another process it waits for the commit and finds the
+answer. Answers without an effect (4xx, 5xx) are not stored, so a corrected request may use the same key. Keys of different users
+are different keys.
 
-Every change goes through here, so this is also where the log of changes is written, in the transaction of the change.
+Every change goes through here, so the audit log is written here, in the transaction of the change.
 """
 
 import hashlib
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import Depends, Header, Request, Response
 from fastapi.responses import JSONResponse
@@ -53,20 +51,24 @@ class Answer:
 
 
 Effect = Callable[[Session], Answer]
-"""What the request does inside the writing transaction."""
+"""What a request does inside the writing transaction."""
+
+Item = TypeVar("Item")
 
 
-class JointEffect(ABC):
-    """What requests of one kind do that are made together, in as many statements as one of them takes."""
+@dataclass(frozen=True, slots=True)
+class BatchedEffect(Generic[Item]):
+    """An effect that is made together with others of its kind: ``insert`` takes the items of all of them.
 
-    @classmethod
-    @abstractmethod
-    def together(cls, session: Session, effects: Sequence[Self]) -> Sequence[Answer | Problem]:
-        """Each one's answer, or why it is refused, with nothing of it written."""
+    It returns for each item its answer, or the problem for which nothing of it was written.
+    """
+
+    item: Item
+    insert: Callable[[Session, Sequence[Item]], Sequence[Answer | Problem]]
 
     def __call__(self, session: Session) -> Answer:
-        """The same for one. Raises Problem."""
-        [found] = self.together(session, [self])
+        """Make it alone. Raises Problem."""
+        [found] = self.insert(session, [self.item])
         if isinstance(found, Problem):
             raise found
         return found
@@ -156,25 +158,33 @@ class Keys:
         return known
 
     def _once(self, request: KeyedRequest, effect: Effect) -> tuple[Answer, bool]:
-        together = self.together if isinstance(effect, JointEffect) else None
-        found = self._commits.run(_Write(self, request, effect), together)
+        batched = self.transact if isinstance(effect, BatchedEffect) else None
+        found = self._commits.run(_Write(self, request, effect), batched)
         reached(CrashPoint.REQUEST_COMMITTED)
         return found
 
-    def together(self, session: Session, writes: Sequence["_Write"]) -> list[tuple[Answer, bool] | Problem]:
-        """What happens in the transaction: for each request its answer and whether that was kept from before, or why it is
-        refused. Several at once must have joint effects of one kind."""
+    def transact(self, session: Session, writes: Sequence["_Write"]) -> list[tuple[Answer, bool] | Problem]:
+        """The transaction of some requests: for each its answer and whether that was kept from before, or its problem.
+
+        More than one must have batched effects of one kind.
+        """
         connection = session.connection()
+        # 1. Find the requests that were answered before; nobody else answers the others until the transaction ends.
         known = self._known(connection, [write.request for write in writes], lock=True)
+        # 2. Make the effects of the others.
         new = [write for write, found in zip(writes, known, strict=True) if found is None]
-        made = _made(session, [write.effect for write in new])
+        made = _make(session, [write.effect for write in new])
         done = [(write.request, each) for write, each in zip(new, made, strict=True) if isinstance(each, Answer)]
-        said = [(request.origin, _entry(request, Outcome.DONE, answer)) for request, answer in done if request.origin]
-        record_all(connection, said, self._now_s())
+        # 3. Record them in the audit log.
+        entries = [
+            (request.origin, _entry(request, Outcome.DONE, answer)) for request, answer in done if request.origin
+        ]
+        record_all(connection, entries, self._now_s())
+        # 4. Keep the answers for repetitions.
         self._keep(connection, done)
         reached(CrashPoint.REQUEST_WRITTEN)
-        rest = iter(made)
-        outcomes = ((next(rest), False) if found is None else (found, True) for found in known)
+        left = iter(made)
+        outcomes = ((next(left), False) if found is None else (found, True) for found in known)
         return [(answer, kept) if isinstance(answer, Answer) else answer for answer, kept in outcomes]
 
     def _log(self, connection: Connection, request: KeyedRequest, outcome: Outcome, answer: Answer) -> None:
@@ -216,7 +226,7 @@ class Keys:
             rows.key.in_({key for key, _ in asked}), rows.expires_at_s > self._now_s()
         )
         kept = {(row.key, row.route): row for row in connection.execute(statement)}
-        return [_said_before(kept.get((request.key, request.route)), request) for request in requests]
+        return [_kept_answer(kept.get((request.key, request.route)), request) for request in requests]
 
     def _keep(self, connection: Connection, done: Sequence[tuple[KeyedRequest, Answer]]) -> None:
         now_s = self._now_s()
@@ -253,20 +263,20 @@ class _Write:
 
     def __call__(self, session: Session) -> tuple[Answer, bool]:
         """Its answer, and whether that was kept from before. Raises Problem."""
-        [found] = self.keys.together(session, [self])
+        [found] = self.keys.transact(session, [self])
         if isinstance(found, Problem):
             raise found
         return found
 
 
-def _made(session: Session, effects: Sequence[Effect]) -> Sequence[Answer | Problem]:
-    joint = [effect for effect in effects if isinstance(effect, JointEffect)]
-    if joint:
-        return type(joint[0]).together(session, joint)
+def _make(session: Session, effects: Sequence[Effect]) -> Sequence[Answer | Problem]:
+    batched = [effect for effect in effects if isinstance(effect, BatchedEffect)]
+    if batched:
+        return batched[0].insert(session, [effect.item for effect in batched])
     return [effect(session) for effect in effects]
 
 
-def _said_before(row: Any, request: KeyedRequest) -> Answer | Problem | None:
+def _kept_answer(row: Any, request: KeyedRequest) -> Answer | Problem | None:
     if row is None:
         return None
     if row.body_sha256 != request.body_sha256:

@@ -13,8 +13,8 @@ from policies.model.estimate import Estimate, Prediction, Unit
 from policies.model.ids import JobId
 from predictor import features
 from predictor.feature_schema import SCHEMA
+from service.api import submission
 from service.api.idempotency import REPLAYED_HEADER
-from service.api.routers import jobs as job_routes
 from service.db import similar
 from service.db.tables import JOBS
 from service.engine.ports import CycleBatch, JobWrite
@@ -184,7 +184,7 @@ def test_whoever_waits_gets_an_answer_also_where_nothing_is_predicted(client: Cl
 
 
 def test_nobody_waits_for_ever(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_routes, "PREDICTION_WAIT_S", 0.0)
+    monkeypatch.setattr(submission, "PREDICTION_WAIT_S", 0.0)
     answer = client.post("/v1/jobs?wait_prediction=1", json=plain_job())
     assert (answer.status_code, answer.json()["prediction"]) == (201, None)
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Table, event, func, select
 from sqlmodel import Session
 
 from policies.model.job import JobSpec
-from service.api.routers.jobs import JOINT_JOBS_MAX
+from service.api.submission import JOINT_JOBS_MAX
 from service.db.tables import AUDIT_LOG, EVENTS, FACTS, JOBS
 from service.engine.events import FactKind
 from tests.api.client import client_of

@@ -24,12 +24,13 @@ from service.api.access_documents import (
     user_document,
 )
 from service.api.authenticate import Authenticator
-from service.api.deps import Deps, KeyStore
-from service.api.idempotency import Answer, Effect, Keyed, KeyedRequest, Keys
+from service.api.changes import Change, ChangeRequest
+from service.api.deps import Deps
+from service.api.idempotency import Answer, Effect
 from service.api.paging import Page, Paging
 from service.api.permissions import ADMINISTER, OWN_KEYS, READ, allow
 from service.api.problems import Fault, Problem, ProblemType
-from service.api.routers.common import FilterText, NoBody, found_or_404, problems, router
+from service.api.routers.common import FilterText, NoBody, changing, found_or_404, router
 from service.api.schemas import TEXT_MAX
 from service.config.settings import Settings
 from service.db import access, audit
@@ -42,7 +43,6 @@ routes = router("access")
 KeyPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX, description="The key's id.")]
 UserPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX, pattern=r"^[^\x00-\x1f\x7f]+$")]
 ProjectPath = UserPath
-_CHANGED = problems(400, 404, 409, 413, 415)
 
 
 @routes.get("/me", summary="Who am I?")
@@ -76,22 +76,16 @@ def _sees_keys_of(caller: Identity, user: str | None) -> bool:
     return caller.role.covers(Role.ADMIN) or user in (None, caller.user)
 
 
-@routes.post(
-    "/keys",
-    status_code=201,
-    response_model=NewKeyDocument,
-    responses=problems(400, 409, 413, 415),
-    summary="Make an API key",
-)
+@routes.post("/keys", summary="Make an API key", **changing(NewKeyDocument, status=201))
 @allow(ADMINISTER)
-def make_key(dependencies: Deps, keys: KeyStore, keyed: Keyed, request: Request, body: KeyBody) -> Response:
+def make_key(dependencies: Deps, change: Change, request: Request, body: KeyBody) -> Response:
     """The answer shows the key this once: only a digest of it is kept. A repeated request shows everything else again."""
 
     def prepare() -> Effect:
         grant = granted(body, dependencies.settings, dependencies.now_s())
         return lambda session: _add_key(session, new_key(), grant, dependencies.now_s())
 
-    return _changed(request, keys, keyed, prepare)
+    return _changed(request, change, prepare)
 
 
 def granted(body: KeyBody, settings: Settings, now_s: float) -> KeyGrant:
@@ -125,13 +119,12 @@ def _add_key(session: Session, key: NewKey, grant: KeyGrant, now_s: float) -> An
     )
 
 
-@routes.post("/keys/{key_id}/revoke", response_model=KeyDocument, responses=_CHANGED, summary="Revoke an API key")
+@routes.post("/keys/{key_id}/revoke", summary="Revoke an API key", **changing(KeyDocument, 404, status=200))
 @allow(OWN_KEYS)
 def revoke_key(
     caller: Caller,
     dependencies: Deps,
-    keys: KeyStore,
-    keyed: Keyed,
+    change: Change,
     request: Request,
     key_id: KeyPath,
     body: NoBody = None,
@@ -147,7 +140,7 @@ def revoke_key(
         row = found_or_404(access.key(connection, key_id), f"key {key_id!r}")
         return Answer(200, key_document(row).model_dump(mode="json"), detail={"user": row.user})
 
-    return _changed(request, keys, keyed, lambda: effect)
+    return _changed(request, change, lambda: effect)
 
 
 @routes.get("/users", summary="List users by name")
@@ -162,11 +155,9 @@ def list_users(dependencies: Deps, paging: Paging) -> Page[UserDocument]:
     return paging.page("users", rows, lambda row: (row.name,), lambda row: user_document(row, projects[row.name]))
 
 
-@routes.put("/users/{user}", response_model=UserDocument, responses=_CHANGED, summary="Add, disable or enable a user")
+@routes.put("/users/{user}", summary="Add, disable or enable a user", **changing(UserDocument, 404, status=200))
 @allow(ADMINISTER)
-def put_user(
-    dependencies: Deps, keys: KeyStore, keyed: Keyed, request: Request, user: UserPath, body: UserBody
-) -> Response:
+def put_user(dependencies: Deps, change: Change, request: Request, user: UserPath, body: UserBody) -> Response:
     """A disabled user's keys open nothing; jobs that are there go on."""
 
     def effect(session: Session) -> Answer:
@@ -176,7 +167,7 @@ def put_user(
         access.set_disabled(connection, user, now_s if body.disabled else None)
         return _told(connection, user, {"disabled": body.disabled})
 
-    return _changed(request, keys, keyed, lambda: effect)
+    return _changed(request, change, lambda: effect)
 
 
 def _told(connection: Connection, user: str, detail: dict[str, bool]) -> Answer:
@@ -201,15 +192,13 @@ def list_projects(dependencies: Deps, paging: Paging) -> Page[ProjectDocument]:
 
 @routes.put(
     "/projects/{project}/members/{user}",
-    response_model=MembershipDocument,
-    responses=_CHANGED,
     summary="Let a user see a project",
+    **changing(MembershipDocument, 404, status=200),
 )
 @allow(ADMINISTER)
 def add_member(
     dependencies: Deps,
-    keys: KeyStore,
-    keyed: Keyed,
+    change: Change,
     request: Request,
     project: ProjectPath,
     user: UserPath,
@@ -223,18 +212,17 @@ def add_member(
         access.add_member(connection, project, user, dependencies.now_s())
         return Answer(200, _membership(project, user, member=True))
 
-    return _changed(request, keys, keyed, lambda: effect)
+    return _changed(request, change, lambda: effect)
 
 
 @routes.delete(
     "/projects/{project}/members/{user}",
-    response_model=MembershipDocument,
-    responses=_CHANGED,
     summary="Let a user see a project no more",
+    **changing(MembershipDocument, 404, status=200),
 )
 @allow(ADMINISTER)
 def remove_member(
-    dependencies: Deps, keys: KeyStore, keyed: Keyed, request: Request, project: ProjectPath, user: UserPath
+    dependencies: Deps, change: Change, request: Request, project: ProjectPath, user: UserPath
 ) -> Response:
     """The user's own jobs in it go on; the user sees them no more."""
 
@@ -243,7 +231,7 @@ def remove_member(
             raise Problem(ProblemType.NOT_FOUND, f"{user!r} is no member of {project!r}.")
         return Answer(200, _membership(project, user, member=False))
 
-    return _changed(request, keys, keyed, lambda: effect)
+    return _changed(request, change, lambda: effect)
 
 
 def _membership(project: str, user: str, *, member: bool) -> dict[str, object]:
@@ -264,9 +252,9 @@ def list_changes(
     return paging.page(scope, rows, lambda row: (row.id,), audit_document)
 
 
-def _changed(request: Request, keys: Keys, keyed: KeyedRequest, prepare: Callable[[], Effect]) -> Response:
-    """Carry the change out, and look every key up again."""
-    answer = keys.run(keyed, prepare)
+def _changed(request: Request, change: ChangeRequest, prepare: Callable[[], Effect]) -> Response:
+    """Make the change, and look every key up again."""
+    answer = change.prepare_and_make(prepare)
     authenticator: Authenticator = request.app.state.authenticator
     authenticator.forget()
     return answer

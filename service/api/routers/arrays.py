@@ -7,12 +7,13 @@ from fastapi import Body, Path, Response
 from sqlmodel import Session
 
 from policies.model.ids import JobId
-from service.api.deps import ApiDependencies, Deps, KeyStore
+from service.api.changes import Change, ChangeRequest
+from service.api.deps import ApiDependencies, Deps
 from service.api.documents import ArrayAcceptedDocument, ArrayDocument
-from service.api.idempotency import Answer, Keyed, KeyedRequest, Keys
+from service.api.idempotency import Answer
 from service.api.permissions import CHANGE_JOB, READ_JOB, allow
 from service.api.problems import Problem, ProblemType
-from service.api.routers.common import NoBody, problems, router
+from service.api.routers.common import NoBody, changing, problems, router
 from service.api.routers.jobs import asked
 from service.api.schemas import ID_MAX, HoldBody, PriorityBody
 from service.db import reads
@@ -21,7 +22,6 @@ from service.engine.events import Fact, FactKind
 routes = router("arrays")
 
 ArrayPath = Annotated[int, Path(ge=1, le=ID_MAX, description="The array's number: that of its first job.")]
-_PROBLEMS = problems(400, 404, 409, 413, 415)
 
 
 @routes.get("/arrays/{array_id}", responses=problems(404), summary="Show a job array")
@@ -35,80 +35,45 @@ def show_array(dependencies: Deps, array_id: ArrayPath) -> ArrayDocument:
     return ArrayDocument(array_id=array_id, jobs=sum(states.values()), states=dict(states))
 
 
-@routes.post(
-    "/arrays/{array_id}/cancel",
-    status_code=202,
-    response_model=ArrayAcceptedDocument,
-    responses=_PROBLEMS,
-    summary="Cancel an array",
-)
+@routes.post("/arrays/{array_id}/cancel", summary="Cancel an array", **changing(ArrayAcceptedDocument, 404))
 @allow(CHANGE_JOB)
-def cancel_array(
-    dependencies: Deps, keys: KeyStore, keyed: Keyed, array_id: ArrayPath, body: NoBody = None
-) -> Response:
+def cancel_array(dependencies: Deps, change: Change, array_id: ArrayPath, body: NoBody = None) -> Response:
     """Every element that has not ended; all of them in one cycle's time, or none."""
-    return _ask(dependencies, keys, keyed, array_id, Fact(0, FactKind.CANCEL, dependencies.now_s()))
+    return _ask(dependencies, change, array_id, Fact(0, FactKind.CANCEL, dependencies.now_s()))
 
 
-@routes.post(
-    "/arrays/{array_id}/hold",
-    status_code=202,
-    response_model=ArrayAcceptedDocument,
-    responses=_PROBLEMS,
-    summary="Hold an array",
-)
+@routes.post("/arrays/{array_id}/hold", summary="Hold an array", **changing(ArrayAcceptedDocument, 404))
 @allow(CHANGE_JOB)
 def hold_array(
     dependencies: Deps,
-    keys: KeyStore,
-    keyed: Keyed,
+    change: Change,
     array_id: ArrayPath,
     body: Annotated[HoldBody | None, Body()] = None,
 ) -> Response:
     """Its elements do not start until they are released; running attempts go on unless ``preempt`` is true."""
     preempt = body is not None and body.preempt
-    return _ask(dependencies, keys, keyed, array_id, Fact(0, FactKind.HOLD, dependencies.now_s(), preempt=preempt))
+    return _ask(dependencies, change, array_id, Fact(0, FactKind.HOLD, dependencies.now_s(), preempt=preempt))
 
 
-@routes.post(
-    "/arrays/{array_id}/release",
-    status_code=202,
-    response_model=ArrayAcceptedDocument,
-    responses=_PROBLEMS,
-    summary="Release a held array",
-)
+@routes.post("/arrays/{array_id}/release", summary="Release a held array", **changing(ArrayAcceptedDocument, 404))
 @allow(CHANGE_JOB)
-def release_array(
-    dependencies: Deps, keys: KeyStore, keyed: Keyed, array_id: ArrayPath, body: NoBody = None
-) -> Response:
+def release_array(dependencies: Deps, change: Change, array_id: ArrayPath, body: NoBody = None) -> Response:
     """Its elements compete again from the next cycle on."""
-    return _ask(dependencies, keys, keyed, array_id, Fact(0, FactKind.RELEASE, dependencies.now_s()))
+    return _ask(dependencies, change, array_id, Fact(0, FactKind.RELEASE, dependencies.now_s()))
 
 
-@routes.put(
-    "/arrays/{array_id}/priority",
-    status_code=202,
-    response_model=ArrayAcceptedDocument,
-    responses=_PROBLEMS,
-    summary="Change an array's priority",
-)
+@routes.put("/arrays/{array_id}/priority", summary="Change an array's priority", **changing(ArrayAcceptedDocument, 404))
 @routes.post(
-    "/arrays/{array_id}/priority",
-    status_code=202,
-    response_model=ArrayAcceptedDocument,
-    responses=_PROBLEMS,
-    summary="Change an array's priority",
+    "/arrays/{array_id}/priority", summary="Change an array's priority", **changing(ArrayAcceptedDocument, 404)
 )
 @allow(CHANGE_JOB)
-def change_array_priority(
-    dependencies: Deps, keys: KeyStore, keyed: Keyed, array_id: ArrayPath, body: PriorityBody
-) -> Response:
+def change_array_priority(dependencies: Deps, change: Change, array_id: ArrayPath, body: PriorityBody) -> Response:
     """Of every element that has not ended; larger comes first."""
     fact = Fact(0, FactKind.PRIORITY, dependencies.now_s(), priority=body.priority)
-    return _ask(dependencies, keys, keyed, array_id, fact)
+    return _ask(dependencies, change, array_id, fact)
 
 
-def _ask(dependencies: ApiDependencies, keys: Keys, keyed: KeyedRequest, array_id: int, fact: Fact) -> Response:
+def _ask(dependencies: ApiDependencies, change: ChangeRequest, array_id: int, fact: Fact) -> Response:
     """Make the request durable for each element in one transaction, wake the loop, and say that it was accepted."""
 
     def effect(session: Session) -> Answer:
@@ -121,9 +86,7 @@ def _ask(dependencies: ApiDependencies, keys: Keys, keyed: KeyedRequest, array_i
         accepted = ArrayAcceptedDocument(accepted=fact.kind.value, array_id=array_id, jobs=len(elements))
         return Answer(202, accepted.model_dump(mode="json"), detail={"jobs": len(elements), **asked(fact)})
 
-    answer = keys.run(keyed, lambda: effect)
-    dependencies.scheduler.nudge()
-    return answer
+    return change.ask(effect)
 
 
 def _no_such_array(array_id: int) -> Problem:

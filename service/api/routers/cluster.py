@@ -8,12 +8,13 @@ from sqlmodel import Session
 
 from policies.model.cluster import Server
 from policies.model.ids import ServerIndex
-from service.api.deps import ApiDependencies, ClusterNow, Deps, KeyStore, ToLeader
+from service.api.changes import Change, ChangeRequest
+from service.api.deps import ApiDependencies, ClusterNow, Deps, ToLeader
 from service.api.documents import AcceptedDocument
-from service.api.idempotency import Answer, Effect, Keyed, KeyedRequest, Keys
+from service.api.idempotency import Answer
 from service.api.permissions import OPERATE, READ, allow
 from service.api.problems import Problem, ProblemType
-from service.api.routers.common import NoBody, problems, router
+from service.api.routers.common import NoBody, changing, router
 from service.api.schemas import TEXT_MAX, ServerBody
 from service.db import reads
 from service.db.reservations import open_reservations
@@ -99,15 +100,9 @@ def _document(now: ClusterNow, index: int, drained: bool, down: bool, reservatio
     )
 
 
-@routes.post(
-    "/cluster/servers",
-    status_code=202,
-    response_model=AcceptedDocument,
-    responses=problems(400, 409, 413, 415),
-    summary="Add a server",
-)
+@routes.post("/cluster/servers", summary="Add a server", **changing(AcceptedDocument))
 @allow(OPERATE)
-def add_server(dependencies: Deps, keys: KeyStore, keyed: Keyed, body: ServerBody) -> Response:
+def add_server(dependencies: Deps, change: Change, body: ServerBody) -> Response:
     """Jobs may use it from the next cycle on."""
     server = Server(
         name=body.name,
@@ -126,49 +121,31 @@ def add_server(dependencies: Deps, keys: KeyStore, keyed: Keyed, body: ServerBod
         except DuplicateServer:
             raise Problem(ProblemType.CONFLICT, f"There is a server {server.name!r} already.") from None
 
-    return _run(dependencies, keys, keyed, effect)
+    return change.ask(effect)
 
 
-@routes.post(
-    "/cluster/servers/{name}/drain",
-    status_code=202,
-    response_model=AcceptedDocument,
-    responses=problems(400, 404, 409, 413, 415),
-    summary="Drain a server",
-)
+@routes.post("/cluster/servers/{name}/drain", summary="Drain a server", **changing(AcceptedDocument, 404))
 @allow(OPERATE)
-def drain(dependencies: Deps, keys: KeyStore, keyed: Keyed, name: ServerPath, body: NoBody = None) -> Response:
+def drain(dependencies: Deps, change: Change, name: ServerPath, body: NoBody = None) -> Response:
     """It takes no new work; what runs there goes on."""
-    return _change(dependencies, keys, keyed, name, FactKind.SERVER_DRAINED)
+    return _change(dependencies, change, name, FactKind.SERVER_DRAINED)
 
 
-@routes.post(
-    "/cluster/servers/{name}/resume",
-    status_code=202,
-    response_model=AcceptedDocument,
-    responses=problems(400, 404, 409, 413, 415),
-    summary="Resume a drained server",
-)
+@routes.post("/cluster/servers/{name}/resume", summary="Resume a drained server", **changing(AcceptedDocument, 404))
 @allow(OPERATE)
-def resume(dependencies: Deps, keys: KeyStore, keyed: Keyed, name: ServerPath, body: NoBody = None) -> Response:
+def resume(dependencies: Deps, change: Change, name: ServerPath, body: NoBody = None) -> Response:
     """It takes new work again."""
-    return _change(dependencies, keys, keyed, name, FactKind.SERVER_RESUMED)
+    return _change(dependencies, change, name, FactKind.SERVER_RESUMED)
 
 
-def _change(dependencies: ApiDependencies, keys: Keys, keyed: KeyedRequest, name: str, kind: FactKind) -> Response:
+def _change(dependencies: ApiDependencies, change: ChangeRequest, name: str, kind: FactKind) -> Response:
     def effect(session: Session) -> Answer:
         position = reads.server_position(session.connection(), name)
         if position is None:
             raise Problem(ProblemType.NOT_FOUND, f"There is no server {name!r}.")
         return _accept(session, dependencies, kind, name, index=ServerIndex(position))
 
-    return _run(dependencies, keys, keyed, effect)
-
-
-def _run(dependencies: ApiDependencies, keys: Keys, keyed: KeyedRequest, effect: Effect) -> Response:
-    answer = keys.run(keyed, lambda: effect)
-    dependencies.scheduler.nudge()
-    return answer
+    return change.ask(effect)
 
 
 def _accept(

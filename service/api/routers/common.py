@@ -53,6 +53,15 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"description": "Problem", "content": {MEDIA_TYPE: {"schema": schema}}} for status in statuses}
 
 
+def changing(model: Any, *statuses: int, status: int = 202) -> dict[str, Any]:
+    """What a route that changes something answers, for its decorator: the model, and the error answers of all such routes."""
+    return {
+        "status_code": status,
+        "response_model": model,
+        "responses": problems(*sorted({400, 409, 413, 415, *statuses})),
+    }
+
+
 async def _known_parameters(request: Request) -> None:
     """Refuse parameters that the route does not have: a mistyped filter would silently list everything."""
     known = request.app.state.query_parameters[request.method, request.scope["route"].path]

@@ -21,14 +21,12 @@ from service.api.forecast_documents import (
     forecast_document,
     plan_document,
 )
-from service.api.ownership import in_the_name_of
 from service.api.paging import Page, Paging
-from service.api.parse import parse_submission
 from service.api.permissions import LIST_JOBS, READ, READ_JOB, SUBMIT, allow
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import JobPath, job_or_404, problems, require_job, router
-from service.api.routers.jobs import check_dependencies
 from service.api.schemas import ID_MAX, SubmissionBody
+from service.api.submission import check_dependencies, parse
 from service.db import reads
 from service.db.access import seen_jobs
 from service.db.forecasts import forecasts_of, scored_forecasts
@@ -117,15 +115,14 @@ def job_forecast(dependencies: Deps, leader: ToLeader, job_id: JobPath) -> JobFo
 def plan(caller: Caller, dependencies: Deps, leader: ToLeader, body: SubmissionBody) -> PlansDocument:
     """Checks a submission as `POST /v1/jobs` does, predicts it, and fast-forwards the cluster with it in the queue.
     Nothing is stored; the jobs of one body are planned together."""
-    layout = dependencies.scheduler.layout()
-    parsed = parse_submission(body.root, dependencies.settings, layout)
-    specs = in_the_name_of(caller, parsed, body.root)
+    specs = parse(body.root, caller, dependencies).specs
     with dependencies.database.reading() as session:
         connection = session.connection()
         check_dependencies(connection, body.root, caller)
         dependencies.capacity.check(connection, len(specs), dependencies.settings.jobs_queued_max)
         failed = _failed_dependencies(connection, specs)
     planned = leader.forecaster.plan(specs)
+    layout = dependencies.scheduler.layout()
     return PlansDocument(
         made_at=instant(planned.now_s),
         plans=[plan_document(job, layout, sorted(failed.intersection(job.spec.after))) for job in planned.jobs],

@@ -8,14 +8,15 @@ from pydantic import BaseModel
 from sqlalchemy import Row
 
 from service.api.access import Caller
-from service.api.deps import Deps, KeyStore, Refused, ToLeader
+from service.api.changes import Change
+from service.api.deps import Deps, Refused, ToLeader
 from service.api.documents import PredictionDocument, instant, prediction_document
-from service.api.idempotency import Answer, Effect, Keyed
+from service.api.idempotency import Answer, Effect
 from service.api.paging import Page, Paging
 from service.api.permissions import LIST_JOBS, OPERATE, READ, allow
 from service.api.predictor_documents import PredictorDocument, predictor_document
 from service.api.problems import Problem, ProblemType
-from service.api.routers.common import NoBody, found_or_404, problems, router
+from service.api.routers.common import NoBody, changing, found_or_404, problems, router
 from service.api.schemas import ID_MAX, TEXT_MAX
 from service.db import reads
 
@@ -116,15 +117,9 @@ def show_predictor(leader: ToLeader) -> PredictorDocument:
     return predictor_document(leader.predictor_status())
 
 
-@routes.post(
-    "/models/train",
-    status_code=202,
-    response_model=TrainingDocument,
-    responses=problems(400, 409, 413, 415),
-    summary="Train the models now",
-)
+@routes.post("/models/train", summary="Train the models now", **changing(TrainingDocument))
 @allow(OPERATE)
-def train(leader: ToLeader, keys: KeyStore, keyed: Keyed, body: NoBody = None) -> Response:
+def train(leader: ToLeader, change: Change, body: NoBody = None) -> Response:
     """In a separate process; a model that is better becomes the champion by itself."""
 
     def prepare() -> Effect:
@@ -135,7 +130,7 @@ def train(leader: ToLeader, keys: KeyStore, keyed: Keyed, body: NoBody = None) -
         answer = Answer(202, TrainingDocument(training_run=run).model_dump(mode="json"))
         return lambda session: answer
 
-    return keys.run(keyed, prepare, outside=True)
+    return change.make_outside(prepare)
 
 
 @routes.get("/training-runs/{run}", responses=problems(404), summary="Show a retraining")
@@ -151,15 +146,10 @@ def show_training_run(dependencies: Deps, run: Annotated[int, Path(ge=1, le=ID_M
 
 
 @routes.post(
-    "/models/{model_id}/promote",
-    response_model=PromotionDocument,
-    responses=problems(400, 404, 409, 413, 415),
-    summary="Make a model the champion",
+    "/models/{model_id}/promote", summary="Make a model the champion", **changing(PromotionDocument, 404, status=200)
 )
 @allow(OPERATE)
-def promote(
-    dependencies: Deps, leader: ToLeader, keys: KeyStore, keyed: Keyed, model_id: ModelPath, body: NoBody = None
-) -> Response:
+def promote(dependencies: Deps, leader: ToLeader, change: Change, model_id: ModelPath, body: NoBody = None) -> Response:
     """New jobs are predicted by it from the next cycle on. Promoting the champion changes nothing."""
 
     def prepare() -> Effect:
@@ -172,7 +162,7 @@ def promote(
         answer = Answer(200, PromotionDocument(champion=model_id).model_dump(mode="json"))
         return lambda session: answer
 
-    return keys.run(keyed, prepare, outside=True)
+    return change.make_outside(prepare)
 
 
 @routes.get("/throughput", summary="The throughput table")

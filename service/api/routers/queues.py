@@ -5,13 +5,14 @@ from pydantic import ConfigDict, Field
 from sqlmodel import Session
 
 from service.api.access import Caller
-from service.api.deps import ApiDependencies, Deps, KeyStore
+from service.api.changes import Change, ChangeRequest
+from service.api.deps import ApiDependencies, Deps
 from service.api.documents import AcceptedDocument
-from service.api.idempotency import Answer, Keyed, KeyedRequest, Keys
+from service.api.idempotency import Answer
 from service.api.limit_documents import PauseDocument, QueueDocument, concerns, in_use
 from service.api.permissions import OPERATE, READ, allow
 from service.api.problems import Fault, Problem, ProblemType
-from service.api.routers.common import problems, router
+from service.api.routers.common import changing, router
 from service.api.schemas import Body, Name, Text
 from service.db.limits import stored_limit, stored_limits, uses
 from service.engine.events import Fact, FactKind
@@ -59,36 +60,25 @@ def show_queue(dependencies: Deps, caller: Caller) -> QueueDocument:
 
 
 @routes.post(
-    "/queue/pause",
-    status_code=202,
-    response_model=AcceptedDocument,
-    responses=problems(400, 409, 413, 415),
-    summary="Pause the queue, or a user's or project's part of it",
+    "/queue/pause", summary="Pause the queue, or a user's or project's part of it", **changing(AcceptedDocument)
 )
 @allow(OPERATE)
-def pause(dependencies: Deps, keys: KeyStore, keyed: Keyed, body: PauseBody) -> Response:
+def pause(dependencies: Deps, change: Change, body: PauseBody) -> Response:
     """Nothing of it starts until it is resumed; what runs goes on, and jobs may be submitted."""
     owner = _owner(body)
     return _ask(
         dependencies,
-        keys,
-        keyed,
+        change,
         Fact(0, FactKind.QUEUE_PAUSED, dependencies.now_s(), owner=owner, note=body.reason),
     )
 
 
-@routes.post(
-    "/queue/resume",
-    status_code=202,
-    response_model=AcceptedDocument,
-    responses=problems(400, 404, 409, 413, 415),
-    summary="Resume what is paused",
-)
+@routes.post("/queue/resume", summary="Resume what is paused", **changing(AcceptedDocument, 404))
 @allow(OPERATE)
-def resume(dependencies: Deps, keys: KeyStore, keyed: Keyed, body: QueuePartBody) -> Response:
+def resume(dependencies: Deps, change: Change, body: QueuePartBody) -> Response:
     """Its jobs compete again from the next cycle on. A pause of another part that they are in goes on."""
     fact = Fact(0, FactKind.QUEUE_RESUMED, dependencies.now_s(), owner=_owner(body))
-    return _ask(dependencies, keys, keyed, fact)
+    return _ask(dependencies, change, fact)
 
 
 def _owner(body: QueuePartBody) -> Owner:
@@ -101,7 +91,7 @@ def _owner(body: QueuePartBody) -> Owner:
     return QUEUE if body.project is None else Owner(Scope.PROJECT, body.project)
 
 
-def _ask(dependencies: ApiDependencies, keys: Keys, keyed: KeyedRequest, fact: Fact) -> Response:
+def _ask(dependencies: ApiDependencies, change: ChangeRequest, fact: Fact) -> Response:
     owner = fact.owner
     assert owner is not None
 
@@ -111,6 +101,4 @@ def _ask(dependencies: ApiDependencies, keys: Keys, keyed: KeyedRequest, fact: F
         dependencies.store.add_fact(session, fact)
         return Answer(202, AcceptedDocument(accepted=fact.kind.value).model_dump(mode="json"))
 
-    answer = keys.run(keyed, lambda: effect)
-    dependencies.scheduler.nudge()
-    return answer
+    return change.ask(effect)

@@ -7,12 +7,13 @@ from pydantic import ConfigDict, Field
 from sqlmodel import Session
 
 from service.api.access import Caller
-from service.api.deps import ApiDependencies, Deps, KeyStore
-from service.api.idempotency import Answer, Keyed, KeyedRequest, Keys
+from service.api.changes import Change, ChangeRequest
+from service.api.deps import ApiDependencies, Deps
+from service.api.idempotency import Answer
 from service.api.limit_documents import QuotaDocument, QuotasDocument, concerns, in_use, quota_document
 from service.api.permissions import OPERATE, READ, allow
 from service.api.problems import Problem, ProblemType
-from service.api.routers.common import NoBody, problems, router
+from service.api.routers.common import NoBody, changing, router
 from service.api.schemas import GPUS_MAX, ID_MAX, TEXT_MAX, Body
 from service.db.limits import store_limit, stored_limit, stored_limits, uses
 from service.engine.events import Fact, FactKind
@@ -51,37 +52,23 @@ def list_quotas(dependencies: Deps, caller: Caller) -> QuotasDocument:
     )
 
 
-@routes.put(
-    "/quotas/{scope}/{name}",
-    response_model=QuotaDocument,
-    responses=problems(400, 409, 413, 415),
-    summary="Set a quota",
-)
+@routes.put("/quotas/{scope}/{name}", summary="Set a quota", **changing(QuotaDocument, status=200))
 @allow(OPERATE)
-def set_quota(
-    dependencies: Deps, keys: KeyStore, keyed: Keyed, scope: ScopePath, name: OwnerPath, body: QuotaBody
-) -> Response:
+def set_quota(dependencies: Deps, change: Change, scope: ScopePath, name: OwnerPath, body: QuotaBody) -> Response:
     """Holds for jobs that start and are submitted from now on. A quota below what is held stops nobody."""
-    return _change(dependencies, keys, keyed, Owner(Scope(scope), name), body)
+    return _change(dependencies, change, Owner(Scope(scope), name), body)
 
 
-@routes.delete(
-    "/quotas/{scope}/{name}",
-    response_model=QuotaDocument,
-    responses=problems(400, 404, 409, 413, 415),
-    summary="Remove a quota",
-)
+@routes.delete("/quotas/{scope}/{name}", summary="Remove a quota", **changing(QuotaDocument, 404, status=200))
 @allow(OPERATE)
 def remove_quota(
-    dependencies: Deps, keys: KeyStore, keyed: Keyed, scope: ScopePath, name: OwnerPath, body: NoBody = None
+    dependencies: Deps, change: Change, scope: ScopePath, name: OwnerPath, body: NoBody = None
 ) -> Response:
     """Its jobs may start and come in any number again."""
-    return _change(dependencies, keys, keyed, Owner(Scope(scope), name), None)
+    return _change(dependencies, change, Owner(Scope(scope), name), None)
 
 
-def _change(
-    dependencies: ApiDependencies, keys: Keys, keyed: KeyedRequest, owner: Owner, body: QuotaBody | None
-) -> Response:
+def _change(dependencies: ApiDependencies, change: ChangeRequest, owner: Owner, body: QuotaBody | None) -> Response:
     def effect(session: Session) -> Answer:
         connection, now_s = session.connection(), dependencies.now_s()
         stored = stored_limit(connection, owner, for_update=True)
@@ -94,6 +81,4 @@ def _change(
         after = stored_limit(connection, owner)
         return Answer(200, quota_document(after, in_use(uses(connection), owner)).model_dump(mode="json"))
 
-    answer = keys.run(keyed, lambda: effect)
-    dependencies.scheduler.nudge()
-    return answer
+    return change.ask(effect)

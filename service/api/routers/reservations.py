@@ -12,13 +12,14 @@ from sqlmodel import Session
 from policies.model.ids import ServerIndex
 from policies.model.server_reservation import ServerReservation
 from service.api.access import Caller
-from service.api.deps import ApiDependencies, ClusterNow, Deps, KeyStore
+from service.api.changes import Change
+from service.api.deps import ApiDependencies, ClusterNow, Deps
 from service.api.documents import AcceptedDocument
-from service.api.idempotency import Answer, Keyed
+from service.api.idempotency import Answer
 from service.api.limit_documents import concerns
 from service.api.permissions import OPERATE, READ, allow
 from service.api.problems import Fault, Problem, ProblemType, no_leader
-from service.api.routers.common import NoBody, problems, router
+from service.api.routers.common import NoBody, changing, router
 from service.api.schemas import ID_MAX, Body, Name, Text
 from service.db import reads
 from service.db.reservations import (
@@ -103,15 +104,9 @@ def list_reservations(dependencies: Deps, caller: Caller) -> ReservationsDocumen
     return ReservationsDocument(reservations=[_document(each, names, now_s, caller) for each in stored])
 
 
-@routes.post(
-    "/reservations",
-    status_code=201,
-    response_model=ReservationDocument,
-    responses=problems(400, 409, 413, 415),
-    summary="Reserve servers for a time",
-)
+@routes.post("/reservations", summary="Reserve servers for a time", **changing(ReservationDocument, status=201))
 @allow(OPERATE)
-def reserve(dependencies: Deps, keys: KeyStore, keyed: Keyed, caller: Caller, body: ReservationBody) -> Response:
+def reserve(dependencies: Deps, change: Change, caller: Caller, body: ReservationBody) -> Response:
     """Before it begins, no job is started there whose p90 or walltime ends later. 409 if servers are reserved already."""
     starts_at_s, ends_at_s = _times(body, dependencies.now_s())
     now = _cluster_now(dependencies) if body.count is not None else None
@@ -136,24 +131,14 @@ def reserve(dependencies: Deps, keys: KeyStore, keyed: Keyed, caller: Caller, bo
         assert stored is not None
         return Answer(201, _document(stored, names, now_s, caller).model_dump(mode="json"), "/v1/reservations")
 
-    answer = keys.run(keyed, lambda: effect)
-    dependencies.scheduler.nudge()
-    return answer
+    return change.ask(effect)
 
 
-@routes.post(
-    "/reservations/{reservation_id}/cancel",
-    status_code=202,
-    response_model=AcceptedDocument,
-    responses=problems(400, 404, 409, 413, 415),
-    summary="Cancel a reservation",
-)
+@routes.post("/reservations/{reservation_id}/cancel", summary="Cancel a reservation", **changing(AcceptedDocument, 404))
 @allow(OPERATE)
-def cancel_reservation(
-    dependencies: Deps, keys: KeyStore, keyed: Keyed, reservation_id: NumberPath, body: NoBody = None
-) -> Response:
+def cancel_reservation(dependencies: Deps, change: Change, reservation_id: NumberPath, body: NoBody = None) -> Response:
     """Its servers are open to all from the next cycle on."""
-    return _cancel(dependencies, keys, keyed, reservation_id)
+    return _cancel(dependencies, change, reservation_id)
 
 
 def _cluster_now(dependencies: ApiDependencies) -> ClusterNow:
@@ -163,7 +148,7 @@ def _cluster_now(dependencies: ApiDependencies) -> ClusterNow:
     return leader.cluster()
 
 
-def _cancel(dependencies: ApiDependencies, keys: KeyStore, keyed: Keyed, number: int) -> Response:
+def _cancel(dependencies: ApiDependencies, change: Change, number: int) -> Response:
     def effect(session: Session) -> Answer:
         now_s = dependencies.now_s()
         stored = open_reservation(session.connection(), number)
@@ -172,9 +157,7 @@ def _cancel(dependencies: ApiDependencies, keys: KeyStore, keyed: Keyed, number:
         dependencies.store.add_fact(session, Fact(0, FactKind.RESERVATION_CANCELLED, now_s, reservation=number))
         return Answer(202, AcceptedDocument(accepted=FactKind.RESERVATION_CANCELLED.value).model_dump(mode="json"))
 
-    answer = keys.run(keyed, lambda: effect)
-    dependencies.scheduler.nudge()
-    return answer
+    return change.ask(effect)
 
 
 def _times(body: ReservationBody, now_s: float) -> tuple[float, float]:

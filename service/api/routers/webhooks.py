@@ -10,12 +10,13 @@ from sqlalchemy import Connection, Row
 from sqlmodel import Session
 
 from service.api.access import Caller
-from service.api.deps import Deps, KeyStore
-from service.api.idempotency import Answer, Effect, Keyed
+from service.api.changes import Change
+from service.api.deps import Deps
+from service.api.idempotency import Answer, Effect
 from service.api.paging import Page, Paging
 from service.api.permissions import OWN_WEBHOOKS, allow
 from service.api.problems import Fault, Problem, ProblemType
-from service.api.routers.common import NoBody, problems, router
+from service.api.routers.common import NoBody, changing, problems, router
 from service.api.schemas import ID_MAX
 from service.api.webhook_documents import (
     DeliveryDocument,
@@ -49,22 +50,16 @@ def list_webhooks(caller: Caller, dependencies: Deps, paging: Paging) -> Page[We
     return paging.page(scope, rows, lambda row: (row.id,), webhook_document)
 
 
-@routes.post(
-    "/webhooks",
-    status_code=201,
-    response_model=NewWebhookDocument,
-    responses=problems(400, 409, 413, 415),
-    summary="Add a webhook",
-)
+@routes.post("/webhooks", summary="Add a webhook", **changing(NewWebhookDocument, status=201))
 @allow(OWN_WEBHOOKS)
-def add_webhook(caller: Caller, dependencies: Deps, keys: KeyStore, keyed: Keyed, body: WebhookBody) -> Response:
+def add_webhook(caller: Caller, dependencies: Deps, change: Change, body: WebhookBody) -> Response:
     """It is told what happens from now on. The answer shows the secret this once."""
 
     def prepare() -> Effect:
         new = _checked(body, caller, dependencies.settings)
         return lambda session: _add(session, new, dependencies.settings, dependencies.now_s())
 
-    return keys.run(keyed, prepare)
+    return change.prepare_and_make(prepare)
 
 
 @routes.get("/webhooks/{webhook_id}", responses=problems(404), summary="Show a webhook")
@@ -75,16 +70,9 @@ def show_webhook(caller: Caller, dependencies: Deps, webhook_id: WebhookPath) ->
         return webhook_document(_mine(session.connection(), webhook_id, caller))
 
 
-@routes.delete(
-    "/webhooks/{webhook_id}",
-    response_model=WebhookDocument,
-    responses=problems(400, 404, 409, 413, 415),
-    summary="Remove a webhook",
-)
+@routes.delete("/webhooks/{webhook_id}", summary="Remove a webhook", **changing(WebhookDocument, 404, status=200))
 @allow(OWN_WEBHOOKS)
-def remove_webhook(
-    caller: Caller, dependencies: Deps, keys: KeyStore, keyed: Keyed, webhook_id: WebhookPath
-) -> Response:
+def remove_webhook(caller: Caller, dependencies: Deps, change: Change, webhook_id: WebhookPath) -> Response:
     """With its secret, and with whatever was still to be told to it."""
 
     def effect(session: Session) -> Answer:
@@ -93,19 +81,13 @@ def remove_webhook(
         webhooks.remove_webhook(connection, webhook_id)
         return Answer(200, document.model_dump(mode="json"))
 
-    return keys.run(keyed, lambda: effect)
+    return change.make(effect)
 
 
-@routes.post(
-    "/webhooks/{webhook_id}/test",
-    status_code=202,
-    response_model=DeliveryDocument,
-    responses=problems(400, 404, 409, 413, 415),
-    summary="Try a webhook",
-)
+@routes.post("/webhooks/{webhook_id}/test", summary="Try a webhook", **changing(DeliveryDocument, 404))
 @allow(OWN_WEBHOOKS)
 def try_webhook(
-    caller: Caller, dependencies: Deps, keys: KeyStore, keyed: Keyed, webhook_id: WebhookPath, body: NoBody = None
+    caller: Caller, dependencies: Deps, change: Change, webhook_id: WebhookPath, body: NoBody = None
 ) -> Response:
     """Tell it `webhook.test`. What became of it is in its deliveries some seconds later."""
 
@@ -115,7 +97,7 @@ def try_webhook(
         delivery = webhooks.add_test(connection, webhook_id, dependencies.now_s())
         return Answer(202, delivery_document(webhooks.delivery(connection, delivery)).model_dump(mode="json"))
 
-    return keys.run(keyed, lambda: effect)
+    return change.make(effect)
 
 
 @routes.get("/webhooks/{webhook_id}/deliveries", responses=problems(404), summary="What a webhook was told")
