@@ -9,7 +9,7 @@ import typer
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.output import JsonFlag
 from service.config.cluster_file import ClusterFileError, load_cluster
-from service.reports.workload import description_html, told
+from service.reports.workload import description_html, formatted
 from service.sim.workloads.describe import describe
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.generate import JOBS_MAX, PROGRAMS, USERS, generate
@@ -92,7 +92,7 @@ def describe_command(
         typer.echo(json.dumps(description, allow_nan=False))
         return
     for key, value in description.items():
-        typer.echo(f"{key:<30}{told(key, value)}")
+        typer.echo(f"{key:<30}{formatted(key, value)}")
 
 
 def generate_command(

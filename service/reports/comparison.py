@@ -1,4 +1,4 @@
-"""A comparison as one self-contained page: no script, no font and no picture from elsewhere, readable without colour."""
+"""A comparison of policies as one self-contained page, readable without colour."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -8,7 +8,7 @@ from policies.model.cluster import Cluster
 from service.reports.comparison_charts import charts, run_name
 from service.reports.comparison_data import RunFigures, main_runs
 from service.reports.comparison_story import sensitivity, story
-from service.reports.page import page, pictures
+from service.reports.page import page, pictures, table, table_row
 from service.reports.svg import duration
 from service.sim.results import Result
 
@@ -17,7 +17,7 @@ class _Measure(NamedTuple):
     field: str
     title: str
     form: str = ""
-    """How its numbers are told; left out: seconds, with a decimal where the longest of them are short."""
+    """Format of its numbers; "": seconds, with a decimal where all of them are short."""
 
 
 _DECIMAL_UP_TO_S = 10_000.0
@@ -41,7 +41,7 @@ _MEASURES = (
 
 
 def comparison_html(runs: Sequence[RunFigures], workload: str, cluster: Cluster) -> str:
-    """The page: what won and why, every measure by run, then the pictures."""
+    """The page: the winner and why, every measure by run, then the pictures."""
     first = runs[0].result
     predictors = list(dict.fromkeys(run.result.predictor for run in runs))
     about = (
@@ -50,10 +50,10 @@ def comparison_html(runs: Sequence[RunFigures], workload: str, cluster: Cluster)
         f"job completion time (JCT) below {first.lower_bound_mean_jct_s:,.1f} s. {first.skipped:,} rows were skipped."
     )
     several = len(predictors) > 1
-    told = " ".join(part for part in (story(main_runs(runs)), sensitivity(runs)) if part)
+    summary = " ".join(part for part in (story(main_runs(runs)), sensitivity(runs)) if part)
     if several:
-        told = f"With predictor {predictors[0]}: {told}"
-    story_html = f'<p class="story">{escape(told)}</p>\n'
+        summary = f"With predictor {predictors[0]}: {summary}"
+    story_html = f'<p class="story">{escape(summary)}</p>\n'
     return page(
         "Comparison of policies",
         about,
@@ -65,29 +65,21 @@ def _table(runs: Sequence[RunFigures], several: bool) -> str:
     ratios = [run.result.ratio_to_lower_bound for run in runs]
     longest = max((ratio for ratio in ratios if ratio is not None), default=1.0)
     best = min((ratio for ratio in ratios if ratio is not None), default=None)
-    head = "".join(
-        f'<th scope="col">{title}</th>' for title in ("Ratio to the bound", "", *(m.title for m in _MEASURES))
-    )
     forms = {measure.field: _form(measure, runs) for measure in _MEASURES}
     rows = []
     for run, ratio in zip(runs, ratios, strict=True):
         left = run.result.finished < run.result.jobs
         number = "jobs left" if left else "-" if ratio is None else f"{ratio:.3f}"
         width = 0.0 if ratio is None else 7.0 * ratio / longest
-        mark = ' class="best"' if ratio is not None and ratio == best else ""
-        rows.append(
-            f'<tr{mark}><th scope="row">{escape(run_name(run, several))}</th><td>{number}</td>'
-            f'<td class="bar"><span style="width: {width:.2f}rem"></span></td>{_cells(run.result, forms)}</tr>\n'
-        )
-    caption = (
+        bar = f'<td>{number}</td><td class="bar"><span style="width: {width:.2f}rem"></span></td>'
+        is_best = ratio is not None and ratio == best
+        rows.append(table_row(run_name(run, several), bar + _cells(run.result, forms), best=is_best))
+    note = (
         "Mean JCT over the lower bound: 1 is out of reach for most workloads, and less is impossible. The least is in bold. "
         "Slowdown is JCT over the run time at the best placement (of at least 10 s). Times are seconds; the pointer on a cell "
         "shows them in hours or days."
     )
-    return (
-        f'<p class="note">{caption}</p>\n<div class="wide"><table>\n<thead><tr><th scope="col">Policy</th>{head}</tr></thead>\n'
-        f"<tbody>\n{''.join(rows)}</tbody>\n</table></div>\n"
-    )
+    return table(note, ("Policy", "Ratio to the bound", "", *(measure.title for measure in _MEASURES)), rows)
 
 
 def _cells(result: Result, forms: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""The pictures of a comparison, in the order in which a reader asks for them."""
+"""The pictures of a comparison, in the order of the page."""
 
 from collections.abc import Callable, Sequence
 from math import exp
@@ -15,8 +15,8 @@ from service.reports.comparison_data import (
     gantt_groups,
     main_runs,
 )
-from service.reports.page import Chart
-from service.reports.plots import Block, Mark, Panel, Series, bar_chart, dot_chart, gantt_chart, line_chart, panel_chart
+from service.reports.page import SHARE_OF_JOBS, Chart, lines
+from service.reports.plots import Block, Mark, Panel, Series, bar_chart, dot_chart, gantt_chart, panel_chart
 from service.reports.svg import PALETTE, Axis
 
 _GANG_COLOURS = ("#fde725", "#90d743", "#35b779", "#21918c", "#31688e", "#443983", "#2a0845")
@@ -26,9 +26,11 @@ _LOG_RATIO = 8.0
 _QUEUE_LOG_RATIO = 30.0
 _LINES_READABLE = 5
 
+_Measure = Callable[[RunFigures], float | None]
+
 
 def run_name(run: RunFigures, several_predictors: bool) -> str:
-    """What a run is called: its policy, and its predictor where there is more than one."""
+    """The name of a run: its policy, and its predictor where there is more than one."""
     return f"{run.label} ({run.result.predictor})" if several_predictors else run.label
 
 
@@ -55,26 +57,17 @@ def _time_parts(runs: Sequence[RunFigures]) -> Chart:
 
 
 def _distributions(runs: Sequence[RunFigures], styles: dict[str, int]) -> list[Chart]:
-    share = Axis("share of jobs", "ratio", least=0.0, most=1.0)
     jct = [Series(run.label, run.jct_cdf.xs, run.jct_cdf.ys, styles[run.label]) for run in runs]
     slowdown = [Series(run.label, run.slowdown_cdf.xs, run.slowdown_cdf.ys, styles[run.label]) for run in runs]
-    title, other = "Job completion time: share of jobs that end within", "Slowdown: share of jobs below"
-    return [
-        Chart(
-            "jct-cdf",
-            "Job completion time",
-            title,
-            line_chart(title, Axis("job completion time", "seconds", log=True), share, jct, step=True),
-            "Share of jobs that end within a time. Higher is better.",
-        ),
-        Chart(
-            "slowdown-cdf",
-            "Slowdown",
-            other,
-            line_chart(other, Axis("JCT / run time", log=True, least=1.0), share, slowdown, step=True),
-            "Share of jobs below a slowdown. Higher is better.",
-        ),
-    ]
+    title, note = (
+        "Job completion time: share of jobs that end within",
+        "Share of jobs that end within a time. Higher is better.",
+    )
+    x = Axis("job completion time", "seconds", log=True)
+    found = [lines("jct-cdf", "Job completion time", title, note, x, SHARE_OF_JOBS, jct)]
+    title, note = "Slowdown: share of jobs below", "Share of jobs below a slowdown. Higher is better."
+    x = Axis("JCT / run time", log=True, least=1.0)
+    return [*found, lines("slowdown-cdf", "Slowdown", title, note, x, SHARE_OF_JOBS, slowdown)]
 
 
 def _over_time(runs: Sequence[RunFigures], styles: dict[str, int], cluster: Cluster) -> list[Chart]:
@@ -87,33 +80,21 @@ def _over_time(runs: Sequence[RunFigures], styles: dict[str, int], cluster: Clus
         for xs, ys in [_pooled(run.busy, pooled)]
     ]
     queue = [Series(run.label, [x - start_s for x in run.queue.xs], run.queue.ys, styles[run.label]) for run in runs]
-    title, other = "GPUs held over time", "Waiting jobs over time"
-    return [
-        Chart(
-            "utilization",
-            "Utilization",
-            title,
-            line_chart(title, since, Axis("GPUs held", "ratio", least=0.0, most=1.0), busy, step=True),
-            f"GPUs held by jobs, mean of each {TIME_BINS // pooled}th part of the time.",
-        ),
-        Chart(
-            "queue",
-            "Queue",
-            other,
-            line_chart(other, since, _queue_axis(runs), queue, step=True),
-            "Jobs that wait: new ones and preempted ones, mean of each 300th part of the time.",
-        ),
-    ]
+    note = f"GPUs held by jobs, mean of each {TIME_BINS // pooled}th part of the time."
+    y = Axis("GPUs held", "ratio", least=0.0, most=1.0)
+    found = [lines("utilization", "Utilization", "GPUs held over time", note, since, y, busy)]
+    note = "Jobs that wait: new ones and preempted ones, mean of each 300th part of the time."
+    return [*found, lines("queue", "Queue", "Waiting jobs over time", note, since, _queue_axis(runs), queue)]
 
 
 def _pooled(curve: Curve, many: int) -> tuple[list[float], list[float]]:
-    """The means of so many bins each: where they begin, and what they are."""
+    """The starts and the means of each ``many`` bins."""
     starts = range(0, len(curve.xs), many)
     return [curve.xs[at] for at in starts], [fmean(curve.ys[at : at + many]) for at in starts]
 
 
 def _queue_axis(runs: Sequence[RunFigures]) -> Axis:
-    """Logarithmic where one policy's longest queue would flatten another's to nothing."""
+    """Logarithmic where the longest queues of the policies differ by more than a factor of 30."""
     peaks = [peak for run in runs if (peak := max(run.queue.ys, default=0.0)) > 1.0]
     if len(peaks) > 1 and max(peaks) > _QUEUE_LOG_RATIO * min(peaks):
         return Axis("waiting jobs", log=True, least=1.0)
@@ -149,7 +130,7 @@ def _rows(
 
 
 def _error_curves(runs: Sequence[RunFigures], styles: dict[str, int]) -> list[Chart]:
-    """Cost and preemptions against the error of the predictions: two panels over one axis, a curve a policy."""
+    """Cost and preemptions against the error of the predictions: two panels over one axis, one curve per policy."""
     measured = [run for run in runs if run.prediction_log_error is not None]
     if len({run.result.predictor for run in measured}) < 2:
         return []
@@ -158,47 +139,32 @@ def _error_curves(runs: Sequence[RunFigures], styles: dict[str, int]) -> list[Ch
     blind_at = widest**1.15 if log else widest + 0.15 * (widest - 1.0)
     blind = any(run.prediction_log_error is None for run in runs)
     x = Axis(
-        "mean factor between estimate and truth",
+        "mean factor between estimate and actual",
         log=log,
         least=1.0,
         named=((blind_at, "none"),) if blind else (),
     )
-    panels = [
-        _panel("mean JCT / bound", runs, styles, blind_at, lambda run: run.result.ratio_to_lower_bound),
-        _panel(
-            "preemptions a job",
-            *(runs, styles, blind_at),
-            lambda run: run.result.preemptions / max(1, run.result.jobs),
-        ),
+    measures: list[tuple[str, _Measure]] = [
+        ("mean JCT / bound", lambda run: run.result.ratio_to_lower_bound),
+        ("preemptions a job", lambda run: run.result.preemptions / max(1, run.result.jobs)),
     ]
+    panels = [_panel(label, runs, styles, blind_at, value) for label, value in measures]
     title = "Cost and preemptions by prediction error"
     svg = panel_chart(title, x, panels, height=460.0)
     return [Chart("prediction-error", title, title, svg, _error_note(runs), broad=True)]
 
 
-def _panel(
-    words: str,
-    runs: Sequence[RunFigures],
-    styles: dict[str, int],
-    blind_at: float,
-    value: Callable[[RunFigures], float | None],
-) -> Panel:
-    """The curves of one measure. On a logarithmic axis a 0 stands at the lower edge."""
-    series = [line for label, style in styles.items() for line in _by_error(runs, label, style, blind_at, value)]
+def _panel(label: str, runs: Sequence[RunFigures], styles: dict[str, int], blind_at: float, value: _Measure) -> Panel:
+    """The curves of one measure. On a logarithmic axis a 0 is drawn at the lower edge."""
+    series = [line for policy, style in styles.items() for line in _by_error(runs, policy, style, blind_at, value)]
     heights = sorted(y for line in series for y in line.ys if y > 0.0)
     log = bool(heights) and heights[-1] > _LOG_RATIO * heights[0]
     least = 0.8 * heights[0] if log else 0.0 if any(y == 0.0 for line in series for y in line.ys) else None
     most = heights[-1] * (1.25 if log else 1.06) if heights else None  # room for the highest marker
-    return Panel(Axis(words, log=log, least=least, most=most), series)
+    return Panel(Axis(label, log=log, least=least, most=most), series)
 
 
-def _by_error(
-    runs: Sequence[RunFigures],
-    label: str,
-    style: int,
-    blind_at: float,
-    value: Callable[[RunFigures], float | None],
-) -> list[Series]:
+def _by_error(runs: Sequence[RunFigures], label: str, style: int, blind_at: float, value: _Measure) -> list[Series]:
     """A policy's curve, and a marker beside the curves for its run without estimates."""
     mine = [(run.prediction_log_error, y) for run in runs if run.label == label and (y := value(run)) is not None]
     points = sorted((exp(error), y) for error, y in mine if error is not None)
@@ -212,17 +178,17 @@ def _widest(runs: Sequence[RunFigures]) -> float:
 
 
 def _error_note(runs: Sequence[RunFigures]) -> str:
-    """Which predictor stands where on the axis."""
+    """The position of each predictor on the axis."""
     places: dict[str, str] = {}
     for run in runs:
         error = run.prediction_log_error
         places.setdefault(run.result.predictor, "no estimates, at the right" if error is None else f"{exp(error):.2f}")
-    told = ", ".join(f"{name} {place}" for name, place in places.items())
-    return f"From left to right the estimates get worse; 1 is the truth. Lower is better. {told}."
+    listed = ", ".join(f"{name} {place}" for name, place in places.items())
+    return f"From left to right the estimates get worse; 1 is exact. Lower is better. {listed}."
 
 
 def _gantts(runs: Sequence[RunFigures], cluster: Cluster) -> list[Chart]:
-    """One a run over the same window; the best run's is open."""
+    """One per run over the same window; that of the best run is open."""
     best = min(runs, key=lambda run: (run.result.ratio_to_lower_bound is None, run.result.mean_jct_s))
     start_s, end_s = runs[0].window_s[0], max(run.window_s[1] for run in runs)
     groups = gantt_groups([(server.name, server.gpus) for server in cluster.servers])

@@ -1,4 +1,4 @@
-"""An evaluation as one self-contained page: how wrong each model was, for whom, for which jobs and when."""
+"""An evaluation as one self-contained page: the errors of each model by user, kind of job and time."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -9,7 +9,7 @@ import numpy as np
 from predictor.mix import SIMPLEST
 from service.reports.evaluation_charts import charts
 from service.reports.evaluation_figures import Worst, worst
-from service.reports.page import page, pictures
+from service.reports.page import page, pictures, table, table_row
 from service.reports.svg import duration
 from service.sim.evaluate import SERVED, Evaluation
 
@@ -30,7 +30,7 @@ _COLUMNS: Final = (
 
 
 def evaluation_html(evaluation: Evaluation) -> str:
-    """The page: what serves and whether it is worth it, every model by every measure, pictures, the worst cases."""
+    """The page: a summary, every model by every measure, pictures, and the worst cases."""
     document = evaluation.document
     about = (
         f"{document['test_jobs']:,} test jobs of {document['workload']}, each predicted from what was known at its submission; "
@@ -45,9 +45,9 @@ def evaluation_html(evaluation: Evaluation) -> str:
 
 
 def story(document: Mapping[str, Any]) -> str:
-    """What serves against the recurrence median, in words."""
+    """The served predictions against the recurrence median, in words."""
     served, simplest = document["models"][SERVED], document["models"][SIMPLEST]
-    told = (
+    text = (
         f"What serves is within a factor of two for {served['within_2x']:.1%} of the jobs ({simplest['within_2x']:.1%} with the "
         f"recurrence median alone), and its mean error is {duration(served['mae_s'])} ({duration(simplest['mae_s'])}). "
         f"{served['coverage_80']:.1%} of its 80% intervals hold."
@@ -55,33 +55,24 @@ def story(document: Mapping[str, Any]) -> str:
     if simplest["pinball_log"] > 0.0:
         change = served["pinball_log"] / simplest["pinball_log"] - 1.0
         word = "below" if change <= 0.0 else "above"
-        told += f" The loss of its whole distribution is {abs(change):.1%} {word} that of the recurrence median."
+        text += f" The loss of its whole distribution is {abs(change):.1%} {word} that of the recurrence median."
     cold = served["cold"]["jobs"]
     if cold:
-        told += f" {cold / served['jobs']:.1%} of the jobs were of programs that had never run before."
-    return f"{told} In the last chunk served: {document['served']}."
+        text += f" {cold / served['jobs']:.1%} of the jobs were of programs that had never run before."
+    return f"{text} In the last chunk served: {document['served']}."
 
 
 def _models(models: Mapping[str, Mapping[str, Any]]) -> str:
     names = sorted(models, key=lambda name: (name != SERVED, models[name]["pinball_log"], name))
-    head = "".join(f'<th scope="col">{title}</th>' for title, _, _ in _COLUMNS)
     rows = []
     for name in names:
-        mark = ' class="best"' if name == SERVED else ""
         cells = "".join(f"<td>{_cell(models[name], key, form)}</td>" for _, key, form in _COLUMNS)
-        rows.append(f'<tr{mark}><th scope="row">{escape(name)}</th>{cells}</tr>\n')
+        rows.append(table_row(name, cells, best=name == SERVED))
     note = (
         "What serves is in bold, the others from the least loss to the most. Under 4x: the answer was below a quarter of it. "
         "By user: each user counts once. No bursts: the first run of each program in each five minutes."
     )
-    return _table(note, "Model", head, rows)
-
-
-def _table(note: str, first: str, head: str, rows: Sequence[str]) -> str:
-    return (
-        f'<p class="note">{escape(note)}</p>\n<div class="wide"><table>\n<thead><tr><th scope="col">{first}</th>{head}</tr>'
-        f"</thead>\n<tbody>\n{''.join(rows)}</tbody>\n</table></div>\n"
-    )
+    return table(note, ("Model", *(title for title, _, _ in _COLUMNS)), rows)
 
 
 def _cell(measured: Mapping[str, Any], key: str, form: str) -> str:
@@ -102,19 +93,30 @@ def _worst(evaluation: Evaluation) -> str:
 
 
 def _cases(note: str, found: Sequence[Worst]) -> str:
-    titles = ("Took", "Said", "80% interval", "Factor", "GPUs", "Past runs", "User", "Program", "Submitted", "Point by")
-    head = "".join(f'<th scope="col">{title}</th>' for title in titles)
-    return _table(note, "Job", head, [_case(case) for case in found])
+    columns = (
+        "Job",
+        "Took",
+        "Said",
+        "80% interval",
+        "Factor",
+        "GPUs",
+        "Past runs",
+        "User",
+        "Program",
+        "Submitted",
+        "Point by",
+    )
+    return table(note, columns, map(_case, found))
 
 
 def _case(case: Worst) -> str:
     factor = case.took_s / case.said_s
-    told = f"{factor:,.3g}x longer" if factor >= 1.0 else f"{1.0 / factor:,.3g}x shorter"
+    words = f"{factor:,.3g}x longer" if factor >= 1.0 else f"{1.0 / factor:,.3g}x shorter"
     cells = (
         duration(case.took_s),
         duration(case.said_s),
         f"{duration(case.low_s)} to {duration(case.high_s)}",
-        told,
+        words,
         f"{case.gpus:,}",
         f"{case.runs:,}",
         escape(case.user),
@@ -122,4 +124,4 @@ def _case(case: Worst) -> str:
         duration(case.submit_time_s),
         escape(case.who),
     )
-    return f'<tr><th scope="row">{escape(case.job_id)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>\n'
+    return table_row(case.job_id, "".join(f"<td>{cell}</td>" for cell in cells))

@@ -1,6 +1,7 @@
-"""The pictures of an evaluation, in the order in which a reader asks for them."""
+"""The pictures of an evaluation, in the order of the page."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -21,7 +22,7 @@ from service.reports.evaluation_figures import (
     stints,
     users,
 )
-from service.reports.page import Chart
+from service.reports.page import SHARE_OF_JOBS, Chart, lines
 from service.reports.plots import (
     Block,
     Mark,
@@ -44,143 +45,122 @@ Measure = Callable[[Judged], Array]
 
 
 def charts(evaluation: Evaluation) -> list[Chart]:
-    """All pictures; what the workload does not tell (users) has none."""
-    answerers = judged(evaluation)
-    found = [_by_bucket(evaluation, answerers), _within(evaluation, answerers)]
-    found += [_calibration(evaluation, answerers), _coverage(evaluation, answerers), _density(evaluation)]
-    found += [_factors(answerers), _over_time(evaluation, answerers)]
-    named = users(evaluation)
-    if named:
-        note = "Mean loss of the busiest users' jobs; how many in brackets. Less is better."
-        found.append(_dots("users", "Error by user", note, named, answerers, _LOSS, lambda each: each.loss))
-    note = "Mean loss by gang size; the number of jobs in brackets. Less is better."
-    found.append(
-        _dots("gangs", "Error by gang size", note, gangs(evaluation), answerers, _LOSS, lambda each: each.loss)
-    )
-    return [*found, _serving(evaluation)]
-
-
-def _dots(
-    slug: str,
-    title: str,
-    note: str,
-    groups: Sequence[Group],
-    answerers: Sequence[Judged],
-    label: str,
-    measure: Measure,
-    kind: str = "number",
-) -> Chart:
-    """A row a group, a marker an answerer: the mean of a measure over the group's jobs."""
-    rows = [
-        (
-            f"{group.label or '(nobody)'} ({len(group.rows):,})",
-            [Mark(float(np.mean(measure(each)[group.rows])), style) for style, each in enumerate(answerers)],
-        )
-        for group in groups
-    ]
-    names = [(each.name, style) for style, each in enumerate(answerers)]
-    axis = Axis(label, kind, least=0.0, most=1.0 if kind == "ratio" else None)
-    return Chart(slug, title, title, dot_chart(title, axis, rows, names), note)
-
-
-def _by_bucket(evaluation: Evaluation, answerers: Sequence[Judged]) -> Chart:
+    """All pictures; without users in the workload there is none by user."""
+    predictors = judged(evaluation)
+    dots = partial(_dots, predictors)
+    by_bucket = buckets(evaluation)
     note = (
         "Mean loss by how often the program had run before; the number of jobs in brackets. Less is better, and programs "
         "that were never seen are the hardest."
     )
-    title = "Error by history"
-    return _dots("buckets", title, note, buckets(evaluation), answerers, _LOSS, lambda each: each.loss)
-
-
-def _within(evaluation: Evaluation, answerers: Sequence[Judged]) -> Chart:
+    found = [dots("buckets", "Error by history", note, by_bucket, _LOSS, lambda each: each.loss)]
     note = "Share of the jobs whose point was within a factor of two. More is better."
-    return _dots(
-        "within-2x",
-        "Within a factor of two, by history",
-        note,
-        buckets(evaluation),
-        answerers,
-        "share of jobs within a factor of two",
-        lambda each: np.asarray(np.abs(each.log_factor) <= np.log(2.0), dtype=np.float64),
-        "ratio",
-    )
+    title, label = "Within a factor of two, by history", "share of jobs within a factor of two"
+    found.append(dots("within-2x", title, note, by_bucket, label, _within_2x, "ratio"))
+    found.append(_calibration(evaluation, predictors))
+    note = "Share of the actual durations inside the 80% interval: 80% is right, less is overconfident, more is vague."
+    title, label = "80% intervals that held, by history", "share inside the 80% interval"
+    found.append(dots("coverage", title, note, by_bucket, label, _covered, "ratio"))
+    found += [_density(evaluation), _factors(predictors), _over_time(evaluation, predictors)]
+    named = users(evaluation)
+    if named:
+        note = "Mean loss of the busiest users' jobs; how many in brackets. Less is better."
+        found.append(dots("users", "Error by user", note, named, _LOSS, lambda each: each.loss))
+    note = "Mean loss by gang size; the number of jobs in brackets. Less is better."
+    found.append(dots("gangs", "Error by gang size", note, gangs(evaluation), _LOSS, lambda each: each.loss))
+    return [*found, _serving(evaluation)]
 
 
-def _calibration(evaluation: Evaluation, answerers: Sequence[Judged]) -> Chart:
+def _within_2x(each: Judged) -> Array:
+    return np.asarray(np.abs(each.log_factor) <= np.log(2.0), dtype=np.float64)
+
+
+def _covered(each: Judged) -> Array:
+    return np.asarray(each.inside, dtype=np.float64)
+
+
+def _dots(
+    predictors: Sequence[Judged],
+    slug: str,
+    title: str,
+    note: str,
+    groups: Sequence[Group],
+    label: str,
+    measure: Measure,
+    kind: str = "number",
+) -> Chart:
+    """One row per group, one marker per predictor: the mean of a measure over the group's jobs."""
+    rows = [
+        (
+            f"{group.label or '(nobody)'} ({len(group.rows):,})",
+            [Mark(float(np.mean(measure(each)[group.rows])), style) for style, each in enumerate(predictors)],
+        )
+        for group in groups
+    ]
+    names = [(each.name, style) for style, each in enumerate(predictors)]
+    axis = Axis(label, kind, least=0.0, most=1.0 if kind == "ratio" else None)
+    return Chart(slug, title, title, dot_chart(title, axis, rows, names), note)
+
+
+def _calibration(evaluation: Evaluation, predictors: Sequence[Judged]) -> Chart:
     run = evaluation.run
-    said = {**run.candidates, SERVED: evaluation.served.points}
-    series = [Series("as it should be", (0.0, 1.0), (0.0, 1.0), 7)]
-    for style, each in enumerate(answerers):
-        observed = calibration(run.labels, said[each.name])
+    points = {**run.candidates, SERVED: evaluation.served.points}
+    series = [Series("ideal", (0.0, 1.0), (0.0, 1.0), 7)]
+    for style, each in enumerate(predictors):
+        observed = calibration(run.labels, points[each.name])
         series.append(Series(each.name, NOMINAL_LEVELS, observed, style, markers=True))
-    title = "Calibration: what was said against what came true"
+    title = "Calibration: nominal against observed levels"
     x = Axis("share that should take less", "ratio", least=0.0, most=1.0)
     y = Axis("share that took less", "ratio", least=0.0, most=1.0)
     note = (
-        "Of each answer's quantiles: the share of jobs that took less than that. On the diagonal a 90% quantile holds in 90% "
-        "of the cases; a line that is flatter than it claims too much."
+        "The share of jobs that took less than each predicted quantile. On the diagonal a 90% quantile holds in 90% of the "
+        "cases; a line that is flatter is overconfident."
     )
     return Chart("calibration", "Calibration", title, line_chart(title, x, y, series, height=380.0), note)
-
-
-def _coverage(evaluation: Evaluation, answerers: Sequence[Judged]) -> Chart:
-    note = "Share of the truths inside the 80% interval: 80% is right, less is overconfident, more is vague."
-    return _dots(
-        "coverage",
-        "80% intervals that held, by history",
-        note,
-        buckets(evaluation),
-        answerers,
-        "share inside the 80% interval",
-        lambda each: np.asarray(each.inside, dtype=np.float64),
-        "ratio",
-    )
 
 
 def _density(evaluation: Evaluation) -> Chart:
     counts, edges = density(evaluation)
     title = "Predicted against actual"
     low, high = float(edges[0]), float(edges[-1])
-    x = Axis("said", "seconds", log=True, least=low, most=high)
-    y = Axis("took", "seconds", log=True, least=low, most=high)
+    x = Axis("predicted", "seconds", log=True, least=low, most=high)
+    y = Axis("actual", "seconds", log=True, least=low, most=high)
     svg = density_chart(title, x, y, counts.tolist(), edges.tolist())
-    note = "The points that served; the darker, the more jobs. Above the line: longer than was said. Dotted: factors of two."
+    note = "The served points; darker is more jobs. Above the line: longer than predicted. Dotted: factors of two."
     return Chart("density", title, title, svg, note)
 
 
-def _factors(answerers: Sequence[Judged]) -> Chart:
+def _factors(predictors: Sequence[Judged]) -> Chart:
     series = []
-    for style, each in enumerate(answerers):
+    for style, each in enumerate(predictors):
         curve = cdf(np.exp(np.abs(each.log_factor)).tolist())
         series.append(Series(each.name, curve.xs, curve.ys, style))
-    title = "Share of jobs within a factor"
-    x = Axis("factor between what was said and what it took", log=True, least=1.0, most=_FACTOR_MOST)
-    y = Axis("share of jobs", "ratio", least=0.0, most=1.0)
+    x = Axis("factor between predicted and actual", log=True, least=1.0, most=_FACTOR_MOST)
     note = "Share of jobs whose point was off by at most this factor, either way. Higher is better."
-    return Chart("factors", "How far off", title, line_chart(title, x, y, series, step=True), note)
+    return lines("factors", "Size of the error", "Share of jobs within a factor", note, x, SHARE_OF_JOBS, series)
 
 
-def _over_time(evaluation: Evaluation, answerers: Sequence[Judged]) -> Chart:
+def _over_time(evaluation: Evaluation, predictors: Sequence[Judged]) -> Chart:
     parts = over_time(evaluation)
     times_s = [time_s for time_s, _ in parts]
 
-    def lines(measure: Measure) -> list[Series]:
+    def curves(measure: Measure) -> list[Series]:
         return [
             Series(each.name, times_s, [float(np.mean(measure(each)[rows])) for _, rows in parts], style)
-            for style, each in enumerate(answerers)
+            for style, each in enumerate(predictors)
         ]
 
     title = "Error by time of submission"
     panels = [
-        Panel(Axis(_LOSS, least=0.0), lines(lambda each: each.loss)),
-        Panel(Axis("mean error", "seconds", least=0.0), lines(lambda each: each.error_s)),
+        Panel(Axis(_LOSS, least=0.0), curves(lambda each: each.loss)),
+        Panel(Axis("mean error", "seconds", least=0.0), curves(lambda each: each.error_s)),
     ]
     note = f"Means over {len(parts)} parts of equally many jobs. A step up that stays is a workload that has changed."
     return Chart("time", title, title, panel_chart(title, _TIME, panels, height=420.0), note)
 
 
 def _serving(evaluation: Evaluation) -> Chart:
-    """A row a bucket, once for the distribution and once for the point."""
+    """One row per bucket, once for the distribution and once for the point."""
     shapes, points = stints(evaluation, point=False), stints(evaluation, point=True)
     names = list(dict.fromkeys(stint.name for stint in (*shapes, *points)))
     colours = {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(names)}
@@ -199,7 +179,7 @@ def _serving(evaluation: Evaluation) -> Chart:
     rows = [(f"{sign} {bucket}", 1) for sign in ("dist.", "point") for bucket in BUCKETS]
     span = [time_s for block in blocks for time_s in (block.start, block.end)]
     axis = Axis(_TIME.label, "seconds", least=min(span), most=max(span))
-    title = "Who served which jobs when"
+    title = "Champions over time"
     svg = gantt_chart(title, axis, blocks, rows, list(colours.items()))
     note = "The champion of each history bucket, chosen anew with each job that ends."
     return Chart("serving", title, title, svg, note)

@@ -1,8 +1,11 @@
-"""The frame of a self-contained page: no script, no font and no picture from elsewhere."""
+"""The frame of a self-contained page, without scripts and external fonts or pictures: its charts and tables."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+
+from service.reports.plots import Series, line_chart
+from service.reports.svg import Axis
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -40,7 +43,7 @@ summary { cursor: pointer; margin: .5rem 0; }
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A picture with its words. ``slug`` names its file and anchor; ``folded`` hides it behind a line to click."""
+    """A picture with its heading and note. ``slug`` names its file and anchor; ``folded`` shows it only after a click."""
 
     slug: str
     heading: str
@@ -49,6 +52,31 @@ class Chart:
     note: str = ""
     broad: bool = False
     folded: bool = False
+
+
+SHARE_OF_JOBS = Axis("share of jobs", "ratio", least=0.0, most=1.0)
+
+
+def lines(
+    slug: str, heading: str, title: str, note: str, x: Axis, y: Axis, series: Sequence[Series], *, step: bool = True
+) -> Chart:
+    """A chart of lines; with ``step`` each value holds until the next x."""
+    return Chart(slug, heading, title, line_chart(title, x, y, series, step=step), note)
+
+
+def table(note: str, columns: Iterable[str], rows: Iterable[str]) -> str:
+    """A table with its note; ``rows`` are markup, the first cell of each its name."""
+    head = "".join(f'<th scope="col">{name}</th>' for name in columns)
+    return (
+        f'<p class="note">{escape(note)}</p>\n<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n'
+        f"{''.join(rows)}</tbody>\n</table></div>\n"
+    )
+
+
+def table_row(name: str, cells: str, *, best: bool = False) -> str:
+    """A row of a table; ``cells`` is markup, ``best`` sets it in bold."""
+    mark = ' class="best"' if best else ""
+    return f'<tr{mark}><th scope="row">{escape(name)}</th>{cells}</tr>\n'
 
 
 def page(title: str, about: str, body: str) -> str:

@@ -1,4 +1,4 @@
-"""A workload as one self-contained page: its numbers and its shape."""
+"""A workload as one self-contained page: its numbers and its charts."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,8 +10,8 @@ import numpy as np
 
 from policies.model.cluster import Cluster
 from service.reports.comparison_data import cdf, gang_class
-from service.reports.page import Chart, page, pictures
-from service.reports.plots import Mark, Series, dot_chart, line_chart
+from service.reports.page import SHARE_OF_JOBS, Chart, lines, page, pictures, table_row
+from service.reports.plots import Mark, Series, dot_chart
 from service.reports.svg import Axis, duration
 from service.sim.workloads.describe import DAY_S, factors_to_past, rhythm
 from service.sim.workloads.model import Workload, WorkloadJob
@@ -24,18 +24,17 @@ def description_html(workload: Workload, numbers: Mapping[str, Any], cluster: Cl
     about = f"{numbers['jobs']:,} jobs of {workload.name}; {numbers['skipped']:,} rows were skipped."
     if workload.labels.get("synthetic") or any(job.job_id.startswith("synthetic-") for job in workload.jobs[:1]):
         about += " Synthetic: its numbers are about the generator, not about a cluster."
-    rows = []
-    for key, value in numbers.items():
-        if key != "schema":
-            rows.append(
-                f'<tr><th scope="row">{escape(key)}</th><td class="words">{escape(told(key, value))}</td></tr>\n'
-            )
+    rows = [
+        table_row(key, f'<td class="words">{escape(formatted(key, value))}</td>')
+        for key, value in numbers.items()
+        if key != "schema"
+    ]
     table = f'<div class="wide"><table>\n<tbody>\n{"".join(rows)}</tbody>\n</table></div>\n'
     return page("Workload", about, f"{pictures(description_charts(workload, cluster))}{table}")
 
 
-def told(key: str, value: object) -> str:
-    """A number of the description for people: six digits that matter, times also in hours or days."""
+def formatted(key: str, value: object) -> str:
+    """A number of the description for people: six significant digits, times also in hours or days."""
     if value is None:
         return "-"
     if isinstance(value, dict):
@@ -47,7 +46,7 @@ def told(key: str, value: object) -> str:
 
 
 def description_charts(workload: Workload, cluster: Cluster | None = None) -> list[Chart]:
-    """The pictures; what the source does not tell (users, programs) has none."""
+    """The pictures; those of users and programs only where the source names them."""
     jobs = workload.jobs
     if not jobs:
         return []
@@ -69,7 +68,7 @@ def description_charts(workload: Workload, cluster: Cluster | None = None) -> li
 
 
 def _durations(jobs: Sequence[WorkloadJob]) -> Chart:
-    """By jobs and by the GPU time they take: the two differ where a few long jobs hold most GPUs."""
+    """By jobs and by the GPU time they take: these differ where a few long jobs hold most GPUs."""
     by_jobs = cdf([job.duration_s for job in jobs])
     ordered = sorted(jobs, key=lambda job: job.duration_s)
     work = list(accumulate(job.gpus * job.duration_s for job in ordered))
@@ -81,7 +80,7 @@ def _durations(jobs: Sequence[WorkloadJob]) -> Chart:
     ]
     title = "Share of jobs, and of GPU time, up to a duration"
     x, y = Axis("duration", "seconds", log=True), Axis("share", "ratio", least=0.0, most=1.0)
-    return Chart("durations", "Durations", title, line_chart(title, x, y, series, step=True), f"{title}.")
+    return lines("durations", "Durations", title, f"{title}.", x, y, series)
 
 
 def _sizes(jobs: Sequence[WorkloadJob]) -> Chart:
@@ -116,11 +115,9 @@ def _offered(jobs: Sequence[WorkloadJob], cluster: Cluster | None) -> Chart:
     if cluster is not None:
         series.append(Series(f"GPUs of {cluster.name}", (), (float(cluster.gpus),), 2, level=True))
     title = "GPU time submitted over time"
-    y = Axis("GPU-seconds a second", least=0.0)
-    svg = line_chart(title, Axis("time since the first submission", "seconds"), y, series, step=True)
-    return Chart(
-        "offered", "Offered work", title, svg, f"{title}: GPU-seconds of the jobs submitted in each 150th part."
-    )
+    x, y = Axis("time since the first submission", "seconds"), Axis("GPU-seconds a second", least=0.0)
+    note = f"{title}: GPU-seconds of the jobs submitted in each 150th part."
+    return lines("offered", "Offered work", title, note, x, y, series)
 
 
 def _users(users: Mapping[str, int]) -> Chart:
@@ -128,8 +125,8 @@ def _users(users: Mapping[str, int]) -> Chart:
     ranks = [float(rank + 1) for rank in range(len(counts))]
     series = [Series("users", ranks, counts, 0, markers=len(counts) <= 60)]
     title = "Jobs of each user, from the busiest on"
-    svg = line_chart(title, Axis("rank of the user", log=True), Axis("jobs", log=True), series)
-    return Chart("users", "Users", title, svg, f"{title}: a straight line here is Zipf's law.")
+    x, y = Axis("rank of the user", log=True), Axis("jobs", log=True)
+    return lines("users", "Users", title, f"{title}: a straight line here is Zipf's law.", x, y, series, step=False)
 
 
 def _recurrence(programs: Mapping[tuple[str, str, str], int], jobs: int) -> Chart:
@@ -141,9 +138,8 @@ def _recurrence(programs: Mapping[tuple[str, str, str], int], jobs: int) -> Char
         left -= runs * sizes[runs]
     title = "Share of jobs whose program runs at least so often"
     series = [Series("programs", xs, ys, 0, markers=len(xs) <= 40)]
-    axis = Axis("runs of the program", log=True, least=1.0)
-    svg = line_chart(title, axis, Axis("share of jobs", "ratio", least=0.0, most=1.0), series)
-    return Chart("recurrence", "Recurrence", title, svg, f"{title}. A program is a user, a project and a name.")
+    x, note = Axis("runs of the program", log=True, least=1.0), f"{title}. A program is a user, a project and a name."
+    return lines("recurrence", "Recurrence", title, note, x, SHARE_OF_JOBS, series, step=False)
 
 
 def _rhythm(jobs: Sequence[WorkloadJob]) -> list[Chart]:
@@ -158,13 +154,13 @@ def _rhythm(jobs: Sequence[WorkloadJob]) -> list[Chart]:
                 Series("mean", (), (1.0,), 6, level=True),
             ]
             x = Axis(f"time of the {name}", "seconds", least=0.0, most=period_s)
-            svg = line_chart(title, x, Axis("submissions / mean", least=0.0), series, step=True)
-            return [Chart("rhythm", "Rhythm", title, svg, f"{title}, which begins when the table begins.")]
+            note = f"{title}, which begins when the table begins."
+            return [lines("rhythm", "Rhythm", title, note, x, Axis("submissions / mean", least=0.0), series)]
     return []
 
 
 def _new_programs(jobs: Sequence[WorkloadJob]) -> Chart:
-    """The share of jobs whose program nobody had run before: how much a history can never know."""
+    """The share of jobs whose program is new, which no history can predict."""
     seen: set[tuple[str, str, str]] = set()
     fresh = []
     for job in jobs:
@@ -175,27 +171,14 @@ def _new_programs(jobs: Sequence[WorkloadJob]) -> Chart:
     ends = list(accumulate(len(piece) for piece in pieces))
     title = "Share of jobs whose program is new"
     series = [Series("new programs", [0.0, *map(float, ends[:-1])], [float(piece.mean()) for piece in pieces], 0)]
-    svg = line_chart(
-        title, Axis("jobs before", least=0.0), Axis("share of jobs", "ratio", least=0.0), series, step=True
-    )
-    return Chart("new-programs", "New programs", title, svg, f"{title}, in each fiftieth of the jobs.")
+    x, y = Axis("jobs before", least=0.0), Axis("share of jobs", "ratio", least=0.0)
+    return lines("new-programs", "New programs", title, f"{title}, in each fiftieth of the jobs.", x, y, series)
 
 
 def _factors(factors: Sequence[float]) -> Chart:
     curve = cdf(factors)
     title = "Duration of a run over the median of its past runs"
     x = Axis("duration / median of up to 20 runs before", log=True, least=0.05, most=20.0)
-    svg = line_chart(
-        title,
-        x,
-        Axis("share of runs", "ratio", least=0.0, most=1.0),
-        [Series("runs", curve.xs, curve.ys, 0)],
-        step=True,
-    )
-    return Chart(
-        "repeats",
-        "How far repeats are off",
-        title,
-        svg,
-        f"{title}, where there are at least four. Right of 2 and left of 0.5 it misleads.",
-    )
+    y = Axis("share of runs", "ratio", least=0.0, most=1.0)
+    note = f"{title}, where there are at least four. Right of 2 and left of 0.5 the median misleads."
+    return lines("repeats", "Variation between runs", title, note, x, y, [Series("runs", curve.xs, curve.ys, 0)])
