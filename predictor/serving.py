@@ -8,7 +8,7 @@ import logging
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -81,7 +81,9 @@ class LivePredictor:
         self._scores = {unit: BaselineScores() for unit in UNITS}
         self._heads = {unit: HeadState() for unit in UNITS}
         self._throughput = ThroughputTable()
+        self._walltimes_enforced = walltimes_enforced
         self._walltimes = Walltimes(walltimes_enforced)
+        self._ended_meanwhile: list[EndedRow] | None = None
         self._pending: OrderedDict[JobId, PendingPrediction] = OrderedDict()
         self._champion: ServedModel | None = None
         self._candidates: tuple[ServedModel, ...] = ()
@@ -161,17 +163,44 @@ class LivePredictor:
             if targets:
                 run_head(_version(self._champion), head, matrix[known], bases[known], targets)
 
+    def relearn(self, read: Callable[[], Iterable[EndedJob]]) -> None:
+        """Replace the history by the jobs that ``read`` returns (the newest 40,000 count) and those that end meanwhile.
+
+        Scores, calibration and pending predictions stay. Predicting goes on while ``read`` runs.
+        """
+        with self._lock:
+            self._ended_meanwhile = []
+        rows = newest_by_submission(map(ended_row, read()), ROWS_MAX)
+        knowledge, throughput, walltimes = Knowledge(), ThroughputTable(), Walltimes(self._walltimes_enforced)
+        for row in sorted(rows, key=lambda row: (row.ended_at_s, row.submission.job)):
+            knowledge.end(row)
+            throughput.observe_row(row)
+            walltimes.observe(row)
+        known = {row.submission.job for row in rows}
+        with self._lock:
+            meanwhile, self._ended_meanwhile = self._ended_meanwhile or [], None
+            knowledge.open_jobs = self._knowledge.open_jobs
+            self._knowledge, self._throughput, self._walltimes = knowledge, throughput, walltimes
+            for row in meanwhile:
+                if row.submission.job not in known:
+                    self._learn(row)
+
     def ended(self, label: EndedJob) -> None:
         """A job ended: score its prediction, then learn from it. Nothing is learnt from a job that never ran."""
         row = ended_row(label)
         with self._lock:
+            if self._ended_meanwhile is not None:
+                self._ended_meanwhile.append(row)
             pending = self._pending.pop(label.job, None)
             if pending is not None:
                 for unit, switch in self._score(row, pending):
                     log_switch(unit, switch)
-            self._knowledge.end(row)
-            self._throughput.observe_row(row)
-            self._walltimes.observe(row)
+            self._learn(row)
+
+    def _learn(self, row: EndedRow) -> None:
+        self._knowledge.end(row)
+        self._throughput.observe_row(row)
+        self._walltimes.observe(row)
 
     def _score(self, row: EndedRow, pending: PendingPrediction) -> list[tuple[Unit, Switch]]:
         """Score a prediction; returns the changes of trust. Used live and at the start, so that a restart changes nothing."""

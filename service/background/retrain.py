@@ -31,9 +31,10 @@ from service.config.policy import configured_options
 from service.config.settings import Settings
 from service.db import leases
 from service.db import models as model_records
-from service.db.history import ended_jobs
+from service.db.history import HISTORY_ROWS_MAX, ended_jobs, last_imported
 from service.db.session import Database
 from service.engine.crash_points import CrashPoint, reached
+from service.runtime.garbage import made_to_stay
 from service.runtime.limited_process import BoundedRunner, Bounds, Closed
 from service.sim.experiment import SimulationOptions
 
@@ -108,11 +109,13 @@ class Trainer:
         self._labels = model_records.LabelCounter(database)
         self._labels_seen = 0
         self._rows_trained = 0
+        self._imported_seen = 0
         self._last_started_s: float | None = None
 
     def recover(self) -> None:
         """At start: close the runs of a service that died, and take the champion back."""
         model_records.close_lost_runs(self._database, self._now_s())
+        self._imported_seen = last_imported(self._database)
         named = model_records.folders(self._database)
         for left in (*self._models.glob("run-*"), *self._models.glob(".run-*")):
             # What a training left behind that was killed together with its service: drafts, and models without a row.
@@ -203,6 +206,7 @@ class Trainer:
 
     def _train(self, run: int, lease: leases.Lease) -> None:
         try:
+            self._learn_imported()
             outcome = self._attempt(run, lease)
         except _Ended as ended:
             outcome = ended.outcome
@@ -227,6 +231,14 @@ class Trainer:
             logger.warning("the end of training %s is not written down yet: %s", run, " ".join(str(error).split()))
             return False
         return True
+
+    def _learn_imported(self) -> None:
+        """Give the predictor the history that was imported since it last read one; a model needs it to predict from."""
+        newest = last_imported(self._database)
+        if newest > self._imported_seen:
+            with made_to_stay():
+                self._predictor.relearn(lambda: ended_jobs(self._database, newest=HISTORY_ROWS_MAX))
+            self._imported_seen = newest
 
     def _attempt(self, run: int, lease: leases.Lease) -> _Outcome:
         self._last_started_s = self._now_s()

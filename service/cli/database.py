@@ -137,7 +137,7 @@ def import_command(
     data_dir: DataDirOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Load ended jobs for the predictor to learn from. A running service knows them from its next training or start on."""
+    """Load ended jobs for the predictor to learn from. A running service uses them from its next training on."""
     from service.cli.history import HistoryError, load_history
     from service.db.session import DatabaseUrlError
 

@@ -19,6 +19,10 @@ from service.db.tables import HISTORY, JOBS
 _ROWS_PER_STATEMENT = 1000
 
 
+HISTORY_ROWS_MAX = 40_000
+"""Newest ended jobs that a predictor reads at once. Older ones only matter to groups with few jobs."""
+
+
 class PastJob(NamedTuple):
     """A job that ran elsewhere: its name there, and how it went (``label.job`` means nothing here)."""
 
@@ -55,6 +59,13 @@ def last_label(database: Database) -> int:
     """The number of the label that was written last; 0 where there is none."""
     with database.reading() as session:
         return int(session.connection().execute(select(func.max(HISTORY.c.id))).scalar() or 0)
+
+
+def last_imported(database: Database) -> int:
+    """The number of the imported label that was written last; 0 where there is none."""
+    with database.reading() as session:
+        newest = select(func.max(HISTORY.c.id)).where(HISTORY.c.source != OWN_HISTORY)
+        return int(session.connection().execute(newest).scalar() or 0)
 
 
 def ended_jobs(database: Database, *, newest: int | None = None, last: int | None = None) -> Iterator[EndedJob]:

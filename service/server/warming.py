@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Reported
 from predictor.serving import LivePredictor
-from service.db.history import ended_jobs, last_label
+from service.db.history import HISTORY_ROWS_MAX, ended_jobs, last_label
 from service.db.said import first_said
 from service.db.session import Database
 from service.engine.ports import Predictor
@@ -23,9 +23,6 @@ logger = logging.getLogger(__name__)
 
 AGAIN_S = 1.0
 """Pause before the history is read again, after the database did not answer."""
-
-WARM_ROWS_MAX = 40_000
-"""Newest ended jobs that warm the predictor. Older ones only matter to groups with few jobs."""
 
 WARM_ROWS_AT_ONCE = 2_000
 """Jobs, ended or not, that are read before the first cycle: a third of a second. More are read beside the loop."""
@@ -53,7 +50,7 @@ def _read_history(
     database: Database, predictor: LivePredictor, unfinished: Sequence[PredictionRequest], last: int
 ) -> None:
     said = list(first_said(database, SAID_ROWS_MAX, [request.job for request in unfinished]))
-    predictor.warm(list(ended_jobs(database, newest=WARM_ROWS_MAX, last=last)), unfinished, said)
+    predictor.warm(list(ended_jobs(database, newest=HISTORY_ROWS_MAX, last=last)), unfinished, said)
 
 
 def _keep_out_of_collection(work: Callable[[], None]) -> None:

@@ -125,6 +125,23 @@ def test_it_is_due_for_the_first_time_when_enough_have_ended(database: Database,
     assert trainer.due() == "first training"
 
 
+def test_a_history_that_is_imported_counts_from_the_next_training_on(
+    database: Database, tmp_path: Path, now: Now
+) -> None:
+    predictor = LivePredictor()
+    trainer = _trainer(database, tmp_path, now, predictor)
+    trainer.recover()
+    _store(database, [ended(n, None, name="digits", submitted_at_s=float(n), service_s=60.0) for n in range(5)])
+    assert predictor.status().known_jobs[Unit.SERVICE_S] == 0
+    _finish(trainer, trainer.start(), database)
+    assert predictor.status().known_jobs[Unit.SERVICE_S] == 5
+    # Its own ends are not learnt twice when the next training finds nothing new.
+    predictor.ended(ended(9, None, name="digits", submitted_at_s=9.0, service_s=60.0))
+    _finish(trainer, trainer.start(), database)
+    assert predictor.status().known_jobs[Unit.SERVICE_S] == 6
+    trainer.close()
+
+
 def test_labels_are_counted_once_and_jobs_that_never_ran_are_none(database: Database) -> None:
     counter = model_records.LabelCounter(database)
     assert counter.count() == 0
