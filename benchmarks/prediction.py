@@ -28,12 +28,11 @@ from predictor.rows import ended_row, newest_by_submission
 from predictor.serving import LivePredictor
 from predictor.training import train
 from service.db.codec import encode
-from service.db.history import ended_jobs
+from service.db.history import HISTORY_ROWS_MAX, ended_jobs
 from service.db.migrate import upgrade
 from service.db.rows import label_values
 from service.db.session import Database, open_database
 from service.db.tables import HISTORY
-from service.server.warming import WARM_ROWS_MAX
 
 ROWS_PER_INSERT = 10_000
 PERIOD_S = 60.0
@@ -57,7 +56,7 @@ def main() -> None:
         database = stored(Path(folder), specs, arguments.history, arguments.seed)
         started_s = time.thread_time()
         predictor = LivePredictor()
-        predictor.warm(ended_jobs(database, newest=WARM_ROWS_MAX))
+        predictor.warm(ended_jobs(database, newest=HISTORY_ROWS_MAX))
         print(f"{arguments.history:,} ended jobs in the database; warmed in {time.thread_time() - started_s:.1f} s")
         newest = newest_by_submission(map(ended_row, ended_jobs(database, newest=arguments.trained)), arguments.trained)
         database.close()

@@ -33,7 +33,7 @@ from service.engine.ports import AttemptStatus, NullSink
 from service.executors.fake import DURATION_LABEL, FakeExecutor
 from service.server.agent import Agent
 from service.server.fleet import DEAD_MARGIN_S, FleetExecutor
-from service.server.leading import LeaderStore
+from service.server.leader_store import LeaderStore
 from service.sim.predictors import NoPredictor
 
 CLUSTER = Cluster("test", (Server("s0001", 2), Server("s0002", 2)))
