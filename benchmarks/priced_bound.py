@@ -8,8 +8,8 @@ import json
 import time
 from pathlib import Path
 
+from benchmarks.pricing import priced_bound
 from policies.bounds import BoundJob
-from policies.pricing import priced_bound
 from service.config.cluster_file import load_cluster
 from service.sim.jobs import bounds_of, prepare
 from service.sim.workloads.table import read_workload

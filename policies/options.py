@@ -126,7 +126,13 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 
 FAIR_SHARE = frozenset({"fair_share", "fair_share_half_life_s", "project_weights"})
-"""What every policy takes."""
+"""Every policy takes these."""
+
+PLACEMENT_OPTIONS = frozenset({"placement", "tau", "delay_factor"})
+GUARD_OPTIONS = frozenset({"guard_share", "guard_wait_s"})
+PREEMPTION_OPTIONS = frozenset(
+    {"preemption", "eta", "attempt_duration_s_min", "restarts_free", "restarted_attempt_s_min"}
+)
 
 _WEIGHTS = (1e-3, 1e3)
 

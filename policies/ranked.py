@@ -29,7 +29,6 @@ from policies.rank import Rank, pause_s
 from policies.rules.protocols import PreemptionRule
 from policies.rules.registered import preemption_rules, protected_until_s
 from policies.state.keys import JobKey
-from policies.state.project_shares import ProjectShares
 from policies.state.scheduler_state import SchedulerState
 
 _ROUNDING = 1e-9
@@ -158,12 +157,7 @@ class RankedPolicy:
 
     def initial_state(self, view: ClusterView) -> SchedulerState:
         """Indexes of an empty cluster. O(servers)."""
-        options = self.options
-        guarded_gpus_max = options.guard_share * view.cluster.gpus if options.queue is Queue.SKIP else 0.0
-        shares = None
-        if options.fair_share:
-            shares = ProjectShares(options.fair_share_half_life_s, options.project_weights.of, view.now_s)
-        return self.state_type(view, guarded_gpus_max, shares)
+        return self.state_type(view, self.options)
 
     def rebuild(self, view: ClusterView, dump: dict[str, Any] | None = None) -> SchedulerState:
         """Indexes recovered from the jobs, with what an earlier dump adds. O(n log n)."""

@@ -20,33 +20,29 @@ from policies.model.decision import Change, ChangeKind
 from policies.model.ids import JobId
 from policies.model.reasons import Reason
 from policies.model.view import ClusterView, JobView
-from policies.options import Fill, OptionError, Options, Order, Preemption, Queue, Release
+from policies.options import (
+    GUARD_OPTIONS,
+    PLACEMENT_OPTIONS,
+    PREEMPTION_OPTIONS,
+    Fill,
+    OptionError,
+    Options,
+    Order,
+    Preemption,
+    Queue,
+    Release,
+)
 from policies.rank import Rank, attained_rank, expected_remaining_s, remaining_work_rank
 from policies.ranked import RankedPolicy
 from policies.relaxation import VirtualMachine
 from policies.state.gang_mix import GangMix
-from policies.state.project_shares import ProjectShares
 from policies.state.scheduler_state import SchedulerState
 
-OPTIONS = frozenset(
-    {
-        "preemption",
-        "queue",
-        "order",
-        "release",
-        "fill",
-        "reserve",
-        "over_run",
-        "eta",
-        "attempt_duration_s_min",
-        "restarts_free",
-        "restarted_attempt_s_min",
-        "placement",
-        "tau",
-        "delay_factor",
-        "guard_share",
-        "guard_wait_s",
-    }
+OPTIONS = (
+    PREEMPTION_OPTIONS
+    | PLACEMENT_OPTIONS
+    | GUARD_OPTIONS
+    | {"queue", "order", "release", "fill", "reserve", "over_run"}
 )
 DEFAULTS = Options(preemption=Preemption.GUIDED, queue=Queue.AUTO, fill=Fill.AUTO)
 
@@ -56,9 +52,9 @@ class AsrptState(SchedulerState):
 
     __slots__ = ("machine", "mix", "released_at_s")
 
-    def __init__(self, view: ClusterView, guarded_gpus_max: float, shares: ProjectShares | None = None) -> None:
+    def __init__(self, view: ClusterView, options: Options) -> None:
         """The virtual machine is idle."""
-        SchedulerState.__init__(self, view, guarded_gpus_max, shares)
+        SchedulerState.__init__(self, view, options)
         self.machine = VirtualMachine(view.now_s)
         self.released_at_s: dict[JobId, float] = {}
         self.mix = GangMix()

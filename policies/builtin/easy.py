@@ -24,16 +24,15 @@ from policies.model.ids import JobId
 from policies.model.placement import Placement
 from policies.model.reasons import Reason
 from policies.model.view import ClusterView, JobView
-from policies.options import Options
+from policies.options import PLACEMENT_OPTIONS, Options
 from policies.rank import OverRun, remaining_units, seconds_per_unit
 from policies.state.keys import JobKey
-from policies.state.project_shares import ProjectShares
 from policies.state.scheduler_state import SchedulerState
 
 DEFAULTS = Options(reserve=True, guard_share=0.0)
 """A head that waits for a better placement keeps the GPUs it could have; the shadow time is all the guard there is."""
 
-OPTIONS = frozenset({"preemption", "placement", "tau", "delay_factor"})
+OPTIONS = PLACEMENT_OPTIONS | {"preemption"}
 
 PASSING_PER_CLASS_MAX = 64
 """Jobs of one gang class that may not pass the head, after which a cycle leaves those behind them alone: a long queue is
@@ -57,9 +56,9 @@ class EasyState(SchedulerState):
 
     __slots__ = ("end_keys", "ends", "head")
 
-    def __init__(self, view: ClusterView, guarded_gpus_max: float, shares: ProjectShares | None = None) -> None:
+    def __init__(self, view: ClusterView, options: Options) -> None:
         """No job runs."""
-        SchedulerState.__init__(self, view, guarded_gpus_max, shares)
+        SchedulerState.__init__(self, view, options)
         self.ends: SortedList = SortedList()
         self.end_keys: dict[JobId, tuple[float, JobId]] = {}
         self.head: BlockedHead | None = None

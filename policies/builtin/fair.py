@@ -20,9 +20,9 @@ from policies.lifecycle import TERMINAL
 from policies.model.decision import Change, ChangeKind
 from policies.model.ids import JobId
 from policies.model.view import ClusterView, JobView
+from policies.options import Options
 from policies.rank import Rank
 from policies.ranked import RankedPolicy
-from policies.state.project_shares import ProjectShares
 from policies.state.scheduler_state import SchedulerState
 
 LEVEL_RATIO = 1.25
@@ -60,9 +60,9 @@ class FairState(SchedulerState):
 
     __slots__ = ("accounts", "closing", "due", "had_gpu_s", "lines", "user_of", "waiting_of")
 
-    def __init__(self, view: ClusterView, guarded_gpus_max: float, shares: ProjectShares | None = None) -> None:
+    def __init__(self, view: ClusterView, options: Options) -> None:
         """No user has had anything."""
-        SchedulerState.__init__(self, view, guarded_gpus_max, shares)
+        SchedulerState.__init__(self, view, options)
         self.accounts: dict[str, Account] = {}
         self.lines: dict[JobId, tuple[str, Line]] = {}
         """What each unfinished job adds to its user's account."""

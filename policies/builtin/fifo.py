@@ -1,15 +1,15 @@
 """First in, first out: strict, or with backfill by whoever fits (the literature's WCS-SubTime)."""
 
 from policies.model.view import ClusterView, JobView
-from policies.options import Options, Queue
+from policies.options import GUARD_OPTIONS, PLACEMENT_OPTIONS, Options, Queue
 from policies.rank import Rank
 from policies.ranked import RankedPolicy
 from policies.state.scheduler_state import SchedulerState
 
 STRICT_DEFAULTS = Options(queue=Queue.STRICT)
 BACKFILL_DEFAULTS = Options(queue=Queue.SKIP)
-OPTIONS = frozenset({"preemption", "placement", "tau", "delay_factor", "reserve"})
-BACKFILL_OPTIONS = OPTIONS | {"guard_share", "guard_wait_s"}
+OPTIONS = PLACEMENT_OPTIONS | {"preemption", "reserve"}
+BACKFILL_OPTIONS = OPTIONS | GUARD_OPTIONS
 
 
 class Fifo(RankedPolicy):

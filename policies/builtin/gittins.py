@@ -17,7 +17,6 @@ from policies.model.ids import JobId
 from policies.model.view import ClusterView, JobView
 from policies.options import Options, Preemption
 from policies.rank import Rank, attained_rank, distribution_units, remaining_work_rank, seconds_per_unit
-from policies.state.project_shares import ProjectShares
 from policies.state.scheduler_state import SchedulerState
 
 DEFAULTS = Options(preemption=Preemption.GUIDED)
@@ -40,9 +39,9 @@ class GittinsState(SchedulerState):
 
     __slots__ = ("ended_gpu_s", "points_gpu_s", "unseen")
 
-    def __init__(self, view: ClusterView, guarded_gpus_max: float, shares: ProjectShares | None = None) -> None:
+    def __init__(self, view: ClusterView, options: Options) -> None:
         """No job has ended yet."""
-        SchedulerState.__init__(self, view, guarded_gpus_max, shares)
+        SchedulerState.__init__(self, view, options)
         self.ended_gpu_s: dict[JobId, float] = {}
         self.points_gpu_s: tuple[float, ...] = ()
         self.unseen = 0

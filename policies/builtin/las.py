@@ -3,27 +3,13 @@
 import math
 
 from policies.model.view import ClusterView, JobView
-from policies.options import Options, Preemption
+from policies.options import GUARD_OPTIONS, PLACEMENT_OPTIONS, PREEMPTION_OPTIONS, Options, Preemption
 from policies.rank import Rank
 from policies.ranked import REFRESH_S_MIN, RankedPolicy
 from policies.state.scheduler_state import SchedulerState
 
 DEFAULTS = Options(preemption=Preemption.GUIDED)
-OPTIONS = frozenset(
-    {
-        "preemption",
-        "placement",
-        "eta",
-        "attempt_duration_s_min",
-        "restarts_free",
-        "restarted_attempt_s_min",
-        "tau",
-        "delay_factor",
-        "reserve",
-        "guard_share",
-        "guard_wait_s",
-    }
-)
+OPTIONS = PREEMPTION_OPTIONS | PLACEMENT_OPTIONS | GUARD_OPTIONS | {"reserve"}
 
 FIRST_LEVEL_GPU_S = 60.0
 """Attained service below which all jobs are alike: a GPU-minute."""

@@ -1,15 +1,13 @@
 """Shortest predicted job first, without preemption (work-conserving; option ``queue=strict`` makes it SPJF)."""
 
 from policies.model.view import ClusterView, JobView
-from policies.options import Options
+from policies.options import GUARD_OPTIONS, PLACEMENT_OPTIONS, Options
 from policies.rank import Rank, expected_remaining_s
 from policies.ranked import RankedPolicy
 from policies.state.scheduler_state import SchedulerState
 
 DEFAULTS = Options()
-OPTIONS = frozenset(
-    {"preemption", "queue", "placement", "tau", "delay_factor", "reserve", "guard_share", "guard_wait_s"}
-)
+OPTIONS = PLACEMENT_OPTIONS | GUARD_OPTIONS | {"preemption", "queue", "reserve"}
 
 
 class Sjf(RankedPolicy):

@@ -1,28 +1,13 @@
 """Shortest remaining service first: preemptive by remaining GPU-time, at no price (Tiresias' oracle baseline)."""
 
 from policies.model.view import ClusterView, JobView
-from policies.options import Options, Preemption
+from policies.options import GUARD_OPTIONS, PLACEMENT_OPTIONS, PREEMPTION_OPTIONS, Options, Preemption
 from policies.rank import Rank, remaining_work_rank
 from policies.ranked import RankedPolicy
 from policies.state.scheduler_state import SchedulerState
 
 DEFAULTS = Options(preemption=Preemption.ALWAYS)
-OPTIONS = frozenset(
-    {
-        "preemption",
-        "over_run",
-        "eta",
-        "attempt_duration_s_min",
-        "restarts_free",
-        "restarted_attempt_s_min",
-        "placement",
-        "tau",
-        "delay_factor",
-        "reserve",
-        "guard_share",
-        "guard_wait_s",
-    }
-)
+OPTIONS = PREEMPTION_OPTIONS | PLACEMENT_OPTIONS | GUARD_OPTIONS | {"over_run", "reserve"}
 
 
 class Srsf(RankedPolicy):

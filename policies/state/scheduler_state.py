@@ -11,6 +11,7 @@ from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.model.server_reservation import ServerReservation
 from policies.model.view import ClusterView, JobView
+from policies.options import Options, Queue
 from policies.placement.pool import FreePool
 from policies.rank import Rank
 from policies.state.delays import PlacementDelays
@@ -51,13 +52,15 @@ class SchedulerState:
         "waiting",
     )
 
-    def __init__(self, view: ClusterView, guarded_gpus_max: float, shares: ProjectShares | None = None) -> None:
+    def __init__(self, view: ClusterView, options: Options) -> None:
         """The state for the servers of the view, without jobs. O(servers)."""
         servers = [ServerIndex(index) for index in range(len(view.cluster.servers))]
         self.gpus = max(1, view.cluster.gpus)
         self.unusable = {server for server in servers if view.usable_gpus(server) == 0}
         self.server_reservations: Sequence[ServerReservation] = ()
-        self.shares = shares
+        self.shares: ProjectShares | None = None
+        if options.fair_share:
+            self.shares = ProjectShares(options.fair_share_half_life_s, options.project_weights.of, view.now_s)
         self.scan = LastScan()
         self.waiting = WaitingIndex()
         self.running = RunningIndex()
@@ -65,7 +68,7 @@ class SchedulerState:
         self.pool = FreePool(view.cluster, [view.free_gpus(server) for server in servers])
         self.ledger = GpuLedger(self.pool, self.scan)
         self.tentative = TentativeChanges(self.ledger)
-        self.guard = StarvationGuard(guarded_gpus_max)
+        self.guard = StarvationGuard(options.guard_share * view.cluster.gpus if options.queue is Queue.SKIP else 0.0)
         self.delays = PlacementDelays()
         self.reasons = WaitReasons()
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.pricing import _Market, priced_bound
 from policies.bounds import BoundJob, lower_bound
-from policies.pricing import _Market, priced_bound
 
 HORIZON = 12
 

@@ -11,6 +11,7 @@ from policies.model.decision import Action, Change, ChangeKind, Decision
 from policies.model.ids import JobId
 from policies.model.reasons import Explanation, Reason
 from policies.model.view import ClusterView
+from policies.state.scheduler_state import SchedulerState
 from service.engine.events import Fact
 from service.engine.memory import MemoryStore
 from service.engine.ports import CycleBatch, StoreUnavailable
@@ -121,6 +122,8 @@ class Watched:
         decision = self.inner.decide(view, self._shuffle(changes), state)
         assert lent(view) == before, "decide changed the view"
         assert list(changes) == told
+        if isinstance(state, SchedulerState):
+            state.check(view)
         if twin is not None:
             self._compare(view, decision, self.inner.decide(view, (), twin))
         self.decisions.append(decision)

@@ -8,6 +8,7 @@ from policies.model.cluster import Cluster, Server
 from policies.model.ids import JobId, ServerIndex
 from policies.model.job import JobSpec
 from policies.model.placement import Placement, ServerShare, place
+from policies.options import Options
 from policies.rank import Rank
 from policies.state.scheduler_state import SchedulerState
 from service.engine.record import JobRecord
@@ -16,7 +17,7 @@ from service.engine.world import Costs, World
 
 def make(*gpus: int, guard: float = 0.0) -> tuple[World, SchedulerState]:
     world = World(Cluster("c", tuple(Server(f"s{n}", count) for n, count in enumerate(gpus))), Costs())
-    return world, SchedulerState(world, guard)
+    return world, SchedulerState(world, Options(guard_share=guard / sum(gpus)))
 
 
 def job(number: int, gpus: int = 1, submitted_at_s: float = 0.0, priority: int = 0) -> JobRecord:

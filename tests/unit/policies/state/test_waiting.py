@@ -1,0 +1,39 @@
+"""The index of waiting jobs against a sorted list."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.model.ids import JobId
+from policies.state.gang_class import GangClass
+from policies.state.keys import JobKey
+from policies.state.waiting import WaitingIndex
+
+OPERATIONS = st.lists(
+    st.tuples(st.booleans(), st.integers(1, 8), st.sampled_from([1, 2, 4]), st.integers(0, 3), st.integers(0, 2)),
+    max_size=40,
+)
+
+
+def gang(gpus: int) -> GangClass:
+    return GangClass(gpus, (), 0)
+
+
+@settings(max_examples=150, deadline=None)
+@given(OPERATIONS)
+def test_it_agrees_with_a_sorted_list(operations: list[tuple[bool, int, int, int, int]]) -> None:
+    index = WaitingIndex()
+    model: dict[JobId, tuple[GangClass, JobKey]] = {}
+    for adds, number, gpus, rank, priority in operations:
+        job = JobId(number)
+        if adds and job not in model:
+            key = JobKey(1, -priority, 0, float(rank), 0.0, job)
+            model[job] = (gang(gpus), key)
+            same_class = sorted(key for known, key in model.values() if known == gang(gpus))
+            assert index.add(gang(gpus), key) == (same_class[0] == key), "whether it is the head now"
+        else:
+            assert index.remove(job) == model.pop(job, None)
+        index.check()
+        order = sorted(key for _, key in model.values())
+        assert [index.jobs_ahead(key.job) for key in order] == list(range(len(order)))
+        assert (len(index), set(index.keys)) == (len(model), set(model))
+        assert all(known in index for known in model)
