@@ -12,7 +12,7 @@ from policies.model.graph import Layer, LayerGraph, Stage, StageGraph
 from policies.model.parallelism import ParallelismConfig, Schedule
 from policies.stages import GraphError, cut, layer_graph
 from service.api.problems import Fault, json_pointer
-from service.api.schemas import CatalogueGraphBody, JobBody, LayersGraphBody, ParallelismBody, StageGraphBody
+from service.wire.bodies import CatalogueGraphBody, JobBody, LayersGraphBody, ParallelismBody, StageGraphBody
 
 
 class Faults:

@@ -12,8 +12,8 @@ from policies.model.cluster import Cluster
 from policies.model.job import JobSpec
 from policies.stages import GraphError, cut
 from service.api.graphs import Shape, catalogue_graph
-from service.api.schemas import CatalogueGraphBody, JobBody, StageGraphBody
 from service.domain.access import Identity
+from service.wire.bodies import CatalogueGraphBody, JobBody, StageGraphBody
 
 _SPEC = TypeAdapter(JobSpec)
 

@@ -18,7 +18,7 @@ from service.api.deps import Deps
 from service.api.problems import Fault, Problem, ProblemType
 
 Row = TypeVar("Row")
-Item = TypeVar("Item", bound=BaseModel)
+Item = TypeVar("Item")
 
 CURSOR_LENGTH_MAX = 2048
 

@@ -13,8 +13,8 @@ from policies.model.job import ArrayPlace, JobSpec
 from service.api.graphs import Faults, GraphLimits, shape_of
 from service.api.job_bodies import job_spec
 from service.api.problems import Fault, Problem, ProblemType, json_pointer
-from service.api.schemas import JobBody, JobsBody
 from service.config.settings import Settings
+from service.wire.bodies import JobBody, JobsBody
 
 RESERVED_ENV_PREFIX = "SOONER_"
 

@@ -16,10 +16,10 @@ from starlette.concurrency import run_in_threadpool
 
 from service.api.access import caller_of
 from service.api.problems import Problem, ProblemType
-from service.api.schemas import ID_MAX
 from service.db.access import Owner, owner_of
 from service.db.session import Database
 from service.domain.access import Identity, Role
+from service.wire.bodies import ID_MAX
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., object])
 

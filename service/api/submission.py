@@ -24,14 +24,15 @@ from sqlmodel import Session
 from policies.model.job import JobSpec
 from service.api.capacity import OwnersCapacity
 from service.api.deps import ApiDependencies
-from service.api.documents import JobDocument, JobsDocument, job_document
+from service.api.documents import job_document
 from service.api.idempotency import Answer, BatchedEffect, Effect
 from service.api.parse import is_single, parse_submission, placed_jobs
 from service.api.problems import Fault, Problem, ProblemType, json_pointer
-from service.api.schemas import JobBody, JobsBody
 from service.db import reads
 from service.db.access import seen_jobs
 from service.domain.access import NO_PROJECT, Identity
+from service.wire.bodies import JobBody, JobsBody
+from service.wire.jobs import JobDocument, JobsDocument
 
 JOINT_JOBS_MAX = 16
 """Submissions of at most so many jobs share a transaction; a larger one gains nothing by it and would delay the others."""
@@ -131,16 +132,15 @@ def check_dependencies(connection: Connection, body: JobBody | JobsBody, caller:
 
 
 def _answer(submission: Submission, documents: list[JobDocument]) -> Answer:
-    first, last = documents[0].id, documents[-1].id
+    first, last = documents[0]["id"], documents[-1]["id"]
     target = f"job {first}" if len(documents) == 1 else f"jobs {first}-{last}"
     single = is_single(submission.body)
-    location = documents[0].links.self if single else "/v1/jobs"
+    location = documents[0]["links"]["self"] if single else "/v1/jobs"
     return Answer(201, _body(documents, single), location, target=target, detail={"jobs": len(documents)})
 
 
 def _body(documents: list[JobDocument], single: bool) -> Any:
-    document = documents[0] if single else JobsDocument(jobs=documents)
-    return document.model_dump(mode="json")
+    return documents[0] if single else JobsDocument(jobs=documents)
 
 
 def wait_for_predictions(dependencies: ApiDependencies, accepted: Response, single: bool) -> Response:

@@ -60,7 +60,7 @@ def serve_command(
     raise typer.Exit(serve(settings))
 
 
-SETTINGS = Table[SettingLine](
+SETTINGS: Table[SettingLine] = Table(
     columns=(
         Column("SETTING", lambda line: line.name),
         Column("VALUE", lambda line: f"{line.value} {line.unit}".strip(), long=True),

@@ -1,15 +1,20 @@
 """``sooner audit``: the log of changes."""
 
-from typing import Annotated, Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from service.cli.connect import connect
 from service.cli.job_tables import when
 from service.cli.output import Answer, Column, ColumnsStyle, Table, show
-from service.client.access import Change
 
-CHANGES = Table[Change](
+if TYPE_CHECKING:
+    from service.wire.access import AuditDocument
+
+
+CHANGES: Table[AuditDocument] = Table(
     columns=(
         Column("AT", lambda change: when(change["at"])),
         Column("USER", lambda change: change["user"] or "-"),
@@ -22,7 +27,7 @@ CHANGES = Table[Change](
     key=lambda change: str(change["id"]),
     hidden=(
         Column("ID", lambda change: str(change["id"]), right=True),
-        Column("ROLE", lambda change: change["role"]),
+        Column("ROLE", lambda change: str(change["role"])),
         Column("KEY", lambda change: change["key_id"] or "-"),
         Column("REQUEST", lambda change: change["request_id"]),
         Column("STATUS", lambda change: str(change["status"]), right=True),
@@ -43,7 +48,7 @@ def audit_command(
 ) -> None:
     """Who changed what, newest first."""
 
-    def ask() -> Answer[Change]:
+    def ask() -> Answer[AuditDocument]:
         changes = client.changes(user=user, target=target, limit=limit)
         return Answer(changes, {"schema": "sooner.audit/1", "changes": changes}, "" if changes else "no such changes")
 

@@ -1,6 +1,8 @@
 """``sooner cluster ...`` and ``sooner info``: the servers."""
 
-from typing import Annotated
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,10 +19,13 @@ from service.cli.output import (
     show,
 )
 from service.client import Client
-from service.client.documents import Accepted, Server
+
+if TYPE_CHECKING:
+    from service.wire.cluster import ServerDocument
+    from service.wire.jobs import AcceptedDocument
 
 
-def _state(server: Server) -> str:
+def _state(server: ServerDocument) -> str:
     reserved = server["state"] == "up" and server["reservation"] is not None
     return f"reserved {server['reservation']}" if reserved else server["state"]
 
@@ -29,7 +34,7 @@ ServersArgument = Annotated[
     list[str], typer.Argument(metavar="SERVERS", help="Names of servers.", autocompletion=completion.servers)
 ]
 
-SERVERS = Table[Server](
+SERVERS: Table[ServerDocument] = Table(
     columns=(
         Column("SERVER", lambda server: server["name"]),
         Column("STATE", lambda server: _state(server)),
@@ -49,7 +54,7 @@ SERVERS = Table[Server](
 )
 
 
-def _answer(client: Client) -> Answer[Server]:
+def _answer(client: Client) -> Answer[ServerDocument]:
     cluster = client.cluster()
     note = f"{cluster['name']}: {cluster['free_gpus']} of {cluster['usable_gpus']} usable GPUs are free"
     if cluster["gpus"] != cluster["usable_gpus"]:
@@ -106,7 +111,7 @@ def resume_command(servers: ServersArgument, as_json: JsonFlag = False) -> None:
         _tell([client.resume(name) for name in servers], as_json)
 
 
-def _tell(accepted: list[Accepted], as_json: bool) -> None:
+def _tell(accepted: list[AcceptedDocument], as_json: bool) -> None:
     if as_json:
         print_json({"schema": "sooner.accepted/1", "accepted": accepted})
         return

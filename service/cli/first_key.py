@@ -4,15 +4,16 @@ import time
 
 from pydantic import ValidationError
 
-from service.api.access_documents import KeyBody, key_document
+from service.api.access_documents import key_document
 from service.api.problems import Problem
 from service.api.routers.access import granted
-from service.client.access import NewApiKey
 from service.config.settings import Settings
 from service.db import access
 from service.db.audit import record_command
 from service.domain.api_key import new_key
 from service.server.startup import open_current
+from service.wire.access import NewKeyDocument
+from service.wire.bodies import KeyBody
 
 ACTION = "sooner key create --first"
 """What the log of changes calls it."""
@@ -22,7 +23,7 @@ class FirstKeyError(ValueError):
     """The key cannot be made as it was asked for; one line."""
 
 
-def make_first_key(settings: Settings, user: str, expires_in_s: float | None, note: str) -> NewApiKey:
+def make_first_key(settings: Settings, user: str, expires_in_s: float | None, note: str) -> NewKeyDocument:
     """A new admin's key, and the line about it in the log of changes. Raises :class:`FirstKeyError`, and what
     :func:`service.server.startup.open_current` raises.
 
@@ -50,5 +51,4 @@ def make_first_key(settings: Settings, user: str, expires_in_s: float | None, no
             record_command(connection, ACTION, f"key {key.id}", detail, now_s)
     finally:
         database.close()
-    made: NewApiKey = {**key_document(row).model_dump(mode="json"), "key": key.text}  # type: ignore[typeddict-item]
-    return made
+    return NewKeyDocument(**key_document(row), key=key.text)

@@ -3,10 +3,12 @@
 A forecast is always told as a spread: ``p50 [p10-p90]``. Where there is none, the service's reason is told instead.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,7 +19,11 @@ from service.cli.job_tables import JOBS, total
 from service.cli.output import Answer, Column, Style, Table, show
 from service.cli.selectors import select
 from service.client import TERMINAL_STATES, ApiError, Client
-from service.client.documents import Job, JobForecast, Plan, Plans, Spread
+
+if TYPE_CHECKING:
+    from service.wire.jobs import JobDocument
+    from service.wire.predictions import JobForecastDocument, PlanDocument, PlansDocument, SpreadDocument
+
 
 _NO_FORECAST = frozenset({404, 409, 503})
 """Statuses of a service that has no forecast now, or none at all. The queue itself is there while nobody leads."""
@@ -28,7 +34,7 @@ JOBS_NAMED_MAX = 200
 _SOON = timedelta(hours=1)
 
 
-def spread(of: Spread | None, made_at: str) -> str:
+def spread(of: SpreadDocument | None, made_at: str) -> str:
     """``14:20 [13:55-15:40]`` in this machine's time zone: with seconds within the hour, with dates beyond the day."""
     if of is None:
         return ""
@@ -48,10 +54,10 @@ class Outlook:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._found: dict[int, JobForecast] = {}
+        self._found: dict[int, JobForecastDocument] = {}
         self._missing = ""
 
-    def look(self, jobs: Sequence[Job], how: Style) -> None:
+    def look(self, jobs: Sequence[JobDocument], how: Style) -> None:
         """Ask, if anybody will see the answer and there is anything to ask about."""
         seen = not how.as_json and not how.quiet and (not how.columns or "ETA" in how.columns)
         if seen and any(job["state"] not in TERMINAL_STATES for job in jobs):
@@ -68,7 +74,7 @@ class Outlook:
                 raise
             self._missing = error.detail or error.title
 
-    def eta(self, job: Job) -> str:
+    def eta(self, job: JobDocument) -> str:
         """When the job will end; empty where :meth:`note` says why."""
         found = self._found.get(job["id"])
         return spread(found["finish_at"], found["made_at"]) if found is not None else ""
@@ -80,7 +86,7 @@ class Outlook:
             return ""
         return f" Expected start {spread(found['start_at'], found['made_at'])}."
 
-    def note(self, jobs: Sequence[Job]) -> str:
+    def note(self, jobs: Sequence[JobDocument]) -> str:
         """Why ETAs are missing, each reason once."""
         if self._missing:
             return f"ETA: {self._missing}"
@@ -92,13 +98,13 @@ class Outlook:
         ]
         return "\n".join(f"ETA: {reason}" for reason in dict.fromkeys(reasons) if reason)
 
-    def table(self) -> Table[Job]:
+    def table(self) -> Table[JobDocument]:
         """The columns of jobs with their ETA."""
         columns = [Column("ETA", self.eta) if column.header == "ETA" else column for column in JOBS.columns]
         return replace(JOBS, columns=columns)
 
 
-FORECASTS = Table[JobForecast](
+FORECASTS: Table[JobForecastDocument] = Table(
     columns=(
         Column("JOB", lambda each: str(each["job_id"]), right=True),
         Column("START", lambda each: spread(each["start_at"], each["made_at"])),
@@ -143,15 +149,15 @@ def forecast_command(
         show(FORECASTS, lambda: _forecasts(client, ids), how)
 
 
-def _forecasts(client: Client, ids: Sequence[int] | None) -> Answer[JobForecast]:
+def _forecasts(client: Client, ids: Sequence[int] | None) -> Answer[JobForecastDocument]:
     found = client.forecasts()["forecasts"] if ids is None else [client.forecast(job_id) for job_id in ids]
     return Answer(found, {"schema": "sooner.forecasts/1", "forecasts": found})
 
 
-def show_plans(plans: Plans, how: Style) -> None:
+def show_plans(plans: PlansDocument, how: Style) -> None:
     """What would become of a submission."""
     made_at = plans["made_at"]
-    table = Table[Plan](
+    table: Table[PlanDocument] = Table(
         columns=(
             Column("NAME", lambda plan: plan["name"], long=True),
             Column("GPUS", lambda plan: str(plan["gpus"]), right=True),
@@ -169,7 +175,7 @@ def show_plans(plans: Plans, how: Style) -> None:
     show(table, lambda: Answer(plans["plans"], document, "Nothing was submitted."), how)
 
 
-def _predicted(plan: Plan) -> str:
+def _predicted(plan: PlanDocument) -> str:
     """``1,200 [900-2,000] iterations``."""
     found = plan["prediction"]
     if found is None:
@@ -178,6 +184,6 @@ def _predicted(plan: Plan) -> str:
     return f"{p50} [{p10}-{p90}] iterations" if found["unit"] == "iterations" else f"{p50} [{p10[1:]}-{p90[1:]}]"
 
 
-def _placement(plan: Plan) -> str:
+def _placement(plan: PlanDocument) -> str:
     """``s0001:4 s0002:4``."""
     return " ".join(f"{share['server']}:{share['gpus']}" for share in plan["placement"])

@@ -1,12 +1,18 @@
 """``sooner forecast --accuracy`` and ``--told``: what was forecast, and how right it was."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from service.cli.job_tables import duration, when
 from service.cli.output import Answer, Column, Style, Table, show
 from service.client import Client
-from service.client.documents import Accuracy, Told
+
+if TYPE_CHECKING:
+    from service.wire.jobs import ToldDocument
+    from service.wire.predictions import AccuracyDocument
+
 
 _DAY_S = 86_400.0
 
@@ -42,7 +48,7 @@ def _gang(of: Mapping[str, Any]) -> str:
     return f"{low} GPU{'s' if low > 1 else ''}" if low == high else f"{low}-{high} GPUs"
 
 
-def _lines(found: Accuracy) -> Iterator[_Line]:
+def _lines(found: AccuracyDocument) -> Iterator[_Line]:
     for milestone in ("start", "finish"):
         of: Mapping[str, Any] = found["start"] if milestone == "start" else found["finish"]
         if of["all"] is not None:
@@ -58,7 +64,7 @@ def _relative(line: _Line) -> str:
     return "-" if value is None else f"{value:.0%}"
 
 
-_ACCURACY = Table[_Line](
+_ACCURACY: Table[_Line] = Table(
     columns=(
         Column("OF", lambda line: line.milestone),
         Column("FORECASTS", lambda line: line.which),
@@ -85,7 +91,7 @@ def show_accuracy(client: Client, days: int, how: Style) -> None:
     show(_ACCURACY, ask, how)
 
 
-_TOLD = Table[Told](
+_TOLD: Table[ToldDocument] = Table(
     columns=(
         Column("JOB", lambda each: str(each["job_id"]), right=True),
         Column("OF", lambda each: each["milestone"]),
@@ -110,7 +116,7 @@ _TOLD = Table[Told](
 def show_told(client: Client, jobs: Sequence[int], how: Style) -> None:
     """Every forecast of these jobs on record."""
 
-    def ask() -> Answer[Told]:
+    def ask() -> Answer[ToldDocument]:
         found = [each for job in jobs for each in client.told(job)]
         note = (
             ""

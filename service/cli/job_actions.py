@@ -1,9 +1,11 @@
 """``sooner job cancel|hold|release|priority``: requests about jobs and whole job arrays."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,8 +14,10 @@ from service.cli.fail import EXIT_FAILED
 from service.cli.output import JsonFlag, print_json, printable
 from service.cli.selectors import Elements, SelectorArgument, numbers_of, parts_of
 from service.client import ApiError, Client
-from service.client.documents import Accepted
-from service.client.request_documents import ArrayAccepted
+
+if TYPE_CHECKING:
+    from service.wire.jobs import AcceptedDocument, ArrayAcceptedDocument
+
 
 JOB_FINISHED = "job-finished"
 """Problem type of the API: the job has ended, so nothing about it can change."""
@@ -57,15 +61,15 @@ def priority_command(
 def _act(
     texts: Sequence[str],
     as_json: bool,
-    on_job: Callable[[Client, int], Accepted],
-    on_array: Callable[[Client, int], ArrayAccepted],
+    on_job: Callable[[Client, int], AcceptedDocument],
+    on_array: Callable[[Client, int], ArrayAcceptedDocument],
 ) -> None:
     """Make one request for each job or whole array, in order, and report each result.
 
     A job that cannot be changed does not keep the others from being changed; the exit code is then 1. A job that has ended
     counts as such only if its number was given: ``all`` and ``42[*]`` mean the unfinished jobs.
     """
-    accepted: list[Accepted | ArrayAccepted] = []
+    accepted: list[AcceptedDocument | ArrayAcceptedDocument] = []
     refused: list[dict[str, Any]] = []
     with connect() as client:
         try:

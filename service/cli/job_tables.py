@@ -1,12 +1,16 @@
 """The columns of jobs, attempts and events."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from service.cli.output import Column, Table
-from service.client.documents import Attempt, Event, Job
 from service.domain.duration import words_of
+
+if TYPE_CHECKING:
+    from service.wire.jobs import AttemptDocument, EventDocument, JobDocument
 
 
 def amount(value: float) -> str:
@@ -47,7 +51,7 @@ def total(value: float, unit: str) -> str:
     return amount(value) if unit == "iterations" else f"~{words_of(value)}"
 
 
-def iterations(job: Job) -> str:
+def iterations(job: JobDocument) -> str:
     """Iterations done and predicted, ``1,200/5,000``; where a time is predicted instead, ``1,200, ~2 h 10 min``."""
     done = "-" if job["iterations_done"] is None else amount(job["iterations_done"])
     prediction = job["prediction"]
@@ -59,7 +63,7 @@ def iterations(job: Job) -> str:
     return predicted if job["iterations_done"] is None else f"{done}, {predicted}"
 
 
-def interval(job: Job) -> str:
+def interval(job: JobDocument) -> str:
     """10 % to 90 % of the predicted total."""
     prediction = job["prediction"]
     if prediction is None:
@@ -67,24 +71,24 @@ def interval(job: Job) -> str:
     return f"{total(prediction['p10'], prediction['unit'])}-{total(prediction['p90'], prediction['unit']).removeprefix('~')}"
 
 
-def eta(job: Job) -> str:
+def eta(job: JobDocument) -> str:
     """When it will end: what the service says, which may be nothing. Never a guess of ours."""
     return when(job["eta"])
 
 
-def eta_note(jobs: list[Job]) -> str:
+def eta_note(jobs: list[JobDocument]) -> str:
     """Why ETAs are missing, each reason once."""
     reasons = dict.fromkeys(job["eta_reason"] for job in jobs if job["eta"] is None and job["eta_reason"])
     return "\n".join(f"ETA: {reason}" for reason in reasons)
 
 
-def source(job: Job) -> str:
+def source(job: JobDocument) -> str:
     """Where the prediction comes from."""
     prediction = job["prediction"]
     return prediction["source"] if prediction is not None else ""
 
 
-JOBS = Table[Job](
+JOBS: Table[JobDocument] = Table(
     columns=(
         Column("JOB", lambda job: str(job["id"]), right=True),
         Column("NAME", lambda job: job["name"], long=True),
@@ -114,7 +118,7 @@ JOBS = Table[Job](
     ),
 )
 
-SORT_KEYS: Mapping[str, Callable[[Job], Any]] = {
+SORT_KEYS: Mapping[str, Callable[[JobDocument], Any]] = {
     "job": lambda job: job["id"],
     "name": lambda job: job["name"],
     "user": lambda job: job["user"],
@@ -132,14 +136,14 @@ SORT_KEYS: Mapping[str, Callable[[Job], Any]] = {
 """Columns that jobs can be sorted by."""
 
 
-def sorted_jobs(jobs: Sequence[Job], column: str) -> list[Job]:
+def sorted_jobs(jobs: Sequence[JobDocument], column: str) -> list[JobDocument]:
     """Jobs by a column of :data:`SORT_KEYS`, descending with ``-`` before it; those without a value stand last."""
     key = SORT_KEYS[column.removeprefix("-")]
     known = [job for job in jobs if key(job) is not None]
     return sorted(known, key=key, reverse=column.startswith("-")) + [job for job in jobs if key(job) is None]
 
 
-ATTEMPTS = Table[Attempt](
+ATTEMPTS: Table[AttemptDocument] = Table(
     columns=(
         Column("ATTEMPT", lambda attempt: attempt["id"], right=True),
         Column("STATE", lambda attempt: attempt["state"]),
@@ -159,12 +163,12 @@ ATTEMPTS = Table[Attempt](
 )
 
 
-def gpus(attempt: Attempt) -> str:
+def gpus(attempt: AttemptDocument) -> str:
     """Which GPUs an attempt holds: ``s0001:0,1 s0002:3``."""
     return " ".join(f"{share['server']}:{','.join(map(str, share['gpu_ids']))}" for share in attempt["placement"])
 
 
-EVENTS = Table[Event](
+EVENTS: Table[EventDocument] = Table(
     columns=(
         Column("AT", lambda event: when(event["at"])),
         Column("FROM", lambda event: event["source"] or ""),

@@ -1,10 +1,12 @@
 """``sooner job ...`` and ``sooner q``: looking at jobs and acting on them. Submission is :mod:`service.cli.submit`'s."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -31,8 +33,11 @@ from service.cli.output import (
 from service.cli.prediction_lines import prediction_lines
 from service.cli.selectors import JobArgument, SelectorArgument, select, select_one
 from service.client import TERMINAL_STATES, UNFINISHED_STATES, ApiError, Client
-from service.client.documents import Attempt, Event, Explanation, Job
-from service.client.prediction_documents import PredictionDetails
+
+if TYPE_CHECKING:
+    from service.wire.jobs import AttemptDocument, EventDocument, ExplanationDocument, JobDocument
+    from service.wire.predictions import PredictionDetailsDocument
+
 
 LIST_LIMIT = 50
 LOG_POLL_S = 0.5
@@ -54,17 +59,17 @@ class JobFilters:
         return any(value is not None for value in (self.user, self.project, self.name, self.array))
 
 
-def jobs_answer(jobs: Sequence[Job], note: str | None = None) -> Answer[Job]:
+def jobs_answer(jobs: Sequence[JobDocument], note: str | None = None) -> Answer[JobDocument]:
     """Jobs as every command shows them; without a ``note``, the reasons of the service for missing ETAs."""
     shown = eta_note(list(jobs)) if note is None else note
     return Answer(jobs, {"schema": "sooner.jobs/1", "jobs": list(jobs)}, shown)
 
 
-def _show_jobs(client: Client, ask: Callable[[], tuple[Sequence[Job], str]], how: Style) -> None:
+def _show_jobs(client: Client, ask: Callable[[], tuple[Sequence[JobDocument], str]], how: Style) -> None:
     """Jobs with their ETA. ``ask`` gives them and a note."""
     outlook = Outlook(client)
 
-    def answer() -> Answer[Job]:
+    def answer() -> Answer[JobDocument]:
         found, note = ask()
         outlook.look(found, how)
         return jobs_answer(found, "\n".join(line for line in (note, outlook.note(found)) if line))
@@ -91,7 +96,7 @@ def q_command(
         _show_jobs(client, lambda: _queue(client, filters, most), how)
 
 
-def _queue(client: Client, filters: JobFilters, most: int) -> tuple[Sequence[Job], str]:
+def _queue(client: Client, filters: JobFilters, most: int) -> tuple[Sequence[JobDocument], str]:
     """The first jobs of the queue, and how many follow them. ``most`` 0 = all."""
     found = client.jobs(
         states=UNFINISHED_STATES,
@@ -145,7 +150,7 @@ def list_command(
         _check("--sort", sort.removeprefix("-"), tuple(SORT_KEYS))
     since_s = None if since is None else instant_s("--since", since)
 
-    def ask() -> tuple[Sequence[Job], str]:
+    def ask() -> tuple[Sequence[JobDocument], str]:
         found = client.jobs(
             states=state or (),
             user=filters.user,
@@ -207,7 +212,7 @@ def explain_command(jobs: SelectorArgument, *, how: WatchStyle) -> None:
         )
 
 
-def _explain(client: Client, ids: Sequence[int], outlook: Outlook | None) -> Answer[Explanation]:
+def _explain(client: Client, ids: Sequence[int], outlook: Outlook | None) -> Answer[ExplanationDocument]:
     found = [client.explanation(job_id) for job_id in ids]
     if outlook is not None and any(each["state"] == "queued" for each in found):
         outlook.ask(ids)
@@ -218,7 +223,7 @@ def _explain(client: Client, ids: Sequence[int], outlook: Outlook | None) -> Ans
     return Answer(found, document, tail=tail)
 
 
-def _prediction(client: Client, job_id: int) -> PredictionDetails | None:
+def _prediction(client: Client, job_id: int) -> PredictionDetailsDocument | None:
     try:
         return client.prediction(job_id)
     except ApiError as error:
@@ -227,7 +232,7 @@ def _prediction(client: Client, job_id: int) -> PredictionDetails | None:
         return None
 
 
-def _explanations(outlook: Outlook) -> Table[Explanation]:
+def _explanations(outlook: Outlook) -> Table[ExplanationDocument]:
     return Table(
         columns=(
             Column("JOB", lambda each: str(each["job_id"]), right=True),
@@ -239,7 +244,7 @@ def _explanations(outlook: Outlook) -> Table[Explanation]:
     )
 
 
-def _explanation(each: Explanation, outlook: Outlook) -> str:
+def _explanation(each: ExplanationDocument, outlook: Outlook) -> str:
     """Why, when, and what the shadow policy would do instead."""
     shadow = each["shadow"]
     dissent = (
@@ -251,7 +256,7 @@ def _explanation(each: Explanation, outlook: Outlook) -> str:
 def attempts_command(job: JobArgument, *, how: OnceStyle) -> None:
     """The attempts of a job: where each ran, from which iteration to which, and how it ended."""
 
-    def ask() -> Answer[Attempt]:
+    def ask() -> Answer[AttemptDocument]:
         found = client.attempts(job_id)
         return Answer(found, {"schema": "sooner.attempts/1", "job_id": job_id, "attempts": found})
 
@@ -263,7 +268,7 @@ def attempts_command(job: JobArgument, *, how: OnceStyle) -> None:
 def events_command(job: JobArgument, *, how: Style) -> None:
     """The story of a job: every change of its state and what caused it."""
 
-    def ask() -> Answer[Event]:
+    def ask() -> Answer[EventDocument]:
         found = client.events(job_id)
         return Answer(found, {"schema": "sooner.events/1", "job_id": job_id, "events": found})
 

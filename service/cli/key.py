@@ -1,8 +1,10 @@
 """``sooner key ...`` and ``sooner whoami``: API keys. Each is shown once, when it is made, on standard output."""
 
+from __future__ import annotations
+
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,8 +24,10 @@ from service.cli.output import (
     printable,
     show,
 )
-from service.client.access import ApiKey, NewApiKey
 from service.config.settings import Settings, SettingsError
+
+if TYPE_CHECKING:
+    from service.wire.access import KeyDocument, NewKeyDocument
 
 
 class RoleName(StrEnum):
@@ -35,22 +39,22 @@ class RoleName(StrEnum):
     ADMIN = "admin"
 
 
-def _projects(key: ApiKey) -> str:
+def _projects(key: KeyDocument) -> str:
     return "all of the user's" if key["projects"] is None else ",".join(key["projects"])
 
 
-def _state(key: ApiKey) -> str:
+def _state(key: KeyDocument) -> str:
     if key["revoked_at"] is not None:
         return "revoked"
     expires_at = key["expires_at"]
     return "expired" if expires_at is not None and datetime.fromisoformat(expires_at) <= datetime.now(UTC) else "good"
 
 
-KEYS = Table[ApiKey](
+KEYS: Table[KeyDocument] = Table(
     columns=(
         Column("KEY", lambda key: key["id"]),
         Column("USER", lambda key: key["user"]),
-        Column("ROLE", lambda key: key["role"]),
+        Column("ROLE", lambda key: str(key["role"])),
         Column("STATE", _state),
         Column("EXPIRES", lambda key: when(key["expires_at"])),
         Column("LAST_USED", lambda key: when(key["last_used_at"])),
@@ -99,7 +103,7 @@ def create_command(
     _tell(made, how)
 
 
-def _tell(made: NewApiKey, how: Style) -> None:
+def _tell(made: NewKeyDocument, how: Style) -> None:
     if how.as_json:
         print_json({"schema": "sooner.keys/1", "keys": [made]})
         return
@@ -110,7 +114,7 @@ def _tell(made: NewApiKey, how: Style) -> None:
         typer.echo("It is not shown again. Use it as: export SOONER_TOKEN=...", err=True)
 
 
-def _first(settings: Settings, user: str, expires_in_s: float | None, note: str) -> NewApiKey:
+def _first(settings: Settings, user: str, expires_in_s: float | None, note: str) -> NewKeyDocument:
     from service.cli.first_key import FirstKeyError, make_first_key
     from service.db.migrate import SchemaError
     from service.db.session import DatabaseUrlError
@@ -132,7 +136,7 @@ def list_command(
         show(KEYS, lambda: _answer(client.keys(user)), how)
 
 
-def _answer(keys: list[ApiKey]) -> Answer[ApiKey]:
+def _answer(keys: list[KeyDocument]) -> Answer[KeyDocument]:
     return Answer(keys, {"schema": "sooner.keys/1", "keys": keys}, "" if keys else "there are no keys")
 
 

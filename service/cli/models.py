@@ -1,8 +1,10 @@
 """``sooner model ...``: what was trained, and an operator's wish to train or promote."""
 
+from __future__ import annotations
+
 import json
 import time
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -22,14 +24,22 @@ from service.cli.output import (
     show,
 )
 from service.client import Client
-from service.client.documents import Model, TrainingRun
-from service.client.prediction_documents import Bucket, Head, Predictor
+
+if TYPE_CHECKING:
+    from service.wire.predictions import (
+        BucketDocument,
+        HeadDocument,
+        ModelDocument,
+        PredictorDocument,
+        TrainingRunDocument,
+    )
+
 
 TRAIN_POLL_S = 0.5
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A model's id.")]
 
-MODELS = Table[Model](
+MODELS: Table[ModelDocument] = Table(
     columns=(
         Column("MODEL", lambda model: model["id"]),
         Column("STATE", lambda model: model["state"]),
@@ -54,15 +64,15 @@ MODELS = Table[Model](
 class Served(NamedTuple):
     """One line of ``sooner model serving``."""
 
-    head: Head
-    bucket: Bucket
+    head: HeadDocument
+    bucket: BucketDocument
 
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.0%}"
 
 
-SERVED = Table[Served](
+SERVED: Table[Served] = Table(
     columns=(
         Column("UNIT", lambda served: served.head["unit"]),
         Column("PAST_RUNS", lambda served: served.bucket["past_runs"]),
@@ -83,7 +93,7 @@ SERVED = Table[Served](
 )
 
 
-def models_answer(models: list[Model]) -> Answer[Model]:
+def models_answer(models: list[ModelDocument]) -> Answer[ModelDocument]:
     """Models as every command shows them."""
     return Answer(models, {"schema": "sooner.models/1", "models": models})
 
@@ -111,7 +121,7 @@ def _indented(metrics: dict[str, Any]) -> str:
     return json.dumps(metrics, indent=2, ensure_ascii=True)
 
 
-def buckets_answer(predictor: Predictor) -> Answer[Served]:
+def buckets_answer(predictor: PredictorDocument) -> Answer[Served]:
     """Who predicts, bucket by bucket, as a table and as a document."""
     rows = [Served(head, bucket) for head in predictor["heads"] for bucket in head["buckets"]]
     return Answer(rows, {"schema": "sooner.predictor/1", "predictor": predictor})
@@ -148,7 +158,7 @@ def train_command(
         show(MODELS, lambda: models_answer(newest), Style(as_json))
 
 
-def wait_for_training(client: Client, run: int, timeout_s: float) -> TrainingRun | None:
+def wait_for_training(client: Client, run: int, timeout_s: float) -> TrainingRunDocument | None:
     """How the training ended; None if it has not in time."""
     deadline_s = time.monotonic() + timeout_s
     while True:

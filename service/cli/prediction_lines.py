@@ -1,9 +1,15 @@
 """A prediction and why it is what it is, in lines for people."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from service.cli.job_tables import amount
-from service.client.prediction_documents import Contributions, PredictionDetails
+
+if TYPE_CHECKING:
+    from service.wire.predictions import ContributionsDocument, PredictionDetailsDocument
+
 
 _TRUST = {
     "model": "ranked by the model's distribution",
@@ -12,7 +18,7 @@ _TRUST = {
 }
 
 
-def prediction_lines(found: PredictionDetails | None) -> list[str]:
+def prediction_lines(found: PredictionDetailsDocument | None) -> list[str]:
     """The prediction, who trusts it, what moved it, and past jobs to compare it with; or that there is none."""
     if found is None:
         return ["There is no prediction: no cycle has taken the job in yet, or nothing like it has ended."]
@@ -30,7 +36,7 @@ def prediction_lines(found: PredictionDetails | None) -> list[str]:
     return [line for line in lines if line]
 
 
-def _moved(found: Contributions, unit: str) -> Iterator[str]:
+def _moved(found: ContributionsDocument, unit: str) -> Iterator[str]:
     start, total = amount(found["history_median"]), amount(found["total"])
     yield f"What moved {found['model_version']} from {start} {unit}, the nearest past's median, to {total}:"
     yield from (f"  x{each['factor']:.2f}  {each['words']}" for each in found["top"])
@@ -38,7 +44,7 @@ def _moved(found: Contributions, unit: str) -> Iterator[str]:
     yield f"  x{found['usual_factor']:.2f}  what it adds to every job"
 
 
-def _similar(found: PredictionDetails, unit: str) -> Iterator[str]:
+def _similar(found: PredictionDetailsDocument, unit: str) -> Iterator[str]:
     if not found["similar"]:
         yield "No job like it has ended here."
         return

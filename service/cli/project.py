@@ -1,17 +1,22 @@
 """``sooner project ...``: projects and their members."""
 
-from typing import Annotated
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from service.cli.connect import connect
 from service.cli.output import Answer, Column, JsonFlag, OnceStyle, Table, print_json, show
 from service.cli.user import UserArgument
-from service.client.access import Project
+
+if TYPE_CHECKING:
+    from service.wire.access import ProjectDocument
+
 
 ProjectArgument = Annotated[str, typer.Argument(metavar="PROJECT", help="The project's name.")]
 
-PROJECTS = Table[Project](
+PROJECTS: Table[ProjectDocument] = Table(
     columns=(
         Column("PROJECT", lambda project: project["name"]),
         Column("MEMBERS", lambda project: ",".join(project["members"]), long=True),
@@ -23,7 +28,7 @@ PROJECTS = Table[Project](
 def list_command(how: OnceStyle) -> None:
     """Projects with their members, by name."""
 
-    def ask() -> Answer[Project]:
+    def ask() -> Answer[ProjectDocument]:
         projects = client.projects()
         document = {"schema": "sooner.projects/1", "projects": projects}
         return Answer(projects, document, "" if projects else "no project has members")

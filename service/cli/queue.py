@@ -1,6 +1,8 @@
 """``sooner queue ...``: let jobs start, or not."""
 
-from typing import Annotated
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,13 +19,16 @@ from service.cli.output import (
     show,
 )
 from service.client import Client
-from service.client.documents import Accepted
-from service.client.queue_documents import Pause
+
+if TYPE_CHECKING:
+    from service.wire.cluster import PauseDocument
+    from service.wire.jobs import AcceptedDocument
+
 
 UserOption = Annotated[str | None, typer.Option("--user", help="Only this user's jobs.")]
 ProjectOption = Annotated[str | None, typer.Option("--project", help="Only this project's jobs.")]
 
-PAUSES = Table[Pause](
+PAUSES: Table[PauseDocument] = Table(
     columns=(
         Column("PAUSED", lambda pause: pause["scope"]),
         Column("NAME", lambda pause: pause["name"]),
@@ -33,7 +38,7 @@ PAUSES = Table[Pause](
 )
 
 
-def _answer(client: Client) -> Answer[Pause]:
+def _answer(client: Client) -> Answer[PauseDocument]:
     queue = client.queue()
     note = f"{queue['jobs']} unfinished jobs hold {queue['gpus_running']} GPUs"
     if not queue["pauses"]:
@@ -74,7 +79,7 @@ def _part(user: str | None, project: str | None) -> dict[str, str]:
     return {} if project is None else {"project": project}
 
 
-def _tell(accepted: Accepted, part: dict[str, str], as_json: bool) -> None:
+def _tell(accepted: AcceptedDocument, part: dict[str, str], as_json: bool) -> None:
     if as_json:
         print_json({"schema": "sooner.accepted/1", "accepted": [accepted]})
         return

@@ -1,8 +1,10 @@
 """``sooner quota ...``: how many GPUs and unfinished jobs a user or a project may have at a time."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,7 +19,9 @@ from service.cli.output import (
     show,
 )
 from service.client import Client
-from service.client.queue_documents import Quota
+
+if TYPE_CHECKING:
+    from service.wire.cluster import QuotaDocument
 
 
 class Whose(StrEnum):
@@ -35,7 +39,7 @@ def _limit(value: int | None) -> str:
     return "" if value is None else str(value)
 
 
-QUOTAS = Table[Quota](
+QUOTAS: Table[QuotaDocument] = Table(
     columns=(
         Column("SCOPE", lambda quota: quota["scope"]),
         Column("NAME", lambda quota: quota["name"]),
@@ -48,7 +52,7 @@ QUOTAS = Table[Quota](
 )
 
 
-def _answer(quotas: Sequence[Quota]) -> Answer[Quota]:
+def _answer(quotas: Sequence[QuotaDocument]) -> Answer[QuotaDocument]:
     return Answer(quotas, {"schema": "sooner.quotas/1", "quotas": list(quotas)}, "" if quotas else "no quotas are set")
 
 
@@ -90,5 +94,5 @@ def _present(client: Client, whose: Whose, name: str, key: str) -> Any:
     return next(({**quota}[key] for quota in found), None)
 
 
-def _tell(quota: Quota, as_json: bool) -> None:
+def _tell(quota: QuotaDocument, as_json: bool) -> None:
     show(QUOTAS, lambda: _answer([quota]), Style(as_json))

@@ -1,7 +1,9 @@
 """``sooner reservation ...``: set servers aside for a time."""
 
+from __future__ import annotations
+
 from datetime import datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,19 +20,21 @@ from service.cli.output import (
     printable,
     show,
 )
-from service.client.queue_documents import Reservation
+
+if TYPE_CHECKING:
+    from service.wire.cluster import ReservationDocument
 
 
 def _local(text: str) -> str:
     return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
-def _whose(reservation: Reservation) -> str:
+def _whose(reservation: ReservationDocument) -> str:
     parts = [f"{scope} {name}" for scope in ("user", "project") if (name := reservation[scope])]
     return ", ".join(parts)
 
 
-RESERVATIONS = Table[Reservation](
+RESERVATIONS: Table[ReservationDocument] = Table(
     columns=(
         Column("ID", lambda each: str(each["id"]), right=True),
         Column("STARTS", lambda each: _local(each["starts_at"])),
@@ -44,7 +48,7 @@ RESERVATIONS = Table[Reservation](
 )
 
 
-def _answer(found: list[Reservation]) -> Answer[Reservation]:
+def _answer(found: list[ReservationDocument]) -> Answer[ReservationDocument]:
     document = {"schema": "sooner.reservations/1", "reservations": found}
     return Answer(found, document, "" if found else "nothing is reserved")
 

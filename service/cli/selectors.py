@@ -1,15 +1,20 @@
 """Naming jobs: ``7``, ``1,3,5-8``, ``last``, ``all``; elements of an array: ``42[3]``, ``42[0-9,15]``, ``42[*]``."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from service.cli import completion
 from service.cli.fail import EXIT_FAILED, fail
 from service.client import UNFINISHED_STATES, Client
-from service.client.documents import Job
+
+if TYPE_CHECKING:
+    from service.wire.jobs import JobDocument
+
 
 RANGE_MAX = 10_000
 """Jobs that one range may name: a slip of the finger must not ask for millions."""
@@ -136,7 +141,7 @@ def select_one(client: Client, text: str) -> int:
     return found[0]
 
 
-def newest(client: Client) -> Job:
+def newest(client: Client) -> JobDocument:
     """The job that was submitted last; ends the command where there is none."""
     jobs = client.jobs(limit=1)
     if not jobs:

@@ -1,7 +1,9 @@
 """``sooner services`` and ``sooner events``: who serves this database, and what happens as it happens."""
 
+from __future__ import annotations
+
 from contextlib import suppress
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,9 +19,13 @@ from service.cli.output import (
     printable,
     show,
 )
-from service.client.services import Happening, Service
 
-SERVICES = Table[Service](
+if TYPE_CHECKING:
+    from service.client import StreamEvent
+    from service.wire.cluster import ServiceDocument
+
+
+SERVICES: Table[ServiceDocument] = Table(
     columns=(
         Column("ROLE", lambda service: service["role"]),
         Column("NAME", lambda service: service["name"], long=True),
@@ -41,7 +47,7 @@ def services_command(how: Style) -> None:
     """The services of this database: who leads, who stands by, who has not been seen for long."""
     with connect() as client:
 
-        def answer() -> Answer[Service]:
+        def answer() -> Answer[ServiceDocument]:
             found = client.services()
             leads = any(service["role"] == "leader" for service in found)
             return Answer(
@@ -71,7 +77,7 @@ def events_command(
                 typer.echo(printable(_line(happening)))
 
 
-def _line(happening: Happening) -> str:
+def _line(happening: StreamEvent) -> str:
     said = happening.document
     if happening.kind == "cycle":
         counts = ", ".join(f"{said[name]} {name}" for name in ("changes", "actions", "refusals"))

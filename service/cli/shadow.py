@@ -1,7 +1,9 @@
 """``sooner shadow``: what a second policy would have done beside the one that decides."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,7 +12,16 @@ from service.cli.fail import fail
 from service.cli.job_tables import amount, duration, elapsed_s, when
 from service.cli.output import Answer, Column, Style, Table, show
 from service.client import Client
-from service.client.documents import Disagreement, Shadow, ShadowCycle, ShadowStarts, ShadowStops
+
+if TYPE_CHECKING:
+    from service.wire.shadow import (
+        DisagreementDocument,
+        ShadowCycleDocument,
+        ShadowDocument,
+        ShadowStartsDocument,
+        ShadowStopsDocument,
+    )
+
 
 _GPU_HOUR_S = 3600.0
 
@@ -43,7 +54,7 @@ def shadow_command(
             show(JOBS, lambda: _jobs(client, summary=not how.columns), how)
 
 
-def _what_if(found: Shadow, as_json: bool) -> None:
+def _what_if(found: ShadowDocument, as_json: bool) -> None:
     """Both policies as the service has them, not as this shell's settings do."""
     # The simulator is not needed to look at a report.
     from service.cli.compare import Plan
@@ -56,7 +67,7 @@ def _what_if(found: Shadow, as_json: bool) -> None:
     past_under([first, second], window(found["since"], None), own_database(None, None), as_json=as_json)
 
 
-JOBS = Table[Disagreement](
+JOBS: Table[DisagreementDocument] = Table(
     columns=(
         Column("JOB", lambda each: str(each["job_id"]), right=True),
         Column("NAME", lambda each: each["name"], long=True),
@@ -74,7 +85,7 @@ JOBS = Table[Disagreement](
     ),
 )
 
-_CYCLES = Table[ShadowCycle](
+_CYCLES: Table[ShadowCycleDocument] = Table(
     columns=(
         Column("CYCLE", lambda each: "-" if each["cycle"] is None else str(each["cycle"]), right=True),
         Column("AT", lambda each: when(each["at"])),
@@ -89,7 +100,7 @@ _CYCLES = Table[ShadowCycle](
 )
 
 
-def _jobs(client: Client, *, summary: bool) -> Answer[Disagreement]:
+def _jobs(client: Client, *, summary: bool) -> Answer[DisagreementDocument]:
     found = client.shadow()
     rows = found["disagreements"]
     lead = _summary(found) if summary else ""
@@ -98,16 +109,16 @@ def _jobs(client: Client, *, summary: bool) -> Answer[Disagreement]:
     return Answer(rows, _document(found), note, lead)
 
 
-def _cycles(client: Client) -> Answer[ShadowCycle]:
+def _cycles(client: Client) -> Answer[ShadowCycleDocument]:
     found = client.shadow()
     return Answer(found["cycles"], _document(found))
 
 
-def _document(found: Shadow) -> dict[str, object]:
+def _document(found: ShadowDocument) -> dict[str, object]:
     return {"schema": "sooner.shadow/1", "shadow": found}
 
 
-def _summary(found: Shadow) -> str:
+def _summary(found: ShadowDocument) -> str:
     """Who, since when, and the counts, as lines."""
     starts, stops = found["starts"], found["preemptions"]
     options = ",".join(f"{name}={value}" for name, value in sorted(found["options"].items()))
@@ -132,7 +143,7 @@ def _disagreement(jobs: int) -> str:
     return f"They disagree on {jobs} {'job' if jobs == 1 else 'jobs'} now:"
 
 
-def _counts(starts: ShadowStarts, stops: ShadowStops) -> list[str]:
+def _counts(starts: ShadowStartsDocument, stops: ShadowStopsDocument) -> list[str]:
     held = [starts["both_gpu_s"], starts["first_only_gpu_s"], starts["shadow_only_gpu_s"]]
     lost = [stops["both_lost_gpu_s"], stops["first_only_lost_gpu_s"], stops["shadow_only_lost_gpu_s"]]
     return [
@@ -144,7 +155,7 @@ def _counts(starts: ShadowStarts, stops: ShadowStops) -> list[str]:
     ]
 
 
-def _remarks(found: Shadow) -> list[str]:
+def _remarks(found: ShadowDocument) -> list[str]:
     starts = found["starts"]
     remarks = []
     if starts["both"]:
@@ -168,7 +179,7 @@ def _remarks(found: Shadow) -> list[str]:
     return remarks
 
 
-def _numbers_of(tally: ShadowStarts | ShadowStops) -> list[str]:
+def _numbers_of(tally: ShadowStartsDocument | ShadowStopsDocument) -> list[str]:
     return [amount(tally["both"]), amount(tally["first_only"]), amount(tally["shadow_only"])]
 
 

@@ -1,5 +1,7 @@
 """``sooner job submit`` and ``sooner job wait``."""
 
+from __future__ import annotations
+
 import getpass
 import json
 import os
@@ -9,7 +11,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,7 +24,10 @@ from service.cli.options import seconds_option
 from service.cli.output import OnceStyle, Style, pause, printable, show
 from service.cli.selectors import SelectorArgument, SelectorError, parse_indices, select
 from service.client import TERMINAL_STATES, UNFINISHED_STATES, Client
-from service.client.documents import Job
+
+if TYPE_CHECKING:
+    from service.wire.jobs import JobDocument
+
 
 WAIT_POLL_S = 0.5
 LOOK_SINGLY_MAX = 20
@@ -172,16 +177,16 @@ def _types(value: str | None) -> dict[str, Any]:
     return {"gpu_types": [part.strip() for part in value.split(",")]}
 
 
-def _show(jobs: Sequence[Job], how: Style) -> None:
+def _show(jobs: Sequence[JobDocument], how: Style) -> None:
     show(JOBS, lambda: jobs_answer(jobs), how)
 
 
-def _tell_submitted(jobs: Sequence[Job]) -> None:
+def _tell_submitted(jobs: Sequence[JobDocument]) -> None:
     for job in jobs:
         typer.echo(f"submitted job {job['id']}", err=True)
 
 
-def _end(jobs: Sequence[Job]) -> None:
+def _end(jobs: Sequence[JobDocument]) -> None:
     """Exit code 1 unless all succeeded."""
     bad = [job for job in jobs if job["state"] != "succeeded"]
     for job in bad:
@@ -191,10 +196,10 @@ def _end(jobs: Sequence[Job]) -> None:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _wait(client: Client, ids: Sequence[int], timeout_s: float | None) -> list[Job]:
+def _wait(client: Client, ids: Sequence[int], timeout_s: float | None) -> list[JobDocument]:
     """The jobs once all have ended. What they wait for is said on standard error whenever it changes."""
     deadline_s = time.monotonic() + timeout_s if timeout_s is not None else None
-    ended: dict[int, Job] = {}
+    ended: dict[int, JobDocument] = {}
     told: dict[int, tuple[str, str]] = {}
     while True:
         for job in _look(client, [job_id for job_id in ids if job_id not in ended]):
@@ -213,9 +218,9 @@ def _wait(client: Client, ids: Sequence[int], timeout_s: float | None) -> list[J
         pause(WAIT_POLL_S)
 
 
-def _look(client: Client, ids: Sequence[int]) -> list[Job]:
+def _look(client: Client, ids: Sequence[int]) -> list[JobDocument]:
     """These jobs now: one request each for a few, else the list of unfinished jobs, and one each for those not in it."""
-    unfinished: dict[int, Job] = {}
+    unfinished: dict[int, JobDocument] = {}
     if len(ids) > LOOK_SINGLY_MAX:
         unfinished = {job["id"]: job for job in client.jobs(states=UNFINISHED_STATES)}
     return [unfinished.get(job_id) or client.job(job_id) for job_id in ids]

@@ -1,14 +1,19 @@
 """``sooner usage``: GPU-hours by user, project and day."""
 
+from __future__ import annotations
+
 from datetime import datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from service.cli.connect import connect
 from service.cli.fail import fail
 from service.cli.output import Answer, Column, JsonFlag, Style, Table, show
-from service.client.usage import Usage, UsageRow
+
+if TYPE_CHECKING:
+    from service.wire.access import UsageDocument, UsageRowDocument
+
 
 GROUPS = ("day", "user", "project")
 
@@ -17,19 +22,19 @@ def _hours(value: float) -> str:
     return f"{value:,.1f}"
 
 
-_SUMS = (
-    Column[UsageRow]("HELD", lambda row: _hours(row["held_gpu_h"]), right=True),
-    Column[UsageRow]("USEFUL", lambda row: _hours(row["useful_gpu_h"]), right=True),
-    Column[UsageRow]("WASTED", lambda row: _hours(row["wasted_gpu_h"]), right=True),
-    Column[UsageRow]("JOBS", lambda row: str(row["jobs"]), right=True),
-    Column[UsageRow]("ATTEMPTS", lambda row: str(row["attempts"]), right=True),
-    Column[UsageRow]("PREEMPTIONS", lambda row: str(row["preemptions"]), right=True),
+_SUMS: tuple[Column[UsageRowDocument], ...] = (
+    Column("HELD", lambda row: _hours(row["held_gpu_h"]), right=True),
+    Column("USEFUL", lambda row: _hours(row["useful_gpu_h"]), right=True),
+    Column("WASTED", lambda row: _hours(row["wasted_gpu_h"]), right=True),
+    Column("JOBS", lambda row: str(row["jobs"]), right=True),
+    Column("ATTEMPTS", lambda row: str(row["attempts"]), right=True),
+    Column("PREEMPTIONS", lambda row: str(row["preemptions"]), right=True),
 )
 
-_GROUPS = {
-    "day": Column[UsageRow]("DAY", lambda row: row["day"] or ""),
-    "user": Column[UsageRow]("USER", lambda row: row["user"] or "-", long=True),
-    "project": Column[UsageRow]("PROJECT", lambda row: row["project"] or "-", long=True),
+_GROUPS: dict[str, Column[UsageRowDocument]] = {
+    "day": Column("DAY", lambda row: row["day"] or ""),
+    "user": Column("USER", lambda row: row["user"] or "-", long=True),
+    "project": Column("PROJECT", lambda row: row["project"] or "-", long=True),
 }
 
 
@@ -73,12 +78,12 @@ def _day(given: datetime | None) -> str | None:
     return None if given is None else given.date().isoformat()
 
 
-def _table(groups: list[str]) -> Table[UsageRow]:
+def _table(groups: list[str]) -> Table[UsageRowDocument]:
     asked = [_GROUPS[name] for name in GROUPS if name in groups]
     return Table(columns=(*asked, *_SUMS), key=lambda row: " ".join(column.text(row) for column in asked))
 
 
-def _answer(found: Usage) -> Answer[UsageRow]:
+def _answer(found: UsageDocument) -> Answer[UsageRowDocument]:
     document = {"schema": "sooner.usage/1", "usage": found}
     note = f"GPU-hours from {found['first_day']} to {found['last_day']} (UTC)"
     return Answer(found["rows"], document, note)

@@ -1,17 +1,22 @@
 """``sooner user ...``: users with API keys."""
 
-from typing import Annotated
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from service.cli.connect import connect
 from service.cli.job_tables import when
 from service.cli.output import Answer, Column, JsonFlag, OnceStyle, Style, Table, show
-from service.client.access import User
+
+if TYPE_CHECKING:
+    from service.wire.access import UserDocument
+
 
 UserArgument = Annotated[str, typer.Argument(metavar="USER", help="The user's name.")]
 
-USERS = Table[User](
+USERS: Table[UserDocument] = Table(
     columns=(
         Column("USER", lambda user: user["name"]),
         Column("STATE", lambda user: "good" if user["disabled_at"] is None else "disabled"),
@@ -23,7 +28,7 @@ USERS = Table[User](
 )
 
 
-def _users(users: list[User]) -> Answer[User]:
+def _users(users: list[UserDocument]) -> Answer[UserDocument]:
     return Answer(users, {"schema": "sooner.users/1", "users": users}, "" if users else "there are no users")
 
 

@@ -1,9 +1,11 @@
 """``sooner webhook ...``: being told of changes of jobs by HTTP."""
 
+from __future__ import annotations
+
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,7 +25,10 @@ from service.cli.output import (
     show,
 )
 from service.client import Client
-from service.client.webhooks import Delivery, Webhook
+
+if TYPE_CHECKING:
+    from service.wire.access import DeliveryDocument, WebhookDocument
+
 
 TEST_POLL_S = 0.5
 TEST_WAIT_S = 30.0
@@ -31,7 +36,7 @@ LIST_LIMIT = 50
 
 WebhookArgument = Annotated[int, typer.Argument(metavar="WEBHOOK", min=1, help="The webhook's number.")]
 
-WEBHOOKS = Table[Webhook](
+WEBHOOKS: Table[WebhookDocument] = Table(
     columns=(
         Column("WEBHOOK", lambda hook: str(hook["id"]), right=True),
         Column("URL", lambda hook: hook["url"], long=True),
@@ -44,7 +49,7 @@ WEBHOOKS = Table[Webhook](
     hidden=(Column("CREATED", lambda hook: when(hook["created_at"])),),
 )
 
-DELIVERIES = Table[Delivery](
+DELIVERIES: Table[DeliveryDocument] = Table(
     columns=(
         Column("DELIVERY", lambda each: str(each["id"]), right=True),
         Column("EVENT", lambda each: each["event"]),
@@ -97,7 +102,7 @@ def list_command(how: OnceStyle) -> None:
         show(WEBHOOKS, lambda: _webhooks(client.webhooks()), how)
 
 
-def _webhooks(found: Sequence[Webhook]) -> Answer[Webhook]:
+def _webhooks(found: Sequence[WebhookDocument]) -> Answer[WebhookDocument]:
     return Answer(found, {"schema": "sooner.webhooks/1", "webhooks": list(found)})
 
 
@@ -123,7 +128,7 @@ def deliveries_command(
         )
 
 
-def _deliveries(found: Sequence[Delivery]) -> Answer[Delivery]:
+def _deliveries(found: Sequence[DeliveryDocument]) -> Answer[DeliveryDocument]:
     return Answer(found, {"schema": "sooner.deliveries/1", "deliveries": list(found)})
 
 
@@ -139,7 +144,7 @@ def try_command(webhook: WebhookArgument, as_json: JsonFlag = False) -> None:
         fail(told["error"] or f"nothing was delivered within {TEST_WAIT_S:g} s", EXIT_FAILED)
 
 
-def _first_attempt(client: Client, webhook: int, delivery_id: int) -> Delivery:
+def _first_attempt(client: Client, webhook: int, delivery_id: int) -> DeliveryDocument:
     """The delivery once it was tried, or as it is after a while."""
     deadline_s = time.monotonic() + TEST_WAIT_S
     while True:

@@ -1,4 +1,4 @@
-"""How a client of the HTTP API asks: one request, pages, and what it raises. What can be asked is the clients' business."""
+"""HTTP requests to the service: one request, all pages of a list, and the errors they raise."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -8,20 +8,18 @@ from urllib.parse import quote
 
 import httpx
 
-from service.client.documents import Accepted
-
 PAGE_SIZE = 500
-"""Entries asked for at once: the most that a service with default settings gives."""
+"""Entries of one page: the most that a service with default settings gives."""
 TIMEOUT_S = 30.0
-"""Longer than any request takes whose transaction gets the write lock within its own limit of ten seconds."""
+"""A request waits at most ten seconds for the database's write lock; this is longer than any request takes."""
 
 
 class ClientError(Exception):
-    """Something between this process and the answer; ``str()`` is one line for a person."""
+    """A request without a usable answer; ``str()`` is one line for a person."""
 
 
 class Unreachable(ClientError):
-    """Nobody answered at ``url``; ``cause`` says how that showed."""
+    """There is no service at ``url``; ``cause`` is the error of the connection."""
 
     def __init__(self, url: str, cause: str) -> None:
         super().__init__(f"cannot reach Sooner at {url} ({cause})")
@@ -43,7 +41,7 @@ class ApiError(ClientError):
 
 
 class Transport(AbstractContextManager["Transport"]):
-    """Talks to one service. Every method raises :class:`ApiError` for a refusal and :class:`Unreachable` for silence."""
+    """The connection to one service. Requests raise :class:`ApiError` for a refusal, :class:`Unreachable` without an answer."""
 
     def __init__(
         self,
@@ -54,8 +52,8 @@ class Transport(AbstractContextManager["Transport"]):
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        # The token opens a service that runs commands: it goes to that address alone, never through a proxy of the
-        # environment or along with a redirect.
+        # The token opens a service that runs commands: send it to this address alone, never through a proxy of the
+        # environment or along a redirect.
         self._http = httpx.Client(
             base_url=base_url, headers=headers, timeout=timeout_s, transport=transport, trust_env=False
         )
@@ -69,15 +67,62 @@ class Transport(AbstractContextManager["Transport"]):
         return self
 
     def close(self) -> None:
-        """Give back the connections."""
+        """Close the connections."""
         self._http.close()
 
-    def _accepted(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Accepted:
-        found: Accepted = self._json(method, path, body=body)
-        return found
+    @property
+    def address(self) -> str:
+        """The base URL of the service."""
+        return str(self._http.base_url).rstrip("/")
 
-    def _pages(self, path: str, filters: Mapping[str, Any] | None = None, limit: int | None = None) -> Iterator[Any]:
-        """The entries of a list, page after page, as long as the caller takes them."""
+    def get(self, path: str, parameters: Mapping[str, Any] | None = None) -> Any:
+        """The JSON answer of a GET."""
+        return self.send("GET", path, parameters=parameters)
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None, key: str | None = None) -> Any:
+        """The JSON answer of a POST. ``key`` is an idempotency key: the request can be repeated safely."""
+        return self.send("POST", path, body=body, key=key)
+
+    def send(self, method: str, path: str, **options: Any) -> Any:
+        """The JSON answer; ``options`` as for :meth:`request`."""
+        answer = self.request(method, path, **options)
+        try:
+            return answer.json()
+        except ValueError:
+            raise ClientError(f"{self._http.base_url} does not speak Sooner's API: its answer is not JSON") from None
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        key: str | None = None,
+        also: int | None = None,
+    ) -> httpx.Response:
+        """The answer; ``also`` is an error status that is returned like a success."""
+        headers = {"Idempotency-Key": key} if key is not None else None
+        try:
+            answer = self._http.request(method, path, json=body, params=parameters, headers=headers)
+        except httpx.ConnectError as error:
+            refused = "refused" in str(error).lower()
+            raise Unreachable(self.address, "connection refused" if refused else line_of(error)) from error
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise Unreachable(self.address, line_of(error)) from error
+        if not answer.is_success and answer.status_code != also:
+            raise ApiError(problem_of(answer))
+        return answer
+
+    def stream(
+        self, path: str, parameters: Mapping[str, Any], headers: Mapping[str, str], silent_s_max: float
+    ) -> AbstractContextManager[httpx.Response]:
+        """An answer that is read while it arrives; it breaks after ``silent_s_max`` seconds without a byte."""
+        timeout = httpx.Timeout(self._http.timeout.connect, read=silent_s_max)
+        return self._http.stream("GET", path, params=parameters, headers=headers, timeout=timeout)
+
+    def pages(self, path: str, filters: Mapping[str, Any] | None = None, limit: int | None = None) -> Iterator[Any]:
+        """The entries of a list, at most ``limit``; a page is requested when its first entry is taken."""
         given = {name: value for name, value in (filters or {}).items() if value not in (None, [])}
         left = limit
         while left is None or left > 0:
@@ -91,59 +136,16 @@ class Transport(AbstractContextManager["Transport"]):
 
     def _page(self, path: str, parameters: Mapping[str, Any], size: int) -> Any:
         try:
-            return self._json("GET", path, parameters={**parameters, "limit": size})
+            return self.get(path, {**parameters, "limit": size})
         except ApiError as error:
-            # An operator may allow fewer entries a page than we like to ask for: take what they give by default.
+            # The setting page_size_max may be smaller than the page: take the default size of the service.
             if not any(fault.get("parameter") == "limit" for fault in error.errors):
                 raise
-            return self._json("GET", path, parameters=parameters)
-
-    def _json(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: Mapping[str, Any] | None = None,
-        parameters: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-        also: int | None = None,
-    ) -> Any:
-        answer = self._request(method, path, body=body, parameters=parameters, headers=headers, also=also)
-        try:
-            return answer.json()
-        except ValueError:
-            raise ClientError(f"{self._http.base_url} does not speak Sooner's API: its answer is not JSON") from None
-
-    def _request(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: Mapping[str, Any] | None = None,
-        parameters: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-        also: int | None = None,
-    ) -> httpx.Response:
-        """The answer; ``also`` is a status of an answer that is no refusal, though it looks like one."""
-        try:
-            answer = self._http.request(method, path, json=body, params=parameters, headers=headers)
-        except httpx.ConnectError as error:
-            refused = "refused" in str(error).lower()
-            raise Unreachable(self.address, "connection refused" if refused else line_of(error)) from error
-        except (httpx.TransportError, httpx.InvalidURL) as error:
-            raise Unreachable(self.address, line_of(error)) from error
-        if not answer.is_success and answer.status_code != also:
-            raise ApiError(problem_of(answer))
-        return answer
-
-    @property
-    def address(self) -> str:
-        """Where the service is."""
-        return str(self._http.base_url).rstrip("/")
+            return self.get(path, parameters)
 
 
 def problem_of(answer: httpx.Response) -> Mapping[str, Any]:
-    """The problem document of an answer, or one made from the status where a stranger answered."""
+    """The problem document of an answer, or one made from the status where something else than Sooner answered."""
     try:
         document = answer.json()
     except ValueError:

@@ -1,34 +1,39 @@
 """Watching the jobs of the demo: a live table on a terminal, a line for every change elsewhere."""
 
+from __future__ import annotations
+
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from service.cli.job_tables import amount, interval, total
 from service.cli.output import Column, printable, rich_table
 from service.client import TERMINAL_STATES, Client
-from service.client.documents import Job
+
+if TYPE_CHECKING:
+    from service.wire.jobs import JobDocument
+
 
 POLL_S = 0.4
 
-_COLUMNS = (
-    Column[Job]("JOB", lambda job: str(job["id"]), right=True),
-    Column[Job]("NAME", lambda job: job["name"], long=True),
-    Column[Job]("GPUS", lambda job: str(job["gpus"]), right=True),
-    Column[Job]("STATE", lambda job: job["state"]),
-    Column[Job]("DONE", lambda job: amount(job["iterations_done"] or 0.0), right=True),
-    Column[Job]("PREDICTED", lambda job: predicted(job), right=True),
-    Column[Job]("[10-90%]", interval, right=True),
-    Column[Job]("PREEMPTED", lambda job: str(job["preemptions"] or ""), right=True),
-    Column[Job]("SERVERS", lambda job: ",".join(job["servers"]), long=True),
-    Column[Job]("REASON", lambda job: job["reason"], long=True),
+_COLUMNS: tuple[Column[JobDocument], ...] = (
+    Column("JOB", lambda job: str(job["id"]), right=True),
+    Column("NAME", lambda job: job["name"], long=True),
+    Column("GPUS", lambda job: str(job["gpus"]), right=True),
+    Column("STATE", lambda job: job["state"]),
+    Column("DONE", lambda job: amount(job["iterations_done"] or 0.0), right=True),
+    Column("PREDICTED", lambda job: predicted(job), right=True),
+    Column("[10-90%]", interval, right=True),
+    Column("PREEMPTED", lambda job: str(job["preemptions"] or ""), right=True),
+    Column("SERVERS", lambda job: ",".join(job["servers"]), long=True),
+    Column("REASON", lambda job: job["reason"], long=True),
 )
 
 
-def predicted(job: Job) -> str:
+def predicted(job: JobDocument) -> str:
     """The middle of the prediction, in its unit."""
     prediction = job["prediction"]
     if prediction is None:
@@ -43,9 +48,9 @@ class Watch:
         self._client = client
         self._started_s = started_s
         self._say = say
-        self._seen: dict[int, Job] = {}
+        self._seen: dict[int, JobDocument] = {}
 
-    def until(self, done: Callable[[Sequence[Job]], bool], deadline_s: float) -> list[Job]:
+    def until(self, done: Callable[[Sequence[JobDocument]], bool], deadline_s: float) -> list[JobDocument]:
         """The jobs, oldest first, once ``done`` holds or the deadline (monotonic) has passed."""
         with ExitStack() as stack:
             draw = self._table(stack) if sys.stdout.isatty() else self._lines
@@ -57,12 +62,12 @@ class Watch:
                     return jobs
                 threading.Event().wait(POLL_S)
 
-    def _table(self, stack: ExitStack) -> Callable[[Sequence[Job]], None]:
+    def _table(self, stack: ExitStack) -> Callable[[Sequence[JobDocument]], None]:
         from rich.live import Live
 
         live = stack.enter_context(Live(auto_refresh=False, vertical_overflow="crop"))
 
-        def draw(jobs: Sequence[Job]) -> None:
+        def draw(jobs: Sequence[JobDocument]) -> None:
             for job in jobs:
                 for line in self._changes(job):
                     if "preempt" in line:
@@ -72,12 +77,12 @@ class Watch:
 
         return draw
 
-    def _lines(self, jobs: Sequence[Job]) -> None:
+    def _lines(self, jobs: Sequence[JobDocument]) -> None:
         for job in jobs:
             for line in self._changes(job):
                 self._say(line)
 
-    def _changes(self, job: Job) -> list[str]:
+    def _changes(self, job: JobDocument) -> list[str]:
         """What is new about a job since the last look."""
         before = self._seen.get(job["id"])
         size = "1 GPU" if job["gpus"] == 1 else f"{job['gpus']} GPUs"

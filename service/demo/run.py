@@ -1,5 +1,7 @@
 """The story of ``sooner demo``, from an empty folder to a summary, and the checks that decide its exit code."""
 
+from __future__ import annotations
+
 import math
 import signal
 import sys
@@ -8,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -15,11 +18,15 @@ from service.cli.history import add_history
 from service.cli.job_tables import interval
 from service.cli.models import wait_for_training
 from service.client import TERMINAL_STATES, Client, ClientError
-from service.client.documents import Job, Model
 from service.demo import jobs as today
 from service.demo.live import Watch, predicted
 from service.demo.server import Place, ServerError, log_tail, running_service, temporary_place
 from service.demo.summary import measured, prediction_errors, replay, resumptions
+
+if TYPE_CHECKING:
+    from service.wire.jobs import JobDocument
+    from service.wire.predictions import ModelDocument
+
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 128 + signal.SIGINT
@@ -111,7 +118,7 @@ class Demo:
 
     # Training.
 
-    def train(self, client: Client) -> Model:
+    def train(self, client: Client) -> ModelDocument:
         """Train now and wait for the outcome."""
         began_s = time.monotonic()
         ended = wait_for_training(client, client.train(), TRAINING_DEADLINE_S)
@@ -123,7 +130,7 @@ class Demo:
         self.say(f"  model {model['id']} from {model['rows']} jobs in {took_s:.0f} s: {model['kind']} ({serves})")
         return model
 
-    def compare_predictions(self, client: Client, jobs: Sequence[Job]) -> None:
+    def compare_predictions(self, client: Client, jobs: Sequence[JobDocument]) -> None:
         """What each family was told before and what it would be told now: asked with held jobs that never start."""
         probes = [today.body(program, 1, hold=True) for program in today.PROGRAMS]
         held = client.submit({"jobs": probes})
@@ -138,7 +145,7 @@ class Demo:
 
     # Jobs.
 
-    def run_jobs(self, client: Client) -> list[Job]:
+    def run_jobs(self, client: Client) -> list[JobDocument]:
         """The burst: two long gangs that fill the cluster, then everybody else at once."""
         bodies = today.bodies((*today.FIRST_WAVE, *today.SECOND_WAVE))
         split = len(today.FIRST_WAVE)
@@ -161,7 +168,7 @@ class Demo:
 
     # The end.
 
-    def summarise(self, client: Client, jobs: Sequence[Job]) -> None:
+    def summarise(self, client: Client, jobs: Sequence[JobDocument]) -> None:
         """Completion times, predictions, preemptions."""
         ran = measured(self.place.database_url, [job["id"] for job in jobs])
         cluster = self.place.folder / "cluster.yaml"
@@ -188,7 +195,7 @@ class Demo:
             f"({wasted_gpu_s / max(held_gpu_s, math.ulp(1.0)):.1%})"
         )
 
-    def check(self, client: Client, jobs: Sequence[Job]) -> None:
+    def check(self, client: Client, jobs: Sequence[JobDocument]) -> None:
         """What must have happened."""
         failed = [job for job in jobs if job["state"] != "succeeded"]
         if failed:
@@ -199,7 +206,7 @@ class Demo:
             raise DemoFailed("no job was preempted and resumed from its checkpoint")
 
 
-def _predictions_of(client: Client, ids: Sequence[int]) -> list[Job]:
+def _predictions_of(client: Client, ids: Sequence[int]) -> list[JobDocument]:
     """The jobs, once all are predicted (or the deadline has passed)."""
     deadline_s = time.monotonic() + _PREDICTED_DEADLINE_S
     while True:
@@ -209,7 +216,7 @@ def _predictions_of(client: Client, ids: Sequence[int]) -> list[Job]:
         time.sleep(0.1)
 
 
-def _what_changed(first: Model, second: Model) -> str:
+def _what_changed(first: ModelDocument, second: ModelDocument) -> str:
     """The two models side by side, on the measures that the gate looks at."""
     lines = [f"  {second['rows'] - first['rows']} more jobs to learn from"]
     for unit in sorted(second["metrics"]):
@@ -224,7 +231,7 @@ def _what_changed(first: Model, second: Model) -> str:
     return "\n".join(lines)
 
 
-def _served_metrics(model: Model, unit: str) -> dict[str, float] | None:
+def _served_metrics(model: ModelDocument, unit: str) -> dict[str, float] | None:
     """The measures of what serves a unit: its champion, or past runs where no model passed the gate."""
     head = model["metrics"].get(unit)
     # Beside the units stands the replay that decided on the promotion; it has no models.

@@ -1,18 +1,19 @@
 """What came of the demo's jobs: completion times against the simulator, predictions against the truth, what preemption cost."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
 
 from policies.registry import make_policy
 from service.client import Client
-from service.client.documents import Attempt, Job, Prediction
 from service.config.cluster_file import load_cluster
 from service.db.session import open_database
 from service.db.tables import JOBS
@@ -20,6 +21,10 @@ from service.demo.server import RESTART_S
 from service.sim.experiment import SimulationOptions, run
 from service.sim.results import Result
 from service.sim.workloads.model import Workload, WorkloadJob
+
+if TYPE_CHECKING:
+    from service.wire.jobs import AttemptDocument, JobDocument, PredictionDocument
+
 
 _SERVICE_S_MIN = 1e-3
 """A workload's durations are positive; a job that ended between two looks still ran for a moment."""
@@ -94,9 +99,9 @@ class FamilyError:
     inside: int
 
 
-def prediction_errors(client: Client, jobs: Sequence[Job]) -> list[FamilyError]:
+def prediction_errors(client: Client, jobs: Sequence[JobDocument]) -> list[FamilyError]:
     """By family, over the scored first predictions: the ones by which the jobs were ranked."""
-    scored: dict[str, list[Prediction]] = {}
+    scored: dict[str, list[PredictionDocument]] = {}
     for job in jobs:
         first = client.predictions(job["id"])[-1:]
         scored.setdefault(job["name"], []).extend(each for each in first if each["log_error"] is not None)
@@ -126,7 +131,7 @@ class Resumption:
         return max(0.0, self.stopped_at - self.resumed_at)
 
 
-def resumptions(attempts: Sequence[Attempt]) -> list[Resumption]:
+def resumptions(attempts: Sequence[AttemptDocument]) -> list[Resumption]:
     """The preemptions of one job that were followed by another attempt."""
     return [
         Resumption(before["job_id"], before["last_iteration"] or before["resume_iteration"], after["resume_iteration"])

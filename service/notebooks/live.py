@@ -4,19 +4,25 @@ The API returns three quantiles of a prediction and when a job held GPUs; whole 
 and the exact seconds of progress are only in the database (:mod:`.stored`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from policies.model.cluster import Cluster
 from service.client import TERMINAL_STATES, Client
-from service.client.documents import Job, Prediction, Server
 from service.config.cluster_file import SCHEMA, parse_cluster
 from service.notebooks.scored import Scored, first_said
 from service.notebooks.source import Past
 from service.sim.jobs import prepare
 from service.sim.workloads.model import Workload, WorkloadJob, in_submission_order
+
+if TYPE_CHECKING:
+    from service.wire.cluster import ServerDocument
+    from service.wire.jobs import JobDocument, PredictionDocument
+
 
 _FINAL_STATES = {"cancelled": "killed"}
 """States with another name in a workload table."""
@@ -33,7 +39,7 @@ class LiveSource:
         self._newest = newest
 
     @cached_property
-    def _jobs(self) -> dict[int, Job]:
+    def _jobs(self) -> dict[int, JobDocument]:
         return {job["id"]: job for job in self._client.jobs(limit=self._newest)}
 
     def predictions(self) -> list[Scored]:
@@ -68,7 +74,7 @@ class LiveSource:
                         final_state=_FINAL_STATES.get(job["state"], job["state"]),
                     )
 
-    def _held_s(self, job: Job) -> float:
+    def _held_s(self, job: JobDocument) -> float:
         if job["attempts"] == 1:
             assert job["started_at"] is not None
             assert job["finished_at"] is not None
@@ -92,7 +98,7 @@ class LiveSource:
         return Past(prepare(self.workload(), cluster, skip_invalid=True), cluster)
 
 
-def _scored(said: Prediction, actual: float, job: Job) -> Scored:
+def _scored(said: PredictionDocument, actual: float, job: JobDocument) -> Scored:
     return Scored(
         job_id=job["id"],
         name=job["name"],
@@ -112,7 +118,7 @@ def _scored(said: Prediction, actual: float, job: Job) -> Scored:
     )
 
 
-def _entry(server: Server) -> dict[str, Any]:
+def _entry(server: ServerDocument) -> dict[str, Any]:
     """The server as an entry of a cluster file."""
     shared = ("gpus", "gpu_type", "rack", "nic_gbps", "intra_gbps", "gpu_speed", "gpu_memory_gib")
     return {"names": [server["name"]]} | {key: value for key, value in server.items() if key in shared}

@@ -5,8 +5,8 @@ from typing import Any
 
 from httpx import Response
 
-from service.api import examples
 from service.api.problems import ProblemType
+from service.wire import examples
 
 SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",

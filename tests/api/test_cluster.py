@@ -7,7 +7,7 @@ import pytest
 from httpx import Client, Response
 
 from policies.model.cluster import Server
-from service.api import examples
+from service.wire import examples
 from tests.api.conftest import World
 from tests.api.helpers import assert_problem
 

@@ -9,10 +9,10 @@ from sqlalchemy import func, select
 from sqlmodel import Session
 
 from policies.model.job import JobSpec
-from service.api import examples
 from service.api.app import create_app
 from service.api.idempotency import Answer, KeyedRequest, Keys
 from service.db.tables import IDEMPOTENCY_KEYS, JOBS, ModelVersionRow
+from service.wire import examples
 from tests.api.client import client_of
 from tests.api.conftest import World
 from tests.api.helpers import assert_problem, plain_job

@@ -13,7 +13,7 @@ from policies.model.cluster import Server
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from service.api.job_bodies import DERIVED, OWN_FORM, SHARED
-from service.api.schemas import JobBody
+from service.wire.bodies import JobBody
 from tests.api.client import client_of
 from tests.api.conftest import World
 from tests.api.helpers import assert_problem, plain_job

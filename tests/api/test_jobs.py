@@ -8,8 +8,8 @@ from httpx import Client
 from sqlalchemy import func, select
 
 from policies.model.ids import JobId
-from service.api import examples
 from service.db.tables import FACTS, JOBS
+from service.wire import examples
 from tests.api.conftest import World
 from tests.api.helpers import assert_problem, graph_job, plain_job
 

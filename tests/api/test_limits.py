@@ -7,9 +7,9 @@ import pytest
 from httpx import Client, Response
 
 from policies.model.job import Level, Topology
-from service.api import examples
 from service.engine.events import FactKind
 from service.engine.limits import QUEUE, Owner, OwnerLimit, Scope
+from service.wire import examples
 from tests.api.conftest import World
 from tests.api.helpers import assert_problem
 

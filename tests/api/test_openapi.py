@@ -16,10 +16,10 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from service.api import examples
 from service.api.app import OPENAPI_PATH, create_app
 from service.api.problems import MEDIA_TYPE, TYPE_PREFIX, ProblemType
 from service.domain.access import Role
+from service.wire import examples
 from tests.api.client import BASE_URL, client_of
 from tests.api.conftest import World, make_world
 from tests.api.helpers import assert_problem

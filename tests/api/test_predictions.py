@@ -74,17 +74,17 @@ def test_a_prediction_of_a_model_says_what_moved_it(client: Client, world: World
 @pytest.mark.parametrize(
     ("prediction", "trust", "reason"),
     [
-        (said(), "history", "History alone was asked; no model moved it."),
-        (said(trusted=False), "attained_service", "History alone was asked; no model moved it."),
+        (said(), "history", "The prediction comes from history alone; no model moved it."),
+        (said(trusted=False), "attained_service", "The prediction comes from history alone; no model moved it."),
         (
             said(version="m-gone/xgboost"),
             "model",
-            "Model m-gone is not on record any more, or has no part that can be explained.",
+            "Model m-gone is no longer on record, or has no part that can be explained.",
         ),
         (
             Prediction(said(version="m1/blend").estimate, "features/0:abc", (1.0, 2.0)),
             "model",
-            "It was made from the features of another version of Sooner.",
+            "The prediction was made from the features of another version of Sooner.",
         ),
     ],
 )

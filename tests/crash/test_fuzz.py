@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from predictor import artifacts
 from predictor.errors import ArtifactError
-from service.api import examples
 from service.api.app import create_app
 from service.config.cluster_file import ClusterFileError, load_cluster
 from service.executors.progress import ProgressFile
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.generate import generate
 from service.sim.workloads.table import read_workload, write_workload
+from service.wire import examples
 from tests.api.client import client_of
 from tests.api.conftest import make_world
 from tests.crash.nasty import BYTES, VALUES, almost, spoiled

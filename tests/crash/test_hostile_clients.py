@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from service.api import examples
+from service.wire import examples
 from tests.e2e.harness import LiveService
 from tests.local_executor import wait_for
 

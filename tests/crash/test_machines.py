@@ -23,7 +23,6 @@ from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from policies.model.reasons import Reason
 from policies.registry import make_policy
-from service.api import examples
 from service.db.session import Database
 from service.engine.engine import Engine, Ports
 from service.engine.events import Fact, FactKind, JobEvent
@@ -31,6 +30,7 @@ from service.engine.ports import JobWrite, NullSink, Store
 from service.engine.record import JobRecord
 from service.executors.fake import FakeExecutor
 from service.sim.predictors import NoPredictor
+from service.wire import examples
 from tests.api.client import client_of
 from tests.api.conftest import app_of, make_world
 from tests.conformance.store_suite import Driver, start, touched

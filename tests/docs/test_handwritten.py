@@ -17,7 +17,6 @@ from policies.model.reasons import Reason
 from policies.options import Options
 from predictor import training
 from predictor.fallback import CLUSTER_JOBS_TRUSTED, USER_PROGRAMS_MIN
-from service.api.schemas import JobBody
 from service.config.cluster_file import _GROUP_KEYS
 from service.config.settings import ENV_PREFIX, PROGRAM_VARIABLES, Settings
 from service.engine.commands import Launch
@@ -37,6 +36,7 @@ from service.sim.predictors import PredictorNameError, make_predictor
 from service.sim.results import JOB_COLUMNS, Result
 from service.sim.workloads.importers import IMPORTERS
 from service.sim.workloads.model import FINAL_STATES, WorkloadJob
+from service.wire.bodies import JobBody
 from tests.docs.markdown import ROOT
 
 

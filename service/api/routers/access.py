@@ -8,21 +8,7 @@ from sqlalchemy import Connection
 from sqlmodel import Session
 
 from service.api.access import Caller
-from service.api.access_documents import (
-    AuditDocument,
-    IdentityDocument,
-    KeyBody,
-    KeyDocument,
-    MembershipDocument,
-    NewKeyDocument,
-    ProjectDocument,
-    UserBody,
-    UserDocument,
-    audit_document,
-    identity_document,
-    key_document,
-    user_document,
-)
+from service.api.access_documents import audit_document, identity_document, key_document, user_document
 from service.api.authenticate import Authenticator
 from service.api.changes import Change, ChangeRequest
 from service.api.deps import Deps
@@ -31,12 +17,21 @@ from service.api.paging import Page, Paging
 from service.api.permissions import ADMINISTER, OWN_KEYS, READ, allow
 from service.api.problems import Fault, Problem, ProblemType
 from service.api.routers.common import FilterText, NoBody, changing, found_or_404, router
-from service.api.schemas import TEXT_MAX
 from service.config.settings import Settings
 from service.db import access, audit
 from service.db.access import KeyGrant
 from service.domain.access import Identity, Role
 from service.domain.api_key import NewKey, new_key
+from service.wire.access import (
+    AuditDocument,
+    IdentityDocument,
+    KeyDocument,
+    MembershipDocument,
+    NewKeyDocument,
+    ProjectDocument,
+    UserDocument,
+)
+from service.wire.bodies import TEXT_MAX, KeyBody, UserBody
 
 routes = router("access")
 
@@ -108,7 +103,7 @@ def granted(body: KeyBody, settings: Settings, now_s: float) -> KeyGrant:
 def _add_key(session: Session, key: NewKey, grant: KeyGrant, now_s: float) -> Answer:
     connection = session.connection()
     access.add_key(connection, key, grant, now_s)
-    document = key_document(found_or_404(access.key(connection, key.id), f"key {key.id!r}")).model_dump(mode="json")
+    document = key_document(found_or_404(access.key(connection, key.id), f"key {key.id!r}"))
     detail = {"user": grant.user, "role": grant.role.value, "projects": document["projects"]}
     return Answer(
         201,
@@ -138,7 +133,7 @@ def revoke_key(
         found_or_404(known if known is not None and _sees_keys_of(caller, known.user) else None, f"key {key_id!r}")
         access.revoke_key(connection, key_id, dependencies.now_s())
         row = found_or_404(access.key(connection, key_id), f"key {key_id!r}")
-        return Answer(200, key_document(row).model_dump(mode="json"), detail={"user": row.user})
+        return Answer(200, key_document(row), detail={"user": row.user})
 
     return _changed(request, change, lambda: effect)
 
@@ -173,7 +168,7 @@ def put_user(dependencies: Deps, change: Change, request: Request, user: UserPat
 def _told(connection: Connection, user: str, detail: dict[str, bool]) -> Answer:
     row = found_or_404(access.user(connection, user), f"user {user!r}")
     document = user_document(row, access.projects_of(connection, [user])[user])
-    return Answer(200, document.model_dump(mode="json"), detail=detail)
+    return Answer(200, document, detail=detail)
 
 
 @routes.get("/projects", summary="List projects by name")
@@ -234,8 +229,8 @@ def remove_member(
     return _changed(request, change, lambda: effect)
 
 
-def _membership(project: str, user: str, *, member: bool) -> dict[str, object]:
-    return MembershipDocument(project=project, user=user, member=member).model_dump(mode="json")
+def _membership(project: str, user: str, *, member: bool) -> MembershipDocument:
+    return MembershipDocument(project=project, user=user, member=member)
 
 
 @routes.get("/audit", summary="Who changed what, newest first")

@@ -9,15 +9,15 @@ from sqlmodel import Session
 from policies.model.ids import JobId
 from service.api.changes import Change, ChangeRequest
 from service.api.deps import ApiDependencies, Deps
-from service.api.documents import ArrayAcceptedDocument, ArrayDocument
 from service.api.idempotency import Answer
 from service.api.permissions import CHANGE_JOB, READ_JOB, allow
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import NoBody, changing, problems, router
 from service.api.routers.jobs import asked
-from service.api.schemas import ID_MAX, HoldBody, PriorityBody
 from service.db import reads
 from service.engine.events import Fact, FactKind
+from service.wire.bodies import ID_MAX, HoldBody, PriorityBody
+from service.wire.jobs import ArrayAcceptedDocument, ArrayDocument
 
 routes = router("arrays")
 
@@ -84,7 +84,7 @@ def _ask(dependencies: ApiDependencies, change: ChangeRequest, array_id: int, fa
             raise Problem(ProblemType.JOB_FINISHED, f"All elements of array {array_id} have ended.")
         dependencies.store.add_facts(session, [replace(fact, job=JobId(element)) for element in elements])
         accepted = ArrayAcceptedDocument(accepted=fact.kind.value, array_id=array_id, jobs=len(elements))
-        return Answer(202, accepted.model_dump(mode="json"), detail={"jobs": len(elements), **asked(fact)})
+        return Answer(202, accepted, detail={"jobs": len(elements), **asked(fact)})
 
     return change.ask(effect)
 

@@ -9,8 +9,8 @@ from service.api.deps import Deps
 from service.api.permissions import OF_ATTEMPT, allow
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import problems, router
-from service.api.schemas import ProgressBody
 from service.api.security import bearer
+from service.wire.bodies import ProgressBody
 
 routes = router("attempts")
 

@@ -1,58 +1,32 @@
 """The cluster: what there is, what is free, and an operator's requests."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import Path, Response
-from pydantic import BaseModel, Field
 from sqlmodel import Session
 
 from policies.model.cluster import Server
 from policies.model.ids import ServerIndex
 from service.api.changes import Change, ChangeRequest
 from service.api.deps import ApiDependencies, ClusterNow, Deps, ToLeader
-from service.api.documents import AcceptedDocument
+from service.api.documents import document
 from service.api.idempotency import Answer
 from service.api.permissions import OPERATE, READ, allow
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import NoBody, changing, router
-from service.api.schemas import TEXT_MAX, ServerBody
 from service.db import reads
 from service.db.reservations import open_reservations
 from service.db.store import DuplicateServer
 from service.engine.events import Fact, FactKind
+from service.wire.bodies import TEXT_MAX, ServerBody
+from service.wire.cluster import ClusterDocument, ServerDocument
+from service.wire.jobs import AcceptedDocument
 
 routes = router("cluster")
 
 BYTES_PER_GIGABIT = 1e9 / 8
 
 ServerPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX)]
-
-
-class ServerDocument(BaseModel):
-    """One server."""
-
-    name: str
-    state: Literal["up", "drained", "down"]
-    gpus: int
-    usable_gpus: int
-    free_gpus: int
-    gpu_type: str
-    rack: str
-    nic_gbps: float
-    intra_gbps: float
-    gpu_speed: float
-    gpu_memory_gib: float | None
-    reservation: int | None = Field(description="Its reservation that has begun and is not over.")
-
-
-class ClusterDocument(BaseModel):
-    """All servers, and their GPUs in all."""
-
-    name: str
-    gpus: int
-    usable_gpus: int
-    free_gpus: int
-    servers: list[ServerDocument]
 
 
 @routes.get("/cluster", summary="Show the cluster")
@@ -76,26 +50,22 @@ def show_cluster(dependencies: Deps, leader: ToLeader) -> ClusterDocument:
     return ClusterDocument(
         name=now.cluster.name,
         gpus=now.cluster.gpus,
-        usable_gpus=sum(server.usable_gpus for server in servers),
-        free_gpus=sum(server.free_gpus for server in servers),
+        usable_gpus=sum(server["usable_gpus"] for server in servers),
+        free_gpus=sum(server["free_gpus"] for server in servers),
         servers=servers,
     )
 
 
 def _document(now: ClusterNow, index: int, drained: bool, down: bool, reservation: int | None) -> ServerDocument:
     server = now.cluster.servers[index]
-    return ServerDocument(
-        name=server.name,
+    return document(
+        ServerDocument,
+        server,
         state="down" if down else "drained" if drained else "up",
-        gpus=server.gpus,
         usable_gpus=now.usable_gpus[index],
         free_gpus=now.free_gpus[index],
-        gpu_type=server.gpu_type,
-        rack=server.rack,
         nic_gbps=server.nic_bytes_s / BYTES_PER_GIGABIT,
         intra_gbps=server.intra_bytes_s / BYTES_PER_GIGABIT,
-        gpu_speed=server.gpu_speed,
-        gpu_memory_gib=server.gpu_memory_gib,
         reservation=reservation,
     )
 
@@ -158,5 +128,5 @@ def _accept(
     server: Server | None = None,
 ) -> Answer:
     dependencies.store.add_fact(session, Fact(0, kind, dependencies.now_s(), server=index, server_spec=server))
-    accepted = AcceptedDocument(accepted=kind.value, server=name).model_dump(mode="json")
+    accepted = AcceptedDocument(accepted=kind.value, job_id=None, server=name)
     return Answer(202, accepted, target=f"server {name}")

@@ -9,9 +9,9 @@ from sqlalchemy import Connection, Row
 from service.api.forwarding import Route
 from service.api.permissions import permitted
 from service.api.problems import MEDIA_TYPE, Fault, Problem, ProblemType
-from service.api.schemas import ID_MAX, TEXT_MAX
 from service.db import reads
 from service.db.reads import JobSummary
+from service.wire.bodies import ID_MAX, TEXT_MAX
 
 FilterText = Annotated[str | None, Query(max_length=TEXT_MAX)]
 """What a list is narrowed to."""

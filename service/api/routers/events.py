@@ -7,34 +7,27 @@ from typing import Annotated, Any
 from fastapi import Header, Query, Request
 from fastapi.responses import StreamingResponse
 
+from policies.model.reasons import Reason
 from service.api.access import Caller
 from service.api.authenticate import Authenticator
 from service.api.deps import Deps
-from service.api.documents import EventDocument, event_document
+from service.api.documents import document
 from service.api.feed import Feed
 from service.api.permissions import LIST_JOBS, allow
 from service.api.problems import Fault, Problem, ProblemType
 from service.api.routers.common import no_such_job, problems, router
 from service.api.routers.cycles import cycle_summary
-from service.api.schemas import ID_MAX
 from service.api.sse import MEDIA_TYPE, Streams, stream
 from service.db.access import owner_of
 from service.db.event_log import Entry
 from service.domain.access import Role
 from service.runtime.stream_position import Position
+from service.wire.bodies import ID_MAX
+from service.wire.jobs import StreamedEvent
 
 routes = router("events")
 
 _JOB_TOPIC = re.compile(r"job:([1-9][0-9]{0,9})")
-
-
-class StreamedEvent(EventDocument):
-    """One change of a job's state, with what names the job."""
-
-    job_id: int
-    name: str
-    user: str
-    project: str
 
 
 @routes.get(
@@ -98,7 +91,7 @@ def _topic(
     if topic == "cycle":
         if not caller.role.covers(Role.OPERATOR):
             raise Problem(ProblemType.FORBIDDEN, f"Cycles need the role {Role.OPERATOR.value}.")
-        return streams.cycles, "cycle", lambda entry: cycle_summary(entry[1]).model_dump(mode="json")
+        return streams.cycles, "cycle", lambda entry: cycle_summary(entry[1])
     found = _JOB_TOPIC.fullmatch(topic)
     if found is None and topic != "jobs":
         fault = Fault("One of 'jobs', 'job:NUMBER' and 'cycle'", parameter="topic")
@@ -111,8 +104,7 @@ def _topic(
         row = entry[1]
         if (only is not None and row.job_id != only) or not caller.sees(row.project, row.user):
             return None
-        named = {"job_id": row.job_id, "name": row.name, "user": row.user, "project": row.project}
-        return StreamedEvent(**event_document(row).model_dump(), **named).model_dump(mode="json")
+        return document(StreamedEvent, row, reason_sentence=Reason(row.reason).sentence)
 
     return streams.job_events, "job", tell
 

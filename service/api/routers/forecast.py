@@ -11,27 +11,21 @@ from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from service.api.access import Caller
 from service.api.deps import Deps, Leader, ToLeader
-from service.api.documents import ToldDocument, instant, told_document
-from service.api.forecast_documents import (
-    AccuracyDocument,
-    ForecastsDocument,
-    JobForecastDocument,
-    PlansDocument,
-    accuracy_document,
-    forecast_document,
-    plan_document,
-)
+from service.api.documents import instant, told_document
+from service.api.forecast_documents import accuracy_document, forecast_document, plan_document
 from service.api.paging import Page, Paging
 from service.api.permissions import LIST_JOBS, READ, READ_JOB, SUBMIT, allow
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import JobPath, job_or_404, problems, require_job, router
-from service.api.schemas import ID_MAX, SubmissionBody
 from service.api.submission import check_dependencies, parse
 from service.db import reads
 from service.db.access import seen_jobs
 from service.db.forecasts import forecasts_of, scored_forecasts
 from service.domain.forecast_scores import accuracy
 from service.forecast.forecast import Forecast, NoForecast
+from service.wire.bodies import ID_MAX, SubmissionBody
+from service.wire.jobs import ToldDocument
+from service.wire.predictions import AccuracyDocument, ForecastsDocument, JobForecastDocument, PlansDocument
 
 routes = router("forecasts")
 

@@ -1,37 +1,18 @@
 """For probes: is the process alive, is it ready; and the pages that problem types name."""
 
-from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
 from fastapi.responses import PlainTextResponse
-from pydantic import BaseModel
 
 from service.api.deps import Deps
 from service.api.documents import instant_or_none
 from service.api.permissions import OPEN, allow
 from service.api.problems import TYPE_PREFIX, Problem, ProblemType
 from service.api.routers.common import problems
+from service.wire.cluster import HealthDocument, ReadinessDocument
 
 routes = APIRouter(tags=["health"])
-
-
-class HealthDocument(BaseModel):
-    """The process answers."""
-
-    status: str
-
-
-class ReadinessDocument(BaseModel):
-    """Whether it does its work: the schema is this program's, and the loop has looked lately if it is this service that
-    leads. On a standby ``loop_healthy`` says whether somebody leads, and ``cycle`` is the newest one on record."""
-
-    ready: bool
-    role: Literal["leader", "standby"]
-    migrated: bool
-    loop_healthy: bool
-    cycle: int
-    cycle_at: datetime | None
 
 
 @routes.get("/healthz", openapi_extra={"security": []}, summary="Is the process alive?")

@@ -10,26 +10,20 @@ from policies.model.ids import JobId
 from predictor.explain import readable
 from service.api.access import Caller
 from service.api.deps import Deps, ToLeader
-from service.api.documents import (
-    AttemptDocument,
-    EventDocument,
-    ProgressDocument,
-    attempt_document,
-    event_document,
-    progress_document,
-)
-from service.api.explanation_documents import ExplanationDocument, explanation_document
+from service.api.documents import attempt_document, event_document, explanation_document, progress_document
 from service.api.forwarding import HeldElsewhere
 from service.api.job_bodies import shown_body
 from service.api.paging import Page, Paging
 from service.api.peers import is_from_peer
 from service.api.permissions import READ_JOB, READ_OUTPUT, allow
-from service.api.prediction_documents import SIMILAR_MAX, PredictionDetailsDocument, prediction_details
+from service.api.prediction_documents import SIMILAR_MAX, prediction_details
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import JobPath, job_or_404, no_such_job, problems, require_job, router
-from service.api.schemas import ID_MAX, SpecDocument
 from service.db import reads
 from service.db.similar import similar_jobs, stored_prediction
+from service.wire.bodies import ID_MAX, SpecDocument
+from service.wire.jobs import AttemptDocument, EventDocument, ExplanationDocument, ProgressDocument
+from service.wire.predictions import PredictionDetailsDocument
 
 routes = router("jobs")
 

@@ -3,6 +3,7 @@
 from typing import Annotated, Any, Literal
 
 from fastapi import Body, Header, Query, Response
+from fastapi.responses import JSONResponse
 from sqlmodel import Session
 
 from policies.lifecycle import TERMINAL, JobState
@@ -10,24 +11,18 @@ from policies.model.ids import JobId
 from service.api.access import Caller
 from service.api.changes import Change, ChangeRequest
 from service.api.deps import ApiDependencies, Deps
-from service.api.documents import (
-    AcceptedDocument,
-    JobDocument,
-    JobsDocument,
-    etag,
-    etag_matches,
-    job_document,
-)
+from service.api.documents import etag, etag_matches, job_document
 from service.api.idempotency import Answer
 from service.api.paging import Page, Paging
 from service.api.parse import is_single
 from service.api.permissions import CHANGE_JOB, LIST_JOBS, READ_JOB, SUBMIT, allow
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import FilterText, JobPath, NoBody, changing, job_or_404, problems, router
-from service.api.schemas import ID_MAX, HoldBody, PriorityBody, SubmissionBody
 from service.api.submission import parse, wait_for_predictions
 from service.db import reads
 from service.engine.events import Fact, FactKind
+from service.wire.bodies import ID_MAX, HoldBody, PriorityBody, SubmissionBody
+from service.wire.jobs import AcceptedDocument, JobDocument, JobsDocument
 
 routes = router("jobs")
 
@@ -98,7 +93,7 @@ def show_job(
     headers = {"ETag": etag(document), "Cache-Control": "private, no-cache"}
     if if_none_match is not None and etag_matches(if_none_match, headers["ETag"]):
         return Response(status_code=304, headers=headers)
-    return Response(document.model_dump_json(), headers=headers, media_type="application/json")
+    return JSONResponse(document, headers=headers)
 
 
 @routes.post("/jobs/{job_id}/cancel", summary="Cancel a job", **changing(AcceptedDocument, 404, 412))
@@ -166,7 +161,7 @@ def _ask(dependencies: ApiDependencies, change: ChangeRequest, if_match: str | N
         if JobState(summary.job.state) in TERMINAL:
             raise Problem(ProblemType.JOB_FINISHED, f"Job {job_id} has {summary.job.state}.")
         dependencies.store.add_fact(session, fact)
-        accepted = AcceptedDocument(accepted=fact.kind.value, job_id=job_id).model_dump(mode="json")
+        accepted = AcceptedDocument(accepted=fact.kind.value, job_id=job_id, server=None)
         return Answer(202, accepted, detail=asked(fact))
 
     return change.ask(effect)

@@ -1,80 +1,35 @@
 """What was learnt: predictions, models, the throughput table, and an operator's requests to train and promote."""
 
-from datetime import datetime
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated
 
 from fastapi import Path, Query, Response
-from pydantic import BaseModel
-from sqlalchemy import Row
 
 from service.api.access import Caller
 from service.api.changes import Change
 from service.api.deps import Deps, Refused, ToLeader
-from service.api.documents import PredictionDocument, instant, prediction_document
+from service.api.documents import document, prediction_document
 from service.api.idempotency import Answer, Effect
 from service.api.paging import Page, Paging
 from service.api.permissions import LIST_JOBS, OPERATE, READ, allow
-from service.api.predictor_documents import PredictorDocument, predictor_document
+from service.api.prediction_documents import predictor_document
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import NoBody, changing, found_or_404, problems, router
-from service.api.schemas import ID_MAX, TEXT_MAX
 from service.db import reads
+from service.wire.bodies import ID_MAX, TEXT_MAX
+from service.wire.jobs import PredictionDocument
+from service.wire.predictions import (
+    ModelDocument,
+    PredictorDocument,
+    PromotionDocument,
+    ThroughputDocument,
+    TrainingDocument,
+    TrainingRunDocument,
+)
 
 routes = router("learning")
 
 ModelPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX)]
-
-
-class ModelDocument(BaseModel):
-    """One trained model."""
-
-    id: str
-    kind: str
-    state: str
-    trained_until: datetime
-    rows: int
-    feature_schema: str
-    libraries: dict[str, Any]
-    metrics: dict[str, Any]
-    sha256: str
-    created_at: datetime
-
-
-class ThroughputDocument(BaseModel):
-    """The learnt speed of a recurring gang on a GPU type, over so many servers."""
-
-    user: str
-    project: str
-    name: str
-    gpus: int
-    gpu_type: str
-    servers_spanned: int
-    median_s_per_iteration: float
-    count: int
-    updated_at: datetime
-
-
-class TrainingDocument(BaseModel):
-    """A retraining that has been started."""
-
-    training_run: int
-
-
-class TrainingRunDocument(BaseModel):
-    """A retraining. ``outcome`` is null while it is under way: promoted, not_promoted, too_little, timeout, failed, stopped
-    or lost (the service died meanwhile)."""
-
-    id: int
-    started_at: datetime
-    ended_at: datetime | None
-    outcome: str | None
-    detail: str
-
-
-class PromotionDocument(BaseModel):
-    """The model that serves from now on."""
-
-    champion: str
 
 
 @routes.get("/predictions", summary="List predictions, newest first")
@@ -99,7 +54,7 @@ def list_models(dependencies: Deps, paging: Paging) -> Page[ModelDocument]:
     before = (position[0], position[1]) if position else None
     with dependencies.database.reading() as session:
         rows = reads.models(session.connection(), before, paging.limit + 1)
-    return paging.page("models", rows, lambda row: (row.created_at_s, row.id), _model)
+    return paging.page("models", rows, lambda row: (row.created_at_s, row.id), partial(document, ModelDocument))
 
 
 @routes.get("/models/{model_id}", responses=problems(404), summary="Show a model")
@@ -107,7 +62,7 @@ def list_models(dependencies: Deps, paging: Paging) -> Page[ModelDocument]:
 def show_model(dependencies: Deps, model_id: ModelPath) -> ModelDocument:
     """With its metrics."""
     with dependencies.database.reading() as session:
-        return _model(found_or_404(reads.model(session.connection(), model_id), f"model {model_id!r}"))
+        return document(ModelDocument, found_or_404(reads.model(session.connection(), model_id), f"model {model_id!r}"))
 
 
 @routes.get("/predictor", summary="What predicts now, and how far it is trusted")
@@ -127,7 +82,7 @@ def train(leader: ToLeader, change: Change, body: NoBody = None) -> Response:
             run = leader.train()
         except Refused as refusal:
             raise Problem(ProblemType.CONFLICT, str(refusal)) from None
-        answer = Answer(202, TrainingDocument(training_run=run).model_dump(mode="json"))
+        answer = Answer(202, TrainingDocument(training_run=run))
         return lambda session: answer
 
     return change.make_outside(prepare)
@@ -139,10 +94,7 @@ def show_training_run(dependencies: Deps, run: Annotated[int, Path(ge=1, le=ID_M
     """How it ended, or that it is still under way."""
     with dependencies.database.reading() as session:
         row = found_or_404(reads.training_run(session.connection(), run), f"training run {run}")
-    ended_at = None if row.ended_at_s is None else instant(row.ended_at_s)
-    return TrainingRunDocument(
-        id=row.id, started_at=instant(row.started_at_s), ended_at=ended_at, outcome=row.outcome, detail=row.detail
-    )
+    return document(TrainingRunDocument, row)
 
 
 @routes.post(
@@ -159,7 +111,7 @@ def promote(dependencies: Deps, leader: ToLeader, change: Change, model_id: Mode
             leader.promote(model_id)
         except Refused as refusal:
             raise Problem(ProblemType.CONFLICT, str(refusal)) from None
-        answer = Answer(200, PromotionDocument(champion=model_id).model_dump(mode="json"))
+        answer = Answer(200, PromotionDocument(champion=model_id))
         return lambda session: answer
 
     return change.make_outside(prepare)
@@ -177,35 +129,5 @@ def list_throughput(caller: Caller, dependencies: Deps, paging: Paging) -> Page[
         "throughput",
         rows,
         lambda row: (row.user, row.project, row.name, row.gpus, row.gpu_type, row.servers_spanned),
-        _throughput,
-    )
-
-
-def _model(row: Row[Any]) -> ModelDocument:
-    return ModelDocument(
-        id=row.id,
-        kind=row.kind,
-        state=row.state,
-        trained_until=instant(row.trained_until_s),
-        rows=row.rows,
-        feature_schema=row.feature_schema,
-        libraries=row.libraries,
-        metrics=row.metrics,
-        sha256=row.sha256,
-        created_at=instant(row.created_at_s),
-    )
-
-
-def _throughput(row: Row[Any]) -> ThroughputDocument:
-    columns = row._mapping  # 'count' is a method of a row
-    return ThroughputDocument(
-        user=row.user,
-        project=row.project,
-        name=row.name,
-        gpus=row.gpus,
-        gpu_type=row.gpu_type,
-        servers_spanned=row.servers_spanned,
-        median_s_per_iteration=row.median_s_per_iteration,
-        count=columns["count"],
-        updated_at=instant(row.updated_at_s),
+        partial(document, ThroughputDocument),
     )

@@ -1,43 +1,24 @@
 """The queue as a whole: how long it is, and whether jobs start."""
 
 from fastapi import Response
-from pydantic import ConfigDict, Field
 from sqlmodel import Session
 
 from service.api.access import Caller
 from service.api.changes import Change, ChangeRequest
 from service.api.deps import ApiDependencies, Deps
-from service.api.documents import AcceptedDocument
 from service.api.idempotency import Answer
-from service.api.limit_documents import PauseDocument, QueueDocument, concerns, in_use
+from service.api.limit_documents import concerns, in_use
 from service.api.permissions import OPERATE, READ, allow
 from service.api.problems import Fault, Problem, ProblemType
 from service.api.routers.common import changing, router
-from service.api.schemas import Body, Name, Text
 from service.db.limits import stored_limit, stored_limits, uses
 from service.engine.events import Fact, FactKind
 from service.engine.limits import QUEUE, Owner, Scope
+from service.wire.bodies import PauseBody, QueuePartBody
+from service.wire.cluster import PauseDocument, QueueDocument
+from service.wire.jobs import AcceptedDocument
 
 routes = router("queue")
-
-
-class QueuePartBody(Body):
-    """Which part of the queue: a user's jobs or a project's; neither = everybody's."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{}, {"project": "nlp"}]})
-
-    user: Name | None = None
-    project: Name | None = None
-
-
-class PauseBody(QueuePartBody):
-    """What to pause, and why."""
-
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"reason": "the file server is being repaired"}, {"project": "nlp"}]}
-    )
-
-    reason: Text = Field(default="", description="For those who ask why their jobs wait.")
 
 
 @routes.get("/queue", summary="Show the queue's length and its pauses")
@@ -99,6 +80,6 @@ def _ask(dependencies: ApiDependencies, change: ChangeRequest, fact: Fact) -> Re
         if fact.kind is FactKind.QUEUE_RESUMED and not stored_limit(session.connection(), owner).limit.paused:
             raise Problem(ProblemType.NOT_FOUND, f"{owner.title} is not paused.")
         dependencies.store.add_fact(session, fact)
-        return Answer(202, AcceptedDocument(accepted=fact.kind.value).model_dump(mode="json"))
+        return Answer(202, AcceptedDocument(accepted=fact.kind.value, job_id=None, server=None))
 
     return change.ask(effect)

@@ -3,39 +3,26 @@
 from typing import Annotated, Literal
 
 from fastapi import Path, Response
-from pydantic import ConfigDict, Field
 from sqlmodel import Session
 
 from service.api.access import Caller
 from service.api.changes import Change, ChangeRequest
 from service.api.deps import ApiDependencies, Deps
 from service.api.idempotency import Answer
-from service.api.limit_documents import QuotaDocument, QuotasDocument, concerns, in_use, quota_document
+from service.api.limit_documents import concerns, in_use, quota_document
 from service.api.permissions import OPERATE, READ, allow
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import NoBody, changing, router
-from service.api.schemas import GPUS_MAX, ID_MAX, TEXT_MAX, Body
 from service.db.limits import store_limit, stored_limit, stored_limits, uses
 from service.engine.events import Fact, FactKind
 from service.engine.limits import Owner, Scope
+from service.wire.bodies import TEXT_MAX, QuotaBody
+from service.wire.cluster import QuotaDocument, QuotasDocument
 
 routes = router("queue")
 
 ScopePath = Annotated[Literal["user", "project"], Path(description="Whose quota.")]
 OwnerPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX, description="The user's or project's name.")]
-
-
-class QuotaBody(Body):
-    """What is allowed from now on; null = any number. Both values are set: what is left out becomes null."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"gpus_running_max": 16, "jobs_queued_max": 100}]})
-
-    gpus_running_max: Annotated[int, Field(ge=0, le=GPUS_MAX)] | None = Field(
-        default=None, description="GPUs that its jobs may hold at a time."
-    )
-    jobs_queued_max: Annotated[int, Field(ge=0, le=ID_MAX)] | None = Field(
-        default=None, description="Unfinished jobs that it may have; a submission beyond that is refused with 429."
-    )
 
 
 @routes.get("/quotas", summary="List quotas and their use")
@@ -79,6 +66,6 @@ def _change(dependencies: ApiDependencies, change: ChangeRequest, owner: Owner, 
         fact = Fact(0, FactKind.QUOTA_SET, now_s, owner=owner, gpus_running_max=wanted.gpus_running_max)
         dependencies.store.add_fact(session, fact)
         after = stored_limit(connection, owner)
-        return Answer(200, quota_document(after, in_use(uses(connection), owner)).model_dump(mode="json"))
+        return Answer(200, quota_document(after, in_use(uses(connection), owner)))
 
     return change.ask(effect)

@@ -1,11 +1,10 @@
 """Reservations: servers set aside for a time, for a user or a project, or for maintenance."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import Path, Response
-from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 from sqlmodel import Session
 
@@ -14,13 +13,12 @@ from policies.model.server_reservation import ServerReservation
 from service.api.access import Caller
 from service.api.changes import Change
 from service.api.deps import ApiDependencies, ClusterNow, Deps
-from service.api.documents import AcceptedDocument
+from service.api.documents import document, instant
 from service.api.idempotency import Answer
 from service.api.limit_documents import concerns
 from service.api.permissions import OPERATE, READ, allow
 from service.api.problems import Fault, Problem, ProblemType, no_leader
 from service.api.routers.common import NoBody, changing, router
-from service.api.schemas import ID_MAX, Body, Name, Text
 from service.db import reads
 from service.db.reservations import (
     StoredReservation,
@@ -31,66 +29,16 @@ from service.db.reservations import (
 from service.domain.access import Identity
 from service.engine.events import Fact, FactKind
 from service.engine.limits import Owner, Scope
+from service.wire.bodies import ID_MAX, ReservationBody
+from service.wire.cluster import ReservationDocument, ReservationsDocument
+from service.wire.jobs import AcceptedDocument
 
 routes = router("cluster")
 
 AHEAD_S_MAX = 366 * 86_400.0
 """A reservation ends within a year: a later one is a mistake in a date."""
 
-SERVERS_MAX = 10_000
-
-Time = Annotated[str, Field(max_length=40, description="ISO 8601 with a zone, as in 2026-03-01T18:00:00Z.")]
 NumberPath = Annotated[int, Path(ge=1, le=ID_MAX, description="The reservation's number.")]
-
-
-class ReservationBody(Body):
-    """Which servers, when, and for whom: a user, a project, a user's jobs in a project, or (neither) nobody."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "servers": ["a"],
-                    "starts_at": "2026-01-02T08:00:00Z",
-                    "ends_at": "2026-01-02T10:00:00Z",
-                    "reason": "disks",
-                },
-                {"count": 1, "starts_at": "2026-01-03T08:00:00Z", "ends_at": "2026-01-03T10:00:00Z", "project": "nlp"},
-            ]
-        }
-    )
-
-    servers: Annotated[list[Name], Field(min_length=1, max_length=SERVERS_MAX)] | None = None
-    count: Annotated[int, Field(ge=1, le=SERVERS_MAX)] | None = Field(
-        default=None, description="Instead of 'servers': so many of those that are up, with the most free GPUs."
-    )
-    starts_at: Time
-    ends_at: Time
-    user: Name | None = None
-    project: Name | None = None
-    preempt: bool = Field(default=True, description="Stop who is still there at the start; otherwise it may end.")
-    reason: Text = ""
-
-
-class ReservationDocument(BaseModel):
-    """Servers set aside for a time. Whose it is, and why, is told to those whom it concerns."""
-
-    id: int
-    servers: list[str]
-    starts_at: datetime
-    ends_at: datetime
-    user: str | None
-    project: str | None
-    preempt: bool
-    reason: str
-    created_at: datetime
-    active: bool
-
-
-class ReservationsDocument(BaseModel):
-    """Reservations that are not over, the first to begin first."""
-
-    reservations: list[ReservationDocument]
 
 
 @routes.get("/reservations", summary="List reservations")
@@ -129,7 +77,7 @@ def reserve(dependencies: Deps, change: Change, caller: Caller, body: Reservatio
         number = dependencies.store.add_fact(session, fact)
         stored = open_reservation(connection, number)
         assert stored is not None
-        return Answer(201, _document(stored, names, now_s, caller).model_dump(mode="json"), "/v1/reservations")
+        return Answer(201, _document(stored, names, now_s, caller), "/v1/reservations")
 
     return change.ask(effect)
 
@@ -155,7 +103,7 @@ def _cancel(dependencies: ApiDependencies, change: Change, number: int) -> Respo
         if stored is None or stored.window.ends_at_s <= now_s:
             raise Problem(ProblemType.NOT_FOUND, f"There is no reservation {number} that is not over.")
         dependencies.store.add_fact(session, Fact(0, FactKind.RESERVATION_CANCELLED, now_s, reservation=number))
-        return Answer(202, AcceptedDocument(accepted=FactKind.RESERVATION_CANCELLED.value).model_dump(mode="json"))
+        return Answer(202, AcceptedDocument(accepted=FactKind.RESERVATION_CANCELLED.value, job_id=None, server=None))
 
     return change.ask(effect)
 
@@ -227,15 +175,13 @@ def _document(
     owners = [Owner(Scope.USER, window.user)] if window.user is not None else []
     owners += [Owner(Scope.PROJECT, window.project)] if window.project is not None else []
     told = all(concerns(caller, owner) for owner in owners)
-    return ReservationDocument(
-        id=window.id,
+    return document(
+        ReservationDocument,
+        window,
         servers=[names[server] for server in window.servers if server in names],
-        starts_at=datetime.fromtimestamp(window.starts_at_s, UTC),
-        ends_at=datetime.fromtimestamp(window.ends_at_s, UTC),
         user=window.user if told else None,
         project=window.project if told else None,
-        preempt=window.preempt,
         reason=stored.reason if told else "",
-        created_at=datetime.fromtimestamp(stored.created_at_s, UTC),
+        created_at=instant(stored.created_at_s),
         active=window.active(now_s),
     )

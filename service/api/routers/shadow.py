@@ -4,7 +4,8 @@ from service.api.deps import ToLeader
 from service.api.permissions import OPERATE, allow
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import problems, router
-from service.api.shadow_documents import ShadowDocument, shadow_document
+from service.api.shadow_documents import shadow_document
+from service.wire.shadow import ShadowDocument
 
 routes = router("shadow")
 

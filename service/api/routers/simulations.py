@@ -1,44 +1,18 @@
 """What a simulation elsewhere starts from: recorded cycles, to decide again with ``sooner sim replay``."""
 
-from typing import Annotated, Any
+from typing import Annotated, cast
 
 from fastapi import Path
-from pydantic import BaseModel, ConfigDict, Field
 
 from service.api.deps import Deps, ToLeader
 from service.api.permissions import OPERATE, allow
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import problems, router
-from service.api.schemas import ID_MAX
 from service.history.cycle_file import cycle_document
+from service.wire.bodies import ID_MAX
+from service.wire.cluster import CycleSnapshotDocument, SnapshotsDocument
 
 routes = router("cycles")
-
-
-class SnapshotsDocument(BaseModel):
-    """The cycles that can be replayed, newest first."""
-
-    cycles: list[int]
-
-
-class CycleSnapshotDocument(BaseModel):
-    """One decision and everything it rests on (``sooner.cycle/1``). Commands and environments of jobs are left out."""
-
-    model_config = ConfigDict(populate_by_name=True)
-
-    schema_name: str = Field(alias="schema")
-    cycle: int
-    now_s: float = Field(description="Seconds since the Unix epoch.")
-    policy: str
-    options: dict[str, str]
-    cluster: dict[str, Any]
-    costs: dict[str, Any]
-    servers: list[dict[str, Any]]
-    jobs: list[dict[str, Any]]
-    dump: dict[str, Any] = Field(description="The policy's own state just before.")
-    changes: dict[str, Any]
-    actions: dict[str, Any]
-    wake_at_s: float | None
 
 
 @routes.get("/snapshots", summary="List the cycles that can be replayed")
@@ -58,7 +32,7 @@ def snapshot_now(dependencies: Deps, leader: ToLeader) -> CycleSnapshotDocument:
         raise Problem(
             ProblemType.CONFLICT, f"More than {most} jobs are unfinished (forecast_jobs_max): nothing is copied."
         )
-    return CycleSnapshotDocument.model_validate(cycle_document(found))
+    return cast(CycleSnapshotDocument, cycle_document(found))
 
 
 @routes.get("/cycles/{number}/snapshot", responses=problems(404), summary="Everything that a cycle's decision rests on")
@@ -75,4 +49,4 @@ def cycle_snapshot(
             f"Nothing is kept of cycle {number}: only the newest {settings.snapshots_kept} cycles with actions can be "
             f"replayed, with at most {settings.snapshot_jobs_max} unfinished jobs (snapshots_kept, snapshot_jobs_max).",
         )
-    return CycleSnapshotDocument.model_validate(cycle_document(found))
+    return cast(CycleSnapshotDocument, cycle_document(found))

@@ -5,15 +5,17 @@ from enum import StrEnum
 from typing import Annotated
 
 from fastapi import Header, Query, Response
+from fastapi.responses import JSONResponse
 
 from service.api.access import Caller
 from service.api.deps import Deps
 from service.api.permissions import LIST_JOBS, allow
 from service.api.problems import Fault, Problem, ProblemType
 from service.api.routers.common import FilterText, router
-from service.api.schemas import TEXT_MAX
-from service.api.usage_documents import UsageDocument, day_number, today, usage_csv, usage_document
+from service.api.usage_documents import day_number, today, usage_csv, usage_document
 from service.db.usage import GROUPS, UsageWanted, usage
+from service.wire.access import UsageDocument
+from service.wire.bodies import TEXT_MAX
 
 routes = router("usage")
 
@@ -71,7 +73,7 @@ def show_usage(
     document = usage_document(*days, now_s, groups, rows)
     if written is Format.CSV or (written is None and accept is not None and CSV in accept.lower()):
         return Response(usage_csv(document), media_type=f"{CSV}; charset=utf-8")
-    return Response(document.model_dump_json(), media_type="application/json")
+    return JSONResponse(document)
 
 
 def _groups(text: str) -> frozenset[str]:

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Row
 from sqlmodel import Session
 
 from service.api.access import Caller
+from service.api.access_documents import delivery_document, webhook_document
 from service.api.changes import Change
 from service.api.deps import Deps
 from service.api.idempotency import Answer, Effect
@@ -17,21 +18,14 @@ from service.api.paging import Page, Paging
 from service.api.permissions import OWN_WEBHOOKS, allow
 from service.api.problems import Fault, Problem, ProblemType
 from service.api.routers.common import NoBody, changing, problems, router
-from service.api.schemas import ID_MAX
-from service.api.webhook_documents import (
-    DeliveryDocument,
-    NewWebhookDocument,
-    WebhookBody,
-    WebhookDocument,
-    delivery_document,
-    webhook_document,
-)
 from service.config.settings import Settings
 from service.db import webhooks
 from service.db.webhooks import NewWebhook
 from service.domain.access import Identity, Role
 from service.domain.webhooks import WebhookEvent, new_secret
 from service.runtime.webhook_post import refusal_of
+from service.wire.access import DeliveryDocument, NewWebhookDocument, WebhookDocument
+from service.wire.bodies import ID_MAX, WebhookBody
 
 routes = router("webhooks")
 
@@ -79,7 +73,7 @@ def remove_webhook(caller: Caller, dependencies: Deps, change: Change, webhook_i
         connection = session.connection()
         document = webhook_document(_mine(connection, webhook_id, caller))
         webhooks.remove_webhook(connection, webhook_id)
-        return Answer(200, document.model_dump(mode="json"))
+        return Answer(200, document)
 
     return change.make(effect)
 
@@ -95,7 +89,7 @@ def try_webhook(
         connection = session.connection()
         _mine(connection, webhook_id, caller)
         delivery = webhooks.add_test(connection, webhook_id, dependencies.now_s())
-        return Answer(202, delivery_document(webhooks.delivery(connection, delivery)).model_dump(mode="json"))
+        return Answer(202, delivery_document(webhooks.delivery(connection, delivery)))
 
     return change.make(effect)
 
@@ -150,7 +144,7 @@ def _add(session: Session, new: NewWebhook, settings: Settings, now_s: float) ->
         raise Problem(ProblemType.CONFLICT, detail)
     row = webhooks.webhook(connection, number)
     assert row is not None
-    document = webhook_document(row).model_dump(mode="json")
+    document = webhook_document(row)
     return Answer(
         201,
         {**document, "secret": new.secret},

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 from sqlalchemy import insert, update
 from typer.testing import CliRunner
 
 from policies.model.estimate import EndedJob
-from service.api.routers.cluster import ClusterDocument
-from service.api.routers.learning import ModelDocument
 from service.cli import connect, guard, models
 from service.cli.main import app
 from service.client import ApiError, Client
@@ -26,6 +25,8 @@ from service.db.history import ended_jobs
 from service.db.rows import OWN_HISTORY
 from service.db.session import open_database
 from service.db.tables import MODELS, TRAINING_RUNS
+from service.wire.cluster import ClusterDocument
+from service.wire.predictions import ModelDocument
 from tests.unit.service.cli.cli_world import RUNNER, CliWorld, cli_world
 
 
@@ -57,7 +58,7 @@ def test_the_cluster_as_json(cli: CliWorld) -> None:
     document = json.loads(cli.run("info", "--json").stdout)
     assert set(document) == {"schema", "cluster"}
     assert document["schema"] == "sooner.cluster.status/1"
-    ClusterDocument.model_validate(document["cluster"])
+    TypeAdapter(ClusterDocument).validate_python(document["cluster"])
 
 
 def test_servers_are_added_drained_and_resumed(cli: CliWorld) -> None:
@@ -107,7 +108,7 @@ def test_models_are_listed_and_shown(cli: CliWorld) -> None:
     document = json.loads(cli.run("model", "list", "--json").stdout)
     assert document["schema"] == "sooner.models/1"
     for model in document["models"]:
-        ModelDocument.model_validate(model)
+        TypeAdapter(ModelDocument).validate_python(model)
     assert "1,234" in cli.run("model", "list").stdout
     shown = cli.run("model", "show", "m-1")
     assert '"champion": "xgboost"' in shown.stdout

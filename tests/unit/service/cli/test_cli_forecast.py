@@ -8,15 +8,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 from policies.model.ids import JobId
 from policies.model.reasons import Explanation, Reason
-from service.api.forecast_documents import LATEST_S, ForecastsDocument, JobForecastDocument, PlanDocument
+from service.api.documents import LATEST_S
 from service.cli.forecast import spread
 from service.client import ApiError, Client
-from service.client.documents import Spread as SpreadJson
 from service.db.tables import FactRow, JobRow, table
 from service.forecast.forecast import Forecast, JobForecast, Spread
+from service.wire.predictions import ForecastsDocument, JobForecastDocument, PlanDocument, SpreadDocument
 from tests.api.conftest import NOW_S
 from tests.api.test_forecasts import end, keep
 from tests.unit.service.cli.cli_world import PLAIN, CliWorld, cli_world
@@ -57,7 +58,7 @@ def queued(number: int) -> JobForecast:
     ],
 )
 def test_a_spread_says_as_much_of_the_time_as_it_needs(of: tuple[str, str, str], text: str, cli: CliWorld) -> None:
-    assert spread(SpreadJson(p10=of[0], p50=of[1], p90=of[2]), "2026-01-01T00:00:00Z") == text
+    assert spread(SpreadDocument(p10=of[0], p50=of[1], p90=of[2]), "2026-01-01T00:00:00Z") == text
     assert spread(None, "2026-01-01T00:00:00Z") == ""
 
 
@@ -66,7 +67,7 @@ def test_the_last_day_is_shown_in_every_time_zone(zone: str, cli: CliWorld, monk
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     last = datetime.fromtimestamp(LATEST_S, UTC).isoformat()
-    assert "9999 Dec" in spread(SpreadJson(p10=last, p50=last, p90=last), "2026-01-01T00:00:00Z")
+    assert "9999 Dec" in spread(SpreadDocument(p10=last, p50=last, p90=last), "2026-01-01T00:00:00Z")
 
 
 def test_the_queue_shows_the_eta_of_all_from_one_question(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,10 +107,10 @@ def test_a_forecast_names_jobs_or_means_all(cli: CliWorld) -> None:
     one = json.loads(cli.run("forecast", str(first), "--json").stdout)
     assert one["schema"] == "sooner.forecasts/1"
     assert [each["job_id"] for each in one["forecasts"]] == [first]
-    JobForecastDocument.model_validate(one["forecasts"][0])
+    TypeAdapter(JobForecastDocument).validate_python(one["forecasts"][0])
     both = json.loads(cli.run("forecast", "--json").stdout)
     assert both["forecasts"] == cli.client.forecasts()["forecasts"]
-    ForecastsDocument.model_validate(cli.client.forecasts())
+    TypeAdapter(ForecastsDocument).validate_python(cli.client.forecasts())
     assert cli.client.forecast(first) == one["forecasts"][0]
 
 
@@ -149,7 +150,7 @@ def test_a_dry_run_shows_the_plan_and_submits_nothing(cli: CliWorld) -> None:
     assert result.stderr == "Nothing was submitted.\n"
     document = json.loads(cli.run(*arguments, "--json", "--", "python", "digits.py").stdout)
     assert document["schema"] == "sooner.plans/1"
-    PlanDocument.model_validate(document["plans"][0])
+    TypeAdapter(PlanDocument).validate_python(document["plans"][0])
     assert document["plans"] == cli.client.plan(PLAIN | {"gpus": 6})["plans"]
     with cli.world.database.reading() as session:
         for rows in (JobRow, FactRow):

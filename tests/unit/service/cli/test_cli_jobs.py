@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from policies.model.ids import JobId
 from policies.model.reasons import Explanation, Reason
-from service.api.documents import AcceptedDocument, JobDocument
-from service.api.explanation_documents import ExplanationDocument
 from service.cli import jobs, output
 from service.client import Client, LogChunk
 from service.db.tables import JOBS
+from service.wire.jobs import AcceptedDocument, ExplanationDocument, JobDocument
 from tests.api.test_predictions import end, said, take_in
 from tests.unit.predictor.predictor_history import small_model
 from tests.unit.service.cli.cli_world import CliWorld, cli_world
@@ -38,8 +38,8 @@ def jobs_of(text: str) -> list[Mapping[str, Any]]:
     assert set(document) == {"schema", "jobs"}
     assert document["schema"] == "sooner.jobs/1"
     for job in document["jobs"]:
-        JobDocument.model_validate(job)
-        assert set(job) == set(JobDocument.model_fields)
+        TypeAdapter(JobDocument).validate_python(job)
+        assert set(job) == set(JobDocument.__annotations__)
     found: list[Mapping[str, Any]] = document["jobs"]
     return found
 
@@ -168,7 +168,7 @@ def test_explain_prints_the_numbers_that_the_loop_gives(cli: CliWorld) -> None:
     assert "Needs 4 GPUs on <=1 server; 5 free on 3 servers; 2 jobs precede it." in result.stdout
     document = json.loads(cli.run("job", "explain", "all", "--json").stdout)
     assert document["schema"] == "sooner.explanations/1"
-    assert set(document["explanations"][0]) == set(ExplanationDocument.model_fields)
+    assert set(document["explanations"][0]) == set(ExplanationDocument.__annotations__)
     assert document["explanations"][0]["numbers"] == {"rank_s": 1.5}
 
 
@@ -199,7 +199,7 @@ def test_explain_says_why_no_model_moved_a_prediction(cli: CliWorld) -> None:
     take_in(cli.world, job_id, said(trusted=False))
     text = cli.run("job", "explain", str(job_id)).stdout
     assert "It is not trusted: ranked by the service it has had so far.\n" in text
-    assert "History alone was asked; no model moved it.\nNo job like it has ended here.\n" in text
+    assert "The prediction comes from history alone; no model moved it.\nNo job like it has ended here.\n" in text
 
 
 def test_attempts_and_events_are_versioned_documents(cli: CliWorld) -> None:
@@ -263,7 +263,7 @@ def test_acting_on_jobs_says_what_was_accepted(cli: CliWorld) -> None:
     document = json.loads(cli.run("job", "hold", "2-3", "--preempt", "--json").stdout)
     assert document["schema"] == "sooner.accepted/1"
     for each in document["accepted"]:
-        assert set(each) == set(AcceptedDocument.model_fields)
+        assert set(each) == set(AcceptedDocument.__annotations__)
     assert [each["job_id"] for each in document["accepted"]] == [one, two]
     assert "release accepted" in cli.run("job", "release", "last").stdout
     assert "priority accepted" in cli.run("job", "priority", "2", "--set", "-5").stdout

@@ -7,9 +7,9 @@ from rich.console import Console
 
 from service.cli.job_tables import JOBS, duration, eta_note, interval, iterations
 from service.cli.output import Column, rich_table
-from service.client.documents import Job, Prediction
+from service.wire.jobs import JobDocument, PredictionDocument
 
-PREDICTION = Prediction(
+PREDICTION = PredictionDocument(
     id=1,
     job_id=1,
     p10=800.4,
@@ -26,7 +26,7 @@ PREDICTION = Prediction(
 )
 
 
-def job(**changes: Any) -> Job:
+def job(**changes: Any) -> JobDocument:
     found: dict[str, Any] = {
         "id": 12345,
         "name": "gpt2-medium-pretrain",
@@ -54,7 +54,7 @@ def job(**changes: Any) -> Job:
     return found | changes  # type: ignore[return-value]
 
 
-def rendered(columns: list[Column[Job]] | Any, rows: list[Job], width: int) -> list[str]:
+def rendered(columns: list[Column[JobDocument]] | Any, rows: list[JobDocument], width: int) -> list[str]:
     console = Console(width=width, markup=False, highlight=False, color_system=None)
     with console.capture() as captured:
         console.print(rich_table(columns, rows))

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 from policies.model.ids import JobId
-from service.api.limit_documents import QueueDocument, QuotasDocument
-from service.api.routers.reservations import ReservationsDocument
+from service.wire.cluster import QueueDocument, QuotasDocument, ReservationsDocument
 from tests.unit.service.cli.cli_world import CliWorld, cli_world
 
 
@@ -31,7 +31,7 @@ def test_quotas_are_set_listed_and_removed(cli: CliWorld) -> None:
     ]
     document = json.loads(cli.run("quota", "list", "--json").stdout)
     assert document["schema"] == "sooner.quotas/1"
-    QuotasDocument.model_validate({"quotas": document["quotas"]})
+    TypeAdapter(QuotasDocument).validate_python({"quotas": document["quotas"]})
     assert cli.run("quota", "remove", "project", "nlp").exit_code == 0
     assert cli.run("quota", "list", "--quiet").stdout.split() == ["user/ada"]
     again = cli.run("quota", "remove", "project", "nlp")
@@ -54,7 +54,7 @@ def test_the_queue_is_paused_shown_and_resumed(cli: CliWorld) -> None:
     ]
     document = json.loads(cli.run("queue", "show", "--json").stdout)
     assert document["schema"] == "sooner.queue/1"
-    QueueDocument.model_validate(document["queue"])
+    TypeAdapter(QueueDocument).validate_python(document["queue"])
     assert cli.run("queue", "resume", "--project", "nlp").exit_code == 0
     assert cli.run("queue", "resume").exit_code == 0
     assert cli.run("queue", "resume").exit_code == 1
@@ -80,7 +80,7 @@ def test_servers_are_reserved_listed_shown_and_opened(cli: CliWorld, monkeypatch
     assert states == ["reserved", "reserved", "up"]
     document = json.loads(cli.run("reservation", "list", "--json").stdout)
     assert document["schema"] == "sooner.reservations/1"
-    ReservationsDocument.model_validate({"reservations": document["reservations"]})
+    TypeAdapter(ReservationsDocument).validate_python({"reservations": document["reservations"]})
     assert cli.run("reservation", "create", "a", *times).exit_code == 1
     assert cli.run("reservation", "create", "--count", "1", *times[:3], "soon").exit_code == 2
     told = cli.run("reservation", "cancel", number)

@@ -11,8 +11,8 @@ import pytest
 from policies.model.ids import JobId
 from service.cli.submit import LOOK_SINGLY_MAX
 from service.client import Client
-from service.client.documents import Job
 from service.db.tables import JOBS
+from service.wire.jobs import JobDocument
 from tests.unit.service.cli.cli_world import CliWorld, cli_world
 from tests.unit.service.cli.test_cli_jobs import jobs_of, set_job
 
@@ -196,7 +196,7 @@ def test_waiting_gives_up_after_its_timeout(cli: CliWorld) -> None:
 
 def test_names_cannot_steer_the_terminal(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     cli.submit()
-    shown: Job = cli.client.job(1)
+    shown: JobDocument = cli.client.job(1)
     shown["name"] = "a\x1b[31mb\nc"
     monkeypatch.setattr(Client, "jobs", lambda self, **filters: [shown])
     assert "a?[31mb?c" in cli.run("q").stdout

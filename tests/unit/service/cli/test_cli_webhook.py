@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from service.api import webhook_documents
 from service.background.webhooks import WebhookSender
 from service.cli import webhook as commands
-from service.client.webhooks import Delivery, NewWebhook, Webhook
 from tests.unit.service.cli.cli_world import CliWorld, cli_world
 from tests.unit.service.runtime.test_webhook_post import receiver
 
@@ -86,15 +84,3 @@ def test_remove_and_what_is_not_there(cli: CliWorld) -> None:
     refused = cli.run("webhook", "add", "gopher://example.org/")
     assert refused.exit_code == 2
     assert "/url" in refused.stderr
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
-        (Webhook, webhook_documents.WebhookDocument),
-        (NewWebhook, webhook_documents.NewWebhookDocument),
-        (Delivery, webhook_documents.DeliveryDocument),
-    ],
-)
-def test_the_clients_documents_are_those_of_the_api(ours: type, theirs: type) -> None:
-    assert set(theirs.model_fields) == {*ours.__annotations__, *(Webhook.__annotations__ if ours is NewWebhook else ())}  # type: ignore[attr-defined]

@@ -107,7 +107,7 @@ def test_rights_that_were_lost_end_the_stream() -> None:
 def test_events_are_lines(as_json: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Until the service refuses, which in life is Ctrl-C."""
     script = Script(said(event(1), event(2)), httpx.Response(401, json=PROBLEM | {"status": 401}))
-    monkeypatch.setattr("service.client.services.PAUSE_S", 0.0)
+    monkeypatch.setattr("service.client.events.PAUSE_S", 0.0)
     monkeypatch.setenv("SOONER_DATA_DIR", str(tmp_path))
     monkeypatch.setattr(connect, "Client", partial(Client, transport=httpx.MockTransport(script)))
     result = CliRunner().invoke(app, ["events", "--since", "0", *(["--json"] if as_json else [])])

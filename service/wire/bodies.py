@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, RootModel, Tag, create_model, model_validator
 
-from service.api import examples
+from service.domain.webhooks import WebhookEvent
+from service.wire import examples
 
 SECONDS_MAX = 10 * 366 * 86400.0
 """Ten years: no time of a job is longer, and sums of such numbers stay exact enough."""
@@ -36,6 +37,10 @@ ARGUMENT_MAX = 32_768
 ARGUMENTS_MAX = 4_096
 ENV_MAX = 1_024
 LABELS_MAX = 64
+PROJECTS_MAX = 100
+"""Projects that one key can be narrowed to."""
+SERVERS_MAX = 10_000
+URL_MAX = 2048
 AFTER_MAX = 1_000
 ELEMENTS_MAX = 100_000
 """As many as the setting jobs_per_request_max can allow."""
@@ -48,6 +53,9 @@ Name = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=_NO_CONTR
 Argument = Annotated[str, Field(max_length=ARGUMENT_MAX, pattern=_NO_NUL)]
 EnvName = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 LabelKey = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$")]
+OwnerName = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=r"^[^\x00-\x1f\x7f/]+$")]
+"""Of a user or a project: it is part of paths."""
+Moment = Annotated[str, Field(max_length=40, description="ISO 8601 with a zone, as in 2026-03-01T18:00:00Z.")]
 Seconds = Annotated[float, Field(ge=0, le=SECONDS_MAX)]
 PositiveSeconds = Annotated[float, Field(gt=0, le=SECONDS_MAX)]
 Bytes = Annotated[int, Field(ge=0, le=BYTES_MAX)]
@@ -363,3 +371,105 @@ class ProgressBody(BaseModel):
         if self.checkpoint_iteration is not None and self.checkpoint_iteration > self.iteration:
             raise ValueError("checkpoint_iteration is above iteration")
         return self
+
+
+class KeyBody(Body):
+    """An API key to make."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [examples.KEY]})
+
+    user: OwnerName = Field(description="Whose key it is; a user who is not there yet is made.")
+    role: Literal["viewer", "submitter", "operator", "admin"]
+    projects: Annotated[list[OwnerName], Field(min_length=1, max_length=PROJECTS_MAX)] | None = Field(
+        default=None,
+        description="Narrows the key to these projects, of which the user becomes a member; null: all of the user's. "
+        "Operators and admins see every project.",
+    )
+    expires_in_s: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="Left out: the setting key_lifetime_s; at most key_lifetime_s_max."
+    )
+    note: Text = Field(default="", description="What it is for.")
+
+
+class UserBody(Body):
+    """What is to be of a user."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"disabled": False}]})
+
+    disabled: bool = Field(default=False, description="The user's keys open nothing as long as this is true.")
+
+
+JobEventName = Literal["job.started", "job.preempted", "job.requeued", "job.succeeded", "job.failed", "job.cancelled"]
+
+
+JOB_ENDS: tuple[JobEventName, ...] = ("job.succeeded", "job.failed", "job.cancelled")
+
+
+class WebhookBody(Body):
+    """Where to tell of changes of jobs, and of which."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"url": "https://hooks.example.org/sooner", "events": ["job.failed"]}]}
+    )
+
+    url: Annotated[str, Field(min_length=1, max_length=URL_MAX, pattern=r"^[\x21-\x7e]+$")] = Field(
+        description="https:// or http://; not in an inner network unless the setting webhook_private_addresses allows it."
+    )
+    events: Annotated[list[JobEventName], Field(min_length=1, max_length=len(WebhookEvent))] = Field(
+        default_factory=lambda: list(JOB_ENDS),
+        description="Left out: the three ends of a job.",
+    )
+    user: Name | None = Field(default=None, description="Only jobs of this user; without the role operator: one's own.")
+    project: Name | None = Field(default=None, description="Only jobs of this project.")
+    secret: Annotated[str, Field(min_length=16, max_length=200, pattern=r"^[\x21-\x7e]+$")] | None = Field(
+        default=None, description="Signs what is sent; left out: one is made. It is shown once, in this answer."
+    )
+
+
+class QuotaBody(Body):
+    """What is allowed from now on; null = any number. Both values are set: what is left out becomes null."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"gpus_running_max": 16, "jobs_queued_max": 100}]})
+
+    gpus_running_max: Annotated[int, Field(ge=0, le=GPUS_MAX)] | None = Field(
+        default=None, description="GPUs that its jobs may hold at a time."
+    )
+    jobs_queued_max: Annotated[int, Field(ge=0, le=ID_MAX)] | None = Field(
+        default=None, description="Unfinished jobs that it may have; a submission beyond that is refused with 429."
+    )
+
+
+class ReservationBody(Body):
+    """Which servers, when, and for whom: a user, a project, a user's jobs in a project, or (neither) nobody."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [*examples.RESERVATIONS]})
+
+    servers: Annotated[list[Name], Field(min_length=1, max_length=SERVERS_MAX)] | None = None
+    count: Annotated[int, Field(ge=1, le=SERVERS_MAX)] | None = Field(
+        default=None, description="Instead of 'servers': so many of those that are up, with the most free GPUs."
+    )
+    starts_at: Moment
+    ends_at: Moment
+    user: Name | None = None
+    project: Name | None = None
+    preempt: bool = Field(default=True, description="Stop who is still there at the start; otherwise it may end.")
+    reason: Text = ""
+
+
+class QueuePartBody(Body):
+    """Which part of the queue: a user's jobs or a project's; neither = everybody's."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{}, {"project": "nlp"}]})
+
+    user: Name | None = None
+    project: Name | None = None
+
+
+class PauseBody(QueuePartBody):
+    """What to pause, and why."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"reason": "the file server is being repaired"}, {"project": "nlp"}]}
+    )
+
+    reason: Text = Field(default="", description="For those who ask why their jobs wait.")

@@ -61,3 +61,10 @@ JOBS: dict[str, Any] = {"jobs": [PLAIN_JOB, CATALOGUE_JOB]}
 SERVER: dict[str, Any] = {"name": "gpu-07", "gpus": 8, "gpu_type": "V100", "rack": "r1", "nic_gbps": 100}
 
 PROGRESS: dict[str, Any] = {"iteration": 1200, "total_iterations": 5000, "checkpoint_iteration": 1000, "loss": 0.31}
+
+KEY: dict[str, Any] = {"user": "ada", "role": "submitter", "projects": ["nlp"], "expires_in_s": 7_776_000}
+
+RESERVATIONS: list[dict[str, Any]] = [
+    {"servers": ["a"], "starts_at": "2026-01-02T08:00:00Z", "ends_at": "2026-01-02T10:00:00Z", "reason": "disks"},
+    {"count": 1, "starts_at": "2026-01-03T08:00:00Z", "ends_at": "2026-01-03T10:00:00Z", "project": "nlp"},
+]

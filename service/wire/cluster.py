@@ -1,0 +1,178 @@
+"""The cluster, the queue, cycles and services as the API answers them."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from service.engine.limits import Scope
+from service.wire.times import Time
+
+
+class ServerDocument(TypedDict):
+    """One server."""
+
+    name: str
+    state: Literal["up", "drained", "down"]
+    gpus: int
+    usable_gpus: int
+    free_gpus: int
+    gpu_type: str
+    rack: str
+    nic_gbps: float
+    intra_gbps: float
+    gpu_speed: float
+    gpu_memory_gib: float | None
+    reservation: Annotated[int | None, Field(description="Its reservation that has begun and is not over.")]
+
+
+class ClusterDocument(TypedDict):
+    """All servers, and their GPUs in all."""
+
+    name: str
+    gpus: int
+    usable_gpus: int
+    free_gpus: int
+    servers: list[ServerDocument]
+
+
+class ReservationDocument(TypedDict):
+    """Servers set aside for a time. Whose it is, and why, is told to those whom it concerns."""
+
+    id: int
+    servers: list[str]
+    starts_at: Time
+    ends_at: Time
+    user: str | None
+    project: str | None
+    preempt: bool
+    reason: str
+    created_at: Time
+    active: bool
+
+
+class ReservationsDocument(TypedDict):
+    """Reservations that are not over, the first to begin first."""
+
+    reservations: list[ReservationDocument]
+
+
+class QuotaDocument(TypedDict):
+    """What a user or a project may use at a time, and what it uses now."""
+
+    scope: Literal["user", "project"]
+    name: str
+    gpus_running_max: int | None
+    jobs_queued_max: int | None
+    gpus_running: int
+    jobs: int
+
+
+class QuotasDocument(TypedDict):
+    """All quotas that the caller may know of."""
+
+    quotas: list[QuotaDocument]
+
+
+class PauseDocument(TypedDict):
+    """Whose jobs do not start: everybody's (``queue``), a user's or a project's."""
+
+    scope: Scope
+    name: str
+    reason: str
+
+
+class QueueDocument(TypedDict):
+    """The queue in numbers, and which parts of it are paused."""
+
+    jobs: int
+    gpus_running: int
+    pauses: list[PauseDocument]
+
+
+class ServiceDocument(TypedDict):
+    """One service. ``condemned``: it was silent for so long that its attempts were given up; it is alive again only when it
+    has made sure that nothing of them runs."""
+
+    id: str
+    name: str
+    url: str
+    version: str
+    role: Literal["leader", "standby"]
+    started_at: Time
+    seen_at: Time
+    silent_s: float
+    condemned: bool
+
+
+class ServicesDocument(TypedDict):
+    """All services of this database."""
+
+    services: list[ServiceDocument]
+
+
+class CycleSummary(TypedDict):
+    """One pass of the loop in which something happened, by its counts."""
+
+    number: int
+    at: Time
+    changes: int
+    actions: int
+    refusals: int
+    wake_at: Time | None
+    duration_s: Annotated[dict[str, float], Field(description="Seconds, by phase.")]
+
+
+class CycleDocument(TypedDict):
+    """One pass of the loop, whole: what it takes to replay it, together with the dump of an earlier one."""
+
+    number: int
+    at: Time
+    changes: list[dict[str, Any]]
+    actions: list[dict[str, Any]]
+    refusals: list[dict[str, Any]]
+    wake_at: Time | None
+    duration_s: dict[str, float]
+    dump: Annotated[dict[str, Any] | None, Field(description="The policy's own state after it, where it was kept.")]
+
+
+class SnapshotsDocument(TypedDict):
+    """The cycles that can be replayed, newest first."""
+
+    cycles: list[int]
+
+
+class CycleSnapshotDocument(TypedDict):
+    """One decision and everything it rests on (``sooner.cycle/1``). Commands and environments of jobs are left out."""
+
+    schema: str
+    cycle: int
+    now_s: Annotated[float, Field(description="Seconds since the Unix epoch.")]
+    policy: str
+    options: dict[str, str]
+    cluster: dict[str, Any]
+    costs: dict[str, Any]
+    servers: list[dict[str, Any]]
+    jobs: list[dict[str, Any]]
+    dump: Annotated[dict[str, Any], Field(description="The policy's own state just before.")]
+    changes: dict[str, Any]
+    actions: dict[str, Any]
+    wake_at_s: float | None
+
+
+class HealthDocument(TypedDict):
+    """The process answers."""
+
+    status: str
+
+
+class ReadinessDocument(TypedDict):
+    """Whether it does its work: the schema is this program's, and the loop has looked lately if it is this service that
+    leads. On a standby ``loop_healthy`` says whether somebody leads, and ``cycle`` is the newest one on record."""
+
+    ready: bool
+    role: Literal["leader", "standby"]
+    migrated: bool
+    loop_healthy: bool
+    cycle: int
+    cycle_at: Time | None

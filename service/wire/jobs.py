@@ -1,0 +1,236 @@
+"""Jobs, their attempts, events and progress as the API answers them."""
+
+from typing import Annotated, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from policies.lifecycle import AttemptState, Cause, JobState
+from policies.model.estimate import Unit
+from policies.model.reasons import Reason
+from service.domain.forecast_scores import Milestone
+from service.shadow.live import Want
+from service.wire.times import Time
+
+
+class PredictionDocument(TypedDict):
+    """A prediction of a job's total: 10 %, 50 % and 90 % points, in ``unit``."""
+
+    id: int
+    job_id: int
+    p10: float
+    p50: float
+    p90: float
+    point: Annotated[
+        float, Field(description="The single best guess; it may come from another champion than the distribution.")
+    ]
+    unit: Unit
+    source: Annotated[str, Field(description="Where it comes from, in words.")]
+    model_version: Annotated[str | None, Field(description="null for a rule without a model.")]
+    seconds_per_unit: float | None
+    made_at: Time
+    actual: Annotated[float | None, Field(description="The true total, once the job has ended.")]
+    scored_at: Time | None
+    log_error: Annotated[float | None, Field(description="ln(p50 / actual): above 0 = predicted too long.")]
+
+
+class ToldDocument(TypedDict):
+    """A forecast on record: when the job was expected to reach a milestone, and, once it is settled, how right that was."""
+
+    id: int
+    job_id: int
+    milestone: Milestone
+    made_at: Time
+    p10: Time
+    p50: Time
+    p90: Time
+    samples: Annotated[int, Field(description="Sampled futures behind it.")]
+    source: Annotated[str, Field(description="Where the job's possible totals came from, in words.")]
+    policy: Annotated[str, Field(description="The policy that was run into the future.")]
+    model_version: Annotated[
+        str | None, Field(description="The model that had predicted the job; null for a rule without a model.")
+    ]
+    cycle: Annotated[int, Field(description="The newest cycle that it knew.")]
+    actual_at: Annotated[
+        Time | None, Field(description="When it came to pass; null before, and for a job that was cancelled.")
+    ]
+    scored_at: Time | None
+    error_s: Annotated[float | None, Field(description="p50 less actual_at: above 0 = told too late.")]
+    inside: Annotated[bool | None, Field(description="Whether p10 <= actual_at <= p90.")]
+    pinball_s: Annotated[float | None, Field(description="Mean pinball loss of the three quantiles, seconds.")]
+
+
+class JobLinks(TypedDict):
+    """Where the rest of a job is."""
+
+    self: str
+    explanation: str
+    attempts: str
+    events: str
+    logs: str
+    progress: str
+    prediction: str
+    forecasts: str
+
+
+class JobDocument(TypedDict):
+    """A job."""
+
+    id: int
+    name: str
+    user: str | None
+    project: str | None
+    state: JobState
+    reason: Reason
+    reason_sentence: str
+    gpus: int
+    priority: int
+    held: bool
+    submitted_at: Time
+    started_at: Annotated[Time | None, Field(description="Of its first attempt.")]
+    finished_at: Time | None
+    attempts: int
+    preemptions: int
+    iterations_done: Annotated[float | None, Field(description="null until the program has reported progress.")]
+    prediction: PredictionDocument | None
+    forecasts: Annotated[
+        list[ToldDocument], Field(description="The newest on record: of its next start and of its end.")
+    ]
+    eta: Annotated[
+        Time | None, Field(description="p50 of its end in 'forecasts', as of their made_at; null once it has ended.")
+    ]
+    eta_reason: Annotated[str | None, Field(description="Why there is no ETA.")]
+    servers: Annotated[list[str], Field(description="Where it holds GPUs now.")]
+    exit_code: int | None
+    array_id: Annotated[
+        int | None, Field(description="The job array that it is an element of: the id of the array's first job.")
+    ]
+    array_index: int | None
+    links: JobLinks
+
+
+class JobsDocument(TypedDict):
+    """The jobs of one submission, in its order."""
+
+    jobs: list[JobDocument]
+
+
+class ShareDocument(TypedDict):
+    """What an attempt holds on one server."""
+
+    server: str
+    gpus: int
+    gpu_ids: list[int]
+
+
+class AttemptDocument(TypedDict):
+    """One placement-to-stop life of a job."""
+
+    id: str
+    job_id: int
+    number: int
+    state: AttemptState
+    reason: Reason | None
+    reason_sentence: str | None
+    placement: list[ShareDocument]
+    opened_at: Time
+    started_at: Time | None
+    stop_requested_at: Time | None
+    ended_at: Time | None
+    exit_code: int | None
+    resume_iteration: float
+    last_iteration: float | None
+
+
+class EventDocument(TypedDict):
+    """One line of a job's story."""
+
+    id: int
+    at: Time
+    source: JobState | None
+    target: JobState
+    cause: Cause
+    reason: Reason
+    reason_sentence: str
+    cycle: int
+    attempt_id: str | None
+    detail: str
+
+
+class StreamedEvent(EventDocument):
+    """One change of a job's state, with what names the job."""
+
+    job_id: int
+    name: str
+    user: str
+    project: str
+
+
+class ProgressDocument(TypedDict):
+    """One progress report."""
+
+    id: int
+    at: Time
+    attempt_id: str
+    iteration: float
+    total_iterations: float | None
+    checkpoint_iteration: float | None
+    loss: float | None
+
+
+class AcceptedDocument(TypedDict):
+    """A request that the next cycle acts on."""
+
+    accepted: str
+    job_id: NotRequired[Annotated[int | None, Field(json_schema_extra={"default": None})]]
+    server: NotRequired[Annotated[str | None, Field(json_schema_extra={"default": None})]]
+
+
+class ArrayDocument(TypedDict):
+    """A job array: how many of its elements are in which state."""
+
+    array_id: int
+    jobs: int
+    states: Annotated[
+        dict[JobState, int], Field(description="Elements by state; states without an element are left out.")
+    ]
+
+
+class ArrayAcceptedDocument(TypedDict):
+    """A request about the elements of an array that had not ended, ``jobs`` of them; the next cycle acts on it."""
+
+    accepted: str
+    array_id: int
+    jobs: int
+
+
+class ShadowOpinionDocument(TypedDict):
+    """What the shadow policy thinks of a job."""
+
+    policy: str
+    wants: Annotated[
+        Want | None,
+        Field(
+            description="start: it waits, and would start now. wait: it runs, and would not have been started. "
+            "stop: it runs, and would be stopped now. null where it agrees."
+        ),
+    ]
+    sentence: str
+
+
+class ExplanationDocument(TypedDict):
+    """Why a job is where it is. The numbers are null for a job that the loop does not hold."""
+
+    job_id: int
+    state: JobState
+    reason: Reason
+    sentence: str
+    gpus_needed: int
+    gpus_free: int | None
+    servers_with_free_gpus: int | None
+    servers_wanted: int | None
+    jobs_ahead: int | None
+    rank: float | None
+    waiting_for: list[int]
+    numbers: dict[str, float]
+    shadow: Annotated[ShadowOpinionDocument | None, Field(description="null without a shadow policy that watches.")]
