@@ -1,4 +1,4 @@
-"""Simulated time: a heap of events. It is the only thing that moves ``now_s``; nobody here reads a real clock."""
+"""Simulated time: a heap of events. Only the clock advances ``now_s``; no real clock is read."""
 
 from collections.abc import Callable
 from enum import IntEnum
@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 
 
 class Priority(IntEnum):
-    """Order of events that fall on one instant. A finish beats the stop that lands with it."""
+    """Order of events at one instant. A finish comes before a stop at the same instant."""
 
     FINISH = 0
     STOP = 1
@@ -20,7 +20,7 @@ class SimClock:
 
     def __init__(self, start_s: float = 0.0) -> None:
         self.events = 0
-        """Events carried out so far."""
+        """Events processed so far."""
         self._now_s = start_s
         self._serial = 0
         self._heap: list[tuple[float, int, int, Callable[[], None]]] = []
@@ -35,16 +35,16 @@ class SimClock:
         return self._heap[0][0] if self._heap else None
 
     def schedule(self, at_s: float, priority: Priority, action: Callable[[], None]) -> None:
-        """Carry out ``action`` at ``at_s``; raises ValueError for an instant that has passed (or is not a number)."""
+        """Call ``action`` at ``at_s``. Raises ValueError for an instant in the past, or NaN."""
         if not at_s >= self._now_s:
             raise ValueError(f"an event at {at_s} s cannot be scheduled at {self._now_s} s")
         heappush(self._heap, (at_s, priority, self._serial, action))
         self._serial += 1
 
     def advance(self, to_s: float) -> None:
-        """Move to ``to_s`` and carry out every event of that instant, those included that these events schedule for it.
+        """Advance to ``to_s`` and process every event of that instant, including those that these events schedule for it.
 
-        Raises ValueError if that would go back, or pass an event by.
+        Raises ValueError if that would go back in time or skip an event.
         """
         if not to_s >= self._now_s or (self._heap and self._heap[0][0] < to_s):
             raise ValueError(f"cannot move from {self._now_s} s to {to_s} s; the next event is at {self.next_at_s} s")

@@ -1,4 +1,4 @@
-"""Random numbers that depend on nothing but a seed and a name: no generator state, no order of calls."""
+"""Random numbers as functions of a seed and a name: without state, so that the order of calls does not matter."""
 
 from hashlib import blake2b
 from statistics import NormalDist

@@ -1,4 +1,4 @@
-"""From event to event: the one loop that turns an engine and a simulated clock into a simulation."""
+"""The simulation loop: it advances an engine and a simulated clock from event to event."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from service.engine.engine import Engine
 from service.sim.clock import SimClock
 
 CYCLES_PER_INSTANT_MAX = 10_000
-"""Cycles at one instant of simulated time; a policy that asks to be woken "now" for ever is a defect, not a simulation."""
+"""Cycles at one instant of simulated time; a policy that always asks for another cycle at once is defective."""
 
 
 class SimulationStuck(RuntimeError):
@@ -17,7 +17,7 @@ class Drive:
     """Runs one engine on one simulated clock. All events of an instant come before its cycle.
 
     ``wake_slack``: a wake that a policy asks for (not an event) may come late by this share of the time since the start;
-    0 = on time. For whoever needs the outline of a future and not each refresh of a rank.
+    0 = on time. A forecast uses it, because it needs no refresh of every rank.
     """
 
     def __init__(self, engine: Engine[Any], clock: SimClock, wake_slack: float = 0.0) -> None:
@@ -29,11 +29,11 @@ class Drive:
         self._cycles_now = 0
 
     def wake(self, at_s: float) -> None:
-        """Ask for a cycle at ``at_s``, whether an event falls there or not."""
+        """Ask for a cycle at ``at_s``, whether or not there is an event."""
         self._wake_at_s = at_s
 
     def step(self) -> bool:
-        """Carry out all events of the next instant, then one cycle. False if nothing is left to happen."""
+        """Process all events of the next instant, then run one cycle. False if no event is left."""
         at_s = self._next_instant_s()
         if at_s is None:
             return False
@@ -47,13 +47,13 @@ class Drive:
     def _late(self, wake_at_s: float | None) -> float | None:
         now_s = self._clock.now_s()
         if wake_at_s is None or wake_at_s <= now_s:
-            return wake_at_s  # one that is due at once carries a decision on, and has nothing to wait for
+            return wake_at_s  # due at once: it continues a decision and must not be delayed
         return max(wake_at_s, now_s + self._wake_slack * (now_s - self._start_s))
 
     def _next_instant_s(self) -> float | None:
-        """The next event or the wake that the policy asked for, whichever is first.
+        """The earlier of the next event and the wake that the policy asked for.
 
-        A wake alone is followed only while jobs are unfinished: a policy may ask for it although nothing is left to do.
+        A wake alone counts only while jobs are unfinished: a policy may ask for one although nothing is left to do.
         """
         event_at_s, wake_at_s = self._clock.next_at_s, self._wake_at_s
         if wake_at_s is None or not self._engine.world.jobs:

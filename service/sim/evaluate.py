@@ -1,25 +1,27 @@
 """``sooner model evaluate``: the prequential protocol on a workload, every baseline and model side by side.
 
-What is scored is seconds of service (the workload's ``duration_s``). A label counts from the job's end in the source's log. The
-learning libraries are imported when an evaluation runs, never before.
+It predicts seconds of service (the workload's ``duration_s``). A label counts from the job's end in the source's log.
 """
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from policies.model.estimate import Unit
+from predictor import mix, prequential
+from predictor.backtest import Backtest, backtest
+from predictor.baselines import NAMES as BASELINE_NAMES
+from predictor.dataset import Knowledge, replay
+from predictor.evaluation import by_history, by_user, first_of_bursts, measure, middle
+from predictor.prequential import Run
+from predictor.rows import EndedRow, Submission, plausible
+from predictor.training import CHALLENGERS, ESTIMATORS, TEST_RATIO
 from service.sim.workloads.model import Workload, WorkloadJob
-
-if TYPE_CHECKING:
-    from predictor.backtest import Backtest
-    from predictor.prequential import Run
-    from predictor.rows import EndedRow
 
 EVALUATION_SCHEMA: Final = "sooner.prediction.evaluation/1"
 JOBS_MIN: Final = 50
-"""Below this the last 40% are too few to measure anything."""
+"""With fewer jobs the last 40% are too few to measure anything."""
 SERVED: Final = "served"
 
 
@@ -29,18 +31,16 @@ class EvaluationError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The document, and what is behind it for the files of ``--out``."""
+    """The document, and the data behind it for the files of ``--out``."""
 
     document: dict[str, Any]
     test_jobs: Sequence[WorkloadJob]
-    run: "Run"
-    served: "Backtest"
+    run: Run
+    served: Backtest
 
 
-def rows_of(jobs: Iterable[WorkloadJob]) -> Iterator["EndedRow"]:
+def rows_of(jobs: Iterable[WorkloadJob]) -> Iterator[EndedRow]:
     """The jobs as ended rows, numbered in their order. Without an ``end_time_s`` a job ended when it would have on its own."""
-    from predictor.rows import EndedRow, Submission, plausible
-
     for number, job in enumerate(jobs):
         submission = Submission(
             job=number,
@@ -70,23 +70,18 @@ def evaluate(
 
     ``kinds`` are the models to train (None: all); baselines are always scored. Raises :class:`EvaluationError`.
     """
-    from predictor import prequential
-    from predictor.backtest import backtest
-    from predictor.dataset import Knowledge, replay
-    from predictor.training import CHALLENGERS, ESTIMATORS, TEST_RATIO
-
     tried = {**ESTIMATORS, **CHALLENGERS}
     factories = {kind: tried[kind] for kind in _chosen(kinds)}
     if len(workload.jobs) < JOBS_MIN:
         raise EvaluationError(f"{len(workload.jobs)} jobs are too few to evaluate on; it takes {JOBS_MIN}")
     found = (examples.get(Unit.SERVICE_S) for _, examples in replay(rows_of(workload.jobs), Knowledge()))
-    # Packed: as Python numbers the features of a million jobs would take 3 GB, like this they take a quarter.
+    # Packed: as Python numbers the features of a million jobs take 3 GB, in an array a quarter.
     examples = [replace(each, features=array("d", each.features)) for each in found if each is not None]
     test_start = len(examples) - int(len(examples) * TEST_RATIO)
     run = prequential.run(examples, factories, test_start=test_start, chunks=chunks, seed=seed, on_progress=on_progress)
     if not len(run.labels):
         raise EvaluationError("no job had ended before the last was submitted: there is nothing to learn from")
-    # A challenger is measured beside the models; it serves nobody.
+    # Challengers are measured beside the models, but never serve.
     serving = {name: points for name, points in run.all_points.items() if name not in CHALLENGERS}
     served = backtest(replace(run, all_points=serving))
     tested = [workload.jobs[example.submission.job] for example in run.examples[run.test_start :]]
@@ -94,21 +89,15 @@ def evaluate(
 
 
 def _chosen(kinds: Sequence[str] | None) -> list[str]:
-    """The models to train; challengers only where they are named. Naming a baseline is no mistake: it is scored anyway."""
-    from predictor.baselines import NAMES
-    from predictor.training import CHALLENGERS, ESTIMATORS
-
+    """The models to train; challengers only where they are named. Baselines may be named, and are always scored."""
     known = (*ESTIMATORS, *CHALLENGERS)
     for kind in kinds or ():
-        if kind not in known and kind not in NAMES:
-            raise EvaluationError(f"unknown model {kind!r}; the models are {', '.join((*known, *NAMES))}")
+        if kind not in known and kind not in BASELINE_NAMES:
+            raise EvaluationError(f"unknown model {kind!r}; the models are {', '.join((*known, *BASELINE_NAMES))}")
     return [kind for kind in known if (kind in ESTIMATORS if kinds is None else kind in kinds)]
 
 
-def _document(name: str, run: "Run", served: "Backtest") -> dict[str, Any]:
-    from predictor import mix
-    from predictor.training import CHALLENGERS
-
+def _document(name: str, run: Run, served: Backtest) -> dict[str, Any]:
     parts = [kind for kind in mix.BLENDED if kind in run.fit_s]
     models = {
         kind: _measured(run, points, None, parts if kind in mix.COMBINED else (kind,))
@@ -126,10 +115,8 @@ def _document(name: str, run: "Run", served: "Backtest") -> dict[str, Any]:
     }
 
 
-def _measured(run: "Run", points: Any, predicted: Any, parts: Sequence[str]) -> dict[str, Any]:
-    """The metrics of one model, under the names of the document. ``parts`` are the models that it has to fit and ask."""
-    from predictor.evaluation import by_history, by_user, first_of_bursts, measure, middle
-
+def _measured(run: Run, points: Any, predicted: Any, parts: Sequence[str]) -> dict[str, Any]:
+    """The metrics of one model, under the names of the document. ``parts`` are the models that it fits and runs."""
     fits_s = [run.fit_s[kind] for kind in parts if kind in run.fit_s]
     cost = {
         "fit_s": round(sum(sum(each) / len(each) for each in fits_s if each), 6),

@@ -6,16 +6,16 @@ The model of an attempt, all in simulated seconds:
   ``restart_s``; the engine knows that cost too and anchors its own progress at the same instant.
 - Work is counted in seconds at the best placement on an idle network. It proceeds at alpha_min / alpha(x) per second, the
   ratio of the iteration time at the best placement to the one at this placement; at 1 for a job without a stage graph.
-- On a contended network alpha(x) also depends on who else straddles the same servers. A run loads the network from the first
-  instant of its work to the last. Whenever another one begins or ends there, its work so far is settled at the old speed,
-  its finish moves, and the engine hears of the new speed in a progress report, if the job counts iterations.
+- On a contended network alpha(x) also depends on the other jobs that straddle the same servers. A run loads the network from
+  the first instant of its work to the last. Whenever another one begins or ends there, its work so far is counted at the old
+  speed, its finish moves, and the engine gets the new speed in a progress report, if the job counts iterations.
 - A stop at t reaches the program at t + ``stop_latency_s``; progress ends there. A graceful stop then holds the GPUs for
   ``checkpoint_s`` and loses nothing (exit 75). One that is not graceful ends at once and loses what follows the last
   periodic checkpoint, as a crash and a lost server do. Periodic checkpoints are free and fall every
   ``spec.checkpoint_period_s`` of productive time.
 - A finish that falls no later than the stop's arrival wins (exit 0).
 
-Every event is a heap entry; one that was overtaken is recognised when it falls due and dropped, so there are no scans.
+Every event is a heap entry; an obsolete one is recognised when it is due and dropped, so that nothing is scanned.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,7 +61,7 @@ def stretch_of(cluster: Cluster, spec: JobSpec, times: IterationTimes | None, pl
 class SimulatedExecutor:
     """Implements :class:`service.engine.ports.Executor` against a :class:`SimClock`.
 
-    ``truths`` holds every job that may be launched. ``network`` None: the ``reserved`` one, where nobody disturbs anybody.
+    ``truths`` holds every job that may be launched. ``network`` None: the ``reserved`` one, without contention.
     Faults are injected with :meth:`crash`, :meth:`fail_server` and :meth:`repair_server`, at the clock's present instant.
     """
 
@@ -87,7 +87,7 @@ class SimulatedExecutor:
     # The port.
 
     def send(self, commands: Sequence[Command]) -> None:
-        """Carry out commands; one with an outdated fencing token is refused."""
+        """Execute commands; one with an outdated fencing token is refused."""
         for command in commands:
             if command.fencing_token < self._token:
                 continue
@@ -98,22 +98,22 @@ class SimulatedExecutor:
                 self._stop(command)
 
     def poll(self) -> Sequence[Report]:
-        """Every report that was not acknowledged yet, oldest first."""
+        """Every unacknowledged report, oldest first."""
         return tuple(self._outbox.values())
 
     def acknowledge(self, reports: Sequence[Report]) -> None:
-        """Forget these reports, and the attempts whose end they tell."""
+        """Drop these reports, and the attempts whose end they report."""
         for report in reports:
             self._outbox.pop(_key(report), None)
             if report.attempt is not None and report.kind in _ENDS:
                 self._runs.pop(report.attempt, None)
 
     def observed(self) -> Mapping[AttemptId, AttemptStatus]:
-        """Every attempt that was not forgotten. O(attempts): for reconciling, not for a cycle."""
+        """Every attempt that was not dropped. O(attempts): for reconciling, not for a cycle."""
         return {attempt: run.status for attempt, run in self._runs.items()}
 
     def adopt(self, launch: Launch, progress_from_s: float) -> None:
-        """Go on with an attempt that was running before the simulation began.
+        """Continue an attempt that was running before the simulation began.
 
         Its work began at ``progress_from_s`` (in the past, or still to come while it restarts) from what ``truth.done_s``
         holds. Its start is known and not reported; on a contended network its speed is another one from now on.
@@ -121,30 +121,30 @@ class SimulatedExecutor:
         run = self._take(launch)
         run.status = AttemptStatus.RUNNING
         run.progress_from_s = progress_from_s
-        # What it has done so far it did at the speed that its caller knows of.
+        # Its progress so far is at the speed that the caller knows.
         run.stretch = stretch_of(self._cluster, launch.spec, run.truth.times, launch.placement)
         end_s = progress_from_s + max(0.0, run.truth.duration_s - run.truth.done_s) * run.stretch
         run.finish_at_s = max(self._clock.now_s(), end_s)
-        self._look_for_finish(launch.attempt, run)
+        self._schedule_finish(launch.attempt, run)
         self._load_network(launch.attempt, run)
 
     # Faults.
 
     def crash(self, attempt: AttemptId) -> None:
-        """The program ends with an error now; nothing happens if it does not run."""
+        """The program ends with an error now; ignored if it does not run."""
         run = self._runs.get(attempt)
         if run is not None and run.status in (AttemptStatus.RUNNING, AttemptStatus.STOPPING):
             self._end_with_loss(attempt, run, ReportKind.EXITED, EXIT_CRASHED)
 
     def fail_server(self, server: ServerIndex) -> None:
-        """The server dies now with every attempt that has a share on it. O(attempts)."""
+        """The server fails now, with every attempt that has a share on it. O(attempts)."""
         self._report(Report(ReportKind.SERVER_DOWN, self._clock.now_s(), server=server))
         for attempt, run in list(self._runs.items()):
             if run.status is not AttemptStatus.ENDED and server in run.launch.placement.servers:
                 self._end_with_loss(attempt, run, ReportKind.LOST, None)
 
     def repair_server(self, server: ServerIndex) -> None:
-        """The server takes work again."""
+        """The server works again."""
         self._outbox.pop((ReportKind.SERVER_DOWN, server), None)
         self._report(Report(ReportKind.SERVER_UP, self._clock.now_s(), server=server))
 
@@ -175,12 +175,12 @@ class SimulatedExecutor:
         run.progress_from_s = now_s + (self._costs.restart_s if run.launch.number > 1 else 0.0)
         run.expect(now_s)
         self._report(Report(ReportKind.STARTED, now_s, attempt, iterations_per_s=run.iterations_per_s))
-        self._look_for_finish(attempt, run)
+        self._schedule_finish(attempt, run)
         if run.flow is not None and run.flow.straddles:
             self._load_network(attempt, run)
 
-    def _look_for_finish(self, attempt: AttemptId, run: Run) -> None:
-        """Schedule its finish, unless it will be looked for before that anyway, or its stop comes first."""
+    def _schedule_finish(self, attempt: AttemptId, run: Run) -> None:
+        """Schedule its finish, unless an earlier check is scheduled or its stop comes first."""
         if run.finish_at_s < run.due_at_s and run.finish_at_s <= run.stop_at_s:
             run.due_at_s = run.finish_at_s
             self._clock.schedule(run.finish_at_s, Priority.FINISH, partial(self._finish, attempt, run))
@@ -200,7 +200,7 @@ class SimulatedExecutor:
             self._clock.schedule(at_s, Priority.STOP, partial(self._land, stop.attempt, run))
 
     def _fence(self, attempt: AttemptId) -> None:
-        """Make sure that an attempt which never came here does not start later, and say that it is gone."""
+        """Prevent an attempt that was never launched from starting later, and report it as failed."""
         job, number = job_of(attempt), int(attempt.partition(".")[2])
         if number > self._closed.get(job, 0):
             self._closed[job] = number
@@ -210,7 +210,7 @@ class SimulatedExecutor:
     # The network.
 
     def _load_network(self, attempt: AttemptId, run: Run) -> None:
-        """Put its traffic on the network as soon as its work begins; whoever it crowds goes on at another speed."""
+        """Put its traffic on the network as soon as its work begins; the speed of the jobs that it contends with changes."""
         if self._network is None or run.flow is None:
             return
         now_s = self._clock.now_s()
@@ -221,7 +221,7 @@ class SimulatedExecutor:
             self._rate_again([run.flow])
 
     def _unload_network(self, run: Run) -> None:
-        """Its work has ended, though it may still write a checkpoint: whoever it crowded goes on at another speed."""
+        """Its work has ended, though it may still write a checkpoint: the speed of the jobs that it contended with changes."""
         if self._network is not None and run.flow is not None:
             self._rate_again(self._network.leave(run.flow))
 
@@ -232,7 +232,7 @@ class SimulatedExecutor:
             if run.stretch == flow.stretch:
                 continue
             run.rate(now_s, flow.stretch)
-            self._look_for_finish(flow.attempt, run)
+            self._schedule_finish(flow.attempt, run)
             iteration = run.truth.iteration_at(run.truth.done_s + run.rated_work_s)
             if iteration is not None and run.status is AttemptStatus.RUNNING:
                 speed = run.iterations_per_s
@@ -248,11 +248,11 @@ class SimulatedExecutor:
             return
         run.due_at_s = inf
         if run.finish_at_s > now_s:
-            self._look_for_finish(attempt, run)
+            self._schedule_finish(attempt, run)
             return
         if run.finish_at_s > run.stop_at_s:
             return
-        # All of it, exactly: what the speeds add up to may be off by a rounding error.
+        # The exact total: the sum over speeds may have a rounding error.
         run.truth.advance(run.productive_s(run.finish_at_s), run.truth.duration_s)
         self._end(attempt, run, ReportKind.EXITED, 0, None)
 

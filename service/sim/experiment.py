@@ -1,7 +1,7 @@
-"""A simulation: the production engine with its ports swapped for a memory store, a simulated executor and simulated time.
+"""A simulation: the production engine with a memory store, a simulated executor and simulated time behind its ports.
 
-Given equal workload, cluster, policy, predictor and options, every run is the same, event by event: nothing here reads a
-real clock or draws a number that does not come from the seed.
+With equal workload, cluster, policy, predictor and options every run is equal, event by event: no real clock is read, and all
+random numbers come from the seed.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,8 +41,8 @@ class SimulationOptions:
     """Costs and choices of a run; defaults as those of ``sooner sim run``. Seconds.
 
     ``network``: as :func:`service.sim.network.parse_network` takes it.
-    ``faults``: what goes wrong by itself, by default nothing.
-    ``keep_spans``: remember every attempt of every job, which a report's pictures need and a large run has no room for.
+    ``faults``: the faults to inject, by default none.
+    ``keep_spans``: keep every attempt of every job, which a report's pictures need and large runs have no memory for.
     """
 
     checkpoint_s: float = 0.0
@@ -89,7 +89,7 @@ def run_jobs(
     options: SimulationOptions,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Simulation:
-    """The same for jobs that do not come from a table (a table says less of them than is known)."""
+    """As :func:`run`, for jobs that do not come from a table and have more fields than its columns."""
     jobs = prepared.jobs
     bounds = bounds_of(jobs, cluster)
     simulator = Simulator(jobs, cluster, policy, predictor, options)
@@ -125,7 +125,7 @@ class Simulator:
         self._next: SimJob | None = next(self._arrivals, None)
         self.clock = SimClock(self._next.row.submit_time_s if self._next is not None else 0.0)
         self.store = MemoryStore()
-        # What follows of a job is there from its submission to its end.
+        # These hold a job from its submission to its end.
         self._present: dict[JobId, SimJob] = {}
         self._truths: dict[JobId, JobTruth] = {}
         self._sink = _Ends(options.keep_spans, self._present, self._truths)
@@ -153,33 +153,33 @@ class Simulator:
                 sink,
             ),
             Costs(options.checkpoint_s, options.restart_s),
-            # A trace's walltime is a feature and what backfilling believes; the run times already show its effect.
+            # A trace's walltime is for predictors and backfilling; the run times already show its effect.
             EngineSettings(enforce_walltime=False, facts_per_cycle_max=len(jobs) + 1, dump_every_cycles=2**62),
         )
         self._drive = Drive(self.engine, self.clock)
         self._schedule_arrival()
         if self._faults is not None:
-            self._faults.begin([server.name for server in cluster.servers], self._lively)
+            self._faults.begin([server.name for server in cluster.servers], self._active)
 
-    def _lively(self) -> bool:
+    def _active(self) -> bool:
         """Whether a job holds GPUs or is still to arrive."""
         return self._next is not None or bool(self.engine.world.holding())
 
     def run(self, on_progress: Callable[[int, int], None] | None = None) -> None:
-        """Go on until nothing is left to happen."""
+        """Simulate until no event is left."""
         while self.step():
             if on_progress is not None and self._sink.fresh:
                 self._sink.fresh = False
                 on_progress(len(self._sink.ended), len(self._jobs))
 
     def step(self) -> bool:
-        """Carry out all events of the next instant, then one cycle. False if nothing is left to happen that matters."""
+        """Process all events of the next instant, then run one cycle. False if no event is left that matters."""
         if self._faults is not None and self._faults.over:
             return False
         return self._drive.step()
 
     def _schedule_arrival(self) -> None:
-        """Arrivals enter the heap one at a time: it stays as small as the number of running jobs."""
+        """Arrivals enter the heap one at a time, so that it stays as small as the number of running jobs."""
         if self._next is not None:
             self.clock.schedule(self._next.row.submit_time_s, Priority.ARRIVAL, self._arrive)
 
@@ -212,7 +212,7 @@ class Simulator:
         return found
 
     def _why_waiting(self, job: SimJob) -> Reason:
-        """A policy tells it of the jobs that it tries; of those behind them nobody knows whether they would fit."""
+        """The policy gives a reason for the jobs that it tries; for those behind them this checks whether they fit."""
         world = self.engine.world
         if job.id not in world.jobs:
             return Reason.NEW
@@ -220,7 +220,7 @@ class Simulator:
         return reason if fits_usable(world, job.spec) else Reason.NO_SUCH_SERVERS
 
     def fault_counts(self) -> FaultCounts | None:
-        """What went wrong; None in a run without faults."""
+        """The injected faults; None in a run without faults."""
         if self._faults is None:
             return None
         lost_gpu_s = self._sink.lost_gpu_s
@@ -230,7 +230,7 @@ class Simulator:
 
 @dataclass(slots=True)
 class _Ends:
-    """Sink: keeps the last attempt (or with ``keep_spans`` all) of running jobs and what came of those that ended."""
+    """Sink: keeps the last attempt (or with ``keep_spans`` all) of running jobs, and the outcomes of those that ended."""
 
     keep_spans: bool
     present: dict[JobId, SimJob]
@@ -244,7 +244,7 @@ class _Ends:
     _gpu_ids: dict[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]] = field(default_factory=dict)
 
     def transition(self, event: JobEvent, job: JobRecord) -> None:
-        """Note starts, returns to the queue and ends."""
+        """Record starts, returns to the queue and ends."""
         if event.target is JobState.STARTING and job.attempt is not None:
             span = Span(event.at_s, inf, job.attempt.placement, job.attempt.gpu_ids)
             if self.keep_spans:
@@ -259,11 +259,11 @@ class _Ends:
             self._close(event, job.id)
 
     def _end(self, record: JobRecord) -> None:
-        """Condense the job to its outcome, and forget the rest."""
+        """Reduce the job to its outcome."""
         job, truth = self.present.pop(record.id), self.truths.pop(record.id)
         spans = self._spans.pop(record.id, [])
         if spans and len(spans[-1].placement.shares) == 1:
-            # Most jobs of a large run are small, and have been where others were before.
+            # Shared objects save memory: most jobs of a large run are small, with placements that others had before.
             last = spans[-1]
             spans[-1] = replace(
                 last,
@@ -285,7 +285,7 @@ class _Ends:
 
 
 def _outcome(job: SimJob, record: JobRecord, spans: Sequence[Span], truth: JobTruth, keep_spans: bool) -> JobOutcome:
-    """Times as the engine tells them, progress as it truly was (the engine sees it only through reports)."""
+    """Times from the engine, true progress from the executor (the engine sees it only through reports)."""
     assert record.finished_at_s is not None
     gpus = job.row.gpus
     held_s = record.held_gpu_s / gpus

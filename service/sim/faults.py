@@ -1,17 +1,16 @@
-"""What goes wrong by itself: servers that fail and are repaired, programs that crash, drains that somebody planned.
+"""Injects faults: servers that fail and are repaired, programs that crash, and planned drains.
 
-Nothing here depends on what a policy does: when a server fails and is back follows from (seed, server's name) alone, and
-after how long a program crashes from (seed, job_id), so that all policies of a comparison meet the same faults.
+Faults do not depend on the policy: failures and repairs of a server follow from (seed, server's name) alone, and the time to a
+program's crash from (seed, job_id), so that all policies of a comparison see the same faults.
 
 - Times between the repair of a server and its next failure are Weibull with mean ``mtbf_s``; with shape 1 exponential. The
   first counts from the first submission. Repairs take an exponential time with mean ``mttr_s``.
 - A program crashes, if it runs then, at instants that follow each other by exponential times with mean ``crash_mtbf_s``,
   counted from the job's first start.
-- A drained server finishes what it runs and takes nothing new.
+- A drained server finishes its running jobs and starts no new ones.
 
-Faults may go on for ever, a simulation may not: it ends with the last job, or when nothing ran during many faults in a row
-and nothing else will happen (:attr:`Faults.over`); and a job that lost very many attempts in a row without saving any
-progress is given up.
+Faults may continue for ever. The simulation ends with the last job, or when nothing ran during many faults in a row and no other
+event is left (:attr:`Faults.over`). A job that lost very many attempts in a row without saving any progress is cancelled.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,16 +31,17 @@ from service.sim.executor import SimulatedExecutor
 from service.sim.jobs import SimJob
 
 FRUITLESS_ATTEMPTS_MAX = 300
-"""Attempts that a job may lose in a row without saving any progress: faults come faster than its checkpoints. One that would
-save some in every twentieth attempt is given up by mistake once in five million times."""
+"""Attempts that a job may lose in a row without saving any progress, because faults are more frequent than its checkpoints. A job
+that saves some in every twentieth attempt is cancelled by mistake once in five million times.
+"""
 IDLE_FAULTS_MIN = 1000
 IDLE_FAULTS_PER_SERVER = 20
-"""After so many faults during which nothing ran, each server has been up often enough: what waits fits nowhere."""
+"""After this many faults during which nothing ran, each server has been up often enough: the waiting jobs fit nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """When a server is drained, or out of order. Seconds of the workload's time; ``to_s`` = inf: for good."""
+    """When a server is drained or down. Seconds of the workload's time; ``to_s`` = inf: for ever."""
 
     server: ServerIndex
     from_s: float
@@ -50,7 +50,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """What will go wrong. Seconds; None: never. ``shape`` is that of the Weibull times between failures (1: exponential).
+    """The faults to inject. Seconds; None: never. ``shape`` is that of the Weibull times between failures (1: exponential).
 
     ``outages`` are failures whose times are known, for instance from a log.
     """
@@ -64,7 +64,7 @@ class FaultPlan:
 
     @property
     def eventful(self) -> bool:
-        """Whether anything will go wrong at all."""
+        """Whether there is any fault."""
         return self.mtbf_s is not None or self.crash_mtbf_s is not None or bool(self.drains or self.outages)
 
 
@@ -73,7 +73,7 @@ NO_FAULTS = FaultPlan()
 
 @dataclass(slots=True)
 class FaultCounts:
-    """What went wrong. ``lost_gpu_s``: GPU-seconds of progress that no checkpoint held when an attempt ended."""
+    """Counts of faults. ``lost_gpu_s``: GPU-seconds of progress that no checkpoint held when an attempt ended."""
 
     server_failures: int = 0
     attempts_lost: int = 0
@@ -99,7 +99,7 @@ def _exponential(seed: int, name: str, purpose: str) -> float:
 
 
 class Faults:
-    """Makes a plan come true on a simulated executor. Implements :class:`service.engine.ports.Sink` around another sink."""
+    """Injects the faults of a plan into a simulated executor; a :class:`service.engine.ports.Sink` around another sink."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Faults:
     ) -> None:
         self.counts = FaultCounts()
         self.given_up: dict[JobId, Reason] = {}
-        """Jobs that lost too many attempts in a row, and what the last of them was lost to."""
+        """Jobs that lost too many attempts in a row, with the reason for the last loss."""
         self._plan = plan
         self._seed = seed
         self._names = {job.id: job.row.job_id for job in jobs}
@@ -121,7 +121,7 @@ class Faults:
         self._executor = executor
         self._store = store
         self._sink = sink
-        self._lively: Callable[[], bool] = bool
+        self._active: Callable[[], bool] = bool
         self._ended = self._planned = self._idle = 0
         self._idle_max = IDLE_FAULTS_MIN
         self._down: dict[ServerIndex, int] = {}
@@ -130,9 +130,9 @@ class Faults:
         self._saved_s: dict[JobId, float] = {}
         self._fruitless: dict[JobId, int] = {}
 
-    def begin(self, servers: Sequence[str], lively: Callable[[], bool]) -> None:
-        """Schedule the first faults of the ``servers`` by name. ``lively``: whether a job runs now or is still to come."""
-        self._lively = lively
+    def begin(self, servers: Sequence[str], active: Callable[[], bool]) -> None:
+        """Schedule the first faults of the ``servers`` by name. ``active``: whether a job runs now or is still to come."""
+        self._active = active
         self._idle_max = max(IDLE_FAULTS_MIN, IDLE_FAULTS_PER_SERVER * len(servers))
         for drain in self._plan.drains:
             self._schedule(drain, partial(self._drain, drain.server, 1), partial(self._drain, drain.server, -1))
@@ -144,13 +144,13 @@ class Faults:
 
     @property
     def over(self) -> bool:
-        """Whether no job will ever start or end any more, so that the faults to come do not matter."""
+        """Whether no job will start or end any more, so that later faults do not matter."""
         return self._ended == len(self._names) or self._idle > self._idle_max
 
     # Sink.
 
     def transition(self, event: JobEvent, job: JobRecord) -> None:
-        """Pass it on, and note starts, losses and ends."""
+        """Forward the event, and record starts, losses and ends."""
         self._sink.transition(event, job)
         if job.finished:
             self._ended += 1
@@ -163,7 +163,7 @@ class Faults:
             self._note_loss(event, job)
 
     def cycle(self, batch: CycleBatch) -> None:
-        """Pass it on."""
+        """Forward the batch."""
         self._sink.cycle(batch)
 
     def _note_loss(self, event: JobEvent, job: JobRecord) -> None:
@@ -195,7 +195,7 @@ class Faults:
         self._next_failure(server, name, number + 1)
 
     def _fail(self, server: ServerIndex) -> None:
-        """A server may be out of order for two reasons at once; it works again when the last of them is gone."""
+        """A server may be down for two reasons at once; it works again when neither is left."""
         self._down[server] = self._down.get(server, 0) + 1
         if self._down[server] == 1:
             self.counts.server_failures += 1
@@ -229,7 +229,7 @@ class Faults:
     # Time.
 
     def _schedule(self, window: Window, begin: Callable[[], None], end: Callable[[], None]) -> None:
-        """Both ends of a window, as far as they are still to come."""
+        """Schedule both ends of a window, as far as they are in the future."""
         now_s = self._clock.now_s()
         if window.to_s > now_s:
             for at_s, action in ((max(window.from_s, now_s), begin), (window.to_s, end)):
@@ -245,6 +245,6 @@ class Faults:
         self._clock.schedule(self._clock.now_s() + seconds, Priority.FAULT, partial(self._by_chance, action))
 
     def _by_chance(self, action: Callable[[], None]) -> None:
-        """Count the faults during which nothing ran and nothing else was to come."""
-        self._idle = 0 if self._planned or self._lively() else self._idle + 1
+        """Count the faults in a row during which nothing ran and no planned event was left."""
+        self._idle = 0 if self._planned or self._active() else self._idle + 1
         action()

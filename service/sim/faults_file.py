@@ -1,4 +1,4 @@
-"""Faults as people write them: the file ``sooner.faults/1`` (YAML) and drains in one word. Checked once, here."""
+"""Reads and checks faults: the file ``sooner.faults/1`` (YAML), and drains as ``SERVER:FROM_S:TO_S``."""
 
 import math
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from service.sim.faults import FaultPlan, Window
 
 SCHEMA = "sooner.faults/1"
 MTBF_S_MIN = 1.0
-"""A simulation in which something breaks every millisecond is a mistake in a unit."""
+"""A shorter mean time between failures is a mistake in a unit."""
 SHAPE_MIN, SHAPE_MAX = 0.1, 10.0
 """Weibull shapes; published fits of failures of large machines lie between 0.7 and 1."""
 _NUMBERS = ("mtbf_s", "mttr_s", "shape", "crash_mtbf_s")
@@ -23,7 +23,7 @@ class FaultsError(YamlFileError):
 
 
 def load_faults(path: Path, cluster: Cluster) -> FaultPlan:
-    """Read a faults file for this cluster; raises :class:`FaultsError` with one clear line for what is wrong with it."""
+    """Read a faults file for this cluster. Raises :class:`FaultsError`."""
     try:
         return _parse(read_yaml(path), cluster)
     except YamlFileError as error:
@@ -31,7 +31,7 @@ def load_faults(path: Path, cluster: Cluster) -> FaultPlan:
 
 
 def parse_drain(text: str, cluster: Cluster) -> Window:
-    """``SERVER:FROM_S:TO_S``, where nothing after the last colon means for good. Raises :class:`FaultsError`."""
+    """``SERVER:FROM_S:TO_S``, where an empty TO_S means for ever. Raises :class:`FaultsError`."""
     parts = text.rsplit(":", 2)
     try:
         name, from_s, to_s = parts[0], float(parts[1]), float(parts[2] or "inf")
@@ -83,7 +83,7 @@ def _window(key: str, data: object, cluster: Cluster) -> Window:
 
 
 def _from_s(key: str, window: Mapping[str, Any]) -> float:
-    """Zero is an instant like any other."""
+    """Accepts 0, unlike other numbers."""
     return 0.0 if window["from_s"] == 0 else positive(key, window["from_s"])
 
 

@@ -1,4 +1,4 @@
-"""From a workload's rows to jobs that the engine can run: specification, truth, and the bound's view of them."""
+"""Turns a workload's rows into jobs that the engine can run, with their true totals, and computes the lower bound."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.model import Workload, WorkloadJob
 
 RETRIES_MAX = 2**31
-"""Simulated programs have no defects: whatever ends them is an accident of the run, and they are tried again."""
+"""Simulated programs have no defects, so that every failure is retried."""
 
 
 @value
 class SimJob:
-    """One row of the workload as the engine sees it (``id``, ``spec``) and as it truly is.
+    """One row of the workload: what the engine sees (``id``, ``spec``), and the truth.
 
-    ``predicted`` is what a service said of it when it came, for jobs of its own history.
+    ``predicted`` is the first prediction that a service made, for jobs of its own history.
     """
 
     id: JobId
@@ -38,12 +38,12 @@ class SimJob:
     predicted: Estimate | None = None
 
     def truth(self) -> JobTruth:
-        """A fresh truth, without progress."""
+        """A new truth, without progress."""
         return JobTruth(self.row.duration_s, self.iterations, self.times)
 
     @property
     def floor_duration_s(self) -> float:
-        """Run time at alpha_floor: what no placement can beat."""
+        """Run time at alpha_floor: no placement is faster."""
         return (
             self.row.duration_s if self.times is None else self.row.duration_s * self.times.floor_s / self.times.min_s
         )

@@ -1,4 +1,4 @@
-"""The ``contended`` network: jobs whose traffic straddles servers share NICs, and slow each other down there.
+"""The ``contended`` network: jobs whose traffic straddles servers share NICs and slow each other down.
 
 The model (docs/explanation/network.md), our construction after SJF-BCO (arXiv 2207.07817):
 
@@ -8,8 +8,8 @@ The model (docs/explanation/network.md), our construction after SJF-BCO (arXiv 2
 - Each iteration takes xi2 seconds more for every server that a straddling job uses.
 - Where the cluster names tiers, jobs that straddle racks share rack uplinks and the core in the same way.
 
-Only a job with a stage graph has traffic. Who shares what is indexed by link, so a flow that comes or goes touches those on
-its own links and no others.
+Only a job with a stage graph has traffic. Flows are indexed by link, so that a flow that joins or leaves affects only the flows
+on its own links.
 """
 
 from dataclasses import dataclass, field, fields
@@ -32,13 +32,13 @@ _VALUE_MAX = 1e6
 
 
 class NetworkError(ValueError):
-    """No such network, or a value that it cannot have; the message names both."""
+    """An unknown network, or an invalid value of one; the message names both."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """``xi1``: how much of a contender each straddling job is; ``a``: what each further contender wastes of a link, as a share
-    of what a lone job gets; ``xi2``: seconds an iteration takes longer for each server of a straddling job.
+    """``xi1``: the weight of each straddling job as a contender; ``a``: the share of a link that each further contender wastes,
+    relative to a lone job; ``xi2``: additional seconds of an iteration for each server of a straddling job.
 
     ``a`` is 0.235 / 0.856, the ratio of the two coefficients that were fitted to contended all-reduces on 10 GbE (Wang et al.,
     arXiv 2002.10105, and its published code). With xi1 = 1 it predicts the measured slowdown of four 4-GPU jobs on four
@@ -51,7 +51,7 @@ class Contention:
     xi2: float = 1e-4
 
     def split(self, jobs: int) -> float:
-        """f(k): what a link's bandwidth is divided by for each of ``jobs`` straddling jobs on it."""
+        """f(k): the divisor of a link's bandwidth for each of ``jobs`` straddling jobs on it."""
         contenders = max(1.0, self.xi1 * jobs)
         return contenders + self.a * (contenders - 1.0)
 
@@ -74,7 +74,7 @@ def parse_network(text: str) -> Contention | None:
 
 
 def network_of(text: str, cluster: Cluster) -> "ContendedNetwork | None":
-    """The network that ``text`` asks for, idle; None for the ``reserved`` one. Raises NetworkError."""
+    """The idle network that ``text`` describes; None for the ``reserved`` one. Raises NetworkError."""
     contention = parse_network(text)
     return None if contention is None else ContendedNetwork(cluster, contention)
 
@@ -91,9 +91,9 @@ def _number(text: str, part: str, value: str) -> float:
 
 @dataclass(slots=True, eq=False)
 class Flow:
-    """The traffic of one attempt. ``links[tier]`` are the links that it loads once it has joined; none: it straddles nothing.
+    """The traffic of one attempt. ``links[tier]`` are the links that it loads once it has joined; empty: it straddles none.
 
-    ``stretch``: iteration time here and now over the best on an idle network, as long as nobody joins or leaves.
+    ``stretch``: its iteration time over the best on an idle network, until a flow joins or leaves.
     """
 
     attempt: AttemptId
@@ -113,14 +113,14 @@ class Flow:
 
 
 class ContendedNetwork:
-    """Who shares which link. A join or leave costs O(flows on the flow's own links), and tells whose crowd it changed.
+    """The flows on each link. A join or leave costs O(flows on the flow's own links), and returns the flows whose crowd changed.
 
     Links are numbered: the NIC of each server, then the uplink of each rack, then the core.
     """
 
     def __init__(self, cluster: Cluster, contention: Contention | None = None) -> None:
         self.ratings = 0
-        """Flows whose speed was worked out anew so far, because their crowd had changed."""
+        """Number of speeds computed so far, because a crowd had changed."""
         self._cluster = cluster
         self._fleet = fleet_of(cluster)
         self._contention = contention or Contention()
@@ -133,7 +133,7 @@ class ContendedNetwork:
     def flow(
         self, attempt: AttemptId, spec: JobSpec, times: IterationTimes | None, placement: Placement
     ) -> Flow | None:
-        """The traffic of an attempt, alone as yet; None for a job without a stage graph."""
+        """The traffic of an attempt, not joined yet; None for a job without a stage graph."""
         if times is None or spec.stage_graph is None or spec.parallelism is None:
             return None
         gang = gang_of(spec.stage_graph, spec.parallelism)
@@ -165,7 +165,7 @@ class ContendedNetwork:
         return self._rated(grown)
 
     def leave(self, flow: Flow) -> list[Flow]:
-        """Free the flow's links, and return the other flows whose crowd shrank. Nothing happens to one that has not joined."""
+        """Free the flow's links, and return the other flows whose crowd shrank. A flow that has not joined is ignored."""
         if not flow.joined:
             return []
         flow.joined = False
@@ -190,7 +190,7 @@ class ContendedNetwork:
         return list(flows)
 
     def _rate(self, flow: Flow) -> None:
-        """Work out the flow's stretch in its present crowd; it is remembered, since crowds come and go."""
+        """Compute the flow's stretch in its present crowd. It is cached, because crowds recur."""
         self.ratings += 1
         stretch = flow.known.get(flow.crowd)
         if stretch is None:
@@ -200,7 +200,7 @@ class ContendedNetwork:
         flow.stretch = stretch
 
     def _share_of(self, flow: Flow) -> ShareOf:
-        """Bytes/s of one GPU of the flow towards other servers: its part of the NIC, or of a narrower tier above."""
+        """Bytes/s of one GPU of the flow to other servers: its part of the NIC, or of a narrower tier above."""
         cluster = self._cluster
         nic, rack, core = (self._contention.split(jobs) for jobs in flow.crowd)
         _, uplinks, cores = flow.links
@@ -225,7 +225,7 @@ def _recrowd(flow: Flow, tier: int, jobs: int) -> None:
 
 
 def _straddles(gang: Gang, cluster: Cluster, placement: Placement) -> bool:
-    """Whether anything of an iteration crosses servers: then it takes for ever where crossing does."""
+    """Whether any traffic of an iteration crosses servers: then the iteration time grows as the bandwidth falls to 0."""
     if len(placement.shares) == 1:
         return False
     return placement_s(gang, cluster, placement, lambda _: 1e-9) > placement_s(gang, cluster, placement, lambda _: inf)
@@ -233,7 +233,7 @@ def _straddles(gang: Gang, cluster: Cluster, placement: Placement) -> bool:
 
 @lru_cache(maxsize=4096)
 def _alone_at_best_s(gang: Gang, fleet: Fleet, gpu_type: str | None, contention: Contention) -> float:
-    """Seconds an iteration takes for a lone job at the placement that is best on the ``reserved`` network."""
+    """Seconds per iteration of a lone job at the placement that is best on the ``reserved`` network."""
     cluster, pool = fleet.empty(gang.gpus)
     types = pool.gpu_types if gpu_type is None else (gpu_type,)
     found = [timed for timed in (fastest(pool, cluster, gang, name) for name in types) if timed is not None]

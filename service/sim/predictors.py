@@ -1,4 +1,4 @@
-"""Predictors of a simulation: they know the truth, and say it, blur it, corrupt it or keep it to themselves."""
+"""The predictors of a simulation, which know the true totals: exact, noisy, adversarial, recorded, or none."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -12,14 +12,29 @@ from service.sim.jobs import SimJob
 ADVERSARIAL_SHARE = 0.1
 ADVERSARIAL_FACTOR = 100.0
 _SIGMA_MAX = 10.0
-"""Beyond e^10 a factor says nothing; the limit keeps every estimate finite."""
+"""Larger factors than e^10 are meaningless; the limit keeps every estimate finite."""
 
 
 class PredictorNameError(ValueError):
     """A predictor that does not exist, or a parameter that it does not take."""
 
 
-class TruthPredictor:
+class NoPredictor:
+    """Implements :class:`service.engine.ports.Predictor`: never an estimate, so jobs are ranked by attained service."""
+
+    def predict(self, now_s: float, requests: Sequence[PredictionRequest]) -> Sequence[Prediction | None]:
+        """None for each job."""
+        return [None] * len(requests)
+
+    def revise(self, now_s: float, reported: Sequence[Reported]) -> Sequence[Prediction | None]:
+        """Reported totals change nothing."""
+        return [None] * len(reported)
+
+    def ended(self, label: EndedJob) -> None:
+        """Nothing is learnt."""
+
+
+class TruthPredictor(NoPredictor):
     """Implements :class:`service.engine.ports.Predictor`: one point, the true total times ``factor(job)``.
 
     The unit is iterations where the job has a catalogue model or a count of iterations, else seconds of service.
@@ -41,56 +56,27 @@ class TruthPredictor:
         per_iteration_s = job.row.duration_s / job.iterations
         return Estimate((job.iterations * factor,), Unit.ITERATIONS, self._source, seconds_per_unit=per_iteration_s)
 
-    def revise(self, now_s: float, reported: Sequence[Reported]) -> Sequence[Prediction | None]:
-        """A program's word changes nothing."""
-        return [None] * len(reported)
 
-    def ended(self, label: EndedJob) -> None:
-        """There is nothing to learn."""
-
-
-class NoPredictor:
-    """Implements :class:`service.engine.ports.Predictor`: never an estimate, so jobs are ranked by attained service."""
-
-    def predict(self, now_s: float, requests: Sequence[PredictionRequest]) -> Sequence[Prediction | None]:
-        """None for each job."""
-        return [None] * len(requests)
-
-    def revise(self, now_s: float, reported: Sequence[Reported]) -> Sequence[Prediction | None]:
-        """A program's word changes nothing."""
-        return [None] * len(reported)
-
-    def ended(self, label: EndedJob) -> None:
-        """There is nothing to learn."""
-
-
-class RecordedPredictor:
-    """Implements :class:`service.engine.ports.Predictor`: what a service said of each job when it came."""
+class RecordedPredictor(NoPredictor):
+    """Implements :class:`service.engine.ports.Predictor`: the predictions that a service made of its own jobs."""
 
     def __init__(self, jobs: Mapping[JobId, SimJob]) -> None:
         self._jobs = jobs
 
     def predict(self, now_s: float, requests: Sequence[PredictionRequest]) -> Sequence[Prediction | None]:
-        """The recorded estimate; None for a job of which nothing was said."""
+        """The recorded estimate; None for a job without one."""
         found = [self._jobs[request.job].predicted for request in requests]
         return [Prediction(estimate) if estimate is not None else None for estimate in found]
-
-    def revise(self, now_s: float, reported: Sequence[Reported]) -> Sequence[Prediction | None]:
-        """A program's word changes nothing."""
-        return [None] * len(reported)
-
-    def ended(self, label: EndedJob) -> None:
-        """There is nothing to learn."""
 
 
 def make_predictor(
     name: str, jobs: Sequence[SimJob], seed: int, present: Mapping[JobId, SimJob] | None = None
 ) -> Predictor:
-    """The predictor that ``oracle``, ``noisy:SIGMA``, ``adversarial``, ``trained``, ``recorded`` or ``none`` stands for.
+    """The predictor of this name: ``oracle``, ``noisy:SIGMA``, ``adversarial``, ``trained``, ``recorded`` or ``none``.
 
     ``noisy`` = n exp(SIGMA z) with z ~ N(0, 1) drawn from (seed, job_id); ``adversarial`` = a tenth of the jobs, by seed,
     off by a factor 100 either way; ``trained`` learns from the jobs that have ended in the simulation;
-    ``recorded`` says what the service said of jobs of its own history. Raises :class:`PredictorNameError`.
+    ``recorded`` repeats the service's predictions of its own jobs. Raises :class:`PredictorNameError`.
     ``present`` holds each job at least from its submission to its prediction, where the caller does not keep all of them.
     """
     by_id = {job.id: job for job in jobs} if present is None else present
@@ -111,7 +97,7 @@ def make_predictor(
             raise PredictorNameError("predictor 'recorded' needs jobs that a service has predicted: its own history")
         return RecordedPredictor(by_id)
     if kind == "trained":
-        # Only this one needs the learning libraries, and they take a second to load.
+        # Only this predictor needs the learning libraries, which take a second to load.
         from predictor.retraining import RetrainingPredictor
 
         return RetrainingPredictor(seed)

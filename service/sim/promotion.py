@@ -1,23 +1,20 @@
-"""The last weeks once more, in the simulator, under each candidate: whose answers would have scheduled best?
+"""Replays the service's newest jobs in the simulator with the predictions of each candidate, to compare completion times.
 
-The jobs, what was said of them, and nothing else differ from a production run: the service's own cluster, policy and costs. What
-counts is the mean completion time; how right a prediction was has been judged before.
+Cluster, policy and costs are the service's own. The criterion is the mean completion time; the accuracy of the predictions was
+judged before.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from policies.base import Policy
 from policies.model.cluster import Cluster
 from policies.model.estimate import Estimate, Unit
+from predictor.replay_sheet import SheetJob
 from service.sim.experiment import SimulationOptions, run_jobs
 from service.sim.jobs import SimJob, SimJobs, prepare
 from service.sim.workloads.model import Workload, WorkloadJob
-
-if TYPE_CHECKING:
-    from predictor.replay_sheet import SheetJob
-
 
 Make = Callable[[], Policy[Any]]
 
@@ -47,7 +44,7 @@ class Rehearsal:
 
 
 def rehearse(
-    sheet: Sequence["SheetJob"],
+    sheet: Sequence[SheetJob],
     cluster: Cluster,
     make: Make,
     options: SimulationOptions,
@@ -61,14 +58,14 @@ def rehearse(
         raise ValueError("there are no jobs to replay")
     start_s = min(job.row.submission.submitted_at_s for job in sheet)
     rows = Workload("replay", tuple(_row(job, start_s) for job in sheet))
-    # The past may have needed servers that are gone.
+    # A job may have run on servers that no longer exist.
     prepared = prepare(rows, cluster, checkpoint_period_s=options.checkpoint_period_s, skip_invalid=True)
     if not prepared.jobs:
         raise ValueError("no job of the replay fits the cluster as it is now")
-    said = {str(job.row.submission.job): job for job in sheet}
+    by_id = {str(job.row.submission.job): job for job in sheet}
 
     def mean_jct_s(arm: str, policy: Policy[Any]) -> float:
-        jobs = [_predicted(job, said[job.row.job_id], arm) for job in prepared.jobs]
+        jobs = [_predicted(job, by_id[job.row.job_id], arm) for job in prepared.jobs]
         run = run_jobs(SimJobs(jobs, prepared.skipped), cluster, policy, "recorded", options)
         return sum(outcome.finish_time_s - outcome.submit_time_s for outcome in run.outcomes) / len(run.outcomes)
 
@@ -78,7 +75,7 @@ def rehearse(
     return Rehearsal(make().name, len(prepared.jobs), prepared.skipped, found, ruled)
 
 
-def _row(job: "SheetJob", start_s: float) -> WorkloadJob:
+def _row(job: SheetJob, start_s: float) -> WorkloadJob:
     of = job.row.submission
     return WorkloadJob(
         job_id=str(of.job),
@@ -94,10 +91,10 @@ def _row(job: "SheetJob", start_s: float) -> WorkloadJob:
     )
 
 
-def _predicted(job: SimJob, said: "SheetJob", arm: str) -> SimJob:
+def _predicted(job: SimJob, tested: SheetJob, arm: str) -> SimJob:
     per_unit_s = 1.0
-    if said.unit is Unit.ITERATIONS and job.iterations is not None:
-        # Its speed is known from its first reports on; what is judged here is the total.
+    if tested.unit is Unit.ITERATIONS and job.iterations is not None:
+        # Its speed is known from its first reports; the replay compares predictions of the total.
         per_unit_s = job.row.duration_s / job.iterations
-    estimate = Estimate(tuple(said.points[arm]), said.unit, arm, seconds_per_unit=per_unit_s)
+    estimate = Estimate(tuple(tested.points[arm]), tested.unit, arm, seconds_per_unit=per_unit_s)
     return replace(job, predicted=estimate)

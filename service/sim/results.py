@@ -1,4 +1,4 @@
-"""What a simulation found: one row a job, the summary ``sooner.sim.result/1``, and the files of ``--out``."""
+"""The results of a simulation: one row per job, the summary ``sooner.sim.result/1``, and the files of ``--out``."""
 
 import csv
 import json
@@ -20,7 +20,7 @@ RESULT_SCHEMA = "sooner.sim.result/1"
 BOUNDS_SCHEMA = "sooner.sim.bounds/1"
 COMPARISON_SCHEMA = "sooner.sim.comparison/1"
 SLOWDOWN_DURATION_MIN_S = 10.0
-"""A job shorter than this counts as this long in the slowdown, or a few tiny jobs would decide the mean."""
+"""A shorter job counts as this long in the slowdown, so that a few tiny jobs do not dominate the mean."""
 
 
 @value
@@ -79,7 +79,7 @@ class JobOutcome:
 class Result:
     """The summary; fields as in the format. Means are over the finished jobs, and 0 where there are none.
 
-    ``ratio_to_lower_bound`` is None unless every job finished. ``wall_s`` is filled in by whoever has a real clock.
+    ``ratio_to_lower_bound`` is None unless every job finished. ``wall_s`` is set by the caller, which has a real clock.
     """
 
     policy: str
@@ -253,7 +253,7 @@ def _job_row(outcome: JobOutcome, names: Sequence[str]) -> Sequence[object]:
 
 
 def _batsim_row(outcome: JobOutcome, workload_name: str, first_gpu: Sequence[int]) -> Sequence[object]:
-    """Batsim knows one start a job: waiting ends at the first, and pauses after it count as execution."""
+    """Batsim has one start per job: waiting ends at the first start, and later pauses count as execution."""
     execution_s = outcome.finish_time_s - outcome.start_time_s
     resources = sorted(
         first_gpu[share.server] + gpu
@@ -275,7 +275,7 @@ def _batsim_row(outcome: JobOutcome, workload_name: str, first_gpu: Sequence[int
         outcome.start_time_s - outcome.submit_time_s,
         outcome.jct_s,
         outcome.jct_s / execution_s if execution_s > 0.0 else "",
-        "",  # nobody knows the energy
+        "",  # energy is not simulated
         interval_set(resources),
         f"preemptions={outcome.preemptions}",
     )

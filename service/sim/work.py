@@ -1,4 +1,4 @@
-"""What a simulated job still has to do, and how far one attempt at it has come while its speed varies."""
+"""The remaining work of a simulated job, and the progress of one attempt at varying speed."""
 
 from dataclasses import dataclass
 from math import floor, inf
@@ -11,11 +11,11 @@ from service.sim.network import Flow
 
 @dataclass(slots=True)
 class JobTruth:
-    """What only the executor (and the oracle) knows of a job.
+    """The true size and progress of a job, known only to the executor and the oracle.
 
     ``duration_s`` is productive time at the best placement, ``iterations`` the total or None for a job that reports none,
     ``times`` its constants on the cluster or None without a stage graph. ``done_s`` is the work that its checkpoints hold,
-    ``productive_s`` the time on GPUs that it took to do that work, ``lost_s`` the time on GPUs whose work went with an attempt.
+    ``productive_s`` the time on GPUs that this work took, ``lost_s`` the time on GPUs whose work was lost with an attempt.
     """
 
     duration_s: float
@@ -26,12 +26,12 @@ class JobTruth:
     lost_s: float = 0.0
 
     def advance(self, productive_s: float, work_s: float) -> None:
-        """Add time that counts, and the work that was done in it."""
+        """Add productive time and the work done in it."""
         self.productive_s += productive_s
         self.done_s = min(self.duration_s, self.done_s + work_s)
 
     def iteration_at(self, done_s: float) -> float | None:
-        """How many iterations so much work is; None for a job that reports none."""
+        """The iterations of this much work; None for a job that reports none."""
         return None if self.iterations is None else self.iterations * done_s / self.duration_s
 
 
@@ -40,7 +40,7 @@ class Run:
     """One attempt. ``progress_from_s`` is when work begins (inf until it started), ``stop_at_s`` when it must end.
 
     ``stretch`` holds since ``rated_at_s`` seconds of progress, before which ``rated_work_s`` of work was done; the newest
-    periodic checkpoint from before then holds ``saved_work_s`` of it. ``due_at_s`` is when its finish is looked for next.
+    periodic checkpoint from before then holds ``saved_work_s`` of it. ``due_at_s`` is when its finish is checked next.
     """
 
     launch: Launch
@@ -79,7 +79,7 @@ class Run:
         return self.saved_work_s if kept_s < self.rated_at_s else self.work_s(kept_s)
 
     def rate(self, now_s: float, stretch: float) -> None:
-        """Go on at another speed from now."""
+        """Continue at another speed from now."""
         productive_s = self.productive_s(now_s)
         self.saved_work_s = self.checkpointed_work_s(now_s)
         self.rated_work_s = self.work_s(productive_s)
@@ -94,6 +94,6 @@ class Run:
         return None if truth.iterations is None else truth.iterations / (truth.duration_s * self.stretch)
 
     def expect(self, now_s: float) -> None:
-        """Work out when it finishes at its present speed."""
+        """Compute when it finishes at its present speed."""
         left_s = max(0.0, self.truth.duration_s - self.truth.done_s - self.rated_work_s)
         self.finish_at_s = max(now_s, self.progress_from_s) + left_s * self.stretch

@@ -1,11 +1,15 @@
-"""Opening trace files: plain or gzip text, told apart by their first bytes."""
+"""Opens trace files: plain or gzip text, recognised by their first bytes."""
 
 import gzip
 import io
+import zlib
+from csv import Error as CsvError
 from pathlib import Path
 from typing import TextIO, cast
 
 _GZIP_MAGIC = b"\x1f\x8b"
+READ_ERRORS = (CsvError, UnicodeDecodeError, EOFError, OSError, zlib.error)
+"""What reading a damaged file raises."""
 
 
 class WorkloadError(ValueError):
@@ -23,7 +27,7 @@ class WorkloadError(ValueError):
 def open_text(path: Path, errors: str = "strict") -> TextIO:
     """Open UTF-8 text for reading, with or without a byte order mark, decompressing gzip on the fly.
 
-    ``errors="replace"`` also reads what is no UTF-8. A file that cannot be opened is a :class:`WorkloadError`.
+    ``errors="replace"`` also reads text that is not UTF-8. A file that cannot be opened is a :class:`WorkloadError`.
     """
     try:
         with path.open("rb") as raw:

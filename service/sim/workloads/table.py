@@ -2,7 +2,6 @@
 
 import csv
 import math
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import attrgetter
@@ -11,7 +10,7 @@ from sys import intern
 from typing import Any, TypeVar
 
 from service.sim.workloads.batsim import write_batsim
-from service.sim.workloads.files import WorkloadError, create_text, open_text
+from service.sim.workloads.files import READ_ERRORS, WorkloadError, create_text, open_text
 from service.sim.workloads.model import (
     FINAL_STATES,
     GPUS_MAX,
@@ -54,7 +53,7 @@ class _BadCell(ValueError):
 
 
 def _empty(cell: Cell) -> bool:
-    # A Parquet column of numbers written by pandas holds NaN where a value is missing; the text "nan" is no such thing.
+    # A Parquet column of numbers written by pandas holds NaN where a value is missing; the text "nan" is an error.
     return cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell))
 
 
@@ -66,7 +65,7 @@ def _text(column: str, cell: Cell) -> str:
 
 
 def _label(column: str, cell: Cell) -> str:
-    """A text that many rows share, kept once: a third of the memory of a large table."""
+    """A text that many rows share, interned to save memory in large tables."""
     return intern(_text(column, cell))
 
 
@@ -180,7 +179,7 @@ def _raise(error: _BadCell) -> WorkloadJob:
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Cell] | _BadCell]]:
-    """Line number and cells of each row; a row of the wrong length comes as the error that it is."""
+    """Line number and cells of each row, or the error of a row of the wrong length."""
     with open_text(path) as stream:
         reader = csv.reader(stream, strict=True)
         try:
@@ -193,7 +192,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Cell] | _BadCell]]
                 else:
                     at = header[min(len(row), len(header) - 1)]
                     yield reader.line_num, _BadCell(at, f"the row has {len(row)} cells, the header {len(header)}")
-        except (csv.Error, UnicodeDecodeError, EOFError, OSError, zlib.error) as error:
+        except READ_ERRORS as error:
             raise WorkloadError(str(error), file=str(path), line=reader.line_num + 1) from error
 
 

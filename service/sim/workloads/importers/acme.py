@@ -7,10 +7,11 @@ table of the cluster Kalos has more. Times name their zone. Source: the trace's 
 from collections.abc import Mapping
 from pathlib import Path
 
-from service.sim.workloads.importers.helios import known, run_time_s
+from service.sim.workloads.importers.helios import NO_NAME, run_time_s
 from service.sim.workloads.importers.rows import (
     checked_end_s,
     import_rows,
+    known,
     slurm_final_state,
     timestamp_s,
     whole_gpus,
@@ -36,8 +37,8 @@ def _parse(line: int, cells: Mapping[str, str]) -> WorkloadJob:
         submit_time_s=submit_s,
         gpus=whole_gpus(cells["gpu_num"], "gpu_num"),
         duration_s=run_time_s(cells),
-        user=known(cells["user"]),
-        name=known(cells["type"]),
+        user=known(cells["user"], NO_NAME),
+        name=known(cells["type"], NO_NAME),
         end_time_s=checked_end_s(timestamp_s(cells["end_time"], "end_time"), submit_s),
         final_state=final_state,
     )

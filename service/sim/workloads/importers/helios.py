@@ -8,12 +8,12 @@ Source: the trace's README (S-Lab-System-Group/HeliosData).
 
 from collections.abc import Mapping
 from pathlib import Path
-from sys import intern
 
 from service.sim.workloads.importers.rows import (
     SkipRow,
     checked_end_s,
     import_rows,
+    known,
     number,
     positive_seconds,
     slurm_final_state,
@@ -23,7 +23,7 @@ from service.sim.workloads.importers.rows import (
 from service.sim.workloads.model import Workload, WorkloadJob
 
 _REQUIRED = ("job_id", "user", "vc", "gpu_num", "state", "submit_time", "start_time", "end_time", "duration")
-_NO_NAME = frozenset({"", "NA", "None", "-"})
+NO_NAME = frozenset({"NA", "None", "-"})
 
 
 def import_helios(path: Path) -> Workload:
@@ -44,18 +44,13 @@ def _parse(line: int, cells: Mapping[str, str]) -> WorkloadJob:
         submit_time_s=submit_s,
         gpus=whole_gpus(cells[gpus_column], gpus_column),
         duration_s=run_time_s(cells),
-        user=known(cells["user"]),
-        project=known(cells["vc"]),
-        name=known(cells.get("jobname")),
+        user=known(cells["user"], NO_NAME),
+        project=known(cells["vc"], NO_NAME),
+        name=known(cells.get("jobname"), NO_NAME),
         end_time_s=checked_end_s(timestamp_s(cells["end_time"], "end_time"), submit_s),
         iterations=_iterations(cells.get("total_iterations")),
         final_state=final_state,
     )
-
-
-def known(cell: str | None) -> str:
-    """The cell, kept once for all rows that share it, or nothing where it says that there is nothing."""
-    return "" if cell is None or cell in _NO_NAME else intern(cell)
 
 
 def run_time_s(cells: Mapping[str, str]) -> float:

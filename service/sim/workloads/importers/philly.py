@@ -1,14 +1,13 @@
-"""The Philly trace (Microsoft 2017, CC BY 4.0) in both of its forms, told apart by their first character.
+"""The Philly trace (Microsoft 2017, CC BY 4.0) in both of its forms, recognised by their first character.
 
 As a table: timestamp, duration, num_gpus, gpu_time, cluster. It names neither users nor jobs, and the rows are not sorted; a
 job's id is the line on which it stands. As the published job log: :mod:`.philly_json`.
 """
 
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from service.sim.workloads.files import open_text
+from service.sim.workloads.files import READ_ERRORS, open_text
 from service.sim.workloads.importers.philly_json import import_philly_json
 from service.sim.workloads.importers.rows import import_rows, positive_seconds, timestamp_s, whole_gpus
 from service.sim.workloads.model import Workload, WorkloadJob
@@ -25,8 +24,8 @@ def _is_json(path: Path) -> bool:
     with open_text(path, errors="replace") as stream:
         try:
             return stream.read(1024).lstrip()[:1] in ("[", "{")
-        except (EOFError, OSError, zlib.error):
-            return False  # the reader of the table says what is wrong, and in which line
+        except READ_ERRORS:
+            return False  # reading the table raises the error with its line
 
 
 def _parse(line: int, cells: Mapping[str, str]) -> WorkloadJob:

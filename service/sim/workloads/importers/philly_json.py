@@ -6,12 +6,11 @@ Source: the trace's README (msr-fiddle/philly-traces).
 
 import json
 import re
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from service.sim.workloads.files import WorkloadError, open_text
+from service.sim.workloads.files import READ_ERRORS, WorkloadError, open_text
 from service.sim.workloads.importers.rows import SkipRow, checked_end_s, collect, timestamp_s
 from service.sim.workloads.model import Workload, WorkloadJob
 
@@ -36,7 +35,7 @@ def import_philly_json(path: Path) -> Workload:
 class _List:
     """The elements of a JSON list in a stream, decoded one at a time, with the line on which each begins.
 
-    ``_buffer`` from ``_at`` on is what has been read and not consumed.
+    ``_buffer`` from ``_at`` on has been read but not consumed.
     """
 
     def __init__(self, path: Path, stream: Any) -> None:
@@ -74,9 +73,9 @@ class _List:
             try:
                 value, end = _DECODER.raw_decode(self._buffer, self._at)
                 problem = ""
-            except ValueError as error:  # broken, or not all there yet
+            except ValueError as error:  # broken, or not read completely
                 value, end, problem = None, 0, str(error)
-            # A number at the end of the buffer may go on in the next piece.
+            # A number at the end of the buffer may continue in the next piece.
             if not problem and self._buffer[end : end + 1] in _AFTER_VALUE:
                 return value, end
             if len(self._buffer) - self._at > _JOB_CHARACTERS_MAX or not self._read():
@@ -95,7 +94,7 @@ class _List:
         self._at += count
 
     def _read(self) -> bool:
-        """The next piece behind what is not consumed yet; the rest is dropped here and not for each job, for speed."""
+        """Append the next piece and drop what is consumed; for speed this happens here and not for each job."""
         piece = self._stream.read(_PIECE_CHARACTERS)
         self._buffer = self._buffer[self._at :] + piece
         self._at = 0
@@ -109,7 +108,7 @@ def _jobs(path: Path) -> Iterator[tuple[int, Any]]:
     with open_text(path, errors="replace") as stream:
         try:
             yield from _List(path, stream).elements()
-        except (UnicodeDecodeError, EOFError, OSError, zlib.error, RecursionError) as error:
+        except (*READ_ERRORS, RecursionError) as error:
             raise WorkloadError(str(error), file=str(path)) from error
 
 
@@ -140,7 +139,7 @@ def _parse(line: int, job: Any) -> WorkloadJob:
 
 
 def _text(value: object) -> str:
-    """Text that a file can hold: JSON also spells halves of characters."""
+    """Text that can be encoded: JSON may contain unpaired surrogates."""
     return str("" if value is None else value).encode("utf-8", "replace").decode()
 
 

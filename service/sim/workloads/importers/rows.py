@@ -1,15 +1,15 @@
-"""What importers share: rows with their line numbers, and the checks that end in a skipped row."""
+"""The common part of importers: rows with their line numbers, and checks that skip a row."""
 
 import csv
 import math
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from sys import intern
 from typing import Any, Final, TypeVar
 
-from service.sim.workloads.files import WorkloadError, open_text
+from service.sim.workloads.files import READ_ERRORS, WorkloadError, open_text
 from service.sim.workloads.model import (
     GPUS_MAX,
     ITERATIONS_MAX,
@@ -38,11 +38,11 @@ _SLURM_STATES: Final = {
 
 
 _SECONDS_MAX: Final = 1e12
-"""Thirty thousand years: a later time or a longer one is a mistake, and would not be exact to a millisecond."""
+"""Thirty thousand years: later times are mistakes, and not exact to a millisecond."""
 
 
 class SkipRow(ValueError):
-    """Raised by an importer for a row that cannot be a job; the message becomes the reason in the report."""
+    """Raised for a row that is no job; the message becomes the reason in the report."""
 
 
 def csv_rows(
@@ -51,8 +51,8 @@ def csv_rows(
     """Line number and cells by column name of each row; a missing column is a :class:`WorkloadError`.
 
     ``columns`` names the columns of a file without a header (where the first row is one nevertheless, it is left out);
-    ``dialect`` is what :mod:`csv` takes. A row that is too long has its last cells under None, one that is too short None
-    in its last columns. Names may hold what is no UTF-8.
+    ``dialect`` are arguments of :mod:`csv`. A row that is too long has its last cells under None, one that is too short None
+    in its last columns. Text that is not UTF-8 is replaced.
     """
     with open_text(path, errors="replace") as stream:
         reader = csv.DictReader(stream, fieldnames=columns, **dialect)
@@ -64,17 +64,17 @@ def csv_rows(
             for row in reader:
                 if columns is None or [*row.values()] != names:
                     yield reader.line_num, row
-        except (csv.Error, UnicodeDecodeError, EOFError, OSError, zlib.error) as error:
+        except READ_ERRORS as error:
             raise WorkloadError(str(error), file=str(path), line=reader.line_num + 1) from error
 
 
 def header(path: Path) -> list[str]:
-    """The cells of the first row, for formats whose columns tell which table it is; nothing where it cannot be read."""
+    """The cells of the first row, by which a format recognises its tables; empty where it cannot be read."""
     with open_text(path, errors="replace") as stream:
         try:
             return [name.strip() for name in next(csv.reader(stream), [])]
-        except (csv.Error, EOFError, OSError, zlib.error):
-            return []  # whoever reads the rows says what is wrong
+        except READ_ERRORS:
+            return []  # reading the rows raises the error
 
 
 def number(cell: str | None, column: str) -> float:
@@ -159,7 +159,7 @@ def import_rows(
 def _parse_whole(
     parse: Callable[[int, Mapping[str, str]], WorkloadJob], line: int, cells: Mapping[str, str]
 ) -> WorkloadJob:
-    if None in cells:  # a comma that should have been quoted: from there on every cell is another column's
+    if None in cells:  # an unquoted comma: all cells behind it are in the wrong column
         raise SkipRow("the row has more cells than the header")
     return parse(line, cells)
 
@@ -185,8 +185,13 @@ def collect(name: str, rows: Iterable[tuple[int, Row]], parse: Callable[[int, Ro
     return in_submission_order(name, jobs, skipped)
 
 
+def known(cell: str | None, unknown: Collection[str]) -> str:
+    """The cell, or "" where it means unknown. Interned, because many rows share it."""
+    return "" if cell is None or not cell or cell in unknown else intern(cell)
+
+
 def checked(job: WorkloadJob) -> WorkloadJob:
-    """The job, or :class:`SkipRow` where the table could not hold it."""
+    """The job, or :class:`SkipRow` where it breaks a rule of the table."""
     if not job.job_id:
         raise SkipRow("the job id is empty")
     if job.gpus > GPUS_MAX:

@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from sys import intern
 from typing import Final
 
 from service.sim.workloads.files import WorkloadError
@@ -20,6 +19,7 @@ from service.sim.workloads.importers.rows import (
     checked_end_s,
     collect,
     csv_rows,
+    known,
     number,
     positive_seconds,
     slurm_final_state,
@@ -34,7 +34,7 @@ _GPU_COLUMNS: Final = ("AllocTRES", "ReqTRES")
 _RUN_COLUMNS: Final = ("ElapsedRaw", "Elapsed", "Start")
 _DURATION: Final = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
 _UNITS: Final = {"K": 1024, "M": 1024**2}
-_NO_USER: Final = frozenset({"", "Unknown", "None"})
+_NO_USER: Final = frozenset({"Unknown", "None"})
 
 
 def import_sacct(path: Path) -> Workload:
@@ -74,18 +74,14 @@ def _parse(line: int, cells: Mapping[str, str]) -> WorkloadJob:
         submit_time_s=submit_s,
         gpus=gpus,
         duration_s=_run_s(cells),
-        user=_known(cells.get("User")),
-        project=_known(cells.get("Account")),
-        name=_known(cells.get("JobName")),
+        user=known(cells.get("User"), _NO_USER),
+        project=known(cells.get("Account"), _NO_USER),
+        name=known(cells.get("JobName"), _NO_USER),
         end_time_s=checked_end_s(_moment_s(cells, "End"), submit_s),
         walltime_s=_walltime_s(cells),
         gpu_type=gpu_type,
         final_state=final_state,
     )
-
-
-def _known(cell: str | None) -> str:
-    return "" if cell is None or cell in _NO_USER else intern(cell)  # kept once for all rows that share it
 
 
 def _gpus(cells: Mapping[str, str]) -> tuple[int, str]:
@@ -106,7 +102,7 @@ def _gpus(cells: Mapping[str, str]) -> tuple[int, str]:
 
 
 def _count(cell: str, column: str) -> int:
-    """A whole number; sacct writes large ones with a unit (``1K`` is 1024) unless it is told ``--noconvert``."""
+    """A whole number; without ``--noconvert`` sacct writes large ones with a unit (``1K`` is 1024)."""
     factor = _UNITS.get(cell[-1:].upper(), 1)
     return whole_gpus(str(factor * number(cell[:-1] if factor > 1 else cell, column)), column)
 

@@ -6,13 +6,12 @@ Source: "Standards and Benchmarks for Job Schedulers" (Chapin and others) and th
 """
 
 import math
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from sys import intern
 
-from service.sim.workloads.files import WorkloadError, open_text
+from service.sim.workloads.files import READ_ERRORS, WorkloadError, open_text
 from service.sim.workloads.importers.rows import SkipRow, checked
 from service.sim.workloads.model import SkippedRow, Workload, WorkloadJob, in_submission_order
 
@@ -20,12 +19,12 @@ _FIELDS = 18
 _UNKNOWN = -1.0
 _RUN_TIME_MIN_S = 1.0
 _FINAL_STATES = {"0": "failed", "1": "succeeded", "5": "killed"}
-"""Statuses 2 to 4 mark parts of a checkpointed job, whose summary line comes first under the same job number."""
+"""Statuses 2 to 4 mark parts of a checkpointed job, whose summary line comes first with the same job number."""
 
 
 @dataclass(slots=True)
 class _Record:
-    """A usable line before its recurrence key is known: that takes a look at the whole executable column.
+    """A valid line whose name is still open: it depends on the whole executable column.
 
     ``executable`` is empty where the line names none.
     """
@@ -62,13 +61,13 @@ def import_swf(path: Path) -> Workload:
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Line number and fields of each line that is neither empty nor a comment."""
     line = 0
-    with open_text(path, errors="replace") as stream:  # headers name places, in the encodings of their day
+    with open_text(path, errors="replace") as stream:  # headers may be in other encodings
         try:
             for line, text in enumerate(stream, start=1):
                 cells = text.split()
                 if cells and not cells[0].startswith(";"):
                     yield line, cells
-        except (UnicodeDecodeError, EOFError, OSError, zlib.error) as error:
+        except READ_ERRORS as error:
             raise WorkloadError(str(error), file=str(path), line=line + 1) from error
 
 
@@ -113,4 +112,4 @@ def _number(cell: str, position: int) -> float:
 
 
 def _known(cell: str) -> str:
-    return "" if float(cell) == _UNKNOWN else intern(cell)  # kept once for all lines that share it
+    return "" if float(cell) == _UNKNOWN else intern(cell)  # shared by many lines
