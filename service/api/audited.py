@@ -1,4 +1,4 @@
-"""What the log of changes says of a request: its action, its target, and that the caller was refused."""
+"""The audit log's words for a request: its action, its target, and that it was refused."""
 
 import logging
 from typing import Any, Final
@@ -22,22 +22,22 @@ _WORDS: Final = {
     "key_id": "key",
     "webhook_id": "webhook",
 }
-"""What a parameter of a path is the name of, where it does not say so itself."""
+"""Words for the parameters of paths, where they differ from the parameter's name."""
 
 
 def action_of(request: Request) -> str:
-    """Method and route: what was asked, without the values that were asked for."""
+    """Method and route, without the values in the path."""
     return f"{request.method} {_route(request)}"
 
 
 def target_of(request: Request) -> str:
-    """What the path names, in words: ``job 12``; the path itself where it names nothing."""
+    """What the path names, such as ``job 12``; the path itself if it names nothing."""
     named = [f"{_WORDS.get(name, name)} {_plain(value)}" for name, value in request.path_params.items()]
     return ", ".join(named) or request.url.path
 
 
 def record_refusal(request: Request, database: Database, now_s: float) -> None:
-    """Append that the caller may not do what he asked for. What cannot be written is told in the service's own log."""
+    """Record a refused request. If that fails, the service's own log has the error."""
     origin = origin_of(request)
     assert origin is not None
     entry = Entry(action_of(request), target_of(request), Outcome.REFUSED, FORBIDDEN_STATUS)
@@ -45,7 +45,7 @@ def record_refusal(request: Request, database: Database, now_s: float) -> None:
         with database.writing() as session:
             record(session.connection(), origin, entry, now_s)
     except DBAPIError:
-        logger.exception("not in the log of changes: %s was refused to %s", entry.action, origin.identity.user)
+        logger.exception("not in the audit log: %s was refused to %s", entry.action, origin.identity.user)
 
 
 def _route(request: Request) -> str:
@@ -53,7 +53,7 @@ def _route(request: Request) -> str:
 
 
 def _plain(value: Any) -> str:
-    """A number as it is usually written, however the client wrote it."""
+    """A number in its usual form, whatever the client's spelling of it."""
     text = str(value)
     try:
         return str(int(text))

@@ -1,4 +1,4 @@
-"""Who holds a token: the local one, or an API key, which is looked up in the database and trusted for some seconds."""
+"""The identity behind a token: the local token, or an API key, which is looked up in the database and cached for seconds."""
 
 import hashlib
 import hmac
@@ -19,13 +19,13 @@ from service.domain.api_key import key_id, opens
 logger = logging.getLogger(__name__)
 
 LAST_USED_PERIOD_S: Final = 60.0
-"""How exactly it is known when a key was last used: a row written for each request would be the most of what is written."""
+"""Resolution of the last use of a key. A write for each request would be most of all writes."""
 
 KNOWN_MAX: Final = 10_000
-"""Keys remembered at once."""
+"""Size of the cache of keys."""
 
 _NOBODY: Final = "0" * 64
-"""Compared with where there is no such key, so that the answer takes as long."""
+"""Compared with if there is no such key, so that the answer takes as long."""
 
 
 class _Known(NamedTuple):
@@ -54,13 +54,13 @@ class Authenticator:
         self._local_token = local_token.encode() if settings.local_token else None
         self._now_s = now_s
         self._monotonic_s = monotonic_s
-        # By digest, so that no secret stays in memory and that how long a look takes says nothing about one.
+        # By digest, so that no secret stays in memory and the time of a lookup reveals none.
         self._known: dict[bytes, _Known] = {}
         self._generation = 0
         self._lock = threading.Lock()
 
     def known(self, token: str) -> Identity | None:
-        """Who holds the token, as far as it can be said without asking the database."""
+        """The identity, if it is known without the database."""
         if self._is_local(token):
             return LOCAL
         found = self._known.get(_mark(token))
@@ -69,11 +69,11 @@ class Authenticator:
         return found.identity
 
     def was_good(self, token: str) -> bool:
-        """Whether the token has opened this service before, however long ago: whoever sends it does not guess."""
+        """Whether the token was valid here before: then it is no guess."""
         return _mark(token) in self._known
 
     def look_up(self, token: str) -> Identity | None:
-        """Who holds the token, by the database; None for a wrong, expired or revoked one. Waits."""
+        """The identity, by the database; None for a wrong, expired or revoked token. Blocks."""
         name = key_id(token)
         if name is None:
             return None
@@ -93,11 +93,11 @@ class Authenticator:
 
     @property
     def rights(self) -> int:
-        """Another number whenever somebody's rights have changed: what has been going on since before must ask anew."""
+        """A number that changes with every change of rights: open streams end then."""
         return self._generation
 
     def forget(self) -> None:
-        """Look every key up again: a right has changed. A look that is under way is not trusted either."""
+        """Empty the cache, because rights have changed. Lookups under way are not cached either."""
         with self._lock:
             self._generation += 1
             self._known = {mark: known._replace(until_s=float("-inf")) for mark, known in self._known.items()}
@@ -119,8 +119,8 @@ class Authenticator:
             with self._database.writing() as session:
                 used_key(session.connection(), name, now_s)
         except DBAPIError:
-            # It is worth no request that a note could not be made.
-            logger.warning("the last use of key %s was not noted", name)
+            # No reason to fail the request.
+            logger.warning("the last use of key %s was not stored", name)
 
     def _is_local(self, token: str) -> bool:
         given = token.encode("utf-8", "surrogateescape")

@@ -1,7 +1,8 @@
-"""One reader of a log for all the clients that follow it: it looks now and then, and hands on what has become visible.
+"""One reader of a log for all clients that follow it: it polls the log and passes on new entries.
 
-Nobody holds a thread while he waits. A client that is slower than the log is not kept in memory: it reads for itself what it
-has missed, as one does that comes back.
+No client holds a thread while it waits. For a client that is slower than the log nothing is kept in memory: it reads the missed
+entries from the log, like a client that reconnects. Why numbers may become visible out of order:
+docs/explanation/decisions/0013-submission-events.md.
 """
 
 import asyncio
@@ -21,28 +22,28 @@ from service.runtime.stream_position import Position
 logger = logging.getLogger(__name__)
 
 LOOK_S = 0.3
-"""Pause between two looks at the log while somebody follows it."""
+"""Pause between two reads of a log that has followers."""
 
 GAP_S = 30.0
-"""A number that is missing for so long was rolled back. No transaction that writes events takes so long."""
+"""A number that is missing for longer was rolled back. No transaction that writes events takes so long."""
 
 WINDOW = 10_000
-"""Newest numbers in which gaps are looked for when the reader starts: more than are written within :data:`GAP_S`."""
+"""Newest numbers that are checked for gaps when the reader starts: more than are written within :data:`GAP_S`."""
 
 PAGE = 1000
 QUEUED_MAX = 1000
-"""Entries that wait for one client; with more, it reads the log by itself."""
+"""Entries queued for one client; with more, it reads the log itself."""
 
 
 class Log(NamedTuple):
-    """Where entries come from, in the order of their numbers and at most so many; and the largest number there is."""
+    """How to read entries, in the order of their numbers and with a limit; and how to find the largest number."""
 
     read: Callable[[Connection, Numbers, int], Sequence[Entry]]
     newest: Callable[[Connection], int]
 
 
 class Subscriber:
-    """One client. ``position`` is what it has seen."""
+    """One client, which has seen the entries of ``position``."""
 
     def __init__(self, position: Position) -> None:
         self.position = position
@@ -50,7 +51,7 @@ class Subscriber:
         self.behind = True
 
     def offer(self, entry: Entry) -> None:
-        """Hand on an entry, unless it cannot keep up."""
+        """Queue an entry, unless the client is behind."""
         if not self.behind:
             try:
                 self.queue.put_nowait(entry)
@@ -59,7 +60,7 @@ class Subscriber:
 
 
 class Feed:
-    """Followers of one log. Everything but the reading happens in the event loop's one thread."""
+    """The followers of one log. Only the reads run outside the thread of the event loop."""
 
     def __init__(
         self,
@@ -82,11 +83,11 @@ class Feed:
 
     @property
     def followers(self) -> int:
-        """How many streams are open."""
+        """Number of open streams."""
         return len(self._subscribers)
 
     async def prepare(self) -> None:
-        """Find out where the log ends. Raises what the database raises."""
+        """Find the end of the log. Raises DBAPIError."""
         if self._position is None:
             found = await run_in_threadpool(self._begin)
             if self._position is None:
@@ -95,10 +96,9 @@ class Feed:
     async def follow(
         self, since: Position | None, stopping: Callable[[], bool], pulse_s: float
     ) -> AsyncGenerator[tuple[Entry, Position] | None, None]:
-        """Entries as they become visible, each with the position after it; None at once, when nothing will be missed any more,
-        and whenever nothing came for ``pulse_s``.
+        """New entries, each with the position after it. None as soon as none can be missed, and after ``pulse_s`` without one.
 
-        From ``since`` on (None, or a place that is far from this log's end: from now). Ends when ``stopping`` says so.
+        Starts after ``since`` (None, or a position far beyond the end of this log: now). Ends when ``stopping`` is true.
         """
         await self.prepare()
         assert self._position is not None
@@ -124,24 +124,24 @@ class Feed:
         finally:
             self._subscribers.discard(subscriber)
 
-    # For one client: entries, and up to where nothing is waited for once they are told.
+    # For one client: entries, each with the number up to which no entry is missing after it.
 
     async def _wait(self, subscriber: Subscriber) -> list[tuple[Entry, int]]:
         try:
             return [(await asyncio.wait_for(subscriber.queue.get(), self._look_s), 0)]
         except TimeoutError:
-            # With nothing left in the queue, all that the reader has seen has been handed on.
+            # The queue is empty: everything that the reader has seen was passed on.
             if self._position is not None and subscriber.queue.empty() and not subscriber.behind:
                 subscriber.position.give_up(self._position.floor)
             return []
 
     async def _catch_up(self, subscriber: Subscriber) -> list[tuple[Entry, int]]:
-        """What the log holds beyond the client's position; if that is all, it is behind no more."""
+        """Entries beyond the client's position. With fewer than a page of them it has caught up."""
         while not subscriber.queue.empty():
             subscriber.queue.get_nowait()
         assert self._position is not None
         settled = self._position.floor
-        # From here on entries are queued too; whatever comes twice is told once.
+        # Entries are queued again from here on. Those that come twice are dropped later.
         subscriber.behind = False
         entries = await run_in_threadpool(self._read, subscriber.position.floor)
         if len(entries) == PAGE:
@@ -160,10 +160,10 @@ class Feed:
                 try:
                     full = await self._look_once()
                 except DBAPIError:
-                    full = False  # the database is away: its followers wait with us
+                    full = False  # the database does not answer: the followers wait
                 except Exception:
-                    # Who follows would hear nothing more, and not know it, if this ended here.
-                    logger.exception("a look at the log failed; it is looked again")
+                    # Without a retry the followers would receive nothing more, and no error.
+                    logger.exception("reading the log failed; trying again")
                     full = False
                 if not full:
                     await asyncio.sleep(self._look_s)

@@ -36,10 +36,10 @@ REPLAYED_HEADER = "Idempotent-Replayed"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a successful POST says: kept with the key, so it is JSON and a ``Location`` and nothing else.
+    """The answer of a successful change, kept with the key: JSON and a ``Location``, nothing else.
 
-    ``kept`` is what is kept instead of a body that holds a secret. ``target`` and ``detail`` are for the log of changes: what
-    was changed, where the path does not name it, and how. Neither may hold a secret.
+    ``kept`` replaces a body that holds a secret. ``target`` (if the path does not name it) and ``detail`` are for the audit log
+    and must not hold secrets.
     """
 
     status: int
@@ -76,9 +76,9 @@ class BatchedEffect(Generic[Item]):
 
 @dataclass(frozen=True, slots=True)
 class KeyedRequest:
-    """One request as a key sees it: ``route`` is method, path and user, ``body_sha256`` the digest of its bytes.
+    """The identity of a request: ``route`` is method, path, query and user, ``body_sha256`` the digest of its bytes.
 
-    ``origin``, ``action`` and ``target`` are what the log of changes says of it.
+    ``origin``, ``action`` and ``target`` are for the audit log.
     """
 
     key: str | None
@@ -102,7 +102,7 @@ async def _keyed_request(
     ] = None,
 ) -> KeyedRequest:
     digest = hashlib.sha256(await request.body()).hexdigest()
-    # The query is part of what a request asks for; the order of its parts is the client's business.
+    # The query is part of the request; a different order of its parts makes a different request.
     route = f"{request.method} {request.url.path}" + (f"?{request.url.query}" if request.url.query else "")
     origin = origin_of(request)
     if origin is not None and origin.identity.user is not None:
@@ -114,7 +114,7 @@ Keyed = Annotated[KeyedRequest, Depends(_keyed_request)]
 
 
 class Keys:
-    """Runs effects once per key. One instance an application; safe to use from many threads."""
+    """Runs effects once per key. One instance per application; thread-safe."""
 
     def __init__(self, database: Database, now_s: Callable[[], float], kept_s: float) -> None:
         self._database = database
@@ -127,8 +127,8 @@ class Keys:
     def run(self, request: KeyedRequest, prepare: Callable[[], Effect], *, outside: bool = False) -> Response:
         """The stored answer, or that of the effect that ``prepare`` returns, run in one writing transaction.
 
-        ``prepare`` does what needs no transaction (checks, computing). Where it changes something itself, ``outside`` says so:
-        then it is not called for a repeated request, and the log of changes has a line of it before it is done, too.
+        ``prepare`` does what needs no transaction. If it changes something itself (``outside``), it is not called for a repeated
+        request, and the audit log has a line before it is called, too.
         """
         with self._alone(request):
             if outside:
@@ -140,7 +140,7 @@ class Keys:
             try:
                 effect = prepare()
             except Problem:
-                # What is refused now may have been accepted then.
+                # The first request may have been accepted.
                 stored = self._kept(request)
                 if stored is None:
                     raise
@@ -169,7 +169,7 @@ class Keys:
         More than one must have batched effects of one kind.
         """
         connection = session.connection()
-        # 1. Find the requests that were answered before; nobody else answers the others until the transaction ends.
+        # 1. Find the requests that were answered before, and lock the keys of the others.
         known = self._known(connection, [write.request for write in writes], lock=True)
         # 2. Make the effects of the others.
         new = [write for write, found in zip(writes, known, strict=True) if found is None]
@@ -211,10 +211,10 @@ class Keys:
     def _known(
         self, connection: Connection, requests: Sequence[KeyedRequest], *, lock: bool = False
     ) -> list[Answer | Problem | None]:
-        """What was answered to each before, or that its key cannot be used; None to do it now.
+        """The kept answer of each, or why its key cannot be used; None for a new request.
 
-        With ``lock`` nobody else answers them until the transaction ends: of two services that got the same request the
-        second waits here, then finds the answer.
+        With ``lock`` the keys are locked until the transaction ends: a second service with the same request waits here and then
+        finds the answer.
         """
         asked = {(request.key, request.route) for request in requests if request.key is not None}
         if not asked:
@@ -247,7 +247,7 @@ class Keys:
         ]
         if not rows:
             return
-        # An expired answer under such a key may still wait to be pruned.
+        # Expired answers of these keys may not be pruned yet.
         expired = IDEMPOTENCY_KEYS.c.key.in_({row["key"] for row in rows}) & (IDEMPOTENCY_KEYS.c.expires_at_s <= now_s)
         connection.execute(delete(IDEMPOTENCY_KEYS).where(expired))
         insert_rows(connection, IDEMPOTENCY_KEYS, rows)
@@ -255,14 +255,14 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """What one request does in a transaction, which requests that come at the same time may share."""
+    """A member of the group commit: one request and its effect."""
 
     keys: Keys
     request: KeyedRequest
     effect: Effect
 
     def __call__(self, session: Session) -> tuple[Answer, bool]:
-        """Its answer, and whether that was kept from before. Raises Problem."""
+        """The answer, and whether it was kept from before. Raises Problem."""
         [found] = self.keys.transact(session, [self])
         if isinstance(found, Problem):
             raise found

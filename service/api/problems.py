@@ -1,8 +1,8 @@
 """Every error of the API is one shape: problem details (RFC 9457), media type ``application/problem+json``.
 
-``type`` is a relative reference to a page that this service itself serves (``/docs/problems/<slug>``), so it never names
-a host. ``errors`` holds one entry a fault: a JSON pointer (RFC 6901) for faults of the body, the parameter's name for
-faults of the query, the path or a header. Values that a client sent are never echoed: they may be secrets.
+``type`` is a relative reference to a page of this service (``/docs/problems/<slug>``), so it never names a host. ``errors`` has
+one entry for each fault: a JSON pointer (RFC 6901) into the body, or the name of a parameter of the query, the path or a header.
+Of the values that a client sent only numbers out of range are repeated: others may be secrets.
 """
 
 import logging
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
@@ -26,12 +26,12 @@ MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "/docs/problems/"
 
 FAULTS_MAX = 100
-"""Faults listed in one answer: enough for a person, and an answer stays small however broken the body is."""
+"""Faults listed in one answer, so that it stays small for any body."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What all problems of one type share."""
+    """The common parts of all problems of one type."""
 
     slug: str
     status: int
@@ -40,7 +40,7 @@ class _Kind:
 
 
 class ProblemType(Enum):
-    """Each way in which a request can go wrong; ``advice`` says what the caller can do."""
+    """The types of problems; ``advice`` says what the caller can do."""
 
     MALFORMED_JSON = _Kind("malformed-json", 400, "The body is not JSON", "Send one JSON document, encoded as UTF-8.")
     BAD_REQUEST = _Kind("bad-request", 400, "The request cannot be understood", "See the detail.")
@@ -68,7 +68,7 @@ class ProblemType(Enum):
         "request-in-progress",
         409,
         "A request with this Idempotency-Key is still running",
-        "Repeat it a moment later: the answer of the first one is given again.",
+        "Repeat it a moment later: it gets the answer of the first one.",
     )
     PRECONDITION_FAILED = _Kind(
         "precondition-failed", 412, "The resource has changed", "Read it again and repeat with its new ETag."
@@ -81,13 +81,16 @@ class ProblemType(Enum):
         "wrong-host",
         421,
         "The service does not answer to this host name",
-        "Add the name to 'allowed_hosts', or call the service by one that is there.",
+        "Add the name to 'allowed_hosts', or use a name that is in it.",
     )
     INVALID_BODY = _Kind(
-        "invalid-body", 422, "The body breaks a rule", "Each entry of 'errors' points to one fault; nothing was done."
+        "invalid-body", 422, "The body is invalid", "Correct the fields that 'errors' points to; nothing was changed."
     )
     INVALID_PARAMETER = _Kind(
-        "invalid-parameter", 422, "A parameter breaks a rule", "Each entry of 'errors' names one; nothing was done."
+        "invalid-parameter",
+        422,
+        "A parameter is invalid",
+        "Correct the parameters that 'errors' names; nothing was changed.",
     )
     NEVER_FITS = _Kind(
         "never-fits",
@@ -99,11 +102,11 @@ class ProblemType(Enum):
         "idempotency-key-reused",
         422,
         "The Idempotency-Key belongs to another request",
-        "Use a new key for a new request; a key stands for one method, path and body.",
+        "Use a new key for a new request: a key belongs to one method, path and body.",
     )
     QUEUE_FULL = _Kind("queue-full", 429, "Too many jobs are queued", "Wait until some have ended, or raise the limit.")
     TOO_MANY_REQUESTS = _Kind(
-        "too-many-requests", 429, "Too many requests", "Wait as long as the header 'Retry-After' says."
+        "too-many-requests", 429, "Too many requests", "Wait for the seconds in the header 'Retry-After'."
     )
     INTERNAL = _Kind("internal", 500, "The service failed", "The service's log has the cause; please report it.")
     NO_LEADER = _Kind(
@@ -127,7 +130,7 @@ class ProblemType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One broken rule: ``pointer`` into the body ("" = the whole of it), or ``parameter`` outside the body."""
+    """One invalid value: ``pointer`` into the body ("" = the whole of it), or ``parameter`` outside the body."""
 
     detail: str
     pointer: str | None = None
@@ -140,7 +143,7 @@ class Fault:
 
 
 class Problem(HTTPException):
-    """Raise it anywhere below a route: the handler turns it into the answer."""
+    """An error answer. May be raised anywhere below a route."""
 
     def __init__(
         self,
@@ -155,7 +158,7 @@ class Problem(HTTPException):
 
 
 def no_leader(detail: str = "") -> Problem:
-    """What needs the live loop, where there is none."""
+    """503 for a request that needs the leader while there is none."""
     return Problem(ProblemType.NO_LEADER, detail, headers={"Retry-After": "2"})
 
 
@@ -210,19 +213,55 @@ _NO_KEYS = frozenset(
         "[key]",
     }
 )
-"""What pydantic puts into a fault's path though it is no key of the body: the tags of the unions in ``schemas``, and the
-mark of a fault in a key itself."""
+"""Parts of a pydantic location that are no keys of the body: tags of the unions in ``schemas``, and the mark of a faulty key."""
+
+_MESSAGES: Final = {
+    "missing": "is required",
+    "extra_forbidden": "Unknown key",
+    "greater_than_equal": "must be at least {ge} (got {input})",
+    "greater_than": "must be greater than {gt} (got {input})",
+    "less_than_equal": "must be at most {le} (got {input})",
+    "less_than": "must be less than {lt} (got {input})",
+    "int_type": "must be an integer",
+    "int_from_float": "must be an integer",
+    "int_parsing": "must be an integer",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "string_type": "must be a string",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_too_long": "must have at most {max_length} characters",
+    "list_type": "must be a list",
+    "dict_type": "must be an object",
+    "model_attributes_type": "must be an object",
+    "too_short": "must have at least {min_length} entries (got {actual_length})",
+    "too_long": "must have at most {max_length} entries (got {actual_length})",
+    "enum": "must be {expected}",
+    "literal_error": "must be {expected}",
+}
+"""Our words for pydantic's types of errors. Only numbers out of range are repeated."""
 
 
 def _fault(error: Mapping[str, Any]) -> Fault:
     """One pydantic error as a fault."""
     source, *path = error["loc"]
-    message = str(error["msg"]).removeprefix("Value error, ")
-    if error["type"] == "extra_forbidden":
-        message = "Unknown key"
+    template = _MESSAGES.get(error["type"])
+    if template is None:
+        message = str(error["msg"]).removeprefix("Value error, ")
+    else:
+        message = template.format(**error.get("ctx", {}), input=error.get("input"))
     if source == "body":
         return Fault(message, pointer=json_pointer(part for part in path if part not in _NO_KEYS))
     return Fault(message, parameter=".".join(str(part) for part in path))
+
+
+def _summary(faults: Sequence[Fault]) -> str:
+    """The first fault, with the place of it."""
+    first = faults[0]
+    where = first.parameter if first.pointer is None else first.pointer.removeprefix("/").replace("/", ".")
+    return f"{where}: {first.detail}" if where else first.detail
 
 
 def _on_validation(request: Request, error: Exception) -> JSONResponse:
@@ -230,7 +269,7 @@ def _on_validation(request: Request, error: Exception) -> JSONResponse:
     faults = [_fault(entry) for entry in error.errors()]
     body = any(fault.pointer is not None for fault in faults)
     kind = ProblemType.INVALID_BODY if body else ProblemType.INVALID_PARAMETER
-    return response(kind, request.url.path, faults=faults)
+    return response(kind, request.url.path, _summary(faults), faults)
 
 
 _BY_STATUS = {
@@ -249,7 +288,7 @@ def _on_http(request: Request, error: Exception) -> JSONResponse:
 
 
 def _on_database(request: Request, error: Exception) -> JSONResponse:
-    # Busy, full or unreachable: nothing was committed, so the caller may repeat the request as it is.
+    # Busy, full or unreachable: nothing was committed, so the caller may repeat the request.
     logger.error("database unavailable: %s", error.orig if isinstance(error, OperationalError) else error)
     return response(ProblemType.UNAVAILABLE, request.url.path, headers={"Retry-After": "1"})
 
@@ -260,7 +299,7 @@ def _on_busy(request: Request, error: Exception) -> JSONResponse:
 
 
 def install(app: FastAPI) -> None:
-    """Let every error of the application leave as a problem."""
+    """Answer every error of the application with a problem."""
     app.add_exception_handler(RequestValidationError, _on_validation)
     app.add_exception_handler(StarletteHTTPException, _on_http)
     app.add_exception_handler(OperationalError, _on_database)

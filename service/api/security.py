@@ -27,10 +27,10 @@ from service.domain.access import Identity
 logger = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-"""What a probe without a token may ask."""
+"""Open without a token."""
 
 _OWN_TOKEN = re.compile(r"/v1/attempts/[^/]+/progress")
-"""Opened by the token of the attempt, which is good for nothing else."""
+"""Opened by the token of the attempt, which opens nothing else."""
 
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -40,11 +40,11 @@ _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Cache-Control": "no-store",
 }
-"""On every answer, unless a route has set its own."""
+"""Headers of every answer, unless a route sets its own."""
 
 REFUSALS_PER_S = 0.1
 REFUSALS_BURST = 100
-"""Refused changes of one key that the log of changes takes: enough to see what somebody is trying."""
+"""Refused changes of one key that are recorded in the audit log: enough to see an attack."""
 
 _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
@@ -72,7 +72,7 @@ class RequestGuard:
         self._requests_per_s_max = settings.requests_per_s_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let the request in, or answer it here."""
+        """Pass the request on, or refuse it."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
@@ -88,7 +88,7 @@ class RequestGuard:
                 remember(scope, peer, given, Headers(scope=scope).get(CLIENT_HEADER))
             elif not _open(scope["path"]):
                 remember(scope, await self._identity(scope), given)
-            await self._app(scope, _Limited(receive, self._body_bytes_max), answer)
+            await self._app(scope, _SizeLimited(receive, self._body_bytes_max), answer)
             await self._log_refusal(scope, answer.status)
         except Problem as problem:
             refusal = response(problem.kind, scope["path"], problem.detail, problem.faults, problem.headers)
@@ -99,14 +99,14 @@ class RequestGuard:
                 raise
             await response(ProblemType.UNAVAILABLE, scope["path"], headers={"Retry-After": "1"})(scope, receive, answer)
         except Exception:
-            # Last resort: the cause belongs into our log, never into the answer.
+            # The cause goes into the log, never into the answer.
             logger.exception("unhandled error in %s %s", scope["method"], scope["path"])
             if answer.started:
                 raise
             await response(ProblemType.INTERNAL, scope["path"])(scope, receive, answer)
 
     async def _peer(self, scope: Scope) -> Identity | None:
-        """In whose name another service of this database sends the request on, if it is one."""
+        """The caller of a request that another service of this database forwards; None for other requests."""
         if not is_from_peer(scope):
             return None
         peers: Peers = scope["app"].state.peers
@@ -116,9 +116,9 @@ class RequestGuard:
         headers = Headers(scope=scope)
         host = _host(headers)
         if "\0" in scope["path"] or b"%00" in scope["query_string"]:
-            # Nothing here has such a name, and not every database can even look for one.
+            # No name contains NUL, and PostgreSQL rejects it in queries.
             raise Problem(ProblemType.BAD_REQUEST, "A path or query never holds the character NUL.")
-        # A page cannot sign, and other services may call this one by a name that no client uses.
+        # A web page cannot sign, and other services may use a host name that no client uses.
         if not is_peer and not _host_allowed(host, self._hosts):
             raise Problem(ProblemType.WRONG_HOST)
         origins = headers.getlist("origin")
@@ -128,7 +128,7 @@ class RequestGuard:
             self._check_body(headers)
 
     async def _identity(self, scope: Scope) -> Identity:
-        """Who sends the request. Raises 401 for nobody, 429 for somebody who asks too often."""
+        """The caller. Raises 401 without a valid token, and 429 above the rate limit."""
         token = bearer(Headers(scope=scope))
         if token is None:
             raise _unauthorized("The request has no token.")
@@ -144,7 +144,7 @@ class RequestGuard:
         return caller
 
     async def _looked_up(self, authenticator: Authenticator, token: str, address: str) -> Identity:
-        # Whoever's key was good before waits for nobody who guesses from the same address.
+        # A key that was valid before is not delayed by wrong tokens from the same address.
         wait_s = 0.0 if authenticator.was_good(token) else self._failures.wait_s(address)
         if wait_s:
             raise _too_many("Too many wrong tokens from this address (setting failed_logins_per_s_max).", wait_s)
@@ -156,7 +156,7 @@ class RequestGuard:
         return caller
 
     async def _log_refusal(self, scope: Scope, status: int) -> None:
-        """Who was refused a change stands in the log of changes; one key cannot fill it with that."""
+        """Record a refused change in the audit log, with a rate limit for each key."""
         request = Request(scope)
         origin = origin_of(request)
         # Another service that refused a forwarded request has recorded it.
@@ -170,7 +170,7 @@ class RequestGuard:
     def _origin_allowed(self, origin: str, host: str) -> bool:
         if origin.lower() in self._origins:
             return True
-        # A page that this service itself served: its host has just been checked.
+        # A page of this service: its host has just been checked.
         scheme, separator, authority = origin.lower().partition("://")
         return scheme in ("http", "https") and bool(separator) and authority == host
 
@@ -184,7 +184,7 @@ class RequestGuard:
 
 
 class _Answer:
-    """``send`` with the security headers, and the memory of whether the answer has begun."""
+    """``send`` with the security headers. Knows the status, and whether the answer has begun."""
 
     def __init__(self, send: Send, request_id: str) -> None:
         self._send = send
@@ -203,8 +203,8 @@ class _Answer:
         await self._send(message)
 
 
-class _Limited:
-    """``receive`` that counts: a body without a declared length ends at the limit too."""
+class _SizeLimited:
+    """``receive`` with a size limit, for bodies without a declared length."""
 
     def __init__(self, receive: Receive, body_bytes_max: int) -> None:
         self._receive = receive
@@ -247,7 +247,7 @@ def _host(headers: Headers) -> str:
 
 
 def _host_allowed(host: str, allowed: frozenset[str]) -> bool:
-    # An entry without a port allows every port: which one the service got is the operator's business.
+    # An entry without a port allows every port.
     name = re.sub(r":\d+$", "", host)
     return bool(host) and (host in allowed or name in allowed)
 

@@ -1,7 +1,7 @@
-"""Server-sent events: a log as a stream that a client can leave and come back to.
+"""Server-sent events: a log as a stream that a client can resume.
 
-``id`` is the position after the event; given back in ``Last-Event-ID`` (on any service of the database), the stream goes on
-exactly there. Comments keep the connection alive while nothing happens.
+``id`` is the position after the event. With it in ``Last-Event-ID`` any service of the database resumes the stream there.
+Comments keep the connection alive while nothing happens.
 """
 
 import json
@@ -17,10 +17,10 @@ from service.db.session import Database
 from service.runtime.stream_position import Position
 
 PULSE_S: Final = 15.0
-"""Between two signs of life on a silent stream: proxies close what is silent for a minute."""
+"""Pause between two comments on a silent stream: proxies close connections that are silent for a minute."""
 
 STREAM_S_MAX: Final = 900.0
-"""A stream ends after so long, and its client comes back: whoever lost his rights meanwhile does not."""
+"""Longest life of a stream. Clients reconnect, and only with a valid key."""
 
 MEDIA_TYPE: Final = "text/event-stream"
 
@@ -34,7 +34,7 @@ class Streams:
 
     @property
     def open(self) -> int:
-        """How many streams are open."""
+        """Number of open streams."""
         return self.job_events.followers + self.cycles.followers
 
 
@@ -42,12 +42,12 @@ async def stream(
     feed: Feed,
     since: Position | None,
     event: str,
-    tell: Callable[[Entry], Any | None],
+    show: Callable[[Entry], Any | None],
     stopping: Callable[[], bool],
     *,
     pulse_s: float = PULSE_S,
 ) -> AsyncIterator[str]:
-    """The text of a stream: an ``event`` for each entry of which ``tell`` makes a document (None: not for this client)."""
+    """The text of a stream: an ``event`` for each entry. ``show`` makes its document (None: not for this client)."""
     ends_at_s = time.monotonic() + STREAM_S_MAX
     async with aclosing(feed.follow(since, lambda: stopping() or time.monotonic() > ends_at_s, pulse_s)) as found:
         hello = "retry: 2000\n\n"
@@ -57,8 +57,8 @@ async def stream(
                 hello = ""
                 continue
             entry, position = step
-            document = tell(entry)
+            document = show(entry)
             if document is not None:
-                # JSON in one line: a line break would end the field.
-                said = json.dumps(document, separators=(",", ":"))
-                yield f"id: {position}\nevent: {event}\ndata: {said}\n\n"
+                # JSON on one line: a line break would end the field.
+                data = json.dumps(document, separators=(",", ":"))
+                yield f"id: {position}\nevent: {event}\ndata: {data}\n\n"

@@ -1,7 +1,7 @@
 """Runs attempts as processes of this machine, each under a supervisor that outlives the service.
 
-The executor never waits for a job and keeps nothing that cannot be read from the attempts' folders again: a service that
-was killed finds its running attempts by reading them. All jobs run as the user of the service.
+The executor never waits for a job. Its state can be read again from the folders of the attempts, so a restarted service finds its
+running attempts. All jobs run as the user of the service.
 """
 
 import contextlib
@@ -44,20 +44,19 @@ _ATTEMPT = re.compile(r"[0-9]+\.[0-9]+")
 _DRAFT_AGE_S = 60.0
 _KEY_BYTES = 32
 _PATIENCE_S = 1.0
-"""A program that tells its progress over HTTP keeps one of the threads that answer requests no longer than this."""
+"""Longest wait of a progress report over HTTP, which holds one of the threads that answer requests."""
 _KEPT_WHEN_PRUNED = frozenset({names.LOCK, names.ACKNOWLEDGED, names.EXIT})
 
 
 class LocalExecutor:
-    """The executor port on one machine; see :class:`service.engine.ports.Executor` for the contract.
+    """Implements :class:`service.engine.ports.LiveExecutor` on one machine.
 
     ``lease_s``: seconds without :meth:`renew_leases` or :meth:`poll` after which supervisors stop their attempts.
     ``log_bytes_max``: kept of an attempt's output. ``progress_url``: template with ``{job}`` and ``{attempt}`` of where a
     program may POST its progress (None: by file only). ``term_grace_s``: between SIGTERM and SIGKILL where no stop says
     otherwise. ``gpus``: what :func:`service.executors.gpus.detect` found; None = GPUs are virtual. ``checkpoints``: the folder
-    of all jobs' checkpoints (None: in the data folder). ``renews_alone``: a poll renews the lease; else whoever composes
-    calls :meth:`renew_leases` when it may.
-    Methods may be called from several threads.
+    of all jobs' checkpoints (None: in the data folder). ``renews_alone``: a poll renews the lease; else the caller calls
+    :meth:`renew_leases`. Methods may be called from several threads.
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class LocalExecutor:
         self._unseen: set[AttemptId] = set()
         self._url_limits: dict[AttemptId, RateLimit] = {}
         self.refused_commands = 0
-        """Commands refused because a newer leader has spoken."""
+        """Commands refused because a newer leader has sent some."""
         if renews_alone or not self._site.lease_file.exists():
             self.renew_leases()
         self._adopt()
@@ -120,7 +119,7 @@ class LocalExecutor:
                 reached(CrashPoint.COMMANDED)
 
     def poll(self) -> Sequence[Report]:
-        """What the attempts' folders say. O(live attempts), some ten system calls each."""
+        """Reports read from the folders of the attempts. O(live attempts), about ten system calls each."""
         if self._renews_alone:
             self.renew_leases()
         now_s = self._clock.now_s()
@@ -147,25 +146,24 @@ class LocalExecutor:
     keeps_files = True
 
     def renew_leases(self) -> None:
-        """Tell all supervisors that the service lives. Call it at least every ``lease_s`` / 3."""
-        with contextlib.suppress(OSError):  # a full disk ends no lease: the file is there since the first start
+        """Extend the lease that all supervisors check. Call it at least every ``lease_s`` / 3."""
+        with contextlib.suppress(
+            OSError
+        ):  # the file exists since the first start, so a full disk does not end the lease
             names.write_lease(self._site.lease_file, names.boot_time_s() + self._site.lease_s)
 
     def use_cluster(self, cluster: Cluster) -> None:
-        """Launches mean the servers of this cluster from now on: whoever takes the lead may have found more of them."""
+        """Placements of later launches refer to the servers of this cluster: a new leader may know more servers."""
         with self._lock:
             self._site = replace(self._site, gpu_uuids=physical_ids(cluster, self._gpus))
 
     def jobs_with_files(self) -> set[JobId]:
-        """Jobs that still have logs here. O(attempts ever made)."""
+        """Jobs that still have logs. O(all attempts ever made)."""
         logs = (path for path in self._attempts.iterdir() if _ATTEMPT.fullmatch(path.name))
         return {job_of(AttemptId(path.name)) for path in logs if (path / names.OUTPUT).exists()}
 
     def read_logs(self, job: JobId, attempt: int | None = None, offset: int = 0, limit_bytes: int = 65536) -> LogChunk:
-        """What an attempt (None: the newest that has a folder) wrote. A negative offset counts from the end.
-
-        Raises KeyError if there is no such attempt.
-        """
+        """A part of the log of an attempt (None: the newest that has a folder). Raises KeyError if there is no such attempt."""
         number = attempt if attempt is not None else max(self._numbers(job), default=0)
         folder = self._attempts / attempt_id(job, number)
         if not folder.is_dir():
@@ -173,10 +171,9 @@ class LocalExecutor:
         return read_log(folder / names.OUTPUT, offset, limit_bytes)
 
     def accept_progress(self, attempt: AttemptId, token: str, line: Mapping[str, Any]) -> bool:
-        """Take one line of progress that came over HTTP; False if it was ignored, because it breaks a rule.
+        """Append one line to the progress file of the attempt, whose rules it must obey; False if it breaks one.
 
-        It goes into the attempt's progress file, so that it survives a restart and obeys the same rules. Raises
-        PermissionError if the token is not this attempt's, or the attempt does not run; ExecutorUnavailable if a disk hangs.
+        Raises PermissionError for a wrong token or an attempt that does not run, and ExecutorUnavailable if a disk hangs.
         """
         if not _ATTEMPT.fullmatch(attempt) or not hmac.compare_digest(self._token(attempt).encode(), token.encode()):
             raise PermissionError(attempt)
@@ -185,7 +182,7 @@ class LocalExecutor:
         data = json.dumps(dict(line)).encode() + b"\n"
         now_s = self._clock.now_s()
         if not self._lock.acquire(timeout=_PATIENCE_S):
-            raise ExecutorUnavailable("the attempts' folders do not answer")
+            raise ExecutorUnavailable("the folders of the attempts do not answer")
         try:
             watched = self._live.get(attempt)
             if watched is None or watched.end is not None:
@@ -199,16 +196,16 @@ class LocalExecutor:
             self._lock.release()
 
     def stop_all(self, grace_s: float = 5.0) -> None:
-        """Ask every attempt to stop: for a service that takes its jobs with it. Poll until each has ended."""
+        """Ask every attempt to stop. Poll until each has ended."""
         with self._lock:
             for watched in self._live.values():
                 if watched.end is None:
                     self._stop(Stop(watched.attempt, graceful=False, grace_s=grace_s))
 
     def prune(self, jobs: Iterable[JobId]) -> int:
-        """Delete logs, work folders and checkpoints of jobs that are over; returns the number of attempts pruned.
+        """Delete logs, work folders and checkpoints of ended jobs; returns the number of attempts.
 
-        What stays of an attempt is a few bytes that keep it from ever running again.
+        A few bytes of each attempt stay, so that it never runs again.
         """
         pruned = 0
         for job in jobs:
@@ -226,7 +223,7 @@ class LocalExecutor:
         return pruned
 
     def close(self) -> None:
-        """Let go of everything. Attempts run on, and the next executor on the folder finds them."""
+        """Release everything. Attempts run on, and the next executor on the folder finds them."""
         with self._lock:
             self._live.clear()
 
@@ -246,9 +243,9 @@ class LocalExecutor:
         try:
             found = watched.observe(now_s)
         except OSError as error:
-            # The others must not wait for a folder that a job has locked, or a disk has lost. It is looked at again.
+            # A folder that a job has locked, or a disk has lost, must not hold up the others. It is read again later.
             if watched.attempt not in self._unseen:
-                logger.error("attempt %s cannot be looked at: %s", watched.attempt, error)
+                logger.error("the folder of attempt %s cannot be read: %s", watched.attempt, error)
             self._unseen.add(watched.attempt)
             return ()
         self._unseen.discard(watched.attempt)
@@ -302,7 +299,7 @@ class LocalExecutor:
         watched.stop(warning, stop.grace_s)
 
     def _reopened(self, attempt: AttemptId) -> bool:
-        """Whether the attempt is over and acknowledged. Then somebody who asks for it has forgotten: tell its end again."""
+        """Whether the end of the attempt is acknowledged. A command for it means that the end was lost: report it again."""
         acknowledged = self._attempts / attempt / names.ACKNOWLEDGED
         if not acknowledged.exists():
             return False
@@ -328,8 +325,8 @@ def _spawn(plan: dict[str, Any]) -> int:
         with os.fdopen(os.dup(plan_file), "wb") as stream:
             stream.write(json.dumps(plan).encode())
         os.lseek(plan_file, 0, os.SEEK_SET)
-        # The attempt's id stands in the arguments for people who look at the process list; the plan, which may hold
-        # secrets of the job, does not, and the supervisor's own environment is empty.
+        # The arguments show the id of the attempt in process lists. The plan, which may hold secrets, is not among them, and the
+        # environment of the supervisor is empty.
         return os.posix_spawn(
             sys.executable,
             [sys.executable, "-I", "-S", program, plan["attempt"]],
@@ -342,7 +339,7 @@ def _spawn(plan: dict[str, Any]) -> int:
 
 
 def _load_key(path: Path) -> bytes:
-    """The secret that progress tokens are made with: drawn once, and the same for every executor on the folder."""
+    """The secret behind progress tokens: drawn once for all executors on the folder."""
     if path.exists():
         return path.read_bytes()
     with contextlib.suppress(FileExistsError):

@@ -1,4 +1,4 @@
-"""Between the executor and the engine: reports are collected often and cheaply, and consumed by the next cycle."""
+"""Reports of an executor, collected often and cheaply and consumed by the next cycle."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -12,10 +12,10 @@ ProgressSink = Callable[[Sequence[Report]], None]
 
 
 class PolledExecutor:
-    """An executor whose reports were fetched by :meth:`collect`.
+    """Implements :class:`service.engine.ports.Executor` with reports that were fetched by :meth:`collect`.
 
-    A start or an end calls for a cycle at once; progress waits for the next cycle, and only the newest of each attempt is
-    kept, so a chatty program costs nothing but its own line. Committed progress goes on to ``progress_sink``.
+    A start or an end asks for a cycle at once. Progress waits for the next cycle, and only the newest of each attempt is kept.
+    Committed progress goes to ``progress_sink``.
     """
 
     def __init__(self, inner: Executor, progress_sink: ProgressSink) -> None:
@@ -26,7 +26,7 @@ class PolledExecutor:
         self._others: list[Report] = []
 
     def collect(self) -> bool:
-        """Fetch what is new; True if a cycle should look at it now. O(live attempts)."""
+        """Fetch new reports; True if they need a cycle now. O(live attempts)."""
         with self._lock:
             others = []
             for report in self._inner.poll():
@@ -38,7 +38,7 @@ class PolledExecutor:
             return bool(others)
 
     def poll(self) -> Sequence[Report]:
-        """Everything collected, and what happened since."""
+        """All reports collected and new."""
         self.collect()
         with self._lock:
             progress = list(self._progress.values())
@@ -46,7 +46,7 @@ class PolledExecutor:
             return sorted([*progress, *self._others], key=lambda report: report.at_s)
 
     def acknowledge(self, reports: Sequence[Report]) -> None:
-        """Hand ends on to the executor and progress to the sink."""
+        """Pass on to the executor, and progress to the sink."""
         with self._lock:  # another thread may be in the middle of a poll
             self._inner.acknowledge(reports)
         progress = [report for report in reports if report.kind is ReportKind.PROGRESS]

@@ -1,9 +1,8 @@
-"""An executor that is waited for so long and no longer, so that one that hangs stops neither the loop nor the API.
+"""An executor with a time limit, so that one that hangs blocks neither the loop nor the API.
 
-The calls are made one after the other by a thread of its own. One that takes too long is left to end when it can, and until it
-has, no other is made: nothing is known of the attempts meanwhile, no report comes, and commands are dropped. Nothing is lost by
-that. An end is told until it is acknowledged, and what was not sent is sent by the next reconciling; a command that is carried
-out late does no harm, because it carries its attempt.
+A thread makes the calls one after the other. After a timeout the call is left to end by itself, and no other call is made until
+it has: there are no reports meanwhile, and commands are dropped. Nothing is lost. An end is reported until it is acknowledged,
+the next reconciling sends dropped commands again, and a late command does no harm because it names its attempt.
 """
 
 import logging
@@ -33,24 +32,24 @@ class TimeLimitedExecutor:
         self._turn = threading.Lock()
         self._hanging: Future[Any] | None = None
         self.timeouts = 0
-        """Calls that took too long."""
-        # A daemon: whatever hangs in it must not keep the service from ending.
+        """Calls that exceeded the time limit."""
+        # A daemon thread: a call that hangs must not keep the service from ending.
         threading.Thread(target=self._work, name="executor", daemon=True).start()
 
     def send(self, commands: Sequence[Command]) -> None:
-        """Pass on, or drop them: they are repeated."""
+        """Pass on, or drop them after a timeout: they are sent again."""
         self._unless_hanging(lambda: self._inner.send(commands), None)
 
     def poll(self) -> Sequence[Report]:
-        """What it says; nothing while it hangs."""
+        """The reports; none while the executor hangs."""
         return self._unless_hanging(self._inner.poll, ())
 
     def acknowledge(self, reports: Sequence[Report]) -> None:
-        """Pass on, or not: then they are told again."""
+        """Pass on, or not after a timeout: then they are reported again."""
         self._unless_hanging(lambda: self._inner.acknowledge(reports), None)
 
     def observed(self) -> Mapping[AttemptId, AttemptStatus]:
-        """Pass on. Raises :class:`ExecutorUnavailable`: that nothing is seen does not mean that nothing runs."""
+        """Pass on. Raises :class:`ExecutorUnavailable` after a timeout: attempts may run unseen."""
         return self._call(self._inner.observed)
 
     def _unless_hanging(self, work: Callable[[], Answer], otherwise: Answer) -> Answer:

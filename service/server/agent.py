@@ -1,9 +1,8 @@
-"""Looks after the attempts of one service's own data folder, whoever leads.
+"""The agent: runs the attempts of this service's data folder while another service leads.
 
-A leader elsewhere never commands them: what it wants stands in the database, and this service carries it out. While this
-service leads, the loop does that itself, and the agent only says that it lives. The attempts' own lease is renewed only
-after the database has taken a sign of life, so that whoever finds this service silent for longer than that lease may
-conclude that its attempts have been stopped.
+The leader writes what it wants into the database, and the agent carries it out. While this service leads, the loop does that
+itself, and the agent only sends heartbeats. The lease of the attempts is renewed only after the database has stored a heartbeat:
+a service that has been silent for longer than the lease has no running attempts.
 """
 
 import logging
@@ -27,13 +26,13 @@ from service.engine.ports import AttemptStatus, Executor
 logger = logging.getLogger(__name__)
 
 PROMPT_S = 5.0
-"""What the database said is acted on within so long, or asked anew: this process may have been stopped in between."""
+"""Time in which an answer of the database may be acted on. The process may have been suspended in between."""
 
 _BEFORE_ENDS = frozenset({ReportKind.STARTED, ReportKind.PROGRESS})
 
 
 class Agent:
-    """Methods may be called from several threads; they follow each other."""
+    """Methods may be called from several threads and run one at a time."""
 
     def __init__(
         self,
@@ -52,12 +51,12 @@ class Agent:
         self._settings = settings
         self._elapsed_s = elapsed_s
         self._lock = threading.Lock()
-        self._told: set[AttemptId] = set()
+        self._reported: set[AttemptId] = set()
         self.sound = False
-        """Whether the database counts this service as alive: only then may anything of it run."""
+        """Whether the database counts this service as alive. If not, none of its attempts may run."""
 
     def beat(self) -> None:
-        """Say that this service lives, and keep its attempts alive; or, where it was given up, end them all first."""
+        """Send a heartbeat and renew the lease of the attempts. If the service was given up, stop all attempts first."""
         asked_at_s = self._elapsed_s()
         if services.sign_of_life(self._database, self._host):
             self.sound = True
@@ -65,47 +64,47 @@ class Agent:
                 self._renew_leases()
             return
         if self.sound:
-            logger.warning("this service was silent for too long and counts as gone; whatever it still runs is stopped")
+            logger.warning("this service was silent for too long and counts as gone; its attempts are stopped")
         self.sound = False
         with self._lock:
             self._clear()
 
     def attend(self, leads: Callable[[], bool] = lambda: False) -> None:
-        """While another service leads, or none: tell what the attempts do, and do what the database wants of them.
+        """While this service does not lead: report what the attempts do, and carry out what the database wants.
 
-        Nothing where this one ``leads`` by now: whoever took the lead in a :meth:`pause` has the attempts to itself.
+        Does nothing if this service ``leads`` by now: it has taken the lead in a :meth:`pause`.
         """
         with self._lock:
             if not self.sound or leads():
                 return
             asked_at_s = self._elapsed_s()
-            ends = self._tell(self._executor.poll())
+            ends = self._report(self._executor.poll())
             observed = self._executor.observed()
             commands = self._wanted(observed, ends)
             if commands and self._elapsed_s() - asked_at_s < PROMPT_S:
                 self._executor.send(commands)
 
     def pause(self) -> threading.Lock:
-        """Held by whoever takes over the executor, so that nothing of :meth:`attend` is under way meanwhile."""
+        """A lock; while it is held, :meth:`attend` does not run."""
         return self._lock
 
-    def _tell(self, reports: Sequence[Report]) -> Mapping[AttemptId, Report]:
-        """Make reports durable; returns those of ends, which the executor repeats until the leader has committed them."""
+    def _report(self, reports: Sequence[Report]) -> Mapping[AttemptId, Report]:
+        """Store new reports; returns those of ends, which the executor repeats until the leader has committed them."""
         ends = {
             report.attempt: report
             for report in reports
             if report.attempt is not None and report.kind not in _BEFORE_ENDS
         }
-        new = [report for report in reports if report.kind in _BEFORE_ENDS or report.attempt not in self._told]
+        new = [report for report in reports if report.kind in _BEFORE_ENDS or report.attempt not in self._reported]
         if new:
             with self._database.writing() as session:
                 attempt_reports.tell(session, self._host, new)
-            self._told.update(ends)
+            self._reported.update(ends)
             self._executor.acknowledge([report for report in new if report.kind in _BEFORE_ENDS])
         return ends
 
     def _wanted(self, observed: Mapping[AttemptId, AttemptStatus], ends: Mapping[AttemptId, Report]) -> list[Command]:
-        """What is to be done, as the loop's own reconciling would: stop what should not run, launch what got lost."""
+        """The commands that reconciling needs: stop what should not run, launch what got lost."""
         with self._database.reading() as session:
             wanted = open_attempts(session.connection(), self._host)
             token = leases.newest_token(session, LEADER_LEASE)
@@ -113,7 +112,7 @@ class Agent:
         if settled:
             attempt_reports.drop(self._database, settled.keys())
             self._executor.acknowledge(list(settled.values()))
-            self._told.difference_update(settled)
+            self._reported.difference_update(settled)
         zombies = [
             attempt
             for attempt, status in observed.items()
@@ -135,13 +134,13 @@ class Agent:
             elif attempt.state is AttemptState.LAUNCHING:
                 commands.append(launch_of(job, token))
             else:
-                # It ran, and its folder is gone: make sure, and have its end reported.
+                # It ran, and its folder is gone: a stop makes sure of that and has its end reported.
                 commands.append(self._stop(attempt.id, token))
         return commands
 
     def _clear(self) -> None:
-        """End everything, and be alive again when nothing runs any more."""
-        self._tell(self._executor.poll())
+        """Stop all attempts. When nothing runs any more, the service is alive again."""
+        self._report(self._executor.poll())
         alive = [attempt for attempt, status in self._executor.observed().items() if status is not AttemptStatus.ENDED]
         if not alive:
             services.absolve(self._database, self._host)

@@ -1,8 +1,7 @@
-"""The executor port of a leader that is not alone: its own attempts, and those of services on other data folders.
+"""The leader's executor: its own attempts, and those of services on other data folders.
 
-It commands its own alone. Of the others it hears through the database, and they hear of it in the same way. An attempt
-whose service is silent stays as it is, because lost is not dead, until that service's supervisors must have stopped it and
-the database has recorded that this was relied on.
+It commands only its own attempts. The others' reports and commands go through the database. An attempt of a silent service keeps
+its state until the supervisors of that service must have stopped it, and the database has recorded that the leader relies on it.
 """
 
 import logging
@@ -27,10 +26,10 @@ from service.engine.record import JobRecord
 logger = logging.getLogger(__name__)
 
 DEAD_MARGIN_S = 10.0
-"""Beyond lease and grace, before a silent service's attempts count as ended: supervisors look now and then, and kill last."""
+"""Added to lease and grace period before the attempts of a silent service count as ended: supervisors check periodically."""
 
 SILENCE_CHECK_S = 1.0
-"""How often it is looked whether a service has been silent for too long."""
+"""Period of the check whether a service has been silent for too long."""
 
 _STATUS = {
     AttemptState.LAUNCHING: AttemptStatus.PENDING,
@@ -63,79 +62,79 @@ class FleetExecutor:
         self._stop_grace_s = stop_grace_s
         self._elapsed_s = elapsed_s
         self._elsewhere = self._find_elsewhere()
-        self._told: dict[tuple[AttemptId, ReportKind], Report] = {}
+        self._reported: dict[tuple[AttemptId, ReportKind], Report] = {}
         self._lost: dict[AttemptId, Report] = {}
-        self._own_are_told = True
+        self._own_reports_stored = True
         self._looked_at_s: float | None = None
         self.refused_commands = 0
-        """Commands that were not carried out because the lead was over."""
+        """Commands that were dropped because the lead was over."""
 
     def send(self, commands: Sequence[Command]) -> None:
-        """Command this service's own attempts, as long as the lead can be trusted."""
+        """Command this service's own attempts, unless the lead is lost."""
         if not self._lead.holds():
             self.refused_commands += len(commands)
-            logger.warning("%d commands are left to the next leader", len(commands))
+            logger.warning("%d commands left to the next leader", len(commands))
             return
         mine = [command for command in commands if command.attempt not in self._elsewhere]
         if mine:
             self._own.send(mine)
 
     def poll(self) -> Sequence[Report]:
-        """The own executor's reports, those that were told through the database, and the losses of silent services.
+        """The reports of the own executor, those in the database, and the losses of silent services.
 
         Raises StoreUnavailable.
         """
         reports = list(self._own.poll())
         try:
-            if self._elsewhere or self._own_are_told:
-                reports += self._hear()
+            if self._elsewhere or self._own_reports_stored:
+                reports += self._stored_reports()
             if self._elsewhere:
                 self._look_for_silence()
                 reports += self._lost.values()
         except DBAPIError as error:
-            raise StoreUnavailable(f"other services cannot be heard: {error.orig}") from error
+            raise StoreUnavailable(f"the reports of other services cannot be read: {error.orig}") from error
         return reports
 
     def acknowledge(self, reports: Sequence[Report]) -> None:
-        """Committed: the own executor and the database may forget them."""
+        """Let the own executor and the database forget committed reports."""
         self._own.acknowledge([report for report in reports if report.attempt not in self._elsewhere])
-        heard = [report for report in reports if report.attempt and (report.attempt, report.kind) in self._told]
+        heard = [report for report in reports if report.attempt and (report.attempt, report.kind) in self._reported]
         attempt_reports.forget(self._database, heard)
         for report in reports:
             if report.attempt is None:
                 continue
-            self._told.pop((report.attempt, report.kind), None)
+            self._reported.pop((report.attempt, report.kind), None)
             if report.kind not in (ReportKind.STARTED, ReportKind.PROGRESS):
                 self._elsewhere.pop(report.attempt, None)
                 self._lost.pop(report.attempt, None)
 
     def observed(self) -> Mapping[AttemptId, AttemptStatus]:
-        """The own executor's attempts, and the others' as the database has them."""
+        """The attempts of the own executor, and those of other services as the database has them."""
         elsewhere = {
             attempt: _STATUS[job.attempt.state] for attempt, job in self._elsewhere.items() if job.attempt is not None
         }
         return {**elsewhere, **self._own.observed()}
 
     def _find_elsewhere(self) -> dict[AttemptId, JobRecord]:
-        """Open attempts of other services. There will be no new ones: whoever leads starts jobs at home."""
+        """Open attempts of other services. No new ones follow: a leader starts jobs on its own executor."""
         with self._database.reading() as session:
             found = open_attempts(session.connection())
         jobs = SqlStore(self._database).jobs([job for job, _ in found.values()])
         return {job.attempt.id: job for job in jobs if job.attempt is not None and job.attempt.host != self._host}
 
-    def _hear(self) -> list[Report]:
+    def _stored_reports(self) -> list[Report]:
         try:
             own = self._own.observed()
         except ExecutorUnavailable:
-            return []  # what is ours cannot be told from what is gone; the reports stay where they are
-        told = attempt_reports.told(self._database)
-        known = [report for report in told if report.attempt in self._elsewhere or report.attempt in own]
-        if len(known) < len(told):
-            # Of attempts that were closed meanwhile: nobody waits for them.
-            attempt_reports.forget(self._database, [report for report in told if report not in known])
-        # What this service told before it led is here once, and nothing is added to it.
-        self._own_are_told = bool(told) and self._own_are_told
-        self._told.update({(report.attempt, report.kind): report for report in known if report.attempt is not None})
+            return []  # own attempts cannot be distinguished from closed ones; the reports stay in the database
+        stored = attempt_reports.told(self._database)
+        known = [report for report in stored if report.attempt in self._elsewhere or report.attempt in own]
+        if len(known) < len(stored):
+            # Reports of attempts that were closed meanwhile.
+            attempt_reports.forget(self._database, [report for report in stored if report not in known])
+        # Reports that this service stored before it led: there will be no more of them.
+        self._own_reports_stored = bool(stored) and self._own_reports_stored
+        self._reported.update({(report.attempt, report.kind): report for report in known if report.attempt is not None})
         return known
 
     def _look_for_silence(self) -> None:

@@ -1,6 +1,6 @@
-"""Which part a service plays: one leads and schedules, the others stand by, look after their own attempts, and take over.
+"""Leader election: one service leads and schedules; the others stand by, run their own attempts, and take over.
 
-Nothing here waits for anybody: the lead is a lease in the database, looked at on a timer by everyone.
+The lead is a lease in the database that every service checks on a timer. Nothing here blocks.
 """
 
 import logging
@@ -22,11 +22,11 @@ from service.server.leading import ONCE, Leading
 logger = logging.getLogger(__name__)
 
 BEAT_S_MAX = 10.0
-"""Longest pause between two signs of life, however long the attempts' lease is."""
+"""Longest pause between two heartbeats, whatever the lease of the attempts."""
 
 
 class Leadership:
-    """Takes the lead when it is free, and lets go of it when it is lost."""
+    """Takes the lead when it is free, and stops leading when it is lost."""
 
     def __init__(self, lead: Lead, agent: Agent, settings: Settings, build: Callable[[], Leading]) -> None:
         self._lead = lead
@@ -36,15 +36,15 @@ class Leadership:
         self._turn = threading.Lock()
         self._closed = False
         self.leading: Leading | None = None
-        """What runs while this service leads."""
+        """None while this service does not lead."""
 
     def begin(self) -> bool:
-        """Say that this service lives, and lead at once if nobody else does. Raises what keeps it from leading."""
+        """Send a heartbeat, and lead at once if no other service does. Raises what prevents it, such as ServerInUse."""
         self._agent.beat()
         return self._try_to_lead()
 
     def schedule(self, scheduler: BackgroundScheduler) -> None:
-        """Keep the lead, or wait for it; look after the attempts."""
+        """Renew or take the lead, send heartbeats and run the attempts, each periodically."""
         duration_s = self._settings.leader_lease_s
         periods_s = {
             self._renew: duration_s / 3,
@@ -56,7 +56,7 @@ class Leadership:
             scheduler.add_job(_patient(work), "interval", seconds=period_s, id=work.__name__.strip("_"), **ONCE)
 
     def close(self) -> None:
-        """Stop leading, and let the next one lead at once."""
+        """Stop leading, and let another service lead at once."""
         with self._turn:
             self._closed = True
             self._stop_leading()
@@ -103,8 +103,7 @@ class Leadership:
             return True
 
     def _begin_leading(self) -> None:
-        # The agent is not in the middle of anything, and finds at its next turn, or that for which it waits meanwhile, that
-        # this service leads.
+        # The agent is paused, and sees when it goes on that this service leads.
         with self._agent.pause(), made_to_stay():
             leading = self._build()
             self.leading = leading
@@ -115,7 +114,7 @@ class Leadership:
         try:
             self._lead.give_back()
         except DBAPIError as error:
-            # It runs out by itself, and what we came from is worth more than this.
+            # The lease runs out by itself. The error that led here matters more.
             logger.warning("the lead is not given back: %s", " ".join(str(error).split()))
 
     def _stop_leading(self) -> None:
@@ -125,7 +124,7 @@ class Leadership:
 
 
 def _patient(work: Callable[[], None]) -> Callable[[], None]:
-    """``work`` that waits for its next turn while the database or the executor does not answer."""
+    """``work``, tried again at its next turn if the database or the executor does not answer."""
 
     @wraps(work)
     def tried() -> None:

@@ -1,8 +1,7 @@
-"""Connections of clients that take their time: a request comes in whole within a limit, or its connection is closed.
+"""Time and size limits for requests of slow clients: a connection whose request does not arrive in time is closed.
 
-uvicorn waits for ever for the rest of a header or a body. Such a connection keeps no thread, but a file handle, of which a
-process has some thousand; and whoever opens one more than that shuts everybody else out. Nor does the faster of its two parsers
-limit how long a header grows.
+uvicorn waits without limit for the rest of a header or a body. Such a connection holds a file descriptor, and a process has a few
+thousand of them. The faster of uvicorn's two parsers does not limit the size of a header either.
 """
 
 import asyncio
@@ -17,25 +16,25 @@ else:
 
 
 HEAD_BYTES_MAX = 64 * 1024
-"""Of a request's line and headers, besides what the last read brought: far more than any client of ours sends."""
+"""Largest request line and headers, not counting the last read: far more than Sooner's clients send."""
 
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
 class PromptProtocol(Protocol):
-    """uvicorn's protocol, whichever it chose, with a limit on how long a request may be on its way."""
+    """The protocol that uvicorn chose, with a time limit for the arrival of a request."""
 
     request_timeout_s: float
     _deadline: asyncio.TimerHandle | None = None
     _head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Somebody has connected, and is to say something."""
+        """Start the time limit of the first request."""
         super().connection_made(transport)
         self._set_deadline()
 
     def data_received(self, data: bytes) -> None:
-        """Part of a request, or all of it, or several."""
+        """Take a part of a request, a whole one, or several."""
         super().data_received(data)
         self._head_bytes = self._head_bytes + len(data) if self._is_between() else 0
         if self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
@@ -47,16 +46,16 @@ class PromptProtocol(Protocol):
             self._set_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing more will come."""
+        """Stop the time limit."""
         self._drop_deadline()
         super().connection_lost(exc)
 
     def _is_incomplete(self) -> bool:
-        """Whether the client still owes part of a request."""
+        """Whether a part of a request is still to come."""
         return self._is_between() or self.cycle.more_body
 
     def _is_between(self) -> bool:
-        """Whether no request is under way whose head is known: what has come since the last answer belongs to the next."""
+        """Whether the head of the next request is not complete yet."""
         return self.cycle is None or self.cycle.response_complete
 
     def _set_deadline(self) -> None:

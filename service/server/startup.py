@@ -1,7 +1,4 @@
-"""What must hold before a service may run: each check ends with one clear line, before anything has started.
-
-The checks are told apart from :mod:`service.server.app` because they compose nothing: they look, lock and refuse.
-"""
+"""Checks before a service starts. Each failure ends the start with one clear line."""
 
 import fcntl
 import os
@@ -17,18 +14,18 @@ from service.db import migrate
 from service.db.session import Database, open_database
 
 DATABASE_ID_FILE = "database_id"
-"""In the data folder: the id of the database that its attempts belong to."""
+"""A file in the data folder with the id of the database that the attempts belong to."""
 
 HOST_ID_FILE = "host_id"
-"""In the data folder: its own id, which its attempts carry in the database."""
+"""A file in the data folder with its own id, which its attempts carry in the database."""
 
 
 class StartError(Exception):
-    """The service cannot start for a reason that the user can mend; one line."""
+    """The service cannot start for a reason that the user can fix; one line."""
 
 
 def open_current(url: str) -> Database:
-    """The database, brought to this program's schema if it is empty."""
+    """The database, migrated if it is empty. Raises StartError for another schema than this program's."""
     database = open_database(url)
     try:
         state = migrate.state(url)
@@ -43,7 +40,7 @@ def open_current(url: str) -> Database:
 
 
 def bind(data_dir: Path, identity: str) -> None:
-    """Tie the data folder to its database: attempt 1.1 of another database must not answer for this one's."""
+    """Bind the data folder to its database. Raises StartError if it belongs to another one, whose attempts have the same ids."""
     file = data_dir / DATABASE_ID_FILE
     if file.exists():
         used = file.read_text(encoding="ascii").strip()
@@ -59,21 +56,21 @@ def bind(data_dir: Path, identity: str) -> None:
 
 
 def _write_whole(file: Path, word: str) -> None:
-    """At once or not at all: half an id would lock the folder's owner out."""
+    """Write atomically: a partial id would make the folder unusable."""
     draft = file.with_suffix(".draft")
     draft.write_text(word + "\n", encoding="ascii")
     draft.replace(file)
 
 
 class Host(NamedTuple):
-    """The identity of a data folder: attempts carry it. ``old``: it held attempts before it had one."""
+    """The id of a data folder, which attempts carry. ``old``: the folder held attempts before it had an id."""
 
     id: str
     old: bool
 
 
 def host_of(data_dir: Path) -> Host:
-    """Who this service is, for ever: drawn at the first start. A data folder belongs to one machine."""
+    """The id of this service, drawn at the first start. A data folder belongs to one machine."""
     file = data_dir / HOST_ID_FILE
     if file.exists():
         return Host(file.read_text(encoding="ascii").strip(), old=False)
@@ -83,7 +80,7 @@ def host_of(data_dir: Path) -> Host:
 
 
 def advertised_url(settings: Settings, address: tuple[str, int]) -> str:
-    """Where other services reach this one: as it is told, else the address it listens on, else this machine's name."""
+    """The URL for other services: the setting, else the address it listens on, with this machine's name for "all addresses"."""
     if settings.advertise_url:
         return settings.advertise_url
     host, port = address
@@ -94,7 +91,7 @@ def advertised_url(settings: Settings, address: tuple[str, int]) -> str:
 
 @contextmanager
 def exclusive(data_dir: Path) -> Iterator[None]:
-    """One service a data folder: its attempts and its token have one master. The lock dies with the process."""
+    """Lock the data folder, until the process ends. Raises StartError if another service holds the lock."""
     descriptor = os.open(data_dir / "serve.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -108,7 +105,7 @@ def exclusive(data_dir: Path) -> Iterator[None]:
 
 @contextmanager
 def listen(host: str, port: int) -> Iterator[socket.socket]:
-    """A listening socket, bound before anything starts so that a port in use is told at once."""
+    """A bound socket. Raises StartError at once if the port is in use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -147,7 +147,7 @@ def test_every_fault_of_a_job_is_named_with_its_pointer(cli: CliWorld, tmp_path:
     assert result.exit_code == 2
     assert "  /command/0: " in result.stderr
     assert "  /colour: Unknown key" in result.stderr
-    assert result.stderr.splitlines()[-1].startswith("error: The body breaks a rule")
+    assert result.stderr.splitlines()[-1].startswith("error: The body is invalid")
     assert cli.run("job", "list", "--quiet").stdout == ""
 
 
