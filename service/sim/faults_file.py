@@ -1,37 +1,57 @@
-"""Reads and checks faults: the file ``sooner.faults/1`` (YAML), and drains as ``SERVER:FROM_S:TO_S``."""
+"""Faults as users write them: the file ``sooner.faults/1`` (YAML), and drains as ``SERVER:FROM_S:TO_S``."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from policies.model.cluster import Cluster
 from policies.model.ids import ServerIndex
-from service.config.yaml_file import YamlFileError, mapping, positive, read_yaml, schema, word
+from service.config.yaml_file import FileModel, Positive, Word, YamlFileError, errors_as, read_yaml, validate
 from service.sim.faults import FaultPlan, Window
 
 SCHEMA = "sooner.faults/1"
 MTBF_S_MIN = 1.0
-"""A shorter mean time between failures is a mistake in a unit."""
+"""A simulation in which something breaks every millisecond is a mistake in a unit."""
 SHAPE_MIN, SHAPE_MAX = 0.1, 10.0
 """Weibull shapes; published fits of failures of large machines lie between 0.7 and 1."""
-_NUMBERS = ("mtbf_s", "mttr_s", "shape", "crash_mtbf_s")
+_BetweenFaults = Annotated[float, Field(ge=MTBF_S_MIN, allow_inf_nan=False)]
 
 
 class FaultsError(YamlFileError):
     """Faults that cannot be planned. ``str()`` names the file and the key, or the drain."""
 
 
+class WindowOfFile(FileModel):
+    """An entry of ``drains`` and ``outages``; without ``to_s`` it lasts for good."""
+
+    server: Word
+    from_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    to_s: Positive | None = None
+
+
+class FaultsFile(FileModel):
+    """The whole file. A key that is null or left out keeps the default of :class:`service.sim.faults.FaultPlan`."""
+
+    schema_: Literal["sooner.faults/1"] = Field(alias="schema")
+    mtbf_s: _BetweenFaults | None = None
+    mttr_s: Positive | None = None
+    shape: Annotated[float, Field(ge=SHAPE_MIN, le=SHAPE_MAX)] | None = None
+    crash_mtbf_s: _BetweenFaults | None = None
+    drains: list[WindowOfFile] | None = None
+    outages: list[WindowOfFile] | None = None
+
+
 def load_faults(path: Path, cluster: Cluster) -> FaultPlan:
-    """Read a faults file for this cluster. Raises :class:`FaultsError`."""
-    try:
-        return _parse(read_yaml(path), cluster)
-    except YamlFileError as error:
-        raise FaultsError(error.key, error.message, str(path)) from error
+    """Read a faults file for this cluster; raises :class:`FaultsError` with one clear line for the first fault in it."""
+    with errors_as(FaultsError, str(path)):
+        return _plan(validate(FaultsFile, read_yaml(path)), cluster)
 
 
 def parse_drain(text: str, cluster: Cluster) -> Window:
-    """``SERVER:FROM_S:TO_S``, where an empty TO_S means for ever. Raises :class:`FaultsError`."""
+    """``SERVER:FROM_S:TO_S``, where nothing after the last colon means for good. Raises :class:`FaultsError`."""
     parts = text.rsplit(":", 2)
     try:
         name, from_s, to_s = parts[0], float(parts[1]), float(parts[2] or "inf")
@@ -45,46 +65,24 @@ def parse_drain(text: str, cluster: Cluster) -> Window:
         raise FaultsError("", f"{text!r}: {error.message}") from None
 
 
-def _parse(data: object, cluster: Cluster) -> FaultPlan:
-    top = mapping("", data, {"schema", *_NUMBERS, "drains", "outages"})
-    schema(top, SCHEMA)
-    numbers = {name: positive(name, top[name]) for name in _NUMBERS if top.get(name) is not None}
-    for name, least, most in (
-        ("mtbf_s", MTBF_S_MIN, math.inf),
-        ("crash_mtbf_s", MTBF_S_MIN, math.inf),
-        ("shape", SHAPE_MIN, SHAPE_MAX),
-    ):
-        if not least <= numbers.get(name, least) <= most:
-            limit = f"at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
-            raise YamlFileError(name, f"must be {limit}, not {numbers[name]:g}")
-    drains, outages = (_windows(key, top.get(key), cluster) for key in ("drains", "outages"))
-    return FaultPlan(**numbers, drains=drains, outages=outages)
+def _plan(file: FaultsFile, cluster: Cluster) -> FaultPlan:
+    numbers = file.model_dump(include={"mtbf_s", "mttr_s", "shape", "crash_mtbf_s"}, exclude_none=True)
+    return FaultPlan(
+        **numbers,
+        drains=_windows("drains", file.drains, cluster),
+        outages=_windows("outages", file.outages, cluster),
+    )
 
 
-def _windows(key: str, data: object, cluster: Cluster) -> tuple[Window, ...]:
-    if data is None:
-        return ()
-    if not isinstance(data, list):
-        raise YamlFileError(key, "must be a list")
-    return tuple(_window(f"{key}[{position}]", each, cluster) for position, each in enumerate(data))
-
-
-def _window(key: str, data: object, cluster: Cluster) -> Window:
-    window = mapping(key, data, {"server", "from_s", "to_s"})
-    for name in ("server", "from_s"):
-        if window.get(name) is None:
-            raise YamlFileError(f"{key}.{name}", "is missing")
-    server = _server(f"{key}.server", word(f"{key}.server", window["server"]), cluster)
-    from_s = _from_s(f"{key}.from_s", window)
-    to_s = math.inf if window.get("to_s") is None else positive(f"{key}.to_s", window["to_s"])
-    if to_s <= from_s:
-        raise YamlFileError(f"{key}.to_s", f"must be greater than from_s, not {to_s:g}")
-    return Window(server, from_s, to_s)
-
-
-def _from_s(key: str, window: Mapping[str, Any]) -> float:
-    """Accepts 0, unlike other numbers."""
-    return 0.0 if window["from_s"] == 0 else positive(key, window["from_s"])
+def _windows(key: str, windows: Sequence[WindowOfFile] | None, cluster: Cluster) -> tuple[Window, ...]:
+    found = []
+    for position, window in enumerate(windows or ()):
+        server = _server(f"{key}[{position}].server", window.server, cluster)
+        to_s = math.inf if window.to_s is None else window.to_s
+        if to_s <= window.from_s:
+            raise YamlFileError(f"{key}[{position}].to_s", f"must be greater than from_s (got {to_s:g})")
+        found.append(Window(server, window.from_s, to_s))
+    return tuple(found)
 
 
 def _server(key: str, name: str, cluster: Cluster) -> ServerIndex:

@@ -17,7 +17,7 @@ from policies.model.reasons import Reason
 from policies.options import Options
 from predictor import training
 from predictor.fallback import CLUSTER_JOBS_TRUSTED, USER_PROGRAMS_MIN
-from service.config.cluster_file import _GROUP_KEYS
+from service.config.cluster_file import ServerGroup
 from service.config.settings import ENV_PREFIX, PROGRAM_VARIABLES, Settings
 from service.engine.commands import Launch
 from service.executors import folder as attempt_files
@@ -60,7 +60,7 @@ def test_workload_columns_formats_and_models() -> None:
 
 def test_cluster_keys() -> None:
     page = _coded(_page("reference/cluster.md"))
-    assert {f"servers[].{key}" for key in _GROUP_KEYS} <= page
+    assert {f"servers[].{key}" for key in ServerGroup.model_fields} <= page
     assert {"schema", "name", "servers", "tiers.rack_gbps", "tiers.core_gbps"} <= page
 
 

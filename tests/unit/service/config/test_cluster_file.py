@@ -122,3 +122,29 @@ def test_a_file_that_is_no_cluster_is_one_clear_line(tmp_path: Path, text: str) 
 def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(ClusterFileError, match=r"none\.yaml: No such file"):
         load_cluster(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("server", "message"),
+    [
+        ({"gpus": 0}, "servers[1].gpus: must be at least 1 (got 0)"),
+        ({"gpus": 1025}, "servers[1].gpus: must be at most 1024 (got 1025)"),
+        ({"gpus": "8"}, "servers[1].gpus: must be a whole number (got '8')"),
+        ({"nic_gbps": 0}, "servers[1].nic_gbps: must be greater than 0 (got 0)"),
+        ({"rack": ""}, "servers[1].rack: must be text of 1 to 255 printable characters (got '')"),
+        ({"names": []}, "servers[1].names: must have at least 1 entry (got [])"),
+        ({"nic_gbp": 1}, "servers[1].nic_gbp: unknown key; did you mean 'nic_gbps'?"),
+        ({5: 1}, "servers[1].5: unknown key; the keys are count, gpu_memory_gib, gpu_speed, gpu_type, gpus, "),
+    ],
+)
+def test_a_message_names_the_key_the_limit_and_the_value(server: dict[Any, object], message: str) -> None:
+    with pytest.raises(ClusterFileError) as caught:
+        parse_cluster(_data() | {"servers": [{"gpus": 8}, {"gpus": 8} | server]})
+    assert str(caught.value).startswith(message)
+
+
+def test_a_misspelt_key_is_named_before_the_one_that_is_missing() -> None:
+    with pytest.raises(ClusterFileError, match=r"^servers\[0\]\.gpu: unknown key; did you mean 'gpus'\?$"):
+        parse_cluster(_data() | {"servers": [{"gpu": 8}]})
+    with pytest.raises(ClusterFileError, match=r"^server: unknown key; did you mean 'servers'\?$"):
+        parse_cluster({"schema": "sooner.cluster/1", "server": [{"gpus": 8}]})
