@@ -30,7 +30,7 @@ from policies.model.parallelism import ParallelismConfig
 from service.db import reads
 from service.db.backup import back_up
 from service.db.check import check
-from service.db.grouping import GroupCommit
+from service.db.group_commit import GroupCommit
 from service.db.migrate import upgrade
 from service.db.reads import JobFilter
 from service.db.session import Database, open_database

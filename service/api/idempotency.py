@@ -25,7 +25,7 @@ from service.api.audited import action_of, target_of
 from service.api.problems import Problem, ProblemType
 from service.db.audit import Entry, Origin, Outcome, record, record_all
 from service.db.dialects import insert_rows, take_turns
-from service.db.grouping import GroupCommit
+from service.db.group_commit import GroupCommit
 from service.db.session import Database
 from service.db.tables import IDEMPOTENCY_KEYS
 from service.engine.crash_points import CrashPoint, reached

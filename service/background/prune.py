@@ -14,10 +14,10 @@ from sqlalchemy import ColumnElement, Table, delete, func, select, update
 
 from policies.model.ids import JobId
 from service.config.settings import Settings
-from service.db.forget import awaited_jobs, forget_jobs, forgettable_jobs, surplus_labels
 from service.db.progress import thin_progress
+from service.db.retention import delete_jobs, expired_jobs, expired_labels, referenced_jobs
 from service.db.rows import chunks
-from service.db.services import forget_silent
+from service.db.services import delete_silent
 from service.db.session import Database
 from service.db.tables import (
     AUDIT_LOG,
@@ -70,7 +70,7 @@ def prune(database: Database, settings: Settings, now_s: float, delete_files: De
         jobs_with_files=0 if delete_files is None else _prune_files(database, settings, now_s, delete_files),
         jobs=_prune_jobs(database, settings, now_s, with_files=delete_files is not None),
         labels=_prune_labels(database, settings, now_s),
-        services=forget_silent(database, settings.cycles_kept_s),
+        services=delete_silent(database, settings.cycles_kept_s),
     )
 
 
@@ -166,17 +166,17 @@ def _prune_jobs(database: Database, settings: Settings, now_s: float, *, with_fi
     portion = max(1, settings.prune_rows_max // ROWS_A_JOB)
     with database.reading() as session:
         connection = session.connection()
-        if not forgettable_jobs(connection, before_s, files_before_s, 0, 1):
+        if not expired_jobs(connection, before_s, files_before_s, 0, 1):
             return 0
-        awaited = awaited_jobs(connection)
+        awaited = referenced_jobs(connection)
     forgotten, after = 0, 0
     while True:
         with database.writing() as session:
             connection = session.connection()
-            old = forgettable_jobs(connection, before_s, files_before_s, after, portion)
+            old = expired_jobs(connection, before_s, files_before_s, after, portion)
             ids = [job for job in old if job not in awaited]
             if ids:
-                forget_jobs(connection, ids)
+                delete_jobs(connection, ids)
         forgotten += len(ids)
         if len(old) < portion:
             return forgotten
@@ -191,7 +191,7 @@ def _prune_labels(database: Database, settings: Settings, now_s: float) -> int:
     while True:
         with database.writing() as session:
             connection = session.connection()
-            ids = surplus_labels(connection, before_s, settings.retrain_rows_max, portion)
+            ids = expired_labels(connection, before_s, settings.retrain_rows_max, portion)
             if ids:
                 connection.execute(delete(HISTORY).where(HISTORY.c.id.in_(ids)))
         deleted += len(ids)

@@ -29,7 +29,7 @@ from service.background.promotion import decide
 from service.background.replay_models import Setup
 from service.config.policy import configured_options
 from service.config.settings import Settings
-from service.db import leases
+from service.db import lease as leases
 from service.db import models as model_records
 from service.db.history import HISTORY_ROWS_MAX, ended_jobs, last_imported
 from service.db.session import Database
@@ -183,7 +183,7 @@ class Trainer:
         except ArtifactError as error:
             raise UnknownModel(f"model {model_id!r} cannot be used: {error}") from error
         self._predictor.use(model)
-        model_records.crown(self._database, version.id)
+        model_records.promote(self._database, version.id)
 
     def close(self) -> None:
         """End a training that is under way, and wait until its run is closed as stopped. Nothing starts afterwards."""
@@ -272,7 +272,7 @@ class Trainer:
             arguments += ["--sheet-jobs", str(self._settings.retrain_replay_jobs_max), *self._champion_arguments()]
         bounds = self._bounds(deadline_s)
         pid = self._runner.start("predictor.train_process", arguments, bounds)
-        model_records.note_pid(self._database, run, pid)
+        model_records.set_run_pid(self._database, run, pid)
         ended = self._runner.wait(bounds.wall_s)
         if ended.limit:
             raise _Ended("timeout" if ended.timed_out else "failed", f"{ended.limit}; the old champion stays")
@@ -331,7 +331,7 @@ class Trainer:
             # Serving comes first: whoever sees the champion's row may count on its predictions.
             self._predictor.use(load_version(version))
             reached(CrashPoint.MODEL_SERVED)
-            model_records.crown(self._database, version.id)
+            model_records.promote(self._database, version.id)
             reached(CrashPoint.MODEL_CROWNED)
 
 

@@ -70,7 +70,7 @@ def read_past(
 ) -> tuple["OwnHistory", "Cluster", list[str]]:
     """The window's jobs, the present servers, and the names of those that are down."""
     from service.config.cluster_export import all_servers, present_cluster
-    from service.db.past import past_jobs, stored_servers
+    from service.db.recorded_jobs import past_jobs, stored_servers
     from service.history.workload import own_history
 
     servers = stored_servers(database)
@@ -96,7 +96,7 @@ def export_command(
 ) -> None:
     """The service's servers as a cluster file; those that are down are left out and named."""
     from service.config.cluster_export import present_cluster, write_cluster
-    from service.db.past import stored_servers
+    from service.db.recorded_jobs import stored_servers
 
     with own_database(database_url, data_dir) as (settings, database):
         cluster, down = present_cluster(stored_servers(database), settings.cluster)

@@ -1,12 +1,11 @@
-"""What services that do not lead tell the leader of their attempts, through the database.
+"""Reports of attempts that services without the lead pass to the leader through the database.
 
-A report is there until the leader has committed what it says. It may come twice: the engine sorts that out, as it does for
-an executor's own.
+A report stays until the leader has committed it. It may arrive twice: the engine handles that as it does for an executor.
 """
 
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import Connection, and_, delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, and_, delete, insert, or_, select, update
 from sqlmodel import Session
 
 from policies.model.ids import AttemptId
@@ -15,54 +14,40 @@ from service.db.session import Database
 from service.db.tables import REPORTS
 from service.engine.events import Report, ReportKind
 
-PER_READ_MAX = 1000
-"""Reports that the leader takes in at once."""
+REPORTS_PER_READ_MAX = 1000
+"""Reports that the leader reads at once."""
 
 
-def tell(session: Session, host: str, reports: Sequence[Report]) -> None:
-    """Store reports of attempts. Of each kind an attempt has one: of progress the newest, of the rest the first."""
+def store_reports(session: Session, host: str, reports: Sequence[Report]) -> None:
+    """Store reports of attempts. Of each kind an attempt keeps one: of progress the newest, of the others the first."""
     connection = session.connection()
     for report in reports:
         if report.attempt is None:
             continue
-        same = (REPORTS.c.attempt_id == report.attempt) & (REPORTS.c.kind == report.kind.value)
         values = {"host": host, "at_s": report.at_s, "report": encode(report)}
-        if _is_there(connection, report):
-            if report.kind is ReportKind.PROGRESS:
-                connection.execute(update(REPORTS).where(same).values(**values))
-        else:
+        if connection.execute(select(REPORTS.c.kind).where(_same(report))).first() is None:
             connection.execute(insert(REPORTS), values | {"attempt_id": report.attempt, "kind": report.kind.value})
+        elif report.kind is ReportKind.PROGRESS:
+            connection.execute(update(REPORTS).where(_same(report)).values(**values))
 
 
-def told(database: Database) -> list[Report]:
-    """What the leader has not acknowledged, in the order in which it happened."""
-    with database.reading() as session:
-        statement = select(REPORTS.c.report).order_by(REPORTS.c.at_s, REPORTS.c.attempt_id).limit(PER_READ_MAX)
-        return [decode(Report, document) for document in session.connection().execute(statement).scalars()]
+def pending_reports(database: Database) -> list[Report]:
+    """Reports that the leader has not acknowledged, in the order in which they happened."""
+    statement = select(REPORTS.c.report).order_by(REPORTS.c.at_s, REPORTS.c.attempt_id).limit(REPORTS_PER_READ_MAX)
+    return [decode(Report, document) for [document] in database.rows(statement)]
 
 
-def forget(database: Database, reports: Sequence[Report]) -> None:
-    """These are committed. A newer progress report that came meanwhile stays."""
-    conditions = [
-        and_(
-            REPORTS.c.attempt_id == report.attempt,
-            REPORTS.c.kind == report.kind.value,
-            REPORTS.c.at_s <= report.at_s,
-        )
-        for report in reports
-        if report.attempt is not None
-    ]
-    if conditions:
-        with database.writing() as session:
-            session.connection().execute(delete(REPORTS).where(or_(*conditions)))
+def delete_committed(database: Database, reports: Sequence[Report]) -> None:
+    """Delete reports that are committed. A newer progress report that arrived meanwhile stays."""
+    committed = [and_(_same(report), REPORTS.c.at_s <= report.at_s) for report in reports if report.attempt is not None]
+    if committed:
+        database.execute(delete(REPORTS).where(or_(*committed)))
 
 
-def drop(database: Database, attempts: Collection[AttemptId]) -> None:
-    """These attempts are closed: nobody waits for what was told of them."""
-    with database.writing() as session:
-        session.connection().execute(delete(REPORTS).where(REPORTS.c.attempt_id.in_(attempts)))
+def delete_of_attempts(database: Database, attempts: Collection[AttemptId]) -> None:
+    """Delete all reports of closed attempts: nobody waits for them."""
+    database.execute(delete(REPORTS).where(REPORTS.c.attempt_id.in_(attempts)))
 
 
-def _is_there(connection: Connection, report: Report) -> bool:
-    same = (REPORTS.c.attempt_id == report.attempt) & (REPORTS.c.kind == report.kind.value)
-    return connection.execute(select(REPORTS.c.kind).where(same)).first() is not None
+def _same(report: Report) -> ColumnElement[bool]:
+    return and_(REPORTS.c.attempt_id == report.attempt, REPORTS.c.kind == report.kind.value)

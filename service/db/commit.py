@@ -32,7 +32,6 @@ from service.db.tables import (
     FACTS,
     HISTORY,
     JOBS,
-    LEASES,
     PREDICTIONS,
     SERVERS,
     THROUGHPUT,
@@ -44,22 +43,6 @@ from service.engine.record import ServerRecord
 
 SAMPLES_KEPT = 20
 """Newest speeds behind a throughput median: recency beats depth."""
-
-
-class FencedOff(StoreUnavailable):
-    """Another service leads now: this one must stop its loop instead of trying again."""
-
-
-def check_fence(connection: Connection, lease: str, token: int) -> None:
-    """Raise :class:`FencedOff` unless ``token`` is the newest one of the lease.
-
-    The row is locked, so that no other process can take the lead before this transaction ends (one of
-    :meth:`~service.db.session.Database.writing` with ``lease``).
-    """
-    statement = select(LEASES.c.token).where(LEASES.c.name == lease).with_for_update()
-    newest = connection.execute(statement).scalar()
-    if newest != token:
-        raise FencedOff(f"the lease {lease!r} has token {newest}, this service holds {token}")
 
 
 def apply_batch(connection: Connection, batch: CycleBatch) -> frozenset[JobId]:

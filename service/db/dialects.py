@@ -1,5 +1,5 @@
 """What SQLite and PostgreSQL do differently: all SQL and all options that only one of them understands, but for wake-ups
-(:mod:`service.db.wake`).
+(:mod:`service.db.notifications`).
 
 **Isolation.** Readers get one snapshot for all their statements on both (SQLite in WAL mode; PostgreSQL's REPEATABLE READ, READ
 ONLY, which never fails for concurrency). Writers: on SQLite there is one at a time, from the first statement on. On PostgreSQL

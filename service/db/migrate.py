@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Select, String, column, inspect, select
 from sqlalchemy import table as sql_table
 
 from service.db.dialects import take_turns
-from service.db.leases import anybody_leads
+from service.db.lease import is_any_held
 from service.db.session import Database, open_database, parse_url, sqlite_path
 from service.db.tables import METADATA
 
@@ -128,7 +128,7 @@ def _upgrade(database: Database) -> SchemaState:
         before = state_of(connection)
         if before in (SchemaState.NEWER, SchemaState.FOREIGN):
             raise SchemaError(before.sentence)
-        if before is SchemaState.OLDER and anybody_leads(database, session):
+        if before is SchemaState.OLDER and is_any_held(database, session):
             # It would go on writing what its own schema says.
             raise SchemaError("a service leads on this database: stop it first")
         if before is not SchemaState.CURRENT:

@@ -19,7 +19,7 @@ from sqlmodel import Session
 from service.db import migrate
 from service.db.backup import BACKUP_SCHEMA, MANIFEST, BackupError, Manifest, TablePart, member, reflected
 from service.db.dialects import drop_everything, set_last_ids, take_turns
-from service.db.leases import anybody_leads
+from service.db.lease import is_any_held
 from service.db.migrate import SchemaError, SchemaState
 from service.db.session import Database, open_database
 from service.db.tables import JOBS, LEASES, PropertyRow
@@ -99,7 +99,7 @@ def _make_room(database: Database, session: Session, force: bool) -> None:
         raise SchemaError(where.sentence)
     tables = reflected(connection)
     # A service that starts now finds the database that was restored.
-    if anybody_leads(database, session):
+    if is_any_held(database, session):
         raise LiveDatabase("a service leads on this database: stop it first")
     if not force:
         for found in tables.sorted_tables:

@@ -1,20 +1,21 @@
 """Opening the database: URL to engine, and the two kinds of transaction (reading, writing).
 
-Whoever reads gets a stable snapshot. Whoever writes to SQLite takes the write lock *first*, so a transaction never reads,
-waits and then fails because another one wrote in between; writers to PostgreSQL run side by side. How the two differ, and
-why that is enough, is in :mod:`service.db.dialects`.
+A reader gets a stable snapshot. A writer to SQLite takes the write lock *first*, so a transaction never reads, waits and then
+fails because another one wrote in between; writers to PostgreSQL run side by side. :mod:`service.db.dialects` describes how
+the two differ and why that is enough.
 """
 
 import os
 import sqlite3
 import tempfile
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
-from sqlalchemy import Engine, create_engine, make_url
+from sqlalchemy import Engine, Executable, create_engine, make_url
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, NoSuchModuleError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -25,15 +26,15 @@ from service.db.dialects import BUSY_TIMEOUT_S, dialect_of, dumps, prepare_file
 _DRIVER = "postgresql+psycopg"
 
 _UNABLE = frozenset({"25006", "25P03"})
-"""PostgreSQL's codes for what is nobody's mistake but no OperationalError: a standby took over, a writer stood still too long."""
+"""PostgreSQL's codes of temporary failures that are no OperationalError: a standby took over, a writer was idle too long."""
 
 
 class DatabaseUrlError(ValueError):
-    """The database URL names nothing that can be opened; the message is one line, without the password."""
+    """The database URL cannot be opened; the message is one line without the password."""
 
 
-class _Turns:
-    """A lock that serves those who wait in the order in which they came."""
+class _FairLock:
+    """A lock that is given to waiting threads in the order in which they asked for it."""
 
     def __init__(self) -> None:
         self._mutex = Lock()
@@ -41,7 +42,7 @@ class _Turns:
         self._taken = False
 
     @contextmanager
-    def turn(self, timeout_s: float) -> Iterator[None]:
+    def held(self, timeout_s: float) -> Iterator[None]:
         """Hold the lock. Raises TimeoutError."""
         mine: Lock | None = None
         with self._mutex:
@@ -52,7 +53,7 @@ class _Turns:
             self._taken = True
         if mine is not None and not mine.acquire(timeout=timeout_s):
             with self._mutex:
-                # Not waiting any more means that the turn came in this very moment.
+                # No longer in the queue: the lock was handed over at this very moment.
                 if mine in self._waiting:
                     self._waiting.remove(mine)
                     raise TimeoutError(f"another transaction has been writing for {timeout_s:g} s")
@@ -69,17 +70,17 @@ class _Turns:
 class Database:
     """An engine and its transactions. Safe to share between threads; every transaction gets its own connection.
 
-    The writers of one process to SQLite take turns before they ask the database: it lets those who find it locked try again
-    at random, and under a flood of submissions a scheduling cycle would then wait for ever.
+    The writers of one process to SQLite queue up before they ask the database: SQLite lets those that find it locked retry at
+    random, so under a flood of submissions a scheduling cycle might never get the lock.
 
-    Whatever keeps a transaction from being made (locked, full, unreachable, gone in the middle of it) leaves as
-    OperationalError. After one from the commit of a ``writing`` it is not known whether it was committed.
+    Every failure of the database (locked, full, unreachable, connection lost) is raised as OperationalError. If it comes from
+    the commit of a ``writing`` transaction, the transaction may or may not have been committed.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._dialect = dialect_of(engine.url)
-        self._writers = _Turns()
+        self._writers = _FairLock()
 
     @property
     def url(self) -> str:
@@ -93,12 +94,12 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        """A snapshot for reading. Nothing is written at its end, whatever was added to the session."""
+        """A snapshot for reading. Changes made in the session are discarded at its end."""
         with _unavailable(), Session(self.engine, expire_on_commit=False) as session:
             session.connection(execution_options=self._dialect.reading())
             yield session
             if self._dialect.readers_only_read:
-                # PostgreSQL's driver forgets after a ROLLBACK which statements it has prepared.
+                # PostgreSQL's driver discards its prepared statements after a ROLLBACK.
                 session.expunge_all()
                 session.commit()
             else:
@@ -108,41 +109,50 @@ class Database:
     def writing(self, wait_s: float | None = None, *, lease: bool = False) -> Iterator[Session]:
         """A transaction, committed at the end, rolled back by an exception.
 
-        On SQLite it holds the write lock from its start. Raises OperationalError if another one is in its way for longer
-        than ``wait_s`` (:data:`~service.db.dialects.BUSY_TIMEOUT_S`), as it would on SQLite if this were called inside
-        another ``writing``. ``lease``: it locks the row of a lease, and must not keep others from taking over for long.
+        On SQLite it holds the write lock from its start. Raises OperationalError if it waits for another transaction for longer
+        than ``wait_s`` (default :data:`~service.db.dialects.BUSY_TIMEOUT_S`), which on SQLite includes an enclosing ``writing``.
+        ``lease``: it locks the row of a lease, so it must end soon for others to take over.
         """
-        patience_s = BUSY_TIMEOUT_S if wait_s is None else wait_s
+        timeout_s = BUSY_TIMEOUT_S if wait_s is None else wait_s
         with ExitStack() as stack:
             stack.enter_context(_unavailable())
             if self.one_writer:
-                stack.enter_context(self._turn(patience_s))
+                try:
+                    stack.enter_context(self._writers.held(timeout_s))
+                except TimeoutError as error:
+                    raise OperationalError("BEGIN", None, error) from error
             session = stack.enter_context(Session(self.engine, expire_on_commit=False))
-            session.connection(execution_options=self._dialect.writing(patience_s, lease=lease))
+            session.connection(execution_options=self._dialect.writing(timeout_s, lease=lease))
             yield session
             session.commit()
 
-    @contextmanager
-    def _turn(self, timeout_s: float) -> Iterator[None]:
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(self._writers.turn(timeout_s))
-            except TimeoutError as error:
-                raise OperationalError("BEGIN", None, error) from error
-            yield
+    def rows(self, statement: Executable) -> Sequence[Any]:
+        """The rows of one query, read in a snapshot of its own."""
+        with self.reading() as session:
+            return session.connection().execute(statement).all()
+
+    def value(self, statement: Executable) -> Any:
+        """The first column of the first row of one query, read in a snapshot of its own; None without a row."""
+        with self.reading() as session:
+            return session.connection().execute(statement).scalar()
+
+    def execute(self, statement: Executable) -> int:
+        """Run one statement in a transaction of its own; returns how many rows it changed."""
+        with self.writing() as session:
+            return session.connection().execute(statement).rowcount
 
     def now_s(self, session: Session) -> float:
-        """The database's own clock, seconds since the Unix epoch: the one clock that all its users share."""
+        """The database's own clock, seconds since the Unix epoch: the only clock that all services share."""
         return float(session.connection().execute(self._dialect.clock).scalar_one())
 
     def close(self) -> None:
-        """Give back all connections."""
+        """Close all connections."""
         self.engine.dispose()
 
 
 @contextmanager
 def _unavailable() -> Iterator[None]:
-    """Let every failure that is the database's and not ours leave as one kind of error."""
+    """Raise every failure of the database as OperationalError."""
     try:
         yield
     except PoolTimeoutError as error:
@@ -156,9 +166,9 @@ def _unavailable() -> Iterator[None]:
 
 
 def open_database(url: str) -> Database:
-    """The database of a URL, connected once to see that it answers. Raises :class:`DatabaseUrlError`.
+    """The database of a URL, after one trial connection. Raises :class:`DatabaseUrlError`.
 
-    A SQLite file is created (readable by its owner alone) if its folder exists; its tables are the migrations' business.
+    A SQLite file is created (readable by its owner alone) if its folder exists; the migrations create its tables.
     """
     parsed = parse_url(url)
     path = sqlite_path(parsed)
@@ -175,7 +185,7 @@ def open_database(url: str) -> Database:
 
 
 def parse_url(url: str) -> URL:
-    """The parsed URL, or :class:`DatabaseUrlError` for what is no URL of a database that Sooner can use."""
+    """Parse a database URL. Raises :class:`DatabaseUrlError` unless Sooner can use such a database."""
     try:
         parsed = make_url(url)
     except ArgumentError:
@@ -203,34 +213,34 @@ def sqlite_path(url: URL) -> Path | None:
 
 
 def _create_file(path: Path) -> None:
-    """Let the file appear whole: for its owner alone (its journals inherit the mode) and in WAL mode already.
+    """Create the file in one step: readable by its owner alone (its journals inherit the mode) and already in WAL mode.
 
-    Two processes that both found a plain file would collide when each switches it to WAL. An existing file is not opened
-    here: closing a descriptor of it would drop the locks that SQLite holds on it elsewhere in this process.
+    Two processes that both found a file in another mode would collide when each switches it to WAL. An existing file is not
+    opened here: closing a descriptor of it would drop the locks that SQLite holds on it elsewhere in this process.
     """
     if path.exists():
         return
-    drafted = ""
+    draft = ""
     try:
-        descriptor, drafted = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
         os.close(descriptor)
-        with closing(sqlite3.connect(drafted)) as connection:
+        with closing(sqlite3.connect(draft)) as connection:
             prepare_file(connection)
-        os.link(drafted, path)
+        os.link(draft, path)
     except FileExistsError:
         pass  # another process was faster, with the same result
     except (OSError, sqlite3.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise DatabaseUrlError(f"cannot create the database file {path}: {reason}") from error
     finally:
-        if drafted:
-            Path(drafted).unlink(missing_ok=True)
+        if draft:
+            Path(draft).unlink(missing_ok=True)
 
 
 def _engine(url: URL) -> Engine:
     dialect = dialect_of(url)
     try:
-        # An error that is logged must not bring along what somebody submitted: environments hold secrets.
+        # A logged error must not include parameters: the environments of jobs hold secrets.
         engine = create_engine(url, json_serializer=dumps, hide_parameters=True, **dialect.engine_options())
     except (NoSuchModuleError, ImportError) as error:
         hint = "; install sooner[postgres]" if url.drivername == _DRIVER else ""

@@ -14,9 +14,10 @@ from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from policies.model.reasons import Reason
 from service.db.codec import FactPayload
-from service.db.commit import apply_batch, check_fence
+from service.db.commit import apply_batch
 from service.db.dialects import SERVERS_TURN, insert_numbered, insert_rows, take_turns
 from service.db.job_rows import JobReader
+from service.db.lease import LEADER_LEASE, check_fence
 from service.db.limits import keep_request, limits_of_engine
 from service.db.reservations import keep_reservation, open_windows
 from service.db.rows import (
@@ -34,9 +35,6 @@ from service.engine.crash_points import CrashPoint, reached
 from service.engine.events import Fact, FactKind, JobEvent
 from service.engine.ports import CycleBatch, StoreUnavailable
 from service.engine.record import JobRecord, ServerRecord, StoredWorld
-
-LEADER_LEASE = "leader"
-"""The lease whose holder runs the loop."""
 
 _UNFINISHED = tuple(state.value for state in JobState if state not in TERMINAL)
 _OPEN = tuple(state.value for state in ATTEMPT_OPEN)

@@ -17,7 +17,7 @@ from policies.model.job import JobSpec, PreemptionSignal
 from policies.model.placement import Placement
 from policies.rank import OverRun, remaining_units
 from policies.throughput import NeverFits, times_of
-from service.db.past import PastJob
+from service.db.recorded_jobs import PastJob
 from service.sim.executor import stretch_of
 from service.sim.jobs import SimJob, SimJobs, bounds_of, prepare
 from service.sim.results import JobOutcome, Result, summarise

@@ -10,7 +10,7 @@ from policies.model.cluster import Cluster
 from service.cli.past import Window, read_past
 from service.config.settings import Settings
 from service.db.codec import decode_shadows
-from service.db.scored import scored_predictions, window_of_newest
+from service.db.prediction_log import scored_predictions, submission_of_newest
 from service.db.session import Database
 from service.history.workload import OwnHistory, actual_result, simulated_jobs
 from service.notebooks.scored import Scored, first_said
@@ -35,7 +35,7 @@ class StoredSource:
 
     @cached_property
     def _past(self) -> tuple[OwnHistory, Cluster]:
-        since_s = window_of_newest(self._database, self._newest)
+        since_s = submission_of_newest(self._database, self._newest)
         history, cluster, _ = read_past(self._database, self._settings, Window(since_s, None), carry=False)
         return history, cluster
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from policies.lifecycle import AttemptState
 from policies.model.ids import AttemptId
-from service.db import attempt_reports, leases, services
-from service.db.lead import boot_time_s
+from service.db import attempt_reports, lease, services
+from service.db.lease import LEADER_LEASE, boot_time_s
 from service.db.reads import open_attempts
 from service.db.session import Database
-from service.db.store import LEADER_LEASE, SqlStore
+from service.db.store import SqlStore
 from service.engine.actions import launch_of
 from service.engine.commands import Command, Stop
 from service.engine.cycle import EngineSettings
@@ -58,7 +58,7 @@ class Agent:
     def beat(self) -> None:
         """Send a heartbeat and renew the lease of the attempts. If the service was given up, stop all attempts first."""
         asked_at_s = self._elapsed_s()
-        if services.sign_of_life(self._database, self._host):
+        if services.heartbeat(self._database, self._host):
             self.sound = True
             if self._elapsed_s() - asked_at_s < PROMPT_S:
                 self._renew_leases()
@@ -98,7 +98,7 @@ class Agent:
         new = [report for report in reports if report.kind in _BEFORE_ENDS or report.attempt not in self._reported]
         if new:
             with self._database.writing() as session:
-                attempt_reports.tell(session, self._host, new)
+                attempt_reports.store_reports(session, self._host, new)
             self._reported.update(ends)
             self._executor.acknowledge([report for report in new if report.kind in _BEFORE_ENDS])
         return ends
@@ -107,10 +107,10 @@ class Agent:
         """The commands that reconciling needs: stop what should not run, launch what got lost."""
         with self._database.reading() as session:
             wanted = open_attempts(session.connection(), self._host)
-            token = leases.newest_token(session, LEADER_LEASE)
+            token = lease.newest_token(session, LEADER_LEASE)
         settled = {attempt: report for attempt, report in ends.items() if attempt not in wanted}
         if settled:
-            attempt_reports.drop(self._database, settled.keys())
+            attempt_reports.delete_of_attempts(self._database, settled.keys())
             self._executor.acknowledge(list(settled.values()))
             self._reported.difference_update(settled)
         zombies = [
@@ -143,11 +143,11 @@ class Agent:
         self._report(self._executor.poll())
         alive = [attempt for attempt, status in self._executor.observed().items() if status is not AttemptStatus.ENDED]
         if not alive:
-            services.absolve(self._database, self._host)
+            services.reinstate(self._database, self._host)
             self.sound = True
             return
         with self._database.reading() as session:
-            token = leases.newest_token(session, LEADER_LEASE)
+            token = lease.newest_token(session, LEADER_LEASE)
         self._executor.send([self._stop(attempt, token) for attempt in alive])
 
     def _stop(self, attempt: AttemptId, token: int) -> Stop:

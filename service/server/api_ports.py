@@ -10,10 +10,10 @@ from policies.model.ids import JobId
 from service.api.deps import LoopStatus
 from service.db import migrate, reads
 from service.db.models import run_outcomes
+from service.db.notifications import notify_leader
 from service.db.servers import RememberedCluster
 from service.db.services import ServiceNow, services, url_of_attempt
 from service.db.session import Database
-from service.db.wake import wake_leader
 from service.engine.ports import Clock
 from service.server.leadership import Leadership
 from service.server.leading import Leading
@@ -53,7 +53,7 @@ class ServiceScheduler:
         if leading is not None:
             leading.loop.nudge()
         else:
-            wake_leader(self.database)
+            notify_leader(self.database)
 
     def layout(self) -> Cluster:
         """The cluster's description: a frozen value, so a submission does not wait for a cycle."""

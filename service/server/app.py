@@ -24,10 +24,10 @@ from service.config.policy import configured_shadow
 from service.config.settings import Settings, SettingsError
 from service.db import migrate, services
 from service.db.identity import database_id
-from service.db.lead import Lead
+from service.db.lease import LEADER_LEASE, LeaderLease
 from service.db.servers import RememberedCluster, ServerInUse, enroll, stored_cluster
 from service.db.session import DatabaseUrlError
-from service.db.store import LEADER_LEASE, SqlStore
+from service.db.store import SqlStore
 from service.executors.gpus import detect, local_cluster
 from service.runtime.steady_clock import SteadyClock
 from service.server.agent import Agent
@@ -96,7 +96,7 @@ class Service:
         address = self.socket.getsockname()[:2]
         self.executor = make_executor(settings, self.clock, stored_cluster(self.database, self.wanted), gpus, address)
         stack.callback(self.executor.attempts.close)
-        self.lead = Lead(self.database, LEADER_LEASE, self.host.id, settings.leader_lease_s)
+        self.lead = LeaderLease(self.database, LEADER_LEASE, self.host.id, settings.leader_lease_s)
         agent = Agent(
             self.database,
             self.host.id,

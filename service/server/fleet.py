@@ -14,7 +14,7 @@ from policies.lifecycle import AttemptState
 from policies.model.ids import AttemptId
 from policies.model.reasons import Reason
 from service.db import attempt_reports, services
-from service.db.lead import Lead
+from service.db.lease import LeaderLease
 from service.db.reads import open_attempts
 from service.db.session import Database
 from service.db.store import SqlStore
@@ -47,7 +47,7 @@ class FleetExecutor:
     def __init__(
         self,
         own: Executor,
-        lead: Lead,
+        lead: LeaderLease,
         database: Database,
         host: str,
         clock: Clock,
@@ -99,7 +99,7 @@ class FleetExecutor:
         """Let the own executor and the database forget committed reports."""
         self._own.acknowledge([report for report in reports if report.attempt not in self._elsewhere])
         heard = [report for report in reports if report.attempt and (report.attempt, report.kind) in self._reported]
-        attempt_reports.forget(self._database, heard)
+        attempt_reports.delete_committed(self._database, heard)
         for report in reports:
             if report.attempt is None:
                 continue
@@ -127,11 +127,11 @@ class FleetExecutor:
             own = self._own.observed()
         except ExecutorUnavailable:
             return []  # own attempts cannot be distinguished from closed ones; the reports stay in the database
-        stored = attempt_reports.told(self._database)
+        stored = attempt_reports.pending_reports(self._database)
         known = [report for report in stored if report.attempt in self._elsewhere or report.attempt in own]
         if len(known) < len(stored):
             # Reports of attempts that were closed meanwhile.
-            attempt_reports.forget(self._database, [report for report in stored if report not in known])
+            attempt_reports.delete_committed(self._database, [report for report in stored if report not in known])
         # Reports that this service stored before it led: there will be no more of them.
         self._own_reports_stored = bool(stored) and self._own_reports_stored
         self._reported.update({(report.attempt, report.kind): report for report in known if report.attempt is not None})
@@ -145,7 +145,7 @@ class FleetExecutor:
         token = self._lead.token
         left = {attempt: job for attempt, job in self._elsewhere.items() if attempt not in self._lost}
         hosts = {job.attempt.host for job in left.values() if job.attempt is not None}
-        for host, (silent_s, lease_s) in services.silences(self._database, hosts).items():
+        for host, (silent_s, lease_s) in services.silence_of(self._database, hosts).items():
             theirs = {
                 attempt: job for attempt, job in left.items() if job.attempt is not None and job.attempt.host == host
             }

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from policies.model.ids import JobId
-from service.db.commit import FencedOff
-from service.db.lead import Lead
+from service.db.lease import FencedOff, LeaderLease
 from service.db.session import Database
 from service.db.store import SqlStore
 from service.engine.events import Fact, FactKind
@@ -16,7 +15,7 @@ from service.runtime.garbage import made_to_stay
 class LeaderStore(SqlStore):
     """The store of the leader. It commits nothing after the lead is lost or can no longer be trusted."""
 
-    def __init__(self, database: Database, lead: Lead, fencing_token: int) -> None:
+    def __init__(self, database: Database, lead: LeaderLease, fencing_token: int) -> None:
         super().__init__(database, fencing_token=fencing_token, lease=lead.name)
         self._lead = lead
 

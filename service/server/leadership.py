@@ -12,7 +12,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy.exc import DBAPIError
 
 from service.config.settings import Settings
-from service.db.lead import Lead
+from service.db.lease import LeaderLease
 from service.db.servers import ServerInUse
 from service.engine.ports import ExecutorUnavailable, StoreUnavailable
 from service.runtime.garbage import let_go, made_to_stay
@@ -28,7 +28,7 @@ BEAT_S_MAX = 10.0
 class Leadership:
     """Takes the lead when it is free, and stops leading when it is lost."""
 
-    def __init__(self, lead: Lead, agent: Agent, settings: Settings, build: Callable[[], Leading]) -> None:
+    def __init__(self, lead: LeaderLease, agent: Agent, settings: Settings, build: Callable[[], Leading]) -> None:
         self._lead = lead
         self._agent = agent
         self._settings = settings
@@ -66,7 +66,7 @@ class Leadership:
 
     def _renew(self) -> None:
         if self._lead.token is not None:
-            self._lead.keep()
+            self._lead.renew()
 
     def _turn_over(self) -> None:
         try:
@@ -86,7 +86,7 @@ class Leadership:
             if self._closed:
                 return False
             if self.leading is not None:
-                if self._lead.stands():
+                if self._lead.still_leads():
                     return True
                 logger.error("another service has taken the lead; this one stands by")
                 self._stop_leading()
@@ -112,7 +112,7 @@ class Leadership:
 
     def _give_back(self) -> None:
         try:
-            self._lead.give_back()
+            self._lead.release()
         except DBAPIError as error:
             # The lease runs out by itself. The error that led here matters more.
             logger.warning("the lead is not given back: %s", " ".join(str(error).split()))

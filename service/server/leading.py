@@ -22,8 +22,8 @@ from service.background.prune import prune
 from service.background.retrain import Trainer, TrainingUnderWay, UnknownModel
 from service.background.timers import SteadyScheduler
 from service.background.webhooks import WebhookSender
+from service.db.notifications import Listener
 from service.db.store import SqlStore
-from service.db.wake import Listener
 from service.engine.engine import Engine
 from service.forecast.forecaster import Forecaster
 from service.forecast.process import ForecastProcess

@@ -40,8 +40,7 @@ from policies.model.cluster import Cluster
 from predictor.serving import LivePredictor
 from service.config.policy import configured_options, configured_policy
 from service.config.settings import Settings
-from service.db.commit import FencedOff
-from service.db.lead import Lead
+from service.db.lease import FencedOff, LeaderLease
 from service.db.progress import ProgressPoint, record_progress
 from service.db.session import Database
 from service.engine.cycle import EngineSettings
@@ -85,7 +84,7 @@ class LeaderContext:
     clock: SteadyClock
     database: Database
     cluster: Cluster
-    lead: Lead
+    lead: LeaderLease
     host: str
     executor: HostExecutor
     metrics: Metrics

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Reported
 from predictor.serving import LivePredictor
 from service.db.history import HISTORY_ROWS_MAX, ended_jobs, last_label
-from service.db.said import first_said
+from service.db.prediction_log import first_predictions
 from service.db.session import Database
 from service.engine.ports import Predictor
 from service.runtime.garbage import made_to_stay
@@ -49,7 +49,7 @@ def warm_up(
 def _read_history(
     database: Database, predictor: LivePredictor, unfinished: Sequence[PredictionRequest], last: int
 ) -> None:
-    said = list(first_said(database, SAID_ROWS_MAX, [request.job for request in unfinished]))
+    said = list(first_predictions(database, SAID_ROWS_MAX, [request.job for request in unfinished]))
     predictor.warm(list(ended_jobs(database, newest=HISTORY_ROWS_MAX, last=last)), unfinished, said)
 
 

@@ -15,7 +15,7 @@ from predictor import features
 from predictor.feature_schema import SCHEMA
 from service.api import submission
 from service.api.idempotency import REPLAYED_HEADER
-from service.db import similar
+from service.db import prediction_log
 from service.db.tables import JOBS
 from service.engine.ports import CycleBatch, JobWrite
 from tests.api.conftest import NOW_S, World
@@ -145,7 +145,7 @@ def test_only_the_newest_jobs_of_a_name_are_looked_at(
     ids = [submit(client) for _ in range(5)]
     end(world, ids[:4])
     take_in(world, ids[4], said())
-    monkeypatch.setattr(similar, "LOOKED_AT_MAX", 2)
+    monkeypatch.setattr(prediction_log, "COMPARED_JOBS_MAX", 2)
     found = client.get(f"/v1/jobs/{ids[4]}/prediction").json()["similar"]
     assert [each["job_id"] for each in found] == [ids[3], ids[2]]
 

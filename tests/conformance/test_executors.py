@@ -9,9 +9,8 @@ import pytest
 from policies.model.ids import AttemptId, JobId, ServerIndex, job_of
 from policies.model.job import JobSpec
 from policies.model.placement import ServerShare, place
-from service.db.lead import Lead
+from service.db.lease import LEADER_LEASE, LeaderLease
 from service.db.session import Database
-from service.db.store import LEADER_LEASE
 from service.engine.commands import Launch
 from service.engine.events import Report, ReportKind
 from service.executors import folder as names
@@ -208,7 +207,7 @@ class TestFleetExecutor(ExecutorContract):
     @pytest.fixture
     def bench(self, database: Database) -> FakeBench:
         bench = FakeBench()
-        lead = Lead(database, LEADER_LEASE, "here", 3600.0)
+        lead = LeaderLease(database, LEADER_LEASE, "here", 3600.0)
         assert lead.take()
         fleet = FleetExecutor(bench.executor, lead, database, "here", bench.clock, 1.0)
         bench.executor = fleet  # type: ignore[assignment]

@@ -17,7 +17,7 @@ from policies.model.ids import JobId, ServerIndex
 from policies.model.job import JobSpec
 from policies.model.reasons import Reason
 from service.db.codec import decode_actions, decode_changes, decode_refusals
-from service.db.commit import FencedOff
+from service.db.lease import FencedOff
 from service.db.session import Database, open_database
 from service.db.store import DuplicateServer, SqlStore
 from service.db.tables import (

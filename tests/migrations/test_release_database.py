@@ -190,7 +190,7 @@ def test_webhooks(connection: Connection, raw: Raw) -> None:
 def test_services_and_history(stored: tuple[Database, Raw]) -> None:
     database, raw = stored
     assert [each.registered.name for each in services(database)] == [row["name"] for row in raw["services"]]
-    assert [report.attempt for report in attempt_reports.told(database)] == [
+    assert [report.attempt for report in attempt_reports.pending_reports(database)] == [
         row["attempt_id"] for row in raw["attempt_reports"]
     ]
     labels = list(ended_jobs(database))

@@ -13,10 +13,9 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from service.db import migrate
-from service.db.leases import acquire, release
+from service.db.lease import LEADER_LEASE, acquire, release
 from service.db.migrate import SchemaError, SchemaState, scripts_folder, state, upgrade
 from service.db.session import Database, open_database
-from service.db.store import LEADER_LEASE
 from service.db.tables import METADATA
 from tests.postgres import PostgresServer
 

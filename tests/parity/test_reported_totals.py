@@ -9,7 +9,7 @@ from policies.model.decision import Change, ChangeKind
 from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRequest, Reported, Unit
 from predictor.serving import LivePredictor
 from service.db.history import ended_jobs
-from service.db.said import first_said
+from service.db.prediction_log import first_predictions
 from service.db.session import Database
 from service.engine.events import Report, ReportKind
 from tests.parity.test_engine_story import in_both
@@ -123,7 +123,7 @@ def test_the_live_predictor_weighs_what_a_job_names_and_the_tables_keep_both_ans
     # 10 iterations took 20 s, so 980 more take 1,960 s.
     assert max(after.points) > 1_900.0
     assert sum(point > 1_000.0 for point in after.points) == 16
-    ((_, first),) = first_said(database, 10)
+    ((_, first),) = first_predictions(database, 10)
     assert first.estimate == before, "what is scored is what was said first"
     story.to_the_end()
     (label,) = ended_jobs(database)

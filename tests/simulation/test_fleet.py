@@ -19,11 +19,11 @@ from policies.model.ids import AttemptId, JobId, job_of
 from policies.model.job import JobSpec
 from policies.registry import make_policy
 from service.db import services
-from service.db.lead import Lead
+from service.db.lease import LEADER_LEASE, LeaderLease
 from service.db.servers import enroll
 from service.db.services import Registered
 from service.db.session import Database
-from service.db.store import LEADER_LEASE, SqlStore
+from service.db.store import SqlStore
 from service.engine.commands import Command, Launch, Stop
 from service.engine.crash_points import CrashPoint, on_reached
 from service.engine.cycle import EngineSettings
@@ -100,14 +100,14 @@ class Service:
     alive: bool = False
     engine: Engine[Any] | None = None
     cycles: int = 0
-    lead: Lead = field(init=False)
+    lead: LeaderLease = field(init=False)
     agent: Agent = field(init=False)
 
     def start(self) -> None:
         settings = EngineSettings(host=self.name, stop_grace_s=GRACE_S)
         services.register(self.database, Registered(self.name, self.name, "", "1", ATTEMPT_LEASE_S), claim=False)
         elapsed = self.clock.now_s
-        self.lead = Lead(self.database, LEADER_LEASE, self.name, LEADER_LEASE_S, elapsed)
+        self.lead = LeaderLease(self.database, LEADER_LEASE, self.name, LEADER_LEASE_S, elapsed)
         self.agent = Agent(self.database, self.name, self.machine, self.machine.renew, settings, elapsed)
         self.alive, self.paused, self.engine = True, False, None
 
@@ -124,7 +124,7 @@ class Service:
             return
         self.agent.beat()
         if self.lead.token is not None:
-            self.lead.keep()
+            self.lead.renew()
         if self.engine is not None and self.lead.token is None:
             self.engine = None
         if self.engine is None and self.agent.sound and self.lead.take():
@@ -275,7 +275,7 @@ def test_an_attempt_is_given_up_only_when_its_supervisors_must_have_stopped_it(f
     assert (fleet.states()[job], fleet.attempts(job)) == ("running", 2)
     assert fleet.leader().machine.running() == [AttemptId(f"{job}.2")]
     first.start()
-    assert not services.sign_of_life(fleet.database, "a")
+    assert not services.heartbeat(fleet.database, "a")
     fleet.pass_time(3.0)
     assert first.agent.sound
     assert fleet.attempts(job) == 2

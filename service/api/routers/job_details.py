@@ -20,7 +20,7 @@ from service.api.prediction_documents import SIMILAR_MAX, prediction_details
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import JobPath, job_or_404, no_such_job, problems, require_job, router
 from service.db import reads
-from service.db.similar import similar_jobs, stored_prediction
+from service.db.prediction_log import newest_prediction, similar_jobs
 from service.wire.bodies import ID_MAX, SpecDocument
 from service.wire.jobs import AttemptDocument, EventDocument, ExplanationDocument, ProgressDocument
 from service.wire.predictions import PredictionDetailsDocument
@@ -104,7 +104,7 @@ def prediction(caller: Caller, dependencies: Deps, leader: ToLeader, job_id: Job
     with dependencies.database.reading() as session:
         connection = session.connection()
         job = job_or_404(connection, job_id).job
-        row = stored_prediction(connection, job_id)
+        row = newest_prediction(connection, job_id)
         if row is None:
             raise Problem(ProblemType.NOT_FOUND, f"Job {job_id} has no prediction yet; the next cycle makes it.")
         found = similar_jobs(connection, job, row.made_at_s, SIMILAR_MAX)

@@ -16,8 +16,8 @@ from policies.model.ids import JobId
 from predictor.intervals import PointResiduals
 from predictor.serving import LivePredictor
 from service.db.migrate import upgrade
+from service.db.prediction_log import first_predictions
 from service.db.rows import prediction_of, prediction_values
-from service.db.said import first_said
 from service.db.session import Database, open_database
 from service.db.store import SqlStore
 from service.db.tables import PREDICTIONS
@@ -118,7 +118,7 @@ def test_answers_are_equal_before_and_after_a_restart(model_from: int, database:
     assert life.predictor.status().switches, "trust was lost somewhere"
 
     number_of = _store(database, jobs, life.said)
-    said = [(number_of[number], prediction) for number, prediction in first_said(database, 10_000)]
+    said = [(number_of[number], prediction) for number, prediction in first_predictions(database, 10_000)]
     assert dict(said) == life.said
     again = LivePredictor()
     again.use(small_model())
@@ -146,9 +146,9 @@ def test_unfinished_jobs_are_read_however_old_they_are(database: Database) -> No
     jobs = _later(30)
     number_of = _store(database, jobs, life.said)
     first = min(number_of)
-    found = [number for number, _ in first_said(database, 3, [first])]
+    found = [number for number, _ in first_predictions(database, 3, [first])]
     assert found == [first, *sorted(number_of)[-3:]]
-    assert [number for number, _ in first_said(database, 3)] == sorted(number_of)[-3:]
+    assert [number for number, _ in first_predictions(database, 3)] == sorted(number_of)[-3:]
 
 
 @settings(max_examples=40, deadline=None)

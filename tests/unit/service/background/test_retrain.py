@@ -22,7 +22,7 @@ from predictor.training import ESTIMATORS
 from service.background import retrain
 from service.background.retrain import DRIFT_PAUSE_S, TRAINING_LEASE, Trainer, TrainingUnderWay
 from service.config.settings import Settings, load_settings
-from service.db import leases
+from service.db import lease as leases
 from service.db import models as model_records
 from service.db.history import PastJob, import_history
 from service.db.session import Database
@@ -114,7 +114,7 @@ def _crown_stored(database: Database, folder: Path) -> str:
     digest = artifacts.save(small_model(), out)
     version = model_version(small_model(), out, digest)
     model_records.insert_version(database, version, 0.0)
-    model_records.crown(database, version.id)
+    model_records.promote(database, version.id)
     return version.id
 
 
@@ -282,7 +282,7 @@ def test_after_a_crash_the_run_is_closed_and_its_remains_go(database: Database, 
     trainer = _trainer(database, tmp_path, now)
     trainer.recover()
     closed = _run(database, run)
-    assert (closed["outcome"], closed["detail"]) == ("lost", "the service ended while it trained")
+    assert (closed["outcome"], closed["detail"]) == ("lost", "the service ended during the training")
     assert list((tmp_path / "models").iterdir()) == []
     _learn(database, 30)
     assert _finish(trainer, trainer.start(), database)["outcome"] == "too_little"

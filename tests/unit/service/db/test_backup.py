@@ -19,7 +19,7 @@ from policies.model.estimate import Estimate, Prediction, Unit
 from service.cli.main import app
 from service.db.backup import MANIFEST, BackupError, back_up, member
 from service.db.check import FAULTS_MAX, check
-from service.db.leases import acquire
+from service.db.lease import acquire
 from service.db.migrate import SchemaError, SchemaState, state, upgrade_to
 from service.db.restore import IDS_SKIPPED, LiveDatabase, restore
 from service.db.servers import enroll

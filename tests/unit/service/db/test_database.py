@@ -18,10 +18,9 @@ from policies.model.job import JobSpec
 from service.db import dialects
 from service.db import session as session_module
 from service.db.codec import CodecError
-from service.db.commit import FencedOff, check_fence
 from service.db.dialects import take_turns
 from service.db.history import PastJob, ended_jobs, import_history
-from service.db.leases import acquire, release, renew
+from service.db.lease import FencedOff, acquire, check_fence, release, renew
 from service.db.progress import ProgressPoint, record_progress
 from service.db.rows import attempt_values
 from service.db.servers import ServerInUse, enroll

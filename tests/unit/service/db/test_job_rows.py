@@ -12,9 +12,9 @@ from policies.model.job import JobSpec
 from service.db import codec, job_rows
 from service.db.codec import CodecError
 from service.db.history import PastJob, ended_jobs, import_history, last_label
-from service.db.lead import Lead
+from service.db.lease import LEADER_LEASE, LeaderLease
 from service.db.session import Database
-from service.db.store import LEADER_LEASE, SqlStore
+from service.db.store import SqlStore
 from service.db.tables import JOBS
 from service.server.leader_store import LeaderStore
 from tests.conformance.store_suite import SPEC, Driver, ended
@@ -55,7 +55,7 @@ def test_any_number_of_jobs_is_loaded_by_the_same_statements_and_by_a_leader_wit
     database: Database,
 ) -> None:
     driver = admitted(database, [SPEC] * 3)
-    store = LeaderStore(database, Lead(database, LEADER_LEASE, "a", 10.0), 1)
+    store = LeaderStore(database, LeaderLease(database, LEADER_LEASE, "a", 10.0), 1)
     said: list[bool] = []
 
     @event.listens_for(database.engine, "before_cursor_execute")

@@ -10,9 +10,8 @@ from sqlalchemy.exc import OperationalError
 
 from policies.model.ids import AttemptId
 from service.db import attempt_reports
-from service.db.lead import Lead
+from service.db.lease import LEADER_LEASE, LeaderLease
 from service.db.session import Database
-from service.db.store import LEADER_LEASE
 from service.engine.events import Report, ReportKind
 from service.engine.ports import StoreUnavailable
 from service.executors.fake import FakeExecutor
@@ -58,13 +57,13 @@ def test_a_pass_acknowledges_nothing_in_the_middle_of_a_poll() -> None:
 def test_a_database_that_is_away_is_told_as_everywhere(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who leads hears other services through it: a pass that cannot is one that fails, not one that breaks."""
     clock: Any = SimpleNamespace(now_s=lambda: 0.0)
-    lead = Lead(database, LEADER_LEASE, "here", 10.0)
+    lead = LeaderLease(database, LEADER_LEASE, "here", 10.0)
     fleet = FleetExecutor(FakeExecutor(clock), lead, database, "here", clock, 1.0)
 
     def away(_: Database) -> None:
         raise OperationalError("BEGIN", None, Exception("the database is away"))
 
-    monkeypatch.setattr(attempt_reports, "told", away)
+    monkeypatch.setattr(attempt_reports, "pending_reports", away)
     with pytest.raises(StoreUnavailable, match="away"):
         PolledExecutor(fleet, lambda _: None).collect()
     monkeypatch.undo()

@@ -17,7 +17,7 @@ from policies.model.job import JobSpec, PreemptionSignal
 from policies.model.placement import ServerShare, place
 from policies.registry import make_policy
 from policies.throughput import iteration_times
-from service.db.past import PastAttempt, PastJob, past_jobs, stored_servers
+from service.db.recorded_jobs import PastAttempt, PastJob, past_jobs, stored_servers
 from service.db.servers import enroll
 from service.db.session import Database
 from service.db.tables import JOBS

@@ -34,17 +34,17 @@ class FakeLead:
         self.token = self.tokens
         return True
 
-    def keep(self) -> bool:
+    def renew(self) -> bool:
         if self.away:
             raise OperationalError("BEGIN", None, Exception("the database is away"))
         if self.taken_by_another:
             self.token = None
         return self.token is not None
 
-    def stands(self) -> bool:
+    def still_leads(self) -> bool:
         return self.token is not None
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         self.token = None
         if self.away:
             raise OperationalError("BEGIN", None, Exception("the database is away"))

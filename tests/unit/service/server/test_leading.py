@@ -15,11 +15,11 @@ from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from service.config.settings import load_settings
 from service.db.history import ended_jobs
-from service.db.lead import Lead
-from service.db.said import first_said
+from service.db.lease import LEADER_LEASE, LeaderLease
+from service.db.prediction_log import first_predictions
 from service.db.servers import enroll
 from service.db.session import Database
-from service.db.store import LEADER_LEASE, SqlStore
+from service.db.store import SqlStore
 from service.executors.fake import FakeExecutor
 from service.runtime.steady_clock import SteadyClock
 from service.server import warming
@@ -35,7 +35,7 @@ SPEC = JobSpec("train", "ada", 1, command=("true",))
 def context(database: Database, tmp_path: Path) -> LeaderContext:
     """Two GPUs, and a lead that is this one's."""
     clock = SteadyClock()
-    lead = Lead(database, LEADER_LEASE, "here", 3600.0)
+    lead = LeaderLease(database, LEADER_LEASE, "here", 3600.0)
     assert lead.take()
     settings = load_settings({"data_dir": tmp_path, "executor": "fake", "reschedule_period_s": 1.0})
     cluster = enroll(database, Cluster("one", (Server("a", 2),)))
@@ -68,10 +68,10 @@ def test_a_long_queue_is_scheduled_before_the_past_is_read(
     def slow(*question: Any) -> Any:
         asked.append(question[2])
         go_on.wait(60.0)
-        return first_said(*question)
+        return first_predictions(*question)
 
     monkeypatch.setattr(warming, "WARM_ROWS_AT_ONCE", 3)
-    monkeypatch.setattr(warming, "first_said", slow)
+    monkeypatch.setattr(warming, "first_predictions", slow)
     leader = Leading(context)
     try:
         leader.start()

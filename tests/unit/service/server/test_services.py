@@ -12,12 +12,12 @@ from policies.model.ids import AttemptId, JobId
 from policies.model.job import JobSpec
 from service.background.prune import prune_left_files
 from service.config.settings import load_settings
-from service.db import attempt_reports, leases, services
-from service.db.commit import FencedOff
-from service.db.lead import MARGIN_RATIO, Lead
+from service.db import attempt_reports, services
+from service.db import lease as leases
+from service.db.lease import LEADER_LEASE, MARGIN_RATIO, FencedOff, LeaderLease
 from service.db.services import Registered
 from service.db.session import Database
-from service.db.store import LEADER_LEASE, SqlStore
+from service.db.store import SqlStore
 from service.db.tables import ATTEMPTS, JOBS
 from service.engine.events import Report, ReportKind
 from service.server.startup import advertised_url, host_of
@@ -43,8 +43,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def lead_of(database: Database, clock: Clock, holder: str = "a") -> Lead:
-    return Lead(database, LEADER_LEASE, holder, 10.0, clock.now_s)
+def lead_of(database: Database, clock: Clock, holder: str = "a") -> LeaderLease:
+    return LeaderLease(database, LEADER_LEASE, holder, 10.0, clock.now_s)
 
 
 def with_attempt(database: Database, number: int, host: str, state: AttemptState = AttemptState.RUNNING) -> JobId:
@@ -65,20 +65,20 @@ def test_a_silent_service_is_condemned_and_comes_back_only_by_itself(any_databas
     assert services.register(database, A, claim=False)
     clock.time_s += 29.0
     assert not services.condemn(database, "a", 30.0, LEADER_LEASE, lead.token)
-    assert services.sign_of_life(database, "a")
+    assert services.heartbeat(database, "a")
     clock.time_s += 29.0
     assert not services.condemn(database, "a", 30.0, LEADER_LEASE, lead.token)
     clock.time_s += 1.0
     with pytest.raises(FencedOff):
         services.condemn(database, "a", 30.0, LEADER_LEASE, lead.token - 1)
-    assert services.silences(database, ["a", "nobody"]) == {"a": (30.0, 60.0)}
+    assert services.silence_of(database, ["a", "nobody"]) == {"a": (30.0, 60.0)}
     assert services.condemn(database, "a", 30.0, LEADER_LEASE, lead.token)
     assert services.condemn(database, "a", 30.0, LEADER_LEASE, lead.token)
-    assert not services.sign_of_life(database, "a")
+    assert not services.heartbeat(database, "a")
     assert not services.register(database, A, claim=False)
     assert [(service.silent_s, service.condemned) for service in services.services(database)] == [(30.0, True)]
-    services.absolve(database, "a")
-    assert services.sign_of_life(database, "a")
+    services.reinstate(database, "a")
+    assert services.heartbeat(database, "a")
     assert not services.condemn(database, "nobody", 30.0, LEADER_LEASE, lead.token)
 
 
@@ -105,7 +105,7 @@ def test_who_leads_and_where_an_attempt_is(database: Database, clock: Clock) -> 
         services.register(database, service, claim=False)
     assert lead_of(database, clock, "b").take()
     clock.time_s += 5.0
-    services.sign_of_life(database, "a")
+    services.heartbeat(database, "a")
     found = services.services(database)
     assert [(service.registered, service.leads) for service in found] == [(A, False), (B, True)]
     job = with_attempt(database, 1, "b")
@@ -126,16 +126,16 @@ def test_services_that_were_not_seen_for_long_are_forgotten_unless_something_may
     with_attempt(database, 1, "b")
     with_attempt(database, 1, "a", AttemptState.COMPLETED)
     clock.time_s += 100.0
-    services.sign_of_life(database, "c")
-    assert services.forget_silent(database, 100.0) == 0
+    services.heartbeat(database, "c")
+    assert services.delete_silent(database, 100.0) == 0
     clock.time_s += 0.1
-    assert services.forget_silent(database, 100.0) == 1
+    assert services.delete_silent(database, 100.0) == 1
     assert {service.registered.id for service in services.services(database)} == {"b", "c"}
 
 
 def test_a_lead_is_trusted_for_less_than_it_lasts(any_database: Database, clock: Clock) -> None:
     first, second = lead_of(any_database, clock), lead_of(any_database, clock, "b")
-    assert (first.holds(), first.token, first.keep()) == (False, None, False)
+    assert (first.holds(), first.token, first.renew()) == (False, None, False)
     assert first.take()
     assert not second.take()
     clock.time_s += 10.0 * (1.0 - MARGIN_RATIO) - 0.01
@@ -146,16 +146,16 @@ def test_a_lead_is_trusted_for_less_than_it_lasts(any_database: Database, clock:
     with pytest.raises(FencedOff):
         first.check()
     assert not second.take()
-    assert first.keep()
+    assert first.renew()
     assert first.holds()
     token = first.token
     clock.time_s += 10.0
     assert second.take()
     assert second.token == (token or 0) + 1
-    assert not first.keep()
+    assert not first.renew()
     assert (first.token, first.holds()) == (None, False)
     assert not first.take()
-    second.give_back()
+    second.release()
     assert first.take()
 
 
@@ -164,11 +164,11 @@ def test_a_lead_that_cannot_be_trusted_stands_until_another_one_has_it(any_datab
     first, second = lead_of(any_database, clock), lead_of(any_database, clock, "b")
     assert first.take()
     clock.time_s += 60.0
-    assert (first.holds(), first.stands()) == (False, True)
+    assert (first.holds(), first.still_leads()) == (False, True)
     assert second.take()
-    assert not first.stands()
+    assert not first.still_leads()
     assert first.token is None
-    assert second.stands()
+    assert second.still_leads()
 
 
 def test_a_lead_that_is_lost_asks_nothing_of_the_database(
@@ -179,7 +179,7 @@ def test_a_lead_that_is_lost_asks_nothing_of_the_database(
     assert lead.take()
     lead.lose()
     monkeypatch.setattr(Database, "reading", None)
-    assert not lead.stands()
+    assert not lead.still_leads()
 
 
 @pytest.mark.parametrize("when", ["before it asks", "while it asks"])
@@ -201,11 +201,11 @@ def test_a_lead_that_is_lost_while_it_is_renewed_stays_lost(
         return found
 
     original = leases.renew
-    lead = Lead(database, LEADER_LEASE, "a", 10.0, elapsed_s)
+    lead = LeaderLease(database, LEADER_LEASE, "a", 10.0, elapsed_s)
     assert lead.take()
     lost[0] = True
     monkeypatch.setattr(leases, "renew", renew)
-    assert not lead.keep()
+    assert not lead.renew()
     assert (lead.token, lead.holds()) == (None, False)
     lost[0] = False
     assert lead.take()
@@ -214,7 +214,7 @@ def test_a_lead_that_is_lost_while_it_is_renewed_stays_lost(
 def test_a_lead_counts_from_before_it_asked(database: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process stood still while the database answered: the lease is as old as the question."""
     elapsed = [0.0]
-    lead = Lead(database, LEADER_LEASE, "a", 10.0, lambda: elapsed[0])
+    lead = LeaderLease(database, LEADER_LEASE, "a", 10.0, lambda: elapsed[0])
     original = Database.now_s
 
     def slow(self: Database, session: object) -> float:
@@ -225,7 +225,7 @@ def test_a_lead_counts_from_before_it_asked(database: Database, clock: Clock, mo
     assert lead.take()
     assert not lead.holds()
     monkeypatch.setattr(Database, "now_s", original)
-    assert lead.keep()
+    assert lead.renew()
     assert lead.holds()
     lead.lose()
     assert not lead.holds()
@@ -236,25 +236,25 @@ def test_reports_wait_until_they_are_committed(any_database: Database) -> None:
 
     def tell(*reports: Report) -> None:
         with database.writing() as session:
-            attempt_reports.tell(session, "a", reports)
+            attempt_reports.store_reports(session, "a", reports)
 
     attempt, other = AttemptId("1.1"), AttemptId("2.1")
     started = Report(ReportKind.STARTED, 1.0, attempt)
     tell(started, Report(ReportKind.PROGRESS, 2.0, attempt, iteration=5.0))
     tell(Report(ReportKind.STARTED, 9.0, attempt), Report(ReportKind.EXITED, 4.0, other, exit_code=7, detail="x"))
-    old = attempt_reports.told(database)[1]
+    old = attempt_reports.pending_reports(database)[1]
     newer = Report(ReportKind.PROGRESS, 3.0, attempt, iteration=6.0)
     tell(newer)
-    assert attempt_reports.told(database) == [
+    assert attempt_reports.pending_reports(database) == [
         started,
         newer,
         Report(ReportKind.EXITED, 4.0, other, exit_code=7, detail="x"),
     ]
-    attempt_reports.forget(database, [started, old])
-    assert [report.at_s for report in attempt_reports.told(database)] == [3.0, 4.0]
-    attempt_reports.drop(database, [other])
-    attempt_reports.forget(database, [newer])
-    assert attempt_reports.told(database) == []
+    attempt_reports.delete_committed(database, [started, old])
+    assert [report.at_s for report in attempt_reports.pending_reports(database)] == [3.0, 4.0]
+    attempt_reports.delete_of_attempts(database, [other])
+    attempt_reports.delete_committed(database, [newer])
+    assert attempt_reports.pending_reports(database) == []
 
 
 def test_files_of_jobs_whose_time_is_over_go_wherever_they_are(database: Database) -> None:

@@ -12,8 +12,8 @@ from sqlalchemy import event, insert, select
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlmodel import Session
 
-from service.db import grouping
-from service.db.grouping import MEMBERS_MAX, GroupCommit
+from service.db import group_commit
+from service.db.group_commit import MEMBERS_MAX, GroupCommit
 from service.db.session import Database, open_database
 from service.db.tables import PROPERTIES
 
@@ -110,7 +110,7 @@ def test_a_crowd_is_cut_into_transactions_of_bounded_size(database: Database) ->
 
 
 def test_a_transaction_that_lasts_takes_in_nobody_more(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grouping, "HELD_S_MAX", -1.0)
+    monkeypatch.setattr(group_commit, "HELD_S_MAX", -1.0)
     crowd = _Crowd(database)
     for number in range(5):
         crowd.add(_put(f"n{number}"))
@@ -121,7 +121,7 @@ def test_a_transaction_that_lasts_takes_in_nobody_more(database: Database, monke
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """How many share a transaction must not depend on how busy the machine is."""
-    monkeypatch.setattr(grouping, "HELD_S_MAX", 600.0)
+    monkeypatch.setattr(group_commit, "HELD_S_MAX", 600.0)
 
 
 class _Refused(Exception):

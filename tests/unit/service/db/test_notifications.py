@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from service.db import wake
+from service.db import notifications
+from service.db.notifications import Listener, notify_leader
 from service.db.session import Database
-from service.db.wake import Listener, wake_leader
 
 PATIENCE_S = 60.0
 LISTENERS = "FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()"
@@ -51,7 +51,7 @@ def listener(postgres_database: Database, woken: Woken) -> Iterator[Listener]:
 
 def test_whoever_listens_is_woken(listener: Listener, postgres_database: Database, woken: Woken) -> None:
     before = woken.count
-    wake_leader(postgres_database)
+    notify_leader(postgres_database)
     assert woken.is_more_than(before)
 
 
@@ -64,7 +64,7 @@ def test_a_listener_whose_connection_is_gone_listens_again(
         assert len(ended.all()) == 1
     assert woken.is_more_than(before), "it looks at once what it may have missed"
     before = woken.count
-    wake_leader(postgres_database)
+    notify_leader(postgres_database)
     assert woken.is_more_than(before)
 
 
@@ -79,7 +79,7 @@ def test_a_listener_outlasts_a_pool_that_is_exhausted(
             raise failures.pop()
         return connect()
 
-    monkeypatch.setattr(wake, "RETRY_S", 0.0)
+    monkeypatch.setattr(notifications, "RETRY_S", 0.0)
     monkeypatch.setattr(engine, "raw_connection", raw_connection)
     listener = Listener(postgres_database, woken)
     try:
@@ -104,13 +104,13 @@ def test_nothing_is_left_of_a_listener(listener: Listener, postgres_database: Da
 
 def test_nobody_is_told_and_nobody_minds(database: Database, postgres_database: Database, woken: Woken) -> None:
     """Neither a kind of database without notifications nor one that is gone raises anything."""
-    wake_leader(database)
+    notify_leader(database)
     Listener(database, woken).close()
     postgres_database.close()
     gone = Database(postgres_database.engine.execution_options())
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(gone.engine.dialect, "connect", _refuse)
-        wake_leader(gone)
+        notify_leader(gone)
         listener = Listener(gone, woken)
         listener.close()
     assert woken.count == 0

@@ -1,7 +1,7 @@
-"""Wake-ups between the services of one PostgreSQL: NOTIFY says that there is something to look at, and never what.
+"""Notifications between the services of one PostgreSQL database: NOTIFY tells the leader to look for new requests.
 
-A wake-up saves the leader's next look at the database, a quarter of a second. It may come late, twice or never: what it
-speaks of is committed before, and found at the next look anyway. SQLite has nothing like it.
+A notification saves the leader's next poll of the database, a quarter of a second. It may come late, twice or never: the
+request is committed before, and the next poll finds it anyway. SQLite has no notifications.
 """
 
 import logging
@@ -20,25 +20,24 @@ logger = logging.getLogger(__name__)
 CHANNEL: Final = "sooner_wake"
 
 LISTENING_S = 0.25
-"""How long one wait for notifications lasts, and so how long the end of a listener may take."""
+"""Duration of one wait for notifications, and so the longest time that closing a listener takes."""
 
 RETRY_S = 2.0
-"""A listener whose connection is gone tries again after so long; until then the leader looks by itself."""
+"""Pause before a listener that lost its connection tries again; until then the leader polls."""
 
 
-def wake_leader(database: Database) -> None:
-    """Tell whoever leads that something is committed. A transaction of its own; a failure is nobody's loss."""
+def notify_leader(database: Database) -> None:
+    """Tell the leader that a request is committed, in a transaction of its own. A failure is logged and ignored."""
     if database.one_writer:
         return
     try:
-        with database.writing() as session:
-            session.connection().execute(text(f"NOTIFY {CHANNEL}"))
+        database.execute(text(f"NOTIFY {CHANNEL}"))
     except DBAPIError as error:
-        logger.debug("the leader was not told: %s", error)
+        logger.debug("cannot notify the leader: %s", error)
 
 
 class Listener:
-    """Calls ``wake`` for each notification, in a thread and on a connection of its own, from its making to :meth:`close`."""
+    """Calls ``wake`` for each notification, in a thread and on a connection of its own, until :meth:`close`."""
 
     def __init__(self, database: Database, wake: Callable[[], None]) -> None:
         self._database = database
@@ -46,11 +45,11 @@ class Listener:
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         if not database.one_writer:
-            self._thread = threading.Thread(target=self._run, name="wake-ups", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="notifications", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
-        """End the thread and give back the connection."""
+        """End the thread and close its connection."""
         self._closed.set()
         if self._thread is not None:
             self._thread.join()
@@ -62,19 +61,19 @@ class Listener:
             try:
                 self._listen()
             except (SQLAlchemyError, psycopg.Error) as error:  # also a pool that has no connection left for a while
-                logger.debug("no wake-ups for a while: %s", error)
+                logger.debug("no notifications for a while: %s", error)
                 self._closed.wait(RETRY_S)
 
     def _listen(self) -> None:
         with ExitStack() as stack:
-            # Not one of the pool's: it waits for as long as this service leads.
+            # Not a connection of the pool: this one waits for as long as the service leads.
             pooled = self._database.engine.raw_connection()
             connection: Any = pooled.driver_connection
             pooled.detach()
             stack.enter_context(closing(connection))
             connection.autocommit = True
             connection.execute(f"LISTEN {CHANNEL}")
-            # Whatever was committed before is seen by this.
+            # Requests that were committed before LISTEN are found by this call.
             self._wake()
             while not self._closed.is_set():
                 for _ in connection.notifies(timeout=LISTENING_S, stop_after=1):

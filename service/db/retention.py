@@ -1,0 +1,74 @@
+"""Deletion of jobs that ended long ago: their rows in every table, but not what was learnt from them.
+
+A training label takes over the job's spec, so training goes on as before. Usage is summed by day and refers to no job.
+"""
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, and_, delete, or_, select, update
+
+from policies.lifecycle import TERMINAL
+from policies.model.ids import JobId
+from policies.model.job import JobSpec
+from service.db.codec import decode
+from service.db.rows import OWN_HISTORY
+from service.db.tables import ATTEMPTS, EVENTS, FACTS, FORECASTS, HISTORY, JOBS, PREDICTIONS, PROGRESS
+
+_ENDED = tuple(state.value for state in TERMINAL)
+_OF_JOBS = (PROGRESS, PREDICTIONS, FORECASTS, EVENTS, FACTS, ATTEMPTS)
+
+
+def referenced_jobs(connection: Connection) -> set[JobId]:
+    """Jobs that an unfinished job refers to, as its dependency or as the first element of its array.
+
+    A restarted engine needs the end of a dependency, and the owner of an array is that of its first element.
+    """
+    specs = select(JOBS.c.spec).where(JOBS.c.state.not_in(_ENDED))
+    referenced: set[JobId] = set()
+    for row in connection.execute(specs, execution_options={"yield_per": 1000}).scalars():
+        spec = decode(JobSpec, row)
+        referenced.update(spec.needs)
+        if spec.array is not None:
+            referenced.add(spec.array.id)
+    return referenced
+
+
+def expired_jobs(
+    connection: Connection, ended_before_s: float, files_gone_before_s: float | None, after: int, limit: int
+) -> list[JobId]:
+    """At most ``limit`` jobs with ids above ``after`` that ended before an instant, in ascending id.
+
+    With ``files_gone_before_s`` only jobs whose files were deleted before that. A job with unscored forecasts or unconsumed
+    requests is kept.
+    """
+    old = and_(JOBS.c.state.in_(_ENDED), JOBS.c.finished_at_s < ended_before_s, JOBS.c.id > after)
+    if files_gone_before_s is not None:
+        old = and_(old, JOBS.c.files_deleted_at_s < files_gone_before_s)
+    pending = select(FACTS.c.job_id).where(FACTS.c.consumed_cycle.is_(None), FACTS.c.job_id.is_not(None))
+    unscored = select(FORECASTS.c.job_id).where(FORECASTS.c.scored_at_s.is_(None))
+    found = select(JOBS.c.id).where(old, JOBS.c.id.not_in(pending), JOBS.c.id.not_in(unscored))
+    return [JobId(number) for number in connection.execute(found.order_by(JOBS.c.id).limit(limit)).scalars()]
+
+
+def delete_jobs(connection: Connection, ids: Sequence[JobId]) -> None:
+    """Delete these jobs and all rows that belong to them."""
+    spec = select(JOBS.c.spec).where(JOBS.c.id == HISTORY.c.job_id).scalar_subquery()
+    connection.execute(update(HISTORY).where(HISTORY.c.job_id.in_(ids)).values(spec=spec, job_id=None))
+    for rows in _OF_JOBS:
+        connection.execute(delete(rows).where(rows.c.job_id.in_(ids)))
+    connection.execute(delete(JOBS).where(JOBS.c.id.in_(ids)))
+
+
+def expired_labels(connection: Connection, ended_before_s: float, kept: int, limit: int) -> list[int]:
+    """At most ``limit`` labels of deleted jobs that ended before an instant and are not among the newest ``kept`` labels."""
+    history = HISTORY.c
+    newest = select(history.ended_at_s, history.id).order_by(history.ended_at_s.desc(), history.id.desc())
+    oldest_kept = connection.execute(newest.offset(max(0, kept - 1)).limit(1)).one_or_none()
+    if oldest_kept is None:
+        return []
+    before = or_(
+        history.ended_at_s < oldest_kept.ended_at_s,
+        and_(history.ended_at_s == oldest_kept.ended_at_s, history.id < oldest_kept.id),
+    )
+    ours = and_(history.source == OWN_HISTORY, history.job_id.is_(None), history.ended_at_s < ended_before_s)
+    return list(connection.execute(select(history.id).where(ours, before).limit(limit)).scalars())
