@@ -1,6 +1,6 @@
-"""What a report's pictures need of one run, small enough to be handed from process to process.
+"""The figures of one run for a report's pictures, small enough to be sent between processes.
 
-A run of a hundred thousand jobs becomes a few thousand numbers here; nothing is sampled at random.
+A run of a hundred thousand jobs is reduced to a few thousand numbers, without random sampling.
 """
 
 from collections import Counter, defaultdict
@@ -18,7 +18,7 @@ TIME_BINS = 300
 USERS_SHOWN = 10
 GANTT_GPUS_MAX = 64
 GANTT_JOBS = 300
-"""Jobs around the fullest moment that the Gantt chart covers; a workload of up to this many is shown whole."""
+"""Jobs around the largest backlog that the Gantt chart covers; a workload of up to this many is shown completely."""
 BARS_MAX = 4000
 
 GANG_CLASSES: tuple[tuple[int, str], ...] = (
@@ -46,7 +46,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Finished jobs that have something in common. Seconds are sums over them."""
+    """A group of finished jobs. Seconds are sums over them."""
 
     label: str
     jobs: int
@@ -60,7 +60,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the mean JCT of the finished jobs is made of, seconds.
+    """The parts of the mean JCT of the finished jobs, seconds.
 
     ``run_s`` is the time at the best placement, the same under every policy that finishes the same jobs; ``slower_s`` what
     placement and network add to it (below 0 on GPUs that are faster than the reference), ``wasted_s`` restarts,
@@ -89,10 +89,10 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """One run: its summary, and what is drawn of it.
+    """One run: its summary, and the data of its pictures.
 
     ``busy`` are GPUs held, ``queue`` jobs that wait, each a mean over bins of time. ``prediction_log_error`` is the mean of
-    abs(ln(estimate / truth)) over the jobs that had an estimate.
+    abs(ln(estimate / actual)) over the jobs that had an estimate.
     """
 
     label: str
@@ -112,7 +112,7 @@ class RunFigures:
 
 
 def figures(simulation: Simulation, label: str) -> RunFigures:
-    """Condense a run whose spans were kept. O(n log n)."""
+    """The figures of a run whose spans were kept. O(n log n)."""
     done = [outcome for outcome in simulation.outcomes if outcome.succeeded]
     spans = [(outcome, span) for outcome in simulation.outcomes for span in outcome.spans]
     edges = _edges(simulation.outcomes)
@@ -140,12 +140,12 @@ def figures(simulation: Simulation, label: str) -> RunFigures:
 
 
 def main_runs(runs: Sequence[RunFigures]) -> list[RunFigures]:
-    """The runs under the first predictor: what is compared where a picture has no room for every predictor."""
+    """The runs with the first predictor, for pictures without space for every predictor."""
     return [run for run in runs if run.result.predictor == runs[0].result.predictor]
 
 
 def cdf(values: Sequence[float]) -> Curve:
-    """The distribution function at up to CURVE_POINTS quantiles, from the least value to the largest."""
+    """The distribution function at up to CURVE_POINTS quantiles, from the smallest value to the largest."""
     if not values:
         return Curve()
     ordered = np.sort(np.asarray(values, dtype=float))
@@ -174,9 +174,9 @@ def gang_class(gpus: int) -> str:
 
 
 def fullest_window(outcomes: Sequence[JobOutcome], gpus: int) -> tuple[float, float]:
-    """The stretch of time around the largest backlog, known from the workload alone: the same for every policy.
+    """The window of time around the largest backlog, computed from the workload alone and so equal for every policy.
 
-    Backlog is what a machine that does ``gpus`` GPU-seconds a second would have left of the work submitted so far.
+    Backlog is the submitted work that is left on a machine which does ``gpus`` GPU-seconds per second.
     """
     if not outcomes:
         return 0.0, 0.0
@@ -239,14 +239,14 @@ def _groups(done: Iterable[JobOutcome], key: Callable[[JobOutcome], str], order:
 
 
 def _by_duration(done: Sequence[JobOutcome]) -> tuple[Group, ...]:
-    """Quarters of the jobs by their true run time."""
+    """Quarters of the jobs by their actual run time."""
     ordered = sorted(done, key=lambda outcome: (outcome.duration_s, outcome.job_id))
     quarter = {id(outcome): DURATION_CLASSES[4 * index // len(ordered)] for index, outcome in enumerate(ordered)}
     return _groups(done, lambda outcome: quarter[id(outcome)], DURATION_CLASSES)
 
 
 def _by_user(done: Sequence[JobOutcome]) -> tuple[Group, ...]:
-    """The users with the most jobs, then all others; nothing where the source names none."""
+    """The users with the most jobs, then all others; empty where the source names none."""
     counts = Counter(outcome.user for outcome in done if outcome.user)
     named = [user for user, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:USERS_SHOWN]]
     if not named:
@@ -259,7 +259,7 @@ def _by_user(done: Sequence[JobOutcome]) -> tuple[Group, ...]:
 def _bars(
     simulation: Simulation, spans: Sequence[tuple[JobOutcome, Span]], window_s: tuple[float, float]
 ) -> tuple[tuple[Bar, ...], int]:
-    """What the first servers did within the window, and how many bars are too many to draw."""
+    """The bars of the first servers within the window, and how many are left out."""
     servers = simulation.cluster.servers
     first_row = np.cumsum([0, *(server.gpus for server in servers)]).tolist()
     bars = [

@@ -1,4 +1,4 @@
-"""Why the best run of a comparison is the best: sentences made of the numbers, and of nothing else."""
+"""Sentences that explain, from the numbers alone, why the best run of a comparison is the best."""
 
 from collections.abc import Sequence
 from math import exp
@@ -7,7 +7,7 @@ from service.reports.comparison_data import Group, RunFigures
 from service.reports.svg import duration
 
 TIE_RATIO = 1.01
-"""Means closer than this are called equal: another seed or week of the same workload moves them by more."""
+"""Means closer than this count as equal: they differ by more between seeds or weeks of the same workload."""
 _PRICE_RATIO = 1.05
 """Only a price above this share is worth a sentence."""
 _WORTH_TELLING = 0.01
@@ -66,7 +66,7 @@ def _limit(best: RunFigures) -> str:
 
 
 def _where_time_goes(best: RunFigures, other: RunFigures) -> str:
-    """Which parts of the mean JCT make the difference: waiting, restarts and lost work, or placement and network."""
+    """The parts of the mean JCT that differ: waiting, restarts and lost work, or placement and network."""
     saved_s = other.result.mean_jct_s - best.result.mean_jct_s
     if _ratio(other.result.mean_jct_s, best.result.mean_jct_s) < TIE_RATIO:
         return ""
@@ -122,7 +122,7 @@ def _saved(best: Sequence[Group], worst: Sequence[Group]) -> list[tuple[str, flo
 
 
 def _price(best: RunFigures, others: Sequence[RunFigures]) -> str:
-    """What the winner costs: stopped jobs, GPU time without progress, a longer tail than the best of the others."""
+    """The cost of the winner: stopped jobs, GPU time without progress, a longer tail than the best of the others."""
     result = best.result
     if not result.preemptions:
         text = f"{best.label} stops no job"
@@ -146,7 +146,7 @@ def _ratio(more: float, less: float) -> float:
 
 
 def sensitivity(runs: Sequence[RunFigures]) -> str:
-    """What worse estimates cost the policies that were run with several predictors; empty where none was."""
+    """The cost of worse estimates for the policies that were run with several predictors; empty where none was."""
     told: list[str] = []
     indifferent: list[str] = []
     worst_error, worst_name, best_name = 0.0, "", ""

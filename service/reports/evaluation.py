@@ -95,8 +95,8 @@ def _worst(evaluation: Evaluation) -> str:
 def _cases(note: str, found: Sequence[Worst]) -> str:
     columns = (
         "Job",
-        "Took",
-        "Said",
+        "Actual",
+        "Predicted",
         "80% interval",
         "Factor",
         "GPUs",
@@ -110,11 +110,11 @@ def _cases(note: str, found: Sequence[Worst]) -> str:
 
 
 def _case(case: Worst) -> str:
-    factor = case.took_s / case.said_s
+    factor = case.actual_s / case.predicted_s
     words = f"{factor:,.3g}x longer" if factor >= 1.0 else f"{1.0 / factor:,.3g}x shorter"
     cells = (
-        duration(case.took_s),
-        duration(case.said_s),
+        duration(case.actual_s),
+        duration(case.predicted_s),
         f"{duration(case.low_s)} to {duration(case.high_s)}",
         words,
         f"{case.gpus:,}",
@@ -122,6 +122,6 @@ def _case(case: Worst) -> str:
         escape(case.user),
         escape(case.program),
         duration(case.submit_time_s),
-        escape(case.who),
+        escape(case.point_by),
     )
     return table_row(case.job_id, "".join(f"<td>{cell}</td>" for cell in cells))

@@ -15,11 +15,11 @@ from service.reports.evaluation_figures import (
     Judged,
     buckets,
     calibration,
+    champion_periods,
     density,
     gangs,
     judged,
     over_time,
-    stints,
     users,
 )
 from service.reports.page import SHARE_OF_JOBS, Chart, lines
@@ -161,20 +161,20 @@ def _over_time(evaluation: Evaluation, predictors: Sequence[Judged]) -> Chart:
 
 def _serving(evaluation: Evaluation) -> Chart:
     """One row per bucket, once for the distribution and once for the point."""
-    shapes, points = stints(evaluation, point=False), stints(evaluation, point=True)
-    names = list(dict.fromkeys(stint.name for stint in (*shapes, *points)))
+    shapes, points = champion_periods(evaluation, point=False), champion_periods(evaluation, point=True)
+    names = list(dict.fromkeys(period.name for period in (*shapes, *points)))
     colours = {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(names)}
     blocks = [
         Block(
-            stint.start_s,
-            stint.end_s,
-            offset + stint.bucket,
+            period.start_s,
+            period.end_s,
+            offset + period.bucket,
             1,
-            colours[stint.name],
-            f"{what}, {BUCKETS[stint.bucket]} runs: {stint.name}",
+            colours[period.name],
+            f"{what}, {BUCKETS[period.bucket]} runs: {period.name}",
         )
         for offset, what, found in ((0, "distribution", shapes), (len(BUCKETS), "point", points))
-        for stint in found
+        for period in found
     ]
     rows = [(f"{sign} {bucket}", 1) for sign in ("dist.", "point") for bucket in BUCKETS]
     span = [time_s for block in blocks for time_s in (block.start, block.end)]

@@ -1,4 +1,4 @@
-"""What the report of an evaluation draws: for whom, for which jobs and when the answers were wrong.
+"""The data of the charts of an evaluation: errors by user, kind of job and time.
 
 Points and labels are natural logarithms of seconds, as in :mod:`predictor.evaluation`.
 """
@@ -28,7 +28,9 @@ Rows = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One answerer's errors, an entry a test job. ``log_factor`` is log(answer / truth); ``inside`` its 80% interval."""
+    """The errors of one predictor, one entry per test job. ``log_factor`` is log(predicted / actual); ``inside``: within the
+    80% interval.
+    """
 
     name: str
     loss: Array
@@ -39,7 +41,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Test jobs that have something in common, by their positions in the test."""
+    """A group of test jobs, by their positions in the test."""
 
     label: str
     rows: Rows
@@ -47,7 +49,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Worst:
-    """One test job and what was answered, in seconds. ``who`` gave the point."""
+    """One test job and its prediction, in seconds. ``point_by`` names the candidate of the point."""
 
     job_id: str
     submit_time_s: float
@@ -55,15 +57,15 @@ class Worst:
     program: str
     gpus: int
     runs: int
-    who: str
-    said_s: float
+    point_by: str
+    predicted_s: float
     low_s: float
     high_s: float
-    took_s: float
+    actual_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Stint:
+class ChampionPeriod:
     """A champion of one history bucket from ``start_s`` to ``end_s``, seconds of submission."""
 
     bucket: int
@@ -73,7 +75,7 @@ class Stint:
 
 
 def judged(evaluation: Evaluation) -> list[Judged]:
-    """What served, the recurrence median, and the model with the least pinball loss, where it is another."""
+    """The errors of the served predictions, the recurrence median, and the model with the least pinball loss."""
     run, served = evaluation.run, evaluation.served
     found = [_judge(SERVED, run.labels, served.points, served.predicted)]
     for name in (SIMPLEST, best_model(evaluation)):
@@ -84,7 +86,7 @@ def judged(evaluation: Evaluation) -> list[Judged]:
 
 
 def best_model(evaluation: Evaluation) -> str | None:
-    """The model (not a baseline, nor the mix that serves) with the least pinball loss; None where none was trained."""
+    """The model (no baseline or mix) with the least pinball loss; None where none was trained."""
     models = evaluation.document["models"]
     trained = [name for name in models if name in evaluation.run.candidates and models[name]["fit_s"] > 0.0]
     return min(trained, key=lambda name: (models[name]["pinball_log"], name), default=None)
@@ -113,7 +115,7 @@ def gangs(evaluation: Evaluation) -> list[Group]:
 
 
 def users(evaluation: Evaluation) -> list[Group]:
-    """The busiest users of the test, and all others as one; nothing where the workload names none."""
+    """The busiest users of the test, and all others as one group; empty where the workload names none."""
     names = [job.user for job in evaluation.test_jobs]
     found = sorted(_groups([name for name in names if name], ()), key=lambda group: (-len(group.rows), group.label))
     if not found:
@@ -139,26 +141,26 @@ def over_time(evaluation: Evaluation) -> list[tuple[float, Rows]]:
 
 
 def calibration(labels: Array, points: Array) -> list[float]:
-    """Share of the truths below what was said for each of :data:`NOMINAL_LEVELS`. A truth exactly there counts half.
+    """Share of the jobs below the predicted quantile of each of :data:`NOMINAL_LEVELS`. A job exactly at it counts half.
 
-    (Halves matter: where a program always takes the same time, the answer is met exactly at many levels at once.)
+    Halves matter where a program always takes the same time: it is then exactly at many quantiles at once.
     """
-    said = quantile_of(points, np.array(NOMINAL_LEVELS))
-    gap = np.sign(np.round(said - labels[:, None], 9))
+    quantiles = quantile_of(points, np.array(NOMINAL_LEVELS))
+    gap = np.sign(np.round(quantiles - labels[:, None], 9))
     return [float(share) for share in np.mean((gap + 1.0) / 2.0, axis=0)]
 
 
 def density(evaluation: Evaluation) -> tuple[Array, Array]:
-    """How many test jobs took so long (rows) and were said to take so long (columns), and the edges of both, seconds."""
-    took, said = evaluation.run.labels, evaluation.served.predicted
-    low, high = float(min(took.min(), said.min())), float(max(took.max(), said.max()))
+    """The number of test jobs by actual (rows) and predicted duration (columns), and the edges of both, seconds."""
+    actual, predicted = evaluation.run.labels, evaluation.served.predicted
+    low, high = float(min(actual.min(), predicted.min())), float(max(actual.max(), predicted.max()))
     edges = np.linspace(low, max(high, low + 1.0), DENSITY_CELLS + 1)
-    counts, _, _ = np.histogram2d(took, said, bins=(edges, edges))
+    counts, _, _ = np.histogram2d(actual, predicted, bins=(edges, edges))
     return counts, np.exp(edges)
 
 
 def worst(evaluation: Evaluation, size: Callable[[Judged], Array]) -> list[Worst]:
-    """The test jobs for which ``size`` of what served is largest, the largest first."""
+    """The test jobs with the largest ``size`` of the served predictions' errors, the largest first."""
     run, served = evaluation.run, evaluation.served
     sizes = size(_judge(SERVED, run.labels, served.points, served.predicted))
     ends = quantile_of(served.points, np.array([0.1, 0.9]))
@@ -183,11 +185,11 @@ def worst(evaluation: Evaluation, size: Callable[[Judged], Array]) -> list[Worst
     return found
 
 
-def stints(evaluation: Evaluation, *, point: bool) -> list[Stint]:
-    """Who served the point (or the distribution) of each bucket when: from one job to the next that another answered."""
+def champion_periods(evaluation: Evaluation, *, point: bool) -> list[ChampionPeriod]:
+    """The champions of each bucket over time, for the point or the distribution: from one job to the next with another."""
     run, served = evaluation.run, evaluation.served
     times_s = [job.submit_time_s for job in evaluation.test_jobs]
-    found: list[Stint] = []
+    found: list[ChampionPeriod] = []
     for bucket in range(len(BUCKETS)):
         rows = [row for row, of in enumerate(run.buckets) if of == bucket]
         names = served.point_by if point else served.distribution_by
@@ -195,7 +197,7 @@ def stints(evaluation: Evaluation, *, point: bool) -> list[Stint]:
             if row != rows[0]:
                 found[-1] = replace(found[-1], end_s=times_s[row])
             if row == rows[0] or found[-1].name != names[row]:
-                found.append(Stint(bucket, names[row], times_s[row], times_s[row]))
+                found.append(ChampionPeriod(bucket, names[row], times_s[row], times_s[row]))
         if rows:
             found[-1] = replace(found[-1], end_s=times_s[-1])
     return found

@@ -1,4 +1,4 @@
-"""The files of ``sooner model evaluate``: the document, a row a prediction, and the page for people."""
+"""The files of ``sooner model evaluate``: the document, one row per prediction, and the HTML page."""
 
 import csv
 import json
@@ -17,7 +17,7 @@ _PREDICTION_COLUMNS: Final = ("job_id", "submit_time_s", "duration_s", "runs_kno
 
 
 def write_evaluation(evaluation: Evaluation, folder: Path) -> None:
-    """Write ``evaluation.json``, ``predictions.csv`` (one row a test job) and ``report.html`` into an existing folder.
+    """Write ``evaluation.json``, ``predictions.csv`` (one row per test job) and ``report.html`` into an existing folder.
 
     Raises OSError.
     """

@@ -1,4 +1,4 @@
-"""Writing a workload for Batsim: jobs that hold their GPUs for their run time, whatever the platform.
+"""Writes a workload for Batsim: jobs that hold their GPUs for their run time on any platform.
 
 Source: Batsim's documentation ("Workload"). The profile type is ``delay``, its name in the releases up to version 4 (version 5:
 ``DelayProfile``).
@@ -13,9 +13,9 @@ from service.sim.workloads.model import Workload, WorkloadJob
 
 
 def write_batsim(workload: Workload, path: Path) -> None:
-    """Write the JSON (gzip for ``.gz``), a line a job and a line a profile. Equal workloads give equal bytes.
+    """Write the JSON (gzip for ``.gz``), one line per job and one per profile. Equal workloads give equal bytes.
 
-    A profile is named after its job, as in ``batsim_jobs.csv``; ``nb_res`` is the largest gang, the least that runs it all.
+    A profile is named after its job, as in ``batsim_jobs.csv``; ``nb_res`` is the largest gang, the least that runs every job.
     Raises :class:`~service.sim.workloads.files.WorkloadError`.
     """
     with create_text(path) as stream:
@@ -35,7 +35,7 @@ def write_batsim(workload: Workload, path: Path) -> None:
 
 
 def _job(job: WorkloadJob) -> dict[str, Any]:
-    """The limit is left out where the job ran longer: whoever ran it did not enforce it, but Batsim would."""
+    """Without the walltime where the job ran longer: its cluster did not enforce the limit, but Batsim would."""
     row: dict[str, Any] = {"id": job.job_id, "subtime": job.submit_time_s, "res": job.gpus, "profile": job.job_id}
     if job.walltime_s is not None and job.walltime_s >= job.duration_s:
         row["walltime"] = job.walltime_s

@@ -1,4 +1,4 @@
-"""A workload in numbers: what ``sooner workload describe`` prints."""
+"""The statistics of a workload that ``sooner workload describe`` prints."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
@@ -12,16 +12,16 @@ from service.sim.workloads.model import Workload, WorkloadJob
 
 DESCRIPTION_SCHEMA = "sooner.workload.description/1"
 RECURRING_RUNS_MIN = 5
-"""Runs from which a program counts as recurring often, as published studies do."""
+"""Runs of a program that recurs often, as in published studies."""
 DAY_S = 86_400.0
 _PAST_RUNS_MAX = 20
-"""Past runs of a program that stand for what one could have known of the next."""
+"""Past runs of a program with which the next one is compared."""
 
 
 def describe(workload: Workload, cluster: Cluster | None = None) -> dict[str, Any]:
-    """Counts, sizes, durations and how much of it recurs, as JSON. A recurrence key is (user, project, name).
+    """Counts, sizes, durations and recurrence, as JSON. A recurrence key is (user, project, name).
 
-    With a cluster also the load that the workload offers it, and how many gangs no GPU type of it could ever hold.
+    With a cluster also the offered load, and the number of gangs that are too large for every GPU type.
     """
     jobs = workload.jobs
     span_s = jobs[-1].submit_time_s - jobs[0].submit_time_s if jobs else 0.0
@@ -77,7 +77,7 @@ def _users(jobs: Sequence[WorkloadJob]) -> dict[str, Any]:
 
 
 def _recurrence(jobs: Sequence[WorkloadJob]) -> dict[str, Any]:
-    """How many jobs run a program again, and how far a run is from what its past says."""
+    """The share of jobs that run a program again, and how far runs deviate from past ones."""
     keys = Counter((job.user, job.project, job.name) for job in jobs if job.name)
     total = max(1, len(jobs))
     factors = factors_to_past(jobs)
@@ -91,7 +91,7 @@ def _recurrence(jobs: Sequence[WorkloadJob]) -> dict[str, Any]:
 
 
 def factors_to_past(jobs: Sequence[WorkloadJob]) -> list[float]:
-    """Of each run with at least four before it: its duration over the median of up to 20 that were submitted before it."""
+    """For each run with at least four earlier ones: its duration over the median of up to 20 that were submitted before it."""
     past: defaultdict[tuple[str, str, str], deque[float]] = defaultdict(lambda: deque(maxlen=_PAST_RUNS_MAX))
     found = []
     for job in jobs:
@@ -104,9 +104,9 @@ def factors_to_past(jobs: Sequence[WorkloadJob]) -> list[float]:
 
 
 def rhythm(jobs: Sequence[WorkloadJob], period_s: float, parts: int) -> list[float]:
-    """Submissions in each part of a period, relative to the mean, counted from second 0 over whole periods alone.
+    """Submissions in each part of a period, relative to the mean, counted over whole periods from 0 s on.
 
-    Empty where there is not one whole period.
+    Empty without a whole period.
     """
     periods = int(jobs[-1].submit_time_s // period_s) if jobs else 0
     if not periods:

@@ -1,9 +1,8 @@
 """A seeded generator of synthetic workloads: recurring training programs of a few users, labelled synthetic.
 
-It stands in where no trace may be shipped (the demo's history, examples, tests). Its shape follows what public studies of GPU
-clusters agree on (:mod:`.population`), and most runs of a program fall near its median while a stubborn share is off by more
-than a factor of two (early stops, longer trainings). Any number it produces is about the generator, never about a real
-cluster.
+It is for places where no trace may be shipped (the demo's history, examples, tests). Its shape follows public studies of GPU
+clusters (:mod:`.population`): most runs of a program are near its median, and some are off by more than a factor of two (early
+stops, longer trainings). Its numbers say nothing about a real cluster.
 """
 
 import math
@@ -20,12 +19,12 @@ __all__ = ["JOBS_MAX", "LABELS", "PROGRAMS", "USERS", "Family", "generate", "mak
 
 LABELS = {"synthetic": "true"}
 JOBS_MAX = 10_000_000
-"""More rows than any public trace; memory is about 300 bytes a row."""
+"""More rows than any public trace; memory is about 300 bytes per row."""
 PROGRAMS, USERS = 40, 12
-"""Recurring programs at any time, and users, unless said otherwise."""
+"""Defaults: recurring programs at any time, and users."""
 
 _OFF_SHARE = 0.12
-"""Share of runs off by more than a factor of two for no reason that history knows; with drift, studies report 8 to 25%."""
+"""Share of runs off by more than a factor of two without any cause in history; studies report 8 to 25%, drift included."""
 _OFF_FACTORS = ((0.02, 0.45, "failed"), (0.02, 0.45, "killed"), (2.2, 8.0, "succeeded"))
 _ITERATION_NOISE = 0.03
 """Log-normal spread of an iteration's time between runs of one program."""
@@ -47,8 +46,8 @@ def generate(
 
     Without ``families`` a population of ``users`` with ``programs`` recurring programs at a time submits them: the load of
     the whole is exactly the one asked for, and unless ``steady`` its rate follows days and weeks (:mod:`.rhythm`), time 0
-    being a Monday's midnight. ``families`` instead are run as they stand, earlier ones more often, at that load on average
-    and at a steady rate. Without ``communication`` no job names a model, so that every placement is as good as any other.
+    being a Monday's midnight. ``families`` instead are run as given, earlier ones more often, at that load on average and
+    at a steady rate. Without ``communication`` no job names a model, so that all placements are equally good.
     Raises ValueError for arguments out of range.
     """
     if not 0 <= jobs <= JOBS_MAX:
@@ -67,7 +66,7 @@ def generate(
         mean_gpu_s = sum(share * family.gpu_s for share, family in zip(popularity.shares, families, strict=True))
         times_s = [mean_gpu_s / (load * gpus) * passed for passed in accumulate(waits)]
     else:
-        # A gang of more than half the cluster blocks it; such clusters are not built for such jobs.
+        # A gang of more than half the cluster would block it.
         drawn = submissions(seed, jobs, programs, users, max(1, gpus // 2))
         rows = [_run(seed, index, *submission) for index, submission in enumerate(drawn)]
         work_gpu_s = sum(row.gpus * row.duration_s for row in rows)
@@ -92,7 +91,7 @@ def _spread(passed: list[float], span_s: float, steady: bool) -> list[float]:
 
 
 def _run(seed: int, index: int, family: Family, drift: float) -> WorkloadJob:
-    """One run of a program whose median has moved by the factor ``drift``; its time of submission is still open."""
+    """One run of a program whose median has changed by the factor ``drift``; its submission time is not set."""
     name = str(index)
     factor = math.exp(family.sigma * normal(seed, name, "iterations"))
     final_state = "succeeded"

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 SCHEMA = "sooner.workload/1"
 FINAL_STATES = frozenset({"succeeded", "failed", "killed"})
 GPUS_MAX = 1_000_000
-"""Gang size above which a row is a mistake rather than a job (a hundred times the largest published clusters)."""
+"""Larger gangs are refused as mistakes: this is a hundred times the largest published clusters."""
 ITERATIONS_MAX = 2**53
-"""Counts above this are not exact as floating point, which is what a Parquet or pandas round trip makes of them."""
+"""Larger counts are not exact as floating point, to which Parquet or pandas convert them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class WorkloadJob:
 
     ``duration_s`` (run time on an idle network at the best placement) and ``iterations`` are the truth: never shown to a
     policy or a predictor before the job ends. ``end_time_s`` is when it ended in the source's own log, where that is
-    known. Empty strings and None mean "the source does not say".
+    known. Empty strings and None mean unknown.
     """
 
     job_id: str
@@ -38,13 +38,13 @@ class WorkloadJob:
 
 
 def breaks_line(text: str) -> bool:
-    """Whether a row with this text would be no line for the tools that read the table."""
+    """Whether a row with this text is more than one line to some tools that read the table."""
     return "\n" in text or "\r" in text or "\0" in text
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedRow:
-    """A row that was left out: where it stood (1-based line of its file) and why."""
+    """A row that was left out: its line in the file (from 1), and why."""
 
     line: int
     reason: str

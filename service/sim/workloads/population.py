@@ -1,8 +1,8 @@
-"""Who submits what: synthetic users and their training programs, seeded.
+"""Seeded synthetic users and their training programs.
 
-The shape follows what public studies of GPU clusters report: most jobs are runs of a program that recurs often, the rest are
-programs that run a few times at most; few users submit most jobs; durations are bimodal (debugging and evaluation in minutes,
-training in hours); programs drift as their owners change data and settings, and end, and others take their place.
+The shape follows public studies of GPU clusters: most jobs are runs of a program that recurs often, the rest are programs that
+run a few times at most; few users submit most jobs; durations are bimodal (debugging in minutes, training in hours);
+programs drift as their owners change data and settings, and new ones replace those that end.
 """
 
 import math
@@ -18,13 +18,14 @@ from policies.throughput import iteration_times
 from service.sim.draws import normal, uniform
 
 RECURRING_SHARE = 0.66
-"""Share of jobs drawn from recurring programs; some of these have had fewer than five runs when the workload ends, which
-leaves the published 65% in groups of five or more."""
+"""Share of jobs drawn from recurring programs. Some of these have fewer than five runs when the workload ends, so that the
+published 65% are in groups of five or more.
+"""
 RARE_RUNS = ((1, 0.60), (2, 0.80), (3, 0.92), (4, 1.0))
-"""How often a program runs that does not recur, with cumulative shares."""
+"""The number of runs of a program that does not recur, with cumulative shares."""
 ZIPF_EXPONENT = 1.1
 DRIFT_SHARE = 0.04
-"""Share of runs before which the owner changed the program for good."""
+"""Share of runs before which the owner changed the program permanently."""
 DRIFT_SIGMA = 0.35
 """Log-normal size of such a change."""
 _LIFETIME_RUNS_MIN = 8
@@ -46,16 +47,16 @@ _PROGRAMS = (
     ("gpt-pretrain", "nlp", "gpt2_xl", 4),
     ("mixture", "generative", "moe_mixtral_8x7b", 32),
 )
-"""Program, project, model of the catalogue, and the least gang that holds its training state or comes near."""
+"""Program, project, model of the catalogue, and the smallest gang with about enough memory for its training state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
     """A recurring program: its runs share user, project, name and gang size.
 
-    Iterations are log-normal around ``iterations_median`` with spread ``sigma``. ``walltime_s`` is the limit that its user
-    asks for (None: none), ``declared_iterations`` what the user declares at each submission, ``model`` its network in the
-    catalogue ("": no communication).
+    Iterations are log-normal around ``iterations_median`` with spread ``sigma``. ``walltime_s`` is the requested
+    limit (None: none), ``declared_iterations`` the declared total of each submission, ``model`` its model in the catalogue
+    ("": no communication).
     """
 
     user: str
@@ -85,12 +86,12 @@ class Zipf:
         self._cumulative = list(accumulate(self.shares))
 
     def pick(self, draw: float) -> int:
-        """The choice that a number in (0, 1) stands for."""
+        """The choice for a number in (0, 1)."""
         return min(bisect_right(self._cumulative, draw), len(self._cumulative) - 1)
 
 
 def make_families(seed: int, programs: int = 40, users: int = 12, *, gpus_max: int = 16) -> tuple[Family, ...]:
-    """``programs`` programs of ``users`` users, none with a gang above ``gpus_max``; the first users own the most."""
+    """``programs`` programs of ``users`` users with gangs of at most ``gpus_max``; the first users own the most."""
     owner = Zipf(users)
     return tuple(
         make_family(seed, index, owner.pick(uniform(seed, str(index), "family user")), index % 2, gpus_max)
@@ -99,7 +100,7 @@ def make_families(seed: int, programs: int = 40, users: int = 12, *, gpus_max: i
 
 
 def make_family(seed: int, index: int, user: int, mode: int, gpus_max: int) -> Family:
-    """The ``index``-th program ever, of the ``user``-th user; ``mode`` 0: minutes, 1: hours."""
+    """The ``index``-th program of all, owned by the ``user``-th user; ``mode`` 0: minutes, 1: hours."""
 
     def draw(purpose: str) -> float:
         return uniform(seed, str(index), f"family {purpose}")
@@ -126,7 +127,7 @@ def make_family(seed: int, index: int, user: int, mode: int, gpus_max: int) -> F
 
 
 def _declared(iterations: int, draw: float) -> int | None:
-    """Half of the users declare nothing, a third is honest, the rest pads by a factor of three."""
+    """Half of the programs declare nothing, a third the true total, the rest three times that."""
     if draw < 0.5:
         return None
     return iterations if draw < 0.83 else 3 * iterations
@@ -142,7 +143,7 @@ def nominal_iteration_s(model: str, gpus: int) -> float:
 
 @dataclass(slots=True)
 class _Program:
-    """A family at work. ``log_level`` is how far it has drifted, ``runs_left`` when another takes its place."""
+    """A family in use. ``log_level`` is its drift, ``runs_left`` the number of runs until another replaces it."""
 
     family: Family
     mode: int
@@ -167,7 +168,7 @@ class Population:
         self._rare: list[list[tuple[Family, int]]] = [[] for _ in range(users)]
 
     def submit(self, index: int) -> tuple[Family, float]:
-        """What the ``index``-th job is a run of, and by which factor that program has drifted. Call with 0, 1, 2, ..."""
+        """The program of the ``index``-th job, and the factor by which it has drifted. Call with 0, 1, 2, ..."""
         user = self._users.pick(self._draw(index, "user"))
         mine = self._recurring[user]
         if not mine or self._draw(index, "kind") >= RECURRING_SHARE:
@@ -188,7 +189,7 @@ class Population:
         return _Program(family, mode, _LIFETIME_RUNS_MIN + round(many))
 
     def _rare_run(self, index: int, user: int) -> Family:
-        """A run of a rare program that has some left, or of a new one."""
+        """A run of a rare program with runs left, or of a new one."""
         pending = self._rare[user]
         if pending and self._draw(index, "again") < 0.5:
             chosen = int(self._draw(index, "which") * len(pending))
@@ -213,7 +214,7 @@ class Population:
 
 
 def _slots(programs: int, shares: Sequence[float]) -> list[int]:
-    """How many recurring programs each user has: one each as far as they go, the rest by the users' shares."""
+    """The number of recurring programs of each user: one each as far as possible, the rest by the users' shares."""
     slots = [int(user < programs) for user in range(len(shares))]
     for _ in range(programs - sum(slots)):
         user = max(range(len(shares)), key=lambda user: shares[user] / (slots[user] + 1))

@@ -1,8 +1,7 @@
-"""When people submit: a week of busy afternoons, quiet nights and quieter weekends.
+"""The weekly pattern of submissions: fewer at night and at weekends, as studies of GPU clusters report.
 
-Studies of GPU clusters report fewer submissions at night and at weekends. The shape here is a stylised one: within a day the
-busiest hours see five times as many submissions as the quietest, and a day of the weekend sees 0.55 of a workday's (which
-is what the Philly trace has).
+The shape is stylised: within a day the busiest hours have five times as many submissions as the quietest, and a day of the
+weekend has 0.55 of a workday's, as in the Philly trace.
 """
 
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ WEEK_S = 7 * 24 * _HOUR_S
 
 
 class Rhythm:
-    """A periodic rate of submissions, and time measured by how many of them it lets pass. A week begins on Monday at 0:00."""
+    """A periodic rate of submissions and its integral over time. A week begins on Monday at 0:00."""
 
     def __init__(self) -> None:
         week = np.array([hour * (_WEEKEND if day >= 5 else 1.0) for day in range(7) for hour in _HOURS])
@@ -29,7 +28,7 @@ class Rhythm:
         self._passed = np.concatenate(([0.0], np.cumsum(week)))
 
     def passed(self, until_s: float) -> float:
-        """How much passes from 0 s on."""
+        """The integral of the rate from 0 s on."""
         weeks, rest_s = divmod(until_s, WEEK_S)
         return float(weeks * self._passed[-1] + np.interp(rest_s, self._edges_s, self._passed))
 
@@ -38,5 +37,5 @@ class Rhythm:
         wanted = np.asarray(steady) * (self.passed(span_s) / steady[-1])
         weeks, rest = np.divmod(wanted, self._passed[-1])
         times_s = weeks * WEEK_S + np.interp(rest, self._passed, self._edges_s)
-        times_s[-1] = span_s  # exactly, whatever the rounding
+        times_s[-1] = span_s  # without rounding error
         return [float(at_s) for at_s in np.minimum(times_s, span_s)]

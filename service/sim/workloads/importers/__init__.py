@@ -1,4 +1,4 @@
-"""Importers: one module a trace format, each a function from a path to a :class:`~service.sim.workloads.model.Workload`.
+"""Importers: one module per trace format, each a function from a path to a :class:`~service.sim.workloads.model.Workload`.
 
 To add one: write ``<format>.py`` with such a function, name it in ``IMPORTERS``, and describe its columns in
 ``docs/reference/workloads.md``.
@@ -34,7 +34,7 @@ IMPORTERS: dict[str, Importer] = {
 
 
 def import_trace(trace_format: str, path: Path) -> Workload:
-    """Import a trace; an unknown format is a :class:`WorkloadError` that says which exist."""
+    """Import a trace. An unknown format is a :class:`WorkloadError` that lists the known ones."""
     importer = IMPORTERS.get(trace_format)
     if importer is None:
         raise WorkloadError(f"unknown format {trace_format!r}; the formats are {', '.join(sorted(IMPORTERS))}")

@@ -22,7 +22,7 @@ _REQUIRED = ("job_id", "user", "gpu_num", "type", "state", "submit_time", "start
 
 
 def import_acme(path: Path) -> Workload:
-    """Read a table (also gzip); name = the type of work (pretraining, evaluation, ...), which is all it tells of the program.
+    """Read a table (also gzip); name = the type of work (pretraining, evaluation, ...), the only information about the program.
 
     Times are shifted to the first submission. Jobs without GPUs and jobs that had not ended are skipped.
     """

@@ -41,7 +41,7 @@ _SIMULATOR: Final = ("job_id", "user", "num_gpu", "duration", "submit_time", "gr
 _FINAL_STATES: Final = {"Terminated": "succeeded", "Failed": "failed"}
 _POD: Final = ("name", "num_gpu", "pod_phase", "creation_time", "deletion_time", "scheduled_time")
 _POD_STATES: Final = {"Succeeded": "succeeded", "Failed": "failed", "Running": ""}
-"""Of a pod that was deleted while it ran the table does not say who did it."""
+"""The state of a pod that was deleted while it ran is unknown."""
 
 
 def import_pai(path: Path) -> Workload:
@@ -73,7 +73,7 @@ def _table_rows(folder: Path, kind: str, columns: Sequence[str]) -> Iterator[tup
 
 @dataclass(slots=True)
 class _Tasks:
-    """What the tasks of one job sum up to."""
+    """The sum over the tasks of one job."""
 
     gpu_percent: float = 0.0
     launched_s: float = math.inf
@@ -85,7 +85,7 @@ class _Group(NamedTuple):
 
 
 def _tasks(rows: Iterable[tuple[int, Mapping[str, str]]]) -> dict[str, _Tasks]:
-    """The GPUs and the launch of each job. A task without a number (a job's tasks that ask for no GPU) adds nothing."""
+    """The GPUs and the launch of each job. A task without a number (one without GPUs) adds nothing."""
     tasks: dict[str, _Tasks] = {}
     for _, cells in rows:
         task = tasks.setdefault(cells["job_name"], _Tasks())

@@ -1,4 +1,4 @@
-"""Our own table once more: to sort, to shift to the first submission, or to turn CSV into Parquet and back."""
+"""The table ``sooner.workload/1`` itself: to sort it, shift it to the first submission, or convert between CSV and Parquet."""
 
 from pathlib import Path
 
@@ -7,6 +7,6 @@ from service.sim.workloads.table import read_workload
 
 
 def import_sooner(path: Path) -> Workload:
-    """Read a ``sooner.workload/1`` table whose rows may stand in any order; rows that break it are skipped."""
+    """Read a ``sooner.workload/1`` table with rows in any order; invalid rows are skipped."""
     workload = read_workload(path, skip_invalid=True, any_order=True)
     return in_submission_order(workload.name, workload.jobs, workload.skipped)

@@ -39,9 +39,9 @@ def evaluation() -> Evaluation:
     return evaluate(_workload(), ["xgboost"], chunks=3)
 
 
-def _of(took_s: Sequence[float], said_s: Sequence[float], by: Sequence[str] = (), runs: int = 0) -> Evaluation:
+def _of(actual_s: Sequence[float], predicted_s: Sequence[float], by: Sequence[str] = (), runs: int = 0) -> Evaluation:
     """Test jobs that took so long and were said to, by whom; job i is submitted at second 10 i."""
-    labels, predicted = np.log(np.array(took_s)), np.log(np.array(said_s))
+    labels, predicted = np.log(np.array(actual_s)), np.log(np.array(predicted_s))
     examples = [
         Example(Submission(i, "u", "", "n", 1, 10.0 * i), (), runs, (), float(label), 10.0 * i)
         for i, label in enumerate(labels)
@@ -49,7 +49,7 @@ def _of(took_s: Sequence[float], said_s: Sequence[float], by: Sequence[str] = ()
     points = predicted[:, None] + np.linspace(-1.0, 1.0, 32)
     said = dict.fromkeys(BASELINE_NAMES, points)
     run = Run(examples, 0, [Chunk(0, len(labels), 0.0)], said, {}, BaselineScores(), {}, {})
-    jobs = [WorkloadJob(f"j{i}", 10.0 * i, 1, took, user="u", name="n") for i, took in enumerate(took_s)]
+    jobs = [WorkloadJob(f"j{i}", 10.0 * i, 1, took, user="u", name="n") for i, took in enumerate(actual_s)]
     simplest = (mix.SIMPLEST,) * len(labels)
     nobody = mix.Mix((mix.SIMPLEST,) * 4, (mix.SIMPLEST,) * 4)
     return Evaluation({"models": {}}, jobs, run, Backtest(points, predicted, simplest, tuple(by) or simplest, nobody))
@@ -108,37 +108,37 @@ def test_density_counts_each_job_where_it_lies() -> None:
     assert edges[said] * 0.9999 <= 10.0 <= edges[said + 1] * 1.0001
 
 
-def test_the_worst_cases_come_first_with_who_said_so() -> None:
+def test_the_worst_cases_come_first_with_who_predicted_so() -> None:
     by = (mix.SIMPLEST, mix.SIMPLEST, "user_last", "user_last")
     found = _of([1e4, 50.0, 100.0, 10.0], [5e3, 1.0, 100.0, 10.0], by)
     by_factor = figures.worst(found, lambda each: np.abs(each.log_factor))
     assert [case.job_id for case in by_factor][:2] == ["j1", "j0"]
     by_time = figures.worst(found, lambda each: each.error_s)
     assert [case.job_id for case in by_time][:2] == ["j0", "j1"]
-    assert {case.job_id: case.who for case in by_time} == dict(zip(("j0", "j1", "j2", "j3"), by, strict=True))
-    assert (by_time[0].took_s, by_time[0].said_s) == pytest.approx((1e4, 5e3))
+    assert {case.job_id: case.point_by for case in by_time} == dict(zip(("j0", "j1", "j2", "j3"), by, strict=True))
+    assert (by_time[0].actual_s, by_time[0].predicted_s) == pytest.approx((1e4, 5e3))
     # The 80% interval of 32 points from said/e to said*e: from 10% to 90% of the way, less half a point at each end.
     assert math.log(by_time[0].high_s / 5e3) == pytest.approx(2.0 * (0.9 * 32 - 0.5) / 31 - 1.0)
     assert by_time[0].low_s * by_time[0].high_s == pytest.approx(5e3**2)
 
 
-def test_a_champion_that_stays_is_one_stint() -> None:
-    """Four jobs of a program that was never seen before; two stints of the point, one of the distribution."""
+def test_a_champion_that_stays_is_one_period() -> None:
+    """Four jobs of a program that was never seen before; two periods of the point, one of the distribution."""
     found = _of([1.0] * 4, [1.0] * 4, ("user_last", "user_last", mix.SIMPLEST, mix.SIMPLEST))
-    assert figures.stints(found, point=False) == [figures.Stint(0, mix.SIMPLEST, 0.0, 30.0)]
-    assert figures.stints(found, point=True) == [
-        figures.Stint(0, "user_last", 0.0, 20.0),
-        figures.Stint(0, mix.SIMPLEST, 20.0, 30.0),
+    assert figures.champion_periods(found, point=False) == [figures.ChampionPeriod(0, mix.SIMPLEST, 0.0, 30.0)]
+    assert figures.champion_periods(found, point=True) == [
+        figures.ChampionPeriod(0, "user_last", 0.0, 20.0),
+        figures.ChampionPeriod(0, mix.SIMPLEST, 20.0, 30.0),
     ]
 
 
-def test_stints_are_those_of_each_bucket() -> None:
+def test_champion_periods_are_those_of_each_bucket() -> None:
     found = _of([1.0] * 4, [1.0] * 4, ("user_last", mix.SIMPLEST, "user_last", mix.SIMPLEST))
     examples = [replace(example, runs=30 * (row % 2)) for row, example in enumerate(found.run.examples)]
     found = replace(found, run=replace(found.run, examples=examples))
-    assert figures.stints(found, point=True) == [
-        figures.Stint(0, "user_last", 0.0, 30.0),
-        figures.Stint(3, mix.SIMPLEST, 10.0, 30.0),
+    assert figures.champion_periods(found, point=True) == [
+        figures.ChampionPeriod(0, "user_last", 0.0, 30.0),
+        figures.ChampionPeriod(3, mix.SIMPLEST, 10.0, 30.0),
     ]
 
 
