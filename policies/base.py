@@ -10,7 +10,7 @@ from policies.model.view import ClusterView
 
 
 class PolicyState(Protocol):
-    """A policy's own indexes. The policy alone reads and writes it; everyone else carries it."""
+    """A policy's own indexes. Only the policy reads and writes it."""
 
     def dump(self) -> dict[str, Any]:
         """What :meth:`Policy.rebuild` cannot recover from the jobs alone, as JSON (timers, virtual progress)."""
@@ -22,9 +22,9 @@ State = TypeVar("State", bound=PolicyState)
 class Policy(Protocol[State]):
     """Orders and places jobs.
 
-    Equal (view, changes, state) give an equal decision. A policy never assumes that its decision was applied: what was
-    applied comes back as changes of the next call, what was not as ``REFUSED``. It may update ``state`` in place and must
-    not change anything else that it is lent.
+    Equal (view, changes, state) give an equal decision. A policy never assumes that its decision was applied: actions that
+    were applied come back as changes of the next call, others as ``REFUSED``. It may update ``state`` in place and changes
+    nothing else.
     """
 
     name: str
@@ -33,10 +33,10 @@ class Policy(Protocol[State]):
         """The state before any job: O(servers)."""
 
     def rebuild(self, view: ClusterView, dump: dict[str, Any] | None = None) -> State:
-        """The state recovered from the jobs in ``view`` (and an earlier dump's residue): O(n log n)."""
+        """The state recovered from the jobs in ``view`` and an earlier dump: O(n log n)."""
 
     def decide(self, view: ClusterView, changes: Sequence[Change], state: State) -> Decision:
-        """Consume the changes and decide: O((changes + actions) log n)."""
+        """Index the changes and decide: O((changes + actions) log n)."""
 
     def explain(self, view: ClusterView, state: State, job: JobId) -> Explanation:
         """Why the job is where it is, with numbers: O(log n + servers)."""

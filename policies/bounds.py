@@ -5,7 +5,7 @@ on pooled or separate servers) has a mean JCT below the greatest of
 
 1. ``(SRPT - sum r) / n``: SRPT is the least sum of completion times on one machine with jobs (r_i, p_i). Any schedule
    of the cluster becomes one of that machine by giving job i the rate g_i / G while it runs.
-2. ``(sum d) / n``: nobody ends sooner than d_i after its release.
+2. ``(sum d) / n``: no job ends sooner than d_i after its release.
 3. ``(sum M + (sum d) / 2 - sum r) / n``: job i's mean busy time is at most C_i - d_i / 2 in any schedule of the cluster,
    and the one-machine preemptive schedule that always runs the available job of least p_i (its *original* size) has the
    least sum of mean busy times, M (the linear-programming argument of Goemans and others for release dates).

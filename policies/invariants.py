@@ -1,4 +1,4 @@
-"""What no decision may do, whoever made it: checked in production before anything is applied, and in tests. O(actions)."""
+"""What no decision may do, whatever policy made it: checked before anything is applied. O(actions)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from policies.rules.registered import placement_rules
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One broken rule: its name (the label of the metric) and the story."""
+    """One broken rule: its name (the label of the metric) and the details."""
 
     invariant: str
     job: JobId

@@ -1,6 +1,6 @@
-"""The state machine of jobs and attempts: which change is possible and what may cause it. Nothing else lives here.
+"""The state machine of jobs and attempts: which changes are possible and what may cause them.
 
-Whoever changes a state calls :func:`check_transition`; an impossible change raises with the job's story.
+Every change of a state goes through :func:`check_transition`.
 """
 
 from enum import StrEnum
@@ -58,15 +58,15 @@ class Cause(StrEnum):
     STARTED = "started"
     EXITED_ZERO = "exited_zero"
     FINISHED_FIRST = "finished_first"
-    """Exit 0 arrived although a stop was under way."""
+    """Exit code 0 arrived while the job was being stopped."""
     RETRYABLE_FAILURE = "retryable_failure"
     """Launch failed, crashed or confirmed dead; retries left."""
     FATAL_FAILURE = "fatal_failure"
-    """The same with retries exhausted, or a reason that a retry cannot mend."""
+    """The same with retries exhausted, or a reason that a retry cannot fix."""
     YIELDED = "yielded"
-    """Exit 75 that nobody asked for."""
+    """Exit code 75 without a request to stop."""
     STOPPED = "stopped"
-    """The stop that was asked for has landed."""
+    """The requested stop is complete."""
     WALLTIME = "walltime"
     CANCEL_REQUESTED = "cancel_requested"
     DEPENDENCY_FAILED = "dependency_failed"
@@ -105,49 +105,34 @@ TRANSITIONS: frozenset[Transition] = frozenset(
 )
 """Every change of a job that may happen. (new) -> QUEUED is its birth and not in the table."""
 
+_A = AttemptState
+_ENDS_BY_ITSELF = (_A.COMPLETED, _A.FAILED, _A.LOST)
 ATTEMPT_TRANSITIONS: frozenset[tuple[AttemptState, AttemptState]] = frozenset(
     (source, target)
-    for source, targets in {
-        AttemptState.LAUNCHING: (
-            AttemptState.RUNNING,
-            AttemptState.STOPPING,
-            AttemptState.COMPLETED,
-            AttemptState.FAILED,
-            AttemptState.LOST,
-        ),
-        AttemptState.RUNNING: (
-            AttemptState.STOPPING,
-            AttemptState.COMPLETED,
-            AttemptState.FAILED,
-            AttemptState.LOST,
-        ),
-        AttemptState.STOPPING: (
-            AttemptState.COMPLETED,
-            AttemptState.FAILED,
-            AttemptState.PREEMPTED,
-            AttemptState.CANCELLED,
-            AttemptState.LOST,
-        ),
-    }.items()
+    for source, targets in (
+        (_A.LAUNCHING, (_A.RUNNING, _A.STOPPING, *_ENDS_BY_ITSELF)),
+        (_A.RUNNING, (_A.STOPPING, *_ENDS_BY_ITSELF)),
+        (_A.STOPPING, (_A.PREEMPTED, _A.CANCELLED, *_ENDS_BY_ITSELF)),
+    )
     for target in targets
 )
 """Every change of an attempt that may happen."""
 
 
 class ImpossibleTransition(Exception):
-    """A change that the table does not hold: a defect of the caller. Carries the job's story so far."""
+    """A change that is not in the table: a defect of the caller. Carries the job's history so far."""
 
-    def __init__(self, what: str, source: str, target: str, cause: str, story: str) -> None:
-        super().__init__(f"{what}: {source} -> {target} because of {cause} is not a transition; story: {story}")
+    def __init__(self, what: str, source: str, target: str, cause: str, history: str) -> None:
+        super().__init__(f"{what}: {source} -> {target} because of {cause} is not a transition; history: {history}")
 
 
-def check_transition(job: int | str, source: JobState, target: JobState, cause: Cause, story: str = "") -> None:
+def check_transition(job: int | str, source: JobState, target: JobState, cause: Cause, history: str = "") -> None:
     """Raise :class:`ImpossibleTransition` unless the table holds this change. O(1)."""
     if (source, target, cause) not in TRANSITIONS:
-        raise ImpossibleTransition(f"job {job}", source, target, cause, story)
+        raise ImpossibleTransition(f"job {job}", source, target, cause, history)
 
 
-def check_attempt_transition(attempt: str, source: AttemptState, target: AttemptState, story: str = "") -> None:
+def check_attempt_transition(attempt: str, source: AttemptState, target: AttemptState, history: str = "") -> None:
     """Raise :class:`ImpossibleTransition` unless an attempt may change so. O(1)."""
     if (source, target) not in ATTEMPT_TRANSITIONS:
-        raise ImpossibleTransition(f"attempt {attempt}", source, target, "report", story)
+        raise ImpossibleTransition(f"attempt {attempt}", source, target, "report", history)

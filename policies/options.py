@@ -9,7 +9,7 @@ from policies.rank import OverRun
 
 
 class Preemption(StrEnum):
-    """May running jobs be stopped for better ones?"""
+    """Whether running jobs may be stopped for better ones."""
 
     NEVER = "never"
     GUIDED = "guided"
@@ -19,7 +19,7 @@ class Preemption(StrEnum):
 
 
 class Queue(StrEnum):
-    """What a job that cannot start does to those behind it."""
+    """Whether jobs may pass one that cannot start."""
 
     STRICT = "strict"
     SKIP = "skip"
@@ -45,7 +45,7 @@ class Fill(StrEnum):
     """How ``asrpt`` with preemption fills the cluster from the order of ranks."""
 
     FIRST_FIT = "first_fit"
-    """Whoever fits, in the order of ranks."""
+    """Every job that fits, in the order of ranks."""
     SERVER_FILLING = "server_filling"
     """The shortest prefix that fills the cluster, of it the largest gangs first."""
     AUTO = "auto"
@@ -56,9 +56,9 @@ class PlacementMethod(StrEnum):
     """Which of the free GPUs a gang gets."""
 
     HEAVY_EDGE = "heavy_edge"
-    """Those on which it iterates fastest, on few servers."""
+    """Those on which its iterations are fastest, on few servers."""
     RANDOM = "random"
-    """Any: to measure what choosing is worth."""
+    """Random ones: to measure what choosing is worth."""
 
 
 class OptionError(ValueError):
@@ -82,12 +82,12 @@ class Options:
     ``eta``: a job displaces another only if its rank is below eta times the other's, less the price. ``tau``: a job whose
     slowest placement is more than tau times its best is communication-heavy and may wait for a good one, at most
     ``delay_factor`` times its remaining time. ``guard_share`` of the GPUs goes to the oldest jobs first (0: no guard);
-    after ``guard_wait_s`` GPUs are set aside for the oldest as they free up.
+    after ``guard_wait_s`` GPUs are set aside for the oldest as they become free.
 
-    A job that has started over ``restarts_free`` times runs undisturbed for ``restarted_attempt_s_min`` after each further
+    A job that has restarted ``restarts_free`` times runs undisturbed for ``restarted_attempt_s_min`` after each further
     start, so that in any 24 hours it is preempted at most restarts_free + 86,400 / restarted_attempt_s_min + 1 times.
 
-    ``fair_share``: projects that have used less by their ``project_weights`` come first, whatever the ranks; of the use half
+    ``fair_share``: projects that have used less by their ``project_weights`` come first, whatever the ranks; half of the use
     is forgotten every ``fair_share_half_life_s`` (:mod:`policies.state.project_shares`).
     """
 
@@ -147,12 +147,12 @@ def parse_options(defaults: Options, values: Mapping[str, str], allowed: frozens
         parsed[name] = _parse(name, text, types[name])
     options = replace(defaults, **parsed)
     if options.project_weights.of and not options.fair_share:
-        raise OptionError("option project_weights: weights mean nothing without fair_share=true")
+        raise OptionError("option project_weights: needs fair_share=true")
     if options.fair_share:
-        # Behind the gate of ``asrpt`` would wait whom a project's share lets start.
+        # A job that its project's share lets start must not wait behind the gate of ``asrpt``.
         options = replace(options, release=Release.EARLY)
     if options.queue is Queue.AUTO:
-        # What passes a blocked gang takes the GPUs that would have come free for it: wide gangs pay, and so does the mean.
+        # Jobs that pass a blocked gang take the GPUs that would become free for it: wide gangs wait, the mean gets worse.
         gated = options.preemption is Preemption.NEVER and options.release is Release.VIRTUAL
         return replace(options, queue=Queue.STRICT if gated else Queue.SKIP)
     return options

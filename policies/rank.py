@@ -20,7 +20,7 @@ GRACE_RATIO = 1.25
 """A job that has passed a point keeps its rank until it is past the point by this factor (unless the next is nearer)."""
 
 REFRESH_S_MIN = 1e-3
-"""A rank is refreshed this much later at the least: rounding must not ask for a refresh at the present instant again."""
+"""A rank is refreshed this much later at the least: rounding must not cause another refresh at the same instant."""
 
 _HORIZON_S = 1e6
 """Longer than any restart."""
@@ -34,16 +34,16 @@ class OverRun(StrEnum):
     DOUBLE = "double"
     """Remaining = the next doubling of the last point, less what is done (at least one unit)."""
     ATTAINED = "attained"
-    """Remaining = done: ranked by attained service."""
+    """Remaining = done: the rank is attained service."""
 
 
 class Rank(NamedTuple):
     """``value`` in virtual seconds; ``slope``: -1 falls with progress, +1 rises with it, 0 stands still.
 
     While the job runs the value changes by slope x g / G a second: a policy whose ranks are seconds of the job's own time
-    says so by slopes of G / g.
+    gives slopes of G / g.
 
-    ``refresh_at_done``: the progress at which the value must be computed anew (None: never, until a change says so).
+    ``refresh_at_done``: the progress at which the value must be computed again (None: not before a change).
     """
 
     value: float
@@ -96,7 +96,7 @@ def _checkpoint(points: Sequence[float], done: float) -> tuple[float, float]:
 
 
 def distribution_units(points: Sequence[float], done: float, over_run: OverRun) -> tuple[float, int, float | None]:
-    """Units that the rank of a distribution stands for, its slope, and the progress at which to compute it anew.
+    """Units that the rank of a distribution stands for, its slope, and the progress at which to compute it again.
 
     A step function of ``done``: the Gittins index at the last geometric checkpoint. Where ``done`` has just passed a
     point and the next one is far (or there is none), the index from before that point is kept. Past the whole
@@ -119,7 +119,7 @@ def distribution_units(points: Sequence[float], done: float, over_run: OverRun) 
 
 
 def seconds_per_unit(job: JobView, estimate: Estimate) -> float | None:
-    """Seconds that one unit takes at the best placement; None where nobody knows yet."""
+    """Seconds that one unit takes at the best placement; None where it is not known yet."""
     if estimate.unit is Unit.SERVICE_S:
         return 1.0
     return job.seconds_per_iteration()
@@ -167,7 +167,7 @@ def expected_remaining_s(job: JobView, now_s: float) -> float | None:
 
 
 def pause_s(job: JobView, now_s: float) -> float:
-    """How long the job still stands still because it restarts: what it gains over a long time shows it. O(1)."""
+    """Seconds until the job makes progress again after a restart, derived from its progress over a long time. O(1)."""
     estimate = job.estimate
     speed = job.speed(estimate.unit) if estimate is not None else 0.0
     if estimate is None or speed <= 0.0:

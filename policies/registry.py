@@ -15,7 +15,7 @@ ENTRY_POINT_GROUP = "sooner.policies"
 
 @dataclass(frozen=True, slots=True)
 class PolicyFactory:
-    """How to make a policy from options. ``preemptive``: whether it takes other values of ``preemption`` than never.
+    """Makes a policy from options. ``preemptive``: whether it takes other values of ``preemption`` than never.
 
     ``alias``: another name for it, which the policy then goes by.
     """
@@ -28,7 +28,7 @@ class PolicyFactory:
     alias: str = ""
 
     def __post_init__(self) -> None:
-        """Every policy shares use between projects if told to."""
+        """Every policy takes the options of fair share."""
         object.__setattr__(self, "options", self.options | FAIR_SHARE)
 
     def __call__(self, options: Mapping[str, str]) -> Policy[Any]:
@@ -48,16 +48,16 @@ _SWF = PolicyFactory(swf.Swf, swf.DEFAULTS, swf.OPTIONS, False, "smallest predic
 BUILT_IN: Mapping[str, PolicyFactory] = {
     "asrpt": PolicyFactory(asrpt.Asrpt, asrpt.DEFAULTS, asrpt.OPTIONS, True, "SRPT relaxation guides placement"),
     "easy": PolicyFactory(
-        easy.Easy, easy.DEFAULTS, easy.OPTIONS, False, "first in, first out; whoever does not delay the head may pass"
+        easy.Easy, easy.DEFAULTS, easy.OPTIONS, False, "first in, first out; jobs that do not delay the head may pass"
     ),
-    "fair": PolicyFactory(fair.Fair, fair.DEFAULTS, fair.OPTIONS, False, "the user who has had least comes first"),
+    "fair": PolicyFactory(fair.Fair, fair.DEFAULTS, fair.OPTIONS, False, "the user who has used least comes first"),
     "fifo": PolicyFactory(fifo.Fifo, fifo.STRICT_DEFAULTS, fifo.OPTIONS, False, "strict first in, first out"),
     "fifo_backfill": PolicyFactory(
         fifo.FifoBackfill,
         fifo.BACKFILL_DEFAULTS,
         fifo.BACKFILL_OPTIONS,
         False,
-        "first in, first out; whoever fits may pass",
+        "first in, first out; jobs that fit may pass",
     ),
     "gittins": PolicyFactory(
         gittins.Gittins, gittins.DEFAULTS, gittins.OPTIONS, True, "soonest to end, by what ended jobs have taken"

@@ -46,13 +46,13 @@ class VirtualMachine:
         return job in self._tasks
 
     def add(self, job: JobId, work_s: float, submitted_at_s: float) -> None:
-        """Give the machine a job with ``work_s`` seconds of virtual work, released now. ValueError if it is known."""
+        """Add a job with ``work_s`` seconds of virtual work, released now. ValueError for a known job."""
         if job in self._tasks:
             raise ValueError(f"job {job} is on the virtual machine already")
         self._push(job, max(0.0, work_s), submitted_at_s)
 
     def remove(self, job: JobId) -> None:
-        """Forget a job (cancelled, held); unknown jobs are ignored."""
+        """Remove a job (cancelled, held); unknown jobs are ignored."""
         self._tasks.pop(job, None)
 
     def set_remaining(self, job: JobId, work_s: float) -> None:
@@ -95,7 +95,7 @@ class VirtualMachine:
         return None if top is None else self.now_s + top[1].remaining_s
 
     def dump(self) -> dict[str, Any]:
-        """Residue for a restart: the machine's time and each job's remaining work."""
+        """The machine's time and each job's remaining work."""
         remaining = {str(job): task.remaining_s for job, task in sorted(self._tasks.items())}
         return {"now_s": self.now_s, "remaining_s": remaining}
 
@@ -115,7 +115,7 @@ class VirtualMachine:
         return None
 
     def _work(self, job: JobId, task: _Task, elapsed_s: float) -> None:
-        """The running job is at the heap's top and only gets shorter, so it may be replaced there."""
+        """Shorten the running job. It is at the top of the heap and stays there."""
         if elapsed_s > 0.0:
             task.remaining_s -= elapsed_s
             heapq.heapreplace(self._heap, (task.remaining_s, task.submitted_at_s, job, task.entry))

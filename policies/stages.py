@@ -1,6 +1,6 @@
 """From a user's layers to a pipeline: the layer graph in topological order, and its cut into stages.
 
-Both functions refuse what is not a pipeline with a :class:`GraphError` that points to the culprit.
+Both functions raise :class:`GraphError`, which points to the fault, for anything else.
 """
 
 import heapq
@@ -13,7 +13,7 @@ from policies.model.graph import Layer, LayerGraph, Stage, StageGraph
 class GraphError(ValueError):
     """A graph or a list of stages that makes no pipeline.
 
-    ``pointer_suffix`` is a JSON pointer to the culprit, in positions of the input. From :func:`layer_graph` it counts from the
+    ``pointer_suffix`` is a JSON pointer to the fault, in positions of the input. From :func:`layer_graph` it counts from the
     job's ``graph``: ``/layers/2/name``, ``/edges/3``, ``/edges/3/1`` (its head). From :func:`cut` it counts from the list of
     stages: ``/1``, ``/1/0``, and "" for the stages as a whole.
     """
@@ -99,7 +99,7 @@ def _cycle(pairs: Sequence[tuple[int, int]], rest: set[int]) -> tuple[list[int],
 
 
 def cut(graph: LayerGraph, stages: int | Sequence[Sequence[str]]) -> StageGraph:
-    """The pipeline: cut automatically into so many stages, or as the lists of layer names say.
+    """The pipeline: cut automatically into this many stages, or by the given lists of layer names.
 
     Automatically: contiguous in topological order with the least bottleneck time (forward + backward of the slowest stage);
     of equal cuts the one whose last stages start latest. Memoised by the graph. O(layers x stages).
@@ -189,7 +189,7 @@ def _and_more(count: int) -> str:
 
 
 def _reached(members: Sequence[int], edges: Iterable[tuple[int, int]]) -> set[int]:
-    """What hangs together with the first of ``members`` by edges among them, whatever their direction."""
+    """The members that are connected with the first of ``members`` by edges among them, in any direction."""
     near: dict[int, list[int]] = {i: [] for i in members}
     for tail, head in edges:
         if tail in near and head in near:

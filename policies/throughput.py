@@ -1,7 +1,7 @@
 """How long an iteration takes: under a placement, and at best and worst on a cluster.
 
 The formulas are our model (docs/explanation/a-srpt.md, "Model"), consistent with A-SRPT (arXiv 2501.05563) but not quoted from
-it. A job without a stage graph has no such model: its speed is learnt from what ran.
+it. A job without a stage graph has no such model: its speed is learnt from measurements.
 """
 
 from contextlib import suppress

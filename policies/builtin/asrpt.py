@@ -7,7 +7,7 @@ concrete here (work, release, order, price of a preemption, delay, guard) is our
 
 ``preemption=never``: a job competes once the virtual machine has completed it; this gate keeps long jobs off the cluster,
 which is worth more than keeping every GPU busy. ``guided`` and ``always``: every unfinished job is ranked by its remaining
-virtual work, and running jobs make way for better ones.
+virtual work, and better jobs displace running ones.
 """
 
 from collections.abc import Sequence
@@ -98,7 +98,7 @@ class Asrpt(RankedPolicy):
         return Rank(_virtual_work_s(view, job, state), 0)
 
     def restore(self, view: ClusterView, state: SchedulerState, dump: dict[str, Any]) -> None:
-        """Take the virtual machine and the mix of gangs back where the dump left them; jobs they do not know start anew."""
+        """Restore the virtual machine and the mix of gangs from the dump; jobs that it does not know are new."""
         assert isinstance(state, AsrptState)
         state.mix = GangMix(**dump.get("mix", {}))
         if self._watches_the_mix:
@@ -113,7 +113,7 @@ class Asrpt(RankedPolicy):
         for job_id, remaining_s in machine["remaining_s"].items():
             if (job := view.jobs.get(JobId(int(job_id)))) is not None:
                 state.machine.add(job.id, remaining_s, job.submitted_at_s)
-        # Until now the machine worked on those too that have left it since.
+        # Until now the machine also worked on jobs that have left it since.
         self._release(view, state)
         for job in view.jobs.values():
             if not job.waiting:
@@ -130,7 +130,7 @@ class Asrpt(RankedPolicy):
         return state.mix.filling != filled
 
     def reserve(self, view: ClusterView, state: SchedulerState, plan: Plan) -> None:
-        """Who fills servers displaces for overdue jobs: GPUs set aside for one of them would only idle."""
+        """Not while servers are filled: overdue jobs displace others then, and reserved GPUs would only idle."""
         if not self.fills(state):
             RankedPolicy.reserve(self, view, state, plan)
 

@@ -1,11 +1,11 @@
-"""EASY backfilling: first in, first out, where others may pass the blocked head if they do not delay it.
+"""EASY backfilling: first in, first out; other jobs may pass the blocked head if they do not delay it.
 
 After Lifka, "The ANL/IBM SP scheduling system" (JSSPP 1995). The *head* is the first job that cannot start. Its *shadow time*
 is when enough running jobs will have ended for it; what is free then and the head does not need are the *extra* GPUs.
-Another job may start before the head if it ends by the shadow time, or if it takes extra GPUs. How long a job runs is
-what it asked for (``walltime_s``), else the median of its estimate; one that outlives that is given double the time, again
-and again. Where nobody knows, the job may take extra GPUs alone, and a head that waits for it has no shadow time: then
-none of the GPUs that it could use are extra.
+Another job may start before the head if it ends by the shadow time, or if it takes extra GPUs. A job is
+expected to run for its ``walltime_s``, else for the median of its estimate; one that outlives that is given double the time,
+again and again. A job of unknown duration may only take extra GPUs, and a head that waits for such a job has no shadow time:
+then none of the GPUs that it could use are extra.
 """
 
 import math
@@ -30,13 +30,13 @@ from policies.state.keys import JobKey
 from policies.state.scheduler_state import SchedulerState
 
 DEFAULTS = Options(reserve=True, guard_share=0.0)
-"""A head that waits for a better placement keeps the GPUs it could have; the shadow time is all the guard there is."""
+"""A head that waits for a better placement keeps the GPUs it could have; the shadow time is the only guard."""
 
 OPTIONS = PLACEMENT_OPTIONS | {"preemption"}
 
 PASSING_PER_CLASS_MAX = 64
-"""Jobs of one gang class that may not pass the head, after which a cycle leaves those behind them alone: a long queue is
-never scanned. On the first 5,000 jobs of the Philly trace (50 servers) the whole queue would give 0.6% less mean JCT."""
+"""After this many jobs of one gang class that may not pass the head, a cycle tries no more of the class: it never scans a
+long queue. On the first 5,000 jobs of the Philly trace (50 servers) the whole queue would give 0.6% less mean JCT."""
 
 
 @dataclass(slots=True)
@@ -150,13 +150,13 @@ def _of_type(view: ClusterView, placement: Placement, gpu_type: str | None) -> b
 
 
 def _ends_by(job: JobView, now_s: float, at_s: float | None) -> bool:
-    """Whether the job would end by then if it started now, as far as anybody knows."""
+    """Whether the job is expected to end by then if it starts now."""
     end_s = _end_s(job, now_s)
     return end_s is not None and at_s is not None and end_s <= at_s
 
 
 def _end_s(job: JobView, now_s: float) -> float | None:
-    """When the job will have ended, running from now on; None where nobody knows."""
+    """When the job is expected to end if it runs from now on; None if unknown."""
     if (walltime_s := job.spec.walltime_s) is not None:
         return now_s + remaining_units((walltime_s,), job.done(Unit.SERVICE_S, now_s), OverRun.DOUBLE)[0]
     estimate = job.estimate

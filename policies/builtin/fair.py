@@ -1,9 +1,9 @@
 """Max-min fairness over users: the next GPUs go to the user who has had the least GPU-time (deficit order).
 
 A user's account counts all GPU-seconds that the user's jobs have held, ended ones included; nothing decays. The rank is the
-level of the account, and each level is about a quarter above the one before: so a user's waiting jobs are ranked anew a few
-dozen times in the life of a cluster instead of at every instant. Users of one level go first in, first out. Where a trace does
-not say who submitted a job, its project's account counts.
+level of the account, and each level is about a quarter above the one before: so a user's waiting jobs are ranked again a few
+dozen times in the life of a cluster instead of at every instant. Users of one level go first in, first out. Where a trace
+names no user, the project's account counts.
 """
 
 import math
@@ -26,20 +26,20 @@ from policies.ranked import RankedPolicy
 from policies.state.scheduler_state import SchedulerState
 
 LEVEL_RATIO = 1.25
-"""How much longer each step from level to level is than the one before it."""
+"""Ratio of the lengths of successive levels."""
 
 LEVEL_GPU_S = 60.0
-"""Level k begins at LEVEL_GPU_S x (LEVEL_RATIO^k - 1): accounts far below a GPU-minute are alike."""
+"""Level k begins at LEVEL_GPU_S x (LEVEL_RATIO^k - 1): accounts far below a GPU-minute are equal."""
 
 
 class Line(NamedTuple):
-    """GPU-seconds had as a function of time: ``at_zero_gpu_s + gpus x time``."""
+    """GPU-seconds held as a function of time: ``at_zero_gpu_s + gpus x time``."""
 
     at_zero_gpu_s: float
     gpus: int
 
     def at(self, now_s: float) -> float:
-        """GPU-seconds had by then."""
+        """GPU-seconds held by then."""
         return self.at_zero_gpu_s + self.gpus * now_s
 
 
@@ -61,13 +61,13 @@ class FairState(SchedulerState):
     __slots__ = ("accounts", "closing", "due", "had_gpu_s", "lines", "user_of", "waiting_of")
 
     def __init__(self, view: ClusterView, options: Options) -> None:
-        """No user has had anything."""
+        """No user has held any GPUs."""
         SchedulerState.__init__(self, view, options)
         self.accounts: dict[str, Account] = {}
         self.lines: dict[JobId, tuple[str, Line]] = {}
         """What each unfinished job adds to its user's account."""
         self.had_gpu_s: dict[str, float] = {}
-        """What ended jobs had, by user."""
+        """What ended jobs held, by user."""
         self.closing: dict[JobId, tuple[str, float]] = {}
         """Jobs that ended in the last decision: they count, unless their end was not committed."""
         self.due: SortedList = SortedList()
@@ -77,7 +77,7 @@ class FairState(SchedulerState):
         """The user of each waiting job."""
 
     def dump(self) -> dict[str, Any]:
-        """Delays, and what jobs had that are gone."""
+        """The state's dump, and what ended jobs held."""
         closing = [[job, user, gpu_s] for job, (user, gpu_s) in self.closing.items()]
         return {**SchedulerState.dump(self), "had_gpu_s": dict(sorted(self.had_gpu_s.items())), "closing": closing}
 
@@ -94,7 +94,7 @@ class FairState(SchedulerState):
             del self.waiting_of[user][job]
 
     def account(self, user: str) -> Account:
-        """The user's account, opened if need be."""
+        """The user's account, opened if it is new."""
         return self.accounts.setdefault(user, Account())
 
     def credit(self, user: str, gpu_s: float, gpus: int = 0) -> None:
@@ -103,7 +103,7 @@ class FairState(SchedulerState):
         account.line = Line(account.line.at_zero_gpu_s + gpu_s, account.line.gpus + gpus)
 
     def count(self, job: JobView, now_s: float) -> str:
-        """Bring the account in line with what the job has had and holds now; returns whose it is. O(1)."""
+        """Bring the account up to date with what the job has held and holds now; return its user. O(1)."""
         user = _user(job)
         gpus = job.spec.gpus if job.placement is not None else 0
         line = Line(job.attained_service_s(now_s) - gpus * now_s, gpus)
@@ -118,13 +118,13 @@ class FairState(SchedulerState):
         self.closing[job] = (user, line.at_zero_gpu_s)
 
     def settle(self) -> None:
-        """The last decision stands: what ended with it is past."""
+        """The last decision was committed: jobs that ended in it have ended for good."""
         for user, gpu_s in self.closing.values():
             self.had_gpu_s[user] = self.had_gpu_s.get(user, 0.0) + gpu_s
         self.closing = {}
 
     def level_up(self, user: str, now_s: float) -> bool:
-        """Find the account's level now, and when the next one is due; returns whether it is another. O(log users)."""
+        """Compute the account's level now, and when it reaches the next; return whether it has changed. O(log users)."""
         account = self.account(user)
         if account.next_level_s < math.inf:
             self.due.remove((account.next_level_s, user))
@@ -149,7 +149,7 @@ class Fair(RankedPolicy):
         return Rank(_threshold_gpu_s(state.account(_user(job)).level) / state.gpus, 0)
 
     def restore(self, view: ClusterView, state: SchedulerState, dump: dict[str, Any]) -> None:
-        """What ended jobs had by an earlier dump, less the ends that were not committed; the rest follows from the jobs."""
+        """Restore what ended jobs held, less ends that were not committed; the rest follows from the jobs."""
         assert isinstance(state, FairState)
         state.had_gpu_s = dict(dump.get("had_gpu_s", {}))
         state.closing = {

@@ -1,4 +1,4 @@
-"""First in, first out: strict, or with backfill by whoever fits (the literature's WCS-SubTime)."""
+"""First in, first out: strict, or with backfill by any job that fits (WCS-SubTime in the literature)."""
 
 from policies.model.view import ClusterView, JobView
 from policies.options import GUARD_OPTIONS, PLACEMENT_OPTIONS, Options, Queue
@@ -19,11 +19,11 @@ class Fifo(RankedPolicy):
     ranks_keep_to_lines = True
 
     def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:
-        """Nobody comes before anybody by rank."""
+        """Equal for all jobs."""
         return Rank(0.0, 0)
 
 
 class FifoBackfill(Fifo):
-    """Whoever fits may pass a job that does not."""
+    """A job that fits may pass one that does not."""
 
     name = "fifo_backfill"

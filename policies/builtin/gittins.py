@@ -1,7 +1,7 @@
 """2D-Gittins: the chance to finish soon against the GPU-time it takes (after Tiresias, NSDI 2019; Gittins' index).
 
-A job whose estimate is a distribution is ranked by that. Any other is ranked by what the cluster has seen: the GPU-seconds
-of the newest jobs that ended, against the GPU-seconds that the job has had. A point estimate is not used, so the policy
+A job whose estimate is a distribution is ranked by that. Any other job is ranked by the GPU-seconds of the
+newest jobs that ended on the cluster, against the GPU-seconds that it has held. A point estimate is not used, so the policy
 needs no prediction. Until a few jobs have ended the order is that of least attained service.
 """
 
@@ -22,16 +22,16 @@ from policies.state.scheduler_state import SchedulerState
 DEFAULTS = Options(preemption=Preemption.GUIDED)
 
 ENDED_MIN = 16
-"""Fewer ended jobs than this are no distribution."""
+"""Fewer ended jobs than this give no distribution."""
 
 ENDED_MAX = 1024
 """Ended jobs that are remembered: the newest."""
 
 POINTS_MAX = 32
-"""Equal-mass points that stand for them, as many as an estimate has."""
+"""Equal-mass points that represent them, as many as an estimate has."""
 
 RENEWAL_SHARE = 0.25
-"""The points are drawn anew, and all jobs ranked anew, when so large a share of the remembered jobs is new."""
+"""Once this share of the remembered jobs is new, the points are drawn again and all jobs ranked again."""
 
 
 class GittinsState(SchedulerState):
@@ -48,7 +48,7 @@ class GittinsState(SchedulerState):
         """Jobs that ended after the points were drawn."""
 
     def dump(self) -> dict[str, Any]:
-        """Delays, and what was learnt from jobs that are gone."""
+        """The state's dump, and what was learnt from jobs that are gone."""
         ended = [[job, gpu_s] for job, gpu_s in self.ended_gpu_s.items()]
         return {
             **SchedulerState.dump(self),
@@ -58,7 +58,7 @@ class GittinsState(SchedulerState):
         }
 
     def learn(self, jobs: Sequence[JobView], now_s: float) -> None:
-        """These have ended. One that never held GPUs tells nothing of its size. O(jobs)."""
+        """Remember these ended jobs, but not those that never held GPUs. O(jobs)."""
         for job in sorted(jobs, key=lambda job: job.id):
             gpu_s = job.attained_service_s(now_s)
             if gpu_s > 0.0 and job.id not in self.ended_gpu_s:
@@ -68,7 +68,7 @@ class GittinsState(SchedulerState):
             del self.ended_gpu_s[next(iter(self.ended_gpu_s))]
 
     def renew(self) -> bool:
-        """Draw the points anew if it is time for that; returns whether they were. O(1), now and then O(ENDED_MAX log)."""
+        """Draw the points again if it is time; return whether they were. O(1), now and then O(ENDED_MAX log)."""
         if self.unseen < max(ENDED_MIN, RENEWAL_SHARE * len(self.ended_gpu_s)):
             return False
         self.unseen = 0
@@ -104,7 +104,7 @@ class Gittins(ranked.RankedPolicy):
         return view.now_s + max(ranked.REFRESH_S_MIN, missing_gpu_s / job.spec.gpus)
 
     def restore(self, view: ClusterView, state: SchedulerState, dump: dict[str, Any]) -> None:
-        """What an earlier dump had learnt, and the ends that it does not know; one that was not committed comes again."""
+        """Restore what an earlier dump had learnt, and add jobs that have ended since."""
         assert isinstance(state, GittinsState)
         state.ended_gpu_s = {JobId(job): gpu_s for job, gpu_s in dump.get("ended_gpu_s", ())}
         state.points_gpu_s = tuple(dump.get("points_gpu_s", ()))

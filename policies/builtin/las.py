@@ -12,7 +12,7 @@ DEFAULTS = Options(preemption=Preemption.GUIDED)
 OPTIONS = PREEMPTION_OPTIONS | PLACEMENT_OPTIONS | GUARD_OPTIONS | {"reserve"}
 
 FIRST_LEVEL_GPU_S = 60.0
-"""Attained service below which all jobs are alike: a GPU-minute."""
+"""Attained service below which all jobs are equal: a GPU-minute."""
 
 LEVEL_RATIO = 2.0
 """Each further level is this much longer: jobs within a level go first in, first out and do not displace each other."""

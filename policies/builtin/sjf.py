@@ -11,7 +11,7 @@ OPTIONS = PLACEMENT_OPTIONS | GUARD_OPTIONS | {"preemption", "queue", "reserve"}
 
 
 class Sjf(RankedPolicy):
-    """Ordered by expected remaining seconds; jobs that nobody can predict come last, oldest first."""
+    """Ordered by expected remaining seconds; jobs without a prediction come last, the oldest first."""
 
     name = "sjf"
 

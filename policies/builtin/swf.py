@@ -9,7 +9,7 @@ from policies.state.scheduler_state import SchedulerState
 
 
 class Swf(Sjf):
-    """Ordered by expected remaining GPU-seconds; jobs that nobody can predict come last, oldest first."""
+    """Ordered by expected remaining GPU-seconds; jobs without a prediction come last, the oldest first."""
 
     name = "swf"
 

@@ -26,7 +26,7 @@ def convolution(
 
 
 def dense(inputs: int, outputs: int, *, positions: int = 1, bias: bool = True) -> Cost:
-    """A fully connected layer applied at so many positions of a sample."""
+    """A fully connected layer applied at this many positions of a sample."""
     return Cost(inputs * outputs + (outputs if bias else 0), inputs * outputs * positions)
 
 

@@ -1,10 +1,10 @@
-"""Making room on whole servers: small jobs are moved so that a gang whose traffic would cross servers stays inside.
+"""Defragmentation: move small jobs so that a gang fits on few servers and its communication stays local.
 
 Our construction. Enough GPUs are free, but scattered. Jobs that lose nothing but a restart by running elsewhere are stopped
 on the servers where that frees most; they start again on the GPUs that the gang does not take. Done iff
 eta x (g / G) x remaining time x (stretch scattered - stretch consolidated) > sum over moved v of (g_v / G) x (checkpoint_s +
-restart_s + lost_s(v)): what the gang gains against what the moved jobs lose. Whose rank is better does not matter, because
-nobody gives up its GPUs: the moved jobs only change places. A job of larger priority is left alone.
+restart_s + lost_s(v)): what the gang gains against what the moved jobs lose. Ranks do not matter, because
+the moved jobs only change places. A job of larger priority is not moved.
 """
 
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ def make_room(
 
 
 def _movers(context: PreemptionContext, job: JobView, scattered: Candidate) -> Sequence[JobView] | None:
-    """Jobs whose leaving would open enough whole shares for the gang, on as few servers as can be; None if there are none."""
+    """Jobs to move so that as few servers as possible hold the gang; None if no set of jobs is enough."""
     servers = context.view.cluster.servers
     gpu_type = servers[scattered.placement.servers[0]].gpu_type
     offers: list[tuple[int, float, ServerIndex, list[JobView]]] = []
@@ -79,7 +79,7 @@ def _movers(context: PreemptionContext, job: JobView, scattered: Candidate) -> S
 
 
 def _fewest(context: PreemptionContext, server: ServerIndex, share: int, movable: Sequence[JobView]) -> list[JobView]:
-    """Of the movable jobs those that lose least, until the share is free."""
+    """The movable jobs that lose least, until the share is free."""
     missing = share - context.state.pool.free(server)
     picked: list[JobView] = []
     for mover in sorted(movable, key=lambda other: (context.seconds_lost(other), -other.spec.gpus, other.id)):
@@ -91,7 +91,7 @@ def _fewest(context: PreemptionContext, server: ServerIndex, share: int, movable
 
 
 def _on(context: PreemptionContext, server: ServerIndex) -> list[JobView]:
-    """Running jobs that hold GPUs of the server and no others, in the order of their numbers."""
+    """Running jobs that hold GPUs of the server and no others, in the order of their ids."""
     return [
         context.view.jobs[job_id]
         for job_id, alone in sorted(context.state.placements.on_server.get(server, {}).items())
@@ -100,7 +100,7 @@ def _on(context: PreemptionContext, server: ServerIndex) -> list[JobView]:
 
 
 def _moves_easily(context: PreemptionContext, job: JobView) -> bool:
-    """Whether any other GPUs are as good for the job, and its attempt has run for long enough."""
+    """Whether any other GPUs are as good for the job, and it may be moved now."""
     times = job.iteration_times
     local = times is None or times.max_s <= context.policy.options.tau * times.min_s
     return local and context.may_move(job)

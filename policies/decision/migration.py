@@ -1,6 +1,6 @@
-"""Moving a running job whose traffic crosses servers to where it stays inside, when such a place has come free.
+"""Migration: move a running job whose communication crosses servers to a consolidated placement that has become free.
 
-The last and most disruptive thing a decision does, and our construction: stop a scattered job iff
+The last step of a scan, and our construction: stop a scattered job iff
 eta x remaining time x (stretch here - stretch there) > checkpoint_s + restart_s + lost_s, where the stretch of a placement x
 is alpha(x) / alpha_min. It goes back into the queue and starts again in rank order, as after any preemption.
 """
@@ -20,7 +20,7 @@ TRIED_MAX = 8
 
 
 def stretch(job: JobView, cluster: Cluster, placement: Placement) -> float | None:
-    """alpha(x) / alpha_min of a job that would gain by another placement; None for every other job."""
+    """alpha(x) / alpha_min of a job that would be faster with another placement; None for other jobs."""
     spec, times = job.spec, job.iteration_times
     if times is None or spec.stage_graph is None or spec.parallelism is None:
         return None

@@ -71,7 +71,7 @@ def reserve_for_overdue(policy: Finder, view: ClusterView, state: SchedulerState
 
 
 def _placement_to_drain(policy: Finder, view: ClusterView, state: SchedulerState, job: JobView) -> Placement | None:
-    """Where the job could run once the present jobs there have ended, beside what is reserved for others. O(servers)."""
+    """Where the job could run once the present jobs there have ended, leaving out what is reserved for others. O(servers)."""
     unreserved = []
     for index in range(len(view.cluster.servers)):
         reserved = sum(state.ledger.reserved_on.get(ServerIndex(index), {}).values())

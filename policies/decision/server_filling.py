@@ -1,4 +1,4 @@
-"""Fill the servers with the jobs of least remaining work, the largest gangs first: for gangs that are large beside the cluster.
+"""Fill the servers with the jobs of least remaining work, the largest gangs first: for large gangs.
 
 After ServerFilling-SRPT (Grosof, Scully, Harchol-Balter and Scheller-Wolf, "Optimal Scheduling in the Multiserver-job Model
 under Heavy Traffic", SIGMETRICS 2023): take the jobs by remaining work until their GPUs would fill the cluster, and of

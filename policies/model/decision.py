@@ -1,4 +1,4 @@
-"""What a policy may ask for, and what it is told happened since it was last asked."""
+"""Decisions: the actions that a policy may take, and the changes that it is given with each cycle."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Start:
 
 @value
 class Preempt:
-    """Stop a running job; ``for_job`` names the one that shall have its GPUs (None: nobody in particular)."""
+    """Stop a running job; ``for_job`` names the job that shall have its GPUs (None: no particular one)."""
 
     job: JobId
     for_job: JobId | None = None
@@ -47,7 +47,7 @@ Action = Start | Preempt | Resize | Reserve
 
 @value
 class Decision:
-    """Actions in the order they take effect, the jobs whose *reason* changed, and when to ask again at the latest."""
+    """Actions in the order they take effect, the jobs whose *reason* changed, and when to decide again at the latest."""
 
     actions: Sequence[Action] = ()
     reasons_changed: Sequence[tuple[JobId, Reason]] = ()
@@ -55,7 +55,7 @@ class Decision:
 
 
 class ChangeKind(StrEnum):
-    """What happened, seen by a policy. Each fact is told exactly once."""
+    """What has changed for a policy. Each change is reported exactly once."""
 
     ARRIVED = "arrived"
     """The job may start now: new, requeued, released from hold, or its dependencies or back-off are over."""

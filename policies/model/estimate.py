@@ -1,4 +1,4 @@
-"""What a predictor tells a policy: a distribution of a job's *total* work as equal-mass sample points."""
+"""Estimates: what a predictor gives a policy, a distribution of a job's *total* work as equal-mass sample points."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Estimate:
     ``Unit.SERVICE_S``; None = not known yet (the policy falls back on the job's own model, then on 1.0).
     ``source`` says in words where the points come from ("recurrence: 14 past runs"), ``model_version`` which model made
     them ("" for a baseline). ``trusted`` is False where the policy should rank by attained service instead. ``point`` is the
-    single number that people are told, where it is not the middle of the distribution (None: it is); nothing is ranked by it.
+    single number to show, where it is not the median of the distribution (None: it is); ranks do not use it.
     """
 
     points: tuple[float, ...]
@@ -59,9 +59,9 @@ class PredictionRequest:
 
 @value
 class Reported:
-    """What a running job has said of its own total: evidence, whose weight its user's earlier claims have earned.
+    """A total that a running job has reported: evidence, weighted by how good its user's earlier reports were.
 
-    ``estimate`` is what it is ranked by now. ``iterations`` are done and ``service_s`` spent by then. ``total_iterations`` is
+    ``estimate`` ranks it now. ``iterations`` are done and ``service_s`` spent by then. ``total_iterations`` is
     the newest total that it named (or had declared), ``least_iterations`` the least of all of them. ``seconds_per_iteration``
     is measured; None where nothing is measured yet.
     """
@@ -77,7 +77,7 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class ShadowPrediction:
-    """What another model would have said: stored, scored, never used."""
+    """The prediction of another model: stored and scored, never used."""
 
     model_version: str
     points: tuple[float, ...]

@@ -59,11 +59,11 @@ class JobSpec:
 
     ``gpus`` is the gang size. ``stage_graph`` and ``parallelism`` are both given or both None; without them the job has
     no communication model and its speed is learnt. ``checkpoint_period_s`` None = the program cannot checkpoint.
-    Jobs in ``after`` must succeed first, those in ``after_any`` end, in whatever way; who is in both must succeed.
+    Jobs in ``after`` must succeed first, those in ``after_any`` end, in whatever way; a job in both must succeed.
     ``gpu_type`` None = any type; ``gpu_type_fallbacks``: other types that it takes as well, in the order of preference.
-    ``min_run_s``: so long each attempt runs before it may be preempted for another job.
+    ``min_run_s``: each attempt runs this long before it may be preempted for another job.
     ``gpus_min`` / ``gpus_max`` are the elastic range for policies that resize (none given = rigid). Values of ``env`` whose
-    names are in ``secret_env`` are shown to nobody; ``env`` is left out where a spec is printed.
+    names are in ``secret_env`` are never shown; ``env`` is left out where a spec is printed.
     """
 
     name: str
@@ -118,7 +118,7 @@ class JobSpec:
 class IterationTimes:
     """Constants of a job on a cluster, in seconds per iteration (alpha_floor <= alpha(x) <= alpha_ceil for every x).
 
-    ``min_s`` is the least over a handful of good placements on the empty cluster; ``max_s`` = ``ceil_s``.
+    ``min_s`` is the least over a few good placements on the empty cluster; ``max_s`` = ``ceil_s``.
     """
 
     floor_s: float

@@ -1,4 +1,4 @@
-"""Servers that are set aside for a time."""
+"""Server reservations: servers that are set aside for a time."""
 
 from collections.abc import Iterable
 
@@ -7,16 +7,18 @@ from policies.model.job import JobSpec
 from policies.model.value import value
 
 
-def server_reservations_after(windows: "Iterable[ServerReservation]", at_s: float) -> "tuple[ServerReservation, ...]":
-    """Those that are not over by then, the first to begin first."""
-    left = [window for window in windows if window.ends_at_s > at_s]
-    return tuple(sorted(left, key=lambda window: (window.starts_at_s, window.id)))
+def server_reservations_after(
+    reservations: "Iterable[ServerReservation]", at_s: float
+) -> "tuple[ServerReservation, ...]":
+    """The reservations that are not over by then, in the order in which they begin."""
+    left = [each for each in reservations if each.ends_at_s > at_s]
+    return tuple(sorted(left, key=lambda each: (each.starts_at_s, each.id)))
 
 
 @value
 class ServerReservation:
     """From ``starts_at_s`` until ``ends_at_s`` only jobs of ``user`` and ``project`` may be on these servers; both None:
-    nobody's, for maintenance. ``preempt``: whoever is still there at the start is stopped; otherwise it may end."""
+    no jobs at all, for maintenance. ``preempt``: other jobs that run there at the start are stopped; else they may end."""
 
     id: int
     servers: tuple[ServerIndex, ...]
@@ -27,7 +29,7 @@ class ServerReservation:
     preempt: bool = True
 
     def admits(self, spec: JobSpec) -> bool:
-        """Whether the job is one of those that the servers are set aside for."""
+        """Whether the servers are set aside for this job."""
         if self.user is None and self.project is None:
             return False
         return self.user in (None, spec.user) and self.project in (None, spec.project)

@@ -11,7 +11,7 @@ def value(cls: type[_Class]) -> type[_Class]:
     """A slotted dataclass with equality and hash that the type checker takes for frozen.
 
     A dataclass that is frozen at run time sets each field by a call of ``object.__setattr__``, which makes building one two
-    to four times as slow; in a simulation, where every event builds a dozen, that was a tenth of all time. Nobody sets a
-    field of one: the type checker refuses it.
+    to four times as slow; in a simulation, where every event builds a dozen, that was a tenth of all time. The type checker
+    refuses to set a field.
     """
     return dataclass(slots=True, unsafe_hash=True)(cls)

@@ -1,4 +1,4 @@
-"""The read-only windows through which a policy sees the engine's live structures. Nothing is copied."""
+"""The read-only views through which a policy sees the engine's live structures. Nothing is copied."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
@@ -29,7 +29,7 @@ class JobView(Protocol):
 
     @property
     def waiting(self) -> bool:
-        """QUEUED and free to start: not held, dependencies met, no back-off, within its owners' limits."""
+        """QUEUED and allowed to start: not held, dependencies met, no back-off, within its owners' limits."""
 
     @property
     def estimate(self) -> Estimate | None: ...
@@ -97,13 +97,13 @@ class ClusterView(Protocol):
 
     @property
     def server_reservations(self) -> Sequence[ServerReservation]:
-        """Times for which servers are set aside, past ones left out; another object whenever it is another list."""
+        """Server reservations that are not over; another object whenever the list has changed."""
 
     def usable_gpus(self, server: ServerIndex) -> int:
         """GPUs of the server that may take new work: 0 while it is down, drained or removed."""
 
     def free_gpus(self, server: ServerIndex) -> int:
-        """GPUs held by nobody on a usable server (reserved ones are free in this sense)."""
+        """GPUs held by no job on a usable server (reserved ones are free in this sense)."""
 
     def holding(self) -> Iterable[JobId]:
         """The jobs that hold GPUs. O(running); for :meth:`policies.base.Policy.rebuild`, not for a cycle."""

@@ -1,4 +1,4 @@
-"""The handful of placements of a gang with a stage graph that are worth comparing, all on servers of one GPU type."""
+"""The few placements of a gang with a stage graph that are worth comparing, all on servers of one GPU type."""
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -26,7 +26,7 @@ def fastest(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> Time
     """The candidate of least alpha(x), ties to the one on fewer servers; None if the gang does not fit now.
 
     One server if any has enough free. Otherwise the fewest servers in the fewest racks, even splits over as many and one
-    more; for several stages also whatever the mapping takes of the fullest servers, and one stage a server. Only a gang
+    more; for several stages also what the mapping takes of the fullest servers, and one stage a server. Only a gang
     that allows it, and fits in no other way, gets a broken tensor group.
     """
     server = pool.best_fit(gang.gpus, gpu_type)

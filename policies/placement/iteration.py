@@ -60,7 +60,7 @@ class Gang:
         return self.gpus_for(self.replicas)
 
     def gpus_for(self, counts: Sequence[int]) -> int:
-        """GPUs that so many replicas of each stage need."""
+        """GPUs that this many replicas of each stage need."""
         return sum(count * tensor for count, tensor in zip(counts, self.tensor, strict=True))
 
 

@@ -2,8 +2,8 @@
 
 Servers with equal GPU type and equal free count share a level, in all and rack by rack. A level is a set of servers as the
 bits of one integer, and another integer says which levels hold anything: taking the first server of a level, or finding the
-least sufficient level, is a handful of machine operations even for thousands of servers. The pool knows nothing of jobs:
-whoever built it takes and gives placements.
+least sufficient level, takes a few machine operations even for thousands of servers. The pool does not know jobs:
+its owner takes and gives placements.
 """
 
 import copy
@@ -152,7 +152,7 @@ class _TypePool:
         self.all.fill(together)
 
     def add_rack(self, rack: str) -> None:
-        """Know this rack, empty so far."""
+        """Add a rack without servers."""
         if not self.racks:
             self.racks[rack] = self.all
         elif rack not in self.racks:
@@ -218,7 +218,7 @@ class _TypePool:
 
 
 class FreePool:
-    """Free GPUs per server; mutable, owned by whoever built it. Each operation is O(1) set operations per share.
+    """Free GPUs per server; mutable. Each operation is O(1) set operations per share.
 
     ``total`` is the number of free GPUs, ``servers_with_free`` the number of servers that have any. A server that takes no
     work (down, drained) simply has none free. A gang never mixes GPU types.
@@ -243,7 +243,7 @@ class FreePool:
                 levels.setdefault(count, []).append(index)
         for gpu_type, by_rack in contents.items():
             self._types[gpu_type].fill(by_rack)
-        self.found: dict[object, Any] = {}  # what was looked for since the last change: for ``choose``
+        self.found: dict[object, Any] = {}  # memo of ``policies.choose``, cleared by every change
         self.total = sum(free)
         self.servers_with_free = sum(1 for count in free if count)
 

@@ -1,4 +1,4 @@
-"""Random placement: what the choice of servers and the mapping are worth is measured against this.
+"""Random placement: the baseline for measuring what choosing servers and mapping replicas is worth.
 
 A draw depends on nothing but the job, its attempt and what is free, so that a policy that places at random is as pure as any.
 """
@@ -17,7 +17,7 @@ _WORD = 2**64 - 1
 
 
 def salt_of(job: int, attempts: int) -> int:
-    """What the draws for an attempt of a job start from."""
+    """The seed of the draws for an attempt of a job."""
     return next(_draws(job)) ^ attempts
 
 

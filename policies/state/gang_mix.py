@@ -1,4 +1,4 @@
-"""Which share of the work arrives in gangs that are large beside the cluster, and whether servers should be filled for them."""
+"""Which share of the work arrives in gangs that are large relative to the cluster, and whether servers should be filled."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
-"""Fair share between projects: what each has used lately beside its weight, as a level that goes before every rank.
+"""Fair share between projects: recent use by weight, as a level that comes before every rank.
 
 A project's use is the GPU-seconds that its jobs have held, of which half is forgotten every ``half_life_s``. Its level is the
 logarithm, in steps of :data:`STEP`, of use / weight; jobs of smaller levels come first, and within a level the policy's own
 rank decides. All uses are forgotten at one rate, so the order of two projects changes only when one of them uses more: the
-level is taken of use x exp(forgetting x time), which never falls, and a job is indexed anew only when its project has moved by
+level is taken of use x exp(forgetting x time), which never falls, and a job is indexed again only when its project has moved by
 a step. This construction is ours.
 """
 
@@ -18,18 +18,18 @@ from policies.model.ids import JobId
 from policies.model.view import ClusterView, JobView
 
 STEP = 1.03
-"""Projects whose uses by weight differ by less than this factor are alike: rank decides."""
+"""Between projects whose uses by weight differ by less than this factor, rank decides."""
 
 DISPLACING_LEVELS = 4
-"""A running job makes way, whatever the ranks, for one of a project that is so many levels below its own: one that has had a
-tenth less by weight. Nearer ones would take turns, and pay for it each time."""
+"""A job displaces, whatever the ranks, a running job of a project that is at least this many levels above its own (a tenth more
+use by weight). Projects closer to each other would displace each other in turn, at a price each time."""
 
 IDLE_GPUS = 0.1
-"""Use is counted as if each project had held this much of a GPU by its weight all the time: less is nothing, and a new
-project does not come before one that has used next to nothing for as long as that takes to forget."""
+"""Each project counts as if it had always held this much of a GPU by its weight. Smaller uses make no difference, so a new
+project does not come before one that has used next to nothing."""
 
 FORGOTTEN = 1e-9
-"""An idle project whose use is so small a part of what counts as nothing has no account any more."""
+"""The account of an idle project is closed once its use is this fraction of what counts as no use."""
 
 _STEP_LN = math.log(STEP)
 _SOON_S = 1e-3
@@ -37,8 +37,8 @@ _SOON_S = 1e-3
 
 @dataclass(slots=True)
 class Account:
-    """One project: ``used`` GPU-seconds by weight at ``at_s``, the GPUs it holds since then, its level and when that is next
-    to be looked at."""
+    """One project: ``used`` GPU-seconds by weight at ``at_s``, the GPUs it holds since then, its level and when that must
+    be computed again."""
 
     weight: float
     used: float
@@ -63,7 +63,7 @@ class ProjectShares:
     _due: list[tuple[float, str]] = field(default_factory=list)
 
     def level(self, project: str) -> int:
-        """Where the project stands now; smaller comes first."""
+        """The project's level now; smaller comes first."""
         return self._account(project).level
 
     def join(self, job: JobView) -> int:
@@ -80,7 +80,7 @@ class ProjectShares:
             self.members.pop(project, None)
 
     def absorb(self, view: ClusterView, changes: Sequence[Change]) -> list[str]:
-        """Account for GPUs that were given and vacated; return the projects whose level has changed."""
+        """Account for GPUs that were given or vacated; return the projects whose level has changed."""
         self.now_s = view.now_s
         started = [
             view.jobs[change.job]
@@ -92,7 +92,7 @@ class ProjectShares:
         return self._look(touched)
 
     def _count(self, started: Sequence[JobView]) -> set[str]:
-        """These hold GPUs since their attempt began."""
+        """Count the GPUs of these jobs from the start of their attempts."""
         touched = set()
         for job in sorted(started, key=lambda job: (job.attempt_started_at_s or 0.0, job.id)):
             if job.id not in self._counted:
@@ -108,7 +108,7 @@ class ProjectShares:
         return touched
 
     def _discount(self, vacated: Sequence[JobId]) -> set[str]:
-        """These hold no GPUs any more."""
+        """Stop counting the GPUs of these jobs."""
         touched = set()
         for job_id in vacated:
             if (counted := self._counted.pop(job_id, None)) is not None:
@@ -120,7 +120,7 @@ class ProjectShares:
         return touched
 
     def _look(self, touched: set[str], *, may_close: bool = True) -> list[str]:
-        """Bring the levels up to now; ``may_close``: all jobs are known, so that an account without any may be closed."""
+        """Compute the levels that are due or touched. ``may_close``: an account without jobs may be closed."""
         while self._due and self._due[0][0] <= self.now_s:
             at_s, project = heapq.heappop(self._due)
             if (account := self.accounts.get(project)) is not None and account.next_s == at_s:
@@ -138,7 +138,7 @@ class ProjectShares:
         return changed
 
     def next_s(self) -> float | None:
-        """When a level is next to be looked at."""
+        """When a level must be computed again."""
         while self._due:
             at_s, project = self._due[0]
             account = self.accounts.get(project)
@@ -168,7 +168,7 @@ class ProjectShares:
         return account
 
     def _aim(self, account: Account) -> float:
-        """Where use by weight, what counts as nothing included, would settle if the project went on like this."""
+        """The limit of use by weight (with ``_idle``) if the project kept its present GPUs."""
         return account.gpus / account.weight / self._forgetting + self._idle
 
     def _used(self, account: Account, at_s: float) -> float:
@@ -190,10 +190,10 @@ class ProjectShares:
         return self._forgetting * account.at_s + math.log(account.used + self._idle + self._aim(account) * grown)
 
     def _find_level(self, project: str, account: Account) -> None:
-        """The level at ``now_s``, and when it is next to be looked at."""
+        """Compute the level at ``now_s``, and when it must be computed again."""
         level = math.floor(self._log_use(account, self.now_s) / _STEP_LN)
         if account.next_s <= self.now_s:
-            level = max(level, account.level + 1)  # rounding must not ask for a look at this instant again
+            level = max(level, account.level + 1)  # rounding must not cause another look at this instant
         account.level = max(account.level, level)
         there = math.exp((account.level + 1) * _STEP_LN - self._forgetting * account.at_s)
         grown = (there - account.used - self._idle) / self._aim(account)
@@ -206,7 +206,7 @@ class ProjectShares:
     # Keeping it.
 
     def dump(self) -> dict[str, Any]:
-        """What the jobs alone do not tell: earlier use, and whose GPUs are counted."""
+        """Earlier use, and the jobs whose GPUs are counted: neither follows from the jobs."""
         return {
             "accounts": {
                 project: [each.used, each.at_s, each.gpus, each.level, each.next_s]
@@ -216,7 +216,7 @@ class ProjectShares:
         }
 
     def restore(self, view: ClusterView, dump: Mapping[str, Any]) -> None:
-        """Go on from an earlier dump: jobs that have started since count from then, those that are gone until now."""
+        """Continue from an earlier dump. Jobs that have started since count from their start, jobs that are gone until now."""
         counted = set(dump.get("counted", ()))
         gone: dict[str, int] = {}
         for project, (used, at_s, gpus, level, next_s) in dump.get("accounts", {}).items():

@@ -70,7 +70,9 @@ def test_an_attempt_never_opens_again() -> None:
 
 
 def test_an_impossible_change_raises_with_the_story() -> None:
-    with pytest.raises(ImpossibleTransition, match=r"job 7: succeeded -> running because of started.*story: was here"):
+    with pytest.raises(
+        ImpossibleTransition, match=r"job 7: succeeded -> running because of started.*history: was here"
+    ):
         check_transition("7", JobState.SUCCEEDED, JobState.RUNNING, Cause.STARTED, "was here")
     check_transition("7", JobState.STARTING, JobState.RUNNING, Cause.STARTED)
     with pytest.raises(ImpossibleTransition, match=r"attempt 7\.1: failed -> running"):
