@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from policies.rank import OverRun
+from policies.suggestion import did_you_mean
 
 
 class Preemption(StrEnum):
@@ -143,7 +144,9 @@ def parse_options(defaults: Options, values: Mapping[str, str], allowed: frozens
     types = {field.name: type(getattr(defaults, field.name)) for field in fields(Options)}
     for name, text in values.items():
         if name not in allowed or name not in types:
-            raise OptionError(f"unknown option {name!r}; known: {', '.join(sorted(allowed))}")
+            raise OptionError(
+                f"unknown option {name!r}; known: {', '.join(sorted(allowed))}{did_you_mean(name, allowed)}"
+            )
         parsed[name] = _parse(name, text, types[name])
     options = replace(defaults, **parsed)
     if options.project_weights.of and not options.fair_share:

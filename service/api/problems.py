@@ -6,7 +6,7 @@ Of the values that a client sent only numbers out of range are repeated: others 
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
@@ -18,7 +18,9 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
+from policies.suggestion import did_you_mean
 from service.engine.ports import Busy
+from service.wire.bodies import Body
 
 logger = logging.getLogger(__name__)
 
@@ -244,14 +246,16 @@ _MESSAGES: Final = {
 """Our words for pydantic's types of errors. Only numbers out of range are repeated."""
 
 
-def _fault(error: Mapping[str, Any]) -> Fault:
-    """One pydantic error as a fault."""
+def _fault(error: Mapping[str, Any], sent: object) -> Fault:
+    """One pydantic error as a fault; ``sent`` is the body of the request."""
     source, *path = error["loc"]
     template = _MESSAGES.get(error["type"])
     if template is None:
         message = str(error["msg"]).removeprefix("Value error, ")
     else:
         message = template.format(**error.get("ctx", {}), input=error.get("input"))
+    if error["type"] == "extra_forbidden":
+        message += _nearest_key(path, sent)
     if source == "body":
         return Fault(message, pointer=json_pointer(part for part in path if part not in _NO_KEYS))
     return Fault(message, parameter=".".join(str(part) for part in path))
@@ -264,9 +268,30 @@ def _summary(faults: Sequence[Fault]) -> str:
     return f"{where}: {first.detail}" if where else first.detail
 
 
+def _nearest_key(path: Sequence[Any], sent: Any) -> str:
+    """The known key that an unknown one is close to, among those of the body that has most of the keys beside it."""
+    *place, key = (part for part in path if part not in _NO_KEYS)
+    for part in place:
+        try:
+            sent = sent[part]
+        except (KeyError, IndexError, TypeError):
+            return ""
+    if not isinstance(sent, Mapping):
+        return ""
+    bodies = [set(body.model_fields) for body in _bodies(Body)]
+    likeliest = max(bodies, key=lambda known: (len(known & sent.keys()), did_you_mean(str(key), known)))
+    return did_you_mean(str(key), likeliest)
+
+
+def _bodies(base: type[Body]) -> Iterator[type[Body]]:
+    for body in base.__subclasses__():
+        yield body
+        yield from _bodies(body)
+
+
 def _on_validation(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    faults = [_fault(entry) for entry in error.errors()]
+    faults = [_fault(entry, error.body) for entry in error.errors()]
     body = any(fault.pointer is not None for fault in faults)
     kind = ProblemType.INVALID_BODY if body else ProblemType.INVALID_PARAMETER
     return response(kind, request.url.path, _summary(faults), faults)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import shlex
-import sys
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -18,6 +16,7 @@ import typer
 from service.cli.connect import connect, has_key
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.forecast import show_plans
+from service.cli.job_file import read_job_file
 from service.cli.job_tables import JOBS
 from service.cli.jobs import jobs_answer
 from service.cli.options import seconds_option
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
 WAIT_POLL_S = 0.5
 LOOK_SINGLY_MAX = 20
 """Jobs that are waited for by a request each; above it a page of the list costs less."""
-FILE_BYTES_MAX = 64 << 20
-"""A job file above this is not a job file; what the service takes is its own setting (body_bytes_max)."""
-
 WaitTimeoutOption = Annotated[
     float | None, seconds_option("--timeout-s", "Stop waiting after this long (exit code 1).")
 ]
@@ -239,7 +235,7 @@ def _body(arguments: Sequence[str], command: str | None, options: dict[str, Any]
         # With a name on the command line the words are the command; a file brings its own name.
         words = list(arguments)
     elif len(arguments) == 1:
-        return _read(arguments[0])
+        return read_job_file(arguments[0])
     else:
         fail("give a job file, or --name NAME -- COMMAND...")
     if "name" not in options:
@@ -281,45 +277,6 @@ def _login() -> str | None:
         return getpass.getuser()
     except (OSError, KeyError):
         return None  # A container's user may have no name; the service then takes the one it knows.
-
-
-def _read(path: str) -> dict[str, Any]:
-    """A job file, as a body that can be sent."""
-    import yaml
-
-    try:
-        raw = sys.stdin.buffer.read(FILE_BYTES_MAX + 1) if path == "-" else _bytes_of(Path(path))
-        if len(raw) > FILE_BYTES_MAX:
-            fail(f"{path}: larger than {FILE_BYTES_MAX} bytes")
-        content = _parse(raw.decode("utf-8"))
-        # YAML has dates and not-a-numbers, JSON has neither: say it here, where the file's name is known.
-        json.dumps(content, allow_nan=False)
-    except FileNotFoundError:
-        fail(f"{path}: No such file; to run it as a command, give a name: --name NAME -- {shlex.quote(path)}")
-    except OSError as error:
-        fail(f"{path}: {error.strerror or error}")
-    except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
-        fail(f"{path}: cannot be read as a job: {' '.join(str(error).split())}")
-    if isinstance(content, list):
-        content = {"jobs": content}
-    if not isinstance(content, dict):
-        fail(f"{path}: expected a job (name: ..., command: [...]) or a list of them")
-    return content
-
-
-def _parse(text: str) -> Any:
-    """JSON if it is JSON, else YAML, which reads numbers such as 1e3 as words."""
-    import yaml
-
-    try:
-        return json.loads(text)
-    except ValueError:
-        return yaml.safe_load(text)
-
-
-def _bytes_of(path: Path) -> bytes:
-    with path.open("rb") as stream:
-        return stream.read(FILE_BYTES_MAX + 1)
 
 
 def _pairs(option: str, texts: Sequence[str] | None) -> dict[str, str] | None:

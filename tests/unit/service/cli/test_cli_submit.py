@@ -269,3 +269,33 @@ def test_after_and_after_any_say_which_end_is_waited_for(cli: CliWorld) -> None:
     )
     spec = cli.world.store.jobs([JobId(jobs_of(done.stdout)[0]["id"])])[0].spec
     assert (spec.after, spec.after_any) == ((1,), (2,))
+
+
+def test_durations_and_text_in_a_job_file(cli: CliWorld, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "name: digits\ngpus: 1\ncommand: [python, train.py, --lr, 0.10, --layers, 007]\n"
+        "env: {LR: 0.1, STEPS: 1_000, PLAIN: text}\n"
+        "walltime_s: 02:30:00\nmin_run_s: 10min\npreemption: {signal: SIGUSR1, grace_s: 1m}\n"
+    )
+    result = cli.run("job", "submit", str(file), "--json")
+    assert result.exit_code == 0, result.stderr
+    spec = cli.client.spec(json.loads(result.stdout)["jobs"][0]["id"])
+    assert spec["command"] == ["python", "train.py", "--lr", "0.10", "--layers", "007"]
+    assert spec["env"] == {"LR": "0.1", "STEPS": "1_000", "PLAIN": "text"}
+    assert (spec["walltime_s"], spec["min_run_s"], spec["preemption"]["grace_s"]) == (9000.0, 600.0, 60.0)
+    file.write_text('{"jobs": [{"name": "a", "gpus": 1, "command": ["x", 1.50], "env": {"N": 7}, "walltime_s": "2h"}]}')
+    [job] = json.loads(cli.run("job", "submit", str(file), "--json").stdout)["jobs"]
+    spec = cli.client.spec(job["id"])
+    assert (spec["command"], spec["env"], spec["walltime_s"]) == (["x", "1.50"], {"N": "7"}, 7200.0)
+    file.write_text("name: a\ngpus: 1\ncommand: [x]\nwalltime_s: soon\n")
+    assert "walltime_s: 'soon' is not a duration" in cli.run("job", "submit", str(file)).stderr
+
+
+def test_an_unknown_key_names_the_nearest_one(cli: CliWorld, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("name: a\ngpus: 1\ncommand: [x]\nwalltime: 5\npreemption: {sgnal: SIGUSR1}\n")
+    result = cli.run("job", "submit", str(file))
+    assert result.exit_code == 2
+    assert "/walltime: Unknown key; did you mean 'walltime_s'?" in result.stderr
+    assert "/preemption/sgnal: Unknown key; did you mean 'signal'?" in result.stderr

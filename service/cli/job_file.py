@@ -1,0 +1,89 @@
+"""Reading a job file: YAML or JSON with the keys of the API, and what people write where the API wants numbers or text.
+
+A duration may be ``2h`` or ``02:00:00``; a number in ``env`` or ``command`` is the text that stands in the file.
+"""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from service.cli.fail import fail
+from service.domain.duration import seconds_of
+
+FILE_BYTES_MAX = 64 << 20
+"""A job file above this is not a job file; what the service takes is its own setting (body_bytes_max)."""
+
+
+def read_job_file(path: str) -> dict[str, Any]:
+    """The file (``-``: standard input) as a body that can be sent. Ends the command for one that cannot."""
+    try:
+        raw = sys.stdin.buffer.read(FILE_BYTES_MAX + 1) if path == "-" else _bytes_of(Path(path))
+        if len(raw) > FILE_BYTES_MAX:
+            fail(f"{path}: larger than {FILE_BYTES_MAX} bytes")
+        content = _parse(raw.decode("utf-8"))
+        # YAML has dates and not-a-numbers, JSON has neither: refuse them here, where the file's name is known.
+        json.dumps(content, allow_nan=False)
+    except FileNotFoundError:
+        fail(f"{path}: No such file; to run it as a command, give a name: --name NAME -- {shlex.quote(path)}")
+    except OSError as error:
+        fail(f"{path}: {error.strerror or error}")
+    except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
+        fail(f"{path}: cannot be read as a job: {' '.join(str(error).split())}")
+    if isinstance(content, list):
+        content = {"jobs": content}
+    if not isinstance(content, dict):
+        fail(f"{path}: expected a job (name: ..., command: [...]) or a list of them")
+    return content
+
+
+def _bytes_of(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        return stream.read(FILE_BYTES_MAX + 1)
+
+
+def _parse(text: str) -> Any:
+    """JSON if it is JSON, else YAML (which reads numbers such as 1e3 as text)."""
+    try:
+        return _readable(json.loads(text), json.loads(text, parse_int=str, parse_float=str))
+    except ValueError:
+        # BaseLoader makes nothing but text, lists and mappings.
+        return _readable(yaml.safe_load(text), yaml.load(text, Loader=yaml.BaseLoader))  # noqa: S506
+
+
+def _readable(content: Any, texts: Any) -> Any:
+    """The content with durations as seconds, and numbers in ``env`` and ``command`` as the text of the file."""
+    if isinstance(content, list):
+        return [_readable(job, text) for job, text in zip(content, texts, strict=True)]
+    if not isinstance(content, dict):
+        return content
+    # YAML's merge key "<<" is resolved in the content alone: without the text of a key its number is printed.
+    found = {key: _value(str(key), value, texts.get(key, value)) for key, value in content.items()}
+    if isinstance(found.get("jobs"), list):
+        found["jobs"] = _readable(content["jobs"], texts["jobs"])
+    return found
+
+
+def _value(key: str, value: Any, text: Any) -> Any:
+    if key == "env" and isinstance(value, dict):
+        return {name: _text(entry, text.get(str(name), entry)) for name, entry in value.items()}
+    if key == "command" and isinstance(value, list):
+        return [_text(entry, word) for entry, word in zip(value, text, strict=True)]
+    if key == "preemption" and isinstance(value, dict):
+        return {name: _value(str(name), entry, None) for name, entry in value.items()}
+    if key.endswith("_s") and isinstance(value, str):
+        try:
+            return seconds_of(value)
+        except ValueError as error:
+            raise ValueError(f"{key}: {error}") from None
+    return value
+
+
+def _text(value: Any, written: Any) -> Any:
+    """A number as it was written; anything else as it is."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return value
+    return written if isinstance(written, str) else json.dumps(written)
