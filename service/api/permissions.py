@@ -1,4 +1,4 @@
-"""Who may call which route. Each route states its rule with :func:`allow`; a route without one is for admins.
+"""Who may call which route. Each route states its rule in its decorator; a route without one is for admins.
 
 The rule is checked before the route runs, and the reference page of permissions shows it. A job that the caller does not see is
 answered as one that does not exist (404). Lists are narrowed where they are read, and submissions are checked where they are
@@ -62,7 +62,7 @@ _RULE: Final = "permission_rule"
 
 
 def allow(rule: Rule) -> Callable[[Endpoint], Endpoint]:
-    """State the rule of a route, below its ``@routes...`` decorators."""
+    """Decorates the function of a route with its rule."""
 
     def mark(endpoint: Endpoint) -> Endpoint:
         setattr(endpoint, _RULE, rule)

@@ -14,9 +14,9 @@ from service.api.changes import Change, ChangeRequest
 from service.api.deps import Deps
 from service.api.idempotency import Answer, Effect
 from service.api.paging import Page, Paging
-from service.api.permissions import ADMINISTER, OWN_KEYS, READ, allow
+from service.api.permissions import ADMINISTER, OWN_KEYS, READ
 from service.api.problems import Fault, Problem, ProblemType
-from service.api.routers.common import FilterText, NoBody, changing, found_or_404, router
+from service.api.routers.common import FilterText, NoBody, Routes, found_or_404
 from service.config.settings import Settings
 from service.db import access, audit
 from service.db.access import KeyGrant
@@ -33,15 +33,14 @@ from service.wire.access import (
 )
 from service.wire.bodies import TEXT_MAX, KeyBody, UserBody
 
-routes = router("access")
+routes = Routes("access")
 
 KeyPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX, description="The key's id.")]
 UserPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX, pattern=r"^[^\x00-\x1f\x7f]+$")]
 ProjectPath = UserPath
 
 
-@routes.get("/me", summary="Who am I?")
-@allow(READ)
+@routes.read("/me", READ, "Who am I?")
 def show_me(caller: Caller, dependencies: Deps) -> IdentityDocument:
     """What the token or key that came with the request stands for."""
     if caller.key_id is None:
@@ -51,8 +50,7 @@ def show_me(caller: Caller, dependencies: Deps) -> IdentityDocument:
     return identity_document(caller, None if row is None else row.expires_at_s)
 
 
-@routes.get("/keys", summary="List API keys, newest first")
-@allow(OWN_KEYS)
+@routes.read("/keys", OWN_KEYS, "List API keys, newest first")
 def list_keys(caller: Caller, dependencies: Deps, paging: Paging, user: FilterText = None) -> Page[KeyDocument]:
     """The caller's own; for admins everybody's. Also those that have expired or were revoked; never their secrets, which
     nobody has."""
@@ -71,8 +69,7 @@ def _sees_keys_of(caller: Identity, user: str | None) -> bool:
     return caller.role.covers(Role.ADMIN) or user in (None, caller.user)
 
 
-@routes.post("/keys", summary="Make an API key", **changing(NewKeyDocument, status=201))
-@allow(ADMINISTER)
+@routes.change("POST", "/keys", ADMINISTER, "Make an API key", NewKeyDocument, status=201)
 def make_key(dependencies: Deps, change: Change, request: Request, body: KeyBody) -> Response:
     """The answer shows the key this once: only a digest of it is kept. A repeated request shows everything else again."""
 
@@ -114,8 +111,7 @@ def _add_key(session: Session, key: NewKey, grant: KeyGrant, now_s: float) -> An
     )
 
 
-@routes.post("/keys/{key_id}/revoke", summary="Revoke an API key", **changing(KeyDocument, 404, status=200))
-@allow(OWN_KEYS)
+@routes.change("POST", "/keys/{key_id}/revoke", OWN_KEYS, "Revoke an API key", KeyDocument, 404, status=200)
 def revoke_key(
     caller: Caller,
     dependencies: Deps,
@@ -138,8 +134,7 @@ def revoke_key(
     return _changed(request, change, lambda: effect)
 
 
-@routes.get("/users", summary="List users by name")
-@allow(ADMINISTER)
+@routes.read("/users", ADMINISTER, "List users by name")
 def list_users(dependencies: Deps, paging: Paging) -> Page[UserDocument]:
     """Those who have or had API keys, with their projects."""
     position = paging.position("users", (str,))
@@ -150,8 +145,7 @@ def list_users(dependencies: Deps, paging: Paging) -> Page[UserDocument]:
     return paging.page("users", rows, lambda row: (row.name,), lambda row: user_document(row, projects[row.name]))
 
 
-@routes.put("/users/{user}", summary="Add, disable or enable a user", **changing(UserDocument, 404, status=200))
-@allow(ADMINISTER)
+@routes.change("PUT", "/users/{user}", ADMINISTER, "Add, disable or enable a user", UserDocument, 404, status=200)
 def put_user(dependencies: Deps, change: Change, request: Request, user: UserPath, body: UserBody) -> Response:
     """A disabled user's keys open nothing; jobs that are there go on."""
 
@@ -171,8 +165,7 @@ def _told(connection: Connection, user: str, detail: dict[str, bool]) -> Answer:
     return Answer(200, document, detail=detail)
 
 
-@routes.get("/projects", summary="List projects by name")
-@allow(ADMINISTER)
+@routes.read("/projects", ADMINISTER, "List projects by name")
 def list_projects(dependencies: Deps, paging: Paging) -> Page[ProjectDocument]:
     """Those with members."""
     position = paging.position("projects", (str,))
@@ -185,12 +178,15 @@ def list_projects(dependencies: Deps, paging: Paging) -> Page[ProjectDocument]:
     )
 
 
-@routes.put(
+@routes.change(
+    "PUT",
     "/projects/{project}/members/{user}",
-    summary="Let a user see a project",
-    **changing(MembershipDocument, 404, status=200),
+    ADMINISTER,
+    "Let a user see a project",
+    MembershipDocument,
+    404,
+    status=200,
 )
-@allow(ADMINISTER)
 def add_member(
     dependencies: Deps,
     change: Change,
@@ -210,12 +206,15 @@ def add_member(
     return _changed(request, change, lambda: effect)
 
 
-@routes.delete(
+@routes.change(
+    "DELETE",
     "/projects/{project}/members/{user}",
-    summary="Let a user see a project no more",
-    **changing(MembershipDocument, 404, status=200),
+    ADMINISTER,
+    "Let a user see a project no more",
+    MembershipDocument,
+    404,
+    status=200,
 )
-@allow(ADMINISTER)
 def remove_member(
     dependencies: Deps, change: Change, request: Request, project: ProjectPath, user: UserPath
 ) -> Response:
@@ -233,8 +232,7 @@ def _membership(project: str, user: str, *, member: bool) -> MembershipDocument:
     return MembershipDocument(project=project, user=user, member=member)
 
 
-@routes.get("/audit", summary="Who changed what, newest first")
-@allow(ADMINISTER)
+@routes.read("/audit", ADMINISTER, "Who changed what, newest first")
 def list_changes(
     dependencies: Deps, paging: Paging, user: FilterText = None, target: FilterText = None
 ) -> Page[AuditDocument]:

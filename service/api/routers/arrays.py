@@ -10,22 +10,21 @@ from policies.model.ids import JobId
 from service.api.changes import Change, ChangeRequest
 from service.api.deps import ApiDependencies, Deps
 from service.api.idempotency import Answer
-from service.api.permissions import CHANGE_JOB, READ_JOB, allow
+from service.api.permissions import CHANGE_JOB, READ_JOB
 from service.api.problems import Problem, ProblemType
-from service.api.routers.common import NoBody, changing, problems, router
+from service.api.routers.common import NoBody, Routes
 from service.api.routers.jobs import asked
 from service.db import reads
 from service.engine.events import Fact, FactKind
 from service.wire.bodies import ID_MAX, HoldBody, PriorityBody
 from service.wire.jobs import ArrayAcceptedDocument, ArrayDocument
 
-routes = router("arrays")
+routes = Routes("arrays")
 
 ArrayPath = Annotated[int, Path(ge=1, le=ID_MAX, description="The array's number: that of its first job.")]
 
 
-@routes.get("/arrays/{array_id}", responses=problems(404), summary="Show a job array")
-@allow(READ_JOB)
+@routes.read("/arrays/{array_id}", READ_JOB, "Show a job array", 404)
 def show_array(dependencies: Deps, array_id: ArrayPath) -> ArrayDocument:
     """Counted by state; the elements themselves are `GET /v1/jobs?array=`."""
     with dependencies.database.reading() as session:
@@ -35,15 +34,13 @@ def show_array(dependencies: Deps, array_id: ArrayPath) -> ArrayDocument:
     return ArrayDocument(array_id=array_id, jobs=sum(states.values()), states=dict(states))
 
 
-@routes.post("/arrays/{array_id}/cancel", summary="Cancel an array", **changing(ArrayAcceptedDocument, 404))
-@allow(CHANGE_JOB)
+@routes.change("POST", "/arrays/{array_id}/cancel", CHANGE_JOB, "Cancel an array", ArrayAcceptedDocument, 404)
 def cancel_array(dependencies: Deps, change: Change, array_id: ArrayPath, body: NoBody = None) -> Response:
     """Every element that has not ended; all of them in one cycle's time, or none."""
     return _ask(dependencies, change, array_id, Fact(0, FactKind.CANCEL, dependencies.now_s()))
 
 
-@routes.post("/arrays/{array_id}/hold", summary="Hold an array", **changing(ArrayAcceptedDocument, 404))
-@allow(CHANGE_JOB)
+@routes.change("POST", "/arrays/{array_id}/hold", CHANGE_JOB, "Hold an array", ArrayAcceptedDocument, 404)
 def hold_array(
     dependencies: Deps,
     change: Change,
@@ -55,18 +52,18 @@ def hold_array(
     return _ask(dependencies, change, array_id, Fact(0, FactKind.HOLD, dependencies.now_s(), preempt=preempt))
 
 
-@routes.post("/arrays/{array_id}/release", summary="Release a held array", **changing(ArrayAcceptedDocument, 404))
-@allow(CHANGE_JOB)
+@routes.change("POST", "/arrays/{array_id}/release", CHANGE_JOB, "Release a held array", ArrayAcceptedDocument, 404)
 def release_array(dependencies: Deps, change: Change, array_id: ArrayPath, body: NoBody = None) -> Response:
     """Its elements compete again from the next cycle on."""
     return _ask(dependencies, change, array_id, Fact(0, FactKind.RELEASE, dependencies.now_s()))
 
 
-@routes.put("/arrays/{array_id}/priority", summary="Change an array's priority", **changing(ArrayAcceptedDocument, 404))
-@routes.post(
-    "/arrays/{array_id}/priority", summary="Change an array's priority", **changing(ArrayAcceptedDocument, 404)
+@routes.change(
+    "PUT", "/arrays/{array_id}/priority", CHANGE_JOB, "Change an array's priority", ArrayAcceptedDocument, 404
 )
-@allow(CHANGE_JOB)
+@routes.change(
+    "POST", "/arrays/{array_id}/priority", CHANGE_JOB, "Change an array's priority", ArrayAcceptedDocument, 404
+)
 def change_array_priority(dependencies: Deps, change: Change, array_id: ArrayPath, body: PriorityBody) -> Response:
     """Of every element that has not ended; larger comes first."""
     fact = Fact(0, FactKind.PRIORITY, dependencies.now_s(), priority=body.priority)

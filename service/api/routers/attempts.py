@@ -6,26 +6,28 @@ from fastapi import Path, Request, Response
 
 from policies.model.ids import AttemptId
 from service.api.deps import Deps
-from service.api.permissions import OF_ATTEMPT, allow
+from service.api.permissions import OF_ATTEMPT
 from service.api.problems import Problem, ProblemType
-from service.api.routers.common import problems, router
+from service.api.routers.common import Routes
 from service.api.security import bearer
 from service.wire.bodies import ProgressBody
 
-routes = router("attempts")
+routes = Routes("attempts")
 
 AttemptPath = Annotated[str, Path(pattern=r"^[1-9][0-9]{0,9}\.[1-9][0-9]{0,9}$", description="<job>.<number>")]
 
 
-@routes.post(
+@routes.read(
     "/attempts/{attempt_id}/progress",
+    OF_ATTEMPT,
+    "Report progress",
+    *(400, 413, 415),
+    method="POST",
     status_code=202,
     response_class=Response,
-    responses={202: {"description": "Taken, or ignored under the rules of progress files."}, **problems(400, 413, 415)},
+    responses={202: {"description": "Taken, or ignored under the rules of progress files."}},
     openapi_extra={"security": [{"attemptToken": []}]},
-    summary="Report progress",
 )
-@allow(OF_ATTEMPT)
 def report_progress(dependencies: Deps, request: Request, attempt_id: AttemptPath, body: ProgressBody) -> Response:
     """Takes what a line of the progress file says, under the same rules: falling iterations, and more than ten lines a
     second, are counted and ignored."""

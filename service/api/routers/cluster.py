@@ -11,9 +11,9 @@ from service.api.changes import Change, ChangeRequest
 from service.api.deps import ApiDependencies, ClusterNow, Deps, ToLeader
 from service.api.documents import document
 from service.api.idempotency import Answer
-from service.api.permissions import OPERATE, READ, allow
+from service.api.permissions import OPERATE, READ
 from service.api.problems import Problem, ProblemType
-from service.api.routers.common import NoBody, changing, router
+from service.api.routers.common import NoBody, Routes
 from service.db import reads
 from service.db.reservations import open_reservations
 from service.db.store import DuplicateServer
@@ -22,15 +22,14 @@ from service.wire.bodies import TEXT_MAX, ServerBody
 from service.wire.cluster import ClusterDocument, ServerDocument
 from service.wire.jobs import AcceptedDocument
 
-routes = router("cluster")
+routes = Routes("cluster")
 
 BYTES_PER_GIGABIT = 1e9 / 8
 
 ServerPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX)]
 
 
-@routes.get("/cluster", summary="Show the cluster")
-@allow(READ)
+@routes.read("/cluster", READ, "Show the cluster")
 def show_cluster(dependencies: Deps, leader: ToLeader) -> ClusterDocument:
     """As the loop sees it now."""
     now = leader.cluster()
@@ -70,8 +69,7 @@ def _document(now: ClusterNow, index: int, drained: bool, down: bool, reservatio
     )
 
 
-@routes.post("/cluster/servers", summary="Add a server", **changing(AcceptedDocument))
-@allow(OPERATE)
+@routes.change("POST", "/cluster/servers", OPERATE, "Add a server", AcceptedDocument)
 def add_server(dependencies: Deps, change: Change, body: ServerBody) -> Response:
     """Jobs may use it from the next cycle on."""
     server = Server(
@@ -94,15 +92,13 @@ def add_server(dependencies: Deps, change: Change, body: ServerBody) -> Response
     return change.ask(effect)
 
 
-@routes.post("/cluster/servers/{name}/drain", summary="Drain a server", **changing(AcceptedDocument, 404))
-@allow(OPERATE)
+@routes.change("POST", "/cluster/servers/{name}/drain", OPERATE, "Drain a server", AcceptedDocument, 404)
 def drain(dependencies: Deps, change: Change, name: ServerPath, body: NoBody = None) -> Response:
     """It takes no new work; what runs there goes on."""
     return _change(dependencies, change, name, FactKind.SERVER_DRAINED)
 
 
-@routes.post("/cluster/servers/{name}/resume", summary="Resume a drained server", **changing(AcceptedDocument, 404))
-@allow(OPERATE)
+@routes.change("POST", "/cluster/servers/{name}/resume", OPERATE, "Resume a drained server", AcceptedDocument, 404)
 def resume(dependencies: Deps, change: Change, name: ServerPath, body: NoBody = None) -> Response:
     """It takes new work again."""
     return _change(dependencies, change, name, FactKind.SERVER_RESUMED)

@@ -1,5 +1,6 @@
-"""What the routes share: a router that reads bodies strictly, path parameters, and looking a job up."""
+"""Shared by all routes: the decorators, common parameters, and 404 for what does not exist."""
 
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Path, Query, Request
@@ -7,14 +8,14 @@ from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection, Row
 
 from service.api.forwarding import Route
-from service.api.permissions import permitted
+from service.api.permissions import Endpoint, Rule, allow, permitted
 from service.api.problems import MEDIA_TYPE, Fault, Problem, ProblemType
 from service.db import reads
 from service.db.reads import JobSummary
 from service.wire.bodies import ID_MAX, TEXT_MAX
 
 FilterText = Annotated[str | None, Query(max_length=TEXT_MAX)]
-"""What a list is narrowed to."""
+"""A filter of a list."""
 
 JobPath = Annotated[int, Path(ge=1, le=ID_MAX, description="The job's number.")]
 
@@ -48,37 +49,62 @@ NoBody = Annotated[NothingBody | None, Body()]
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The error answers of a route, for the OpenAPI document."""
+    """Error answers of a route, for the OpenAPI document."""
     schema = {"$ref": "#/components/schemas/ProblemDocument"}
     return {status: {"description": "Problem", "content": {MEDIA_TYPE: {"schema": schema}}} for status in statuses}
 
 
-def changing(model: Any, *statuses: int, status: int = 202) -> dict[str, Any]:
-    """What a route that changes something answers, for its decorator: the model, and the error answers of all such routes."""
-    return {
-        "status_code": status,
-        "response_model": model,
-        "responses": problems(*sorted({400, 409, 413, 415, *statuses})),
-    }
-
-
 async def _known_parameters(request: Request) -> None:
-    """Refuse parameters that the route does not have: a mistyped filter would silently list everything."""
+    """Refuse unknown parameters: a mistyped filter would silently list everything."""
     known = request.app.state.query_parameters[request.method, request.scope["route"].path]
     faults = [Fault("Unknown parameter", parameter=name) for name in request.query_params if name not in known]
     if faults:
         raise Problem(ProblemType.INVALID_PARAMETER, faults=faults)
 
 
-def router(tag: str) -> APIRouter:
-    """A router below ``/v1`` whose bodies and parameters are read strictly."""
-    return APIRouter(
-        prefix="/v1",
-        tags=[tag],
-        route_class=Route,
-        responses=problems(400, 401, 403, 421, 422, 429, 503),
-        dependencies=[Depends(permitted), Depends(_known_parameters)],
-    )
+class Routes(APIRouter):
+    """Routes of one module below ``/v1``. Each states its permission, and reads its body and its parameters strictly."""
+
+    def __init__(self, tag: str) -> None:
+        super().__init__(
+            prefix="/v1",
+            tags=[tag],
+            route_class=Route,
+            responses=problems(400, 401, 403, 421, 422, 429, 503),
+            dependencies=[Depends(permitted), Depends(_known_parameters)],
+        )
+
+    def read(
+        self,
+        path: str,
+        rule: Rule,
+        summary: str,
+        *errors: int,
+        method: str = "GET",
+        responses: Mapping[int | str, Any] | None = None,
+        **options: Any,
+    ) -> Callable[[Endpoint], Endpoint]:
+        """Decorates a route that is no change: it takes no ``Idempotency-Key`` and leaves no line in the audit log.
+
+        ``errors``: statuses besides those of every route. The other parameters are FastAPI's.
+        """
+        answers = {**problems(*errors), **(responses or {})}
+        register = self.api_route(path, methods=[method], summary=summary, responses=answers, **options)
+        return lambda endpoint: register(allow(rule)(endpoint))
+
+    def change(
+        self, method: str, path: str, rule: Rule, summary: str, model: Any, *errors: int, status: int = 202
+    ) -> Callable[[Endpoint], Endpoint]:
+        """Decorates a change, which answers with ``model``; its function takes a parameter of type ``Change``."""
+        return self.read(
+            path,
+            rule,
+            summary,
+            *sorted({400, 409, 413, 415, *errors}),
+            method=method,
+            status_code=status,
+            response_model=model,
+        )
 
 
 def job_or_404(connection: Connection, job_id: int) -> JobSummary:

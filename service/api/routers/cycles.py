@@ -8,19 +8,18 @@ from sqlalchemy import Row
 from service.api.deps import Deps
 from service.api.documents import document
 from service.api.paging import Page, Paging
-from service.api.permissions import OPERATE, allow
-from service.api.routers.common import found_or_404, problems, router
+from service.api.permissions import OPERATE
+from service.api.routers.common import Routes, found_or_404
 from service.db import reads
 from service.wire.bodies import ID_MAX
 from service.wire.cluster import CycleDocument, CycleSummary
 
-routes = router("cycles")
+routes = Routes("cycles")
 
 LISTS = ("changes", "actions", "refusals")
 
 
-@routes.get("/cycles", summary="List cycles, newest first")
-@allow(OPERATE)
+@routes.read("/cycles", OPERATE, "List cycles, newest first")
 def list_cycles(dependencies: Deps, paging: Paging) -> Page[CycleSummary]:
     """Cycles in which nothing happened are not kept."""
     position = paging.position("cycles", (int,))
@@ -29,8 +28,7 @@ def list_cycles(dependencies: Deps, paging: Paging) -> Page[CycleSummary]:
     return paging.page("cycles", rows, lambda row: (row.number,), cycle_summary)
 
 
-@routes.get("/cycles/{number}", responses=problems(404), summary="Show a cycle")
-@allow(OPERATE)
+@routes.read("/cycles/{number}", OPERATE, "Show a cycle", 404)
 def show_cycle(dependencies: Deps, number: Annotated[int, Path(ge=0, le=ID_MAX)]) -> CycleDocument:
     """Its changes and actions in their order."""
     with dependencies.database.reading() as session:

@@ -13,9 +13,9 @@ from service.api.authenticate import Authenticator
 from service.api.deps import Deps
 from service.api.documents import document
 from service.api.feed import Feed
-from service.api.permissions import LIST_JOBS, allow
+from service.api.permissions import LIST_JOBS
 from service.api.problems import Fault, Problem, ProblemType
-from service.api.routers.common import no_such_job, problems, router
+from service.api.routers.common import Routes, no_such_job
 from service.api.routers.cycles import cycle_summary
 from service.api.sse import MEDIA_TYPE, Streams, stream
 from service.db.access import owner_of
@@ -25,24 +25,24 @@ from service.runtime.stream_position import Position
 from service.wire.bodies import ID_MAX
 from service.wire.jobs import StreamedEvent
 
-routes = router("events")
+routes = Routes("events")
 
 _JOB_TOPIC = re.compile(r"job:([1-9][0-9]{0,9})")
 
 
-@routes.get(
+@routes.read(
     "/events",
+    LIST_JOBS,
+    "Follow what happens",
+    *(403, 404, 429),
     response_class=StreamingResponse,
     responses={
-        **problems(403, 404, 429),
         200: {
             "description": "Events of the topic from now on, or from `Last-Event-ID` on; comments while nothing happens.",
             "content": {MEDIA_TYPE: {"schema": {"type": "string"}}},
         },
     },
-    summary="Follow what happens",
 )
-@allow(LIST_JOBS)
 def follow(
     dependencies: Deps,
     caller: Caller,

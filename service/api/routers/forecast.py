@@ -14,9 +14,9 @@ from service.api.deps import Deps, Leader, ToLeader
 from service.api.documents import instant, told_document
 from service.api.forecast_documents import accuracy_document, forecast_document, plan_document
 from service.api.paging import Page, Paging
-from service.api.permissions import LIST_JOBS, READ, READ_JOB, SUBMIT, allow
+from service.api.permissions import LIST_JOBS, READ, READ_JOB, SUBMIT
 from service.api.problems import Problem, ProblemType
-from service.api.routers.common import JobPath, job_or_404, problems, require_job, router
+from service.api.routers.common import JobPath, Routes, job_or_404, require_job
 from service.api.submission import check_dependencies, parse
 from service.db import reads
 from service.db.access import seen_jobs
@@ -27,7 +27,7 @@ from service.wire.bodies import ID_MAX, SubmissionBody
 from service.wire.jobs import ToldDocument
 from service.wire.predictions import AccuracyDocument, ForecastsDocument, JobForecastDocument, PlansDocument
 
-routes = router("forecasts")
+routes = Routes("forecasts")
 
 JobNumber = Annotated[int, Field(ge=1, le=ID_MAX)]
 JOBS_ASKED_MAX = 500
@@ -37,8 +37,7 @@ SCORED_MAX = 20_000
 """Newest scored forecasts behind an answer on accuracy: enough for every class, and read in a fraction of a second."""
 
 
-@routes.get("/forecasts", responses=problems(409), summary="When will the queue's jobs start and end?")
-@allow(LIST_JOBS)
+@routes.read("/forecasts", LIST_JOBS, "When will the queue's jobs start and end?", 409)
 def list_forecasts(
     caller: Caller,
     dependencies: Deps,
@@ -62,8 +61,7 @@ def list_forecasts(
     )
 
 
-@routes.get("/forecasts/accuracy", summary="How right were the forecasts?")
-@allow(READ)
+@routes.read("/forecasts/accuracy", READ, "How right were the forecasts?")
 def forecast_accuracy(
     dependencies: Deps,
     days: Annotated[int, Query(ge=1, le=3650, description="Of forecasts made in the last so many days.")] = 30,
@@ -76,8 +74,7 @@ def forecast_accuracy(
     return accuracy_document(since_s, accuracy(scored))
 
 
-@routes.get("/jobs/{job_id}/forecasts", responses=problems(404), summary="What was forecast of a job")
-@allow(READ_JOB)
+@routes.read("/jobs/{job_id}/forecasts", READ_JOB, "What was forecast of a job", 404)
 def job_forecasts(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[ToldDocument]:
     """Every forecast of it on record, oldest first: made soon after it came and whenever the time since has doubled, scored
     when it started and ended."""
@@ -89,8 +86,7 @@ def job_forecasts(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[T
     return paging.page(scope, rows, lambda row: (row.id,), told_document)
 
 
-@routes.get("/jobs/{job_id}/forecast", responses=problems(404, 409), summary="When will a job start and end?")
-@allow(READ_JOB)
+@routes.read("/jobs/{job_id}/forecast", READ_JOB, "When will a job start and end?", 404, 409)
 def job_forecast(dependencies: Deps, leader: ToLeader, job_id: JobPath) -> JobForecastDocument:
     """10 %, 50 % and 90 % points over sampled futures. 409 says why there is none."""
     with dependencies.database.reading() as session:
@@ -104,8 +100,7 @@ def job_forecast(dependencies: Deps, leader: ToLeader, job_id: JobPath) -> JobFo
     return forecast_document(found, job)
 
 
-@routes.post("/plans", responses=problems(400, 413, 415, 429), summary="What would become of these jobs?")
-@allow(SUBMIT)
+@routes.read("/plans", SUBMIT, "What would become of these jobs?", 400, 413, 415, 429, method="POST")
 def plan(caller: Caller, dependencies: Deps, leader: ToLeader, body: SubmissionBody) -> PlansDocument:
     """Checks a submission as `POST /v1/jobs` does, predicts it, and fast-forwards the cluster with it in the queue.
     Nothing is stored; the jobs of one body are planned together."""

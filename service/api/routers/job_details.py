@@ -15,17 +15,17 @@ from service.api.forwarding import HeldElsewhere
 from service.api.job_bodies import shown_body
 from service.api.paging import Page, Paging
 from service.api.peers import is_from_peer
-from service.api.permissions import READ_JOB, READ_OUTPUT, allow
+from service.api.permissions import READ_JOB, READ_OUTPUT
 from service.api.prediction_documents import SIMILAR_MAX, prediction_details
 from service.api.problems import Problem, ProblemType
-from service.api.routers.common import JobPath, job_or_404, no_such_job, problems, require_job, router
+from service.api.routers.common import JobPath, Routes, job_or_404, no_such_job, require_job
 from service.db import reads
 from service.db.prediction_log import newest_prediction, similar_jobs
 from service.wire.bodies import ID_MAX, SpecDocument
 from service.wire.jobs import AttemptDocument, EventDocument, ExplanationDocument, ProgressDocument
 from service.wire.predictions import PredictionDetailsDocument
 
-routes = router("jobs")
+routes = Routes("jobs")
 
 LOG_PART_BYTES_MAX = 1 << 20
 
@@ -36,8 +36,7 @@ LOG_HEADERS = {
 }
 
 
-@routes.get("/jobs/{job_id}/explanation", responses=problems(404), summary="Why is the job where it is?")
-@allow(READ_JOB)
+@routes.read("/jobs/{job_id}/explanation", READ_JOB, "Why is the job where it is?", 404)
 def explanation(dependencies: Deps, leader: ToLeader, job_id: JobPath) -> ExplanationDocument:
     """The reason with the numbers behind it, computed now; and what the shadow policy would do, where there is one."""
     with dependencies.database.reading() as session:
@@ -46,10 +45,7 @@ def explanation(dependencies: Deps, leader: ToLeader, job_id: JobPath) -> Explan
     return explanation_document(summary.job, leader.explain(job), leader.shadowing.opinion(job))
 
 
-@routes.get(
-    "/jobs/{job_id}/spec", response_model=SpecDocument, responses=problems(404), summary="A job as it was submitted"
-)
-@allow(READ_JOB)
+@routes.read("/jobs/{job_id}/spec", READ_JOB, "A job as it was submitted", 404, response_model=SpecDocument)
 def spec(caller: Caller, dependencies: Deps, job_id: JobPath) -> Response:
     """A body that can be submitted again. Secret values of its environment are shown to nobody, others to its user and
     admins; a graph comes back as the catalogue's name or as the stages that it was cut into."""
@@ -60,8 +56,7 @@ def spec(caller: Caller, dependencies: Deps, job_id: JobPath) -> Response:
     return JSONResponse(shown_body(found, dependencies.scheduler.layout(), caller))
 
 
-@routes.get("/jobs/{job_id}/attempts", responses=problems(404), summary="A job's attempts")
-@allow(READ_JOB)
+@routes.read("/jobs/{job_id}/attempts", READ_JOB, "A job's attempts", 404)
 def attempts(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[AttemptDocument]:
     """In their order."""
     scope = f"attempts {job_id}"
@@ -73,8 +68,7 @@ def attempts(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[Attemp
     return paging.page(scope, rows, lambda pair: (pair[0].number,), lambda pair: attempt_document(*pair, names))
 
 
-@routes.get("/jobs/{job_id}/events", responses=problems(404), summary="A job's story")
-@allow(READ_JOB)
+@routes.read("/jobs/{job_id}/events", READ_JOB, "A job's story", 404)
 def events(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[EventDocument]:
     """Every change of its state, oldest first."""
     scope = f"events {job_id}"
@@ -85,8 +79,7 @@ def events(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[EventDoc
     return paging.page(scope, rows, lambda row: (row.id,), event_document)
 
 
-@routes.get("/jobs/{job_id}/progress", responses=problems(404), summary="A job's progress reports")
-@allow(READ_JOB)
+@routes.read("/jobs/{job_id}/progress", READ_JOB, "A job's progress reports", 404)
 def progress(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[ProgressDocument]:
     """Oldest first; old ones are thinned out."""
     scope = f"progress {job_id}"
@@ -97,8 +90,7 @@ def progress(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[Progre
     return paging.page(scope, rows, lambda row: (row.id,), progress_document)
 
 
-@routes.get("/jobs/{job_id}/prediction", responses=problems(404), summary="A job's newest prediction, and why")
-@allow(READ_JOB)
+@routes.read("/jobs/{job_id}/prediction", READ_JOB, "A job's newest prediction, and why", 404)
 def prediction(caller: Caller, dependencies: Deps, leader: ToLeader, job_id: JobPath) -> PredictionDetailsDocument:
     """404 until the next cycle has predicted it. What moved the model is computed now, from the features on record."""
     with dependencies.database.reading() as session:
@@ -115,11 +107,13 @@ def prediction(caller: Caller, dependencies: Deps, leader: ToLeader, job_id: Job
     return prediction_details(row, similar, moved)
 
 
-@routes.get(
+@routes.read(
     "/jobs/{job_id}/logs",
+    READ_OUTPUT,
+    "A job's log",
+    404,
     response_class=Response,
     responses={
-        **problems(404),
         200: {
             "description": "The log's bytes; the headers say where they stand.",
             "content": {"text/plain": {"schema": {"type": "string"}}},
@@ -129,9 +123,7 @@ def prediction(caller: Caller, dependencies: Deps, leader: ToLeader, job_id: Job
             },
         },
     },
-    summary="A job's log",
 )
-@allow(READ_OUTPUT)
 def logs(
     dependencies: Deps,
     request: Request,

@@ -15,24 +15,21 @@ from service.api.documents import etag, etag_matches, job_document
 from service.api.idempotency import Answer
 from service.api.paging import Page, Paging
 from service.api.parse import is_single
-from service.api.permissions import CHANGE_JOB, LIST_JOBS, READ_JOB, SUBMIT, allow
+from service.api.permissions import CHANGE_JOB, LIST_JOBS, READ_JOB, SUBMIT
 from service.api.problems import Problem, ProblemType
-from service.api.routers.common import FilterText, JobPath, NoBody, changing, job_or_404, problems, router
+from service.api.routers.common import FilterText, JobPath, NoBody, Routes, job_or_404
 from service.api.submission import parse, wait_for_predictions
 from service.db import reads
 from service.engine.events import Fact, FactKind
 from service.wire.bodies import ID_MAX, HoldBody, PriorityBody, SubmissionBody
 from service.wire.jobs import AcceptedDocument, JobDocument, JobsDocument
 
-routes = router("jobs")
+routes = Routes("jobs")
 
 IfMatch = Annotated[str | None, Header(max_length=1024, description="Act only if the job still has this ETag.")]
 
 
-@routes.post(
-    "/jobs", summary="Submit one job, or many at once", **changing(JobDocument | JobsDocument, 429, status=201)
-)
-@allow(SUBMIT)
+@routes.change("POST", "/jobs", SUBMIT, "Submit one job, or many at once", JobDocument | JobsDocument, 429, status=201)
 def submit(
     caller: Caller,
     dependencies: Deps,
@@ -52,8 +49,7 @@ def submit(
     return answer
 
 
-@routes.get("/jobs", summary="List jobs")
-@allow(LIST_JOBS)
+@routes.read("/jobs", LIST_JOBS, "List jobs")
 def list_jobs(
     caller: Caller,
     dependencies: Deps,
@@ -76,13 +72,14 @@ def list_jobs(
     return paging.page(scope, rows, lambda row: (row.job.id,), job_document)
 
 
-@routes.get(
+@routes.read(
     "/jobs/{job_id}",
+    READ_JOB,
+    "Show a job",
+    404,
     response_model=JobDocument,
-    responses={**problems(404), 304: {"description": "The job still has the ETag of 'If-None-Match'."}},
-    summary="Show a job",
+    responses={304: {"description": "The job still has the ETag of 'If-None-Match'."}},
 )
-@allow(READ_JOB)
 def show_job(
     dependencies: Deps, job_id: JobPath, if_none_match: Annotated[str | None, Header(max_length=1024)] = None
 ) -> Response:
@@ -96,8 +93,7 @@ def show_job(
     return JSONResponse(document, headers=headers)
 
 
-@routes.post("/jobs/{job_id}/cancel", summary="Cancel a job", **changing(AcceptedDocument, 404, 412))
-@allow(CHANGE_JOB)
+@routes.change("POST", "/jobs/{job_id}/cancel", CHANGE_JOB, "Cancel a job", AcceptedDocument, 404, 412)
 def cancel(
     dependencies: Deps, change: Change, job_id: JobPath, if_match: IfMatch = None, body: NoBody = None
 ) -> Response:
@@ -105,8 +101,7 @@ def cancel(
     return _ask(dependencies, change, if_match, Fact(0, FactKind.CANCEL, dependencies.now_s(), JobId(job_id)))
 
 
-@routes.post("/jobs/{job_id}/hold", summary="Hold a job", **changing(AcceptedDocument, 404, 412))
-@allow(CHANGE_JOB)
+@routes.change("POST", "/jobs/{job_id}/hold", CHANGE_JOB, "Hold a job", AcceptedDocument, 404, 412)
 def hold(
     dependencies: Deps,
     change: Change,
@@ -120,8 +115,7 @@ def hold(
     return _ask(dependencies, change, if_match, fact)
 
 
-@routes.post("/jobs/{job_id}/release", summary="Release a held job", **changing(AcceptedDocument, 404, 412))
-@allow(CHANGE_JOB)
+@routes.change("POST", "/jobs/{job_id}/release", CHANGE_JOB, "Release a held job", AcceptedDocument, 404, 412)
 def release(
     dependencies: Deps, change: Change, job_id: JobPath, if_match: IfMatch = None, body: NoBody = None
 ) -> Response:
@@ -129,9 +123,8 @@ def release(
     return _ask(dependencies, change, if_match, Fact(0, FactKind.RELEASE, dependencies.now_s(), JobId(job_id)))
 
 
-@routes.put("/jobs/{job_id}/priority", summary="Change a job's priority", **changing(AcceptedDocument, 404, 412))
-@routes.post("/jobs/{job_id}/priority", summary="Change a job's priority", **changing(AcceptedDocument, 404, 412))
-@allow(CHANGE_JOB)
+@routes.change("PUT", "/jobs/{job_id}/priority", CHANGE_JOB, "Change a job's priority", AcceptedDocument, 404, 412)
+@routes.change("POST", "/jobs/{job_id}/priority", CHANGE_JOB, "Change a job's priority", AcceptedDocument, 404, 412)
 def change_priority(
     dependencies: Deps, change: Change, job_id: JobPath, body: PriorityBody, if_match: IfMatch = None
 ) -> Response:

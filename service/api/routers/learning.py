@@ -11,10 +11,10 @@ from service.api.deps import Deps, Refused, ToLeader
 from service.api.documents import document, prediction_document
 from service.api.idempotency import Answer, Effect
 from service.api.paging import Page, Paging
-from service.api.permissions import LIST_JOBS, OPERATE, READ, allow
+from service.api.permissions import LIST_JOBS, OPERATE, READ
 from service.api.prediction_documents import predictor_document
 from service.api.problems import Problem, ProblemType
-from service.api.routers.common import NoBody, changing, found_or_404, problems, router
+from service.api.routers.common import NoBody, Routes, found_or_404
 from service.db import reads
 from service.wire.bodies import ID_MAX, TEXT_MAX
 from service.wire.jobs import PredictionDocument
@@ -27,13 +27,12 @@ from service.wire.predictions import (
     TrainingRunDocument,
 )
 
-routes = router("learning")
+routes = Routes("learning")
 
 ModelPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX)]
 
 
-@routes.get("/predictions", summary="List predictions, newest first")
-@allow(LIST_JOBS)
+@routes.read("/predictions", LIST_JOBS, "List predictions, newest first")
 def list_predictions(
     caller: Caller, dependencies: Deps, paging: Paging, job: Annotated[int | None, Query(ge=1, le=ID_MAX)] = None
 ) -> Page[PredictionDocument]:
@@ -46,8 +45,7 @@ def list_predictions(
     return paging.page(scope, rows, lambda row: (row.id,), prediction_document)
 
 
-@routes.get("/models", summary="List models, newest first")
-@allow(READ)
+@routes.read("/models", READ, "List models, newest first")
 def list_models(dependencies: Deps, paging: Paging) -> Page[ModelDocument]:
     """Candidates, the champion, and retired ones."""
     position = paging.position("models", (float, str))
@@ -57,23 +55,20 @@ def list_models(dependencies: Deps, paging: Paging) -> Page[ModelDocument]:
     return paging.page("models", rows, lambda row: (row.created_at_s, row.id), partial(document, ModelDocument))
 
 
-@routes.get("/models/{model_id}", responses=problems(404), summary="Show a model")
-@allow(READ)
+@routes.read("/models/{model_id}", READ, "Show a model", 404)
 def show_model(dependencies: Deps, model_id: ModelPath) -> ModelDocument:
     """With its metrics."""
     with dependencies.database.reading() as session:
         return document(ModelDocument, found_or_404(reads.model(session.connection(), model_id), f"model {model_id!r}"))
 
 
-@routes.get("/predictor", summary="What predicts now, and how far it is trusted")
-@allow(READ)
+@routes.read("/predictor", READ, "What predicts now, and how far it is trusted")
 def show_predictor(leader: ToLeader) -> PredictorDocument:
     """The champions of each history bucket and the rung of the ladder of trust that it is on."""
     return predictor_document(leader.predictor_status())
 
 
-@routes.post("/models/train", summary="Train the models now", **changing(TrainingDocument))
-@allow(OPERATE)
+@routes.change("POST", "/models/train", OPERATE, "Train the models now", TrainingDocument)
 def train(leader: ToLeader, change: Change, body: NoBody = None) -> Response:
     """In a separate process; a model that is better becomes the champion by itself."""
 
@@ -88,8 +83,7 @@ def train(leader: ToLeader, change: Change, body: NoBody = None) -> Response:
     return change.make_outside(prepare)
 
 
-@routes.get("/training-runs/{run}", responses=problems(404), summary="Show a retraining")
-@allow(READ)
+@routes.read("/training-runs/{run}", READ, "Show a retraining", 404)
 def show_training_run(dependencies: Deps, run: Annotated[int, Path(ge=1, le=ID_MAX)]) -> TrainingRunDocument:
     """How it ended, or that it is still under way."""
     with dependencies.database.reading() as session:
@@ -97,10 +91,9 @@ def show_training_run(dependencies: Deps, run: Annotated[int, Path(ge=1, le=ID_M
     return document(TrainingRunDocument, row)
 
 
-@routes.post(
-    "/models/{model_id}/promote", summary="Make a model the champion", **changing(PromotionDocument, 404, status=200)
+@routes.change(
+    "POST", "/models/{model_id}/promote", OPERATE, "Make a model the champion", PromotionDocument, 404, status=200
 )
-@allow(OPERATE)
 def promote(dependencies: Deps, leader: ToLeader, change: Change, model_id: ModelPath, body: NoBody = None) -> Response:
     """New jobs are predicted by it from the next cycle on. Promoting the champion changes nothing."""
 
@@ -117,8 +110,7 @@ def promote(dependencies: Deps, leader: ToLeader, change: Change, model_id: Mode
     return change.make_outside(prepare)
 
 
-@routes.get("/throughput", summary="The throughput table")
-@allow(LIST_JOBS)
+@routes.read("/throughput", LIST_JOBS, "The throughput table")
 def list_throughput(caller: Caller, dependencies: Deps, paging: Paging) -> Page[ThroughputDocument]:
     """Learnt seconds per iteration, by user, project, name, GPUs, GPU type and servers spanned."""
     position = paging.position("throughput", (str, str, str, int, str, int))

@@ -8,9 +8,9 @@ from service.api.changes import Change, ChangeRequest
 from service.api.deps import ApiDependencies, Deps
 from service.api.idempotency import Answer
 from service.api.limit_documents import concerns, in_use
-from service.api.permissions import OPERATE, READ, allow
+from service.api.permissions import OPERATE, READ
 from service.api.problems import Fault, Problem, ProblemType
-from service.api.routers.common import changing, router
+from service.api.routers.common import Routes
 from service.db.limits import stored_limit, stored_limits, uses
 from service.engine.events import Fact, FactKind
 from service.engine.limits import QUEUE, Owner, Scope
@@ -18,11 +18,10 @@ from service.wire.bodies import PauseBody, QueuePartBody
 from service.wire.cluster import PauseDocument, QueueDocument
 from service.wire.jobs import AcceptedDocument
 
-routes = router("queue")
+routes = Routes("queue")
 
 
-@routes.get("/queue", summary="Show the queue's length and its pauses")
-@allow(READ)
+@routes.read("/queue", READ, "Show the queue's length and its pauses")
 def show_queue(dependencies: Deps, caller: Caller) -> QueueDocument:
     """Unfinished jobs and held GPUs of everybody; the pauses that concern the caller."""
     with dependencies.database.reading() as session:
@@ -40,10 +39,9 @@ def show_queue(dependencies: Deps, caller: Caller) -> QueueDocument:
     )
 
 
-@routes.post(
-    "/queue/pause", summary="Pause the queue, or a user's or project's part of it", **changing(AcceptedDocument)
+@routes.change(
+    "POST", "/queue/pause", OPERATE, "Pause the queue, or a user's or project's part of it", AcceptedDocument
 )
-@allow(OPERATE)
 def pause(dependencies: Deps, change: Change, body: PauseBody) -> Response:
     """Nothing of it starts until it is resumed; what runs goes on, and jobs may be submitted."""
     owner = _owner(body)
@@ -54,8 +52,7 @@ def pause(dependencies: Deps, change: Change, body: PauseBody) -> Response:
     )
 
 
-@routes.post("/queue/resume", summary="Resume what is paused", **changing(AcceptedDocument, 404))
-@allow(OPERATE)
+@routes.change("POST", "/queue/resume", OPERATE, "Resume what is paused", AcceptedDocument, 404)
 def resume(dependencies: Deps, change: Change, body: QueuePartBody) -> Response:
     """Its jobs compete again from the next cycle on. A pause of another part that they are in goes on."""
     fact = Fact(0, FactKind.QUEUE_RESUMED, dependencies.now_s(), owner=_owner(body))

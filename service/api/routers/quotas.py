@@ -10,23 +10,22 @@ from service.api.changes import Change, ChangeRequest
 from service.api.deps import ApiDependencies, Deps
 from service.api.idempotency import Answer
 from service.api.limit_documents import concerns, in_use, quota_document
-from service.api.permissions import OPERATE, READ, allow
+from service.api.permissions import OPERATE, READ
 from service.api.problems import Problem, ProblemType
-from service.api.routers.common import NoBody, changing, router
+from service.api.routers.common import NoBody, Routes
 from service.db.limits import store_limit, stored_limit, stored_limits, uses
 from service.engine.events import Fact, FactKind
 from service.engine.limits import Owner, Scope
 from service.wire.bodies import TEXT_MAX, QuotaBody
 from service.wire.cluster import QuotaDocument, QuotasDocument
 
-routes = router("queue")
+routes = Routes("queue")
 
 ScopePath = Annotated[Literal["user", "project"], Path(description="Whose quota.")]
 OwnerPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX, description="The user's or project's name.")]
 
 
-@routes.get("/quotas", summary="List quotas and their use")
-@allow(READ)
+@routes.read("/quotas", READ, "List quotas and their use")
 def list_quotas(dependencies: Deps, caller: Caller) -> QuotasDocument:
     """Everyone's for those who see all projects, else the caller's own and those of its projects."""
     with dependencies.database.reading() as session:
@@ -39,15 +38,13 @@ def list_quotas(dependencies: Deps, caller: Caller) -> QuotasDocument:
     )
 
 
-@routes.put("/quotas/{scope}/{name}", summary="Set a quota", **changing(QuotaDocument, status=200))
-@allow(OPERATE)
+@routes.change("PUT", "/quotas/{scope}/{name}", OPERATE, "Set a quota", QuotaDocument, status=200)
 def set_quota(dependencies: Deps, change: Change, scope: ScopePath, name: OwnerPath, body: QuotaBody) -> Response:
     """Holds for jobs that start and are submitted from now on. A quota below what is held stops nobody."""
     return _change(dependencies, change, Owner(Scope(scope), name), body)
 
 
-@routes.delete("/quotas/{scope}/{name}", summary="Remove a quota", **changing(QuotaDocument, 404, status=200))
-@allow(OPERATE)
+@routes.change("DELETE", "/quotas/{scope}/{name}", OPERATE, "Remove a quota", QuotaDocument, 404, status=200)
 def remove_quota(
     dependencies: Deps, change: Change, scope: ScopePath, name: OwnerPath, body: NoBody = None
 ) -> Response:

@@ -16,9 +16,9 @@ from service.api.deps import ApiDependencies, ClusterNow, Deps
 from service.api.documents import document, instant
 from service.api.idempotency import Answer
 from service.api.limit_documents import concerns
-from service.api.permissions import OPERATE, READ, allow
+from service.api.permissions import OPERATE, READ
 from service.api.problems import Fault, Problem, ProblemType, no_leader
-from service.api.routers.common import NoBody, changing, router
+from service.api.routers.common import NoBody, Routes
 from service.db import reads
 from service.db.reservations import (
     StoredReservation,
@@ -33,7 +33,7 @@ from service.wire.bodies import ID_MAX, ReservationBody
 from service.wire.cluster import ReservationDocument, ReservationsDocument
 from service.wire.jobs import AcceptedDocument
 
-routes = router("cluster")
+routes = Routes("cluster")
 
 AHEAD_S_MAX = 366 * 86_400.0
 """A reservation ends within a year: a later one is a mistake in a date."""
@@ -41,8 +41,7 @@ AHEAD_S_MAX = 366 * 86_400.0
 NumberPath = Annotated[int, Path(ge=1, le=ID_MAX, description="The reservation's number.")]
 
 
-@routes.get("/reservations", summary="List reservations")
-@allow(READ)
+@routes.read("/reservations", READ, "List reservations")
 def list_reservations(dependencies: Deps, caller: Caller) -> ReservationsDocument:
     """Those that are neither over nor cancelled."""
     now_s = dependencies.now_s()
@@ -52,8 +51,7 @@ def list_reservations(dependencies: Deps, caller: Caller) -> ReservationsDocumen
     return ReservationsDocument(reservations=[_document(each, names, now_s, caller) for each in stored])
 
 
-@routes.post("/reservations", summary="Reserve servers for a time", **changing(ReservationDocument, status=201))
-@allow(OPERATE)
+@routes.change("POST", "/reservations", OPERATE, "Reserve servers for a time", ReservationDocument, status=201)
 def reserve(dependencies: Deps, change: Change, caller: Caller, body: ReservationBody) -> Response:
     """Before it begins, no job is started there whose p90 or walltime ends later. 409 if servers are reserved already."""
     starts_at_s, ends_at_s = _times(body, dependencies.now_s())
@@ -82,8 +80,7 @@ def reserve(dependencies: Deps, change: Change, caller: Caller, body: Reservatio
     return change.ask(effect)
 
 
-@routes.post("/reservations/{reservation_id}/cancel", summary="Cancel a reservation", **changing(AcceptedDocument, 404))
-@allow(OPERATE)
+@routes.change("POST", "/reservations/{reservation_id}/cancel", OPERATE, "Cancel a reservation", AcceptedDocument, 404)
 def cancel_reservation(dependencies: Deps, change: Change, reservation_id: NumberPath, body: NoBody = None) -> Response:
     """Its servers are open to all from the next cycle on."""
     return _cancel(dependencies, change, reservation_id)

@@ -2,15 +2,14 @@
 
 from service.api.deps import Deps
 from service.api.documents import document
-from service.api.permissions import READ, allow
-from service.api.routers.common import router
+from service.api.permissions import READ
+from service.api.routers.common import Routes
 from service.wire.cluster import ServiceDocument, ServicesDocument
 
-routes = router("services")
+routes = Routes("services")
 
 
-@routes.get("/services", summary="List the services of this database")
-@allow(READ)
+@routes.read("/services", READ, "List the services of this database")
 def list_services(dependencies: Deps) -> ServicesDocument:
     """Every `sooner serve` that was ever started on it, the one seen last first; one of them leads."""
     return ServicesDocument(

@@ -1,17 +1,16 @@
 """The shadow policy: what a second policy would have done."""
 
 from service.api.deps import ToLeader
-from service.api.permissions import OPERATE, allow
+from service.api.permissions import OPERATE
 from service.api.problems import Problem, ProblemType
-from service.api.routers.common import problems, router
+from service.api.routers.common import Routes
 from service.api.shadow_documents import shadow_document
 from service.wire.shadow import ShadowDocument
 
-routes = router("shadow")
+routes = Routes("shadow")
 
 
-@routes.get("/shadow", responses=problems(404), summary="What would a second policy have done?")
-@allow(OPERATE)
+@routes.read("/shadow", OPERATE, "What would a second policy have done?", 404)
 def show_shadow(leader: ToLeader) -> ShadowDocument:
     """Where the first policy and the shadow have agreed since `since`, and where they do not now."""
     found = leader.shadowing.report()

@@ -5,25 +5,23 @@ from typing import Annotated, cast
 from fastapi import Path
 
 from service.api.deps import Deps, ToLeader
-from service.api.permissions import OPERATE, allow
+from service.api.permissions import OPERATE
 from service.api.problems import Problem, ProblemType
-from service.api.routers.common import problems, router
+from service.api.routers.common import Routes
 from service.history.cycle_file import cycle_document
 from service.wire.bodies import ID_MAX
 from service.wire.cluster import CycleSnapshotDocument, SnapshotsDocument
 
-routes = router("cycles")
+routes = Routes("cycles")
 
 
-@routes.get("/snapshots", summary="List the cycles that can be replayed")
-@allow(OPERATE)
+@routes.read("/snapshots", OPERATE, "List the cycles that can be replayed")
 def list_snapshots(leader: ToLeader) -> SnapshotsDocument:
     """The newest ones in which the policy decided something; kept in memory, so a restart forgets them."""
     return SnapshotsDocument(cycles=list(leader.recorder.cycles()))
 
 
-@routes.get("/snapshots/now", responses=problems(409), summary="The cluster and its queue as they are")
-@allow(OPERATE)
+@routes.read("/snapshots/now", OPERATE, "The cluster and its queue as they are", 409)
 def snapshot_now(dependencies: Deps, leader: ToLeader) -> CycleSnapshotDocument:
     """A cycle in which nothing was told and nothing decided: for `sooner sim what-if --snapshot` and `sooner sim replay`."""
     found = leader.snapshot_now()
@@ -35,8 +33,7 @@ def snapshot_now(dependencies: Deps, leader: ToLeader) -> CycleSnapshotDocument:
     return cast(CycleSnapshotDocument, cycle_document(found))
 
 
-@routes.get("/cycles/{number}/snapshot", responses=problems(404), summary="Everything that a cycle's decision rests on")
-@allow(OPERATE)
+@routes.read("/cycles/{number}/snapshot", OPERATE, "Everything that a cycle's decision rests on", 404)
 def cycle_snapshot(
     dependencies: Deps, leader: ToLeader, number: Annotated[int, Path(ge=0, le=ID_MAX)]
 ) -> CycleSnapshotDocument:

@@ -9,15 +9,15 @@ from fastapi.responses import JSONResponse
 
 from service.api.access import Caller
 from service.api.deps import Deps
-from service.api.permissions import LIST_JOBS, allow
+from service.api.permissions import LIST_JOBS
 from service.api.problems import Fault, Problem, ProblemType
-from service.api.routers.common import FilterText, router
+from service.api.routers.common import FilterText, Routes
 from service.api.usage_documents import day_number, today, usage_csv, usage_document
 from service.db.usage import GROUPS, UsageWanted, usage
 from service.wire.access import UsageDocument
 from service.wire.bodies import TEXT_MAX
 
-routes = router("usage")
+routes = Routes("usage")
 
 DAYS_DEFAULT = 30
 DAYS_MAX = 3660
@@ -35,13 +35,13 @@ class Format(StrEnum):
     CSV = "csv"
 
 
-@routes.get(
+@routes.read(
     "/usage",
+    LIST_JOBS,
+    "GPU-hours by user, project and day",
     response_model=UsageDocument,
     responses={200: {"content": {CSV: {"schema": {"type": "string"}}}, "description": "The sums, as asked for."}},
-    summary="GPU-hours by user, project and day",
 )
-@allow(LIST_JOBS)
 def show_usage(
     caller: Caller,
     dependencies: Deps,

@@ -15,9 +15,9 @@ from service.api.changes import Change
 from service.api.deps import Deps
 from service.api.idempotency import Answer, Effect
 from service.api.paging import Page, Paging
-from service.api.permissions import OWN_WEBHOOKS, allow
+from service.api.permissions import OWN_WEBHOOKS
 from service.api.problems import Fault, Problem, ProblemType
-from service.api.routers.common import NoBody, changing, problems, router
+from service.api.routers.common import NoBody, Routes
 from service.config.settings import Settings
 from service.db import webhooks
 from service.db.webhooks import NewWebhook
@@ -27,13 +27,12 @@ from service.runtime.webhook_post import refusal_of
 from service.wire.access import DeliveryDocument, NewWebhookDocument, WebhookDocument
 from service.wire.bodies import ID_MAX, WebhookBody
 
-routes = router("webhooks")
+routes = Routes("webhooks")
 
 WebhookPath = Annotated[int, Path(ge=1, le=ID_MAX, description="The webhook's number.")]
 
 
-@routes.get("/webhooks", summary="List webhooks")
-@allow(OWN_WEBHOOKS)
+@routes.read("/webhooks", OWN_WEBHOOKS, "List webhooks")
 def list_webhooks(caller: Caller, dependencies: Deps, paging: Paging) -> Page[WebhookDocument]:
     """Oldest first, without their secrets."""
     scope = f"webhooks {_owner(caller)!r}"
@@ -44,8 +43,7 @@ def list_webhooks(caller: Caller, dependencies: Deps, paging: Paging) -> Page[We
     return paging.page(scope, rows, lambda row: (row.id,), webhook_document)
 
 
-@routes.post("/webhooks", summary="Add a webhook", **changing(NewWebhookDocument, status=201))
-@allow(OWN_WEBHOOKS)
+@routes.change("POST", "/webhooks", OWN_WEBHOOKS, "Add a webhook", NewWebhookDocument, status=201)
 def add_webhook(caller: Caller, dependencies: Deps, change: Change, body: WebhookBody) -> Response:
     """It is told what happens from now on. The answer shows the secret this once."""
 
@@ -56,16 +54,14 @@ def add_webhook(caller: Caller, dependencies: Deps, change: Change, body: Webhoo
     return change.prepare_and_make(prepare)
 
 
-@routes.get("/webhooks/{webhook_id}", responses=problems(404), summary="Show a webhook")
-@allow(OWN_WEBHOOKS)
+@routes.read("/webhooks/{webhook_id}", OWN_WEBHOOKS, "Show a webhook", 404)
 def show_webhook(caller: Caller, dependencies: Deps, webhook_id: WebhookPath) -> WebhookDocument:
     """Without its secret."""
     with dependencies.database.reading() as session:
         return webhook_document(_mine(session.connection(), webhook_id, caller))
 
 
-@routes.delete("/webhooks/{webhook_id}", summary="Remove a webhook", **changing(WebhookDocument, 404, status=200))
-@allow(OWN_WEBHOOKS)
+@routes.change("DELETE", "/webhooks/{webhook_id}", OWN_WEBHOOKS, "Remove a webhook", WebhookDocument, 404, status=200)
 def remove_webhook(caller: Caller, dependencies: Deps, change: Change, webhook_id: WebhookPath) -> Response:
     """With its secret, and with whatever was still to be told to it."""
 
@@ -78,8 +74,7 @@ def remove_webhook(caller: Caller, dependencies: Deps, change: Change, webhook_i
     return change.make(effect)
 
 
-@routes.post("/webhooks/{webhook_id}/test", summary="Try a webhook", **changing(DeliveryDocument, 404))
-@allow(OWN_WEBHOOKS)
+@routes.change("POST", "/webhooks/{webhook_id}/test", OWN_WEBHOOKS, "Try a webhook", DeliveryDocument, 404)
 def try_webhook(
     caller: Caller, dependencies: Deps, change: Change, webhook_id: WebhookPath, body: NoBody = None
 ) -> Response:
@@ -94,8 +89,7 @@ def try_webhook(
     return change.make(effect)
 
 
-@routes.get("/webhooks/{webhook_id}/deliveries", responses=problems(404), summary="What a webhook was told")
-@allow(OWN_WEBHOOKS)
+@routes.read("/webhooks/{webhook_id}/deliveries", OWN_WEBHOOKS, "What a webhook was told", 404)
 def list_deliveries(
     caller: Caller, dependencies: Deps, paging: Paging, webhook_id: WebhookPath
 ) -> Page[DeliveryDocument]:
