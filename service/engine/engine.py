@@ -54,7 +54,7 @@ from service.engine.ports import (
 from service.engine.record import JobRecord
 from service.engine.refusals import Refusals
 from service.engine.reports import apply_report, attained_walltime, fence
-from service.engine.windows import next_boundary_s, settle_windows
+from service.engine.server_reservations import next_boundary_s, settle_server_reservations
 from service.engine.world import Costs, World, world_of
 
 State = TypeVar("State", bound=PolicyState)
@@ -242,7 +242,7 @@ class Engine(Generic[State]):
                         apply_fact(cycle, fact)
         cycle.settle_gates()
         if self._world.server_reservations:
-            settle_windows(cycle)
+            settle_server_reservations(cycle)
 
     def _admit(self, cycle: Cycle, facts: Sequence[Fact]) -> None:
         by_job = {fact.job: fact for fact in facts if fact.job is not None}

@@ -190,16 +190,16 @@ def _apply_reservation(cycle: Cycle, fact: Fact) -> None:
     gone = fact.reservation if fact.window is None else fact.window.id
     for window in world.server_reservations:
         if window.id == gone:
-            window_changed(cycle, window)
+            server_reservation_changed(cycle, window)
     kept = [window for window in world.server_reservations if window.id != gone]
     world.server_reservations = server_reservations_after(
         [*kept, *(() if fact.window is None else (fact.window,))], cycle.now_s
     )
 
 
-def window_changed(cycle: Cycle, window: ServerReservation) -> None:
-    """Tell the policy to look at the servers of a window again."""
-    for server in window.servers:
+def server_reservation_changed(cycle: Cycle, reserved: ServerReservation) -> None:
+    """Let the policy look at the servers of a server reservation again."""
+    for server in reserved.servers:
         if server < len(cycle.world.servers):
             server_changed(cycle, server)
 

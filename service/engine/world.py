@@ -34,7 +34,7 @@ class World:
         self.jobs: dict[JobId, JobRecord] = {}
         self.servers = [ServerRecord() for _ in cluster.servers]
         self.server_reservations: tuple[ServerReservation, ...] = ()
-        self.begun_windows: set[int] = set()
+        self.begun_reservations: set[int] = set()
         """Those of which the policy knows that they have begun."""
         self.dependents: dict[JobId, dict[JobId, None]] = {}
         """Who waits for an unfinished job, in the order in which they asked."""
