@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from predictor.intervals import Array, quantile_of
+from predictor.intervals import Array, RollingSum, quantile_of
 from predictor.recurrence import BUCKETS
 from predictor.tracking import ROUNDING
 
@@ -49,43 +49,31 @@ class TrustRung(IntEnum):
 class _Scored(NamedTuple):
     label: float
     predicted: float
-    inside: bool
-    right: float
-    pairs: int
 
 
 class Watch:
     """Coverage of the 80% interval and concordance of one predictor in one bucket, over its newest jobs."""
 
     def __init__(self) -> None:
-        self._jobs: deque[_Scored] = deque()
-        self._inside = 0
-        self._right = 0.0
-        self._pairs = 0
+        self._jobs: deque[_Scored] = deque(maxlen=WINDOW)
+        self._inside = RollingSum(WINDOW)
+        self._right = RollingSum(WINDOW)
+        self._pairs = RollingSum(WINDOW)
         self._uncovered = self._disordered = False
 
     def observe(self, label: float, points: Array) -> None:
         """A job ended with this log label; ``points`` are its predicted log points, ascending. O(50)."""
         low, predicted, high = quantile_of(points, _ENDS).tolist()
-        inside = low - ROUNDING <= label <= high + ROUNDING
-        right, pairs = 0.0, 0
+        right = pairs = 0
         for job in list(self._jobs)[-PAIR_SPAN:]:
             order, truth = predicted - job.predicted, label - job.label
             if abs(order) >= ORDER_LOG_MIN and truth != 0.0:
                 pairs += 1
                 right += order * truth > 0.0
-        self._jobs.append(_Scored(label, predicted, inside, right, pairs))
-        self._count(self._jobs[-1], 1)
-        if len(self._jobs) > WINDOW:
-            self._count(self._jobs.popleft(), -1)
-        self._judge()
-
-    def _count(self, job: _Scored, sign: int) -> None:
-        self._inside += sign * job.inside
-        self._right += sign * job.right
-        self._pairs += sign * job.pairs
-
-    def _judge(self) -> None:
+        self._jobs.append(_Scored(label, predicted))
+        self._inside.push(low - ROUNDING <= label <= high + ROUNDING)
+        self._right.push(right)
+        self._pairs.push(pairs)
         covered, ordered = self.coverage, self.concordance
         if covered is not None:
             self._uncovered = covered < (COVERAGE_BACK if self._uncovered else COVERAGE_MIN)
@@ -100,12 +88,12 @@ class Watch:
     @property
     def coverage(self) -> float | None:
         """Share of the truths inside the 80% interval; None under 50 jobs."""
-        return self._inside / len(self._jobs) if len(self._jobs) >= JOBS_MIN else None
+        return self._inside.total / len(self._jobs) if len(self._jobs) >= JOBS_MIN else None
 
     @property
     def concordance(self) -> float | None:
         """Share of the pairs in the right order, of those for which the predictions imply one; None under 500."""
-        return self._right / self._pairs if self._pairs >= PAIRS_MIN else None
+        return self._right.total / self._pairs.total if self._pairs.total >= PAIRS_MIN else None
 
     @property
     def fault(self) -> str:

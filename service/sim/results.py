@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -197,26 +197,6 @@ JOB_COLUMNS = (
     "gpus",
     "servers",
 )
-BATSIM_COLUMNS = (
-    "job_id",
-    "workload_name",
-    "profile",
-    "submission_time",
-    "requested_number_of_resources",
-    "requested_time",
-    "success",
-    "final_state",
-    "starting_time",
-    "execution_time",
-    "finish_time",
-    "waiting_time",
-    "turnaround_time",
-    "stretch",
-    "consumed_energy",
-    "allocated_resources",
-    "metadata",
-)
-"""What Batsim writes as ``<prefix>_jobs.csv``, in its order, and evalys reads (documentation of both)."""
 
 
 def write_simulation(simulation: Simulation, folder: Path, workload_name: str) -> None:
@@ -228,7 +208,7 @@ def write_simulation(simulation: Simulation, folder: Path, workload_name: str) -
     _write_csv(folder / "jobs.csv", JOB_COLUMNS, (_job_row(outcome, names) for outcome in simulation.outcomes))
     first_gpu = np.cumsum([0, *(server.gpus for server in simulation.cluster.servers)]).tolist()
     rows = (_batsim_row(outcome, workload_name, first_gpu) for outcome in simulation.outcomes)
-    _write_csv(folder / "batsim_jobs.csv", BATSIM_COLUMNS, rows)
+    _write_csv(folder / "batsim_jobs.csv", _BatsimJob._fields, rows)
 
 
 def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -239,45 +219,60 @@ def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object
 
 
 def _job_row(outcome: JobOutcome, names: Sequence[str]) -> Sequence[object]:
-    return (
-        outcome.job_id,
-        outcome.submit_time_s,
-        outcome.start_time_s,
-        outcome.finish_time_s,
-        outcome.jct_s,
-        outcome.queueing_delay_s,
-        outcome.preemptions,
-        outcome.gpus,
-        " ".join(names[server] for server in outcome.placement.servers),
-    )
+    values = [getattr(outcome, column) for column in JOB_COLUMNS[:-1]]
+    return (*values, " ".join(names[server] for server in outcome.placement.servers))
 
 
-def _batsim_row(outcome: JobOutcome, workload_name: str, first_gpu: Sequence[int]) -> Sequence[object]:
-    """Batsim has one start per job: waiting ends at the first start, and later pauses count as execution."""
+class _BatsimJob(NamedTuple):
+    """A row of ``<prefix>_jobs.csv`` as Batsim writes it and evalys reads it (documentation of both).
+
+    Batsim has one start per job: waiting ends at the first start, and later pauses count as execution.
+    """
+
+    job_id: str
+    workload_name: str
+    profile: str
+    submission_time: float
+    requested_number_of_resources: int
+    requested_time: float | str
+    success: int
+    final_state: str
+    starting_time: float
+    execution_time: float
+    finish_time: float
+    waiting_time: float
+    turnaround_time: float
+    stretch: float | str
+    consumed_energy: str
+    allocated_resources: str
+    metadata: str
+
+
+def _batsim_row(outcome: JobOutcome, workload_name: str, first_gpu: Sequence[int]) -> _BatsimJob:
     execution_s = outcome.finish_time_s - outcome.start_time_s
     resources = sorted(
         first_gpu[share.server] + gpu
         for share, gpus in zip(outcome.placement.shares, outcome.gpu_ids, strict=True)
         for gpu in gpus
     )
-    return (
-        outcome.job_id,
-        workload_name,
-        outcome.job_id,  # the profile's name in a workload written for Batsim
-        outcome.submit_time_s,
-        outcome.gpus,
-        "" if outcome.walltime_s is None else outcome.walltime_s,
-        int(outcome.succeeded),
-        "COMPLETED_SUCCESSFULLY" if outcome.succeeded else "COMPLETED_FAILED",
-        outcome.start_time_s,
-        execution_s,
-        outcome.finish_time_s,
-        outcome.start_time_s - outcome.submit_time_s,
-        outcome.jct_s,
-        outcome.jct_s / execution_s if execution_s > 0.0 else "",
-        "",  # energy is not simulated
-        interval_set(resources),
-        f"preemptions={outcome.preemptions}",
+    return _BatsimJob(
+        job_id=outcome.job_id,
+        workload_name=workload_name,
+        profile=outcome.job_id,  # as in a workload written for Batsim
+        submission_time=outcome.submit_time_s,
+        requested_number_of_resources=outcome.gpus,
+        requested_time="" if outcome.walltime_s is None else outcome.walltime_s,
+        success=int(outcome.succeeded),
+        final_state="COMPLETED_SUCCESSFULLY" if outcome.succeeded else "COMPLETED_FAILED",
+        starting_time=outcome.start_time_s,
+        execution_time=execution_s,
+        finish_time=outcome.finish_time_s,
+        waiting_time=outcome.start_time_s - outcome.submit_time_s,
+        turnaround_time=outcome.jct_s,
+        stretch=outcome.jct_s / execution_s if execution_s > 0.0 else "",
+        consumed_energy="",  # not simulated
+        allocated_resources=interval_set(resources),
+        metadata=f"preemptions={outcome.preemptions}",
     )
 
 

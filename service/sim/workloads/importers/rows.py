@@ -46,9 +46,15 @@ class SkipRow(ValueError):
 
 
 def csv_rows(
-    path: Path, required: Sequence[str], *, columns: Sequence[str] | None = None, **dialect: Any
+    path: Path,
+    required: Sequence[str],
+    *,
+    one_of: Sequence[Sequence[str]] = (),
+    columns: Sequence[str] | None = None,
+    **dialect: Any,
 ) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Line number and cells by column name of each row; a missing column is a :class:`WorkloadError`.
+    """Line number and cells by column name of each row; a missing column is a :class:`WorkloadError`, and so is
+    the lack of all columns of an entry of ``one_of``.
 
     ``columns`` names the columns of a file without a header (where the first row is one nevertheless, it is left out);
     ``dialect`` are arguments of :mod:`csv`. A row that is too long has its last cells under None, one that is too short None
@@ -61,6 +67,10 @@ def csv_rows(
             for column in required:
                 if column not in names:
                     raise WorkloadError("this column is missing", file=str(path), line=1, column=column)
+            for choice in one_of:
+                if not any(column in names for column in choice):
+                    message = f"none of {', '.join(choice)} is there"
+                    raise WorkloadError(message, file=str(path), line=1, column=choice[0])
             for row in reader:
                 if columns is None or [*row.values()] != names:
                     yield reader.line_num, row

@@ -9,11 +9,10 @@ Source: Slurm's manual page of sacct ("Job Accounting Fields", "Job State Codes"
 import csv
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.importers.rows import (
     SkipRow,
     checked_end_s,
@@ -43,22 +42,9 @@ def import_sacct(path: Path) -> Workload:
     Times are ISO dates, UTC where they name no zone, or seconds since 1970 (``SLURM_TIME_FORMAT=%s``), and are shifted to the
     first submission. Steps of jobs, jobs without GPUs and jobs that had not ended are skipped.
     """
-    rows = csv_rows(path, _REQUIRED, delimiter="|", quoting=csv.QUOTE_NONE)
-    return collect(path.name, _checked(path, rows), _parse)
-
-
-def _checked(path: Path, rows: Iterator[tuple[int, Mapping[str, str]]]) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """The rows, once the header has a column for the GPUs and one for the run time."""
-    header_read = False
-    for line, cells in rows:
-        if not header_read:
-            for choice in (_GPU_COLUMNS, _RUN_COLUMNS):
-                if not any(column in cells for column in choice):
-                    raise WorkloadError(
-                        f"none of {', '.join(choice)} is there", file=str(path), line=1, column=choice[0]
-                    )
-            header_read = True
-        yield line, cells
+    one_of = (_GPU_COLUMNS, _RUN_COLUMNS)
+    rows = csv_rows(path, _REQUIRED, one_of=one_of, delimiter="|", quoting=csv.QUOTE_NONE)
+    return collect(path.name, rows, _parse)
 
 
 def _parse(line: int, cells: Mapping[str, str]) -> WorkloadJob:
