@@ -12,29 +12,29 @@ class Attempts(BaseModel):
         3600.0,
         1.0,
         30 * DAY_S,
-        "An attempt is stopped when no service has asked for it for so long. An hour outlasts an upgrade.",
+        "Time without contact to a service until supervisors stop their attempts. An hour is longer than an upgrade.",
     )
     leader_lease_s: float = between(
         5.0,
         1.0,
         3600.0,
-        "A service that has not renewed its lead for so long has lost it, and another one leads within ten seconds.",
+        "Duration of the leader's lease. After the leader's death another service leads within ten seconds.",
     )
     executor_timeout_s: float = between(
         5.0,
         0.1,
         600.0,
-        "Whoever calls the executor waits no longer. It answers within milliseconds, unless its disk or a lock hangs.",
+        "Timeout of calls to the executor. It answers within milliseconds unless its disk or a lock hangs.",
     )
     log_bytes_max: int = between(
-        64 * MIB, 4096, 1024 * 1024 * MIB, "Log kept of one attempt; of more, the beginning and the end."
+        64 * MIB, 4096, 1024 * 1024 * MIB, "Log size of one attempt. Of a longer log, beginning and end are kept."
     )
     progress_line_bytes_max: int = between(
-        65_536, 256, MIB, "Longest progress line of a program; longer ones are counted and ignored."
+        65_536, 256, MIB, "Longest progress line of a program. Longer lines are counted and ignored."
     )
     progress_lines_per_s_max: float = between(
-        10.0, 0.001, 1000.0, "Progress lines taken from one attempt a second; more are counted and ignored."
+        10.0, 0.001, 1000.0, "Progress lines accepted from one attempt per second. More are counted and ignored."
     )
     progress_rows_max: int = between(
-        1000, 10, 1_000_000, "Progress points kept of one job; older ones are thinned out: enough for a curve."
+        1000, 10, 1_000_000, "Progress points stored per job, enough for a curve. Older points are thinned out."
     )

@@ -9,33 +9,33 @@ class Forecasting(BaseModel):
     """Forecasts and snapshots."""
 
     forecast_samples: int = between(
-        16, 5, 1000, "Sampled futures behind a forecast; a long queue gets fewer. Sixteen show a spread, more cost CPU."
+        16, 5, 1000, "Simulated futures of a forecast; fewer for a long queue. Sixteen show a spread, more cost CPU."
     )
     forecast_jobs_max: int = between(
-        2000, 1, 100_000, "Unfinished jobs up to which there are forecasts: each future runs all of them to their end."
+        2000, 1, 100_000, "Unfinished jobs above which no forecast is made: each future simulates all of them."
     )
     forecast_timeout_s: float = between(
         10.0,
         0.1,
         600.0,
-        "A forecast that takes longer tells the futures it has, or is given up: whoever asked is waiting for it.",
+        "Time limit of a forecast. Afterwards the completed futures are used, or the forecast fails.",
     )
     forecast_period_s: float = between(
         5.0,
         0.1,
         3600.0,
-        "How often it is looked whether a job has no recent forecast on record, so that new jobs get one.",
+        "Time between two checks for jobs without a recent forecast record.",
     )
     forecast_cpu_ratio: float = between(
-        0.1, 0.001, 1.0, "Share of one core that these unasked forecasts may take: a long queue is told of less often."
+        0.1, 0.001, 1.0, "Share of one core for automatic forecasts. With a long queue, forecast records are rarer."
     )
 
     snapshots_kept: int = between(
         20,
         0,
         1000,
-        "Newest cycles with actions that can be replayed; about 2 kB of memory for each unfinished job of each.",
+        "Newest cycles with actions that can be replayed. Each takes about 2 kB of memory per unfinished job.",
     )
     snapshot_jobs_max: int = between(
-        500, 0, 100_000, "Unfinished jobs up to which cycles are recorded for replay: every pass copies all of them."
+        500, 0, 100_000, "Unfinished jobs above which cycles are not recorded for replay: each one is copied."
     )

@@ -11,57 +11,57 @@ class Listening(BaseModel):
     host: str = Field(
         "127.0.0.1",
         min_length=1,
-        description="Address to listen on. This machine alone by default, because whoever reaches it can run commands.",
+        description="Address to listen on. Default: this machine only, because clients with a token can run commands.",
     )
-    port: int = between(8765, 0, 65_535, "TCP port to listen on; 0 takes any free one.")
+    port: int = between(8765, 0, 65_535, "TCP port to listen on; 0 takes any free port.")
     advertise_url: str = Field(
         "",
         max_length=2048,
         pattern=r"^(https?://[^/?#\s]+)?$",
-        description="Where other services reach this one, as http://host:port; by default the address it listens on.",
+        description="URL at which other services reach this one, as http://host:port. Default: the listening address.",
     )
     request_timeout_s: float = between(
         30.0,
         1.0,
         3600.0,
-        "A request that has not come in whole after so long is given up and its connection closed: slow clients keep handles.",
+        "Time for a request to arrive completely before its connection is closed. Slow clients occupy file handles.",
     )
     connections_max: int = between(
         500,
         10,
         100_000,
-        "Open connections; a request on one more is answered with 503. Half of the file handles that a process usually has.",
+        "Open connections; a further one gets 503. The default is half of a process's usual file handles.",
     )
     data_dir: Folder = Field(
         default_factory=default_data_dir,
-        description="Folder of the token, the database, logs, checkpoints and models; created for its owner alone (0700).",
+        description="Folder of the token, the database, logs, checkpoints and models. It is created with mode 0700.",
     )
     checkpoints_dir: Folder | None = Field(
         None,
-        description="Folder of all checkpoints, data_dir/checkpoints by default. Services on several machines must share it.",
+        description="Folder of all checkpoints. Default: data_dir/checkpoints. Services on several machines share it.",
     )
     models_dir: Folder | None = Field(
         None,
-        description="Folder of trained models, data_dir/models by default. Services on several machines must share it.",
+        description="Folder of trained models. Default: data_dir/models. Services on several machines share it.",
     )
     database_url: str = Field(
         "",
         max_length=2048,
-        description="Where the database is. By default the file sooner.db in data_dir, so that nothing has to be set up.",
+        description="URL of the database. The default is the SQLite file sooner.db in data_dir.",
     )
     cluster: Folder | None = Field(
         None,
-        description="Cluster file. Without one: one server with this machine's GPUs, or virtual_gpus virtual ones.",
+        description="Cluster file. Default: one server with this machine's GPUs, or with virtual_gpus virtual ones.",
     )
     virtual_gpus: int = between(
-        4, 1, 1024, "GPUs pretended where the machine has none. Four let a gang and a preemption be seen on a laptop."
+        4, 1, 1024, "Virtual GPUs of a machine without GPUs. Four are enough to show a gang and a preemption."
     )
     allowed_hosts: Words = Field(
         ("127.0.0.1", "localhost", "[::1]"),
         min_length=1,
-        description="Host headers that are answered, comma-separated; no others, so that no web page can rebind its name to us.",
+        description="Accepted Host headers, comma-separated. Others are refused, which prevents DNS rebinding.",
     )
     allowed_origins: Words = Field(
         (),
-        description="Web origins whose requests are answered, comma-separated; none by default: no page has a reason to call.",
+        description="Accepted web origins, comma-separated. Default: none, because no web page needs the service.",
     )

@@ -10,5 +10,5 @@ class Observing(BaseModel):
         "",
         max_length=2048,
         pattern=r"^(https?://[^\s]+)?$",
-        description="Where OpenTelemetry spans go (OTLP over HTTP, needs the extra otel); empty: nowhere, at no cost.",
+        description="OTLP endpoint (HTTP) for OpenTelemetry spans; needs the extra otel. Empty: no spans, at no cost.",
     )
