@@ -176,7 +176,7 @@ def test_an_explanation_has_its_numbers(client: Client, world: World) -> None:
     without = client.get(f"/v1/jobs/{job_id}/explanation").json()
     assert (without["reason"], without["sentence"], without["gpus_free"]) == (
         "new",
-        "Not looked at yet; the next cycle will.",
+        "The next cycle considers the job.",
         None,
     )
     world.explanations[job_id] = Explanation(
