@@ -9,6 +9,7 @@ from fastapi.routing import APIRoute
 from service.api import problems
 from service.api.authenticate import Authenticator
 from service.api.deps import ApiDependencies
+from service.api.docs_page import DOCS_PATH, docs_page_of
 from service.api.idempotency import Keys
 from service.api.peers import Peers
 from service.api.permissions import Owners, Rule, rule_of
@@ -74,7 +75,7 @@ may appear in answers. Every error is a problem document (RFC 9457)."""
 
 def create_app(dependencies: ApiDependencies) -> FastAPI:
     """The ASGI application. It starts and stops nothing."""
-    # Interactive pages would load scripts from other hosts; slash redirects would answer for paths that do not exist.
+    # FastAPI's own pages load scripts from other hosts; slash redirects would answer for paths that do not exist.
     app = FastAPI(title="Sooner", docs_url=None, redoc_url=None, openapi_url=OPENAPI_PATH, redirect_slashes=False)
     app.state.dependencies = dependencies
     app.state.authenticator = Authenticator(
@@ -93,6 +94,7 @@ def create_app(dependencies: ApiDependencies) -> FastAPI:
     _describe(app)
     # FastAPI builds included routes at their first use: now, so that no client waits for it.
     app.state.query_parameters = _query_parameters(app.openapi())
+    app.add_route(DOCS_PATH, docs_page_of(app.openapi()))
     return app
 
 

@@ -20,6 +20,7 @@ _WORDS: Final = {
     "name": "server",
     "model_id": "model",
     "key_id": "key",
+    "reservation_id": "reservation",
     "webhook_id": "webhook",
 }
 """Words for the parameters of paths, where they differ from the parameter's name."""
@@ -32,7 +33,10 @@ def action_of(request: Request) -> str:
 
 def target_of(request: Request) -> str:
     """What the path names, such as ``job 12``; the path itself if it names nothing."""
-    named = [f"{_WORDS.get(name, name)} {_plain(value)}" for name, value in request.path_params.items()]
+    parameters = dict(request.path_params)
+    if "scope" in parameters:
+        return f"quota {parameters['scope']} {parameters['name']}"
+    named = [f"{_WORDS.get(name, name)} {_plain(value)}" for name, value in parameters.items()]
     return ", ".join(named) or request.url.path
 
 

@@ -18,6 +18,7 @@ from service.api.access import REQUEST_ID_HEADER, address_of, is_forwarded, orig
 from service.api.audited import FORBIDDEN_STATUS, record_refusal
 from service.api.authenticate import Authenticator
 from service.api.deps import ApiDependencies
+from service.api.docs_page import DOCS_PATH
 from service.api.peers import CLIENT_HEADER, Peers, is_from_peer
 from service.api.problems import TYPE_PREFIX, Problem, ProblemType, response
 from service.api.rates import Buckets
@@ -26,7 +27,7 @@ from service.domain.access import Identity
 
 logger = logging.getLogger(__name__)
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+OPEN_PATHS = frozenset({"/healthz", "/readyz", DOCS_PATH})
 """Open without a token."""
 
 _OWN_TOKEN = re.compile(r"/v1/attempts/[^/]+/progress")

@@ -134,6 +134,8 @@ def check_dependencies(connection: Connection, body: JobBody | JobsBody, caller:
 def _answer(submission: Submission, documents: list[JobDocument]) -> Answer:
     first, last = documents[0]["id"], documents[-1]["id"]
     target = f"job {first}" if len(documents) == 1 else f"jobs {first}-{last}"
+    if all(document["array_id"] == first for document in documents):
+        target = f"array {first}"
     single = is_single(submission.body)
     location = documents[0]["links"]["self"] if single else "/v1/jobs"
     return Answer(201, _body(documents, single), location, target=target, detail={"jobs": len(documents)})

@@ -70,6 +70,16 @@ def test_details_tell_what_the_path_does_not(client: Client) -> None:
     assert told[3][0] == "server new"
 
 
+def test_quotas_arrays_and_reservations_are_named_as_such(client: Client) -> None:
+    client.put("/v1/quotas/user/ada", json={"gpus_running_max": 1})
+    client.post("/v1/jobs", json=plain_job(array={"indices": [0, 1, 2]}))
+    client.post("/v1/jobs/2/hold")
+    client.post("/v1/arrays/1/cancel")
+    client.post("/v1/jobs", json=plain_job())
+    targets = [line["target"] for line in reversed(lines(client))]
+    assert targets == ["quota user ada", "array 1", "job 2", "array 1", "job 4"]
+
+
 def test_a_change_that_fails_leaves_neither_itself_nor_a_line(
     client: Client, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

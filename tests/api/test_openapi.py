@@ -1,5 +1,7 @@
 """The OpenAPI document: complete, true to what is answered, and with examples that work."""
 
+import base64
+import hashlib
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -192,3 +194,19 @@ def _run(
         case.validate_response(client.request(**arguments), checks=CHECKS)
 
     trial()
+
+
+def test_the_page_for_browsers_needs_no_token_and_loads_nothing(app: FastAPI) -> None:
+    with client_of(app, None) as browser:
+        answer = browser.get("/docs")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "<script" not in answer.text
+    assert not re.search(r"(?:src|href)=.(?!#)", answer.text)
+    policy = answer.headers["content-security-policy"]
+    style = re.search(r"<style>(.*?)</style>", answer.text, re.DOTALL)
+    assert style is not None
+    digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; frame-ancestors 'none'"
+    for path in app.openapi()["paths"]:
+        assert f"<code>{path}</code>" in answer.text
