@@ -1,4 +1,4 @@
-"""ADWIN and the drift alarm: known changes are found soon, nothing is found where nothing happens, and it does not flicker."""
+"""ADWIN and the drift alarm: known changes are detected soon, constant streams raise none, and the alarm is stable."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What candidates said of the tested jobs: each by a model that had not seen the job, and read back as it was written."""
+"""The replay sheet: predictions by models that had not seen the job, equal after reading."""
 
 from collections.abc import Mapping
 from dataclasses import replace

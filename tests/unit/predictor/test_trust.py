@@ -1,4 +1,4 @@
-"""The ladder of trust: each limit by hand, hysteresis, and that a rung is judged by its own record alone."""
+"""Trust: each limit by hand, hysteresis, and that a rung is judged by its own record alone."""
 
 import math
 

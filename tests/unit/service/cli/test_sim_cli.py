@@ -162,7 +162,7 @@ def test_wrong_files_are_named(files: list[str], tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("schema: sooner.cluster/1\nservers: [{gpus: 4}, {gpus: 0}]\n")
     result = RUNNER.invoke(app, ["bounds", *files])
     assert result.exit_code == 2
-    assert "servers[1].gpus: must be a whole number" in result.stderr
+    assert "servers[1].gpus: must be at least 1 (got 0)" in result.stderr
 
 
 def test_an_output_folder_that_cannot_be_made_is_named_before_the_run(files: list[str], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Charts are SVG that stands alone: well-formed, within the frame, readable ticks, equal input gives equal bytes."""
+"""Charts are self-contained SVG: well-formed, within the frame, with readable ticks and equal bytes for equal input."""
 
 import re
 from xml.etree import ElementTree

@@ -1,4 +1,4 @@
-"""``model evaluate``: the document to the letter, odd workloads, and the numbers on a real trace."""
+"""``model evaluate``: the exact document, odd workloads, and the numbers on a real trace."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Importers, on a few rows that hold each rule of their format."""
+"""Importers, on a few rows for each rule of their format."""
 
 import gzip
 import time

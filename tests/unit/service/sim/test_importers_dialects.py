@@ -1,4 +1,4 @@
-"""Importers and the ways in which one format is written: marks, line ends, quotes, encodings, releases of a trace."""
+"""Importers and the variants of a format: marks, line ends, quotes, encodings, releases of a trace."""
 
 from pathlib import Path
 

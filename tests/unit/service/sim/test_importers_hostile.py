@@ -1,4 +1,4 @@
-"""Importers and damaged, foreign or malicious files: one clear line, or a table that can be read again. Never a traceback."""
+"""Importers and damaged, foreign or malicious files: one clear error line, or a valid table, never a traceback."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""The importers on whole public traces: counts that others have published or measured."""
+"""Importers on whole public traces: counts that were published or measured."""
 
 import pytest
 

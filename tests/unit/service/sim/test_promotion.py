@@ -1,4 +1,4 @@
-"""Who is promoted: the replay of the tested jobs, and what is made of its completion times."""
+"""Promotion: the replay of the tested jobs, and the decision by its completion times."""
 
 from dataclasses import replace
 from typing import Any

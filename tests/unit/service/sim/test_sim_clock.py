@@ -1,4 +1,4 @@
-"""Simulated time: total order, whole instants, no way back."""
+"""Simulated time: total order, whole instants, never backwards."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""The simulated executor by hand: when it reports what, and how much work survives."""
+"""The simulated executor by hand: its reports, and how much work survives."""
 
 import pytest
 

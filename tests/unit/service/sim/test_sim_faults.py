@@ -1,4 +1,4 @@
-"""Faults by hand and at random: every job still ends or is told apart, and every second of every GPU is accounted for."""
+"""Faults by hand and at random: every job ends or is listed, and every second of every GPU is accounted for."""
 
 import statistics
 from dataclasses import replace

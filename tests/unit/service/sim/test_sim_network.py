@@ -1,4 +1,4 @@
-"""The contended network by itself: who shares what, what that costs, and how few others a start or stop touches."""
+"""The contended network alone: shares, their cost, and how few other flows a start or stop affects."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The workload table: what is read, what is refused and where the error points."""
+"""The workload table: what is read, what is refused, and the position that an error names."""
 
 import gzip
 import sys

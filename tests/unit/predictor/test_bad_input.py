@@ -1,4 +1,4 @@
-"""Whatever jobs say and however they end: with a model in service every answer is finite, ascending and says where it is from."""
+"""With any input and a model in service every answer is finite, ascending and has a source."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Stored models: what is written is what is read, and nothing else is ever read."""
+"""Stored models: a loaded model equals the stored one, and no other file is loaded."""
 
 import json
 import pickle

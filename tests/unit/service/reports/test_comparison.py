@@ -1,4 +1,4 @@
-"""What a report says of a comparison: its figures by hand, its sentences against the numbers they are made of."""
+"""The report of a comparison: its figures by hand, and its sentences against the numbers."""
 
 from dataclasses import astuple, replace
 

@@ -1,4 +1,4 @@
-"""The page of an evaluation: its numbers by hand, and that nothing is lost, hidden or taken from elsewhere."""
+"""The page of an evaluation: its numbers by hand, complete, and self-contained."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""What a running job's own reports change: weighed as earned, lost when outlived, and never a model's business."""
+"""Totals that running jobs report: their weight, its loss when they are exceeded, and that no model runs."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A restart changes no answer: what was said is scored again from what is stored, and everything goes on where it was."""
+"""A restart changes no answer: stored predictions are scored again, and all state is restored."""
 
 import json
 from collections.abc import Iterator

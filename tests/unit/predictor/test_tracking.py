@@ -1,4 +1,4 @@
-"""Tracked ends: single steps by hand, what may serve when, and coverage of streams that drift however they like."""
+"""Tracked interval ends: single steps by hand, which distribution serves, and the coverage of drifting streams."""
 
 import dataclasses
 import math

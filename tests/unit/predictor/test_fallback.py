@@ -1,4 +1,4 @@
-"""The ladder's words and weights: what is said with little history, and what a declaration is worth."""
+"""The fallback chain: its words with little history, and the weight of declarations."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Nobody gains by understating: the same jobs, declared honestly, not at all, or far too small, through the whole scheduler."""
+"""Understating a total never pays: the same jobs, declared honestly, not at all, or far too small, through the scheduler."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Training: it learns what baselines cannot, streams, and runs as a process of its own."""
+"""Training: it learns what baselines cannot, streams, and runs in a separate process."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Serving with a model: who answers, what is scored, and what happens when a model is swapped, drifts or breaks."""
+"""Serving with a model: champions, scores, and the effect of swapping, drifting or failing models."""
 
 import logging
 import subprocess

@@ -1,4 +1,4 @@
-"""Who serves: the choice of champions on candidate_scores made by hand, and that nothing unknown ever decides."""
+"""The choice of champions on scores made by hand, and that no unknown label affects it."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""The live choice of champions: the same as the evaluation's on the same jobs, and a test that gives way to service."""
+"""The live choice of champions equals the evaluation's on the same jobs; jobs in service replace those of the test."""
 
 import numpy as np
 import pytest

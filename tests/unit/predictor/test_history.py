@@ -1,4 +1,4 @@
-"""The history store and the features: causal by construction, and by test."""
+"""The history store and the features are causal."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Where notebooks read from: a story that really went through the database, told by the database and by the API alike."""
+"""The data sources of notebooks: the database and the API give the same jobs."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What the notebooks compute, by hand: factors, shares, levels, what others would have said, corrections, drift."""
+"""The computations of the notebooks, by hand: factors, shares, levels, comparisons, corrections, drift."""
 
 import math
 from collections import Counter
