@@ -4,7 +4,6 @@ The layers of the scheduler itself are composed in :mod:`service.server.live_sta
 clear line and exit code 2 before anything runs.
 """
 
-import os
 import signal
 import socket
 import sys
@@ -28,13 +27,13 @@ from service.db.lease import LEADER_LEASE, LeaderLease
 from service.db.servers import RememberedCluster, ServerInUse, enroll, stored_cluster
 from service.db.session import DatabaseUrlError
 from service.db.store import SqlStore
-from service.executors.gpus import detect, local_cluster
+from service.executors.gpus import local_cluster
 from service.runtime.steady_clock import SteadyClock
 from service.server.agent import Agent
 from service.server.api_ports import ServiceFleet, ServiceProcess, ServiceScheduler, readings
 from service.server.leadership import Leadership
 from service.server.leading import ONCE, Leading
-from service.server.live_stack import LeaderContext, engine_settings, make_executor, make_recorder
+from service.server.live_stack import LeaderContext, engine_settings, gpus_of_host, make_executor, make_recorder
 from service.server.slow_clients import prompt_protocol
 from service.server.startup import (
     StartError,
@@ -75,7 +74,7 @@ def serve(settings: Settings) -> int:
 
 
 class Service:
-    """One service, built in the order in which its parts need each other; the stack takes it down in reverse."""
+    """One service, built in the order of its dependencies and closed in reverse by the stack."""
 
     def __init__(self, settings: Settings, stack: ExitStack) -> None:
         self.settings = settings
@@ -85,7 +84,7 @@ class Service:
         stack.enter_context(tracing.exporting(settings.otlp_endpoint))
         make_recorder(settings)
         configured_shadow(settings)
-        gpus = detect(visible=os.environ.get("CUDA_VISIBLE_DEVICES")) if settings.executor == "local" else None
+        gpus = gpus_of_host(settings)
         self.wanted = load_cluster(settings.cluster) if settings.cluster else local_cluster(settings.virtual_gpus, gpus)
         self.database = open_current(settings.database_url)
         stack.callback(self.database.close)

@@ -31,6 +31,7 @@ lives as long as the lead: :func:`make_live_stack` composes it.
 """
 
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -50,7 +51,7 @@ from service.engine.ports import Clock, Executor, LiveExecutor
 from service.engine.watch import WatchingPolicy, WatchingSink
 from service.engine.world import Costs
 from service.executors.fake import FakeExecutor
-from service.executors.gpus import GpuInfo
+from service.executors.gpus import GpuInfo, detect
 from service.executors.local import LocalExecutor
 from service.executors.polled import PolledExecutor
 from service.executors.timeout import TimeLimitedExecutor
@@ -101,6 +102,11 @@ class LiveStack:
     recorder: Recorder
     shadow: Shadow | None
     phases: Phases
+
+
+def gpus_of_host(settings: Settings) -> Sequence[GpuInfo] | None:
+    """The GPUs of this machine that the configured executor uses; None if its GPUs are virtual."""
+    return detect(visible=os.environ.get("CUDA_VISIBLE_DEVICES")) if settings.executor == "local" else None
 
 
 def make_executor(
