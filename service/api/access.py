@@ -1,4 +1,4 @@
-"""Who asks and from where, as routes get it: the door has found it out and left it with the request."""
+"""The caller of a request and its origin: the request guard stores them with the request, and routes read them."""
 
 import re
 import uuid
@@ -13,7 +13,7 @@ from service.db.audit import Origin
 from service.domain.access import Identity
 
 REQUEST_ID_HEADER: Final = "X-Request-Id"
-"""Names a request in the answer and in the log of changes; a client may choose it, to find it again."""
+"""The id of a request in the answer and in the audit log; a client may choose it."""
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _STATE: Final = "state"
@@ -21,11 +21,11 @@ _IDENTITY: Final = "identity"
 _ORIGIN: Final = "origin"
 _FORWARDED: Final = "forwarded"
 _ONE_CUSTOMER_BITS: Final = 64
-"""Of an IPv6 address: what one customer of a provider has at least, who may take any address below it."""
+"""IPv6 prefix of one customer of a provider, who can use any address below it."""
 
 
 def remember(scope: MutableMapping[str, Any], identity: Identity, request_id: str, address: str | None = None) -> None:
-    """Leave with the request who sent it; ``address`` where that is not whom the connection is with."""
+    """Store the caller with the request; ``address`` if it is not that of the connection."""
     client = scope.get("client")
     origin = Origin(identity, address or (client[0] if client else None), request_id)
     # A copy: a server may hand the same mapping to every request of a connection.
@@ -33,7 +33,7 @@ def remember(scope: MutableMapping[str, Any], identity: Identity, request_id: st
 
 
 def request_id(scope: MutableMapping[str, Any]) -> str:
-    """The id that the client gave, if it is a plain word; else a new one."""
+    """The client's id of the request, if it is a plain word; else a new one."""
     given = Headers(raw=scope["headers"]).get(REQUEST_ID_HEADER, "")
     return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
@@ -52,7 +52,7 @@ def address_of(scope: MutableMapping[str, Any]) -> str:
 
 
 def caller_of(request: Request) -> Identity:
-    """Who sent the request, as the door found out."""
+    """The caller."""
     found = request.scope[_STATE][_IDENTITY]
     assert isinstance(found, Identity)
     return found
@@ -63,11 +63,11 @@ async def _caller(request: Request) -> Identity:
 
 
 Caller = Annotated[Identity, Depends(_caller)]
-"""Who sent the request. Not there on what is open to everybody or opened by an attempt's token."""
+"""The caller. Not available on open routes and on those opened by an attempt's token."""
 
 
 def origin_of(request: Request) -> Origin | None:
-    """Who asks and from where; None on what is open to everybody or opened by an attempt's token."""
+    """The caller and the address; None on open routes and on those opened by an attempt's token."""
     found = request.scope.get(_STATE, {}).get(_ORIGIN)
     assert found is None or isinstance(found, Origin)
     return found

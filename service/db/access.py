@@ -43,7 +43,7 @@ class KeyGrant:
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """What the door has to know of a key: to whom it belongs, its secret's digest, and until when it opens anything."""
+    """What authentication needs of a key: its identity, the digest of its secret, and when it expires."""
 
     identity: Identity
     secret_sha256: str

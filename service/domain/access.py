@@ -1,6 +1,6 @@
 """Who asks, and what that person may see and change.
 
-Pure: no framework and no database, so that every side (the door, the routes, the statements, another server to which a
+Pure: no framework and no database, so that every side (the request guard, the routes, the statements, another server to which a
 request is forwarded) means the same by it.
 """
 

@@ -1,4 +1,4 @@
-"""Requests counted and timed by route, around the whole application: also what the door refuses is seen here."""
+"""Requests counted and timed by route, around the whole application, so that refusals of the request guard count as well."""
 
 import time
 
@@ -8,7 +8,7 @@ from service.telemetry import tracing
 from service.telemetry.metrics import Metrics
 
 NO_ROUTE = "none"
-"""Paths that no route takes, and what the door refuses: their number is the clients' choice, so they share a label."""
+"""Label of paths without a route and of requests that the guard refuses: clients choose such paths, so they share a label."""
 
 
 class MeasuredApp:

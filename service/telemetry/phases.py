@@ -5,18 +5,16 @@ where spans are collected, a span.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from policies.model.decision import Change, Decision
-from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Reported
-from policies.model.ids import AttemptId, JobId
+from policies.model.estimate import Prediction, PredictionRequest, Reported
+from policies.model.ids import JobId
 from policies.model.view import ClusterView
 from service.engine.commands import Command, Launch
-from service.engine.events import Fact, Report
-from service.engine.ports import AttemptStatus, CycleBatch, Executor, Predictor, Store
-from service.engine.record import JobRecord, StoredWorld
+from service.engine.ports import CycleBatch, Executor, Predictor, Store
 from service.engine.watch import WatchingPolicy
 from service.telemetry import tracing
 from service.telemetry.metrics import Metrics
@@ -54,23 +52,14 @@ class Phases:
 
 
 class MeasuredStore:
-    """Implements :class:`service.engine.ports.Store` around another one."""
+    """Implements :class:`service.engine.ports.Store` around another one; measures commits."""
 
     def __init__(self, inner: Store, phases: Phases) -> None:
+        self.load = inner.load
+        self.jobs = inner.jobs
+        self.pending_facts = inner.pending_facts
         self._inner = inner
         self._phases = phases
-
-    def load(self) -> StoredWorld:
-        """Pass on."""
-        return self._inner.load()
-
-    def jobs(self, ids: Sequence[JobId]) -> list[JobRecord]:
-        """Pass on."""
-        return self._inner.jobs(ids)
-
-    def pending_facts(self, limit: int) -> Sequence[Fact]:
-        """Pass on."""
-        return self._inner.pending_facts(limit)
 
     def commit(self, batch: CycleBatch) -> frozenset[JobId]:
         """Pass on, measured."""
@@ -79,9 +68,10 @@ class MeasuredStore:
 
 
 class MeasuredPredictor:
-    """Implements :class:`service.engine.ports.Predictor` around another one."""
+    """Implements :class:`service.engine.ports.Predictor` around another one; measures predictions."""
 
     def __init__(self, inner: Predictor, phases: Phases) -> None:
+        self.ended = inner.ended
         self._inner = inner
         self._phases = phases
 
@@ -95,15 +85,14 @@ class MeasuredPredictor:
         with self._phases.measured("predict"):
             return self._inner.revise(now_s, reported)
 
-    def ended(self, label: EndedJob) -> None:
-        """Pass on."""
-        self._inner.ended(label)
-
 
 class MeasuredExecutor:
-    """Implements :class:`service.engine.ports.Executor` around another one, and counts commands."""
+    """Implements :class:`service.engine.ports.Executor` around another one; measures and counts commands."""
 
     def __init__(self, inner: Executor, phases: Phases) -> None:
+        self.poll = inner.poll
+        self.acknowledge = inner.acknowledge
+        self.observed = inner.observed
         self._inner = inner
         self._phases = phases
 
@@ -118,18 +107,6 @@ class MeasuredExecutor:
             for command in commands:
                 kind = "launch" if isinstance(command, Launch) else "stop"
                 self._phases.metrics.commands.labels(kind, outcome).inc()
-
-    def poll(self) -> Sequence[Report]:
-        """Pass on."""
-        return self._inner.poll()
-
-    def acknowledge(self, reports: Sequence[Report]) -> None:
-        """Pass on."""
-        self._inner.acknowledge(reports)
-
-    def observed(self) -> Mapping[AttemptId, AttemptStatus]:
-        """Pass on."""
-        return self._inner.observed()
 
 
 class MeasuredPolicy(WatchingPolicy):

@@ -1,4 +1,4 @@
-"""The door: nothing gets in without the token, from a foreign host or page, in another format, or too large."""
+"""The request guard: nothing gets in without the token, from a foreign host or page, in another format, or too large."""
 
 import asyncio
 import re

@@ -9,9 +9,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from policies.lifecycle import JobState
 from policies.model.estimate import Estimate, Unit
+from policies.model.ids import JobId
 from predictor.serving import LivePredictor
 from service.engine.engine import Engine, Ports
-from service.engine.ports import StoreUnavailable
+from service.engine.memory import MemoryStore
+from service.engine.ports import CycleBatch, StoreUnavailable
 from service.engine.world import Costs
 from service.telemetry.metrics import Metrics, MetricsSink, source_kind
 from service.telemetry.phases import (
@@ -84,8 +86,8 @@ def test_every_phase_is_measured_also_where_it_fails() -> None:
     for phase in PHASES[1:]:
         assert story.value("cycle_duration_seconds_count", phase=phase), phase
 
-    class Broken:
-        def commit(self, batch: object) -> frozenset[int]:
+    class Broken(MemoryStore):
+        def commit(self, batch: CycleBatch) -> frozenset[JobId]:
             raise StoreUnavailable("gone")
 
     before = story.value("cycle_duration_seconds_count", phase="commit")
