@@ -42,6 +42,11 @@ class RankedPolicy:
     """Implements :class:`policies.base.Policy` for a rank given by :meth:`rank`."""
 
     name = "ranked"
+    summary = ""
+    """The policy in a few words, for lists of policies."""
+    defaults = Options()
+    option_names: frozenset[str] = frozenset()
+    """The options that the policy takes, those of fair share left out."""
     state_type: type[SchedulerState] = SchedulerState
     delayed_per_class_max = DELAYED_PER_CLASS_MAX
     ranks_keep_to_lines = False

@@ -1,75 +1,60 @@
-"""Policies by name. Plug-ins register a :class:`PolicyFactory` in the entry-point group ``sooner.policies``."""
+"""Policies by name. Plug-ins register a :class:`PolicyFactory`, or a like function, in the entry-point group.
+
+A new built-in policy is one module of :mod:`policies.builtin`, and its class in the list below.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import Any
 
 from policies.base import Policy
-from policies.builtin import asrpt, easy, fair, fifo, gittins, las, sjf, srsf, srtf, swf
-from policies.options import FAIR_SHARE, OptionError, Options, Preemption, parse_options
+from policies.builtin.asrpt import Asrpt
+from policies.builtin.easy import Easy
+from policies.builtin.fair import Fair
+from policies.builtin.fifo import Fifo, FifoBackfill
+from policies.builtin.gittins import Gittins
+from policies.builtin.las import Las
+from policies.builtin.sjf import Sjf
+from policies.builtin.srsf import Srsf
+from policies.builtin.srtf import Srtf
+from policies.builtin.swf import Swf
+from policies.options import FAIR_SHARE, PREEMPTION_OPTIONS, OptionError, Preemption, parse_options
 from policies.ranked import RankedPolicy
 
 ENTRY_POINT_GROUP = "sooner.policies"
 
 
-@dataclass(frozen=True, slots=True)
 class PolicyFactory:
-    """Makes a policy from options. ``preemptive``: whether it takes other values of ``preemption`` than never.
+    """Makes a policy from options. An ``alias`` is another name for it, which the policy then goes by.
 
-    ``alias``: another name for it, which the policy then goes by.
+    ``preemptive``: whether it takes other values of ``preemption`` than never.
     """
 
-    make: type[RankedPolicy]
-    defaults: Options
-    options: frozenset[str]
-    preemptive: bool
-    summary: str
-    alias: str = ""
-
-    def __post_init__(self) -> None:
-        """Every policy takes the options of fair share."""
-        object.__setattr__(self, "options", self.options | FAIR_SHARE)
+    def __init__(self, make: type[RankedPolicy], alias: str = "") -> None:
+        self.make = make
+        self.name = alias or make.name
+        self.summary = f"another name of {make.name}" if alias else make.summary
+        self.defaults = make.defaults
+        self.options = make.option_names | FAIR_SHARE
+        self.preemptive = make.option_names >= PREEMPTION_OPTIONS
 
     def __call__(self, options: Mapping[str, str]) -> Policy[Any]:
         """A policy with these options in place of the defaults. Raises OptionError."""
-        name = self.alias or self.make.name
         wanted = options.get("preemption")
         if not self.preemptive and wanted not in (None, Preemption.NEVER.value):
-            raise OptionError(f"option preemption: policy {name} does not preempt; only 'never' is possible")
+            raise OptionError(f"option preemption: policy {self.name} does not preempt; only 'never' is possible")
         policy = self.make(parse_options(self.defaults, options, self.options))
-        policy.name = name
+        policy.name = self.name
         return policy
 
 
-_SJF = PolicyFactory(sjf.Sjf, sjf.DEFAULTS, sjf.OPTIONS, False, "shortest predicted job first")
-_SWF = PolicyFactory(swf.Swf, swf.DEFAULTS, swf.OPTIONS, False, "smallest predicted workload first")
+_FACTORIES = [
+    *map(PolicyFactory, (Asrpt, Easy, Fair, Fifo, FifoBackfill, Gittins, Las, Sjf, Srsf, Srtf, Swf)),
+    PolicyFactory(Sjf, alias="wcs_duration"),
+    PolicyFactory(Swf, alias="wcs_workload"),
+]
 
-BUILT_IN: Mapping[str, PolicyFactory] = {
-    "asrpt": PolicyFactory(asrpt.Asrpt, asrpt.DEFAULTS, asrpt.OPTIONS, True, "SRPT relaxation guides placement"),
-    "easy": PolicyFactory(
-        easy.Easy, easy.DEFAULTS, easy.OPTIONS, False, "first in, first out; jobs that do not delay the head may pass"
-    ),
-    "fair": PolicyFactory(fair.Fair, fair.DEFAULTS, fair.OPTIONS, False, "the user who has used least comes first"),
-    "fifo": PolicyFactory(fifo.Fifo, fifo.STRICT_DEFAULTS, fifo.OPTIONS, False, "strict first in, first out"),
-    "fifo_backfill": PolicyFactory(
-        fifo.FifoBackfill,
-        fifo.BACKFILL_DEFAULTS,
-        fifo.BACKFILL_OPTIONS,
-        False,
-        "first in, first out; jobs that fit may pass",
-    ),
-    "gittins": PolicyFactory(
-        gittins.Gittins, gittins.DEFAULTS, gittins.OPTIONS, True, "soonest to end, by what ended jobs have taken"
-    ),
-    "las": PolicyFactory(las.Las, las.DEFAULTS, las.OPTIONS, True, "least attained service, discretised"),
-    "sjf": _SJF,
-    "srsf": PolicyFactory(srsf.Srsf, srsf.DEFAULTS, srsf.OPTIONS, True, "shortest remaining service first"),
-    "srtf": PolicyFactory(srtf.Srtf, srtf.DEFAULTS, srtf.OPTIONS, True, "shortest remaining time first"),
-    "swf": _SWF,
-    "wcs_duration": replace(_SJF, alias="wcs_duration", summary="another name of sjf"),
-    "wcs_workload": replace(_SWF, alias="wcs_workload", summary="another name of swf"),
-}
+BUILT_IN: Mapping[str, PolicyFactory] = {factory.name: factory for factory in _FACTORIES}
 
 
 def policy_names() -> tuple[str, ...]:

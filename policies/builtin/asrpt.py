@@ -38,14 +38,6 @@ from policies.relaxation import VirtualMachine
 from policies.state.gang_mix import GangMix
 from policies.state.scheduler_state import SchedulerState
 
-OPTIONS = (
-    PREEMPTION_OPTIONS
-    | PLACEMENT_OPTIONS
-    | GUARD_OPTIONS
-    | {"queue", "order", "release", "fill", "reserve", "over_run"}
-)
-DEFAULTS = Options(preemption=Preemption.GUIDED, queue=Queue.AUTO, fill=Fill.AUTO)
-
 
 class AsrptState(SchedulerState):
     """The state, the virtual machine with the jobs it has released, and the mix of gangs that arrive."""
@@ -70,6 +62,14 @@ class Asrpt(RankedPolicy):
     """See the module."""
 
     name = "asrpt"
+    summary = "SRPT relaxation guides placement"
+    defaults = Options(preemption=Preemption.GUIDED, queue=Queue.AUTO, fill=Fill.AUTO)
+    option_names = (
+        PREEMPTION_OPTIONS
+        | PLACEMENT_OPTIONS
+        | GUARD_OPTIONS
+        | {"fill", "order", "over_run", "queue", "release", "reserve"}
+    )
     state_type = AsrptState
     ranks_keep_to_lines = True
 

@@ -29,11 +29,6 @@ from policies.rank import OverRun, remaining_units, seconds_per_unit
 from policies.state.keys import JobKey
 from policies.state.scheduler_state import SchedulerState
 
-DEFAULTS = Options(reserve=True, guard_share=0.0)
-"""A head that waits for a better placement keeps the GPUs it could have; the shadow time is the only guard."""
-
-OPTIONS = PLACEMENT_OPTIONS | {"preemption"}
-
 PASSING_PER_CLASS_MAX = 64
 """After this many jobs of one gang class that may not pass the head, a cycle tries no more of the class: it never scans a
 long queue. On the first 5,000 jobs of the Philly trace (50 servers) the whole queue would give 0.6% less mean JCT."""
@@ -81,6 +76,10 @@ class Easy(Fifo):
     """See the module."""
 
     name = "easy"
+    summary = "first in, first out; jobs that do not delay the head may pass"
+    defaults = Options(reserve=True, guard_share=0.0)
+    """A head that waits for a better placement keeps the GPUs it could have; the shadow time is the only guard."""
+    option_names = PLACEMENT_OPTIONS | {"preemption"}
     state_type = EasyState
     delayed_per_class_max = PASSING_PER_CLASS_MAX
     head_matters = True

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from sortedcontainers import SortedList
 
-from policies.builtin.sjf import DEFAULTS as DEFAULTS
-from policies.builtin.sjf import OPTIONS as OPTIONS
+from policies.builtin.sjf import Sjf
 from policies.lifecycle import TERMINAL
 from policies.model.decision import Change, ChangeKind
 from policies.model.ids import JobId
@@ -141,6 +140,8 @@ class Fair(RankedPolicy):
     """See the module."""
 
     name = "fair"
+    summary = "the user who has used least comes first"
+    option_names = Sjf.option_names
     state_type = FairState
 
     def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:

@@ -6,16 +6,14 @@ from policies.rank import Rank
 from policies.ranked import RankedPolicy
 from policies.state.scheduler_state import SchedulerState
 
-STRICT_DEFAULTS = Options(queue=Queue.STRICT)
-BACKFILL_DEFAULTS = Options(queue=Queue.SKIP)
-OPTIONS = PLACEMENT_OPTIONS | {"preemption", "reserve"}
-BACKFILL_OPTIONS = OPTIONS | GUARD_OPTIONS
-
 
 class Fifo(RankedPolicy):
     """All ranks are equal, so submission time and serial decide."""
 
     name = "fifo"
+    summary = "strict first in, first out"
+    defaults = Options(queue=Queue.STRICT)
+    option_names = PLACEMENT_OPTIONS | {"preemption", "reserve"}
     ranks_keep_to_lines = True
 
     def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:
@@ -27,3 +25,6 @@ class FifoBackfill(Fifo):
     """A job that fits may pass one that does not."""
 
     name = "fifo_backfill"
+    summary = "first in, first out; jobs that fit may pass"
+    defaults = Options(queue=Queue.SKIP)
+    option_names = Fifo.option_names | GUARD_OPTIONS

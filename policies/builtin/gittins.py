@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from policies import ranked
-from policies.builtin.srsf import OPTIONS as OPTIONS
+from policies.builtin.srsf import Srsf
 from policies.decision.plan import Plan
 from policies.lifecycle import TERMINAL
 from policies.model.decision import Change, ChangeKind
@@ -18,8 +18,6 @@ from policies.model.view import ClusterView, JobView
 from policies.options import Options, Preemption
 from policies.rank import Rank, attained_rank, distribution_units, remaining_work_rank, seconds_per_unit
 from policies.state.scheduler_state import SchedulerState
-
-DEFAULTS = Options(preemption=Preemption.GUIDED)
 
 ENDED_MIN = 16
 """Fewer ended jobs than this give no distribution."""
@@ -82,6 +80,9 @@ class Gittins(ranked.RankedPolicy):
     """See the module."""
 
     name = "gittins"
+    summary = "soonest to end, by what ended jobs have taken"
+    defaults = Options(preemption=Preemption.GUIDED)
+    option_names = Srsf.option_names
     state_type = GittinsState
     ranks_keep_to_lines = True
 

@@ -8,9 +8,6 @@ from policies.rank import Rank
 from policies.ranked import REFRESH_S_MIN, RankedPolicy
 from policies.state.scheduler_state import SchedulerState
 
-DEFAULTS = Options(preemption=Preemption.GUIDED)
-OPTIONS = PREEMPTION_OPTIONS | PLACEMENT_OPTIONS | GUARD_OPTIONS | {"reserve"}
-
 FIRST_LEVEL_GPU_S = 60.0
 """Attained service below which all jobs are equal: a GPU-minute."""
 
@@ -22,6 +19,9 @@ class Las(RankedPolicy):
     """Ordered by the level of attained GPU-seconds."""
 
     name = "las"
+    summary = "least attained service, discretised"
+    defaults = Options(preemption=Preemption.GUIDED)
+    option_names = PREEMPTION_OPTIONS | PLACEMENT_OPTIONS | GUARD_OPTIONS | {"reserve"}
     ranks_keep_to_lines = True
 
     def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:

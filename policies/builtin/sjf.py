@@ -1,19 +1,18 @@
 """Shortest predicted job first, without preemption (work-conserving; option ``queue=strict`` makes it SPJF)."""
 
 from policies.model.view import ClusterView, JobView
-from policies.options import GUARD_OPTIONS, PLACEMENT_OPTIONS, Options
+from policies.options import GUARD_OPTIONS, PLACEMENT_OPTIONS
 from policies.rank import Rank, expected_remaining_s
 from policies.ranked import RankedPolicy
 from policies.state.scheduler_state import SchedulerState
-
-DEFAULTS = Options()
-OPTIONS = PLACEMENT_OPTIONS | GUARD_OPTIONS | {"preemption", "queue", "reserve"}
 
 
 class Sjf(RankedPolicy):
     """Ordered by expected remaining seconds; jobs without a prediction come last, the oldest first."""
 
     name = "sjf"
+    summary = "shortest predicted job first"
+    option_names = PLACEMENT_OPTIONS | GUARD_OPTIONS | {"preemption", "queue", "reserve"}
 
     def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:
         """Expected remaining seconds at the best placement."""

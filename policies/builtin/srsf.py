@@ -6,14 +6,14 @@ from policies.rank import Rank, remaining_work_rank
 from policies.ranked import RankedPolicy
 from policies.state.scheduler_state import SchedulerState
 
-DEFAULTS = Options(preemption=Preemption.ALWAYS)
-OPTIONS = PREEMPTION_OPTIONS | PLACEMENT_OPTIONS | GUARD_OPTIONS | {"over_run", "reserve"}
-
 
 class Srsf(RankedPolicy):
     """Ordered by remaining GPU-seconds under the estimate."""
 
     name = "srsf"
+    summary = "shortest remaining service first"
+    defaults = Options(preemption=Preemption.ALWAYS)
+    option_names = PREEMPTION_OPTIONS | PLACEMENT_OPTIONS | GUARD_OPTIONS | {"over_run", "reserve"}
     ranks_keep_to_lines = True
 
     def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:

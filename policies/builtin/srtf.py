@@ -1,7 +1,6 @@
 """Shortest remaining time first: preemptive by what is left of a job's own time, whatever its gang size."""
 
-from policies.builtin.srsf import DEFAULTS as DEFAULTS
-from policies.builtin.srsf import OPTIONS as OPTIONS
+from policies.builtin.srsf import Srsf
 from policies.model.view import ClusterView, JobView
 from policies.rank import Rank, remaining_work_rank
 from policies.ranked import RankedPolicy
@@ -12,6 +11,9 @@ class Srtf(RankedPolicy):
     """Ordered by remaining seconds under the estimate; by seconds held so far where there is none."""
 
     name = "srtf"
+    summary = "shortest remaining time first"
+    defaults = Srsf.defaults
+    option_names = Srsf.option_names
     ranks_keep_to_lines = True
 
     def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:

@@ -1,7 +1,5 @@
 """Smallest predicted workload first, without preemption (work-conserving; option ``queue=strict`` makes it SPWF)."""
 
-from policies.builtin.sjf import DEFAULTS as DEFAULTS
-from policies.builtin.sjf import OPTIONS as OPTIONS
 from policies.builtin.sjf import Sjf
 from policies.model.view import ClusterView, JobView
 from policies.rank import Rank
@@ -12,6 +10,7 @@ class Swf(Sjf):
     """Ordered by expected remaining GPU-seconds; jobs without a prediction come last, the oldest first."""
 
     name = "swf"
+    summary = "smallest predicted workload first"
 
     def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:
         """Gang size x expected remaining seconds at the best placement, over G: virtual seconds."""

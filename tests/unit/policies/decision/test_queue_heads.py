@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from policies import ranked
-from policies.builtin.asrpt import DEFAULTS, Asrpt
+from policies.builtin.asrpt import Asrpt
 from policies.builtin.las import Las
 from policies.builtin.sjf import Sjf
 from policies.decision import queue_heads
@@ -37,7 +37,7 @@ def _slow(policy: type[ranked.RankedPolicy]) -> type[ranked.RankedPolicy]:
 @pytest.mark.parametrize(
     ("policy", "options"),
     [
-        (Asrpt, DEFAULTS),
+        (Asrpt, Asrpt.defaults),
         (Asrpt, Options(preemption=Preemption.NEVER)),
         (Asrpt, Options(preemption=Preemption.GUIDED, restarts_free=2.0, restarted_attempt_s_min=600.0)),
         (Las, Options(preemption=Preemption.GUIDED)),
