@@ -16,7 +16,7 @@ from service.notebooks.judging import (
 )
 from service.notebooks.pictures import Picture, Table
 from service.notebooks.replaying import corrected_run, drift_curve, trust_changes, who_answered
-from service.notebooks.scored import Scored, told_history
+from service.notebooks.scored import Scored, history_words
 from service.notebooks.source import Source, SourceError
 from service.notebooks.sources import open_source
 
@@ -34,10 +34,10 @@ __all__ = [
     "calibration_curve",
     "corrected_run",
     "drift_curve",
+    "history_words",
     "open_source",
     "over_time",
     "score",
-    "told_history",
     "trust_changes",
     "who_answered",
 ]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from policies.model.cluster import Cluster
 from service.client import TERMINAL_STATES, Client
 from service.config.cluster_file import SCHEMA, parse_cluster
-from service.notebooks.scored import Scored, first_said
+from service.notebooks.scored import Scored, first_predictions
 from service.notebooks.source import Past
 from service.sim.jobs import prepare
 from service.sim.workloads.model import Workload, WorkloadJob, in_submission_order
@@ -50,7 +50,7 @@ class LiveSource:
             job = self._jobs.get(each["job_id"])
             if job is not None and each["actual"] is not None and each["log_error"] is not None:
                 found[each["job_id"]] = _scored(each, each["actual"], job)
-        return first_said(found)
+        return first_predictions(found)
 
     def workload(self) -> Workload:
         """The jobs that ran and ended. A duration is the time in which a job held GPUs: the API returns no other."""
@@ -98,7 +98,7 @@ class LiveSource:
         return Past(prepare(self.workload(), cluster, skip_invalid=True), cluster)
 
 
-def _scored(said: PredictionDocument, actual: float, job: JobDocument) -> Scored:
+def _scored(prediction: PredictionDocument, actual: float, job: JobDocument) -> Scored:
     return Scored(
         job_id=job["id"],
         name=job["name"],
@@ -106,15 +106,15 @@ def _scored(said: PredictionDocument, actual: float, job: JobDocument) -> Scored
         project=job["project"] or "",
         gpus=job["gpus"],
         submitted_at_s=_instant_s(job["submitted_at"]),
-        scored_at_s=_instant_s(said["scored_at"] or said["made_at"]),
-        unit=said["unit"],
-        p10=said["p10"],
-        p50=said["p50"],
-        p90=said["p90"],
+        scored_at_s=_instant_s(prediction["scored_at"] or prediction["made_at"]),
+        unit=prediction["unit"],
+        p10=prediction["p10"],
+        p50=prediction["p50"],
+        p90=prediction["p90"],
         actual=actual,
-        source=said["source"],
-        model=said["model_version"] or "",
-        point=said["point"],
+        source=prediction["source"],
+        model=prediction["model_version"] or "",
+        point=prediction["point"],
     )
 
 

@@ -44,14 +44,14 @@ class Scored:
     others: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @property
-    def said(self) -> float:
+    def predicted(self) -> float:
         """The single number that people saw."""
         return self.p50 if self.point is None else self.point
 
     @property
     def log_error(self) -> float:
         """ln(predicted / actual): above 0 the prediction was too long."""
-        return math.log(self.said / self.actual)
+        return math.log(self.predicted / self.actual)
 
     @property
     def factor(self) -> float:
@@ -82,11 +82,11 @@ class Scored:
         return HISTORY[bucket_of(self.runs)]
 
 
-def told_history(name: str) -> str:
+def history_words(name: str) -> str:
     """A history bucket in a sentence: ``for programs with 5-19 past runs``."""
     return f"for programs {name}" if name == HISTORY[0] else f"for programs with {name}"
 
 
-def first_said(rows: Mapping[int, Scored]) -> list[Scored]:
+def first_predictions(rows: Mapping[int, Scored]) -> list[Scored]:
     """One prediction per job, in the order of submission."""
     return sorted(rows.values(), key=lambda row: (row.submitted_at_s, row.job_id))

@@ -13,7 +13,7 @@ from service.db.codec import decode_shadows
 from service.db.prediction_log import scored_predictions, submission_of_newest
 from service.db.session import Database
 from service.history.workload import OwnHistory, actual_result, simulated_jobs
-from service.notebooks.scored import Scored, first_said
+from service.notebooks.scored import Scored, first_predictions
 from service.notebooks.source import Past
 from service.sim.workloads.model import Workload
 
@@ -31,7 +31,7 @@ class StoredSource:
 
     def predictions(self) -> list[Scored]:
         """The first prediction of each job that has ended."""
-        return first_said({row.job_id: _scored(row) for row in scored_predictions(self._database, self._newest)})
+        return first_predictions({row.job_id: _scored(row) for row in scored_predictions(self._database, self._newest)})
 
     @cached_property
     def _past(self) -> tuple[OwnHistory, Cluster]:

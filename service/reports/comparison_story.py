@@ -147,7 +147,7 @@ def _ratio(more: float, less: float) -> float:
 
 def sensitivity(runs: Sequence[RunFigures]) -> str:
     """The cost of worse estimates for the policies that were run with several predictors; empty where none was."""
-    told: list[str] = []
+    affected: list[str] = []
     indifferent: list[str] = []
     worst_error, worst_name, best_name = 0.0, "", ""
     for label in dict.fromkeys(run.label for run in runs):
@@ -169,12 +169,12 @@ def sensitivity(runs: Sequence[RunFigures]) -> str:
             text = f"{label} {_ratio(worst.mean_jct_s, exact.mean_jct_s):.2f} times"
             if worst.preemptions or exact.preemptions:
                 text += f" ({worst.preemptions / worst.jobs:.2f} stops a job instead of {exact.preemptions / exact.jobs:.2f})"
-            told.append(text)
+            affected.append(text)
     text = ""
-    if told:
+    if affected:
         text = (
             f"Worse estimates cost: with {worst_name}, off by a factor of {exp(worst_error):.2f} on average, the mean JCT is, "
-            f"against {best_name}: {', '.join(told)}."
+            f"against {best_name}: {', '.join(affected)}."
         )
     if indifferent:
         text += f" {_enumerated(indifferent)} take{'s' if len(indifferent) == 1 else ''} no notice of estimates."

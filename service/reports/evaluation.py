@@ -69,7 +69,7 @@ def _models(models: Mapping[str, Mapping[str, Any]]) -> str:
         cells = "".join(f"<td>{_cell(models[name], key, form)}</td>" for _, key, form in _COLUMNS)
         rows.append(table_row(name, cells, best=name == SERVED))
     note = (
-        "What serves is in bold, the others from the least loss to the most. Under 4x: the answer was below a quarter of it. "
+        "The served predictions are in bold, the others in order of loss. Under 4x: below a quarter of the actual duration. "
         "By user: each user counts once. No bursts: the first run of each program in each five minutes."
     )
     return table(note, ("Model", *(title for title, _, _ in _COLUMNS)), rows)

@@ -16,7 +16,7 @@ class SimulationStuck(RuntimeError):
 class Drive:
     """Runs one engine on one simulated clock. All events of an instant come before its cycle.
 
-    ``wake_slack``: a wake that a policy asks for (not an event) may come late by this share of the time since the start;
+    ``wake_slack``: a wake requested by the policy (not an event) may be late by this share of the time since the start;
     0 = on time. A forecast uses it, because it needs no refresh of every rank.
     """
 
@@ -39,7 +39,7 @@ class Drive:
             return False
         self._cycles_now = self._cycles_now + 1 if at_s == self._clock.now_s() else 0
         if self._cycles_now > CYCLES_PER_INSTANT_MAX:
-            raise SimulationStuck(f"{self._engine.policy.name} asks for cycle after cycle at {at_s} s")
+            raise SimulationStuck(f"{self._engine.policy.name} keeps requesting another cycle at {at_s} s")
         self._clock.advance(at_s)
         self._wake_at_s = self._late(self._engine.cycle().wake_at_s)
         return True

@@ -145,7 +145,7 @@ def parse_job(cells: Mapping[str, Cell]) -> WorkloadJob:
 def read_workload(
     path: Path, *, first: int | None = None, skip_invalid: bool = False, any_order: bool = False
 ) -> Workload:
-    """Read a workload; ``first`` takes the first so many rows of the file, ``any_order`` drops the rule that rows are sorted.
+    """Read a workload; ``first`` limits the number of rows, ``any_order`` accepts unsorted rows.
 
     Raises :class:`~service.sim.workloads.files.WorkloadError` that names file, line and column for the first row that
     breaks the table; with ``skip_invalid`` such rows are left out and listed in ``Workload.skipped``. A broken header or

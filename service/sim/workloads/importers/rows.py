@@ -117,7 +117,7 @@ def positive_seconds(cell: str | None, column: str) -> float:
 
 
 def rounded_up(gpus: float) -> int:
-    """Whole GPUs that hold so many, a share of one taking a whole one; :class:`SkipRow` for none or far too many."""
+    """A number of GPUs rounded up to whole ones; :class:`SkipRow` for none or far too many."""
     if not gpus > 0.0:
         raise SkipRow("the job asks for no GPU")
     if gpus > GPUS_MAX:

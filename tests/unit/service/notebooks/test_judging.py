@@ -28,9 +28,9 @@ from service.notebooks import (
     calibration_curve,
     corrected_run,
     drift_curve,
+    history_words,
     over_time,
     score,
-    told_history,
     trust_changes,
     who_answered,
 )
@@ -192,8 +192,8 @@ def test_the_words_of_distrust_are_the_predictors_own() -> None:
 
 def test_the_single_number_is_what_is_judged() -> None:
     row = took(100.0, point=50.0)
-    assert (row.said, row.factor) == (50.0, pytest.approx(2.0))
-    assert took(100.0).said == 100.0
+    assert (row.predicted, row.factor) == (50.0, pytest.approx(2.0))
+    assert took(100.0).predicted == 100.0
 
 
 def test_groups_and_their_order() -> None:
@@ -207,8 +207,8 @@ def test_groups_and_their_order() -> None:
     assert list(by_group(rows, lambda row: row.user, jobs_min=2)) == ["b"]
     cold = replace(ROW, source="cold start: x")
     assert list(by_history([ROW, cold, ROW])) == ["never run before", "5-19 past runs"]
-    assert told_history("5-19 past runs") == "for programs with 5-19 past runs"
-    assert told_history("never run before") == "for programs never run before"
+    assert history_words("5-19 past runs") == "for programs with 5-19 past runs"
+    assert history_words("never run before") == "for programs never run before"
 
 
 @given(st.integers(1, 60), st.integers(1, 12))

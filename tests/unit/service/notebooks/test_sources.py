@@ -77,7 +77,7 @@ def told(source: Source) -> list[tuple[object, ...]]:
     return [
         (
             *(each.job_id, each.program, each.gpus, each.unit, each.p10, each.p50, each.p90),
-            *(each.said, each.actual, each.source, each.model),
+            *(each.predicted, each.actual, each.source, each.model),
         )
         for each in source.predictions()
     ]
