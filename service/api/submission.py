@@ -154,7 +154,7 @@ def wait_for_predictions(dependencies: ApiDependencies, accepted: Response, sing
     while True:
         with dependencies.database.reading() as session:
             connection = session.connection()
-            if reads.taken_in(connection, ids) or time.monotonic() >= until_s:
+            if reads.all_admitted(connection, ids) or time.monotonic() >= until_s:
                 documents = [job_document(summary) for summary in reads.jobs_by_id(connection, ids)]
                 break
         cycles = dependencies.scheduler.wait_cycle(cycles, max(0.0, until_s - time.monotonic()))

@@ -11,7 +11,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from policies.model.ids import JobId
-from service.db.forecasts import Telling, Told, score_forecasts, settled_forecasts, store_forecasts, tellings
+from service.db.forecasts import (
+    ForecastTimes,
+    NewForecast,
+    forecast_times,
+    score_forecasts,
+    settled_forecasts,
+    store_forecasts,
+)
 from service.db.session import Database
 from service.domain.forecast_scores import Milestone
 from service.forecast.forecast import Forecast, JobForecast, NoForecast
@@ -44,7 +51,7 @@ class ForecastKeeper:
         self._cpu_ratio = cpu_ratio
         self._jobs_max = jobs_max
         self._lock = threading.Lock()
-        self._known: dict[JobId, Telling] = {}
+        self._known: dict[JobId, ForecastTimes] = {}
         self._untold: set[JobId] = set()
         """Jobs of which the database knows no forecast: it need not be asked again."""
         self._not_before_s = 0.0
@@ -115,7 +122,7 @@ class ForecastKeeper:
         unknown = present - self._known.keys() - self._untold
         if unknown:
             with self._database.reading() as session:
-                self._known |= tellings(session.connection(), unknown)
+                self._known |= forecast_times(session.connection(), unknown)
             self._untold |= unknown - self._known.keys()
 
     def _store(self, cycle: int, forecast: Forecast) -> None:
@@ -128,15 +135,15 @@ class ForecastKeeper:
                 store_forecasts(session.connection(), rows)
         # Also those of whom nothing could be told (a held job): or they would call for a forecast every time.
         for each in due:
-            known = self._known.get(each.job, Telling(now_s, now_s, 0))
-            self._known[each.job] = Telling(known.first_s, now_s, known.times + 1)
+            known = self._known.get(each.job, ForecastTimes(now_s, now_s, 0))
+            self._known[each.job] = ForecastTimes(known.first_s, now_s, known.times + 1)
             self._untold.discard(each.job)
 
 
-def _told(cycle: int, forecast: Forecast, job: JobForecast) -> Iterator[Told]:
+def _told(cycle: int, forecast: Forecast, job: JobForecast) -> Iterator[NewForecast]:
     for milestone, spread in ((Milestone.START, job.start), (Milestone.FINISH, job.finish)):
         if spread is not None:
-            yield Told(
+            yield NewForecast(
                 job_id=job.job,
                 milestone=milestone,
                 made_at_s=forecast.now_s,

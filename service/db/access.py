@@ -32,7 +32,7 @@ _KEY_COLUMNS = tuple(column for column in API_KEYS.c if column.name != "secret_s
 
 @dataclass(frozen=True, slots=True)
 class KeyGrant:
-    """What a new key is for. ``projects`` None = all of its user's."""
+    """The rights of a new key. ``projects`` None = all projects of its user."""
 
     user: str
     role: Role
@@ -53,14 +53,14 @@ class StoredKey:
 
 
 class Owner(NamedTuple):
-    """Whose a job is; neither ever changes."""
+    """The project and user of a job; neither ever changes."""
 
     project: str
     user: str
 
 
 def owner_of(connection: Connection, job: int) -> Owner | None:
-    """Whose the job is; None where there is no such job."""
+    """The owner of a job; None if there is no such job."""
     row = connection.execute(select(JOBS.c.project, JOBS.c.user).where(JOBS.c.id == job)).one_or_none()
     return None if row is None else Owner(row.project, row.user)
 
@@ -78,7 +78,7 @@ def seen(caller: Identity, project: ColumnElement[str], user: ColumnElement[str]
 
 
 def seen_jobs(connection: Connection, job_ids: Collection[int], caller: Identity) -> set[int]:
-    """Those of the ids that are jobs which the caller sees."""
+    """The ids among these whose jobs the caller sees."""
     condition = seen(caller, JOBS.c.project, JOBS.c.user)
     known: set[int] = set()
     for part in chunks(sorted(job_ids)):
@@ -87,7 +87,7 @@ def seen_jobs(connection: Connection, job_ids: Collection[int], caller: Identity
 
 
 def stored_key(connection: Connection, key: str) -> StoredKey | None:
-    """The key of this id with its user's rights as they are now. ``usable``: not revoked, and its user not disabled."""
+    """A key with the current rights of its user. ``usable``: not revoked, and its user not disabled."""
     row = connection.execute(
         select(API_KEYS, USERS.c.disabled_at_s).join(USERS, USERS.c.name == API_KEYS.c.user).where(API_KEYS.c.id == key)
     ).one_or_none()
@@ -105,7 +105,7 @@ def stored_key(connection: Connection, key: str) -> StoredKey | None:
 
 
 def _projects_seen(connection: Connection, key: Row[Any]) -> frozenset[str]:
-    """A key opens no project that its user is not a member of, also when he was one at the time it was made."""
+    """The projects that a key gives access to: only those that its user is a member of now."""
     joined = connection.execute(select(MEMBERSHIPS.c.project).where(MEMBERSHIPS.c.user == key.user)).scalars()
     if key.projects is None:
         return frozenset((*joined, NO_PROJECT))
@@ -113,7 +113,7 @@ def _projects_seen(connection: Connection, key: Row[Any]) -> frozenset[str]:
 
 
 def add_key(connection: Connection, key: NewKey, grant: KeyGrant, now_s: float) -> None:
-    """Store a key. Its user, and his membership of the projects it is narrowed to, are made where they are missing."""
+    """Store a key. Missing users, and missing memberships of the key's projects, are added."""
     add_user(connection, grant.user, now_s)
     for project in grant.projects or ():
         add_member(connection, project, grant.user, now_s)
@@ -132,12 +132,12 @@ def add_key(connection: Connection, key: NewKey, grant: KeyGrant, now_s: float) 
 
 
 def key(connection: Connection, key_id: str) -> Row[Any] | None:
-    """What may be told of a key; None where there is no such key."""
+    """A key without the digest of its secret; None if there is no such key."""
     return connection.execute(select(*_KEY_COLUMNS).where(API_KEYS.c.id == key_id)).one_or_none()
 
 
 def keys(connection: Connection, user: str | None, before: tuple[float, str] | None, limit: int) -> Sequence[Row[Any]]:
-    """Keys, newest first, those that open nothing any more among them."""
+    """Keys, newest first, including expired and revoked ones."""
     place = (API_KEYS.c.created_at_s, API_KEYS.c.id)
     statement = select(*_KEY_COLUMNS).order_by(*(column.desc() for column in place)).limit(limit)
     if user is not None:
@@ -148,24 +148,24 @@ def keys(connection: Connection, user: str | None, before: tuple[float, str] | N
 
 
 def revoke_key(connection: Connection, key_id: str, now_s: float) -> None:
-    """From now on it opens nothing; one that was revoked before stays revoked since then."""
+    """Revoke a key. A key that was revoked before keeps its time of revocation."""
     condition = (API_KEYS.c.id == key_id) & API_KEYS.c.revoked_at_s.is_(None)
     connection.execute(update(API_KEYS).where(condition).values(revoked_at_s=now_s))
 
 
 def used_key(connection: Connection, key_id: str, now_s: float) -> None:
-    """Remember when a key was last used."""
+    """Store when a key was last used."""
     later = func.coalesce(API_KEYS.c.last_used_at_s, 0.0) < now_s
     connection.execute(update(API_KEYS).where((API_KEYS.c.id == key_id) & later).values(last_used_at_s=now_s))
 
 
 def add_user(connection: Connection, name: str, now_s: float) -> bool:
-    """Whether the user is new."""
+    """Add a user unless there is one of that name; returns whether it was added."""
     return _added(connection, USERS, {"name": name, "created_at_s": now_s})
 
 
 def set_disabled(connection: Connection, name: str, disabled_at_s: float | None) -> None:
-    """Let a user's keys open nothing, or (None) what they opened before. Who is disabled stays so since the first time."""
+    """Disable a user, or (None) enable it again. A disabled user keeps its first time of disabling."""
     condition: ColumnElement[bool] = USERS.c.name == name
     if disabled_at_s is not None:
         condition &= USERS.c.disabled_at_s.is_(None)
@@ -202,12 +202,12 @@ def members_of(connection: Connection, names: Collection[str]) -> Mapping[str, l
 
 
 def add_member(connection: Connection, project: str, user: str, now_s: float) -> bool:
-    """Whether the membership is new. The user must be there."""
+    """Add a member unless it is one already; returns whether it was added. The user must exist."""
     return _added(connection, MEMBERSHIPS, {"project": project, "user": user, "added_at_s": now_s})
 
 
 def remove_member(connection: Connection, project: str, user: str) -> bool:
-    """Whether there was such a membership."""
+    """Remove a member; returns whether it was one."""
     condition = (MEMBERSHIPS.c.project == project) & (MEMBERSHIPS.c.user == user)
     return connection.execute(delete(MEMBERSHIPS).where(condition)).rowcount > 0
 
@@ -221,7 +221,7 @@ def _grouped(connection: Connection, by: str, what: str, names: Collection[str])
 
 
 def _added(connection: Connection, rows: Table, values: Mapping[str, Any]) -> bool:
-    """Insert unless it is there. A savepoint, because two servers may add the same at once."""
+    """Insert a row unless it exists. With a savepoint, because two services may add the same row at once."""
     try:
         with connection.begin_nested():
             connection.execute(insert(rows).values(**values))

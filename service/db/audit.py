@@ -1,4 +1,4 @@
-"""The log of changes: appended to in the transaction of the change, read by pages, pruned by age, never edited."""
+"""The audit log: appended to in the transaction of the change, read by pages, pruned by age, never edited."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -14,19 +14,19 @@ from service.domain.access import LOCAL, Identity
 
 
 class Outcome(Enum):
-    """What became of a change."""
+    """The outcome of a change."""
 
     DONE = "done"
-    """It stands in the database: this line was written with it, or not at all."""
+    """The change is committed, together with this entry."""
     ASKED = "asked"
-    """It is about to be tried outside the database; a line of the same request follows, unless the service died."""
+    """The change is about to be tried outside the database; another entry of the request follows unless the service ends."""
     REFUSED = "refused"
-    """The caller may not do it, and nothing was changed."""
+    """The caller lacks the permission, and nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who asks for a change, and from where. ``address`` is None for commands that work on the database itself."""
+    """The caller of a change. ``address`` is None for commands that work on the database itself."""
 
     identity: Identity
     address: str | None
@@ -35,7 +35,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What was changed: the ``action`` (method and route), its ``target`` and what tells more. Never a secret."""
+    """A change: the ``action`` (method and route), its ``target`` and details. Never contains a secret."""
 
     action: str
     target: str
@@ -46,20 +46,20 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """What a list is narrowed to; None = everything."""
+    """The filter of a list; None = any."""
 
     user: str | None = None
     target: str | None = None
 
 
 def record(connection: Connection, origin: Origin, entry: Entry, now_s: float) -> None:
-    """Append one line."""
+    """Append one entry."""
     record_all(connection, [(origin, entry)], now_s)
 
 
-def record_all(connection: Connection, said: Sequence[tuple[Origin, Entry]], now_s: float) -> None:
-    """Append lines, in their order."""
-    insert_rows(connection, AUDIT_LOG, [_values(origin, entry, now_s) for origin, entry in said])
+def record_all(connection: Connection, entries: Sequence[tuple[Origin, Entry]], now_s: float) -> None:
+    """Append entries in their order."""
+    insert_rows(connection, AUDIT_LOG, [_values(origin, entry, now_s) for origin, entry in entries])
 
 
 def _values(origin: Origin, entry: Entry, now_s: float) -> dict[str, Any]:
@@ -80,13 +80,13 @@ def _values(origin: Origin, entry: Entry, now_s: float) -> dict[str, Any]:
 
 
 def record_command(connection: Connection, command: str, target: str, detail: Mapping[str, Any], now_s: float) -> None:
-    """Append what a command on the machine itself has changed, which no service saw."""
+    """Append a change by a command that works on the database itself."""
     origin = Origin(LOCAL, None, uuid.uuid4().hex)
     record(connection, origin, Entry(command, target, Outcome.DONE, 0, detail), now_s)
 
 
 def lines(connection: Connection, wanted: AuditFilter, before_id: int | None, limit: int) -> Sequence[Row[Any]]:
-    """Newest first."""
+    """Entries, newest first."""
     statement = select(AUDIT_LOG).order_by(AUDIT_LOG.c.id.desc()).limit(limit)
     if wanted.user is not None:
         statement = statement.where(AUDIT_LOG.c.user == wanted.user)

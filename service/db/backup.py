@@ -1,9 +1,8 @@
 """A backup: every table as lines of JSON in one zip file, with the schema's revision and a digest of each.
 
-One format for both kinds of database, made of what they have in common, so a backup of one can be restored into the other and
-no other program is needed for either. It is read from one snapshot while the service runs on, and works for older schemas too:
-a backup is what is made before an upgrade. The file holds all that the database holds: jobs with their environment, hashes of
-API keys. It is readable by its owner alone.
+Both kinds of database share the format, so a backup of one can be restored into the other, without any other program. It is
+read from one snapshot while the service runs, also from an older schema, because a backup is made before an upgrade. The file
+holds everything that the database holds, such as the environments of jobs and hashes of API keys; only its owner can read it.
 """
 
 import hashlib
@@ -32,7 +31,7 @@ _VERSION_TABLE = "alembic_version"
 
 
 class BackupError(RuntimeError):
-    """The backup cannot be written, read or restored; one line."""
+    """The backup cannot be written, read or restored; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class TablePart:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a backup holds. ``last_ids``: the newest number given out in each table; ``made_at_s`` since the Unix epoch."""
+    """The contents of a backup. ``last_ids``: the newest id given out in each table; ``made_at_s``: Unix time."""
 
     revision: str
     made_at_s: float
@@ -59,12 +58,12 @@ class Manifest:
 
 
 def member(table: str) -> str:
-    """The name of a table's lines inside the zip file."""
+    """The name of a table's member of the zip file."""
     return f"tables/{table}.ndjson"
 
 
 def reflected(connection: Connection) -> MetaData:
-    """The tables as they are, whatever the revision, with the types that documents need."""
+    """The tables of the database, whatever its revision, with the type of documents corrected."""
     found = MetaData()
     found.reflect(connection)
     found.remove(found.tables[_VERSION_TABLE])
@@ -77,9 +76,9 @@ def reflected(connection: Connection) -> MetaData:
 
 
 def back_up(url: str, file: Path) -> Manifest:
-    """Write the database of a URL into a new file: whole, or not at all. The service may go on running.
+    """Write the database of a URL into a new file: completely, or not at all. The service may keep running.
 
-    Raises :class:`BackupError`, SchemaError for what is not a database of ours, DatabaseUrlError and OperationalError.
+    Raises :class:`BackupError`, SchemaError unless it is a database of Sooner, DatabaseUrlError and OperationalError.
     """
     if file.exists():
         raise BackupError(f"{file} exists; name another file")
@@ -97,7 +96,7 @@ def back_up(url: str, file: Path) -> Manifest:
 def _write(connection: Connection, file: Path) -> Manifest:
     draft = ""
     try:
-        # Made for its owner alone, and on the disk before it gets its name.
+        # Readable by its owner alone, and durable before it gets its name.
         descriptor, draft = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
         with os.fdopen(descriptor, "wb") as stream:
             with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -1,6 +1,6 @@
-"""Is the database sound: its pages and references, its schema, and what must hold between the tables.
+"""Checks a database: its pages and references, its schema, and the invariants between its tables.
 
-Read from one snapshot beside a running service. Whatever is found is one line that names the rows, for a person.
+Reads one snapshot, also beside a running service. Each fault is one line that names the row.
 """
 
 from collections import defaultdict
@@ -28,7 +28,7 @@ from service.db.tables import (
 from service.engine.events import FactKind
 
 FAULTS_MAX = 20
-"""Rows named of one kind of fault; of more, their number is told."""
+"""Rows listed for one kind of fault; further ones are summarised."""
 
 _OPEN = tuple(state.value for state in ATTEMPT_OPEN)
 _HOLDING = tuple(state.value for state in HOLDS_GPUS)
@@ -37,7 +37,7 @@ _ENDED = tuple(state.value for state in TERMINAL)
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What a check found; sound if there are no ``faults``. ``revision`` is empty where there is none."""
+    """The result of a check; sound if there are no ``faults``. ``revision`` is empty if the database has none."""
 
     schema: SchemaState
     revision: str
@@ -47,12 +47,12 @@ class Health:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there are no faults."""
         return not self.faults
 
 
 def check(url: str) -> Health:
-    """Look through the database of a URL. Raises DatabaseUrlError and OperationalError."""
+    """Check the database of a URL. Raises DatabaseUrlError and OperationalError."""
     if state(url) is SchemaState.EMPTY:  # which creates no file
         return Health(SchemaState.EMPTY, "", 0, 0, (SchemaState.EMPTY.sentence,))
     database = open_database(url)
@@ -64,13 +64,13 @@ def check(url: str) -> Health:
 
 
 def check_connection(connection: Connection) -> Health:
-    """Look through the database behind a connection."""
+    """Check the database behind a connection."""
     where = state_of(connection)
     if where is not SchemaState.CURRENT:
         revision = revision_of(connection) if where in (SchemaState.OLDER, SchemaState.NEWER) else ""
         return Health(where, revision, 0, 0, (where.sentence,))
     faults = [*damage(connection), *_jobs_without_an_end(connection), *_attempts(connection), *_gpus(connection)]
-    faults += [*_stories(connection), *_requests(connection)]
+    faults += [*_events(connection), *_requests(connection)]
     count = select(func.count()).select_from(JOBS)
     return Health(
         where,
@@ -82,7 +82,7 @@ def check_connection(connection: Connection) -> Health:
 
 
 def _jobs_without_an_end(connection: Connection) -> Iterator[str]:
-    """No job may wait for something that will never come, and none may be both ended and not."""
+    """No job waits for an admission that will never happen, and each has a consistent end."""
     pending = select(FACTS.c.job_id).where(
         FACTS.c.kind == FactKind.SUBMITTED.value, FACTS.c.consumed_cycle.is_(None), FACTS.c.job_id.is_not(None)
     )
@@ -91,10 +91,12 @@ def _jobs_without_an_end(connection: Connection) -> Iterator[str]:
     never = and_(jobs.version == 0, jobs.id.not_in(pending), jobs.state == JobState.QUEUED.value)
     yield from _named(connection, never, "was submitted, but no cycle will admit it")
     twice = and_(jobs.version > 0, jobs.id.in_(pending))
-    yield from _named(connection, twice, "is admitted, but its submission is still to be taken in")
+    yield from _named(connection, twice, "is admitted, but its submission is still pending")
     ended = jobs.state.in_(_ENDED)
-    yield from _named(connection, and_(ended, jobs.finished_at_s.is_(None)), "has ended, but nobody knows when")
-    yield from _named(connection, and_(~ended, jobs.finished_at_s.is_not(None)), "has an end, but has not ended")
+    yield from _named(connection, and_(ended, jobs.finished_at_s.is_(None)), "has ended, but has no time of its end")
+    yield from _named(
+        connection, and_(~ended, jobs.finished_at_s.is_not(None)), "has a time of its end, but has not ended"
+    )
 
 
 def _attempts(connection: Connection) -> Iterator[str]:
@@ -110,13 +112,13 @@ def _attempts(connection: Connection) -> Iterator[str]:
     yield from _named(connection, jobs.id.in_(several), "has several open attempts")
     newest = select(func.max(attempts.number)).where(attempts.job_id == jobs.id).correlate(JOBS).scalar_subquery()
     counted = jobs.attempts != func.coalesce(newest, 0)
-    yield from _named(connection, counted, "counts other attempts than it had")
+    yield from _named(connection, counted, "has another number of attempts than it counts")
     closed = select(attempts.id).where(attempts.state.not_in(_OPEN), attempts.ended_at_s.is_(None))
-    yield from _listed("attempt", _few(connection, closed), "is closed, but nobody knows since when")
+    yield from _listed("attempt", _few(connection, closed), "is closed, but has no time of its end")
 
 
 def _gpus(connection: Connection) -> Iterator[str]:
-    """No GPU is held twice, and each held one is there."""
+    """No GPU is held twice, and each held GPU exists."""
     servers = {
         int(position): decode(Server, spec)
         for position, spec in connection.execute(select(SERVERS.c.position, SERVERS.c.spec))
@@ -136,24 +138,24 @@ def _gpus(connection: Connection) -> Iterator[str]:
             yield f"{name} is held by several attempts: {', '.join(sorted(attempts))}"
 
 
-def _stories(connection: Connection) -> Iterator[str]:
-    """The newest line of a job's story says the state that the job is in. Jobs whose story was pruned have none."""
+def _events(connection: Connection) -> Iterator[str]:
+    """The newest event of a job has the job's state as its target. Jobs whose events were pruned have none."""
     events = EVENTS.c
     told = select(events.target).where(events.job_id == JOBS.c.id).order_by(events.id.desc()).limit(1)
     other = told.correlate(JOBS).scalar_subquery() != JOBS.c.state  # NULL, where there is no story, is not true
-    yield from _named(connection, other, "is in another state than its story says")
+    yield from _named(connection, other, "is in another state than its newest event")
 
 
 def _requests(connection: Connection) -> Iterator[str]:
-    """Requests are consumed by cycles that were, and refer to servers that are."""
+    """Requests are consumed by existing cycles, and the positions of servers are consecutive."""
     facts = FACTS.c
     cycles = CYCLES.c
     newest = select(func.coalesce(func.max(cycles.number), 0)).scalar_subquery()
     future = select(facts.id).where(facts.consumed_cycle > newest)
-    yield from _listed("request", _few(connection, future), "was consumed by a cycle that never was")
+    yield from _listed("request", _few(connection, future), "was consumed by a cycle that does not exist")
     count, last = connection.execute(select(func.count(), func.max(SERVERS.c.position)).select_from(SERVERS)).one()
     if count and last != count - 1:
-        yield f"there are {count} servers, but the last one's position is {last}: they must follow each other from 0"
+        yield f"there are {count} servers, but the last one's position is {last}: positions must be consecutive from 0"
 
 
 def _named(connection: Connection, condition: ColumnElement[bool], fault: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""One cycle's batch as statements: a fixed number of them, each for many rows, inside a transaction that the caller owns."""
+"""One cycle's batch as a fixed number of statements, each for many rows, in the caller's transaction."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -42,11 +42,11 @@ from service.engine.ports import CycleBatch, JobWrite, StoreUnavailable, dropped
 from service.engine.record import ServerRecord
 
 SAMPLES_KEPT = 20
-"""Newest speeds behind a throughput median: recency beats depth."""
+"""Newest speeds that a throughput median is computed from."""
 
 
 def apply_batch(connection: Connection, batch: CycleBatch) -> frozenset[JobId]:
-    """Write the batch, except for the jobs that fall with stale rows; returns those."""
+    """Write the batch except for jobs whose rows are stale and jobs that depend on them; returns those jobs."""
     dropped = dropped_with(_stale(connection, batch), batch)
     writes = [write for job, write in batch.writes.items() if job not in dropped]
     facts = [*batch.facts, *(fact for write in writes for fact in write.facts)]
@@ -64,9 +64,9 @@ def apply_batch(connection: Connection, batch: CycleBatch) -> frozenset[JobId]:
 
 
 def _stale(connection: Connection, batch: CycleBatch) -> list[JobId]:
-    """Jobs whose row is not what the cycle started from. The rows are locked until the transaction ends.
+    """Jobs whose row has changed since the cycle read it. The rows are locked until the transaction ends.
 
-    Against changes alone: whoever inserts a request or a line of progress refers to the row, and need not wait for us.
+    The lock excludes changes only: inserting a request or a progress line, which refers to the row, need not wait.
     """
     versions: dict[int, int] = {}
     for part in chunks(sorted(batch.writes)):
@@ -96,7 +96,7 @@ def _write_attempts(connection: Connection, writes: Sequence[JobWrite]) -> None:
 
 
 def _write_servers(connection: Connection, batch: CycleBatch) -> None:
-    """Update what is said of servers; a new one takes its description from the request that added it, in their order."""
+    """Update the servers' states; a new server takes its description from the request that added it, in order."""
     if not batch.servers:
         return
     known = set(connection.execute(select(SERVERS.c.position)).scalars())
@@ -143,7 +143,7 @@ def _write_labels(connection: Connection, labels: Sequence[EndedJob], at_s: floa
 
 
 def _score(connection: Connection, labels: dict[JobId, EndedJob], at_s: float) -> None:
-    """Compare the jobs' predictions with what they turned out to need, in the unit of each."""
+    """Score the jobs' predictions against the actual values, each in its own unit."""
     columns = (PREDICTIONS.c.id, PREDICTIONS.c.job_id, PREDICTIONS.c.unit, PREDICTIONS.c.p50)
     rows: list[Values] = []
     for part in chunks(sorted(labels)):
@@ -152,14 +152,14 @@ def _score(connection: Connection, labels: dict[JobId, EndedJob], at_s: float) -
             label = labels[job]
             actual = label.iterations if unit == Unit.ITERATIONS.value else label.service_s
             if actual is None:
-                continue  # it reported no iterations: there is nothing to compare with
+                continue  # the job reported no iterations: there is no actual value
             error = math.log(p50 / actual) if actual > 0.0 and p50 > 0.0 else None
             rows.append({"at_id": number, "actual": actual, "scored_at_s": at_s, "log_error": error})
     _update(connection, PREDICTIONS, rows, {"at_id": "id"})
 
 
 def _learn_throughput(connection: Connection, labels: Sequence[EndedJob], at_s: float) -> None:
-    """Add the measured speeds to the table of recurrence x GPUs x GPU type x servers spanned."""
+    """Add the measured speeds to the throughput table, by recurrence key, GPUs, GPU type and servers spanned."""
     speeds: dict[tuple[Any, ...], list[float]] = {}
     for label in labels:
         if label.seconds_per_iteration is None or label.gpu_type is None or label.servers_spanned is None:
@@ -220,7 +220,7 @@ def _insert(connection: Connection, into: Table, rows: Sequence[Values]) -> None
 
 
 def _update(connection: Connection, target: Table, rows: Sequence[Values], at: Mapping[str, str]) -> None:
-    """Change all rows at once; each must hit its row, which the transaction has locked."""
+    """Change all rows at once. Raises StoreUnavailable unless each changed exactly one row, which is locked."""
     hit = update_rows(connection, target, rows, at)
     if hit not in (len(rows), None):
-        raise StoreUnavailable(f"{len(rows)} rows were to be changed, {hit} were there")
+        raise StoreUnavailable(f"{target.name}: expected to change {len(rows)} rows, changed {hit}")

@@ -1,12 +1,12 @@
-"""What SQLite and PostgreSQL do differently: all SQL and all options that only one of them understands, but for wake-ups
+"""Differences between SQLite and PostgreSQL: all SQL and options that only one of them has, except for notifications
 (:mod:`service.db.notifications`).
 
 **Isolation.** Readers get one snapshot for all their statements on both (SQLite in WAL mode; PostgreSQL's REPEATABLE READ, READ
-ONLY, which never fails for concurrency). Writers: on SQLite there is one at a time, from the first statement on. On PostgreSQL
-they run side by side under READ COMMITTED, because what two of them could disagree on is held by something stronger than a
-snapshot: rows of jobs have one writer (the leader, fenced by its token) and a version guard under a row lock, keys and names
-have unique constraints, and the few who read before they insert take a lock by name (:func:`take_turns`). SERIALIZABLE would
-buy nothing more and would abort cycles that are in nobody's way.
+ONLY, which never fails because of concurrency). Writers: SQLite has one at a time, from its first statement on. On PostgreSQL
+they run side by side under READ COMMITTED. That is enough because every possible conflict has a stronger guard: rows of jobs
+have one writer (the leader, fenced by its token) and a version guard under a row lock, keys and names have unique
+constraints, and the few transactions that read before they insert take a named lock (:func:`take_turns`). SERIALIZABLE would
+guard nothing more and would abort cycles without a conflict.
 """
 
 import json
@@ -26,47 +26,47 @@ from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 BUSY_TIMEOUT_S = 10.0
-"""How long a writer waits for another one. Transactions here take milliseconds; ten seconds mean that something is stuck."""
+"""How long a writer waits for another one. Transactions take milliseconds, so ten seconds mean that something is stuck."""
 
 CONNECT_TIMEOUT_S = 5
 """How long a PostgreSQL server may take to answer a new connection; on a network it takes milliseconds."""
 
 CONNECTIONS_MAX = 20
-"""Connections of one process to PostgreSQL. It admits 100 by default, and several servers share it; more do not write faster."""
+"""Connections of one process to PostgreSQL, which admits 100 by default for all services; more do not write faster."""
 
 TRUSTED_S = 1.0
-"""A connection to PostgreSQL that was used so shortly ago is used again without being tried: that costs a way to the server."""
+"""A PostgreSQL connection used within this time is reused without a ping, which would cost a round trip."""
 
 _STATEMENT_S = 300
-"""No statement runs for longer. The longest read is one of a whole table, at the start of a service or in a backup."""
+"""Limit of one statement. The longest reads scan a whole table, at the start of a service or in a backup."""
 
 _WRITE_IDLE_S = 10
-"""A writer that says nothing for so long is ended by the server: its process stands still, and its locks hold up the others."""
+"""Idle time after which the server ends a writer: its process is suspended and its locks block other writers."""
 
 _LEASE_IDLE_S = 5
-"""The same for one that holds a lease's row: until it is ended nobody can take over, which is to take ten seconds."""
+"""The same for a writer that has locked a lease: until it is ended no service can take over, which must take ten seconds."""
 
 _JOURNAL_BYTES_MAX = 64 * 1024 * 1024
-"""What SQLite's journal is cut back to once nobody reads from it: usual writing needs a few megabytes."""
+"""Size to which SQLite truncates its journal once no reader needs it; usual writes need a few megabytes."""
 
-# A NaN in a document would be refused by other databases and read back by none: fail where it is made.
+# Other databases refuse a NaN in a document, and none reads it back: fail where it is written.
 dumps = partial(json.dumps, allow_nan=False, separators=(",", ":"))
-"""The text of a JSON document, as every database is given it."""
+"""The text of a JSON document as it is stored."""
 
 _WRITES = "sooner_writes"
 _WAIT_S = "sooner_wait_s"
 _LEASE = "sooner_lease"
-_RESTS_AT_S = "sooner_rests_at_s"
+_RETURNED_AT_S = "sooner_returned_at_s"
 
 
 class Dialect(Protocol):
     """One kind of database."""
 
     one_writer: bool
-    """Whether there is one write lock, so that the writers of a process had better queue by themselves."""
+    """Whether there is one write lock for the whole database, for which the writers of a process queue up."""
 
     readers_only_read: bool
-    """Whether the database itself sees to it that a reading transaction writes nothing."""
+    """Whether the database itself refuses writes in a reading transaction."""
 
     clock: TextClause
     """Selects the database's own clock, seconds since the Unix epoch."""
@@ -75,15 +75,15 @@ class Dialect(Protocol):
         """Arguments of ``create_engine``."""
 
     def prepare(self, engine: Engine) -> None:
-        """Set up every connection that the engine opens."""
+        """Install the listeners that configure every connection of the engine."""
 
     def reading(self) -> dict[str, Any]:
-        """Execution options of a connection that gets one snapshot and writes nothing."""
+        """Execution options of a reading transaction with one snapshot."""
 
     def writing(self, wait_s: float, *, lease: bool) -> dict[str, Any]:
-        """Execution options of a connection that writes and waits so long for another one's lock.
+        """Execution options of a writing transaction that waits at most ``wait_s`` for a lock.
 
-        With ``lease`` it locks the row of a lease: where the database can, it is ended sooner if its process stands still.
+        With ``lease`` it locks the row of a lease: a database that can do so ends it sooner when its process is suspended.
         """
 
 
@@ -99,7 +99,7 @@ class SqliteDialect:
         return {"connect_args": {"timeout": BUSY_TIMEOUT_S}}
 
     def prepare(self, engine: Engine) -> None:
-        """WAL mode, durable commits, checked references, and transactions that begin when we say so."""
+        """WAL mode, durable commits, checked references, and explicit BEGIN statements."""
         event.listen(engine, "connect", _sqlite_connected)
         event.listen(engine, "begin", _sqlite_begin)
 
@@ -120,7 +120,7 @@ class PostgresDialect:
     clock = text("SELECT extract(epoch FROM clock_timestamp())")
 
     def engine_options(self) -> dict[str, Any]:
-        """A small pool whose connections are noticed soon when their server is gone, and begin transactions when we say so."""
+        """A small pool that detects a lost server soon, and explicit BEGIN statements."""
         return {
             "isolation_level": "AUTOCOMMIT",
             "pool_size": CONNECTIONS_MAX // 2,
@@ -137,24 +137,24 @@ class PostgresDialect:
         }
 
     def prepare(self, engine: Engine) -> None:
-        """Time limits on every connection, tighter ones on writers; and none that has rested is used without being tried."""
+        """Time limits on every connection, tighter ones on writers; a connection that was idle is pinged before use."""
         event.listen(engine, "connect", _postgres_connected)
         event.listen(engine, "begin", _postgres_begin)
         event.listen(engine, "do_execute_no_params", _postgres_at_once)
-        event.listen(engine, "checkin", _rests)
-        event.listen(engine, "checkout", partial(_try, engine))
+        event.listen(engine, "checkin", _returned)
+        event.listen(engine, "checkout", partial(_ping, engine))
 
     def reading(self) -> dict[str, Any]:
-        """One snapshot for all statements; it cannot fail for what others write."""
+        """One snapshot for all statements; writes of others cannot make it fail."""
         return {_WRITES: False}
 
     def writing(self, wait_s: float, *, lease: bool) -> dict[str, Any]:
-        """Sees at each statement what is committed by then; rows that matter are locked and guarded."""
+        """Each statement sees what is committed by then; rows that matter are locked and guarded."""
         return {_WRITES: True, _WAIT_S: wait_s, _LEASE: lease}
 
 
 SERVERS_TURN = "servers"
-"""The turn of those who add servers: a name is there once, and positions follow each other."""
+"""The lock for adding servers: names are unique and positions are consecutive."""
 
 _FAULTS_MAX = 100
 
@@ -168,23 +168,23 @@ def dialect_of(url: URL) -> Dialect:
 
 
 def take_turns(connection: Connection, *names: str) -> None:
-    """Make the writing transactions that name the same turn follow each other, in every process; held until this one ends.
+    """Take named locks, which serialize writing transactions of all processes, until this transaction ends.
 
-    For those who look whether something is there before they insert it. On SQLite every writer does so anyway. Who names
-    several gets them in an order that is everybody's, so that no two wait for each other.
+    For transactions that check whether a row exists before they insert it. On SQLite all writers are serialized anyway.
+    Several locks are taken in one global order, so that no two transactions wait for each other.
     """
     if names and connection.dialect.name == "postgresql":
-        # Two names with one checksum would only wait for each other. The server frees the lock however the transaction ends.
+        # Two names with the same checksum share a lock, which is harmless. The server frees it however the transaction ends.
         numbers = sorted({_LOCKS + zlib.crc32(name.encode()) for name in names})
         locks = text("SELECT pg_advisory_xact_lock(number) FROM unnest(CAST(:numbers AS bigint[])) AS number")
         connection.execute(locks, {"numbers": numbers})
 
 
 def insert_rows(connection: Connection, target: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert rows that name the same columns, numbered in their order.
+    """Insert rows with the same columns; their ids follow their order.
 
-    PostgreSQL gets all of them as one JSON document: a parameter for each value would take six times as long, mostly here,
-    and another statement for each number of rows.
+    PostgreSQL gets all rows as one JSON document: a parameter per value would take six times as long, mostly in the driver,
+    and a new statement for each number of rows.
     """
     if rows and connection.dialect.name == "postgresql":
         connection.execute(_insert_document(target, tuple(rows[0])), {"rows": dumps(rows)})
@@ -193,12 +193,12 @@ def insert_rows(connection: Connection, target: Table, rows: Sequence[Mapping[st
 
 
 def insert_numbered(connection: Connection, target: Table, rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The same, and the ``id`` that each row got."""
+    """Insert rows as :func:`insert_rows` does; returns the ``id`` of each."""
     if not rows:
         return []
     if connection.dialect.name == "postgresql":
         statement = text(f'{_insert_document(target, tuple(rows[0]))} RETURNING "{target.name}".id')
-        # They are numbered in the order of the rows, and come back in whichever order the server likes.
+        # Ids follow the order of the rows, but the server returns them in any order.
         return sorted(connection.execute(statement, {"rows": dumps(rows)}).scalars())
     returned = insert(target).returning(target.c.id, sort_by_parameter_order=True)
     return list(connection.execute(returned, list(rows)).scalars())
@@ -207,15 +207,15 @@ def insert_numbered(connection: Connection, target: Table, rows: Sequence[Mappin
 def update_rows(
     connection: Connection, target: Table, rows: Sequence[Mapping[str, Any]], at: Mapping[str, str]
 ) -> int | None:
-    """Change the row of each of these, which name the same columns; how many there were (None: the driver cannot say).
+    """Update one row per entry of ``rows``, which have the same keys; returns how many rows matched (None: unknown).
 
-    ``at`` says which values find the row: the column that each of these keys is compared with.
+    ``at`` maps the keys that identify a row to the columns they are compared with.
     """
     if not rows:
         return 0
     document = None
     if connection.dialect.name == "postgresql":
-        with suppress(ValueError):  # an infinity, which JSON has no word for: such rows are few
+        with suppress(ValueError):  # an infinity, which JSON cannot express: such rows are few
             document = dumps(rows)
     if document is not None:
         statement = _update_document(target, tuple(rows[0]), tuple(at.items()))
@@ -228,7 +228,7 @@ def update_rows(
 @cache
 def _insert_document(target: Table, names: tuple[str, ...]) -> TextClause:
     quoted = ", ".join(f'"{name}"' for name in names)
-    # WITH ORDINALITY: only an order that is asked for decides which row gets which number.
+    # WITH ORDINALITY: only an explicit order determines which row gets which number.
     found = _recordset({name: target.c[name] for name in names})
     selected = f"SELECT {quoted} FROM ROWS FROM ({found}) WITH ORDINALITY ORDER BY ordinality"  # noqa: S608 (our names)
     return text(f'INSERT INTO "{target.name}" ({quoted}) {selected}')
@@ -244,13 +244,13 @@ def _update_document(target: Table, names: tuple[str, ...], at: tuple[tuple[str,
 
 
 def _recordset(columns: Mapping[str, Column[Any]], name: str = "") -> str:
-    """The rows of a document as a table of these columns."""
+    """The rows of a JSON document as a table with these columns."""
     typed = ", ".join(f'"{key}" {_read_as(key, column)}' for key, column in columns.items())
     return f"json_to_recordset(CAST(:rows AS json)) AS {name}({typed})"
 
 
 def _read_as(key: str, column: Column[Any]) -> str:
-    # A whole number may come as 3.0, which is no INTEGER but is assigned to one; what is compared must be what its index is of.
+    # A whole number may arrive as 3.0, which INTEGER refuses but NUMERIC accepts. A compared column keeps its indexed type.
     if isinstance(column.type, Integer) and key == column.name:
         return "NUMERIC"
     postgres: Any = postgresql
@@ -258,20 +258,20 @@ def _read_as(key: str, column: Column[Any]) -> str:
 
 
 def prepare_file(connection: sqlite3.Connection) -> None:
-    """What a new SQLite file is given before anybody sees it."""
+    """Configure a new SQLite file before it becomes visible."""
     connection.execute("PRAGMA journal_mode = WAL")
 
 
 def _sqlite_connected(connection: Any, record: object) -> None:
-    # The driver would open transactions by itself, at the first write and without the lock; _sqlite_begin does it instead.
+    # The driver would begin transactions at the first write and without the lock; _sqlite_begin does it instead.
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode = WAL")
-    # FULL, not NORMAL: in WAL mode NORMAL may lose the last commits at a power cut, and a job that was answered with 201
-    # must be there afterwards. The price is one fsync a commit, which a cycle or a submission can pay.
+    # FULL, not NORMAL: in WAL mode NORMAL may lose the last commits in a power cut, but a job answered with 201 must
+    # survive one. The cost is one fsync per commit.
     cursor.execute("PRAGMA synchronous = FULL")
     cursor.execute("PRAGMA foreign_keys = ON")
-    # The journal grows while somebody reads for long (a backup, a training), and would stay as large as it ever was.
+    # The journal grows during a long read (a backup, a training run) and would keep that size.
     cursor.execute(f"PRAGMA journal_size_limit = {_JOURNAL_BYTES_MAX}")
     cursor.close()
 
@@ -293,8 +293,8 @@ def _sqlite_begin(connection: Connection) -> None:
 
 
 def _postgres_connected(connection: Any, record: object) -> None:
-    # Not as connection options: a pooler between us and the server refuses those. Compiling pays for reports, and every
-    # statement here is either short or a plain walk through a table.
+    # Not as connection options: a connection pooler refuses those. JIT compilation pays off for complex queries, but every
+    # statement here is short or scans one table.
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT set_config('lock_timeout', %s, false), set_config('statement_timeout', %s, false),"
@@ -305,37 +305,36 @@ def _postgres_connected(connection: Any, record: object) -> None:
 
 
 def _postgres_begin(connection: Connection) -> None:
-    # All in one message: the driver would send a BEGIN of its own first, and each way to the server and back costs as much
-    # as a statement does.
+    # All in one message: the driver would send a BEGIN of its own first, and each round trip costs as much as a statement.
     options = connection.get_execution_options()
-    said = ["BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if options.get(_WRITES) is False else "BEGIN"]
+    parts = ["BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if options.get(_WRITES) is False else "BEGIN"]
     if options.get(_WRITES):
-        said = ["BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"]
-        said += [f"SET LOCAL {name} = '{value}'" for name, value in _limits_of_writer(options).items()]
-    connection.exec_driver_sql("; ".join(said), execution_options={"no_parameters": True})
+        parts = ["BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"]
+        parts += [f"SET LOCAL {name} = '{value}'" for name, value in _limits_of_writer(options).items()]
+    connection.exec_driver_sql("; ".join(parts), execution_options={"no_parameters": True})
 
 
 def _limits_of_writer(options: Mapping[str, Any]) -> dict[str, str]:
     if options[_WAIT_S] == BUSY_TIMEOUT_S:
         idle_s = _LEASE_IDLE_S if options[_LEASE] else _WRITE_IDLE_S
         return {"idle_in_transaction_session_timeout": _milliseconds(idle_s)}
-    # Who is patient has long work to do as well: a migration of a large table, a restore.
+    # A long wait belongs to a long transaction: a migration of a large table, a restore.
     return {"lock_timeout": _milliseconds(options[_WAIT_S]), "statement_timeout": "0"}
 
 
 def _postgres_at_once(cursor: Any, statement: str, context: object) -> bool:
-    # What has been sent a few times would be prepared, and several statements together cannot be.
+    # The driver prepares repeated statements, and several statements in one message cannot be prepared.
     cursor.execute(statement, prepare=False)
     return True
 
 
-def _rests(connection: object, record: ConnectionPoolEntry) -> None:
-    record.info[_RESTS_AT_S] = time.monotonic()
+def _returned(connection: object, record: ConnectionPoolEntry) -> None:
+    record.info[_RETURNED_AT_S] = time.monotonic()
 
 
-def _try(engine: Engine, connection: Any, record: ConnectionPoolEntry, proxy: object) -> None:
-    """Let the pool open another connection if the server of this one is gone, or has been gone meanwhile."""
-    if time.monotonic() - record.info.get(_RESTS_AT_S, math.inf) < TRUSTED_S:
+def _ping(engine: Engine, connection: Any, record: ConnectionPoolEntry, proxy: object) -> None:
+    """Make the pool open another connection if the server of this one is, or meanwhile was, unreachable."""
+    if time.monotonic() - record.info.get(_RETURNED_AT_S, math.inf) < TRUSTED_S:
         return
     dialect = engine.dialect
     try:
@@ -350,11 +349,11 @@ def _milliseconds(duration_s: float) -> str:
     return f"{int(duration_s * 1000)}ms"
 
 
-# What backing up, restoring and checking need.
+# Backup, restore and check.
 
 
 def last_ids(connection: Connection, names: Collection[str]) -> dict[str, int]:
-    """The newest number that was given out in each of these tables, whether its row is still there or not."""
+    """The newest id given out in each of these tables, whether its row still exists or not."""
     if connection.dialect.name == "sqlite":
         found = connection.execute(text("SELECT name, seq FROM sqlite_sequence"))
         return {name: number for name, number in found if name in names}
@@ -367,7 +366,7 @@ def last_ids(connection: Connection, names: Collection[str]) -> dict[str, int]:
 
 
 def set_last_ids(connection: Connection, ids: Mapping[str, int]) -> None:
-    """Let each of these tables that numbers its rows go on after its number."""
+    """Make each of these tables that numbers its rows continue after its number."""
     if connection.dialect.name == "sqlite":
         for name, number in ids.items():
             values = {"name": name, "number": number}
@@ -393,12 +392,12 @@ def _sequences(connection: Connection) -> dict[str, str]:
 
 
 def drop_everything(connection: Connection, names: Sequence[str]) -> None:
-    """Remove these tables (those that refer to others first) and what belongs to them."""
+    """Drop these tables (referencing tables first) and their functions."""
     for name in names:
         cascade = "" if connection.dialect.name == "sqlite" else " CASCADE"
         connection.execute(text(f'DROP TABLE IF EXISTS "{name}"{cascade}'))
     if connection.dialect.name == "postgresql":
-        # The migrations make functions for triggers; nothing but theirs is here, or this would not be our database.
+        # The migrations create functions for triggers; the database holds no others.
         functions = text(
             "SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = current_schema()::regnamespace"
             " AND p.prokind = 'f' AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = p.oid AND d.deptype = 'e')"
@@ -408,13 +407,13 @@ def drop_everything(connection: Connection, names: Sequence[str]) -> None:
 
 
 def damage(connection: Connection) -> list[str]:
-    """What the database itself finds wrong with its pages and references; one line each.
+    """Damaged pages and broken references that the database itself finds; one line each.
 
-    PostgreSQL checks references at every commit and pages as it reads them, so there is nothing to ask it.
+    PostgreSQL checks references at every commit and pages as it reads them, so it needs no extra check.
     """
     if connection.dialect.name != "sqlite":
         return []
     pages = connection.execute(text(f"PRAGMA integrity_check({_FAULTS_MAX})")).scalars()
     faults = [f"the file is damaged: {line}" for line in pages if line != "ok"]
     references = connection.execute(text("PRAGMA foreign_key_check"))
-    return faults + [f"row {row[1]} of {row[0]} refers to a row of {row[2]} that is not there" for row in references]
+    return faults + [f"row {row[1]} of {row[0]} refers to a missing row of {row[2]}" for row in references]

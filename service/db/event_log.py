@@ -1,4 +1,4 @@
-"""The logs that are streamed: changes of jobs' states, and cycles. Read by number, whatever the order of commits."""
+"""The streamed logs, changes of jobs' states and cycles, read by number."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,10 +8,10 @@ from sqlalchemy import Column, Connection, Row, Select, func, select
 from service.db.tables import CYCLES, EVENTS, JOBS
 
 Entry = tuple[int, Row[Any]]
-"""A number and what stands under it."""
+"""A number and its row."""
 
 Numbers = int | Sequence[int]
-"""All above one number, or exactly these."""
+"""All numbers above one, or exactly these."""
 
 
 def job_events(connection: Connection, numbers: Numbers, limit: int) -> list[Entry]:

@@ -1,6 +1,6 @@
-"""Stored forecasts: what was told of jobs, scored once it is known what became of them.
+"""Stored forecasts of jobs, scored once their outcomes are known.
 
-Scoring reads the jobs' own rows and stories, so it can come late or twice and finds the same; it holds up no cycle.
+Scoring reads the jobs' rows and events, so it may run late or twice with the same result, and delays no cycle.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -20,12 +20,12 @@ _START = Milestone.START.value
 _STARTING = JobState.STARTING.value
 
 _BY_ITSELF = frozenset({JobState.SUCCEEDED, JobState.FAILED})
-"""How a job ends if nobody ends it. A walltime is known beforehand, so it counts as well."""
+"""Ends of a job that a forecast is compared with. An end by walltime is known beforehand and counts as well."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """One thing that a forecast said: quantiles of an instant, seconds since the Unix epoch."""
+class NewForecast:
+    """One forecast of a milestone: quantiles of an instant, seconds since the Unix epoch."""
 
     job_id: JobId
     milestone: Milestone
@@ -41,23 +41,23 @@ class Told:
     p90_s: float
 
 
-class Telling(NamedTuple):
-    """When a job was first and last told of, and how often."""
+class ForecastTimes(NamedTuple):
+    """When a job was first and last forecast, and how often."""
 
     first_s: float
     last_s: float
     times: int
 
 
-def store_forecasts(connection: Connection, told: Sequence[Told]) -> None:
+def store_forecasts(connection: Connection, forecasts: Sequence[NewForecast]) -> None:
     """Insert, in one statement. Each job must exist."""
-    if told:
-        connection.execute(insert(FORECASTS), [asdict(each) for each in told])
+    if forecasts:
+        connection.execute(insert(FORECASTS), [asdict(each) for each in forecasts])
 
 
-def tellings(connection: Connection, jobs: Collection[JobId]) -> Mapping[JobId, Telling]:
-    """When these jobs were told of; those that never were are left out."""
-    found: dict[JobId, Telling] = {}
+def forecast_times(connection: Connection, jobs: Collection[JobId]) -> Mapping[JobId, ForecastTimes]:
+    """When these jobs were forecast; jobs without a forecast are left out."""
+    found: dict[JobId, ForecastTimes] = {}
     at_s = FORECASTS.c.made_at_s
     times = func.count(at_s.distinct())
     for part in chunks(sorted(jobs)):
@@ -67,7 +67,7 @@ def tellings(connection: Connection, jobs: Collection[JobId]) -> Mapping[JobId, 
             .group_by(FORECASTS.c.job_id)
         )
         found.update(
-            (JobId(job), Telling(first_s, last_s, count))
+            (JobId(job), ForecastTimes(first_s, last_s, count))
             for job, first_s, last_s, count in connection.execute(statement)
         )
     return found
@@ -96,8 +96,8 @@ def settled_forecasts(connection: Connection, limit: int) -> Sequence[Row[Any]]:
 def score_forecasts(connection: Connection, now_s: float, limit: int) -> int:
     """Score at most ``limit`` of the settled forecasts; returns how many.
 
-    A start is scored against the job's first start after the telling. What a user cancelled has nothing to be compared
-    with: it is closed without a score.
+    A start is scored against the job's first start after the forecast was made. The forecast of a cancelled job has no outcome
+    to compare with: it is closed without a score.
     """
     rows = settled_forecasts(connection, limit)
     starts = _starts(connection, sorted({row.job_id for row in rows if row.milestone == _START}))
@@ -108,7 +108,7 @@ def score_forecasts(connection: Connection, now_s: float, limit: int) -> int:
 
 
 def _starts(connection: Connection, jobs: Sequence[int]) -> Mapping[int, Sequence[float]]:
-    """When these jobs got their GPUs, each time."""
+    """Every time at which each of these jobs got its GPUs."""
     events = EVENTS.c
     found: dict[int, list[float]] = {}
     for part in chunks(jobs):
@@ -153,14 +153,14 @@ def scored_forecasts(connection: Connection, since_s: float, newest: int) -> lis
 
 
 def forecasts_of(connection: Connection, job_id: int, after_id: int, limit: int) -> Sequence[Row[Any]]:
-    """What was told of a job, oldest first."""
+    """The forecasts of a job, oldest first."""
     forecasts = FORECASTS.c
     statement = select(FORECASTS).where(forecasts.job_id == job_id, forecasts.id > after_id)
     return connection.execute(statement.order_by(forecasts.id).limit(limit)).all()
 
 
 def newest_forecasts(connection: Connection, job_ids: Collection[int]) -> Mapping[int, Mapping[Milestone, Row[Any]]]:
-    """What was last told of each milestone of these jobs, where anything was."""
+    """The newest forecast of each milestone of these jobs, if there is one."""
     if not job_ids:
         return {}
     forecasts = FORECASTS.c

@@ -1,13 +1,13 @@
 """Group commit: small writes of one process that come at the same time become one transaction.
 
-A commit is durable, so it costs the disk a flush, and a transaction costs a dozen statements, most of them the same for
-everybody. Here the first of those who come opens the transaction and makes the writes of all who came meanwhile. Nobody is
-answered before the commit. Whoever comes alone gets a plain transaction.
+A durable commit costs a disk flush, and a transaction costs a dozen statements, most of them the same for every write. The
+first waiting thread opens the transaction and runs the writes of all that arrived meanwhile. No write returns before the
+commit. A write that arrives alone gets a plain transaction.
 
-*Joint* writes know how to be made with others of their kind, in as many statements as one of them: submissions of jobs. Other
-writes share a transaction on SQLite alone, where there is one writer at a time, each behind a savepoint, so that one that
-fails takes back its own part. On PostgreSQL, whose writers run side by side, a savepoint costs as much as it saves, and who
-waits for a lock would hold up the others: there they get plain transactions (``python -m benchmarks.store``).
+*Joint* writes can be combined with others of their kind into as many statements as one of them takes: submissions of jobs.
+Other writes share a transaction on SQLite alone, which has one writer at a time; each runs behind a savepoint, so that a
+failing write undoes only its own part. On PostgreSQL writers run side by side, a savepoint costs as much as it saves, and a
+write that waits for a lock would delay the others: there they get plain transactions (``python -m benchmarks.store``).
 """
 
 import time
@@ -22,23 +22,23 @@ from sqlmodel import Session
 from service.db.session import Database
 
 MEMBERS_MAX = 64
-"""Writes of one transaction: past some dozens the flush is a small part of it, and a failure of the commit hits all."""
+"""Writes in one transaction. With some dozens the flush is a small part of the cost, and a failing commit fails all of them."""
 
 HELD_S_MAX = 0.05
-"""A transaction takes in no further write after so long: a scheduling cycle may be waiting for the write lock. On PostgreSQL
-none after the first ones: it would lock rows in an order that another service's transaction has turned round."""
+"""Time after which a transaction accepts no further write: a scheduling cycle may be waiting for the write lock. On PostgreSQL
+it accepts none after the first batch, because another service may lock the same rows in the opposite order."""
 
 Result = TypeVar("Result")
 
 Write = Callable[[Session], Result]
-"""One write, in the transaction that it is given."""
+"""One write in the given transaction."""
 
 Together = Callable[[Session, Sequence[Any]], Sequence[Result | Exception]]
-"""Makes several joint writes at once: for each what it returns, or what it raises after it has written nothing."""
+"""Runs several joint writes at once; returns the result of each, or its exception if it has written nothing."""
 
 
 class _Member(Generic[Result]):
-    """One write and who waits for it."""
+    """One write and the thread that waits for it."""
 
     def __init__(self, effect: Write[Result], together: Together[Result] | None) -> None:
         self.effect = effect
@@ -50,7 +50,7 @@ class _Member(Generic[Result]):
         self._wake.acquire()
 
     def wait(self) -> None:
-        """Until it is done, or it is this one's turn to lead."""
+        """Wait until the write is done, or until this thread has to commit the next group."""
         self._wake.acquire()
 
     def wake(self) -> None:
@@ -59,7 +59,7 @@ class _Member(Generic[Result]):
 
 
 class GroupCommit:
-    """Runs writes in transactions that they share where that pays. One instance a process; safe to use from many threads."""
+    """Runs writes in shared transactions where that is faster. One instance per process; thread-safe."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -68,12 +68,12 @@ class GroupCommit:
         self._led = False
 
     def run(self, effect: Write[Result], together: Together[Result] | None = None) -> Result:
-        """What ``effect`` returns, once the transaction that it ran in is committed; what it raises, with nothing of it left.
+        """Run ``effect`` and return its result after its transaction is committed; re-raise its exception after undoing it.
 
-        It may run in another thread, and not before earlier ones of its group. With ``together`` it is a joint write: those
-        that wait with the same one are given to it instead of being called. Raises OperationalError as
-        :meth:`~service.db.session.Database.writing` does: then nothing of the whole group was committed, or, after a
-        failure of the commit itself, nobody knows.
+        It may run in another thread, after the earlier writes of its group. With ``together`` it is a joint write: all
+        waiting writes with the same ``together`` are passed to it instead of being called. Raises OperationalError as
+        :meth:`~service.db.session.Database.writing` does: then nothing of the group was committed or, if the commit itself
+        failed, the outcome is unknown.
         """
         if together is None and not self._database.one_writer:
             with self._database.writing() as session:
@@ -92,14 +92,14 @@ class GroupCommit:
         return cast(Result, member.result)
 
     def _lead(self) -> None:
-        """Commit one group, whose first member is ours, and let the next one who waits lead the next."""
+        """Commit one group, whose first member is this thread's, and hand the next group to the next waiting thread."""
         group: list[_Member[Any]] = []
         try:
             with self._database.writing() as session:
                 self._fill(session, group)
         except BaseException as error:
-            # What had succeeded is undone with the rest. Who waits for a transaction that cannot even begin has waited
-            # as long as we have.
+            # Writes that succeeded are undone with the rest. If the transaction could not begin, all waiting writes fail:
+            # they have waited as long as this one.
             with self._mutex:
                 if not group:
                     group.extend(self._waiting)
@@ -132,7 +132,7 @@ class GroupCommit:
             self._run(session, members)
 
     def _next(self, most: int) -> list[_Member[Any]]:
-        """Who has waited for longest, and whoever of those behind it is written together with it."""
+        """The write that has waited longest, and those directly behind it that can be combined with it."""
         members = [self._waiting.popleft()]
         together = members[0].together
         while together is not None and len(members) < most and self._waiting and self._waiting[0].together == together:
@@ -145,13 +145,13 @@ class GroupCommit:
             _write(session, members)
             savepoint.commit()
         except OperationalError:
-            raise  # the database fails, not this write: the transaction may be gone already
+            raise  # the database failed, not this write: the transaction may be lost already
         except Exception as error:
             savepoint.rollback()
             if len(members) == 1:
                 members[0].error = error
                 return
-            # Something that none of them could know before: one of them takes no other with it.
+            # Run each write alone, so that the failing one does not fail the others.
             for member in members:
                 self._run(session, [member])
 

@@ -24,16 +24,16 @@ HISTORY_ROWS_MAX = 40_000
 
 
 class PastJob(NamedTuple):
-    """A job that ran elsewhere: its name there, and how it went (``label.job`` means nothing here)."""
+    """An imported job: its name in its source, and its label (``label.job`` has no meaning here)."""
 
     key: str
     label: EndedJob
 
 
 def import_history(session: Session, source: str, past: Iterable[PastJob]) -> int:
-    """Add labels under the name of their source; returns how many are new. Loading the same past twice changes nothing.
+    """Add labels under the name of their source; returns how many are new. Importing the same jobs twice changes nothing.
 
-    Raises ValueError for the source name that belongs to the jobs that ran here.
+    Raises ValueError for the source name that is reserved for jobs that ran here.
     """
     if source == OWN_HISTORY:
         raise ValueError(f"{source!r} is the history of the jobs that ran here")
@@ -73,8 +73,8 @@ def ended_jobs(database: Database, *, newest: int | None = None, last: int | Non
 
     ``last``: none that was written after this one (see :func:`last_label`).
 
-    Jobs that never ran are left out: how long they waited says nothing about how long they would have run. An imported
-    job's number is below 0, so it is nobody's here.
+    Jobs that never ran are left out: they have no run time to learn from. The id of an imported job is negative, so it cannot
+    be mistaken for a job of this service.
     """
     with database.reading() as session:
         connection = session.connection()

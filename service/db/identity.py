@@ -1,4 +1,4 @@
-"""Which database this is: attempt numbers mean something only together with it. And what its services trust each other by."""
+"""The id of the database, without which attempt numbers are ambiguous, and the secret that its services share."""
 
 import secrets
 
@@ -13,16 +13,16 @@ _PEER_SECRET = "peer_secret"  # noqa: S105 (a name)
 
 
 def database_id(database: Database) -> str:
-    """The database's own id, drawn when it is first asked for."""
-    return _drawn(database, _DATABASE_ID, 8)
+    """The database's id, generated on first use."""
+    return _property(database, _DATABASE_ID, 8)
 
 
 def peer_secret(database: Database) -> str:
-    """What the services of this database know each other by, drawn when it is first asked for."""
-    return _drawn(database, _PEER_SECRET, 32)
+    """The secret by which the services of this database authenticate each other, generated on first use."""
+    return _property(database, _PEER_SECRET, 32)
 
 
-def _drawn(database: Database, name: str, size_bytes: int) -> str:
+def _property(database: Database, name: str, size_bytes: int) -> str:
     with database.writing() as session:
         connection = session.connection()
         take_turns(connection, "identity")

@@ -1,4 +1,4 @@
-"""Rows of jobs as the engine's records, for whoever reads many: a service that takes the lead reads every unfinished job."""
+"""Rows of jobs as the engine's records, read in bulk: a new leader reads every unfinished job."""
 
 import json
 from collections.abc import Iterator
@@ -22,8 +22,8 @@ _COLUMNS = (*(JOBS.c[name] for name in (*_PLAIN, *_WORDS)), *(cast(JOBS.c[name],
 
 
 class JobReader:
-    """Reads jobs from one snapshot. Documents of the same text become one value, which nobody changes: a program that is
-    submitted again and again asks for the same each time, and reading its document is most of the work on a row."""
+    """Reads jobs from one snapshot. Documents with the same text share one immutable value: recurring submissions have equal
+    documents, and decoding a document is most of the work on a row."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -1,4 +1,4 @@
-"""Quotas and pauses in the database: what the engine loads, what operators change, and how much of it is used."""
+"""Quotas and pauses in the database: those of the engine, changes by operators, and current use."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ _HOLDING = frozenset(state.value for state in HOLDS_GPUS)
 
 
 class StoredLimit(NamedTuple):
-    """Everything that is limited for one owner; ``jobs_queued_max``: unfinished jobs (None: any number)."""
+    """All limits of one owner; ``jobs_queued_max``: unfinished jobs (None: unlimited)."""
 
     owner: Owner
     limit: OwnerLimit
@@ -24,19 +24,19 @@ class StoredLimit(NamedTuple):
 
     @property
     def empty(self) -> bool:
-        """Whether it forbids nothing."""
+        """Whether it limits nothing."""
         return not self.limit.limits and self.jobs_queued_max is None
 
 
 class Use(NamedTuple):
-    """What an owner uses of its limits: unfinished jobs, and GPUs held."""
+    """An owner's current use: unfinished jobs, and GPUs held."""
 
     jobs: int = 0
     gpus_running: int = 0
 
 
 def limits_of_engine(connection: Connection) -> dict[Owner, OwnerLimit]:
-    """What the engine needs to know of all owners."""
+    """The limits that the engine applies, by owner."""
     return {stored.owner: stored.limit for stored in stored_limits(connection) if stored.limit.limits}
 
 
@@ -47,31 +47,31 @@ def stored_limits(connection: Connection) -> list[StoredLimit]:
 
 
 def stored_limit(connection: Connection, owner: Owner, *, for_update: bool = False) -> StoredLimit:
-    """One owner's limits; empty where there are none. ``for_update``: nobody else changes them before the transaction ends."""
+    """One owner's limits; empty if there are none. ``for_update`` locks them until the transaction ends."""
     statement = select(LIMITS).where(_of(owner))
     row = connection.execute(statement.with_for_update() if for_update else statement).one_or_none()
     return StoredLimit(owner, OwnerLimit(), None) if row is None else _stored(row)
 
 
 def locked_limits(connection: Connection, owners: Sequence[Owner]) -> list[StoredLimit]:
-    """The limits that there are of these owners, which nobody else changes before the transaction ends."""
+    """The existing limits of these owners, locked until the transaction ends."""
     wanted, found = set(owners), []
     for at in range(0, len(owners), _NAMES_MAX):
         names = {owner.name for owner in owners[at : at + _NAMES_MAX]}
-        # By name alone: one that is the name of a user and of a project is locked as both.
+        # By name alone: a name of both a user and a project locks both.
         statement = select(LIMITS).where(LIMITS.c.name.in_(sorted(names))).order_by(LIMITS.c.scope, LIMITS.c.name)
         found += [_stored(row) for row in connection.execute(statement.with_for_update())]
     return [stored for stored in found if stored.owner in wanted]
 
 
 def keep_request(connection: Connection, owner: Owner, fact: Fact) -> None:
-    """What an accepted request about quotas or pauses leaves of an owner's limits."""
+    """Apply an accepted request about quotas or pauses to an owner's limits."""
     stored = stored_limit(connection, owner, for_update=True)
     store_limit(connection, stored._replace(limit=limit_after(stored.limit, fact)), fact.at_s)
 
 
 def store_limit(connection: Connection, stored: StoredLimit, now_s: float) -> None:
-    """Keep an owner's limits, or delete what forbids nothing any more."""
+    """Store an owner's limits, or delete the row if they limit nothing any more."""
     owner, limit = stored.owner, stored.limit
     if stored.empty:
         connection.execute(delete(LIMITS).where(_of(owner)))
@@ -89,7 +89,7 @@ def store_limit(connection: Connection, stored: StoredLimit, now_s: float) -> No
 
 
 def uses(connection: Connection) -> Mapping[Owner, Use]:
-    """What everybody with an unfinished job uses. One pass over the unfinished jobs."""
+    """The use of every owner with an unfinished job. One pass over the unfinished jobs."""
     columns = (JOBS.c.user, JOBS.c.project, JOBS.c.state)
     statement = (
         select(*columns, func.count(), func.sum(JOBS.c.gpus)).where(JOBS.c.state.in_(_UNFINISHED)).group_by(*columns)
@@ -103,11 +103,11 @@ def uses(connection: Connection) -> Mapping[Owner, Use]:
 
 
 def unfinished_of(connection: Connection, owner: Owner, at_most: int) -> int:
-    """How many unfinished jobs the owner has, counted no further than ``at_most``: one that is at its limit costs no more."""
+    """The number of an owner's unfinished jobs, counted up to ``at_most`` so that the cost is bounded by the limit."""
     column = JOBS.c.user if owner.scope is Scope.USER else JOBS.c.project
     found = 0
     for state in _UNFINISHED:
-        # One walk of the index of states each; a single statement with IN would first collect what all of them match.
+        # One index walk per state; a single statement with IN would first collect all matches.
         if found < at_most:
             some = select(JOBS.c.id).where(JOBS.c.state == state, column == owner.name).limit(at_most - found)
             found += int(connection.execute(select(func.count()).select_from(some.subquery())).scalar_one())

@@ -1,7 +1,7 @@
-"""Bringing a database to this program's schema, and saying where it stands.
+"""Upgrades a database to this program's schema, and reports the state of its schema.
 
-``sooner db upgrade`` calls :func:`upgrade`; ``sooner serve`` upgrades an empty database by itself and refuses every other
-that is not current. There is no downgrade: going back means restoring a backup made before.
+``sooner db upgrade`` calls :func:`upgrade`; ``sooner serve`` upgrades an empty database itself and refuses any other that is
+not current. There is no downgrade: restore a backup made before the upgrade.
 """
 
 import re
@@ -24,32 +24,32 @@ from service.db.tables import METADATA
 UPGRADE_COMMAND = "sooner db upgrade"
 
 WAIT_S = 600.0
-"""How long an upgrade waits for another one: a large table takes minutes to rewrite."""
+"""How long an upgrade waits for another one; rewriting a large table takes minutes."""
 
 TURN = "migrations"
-"""The turn of those who change the schema."""
+"""The lock for changing the schema."""
 
 VERSION_TABLE = "alembic_version"
 
 _FOUND: Select[str] = select(column("version_num", String)).select_from(sql_table(VERSION_TABLE))
-"""Made once: what Alembic asks is another statement each time, and those who watch the service ask every few seconds."""
+"""Built once: Alembic builds a new statement for each query, and health checks ask every few seconds."""
 
 _REVISION = re.compile(r"\d{4}")
 
 
 class SchemaState(StrEnum):
-    """Where a database stands, as seen by this program."""
+    """The state of a database's schema, as seen by this program."""
 
     EMPTY = "empty"
     CURRENT = "current"
     OLDER = "older"
     NEWER = "newer"
     FOREIGN = "foreign"
-    """It holds tables that are not Sooner's: another program's database, most likely."""
+    """It holds tables that are not Sooner's."""
 
     @property
     def sentence(self) -> str:
-        """What to do about it."""
+        """A sentence for users that says what to do."""
         return _SENTENCES[self]
 
 
@@ -63,11 +63,11 @@ _SENTENCES = {
 
 
 class SchemaError(RuntimeError):
-    """The database cannot be used or upgraded as it is; one line that says what to do."""
+    """The database cannot be used or upgraded as it is; the message is one line that says what to do."""
 
 
 def state(url: str) -> SchemaState:
-    """Where the database of a URL stands. Creates nothing. Raises :class:`~service.db.session.DatabaseUrlError`."""
+    """The schema state of the database of a URL. Creates nothing. Raises :class:`~service.db.session.DatabaseUrlError`."""
     path = sqlite_path(parse_url(url))
     if path is not None and not path.exists():
         return SchemaState.EMPTY
@@ -80,7 +80,7 @@ def state(url: str) -> SchemaState:
 
 
 def open_current(url: str) -> Database:
-    """The database of a URL for reading its past. Creates and upgrades nothing.
+    """The database of a URL for reading its history. Creates and upgrades nothing.
 
     Raises :class:`SchemaError` where it is empty or has another schema, and DatabaseUrlError.
     """
@@ -93,12 +93,12 @@ def open_current(url: str) -> Database:
 
 
 def state_of(connection: Connection) -> SchemaState:
-    """Where the database behind a connection stands."""
+    """The schema state of the database behind a connection."""
     tables = set(inspect(connection).get_table_names())
     found = set(connection.execute(_FOUND).scalars()) if VERSION_TABLE in tables else set()
     ours = METADATA.tables.keys() & tables
     if not found:
-        # Tables of ours without a revision are a half-made copy: not something to build on either.
+        # Tables of Sooner without a revision are an incomplete copy, which cannot be used either.
         return SchemaState.FOREIGN if tables - {VERSION_TABLE} else SchemaState.EMPTY
     if found == _heads(scripts_folder()):
         return SchemaState.CURRENT
@@ -108,7 +108,7 @@ def state_of(connection: Connection) -> SchemaState:
 
 
 def upgrade(url: str) -> SchemaState:
-    """Bring an empty or older database to the current schema; returns where it stood before.
+    """Upgrade an empty or older database to the current schema; returns the state before.
 
     One transaction, under a lock: of two processes upgrading at once the second waits and finds it done, and a failure
     leaves everything as it was. Raises :class:`SchemaError` for a newer or foreign database, and for an older one on which
@@ -129,7 +129,7 @@ def _upgrade(database: Database) -> SchemaState:
         if before in (SchemaState.NEWER, SchemaState.FOREIGN):
             raise SchemaError(before.sentence)
         if before is SchemaState.OLDER and is_any_held(database, session):
-            # It would go on writing what its own schema says.
+            # The service would keep writing rows of the old schema.
             raise SchemaError("a service leads on this database: stop it first")
         if before is not SchemaState.CURRENT:
             upgrade_to(connection, "head")
@@ -159,7 +159,7 @@ def scripts_folder() -> Path:
     return installed if installed.is_dir() else Path(__file__).parents[2] / "migrations"
 
 
-# The scripts are read once: probes ask every few seconds.
+# The scripts are read once, because health checks ask every few seconds.
 
 
 @cache

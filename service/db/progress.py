@@ -1,4 +1,4 @@
-"""The curve of a job's progress: points as they are reported, thinned out so that a long job keeps its shape."""
+"""The progress curve of a job: reported points, thinned out so that the curve of a long job keeps its shape."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ def record_progress(session: Session, points: Sequence[ProgressPoint]) -> None:
 def thin_progress(session: Session, rows_max: int, jobs_max: int) -> int:
     """Halve the points of at most ``jobs_max`` jobs that have more than ``rows_max``; returns the number deleted.
 
-    Every second point goes; the first and the newest stay. Call again while it deletes something.
+    Every second point is deleted except the first and the newest. Call it again until it deletes nothing.
     """
     connection = session.connection()
     crowded = select(PROGRESS.c.job_id).group_by(PROGRESS.c.job_id).having(func.count() > rows_max).limit(jobs_max)

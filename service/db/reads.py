@@ -1,14 +1,14 @@
-"""What the API shows, read in a bounded number of statements: pages by key through an index, never a query per row.
+"""Queries of the API, each in a bounded number of statements: pages by key through an index, never a query per row.
 
-A list reads only the columns it shows (a spec can be large), and what belongs to its jobs (newest prediction, held
-servers) in one statement each for the whole page.
+A list reads only the columns it shows (a spec can be large), and the newest predictions, held servers and forecasts of its
+jobs in one statement each for the whole page.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, Row, Select, func, select, tuple_
+from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Table, func, select, tuple_
 
 from policies.lifecycle import ATTEMPT_OPEN, TERMINAL, AttemptState, JobState
 from policies.model.ids import AttemptId, JobId
@@ -73,26 +73,22 @@ class JobFilter:
 
 def job(connection: Connection, job_id: int) -> JobSummary | None:
     """One job, or None. Five statements at most."""
-    rows = connection.execute(select(*_JOB_COLUMNS).where(JOBS.c.id == job_id)).all()
-    return next(iter(_summaries(connection, rows)), None)
+    return next(iter(jobs_by_id(connection, [job_id])), None)
 
 
 def jobs_by_id(connection: Connection, job_ids: Sequence[int]) -> list[JobSummary]:
     """These jobs in ascending id; unknown ids are left out."""
-    found: list[JobSummary] = []
-    for part in chunks(sorted(job_ids)):
-        rows = connection.execute(select(*_JOB_COLUMNS).where(JOBS.c.id.in_(part)).order_by(JOBS.c.id)).all()
-        found.extend(_summaries(connection, rows))
-    return found
+    return [summary for rows in _job_rows(connection, job_ids) for summary in _summaries(connection, rows)]
 
 
 def new_jobs(connection: Connection, job_ids: Sequence[int]) -> list[JobSummary]:
-    """Jobs that this very transaction has inserted, in ascending id: nothing can belong to them yet."""
-    found: list[JobSummary] = []
+    """Jobs that this transaction has inserted, in ascending id: they have no predictions, servers or forecasts yet."""
+    return [JobSummary(row, None, (), {}) for rows in _job_rows(connection, job_ids) for row in rows]
+
+
+def _job_rows(connection: Connection, job_ids: Sequence[int]) -> Iterator[Sequence[Row[Any]]]:
     for part in chunks(sorted(job_ids)):
-        rows = connection.execute(select(*_JOB_COLUMNS).where(JOBS.c.id.in_(part)).order_by(JOBS.c.id))
-        found.extend(JobSummary(row, None, (), {}) for row in rows)
-    return found
+        yield connection.execute(select(*_JOB_COLUMNS).where(JOBS.c.id.in_(part)).order_by(JOBS.c.id)).all()
 
 
 def jobs(connection: Connection, wanted: JobFilter, past_id: int | None, limit: int) -> list[JobSummary]:
@@ -117,8 +113,10 @@ def _page_ids(connection: Connection, wanted: JobFilter, past_id: int | None, li
 
 
 def _parts(wanted: JobFilter, state: JobState | None) -> list[JobFilter]:
-    """What a caller sees, one project at a time where nothing else leads to it: a walk through everybody's ended jobs would
-    look at all of them to find the few of a small project."""
+    """Split a filter by the caller's projects unless another column selects few rows.
+
+    A walk through the ended jobs of all users would read every one of them to find the few of a small project.
+    """
     caller = wanted.seen_by
     leads = (wanted.array, wanted.name, wanted.user, wanted.project)
     if caller.projects is None or _few(wanted, state) or any(value is not None for value in leads):
@@ -130,7 +128,7 @@ def _parts(wanted: JobFilter, state: JobState | None) -> list[JobFilter]:
 
 
 def _few(wanted: JobFilter, state: JobState | None) -> bool:
-    """Whether the state narrows most: unfinished jobs are few, however long the history. So are an array's elements."""
+    """Whether the state is the most selective column: unfinished jobs are few, and so are an array's elements."""
     return state is not None and state not in TERMINAL and wanted.array is None
 
 
@@ -146,8 +144,8 @@ def _ids_in_state(wanted: JobFilter, state: JobState | None, past_id: int | None
         "state": state,
     }
     given = {column: value for column, value in equal.items() if value is not None}
-    # Where the state does not narrow most, a name does. Only that column may choose the index: without statistics a database
-    # guesses, and a user with a million ended jobs shows when it guesses wrong.
+    # Only the most selective column may choose the index: the state, or else a name. A database without statistics guesses,
+    # and a wrong guess is slow for a user with a million ended jobs.
     leading = "state" if _few(wanted, state) else next(iter(given), None)
     for column, value in given.items():
         plain = JOBS.c[column]
@@ -215,13 +213,13 @@ def element_states(connection: Connection, array_id: int) -> Mapping[JobState, i
 
 
 def spec(connection: Connection, job_id: int) -> JobSpec | None:
-    """What was asked for, or None where there is no such job."""
+    """The spec of a job as submitted, or None if there is no such job."""
     document = connection.execute(select(JOBS.c.spec).where(JOBS.c.id == job_id)).scalar_one_or_none()
     return None if document is None else decode(JobSpec, document)
 
 
-def taken_in(connection: Connection, job_ids: Collection[int]) -> bool:
-    """Whether a cycle has acted on the submission of every one of these jobs, and so predicted it if it could."""
+def all_admitted(connection: Connection, job_ids: Collection[int]) -> bool:
+    """Whether a cycle has admitted every one of these jobs, and so predicted it if it could."""
     waiting = select(FACTS.c.job_id).where(FACTS.c.consumed_cycle.is_(None), FACTS.c.kind == FactKind.SUBMITTED.value)
     return not set(job_ids).intersection(connection.execute(waiting).scalars())
 
@@ -261,22 +259,22 @@ def attempt_exists(connection: Connection, job_id: int, number: int) -> bool:
 
 
 def events(connection: Connection, job_id: int, after_id: int, limit: int) -> Sequence[Row[Any]]:
-    """A job's story, oldest first."""
-    statement = (
-        select(EVENTS).where(EVENTS.c.job_id == job_id, EVENTS.c.id > after_id).order_by(EVENTS.c.id).limit(limit)
-    )
-    return connection.execute(statement).all()
+    """A job's changes of state, oldest first."""
+    return _of_job(connection, EVENTS, job_id, after_id, limit)
 
 
 def progress(connection: Connection, job_id: int, after_id: int, limit: int) -> Sequence[Row[Any]]:
     """A job's progress lines, oldest first."""
-    statement = (
-        select(PROGRESS)
-        .where(PROGRESS.c.job_id == job_id, PROGRESS.c.id > after_id)
-        .order_by(PROGRESS.c.id)
-        .limit(limit)
-    )
+    return _of_job(connection, PROGRESS, job_id, after_id, limit)
+
+
+def _of_job(connection: Connection, rows: Table, job_id: int, after_id: int, limit: int) -> Sequence[Row[Any]]:
+    statement = select(rows).where(rows.c.job_id == job_id, rows.c.id > after_id).order_by(rows.c.id).limit(limit)
     return connection.execute(statement).all()
+
+
+def _one(connection: Connection, key: Column[Any], value: object) -> Row[Any] | None:
+    return connection.execute(select(key.table).where(key == value)).one_or_none()
 
 
 def predictions(
@@ -295,7 +293,7 @@ def predictions(
 
 
 def models(connection: Connection, before: tuple[float, str] | None, limit: int) -> Sequence[Row[Any]]:
-    """Trained models, newest first. There is one a retraining, so sorting them is nothing."""
+    """Trained models, newest first. There are few, so sorting them is cheap."""
     statement = select(MODELS).order_by(MODELS.c.created_at_s.desc(), MODELS.c.id.desc()).limit(limit)
     if before is not None:
         statement = statement.where(tuple_(MODELS.c.created_at_s, MODELS.c.id) < before)
@@ -304,12 +302,12 @@ def models(connection: Connection, before: tuple[float, str] | None, limit: int)
 
 def model(connection: Connection, model_id: str) -> Row[Any] | None:
     """One trained model, or None."""
-    return connection.execute(select(MODELS).where(MODELS.c.id == model_id)).one_or_none()
+    return _one(connection, MODELS.c.id, model_id)
 
 
 def training_run(connection: Connection, run: int) -> Row[Any] | None:
-    """One retraining, or None."""
-    return connection.execute(select(TRAINING_RUNS).where(TRAINING_RUNS.c.id == run)).one_or_none()
+    """One training run, or None."""
+    return _one(connection, TRAINING_RUNS.c.id, run)
 
 
 ThroughputKey = tuple[str, str, str, int, str, int]
@@ -318,8 +316,7 @@ ThroughputKey = tuple[str, str, str, int, str, int]
 def throughput(
     connection: Connection, after: ThroughputKey | None, limit: int, seen_by: Identity = LOCAL
 ) -> Sequence[Row[Any]]:
-    """The learnt speeds of jobs like those that ``seen_by`` sees, in the order of their key: user, project, name, GPUs, GPU
-    type, servers spanned."""
+    """The measured speeds of jobs that ``seen_by`` may see, ordered by user, project, name, GPUs, GPU type, servers spanned."""
     key = (
         THROUGHPUT.c.user,
         THROUGHPUT.c.project,
@@ -346,11 +343,11 @@ def cycles(connection: Connection, before_number: int | None, limit: int) -> Seq
 
 def cycle(connection: Connection, number: int) -> Row[Any] | None:
     """One cycle with its dump, or None."""
-    return connection.execute(select(CYCLES).where(CYCLES.c.number == number)).one_or_none()
+    return _one(connection, CYCLES.c.number, number)
 
 
 def servers(connection: Connection) -> Sequence[Row[Any]]:
-    """Every server that ever was, by position: name, drained, down."""
+    """Every server, present or past, by position: name, drained, down."""
     columns: tuple[Column[Any], ...] = (SERVERS.c.position, SERVERS.c.name, SERVERS.c.drained, SERVERS.c.down)
     return connection.execute(select(*columns).order_by(SERVERS.c.position)).all()
 

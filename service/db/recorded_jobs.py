@@ -1,4 +1,4 @@
-"""The service's own past: what it ran, as it was asked, predicted, placed and ended. Read in one snapshot, a few statements."""
+"""The recorded jobs of the service: their specs, predictions, attempts and ends. Read in one snapshot, a few statements."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ _JOBS_PER_STATEMENT = 1000
 
 @dataclass(frozen=True, slots=True)
 class PastAttempt:
-    """When a job held GPUs and where. ``started_at_s`` is None for one that never ran, ``ended_at_s`` while it is open."""
+    """One attempt of a recorded job. ``started_at_s`` is None if it never ran, ``ended_at_s`` while it is open."""
 
     placement: Placement
     opened_at_s: float
@@ -34,8 +34,8 @@ class PastAttempt:
 class PastJob:
     """One job of this service, ended or not; instants in seconds since the Unix epoch.
 
-    ``predicted`` is what was said of it when it came. ``iterations`` is None for a job that reported none. ``graceful``
-    says whether a preemption loses no work.
+    ``predicted`` is its first prediction. ``iterations`` is None for a job that reported none. ``graceful``: a preemption
+    loses no work.
     """
 
     id: JobId
@@ -58,7 +58,7 @@ class PastJob:
 def past_jobs(database: Database, since_s: float | None, until_s: float | None) -> list[PastJob]:
     """The jobs that were submitted before ``until_s`` and not ended by ``since_s``, in order of submission.
 
-    So the first of them may have come before ``since_s``: they were there when the window began.
+    So the first of them may have been submitted before ``since_s``: they were unfinished when the window began.
     """
     jobs = JOBS.c
     wanted = select(JOBS).order_by(jobs.submitted_at_s, jobs.id)
@@ -116,7 +116,7 @@ def _attempts(connection: Connection, ids: Sequence[int]) -> Mapping[int, list[P
 
 
 def _first_predictions(connection: Connection, ids: Sequence[int]) -> Mapping[int, Estimate]:
-    """What each job was expected to need when it came."""
+    """The first prediction of each job."""
     predictions = PREDICTIONS.c
     found: dict[int, Estimate] = {}
     for part in chunks(ids):
@@ -127,7 +127,7 @@ def _first_predictions(connection: Connection, ids: Sequence[int]) -> Mapping[in
 
 
 def stored_servers(database: Database) -> list[tuple[Server, ServerRecord]]:
-    """Every server that ever was, at its position, and what was last said of it."""
+    """Every server, present or past, at its position, and its newest state."""
     servers = SERVERS.c
     statement = select(servers.spec, servers.drained, servers.down).order_by(servers.position)
     with database.reading() as session:

@@ -1,4 +1,4 @@
-"""Reservations of servers in the database: what the engine loads, and what the HTTP side makes, lists and cancels."""
+"""Reservations of servers in the database: those of the engine, and those that the API creates, lists and cancels."""
 
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -12,11 +12,11 @@ from service.db.tables import RESERVATIONS
 from service.engine.events import Fact
 
 RESERVATIONS_TURN = "reservations"
-"""Those who make reservations look for overlaps one after another."""
+"""The lock for creating reservations, which must not overlap."""
 
 
 class StoredReservation(NamedTuple):
-    """One reservation with what people are told of it."""
+    """One reservation with the details that users see."""
 
     window: ServerReservation
     reason: str
@@ -24,12 +24,12 @@ class StoredReservation(NamedTuple):
 
 
 def open_windows(connection: Connection, after_s: float) -> tuple[ServerReservation, ...]:
-    """What the engine needs to know: those that are neither cancelled nor over by then."""
+    """The reservations that the engine needs: those neither cancelled nor over by then."""
     return server_reservations_after([each.window for each in open_reservations(connection, after_s)], after_s)
 
 
 def open_reservations(connection: Connection, after_s: float) -> list[StoredReservation]:
-    """Those that are neither cancelled nor over by then, the first to begin first."""
+    """Reservations that are neither cancelled nor over by then, in the order of their start."""
     statement = select(RESERVATIONS).where(RESERVATIONS.c.cancelled_at_s.is_(None), RESERVATIONS.c.ends_at_s > after_s)
     return [
         _stored(row) for row in connection.execute(statement.order_by(RESERVATIONS.c.starts_at_s, RESERVATIONS.c.id))
@@ -37,7 +37,7 @@ def open_reservations(connection: Connection, after_s: float) -> list[StoredRese
 
 
 def open_reservation(connection: Connection, number: int) -> StoredReservation | None:
-    """One that is not cancelled, over or not; None if there is no such one."""
+    """A reservation that is not cancelled, whether over or not; None if there is none. Locks it."""
     row = connection.execute(
         select(RESERVATIONS)
         .where(RESERVATIONS.c.id == number, RESERVATIONS.c.cancelled_at_s.is_(None))
@@ -47,12 +47,12 @@ def open_reservation(connection: Connection, number: int) -> StoredReservation |
 
 
 def wait_for_turn(connection: Connection) -> None:
-    """Nobody else makes a reservation before the transaction ends."""
+    """Lock the creation of reservations until the transaction ends."""
     take_turns(connection, RESERVATIONS_TURN)
 
 
 def keep_reservation(connection: Connection, fact: Fact, number: int) -> None:
-    """What an accepted request about reservations leaves: ``number`` is the fact's."""
+    """Store or cancel a reservation as an accepted request says; ``number`` is the id of the fact."""
     if fact.window is not None:
         window = replace(fact.window, id=number)
         row: dict[str, Any] = {

@@ -1,7 +1,7 @@
 """Restoring a backup: into an empty database of either kind, in one transaction.
 
-The tables are made by the migrations up to the backup's revision, filled, and then brought to this program's schema, so a
-backup made before an upgrade is restored by the new program. Nothing of it is seen before all of it is there.
+The migrations create the tables of the backup's revision, the rows are inserted, and then the schema is upgraded. So a backup
+made before an upgrade can be restored by the new program. The result becomes visible in one step.
 """
 
 import hashlib
@@ -25,21 +25,21 @@ from service.db.session import Database, open_database
 from service.db.tables import JOBS, LEASES, PropertyRow
 
 IDS_SKIPPED = 100_000
-"""Numbers of jobs that are left out after a restore: jobs that were submitted after the backup had them, and their folders are
-still there. A new job must not be taken for one of those."""
+"""Job ids that are skipped after a restore. Jobs that were submitted after the backup had such ids and may have left folders;
+a new job must not get one of their ids."""
 
 _ROWS_PER_INSERT = 1000
 _BYTES_MAX = 1 << 30
-"""The longest line; the longest row that the service writes, a cycle of a full queue, takes some megabytes."""
+"""Limit of one line. The longest rows, cycles with a full queue, take some megabytes."""
 
 
 class LiveDatabase(BackupError):
-    """A service leads on the database."""
+    """A service holds the leader lease of the database."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What was restored: how many rows, and the revisions of the backup and of the database now."""
+    """The result: the number of rows, and the revisions of the backup and of the restored database."""
 
     rows: int
     revision: str
@@ -47,10 +47,10 @@ class Restored:
 
 
 def restore(url: str, file: Path, *, force: bool = False) -> Restored:
-    """Fill the database of a URL from a backup: whole, or not at all.
+    """Restore a backup into the database of a URL: completely, or not at all.
 
     ``force`` replaces what is there. Raises :class:`LiveDatabase` while a service leads on it, whatever is forced;
-    :class:`~service.db.backup.BackupError` for a file that is no sound backup and for a database that is not empty;
+    :class:`~service.db.backup.BackupError` for an invalid backup and for a database that is not empty;
     SchemaError, DatabaseUrlError and OperationalError.
     """
     try:
@@ -70,7 +70,7 @@ def _restore(database: Database, archive: zipfile.ZipFile, manifest: Manifest, f
     with database.writing(migrate.WAIT_S) as session:
         connection = session.connection()
         take_turns(connection, migrate.TURN)
-        _make_room(database, session, force)
+        _clear(database, session, force)
         if manifest.revision not in migrate.revisions():
             raise SchemaError(SchemaState.NEWER.sentence)
         migrate.upgrade_to(connection, manifest.revision)
@@ -83,14 +83,14 @@ def _restore(database: Database, archive: zipfile.ZipFile, manifest: Manifest, f
         jobs = JOBS.name
         ids[jobs] = ids.get(jobs, 0) + IDS_SKIPPED
         set_last_ids(connection, ids)
-        _hand_over(connection, database.now_s(session))
+        _expire_leases(connection, database.now_s(session))
         migrate.upgrade_to(connection, "head")
         rows = sum(part.rows for part in manifest.tables.values())
         return Restored(rows, manifest.revision, migrate.revision_of(connection))
 
 
-def _make_room(database: Database, session: Session, force: bool) -> None:
-    """See that nobody uses the database and that it is empty, or make it so."""
+def _clear(database: Database, session: Session, force: bool) -> None:
+    """Check that no service leads and that the database is empty; with ``force`` empty it."""
     connection = session.connection()
     where = migrate.state_of(connection)
     if where is SchemaState.EMPTY:
@@ -98,7 +98,7 @@ def _make_room(database: Database, session: Session, force: bool) -> None:
     if where not in (SchemaState.CURRENT, SchemaState.OLDER):
         raise SchemaError(where.sentence)
     tables = reflected(connection)
-    # A service that starts now finds the database that was restored.
+    # The leases are locked: a service that starts now sees the restored database.
     if is_any_held(database, session):
         raise LiveDatabase("a service leads on this database: stop it first")
     if not force:
@@ -127,7 +127,7 @@ def _manifest(archive: zipfile.ZipFile, file: Path) -> Manifest:
 def _fill(connection: Connection, into: Table, archive: zipfile.ZipFile, part: TablePart) -> None:
     if set(part.columns) != set(into.c.keys()):
         raise BackupError(f"the backup's table {into.name} has other columns than its revision has")
-    connection.execute(sa.delete(into))  # a migration may put rows into a table that it makes
+    connection.execute(sa.delete(into))  # a migration may insert rows into a table that it creates
     rows: list[Mapping[str, Any]] = []
     for row in _rows(archive, into.name, part):
         rows.append(row)
@@ -139,7 +139,7 @@ def _fill(connection: Connection, into: Table, archive: zipfile.ZipFile, part: T
 
 
 def _rows(archive: zipfile.ZipFile, name: str, part: TablePart) -> Iterator[Mapping[str, Any]]:
-    """The rows of a table; raises at the end if they are not those that were written."""
+    """The rows of a table. Raises BackupError after the last one if their number or digest is wrong."""
     digest, count = hashlib.sha256(), 0
     try:
         with archive.open(member(name)) as lines:
@@ -153,10 +153,10 @@ def _rows(archive: zipfile.ZipFile, name: str, part: TablePart) -> Iterator[Mapp
         raise BackupError(f"the backup's table {name} is not what was written: its digest differs")
 
 
-def _hand_over(connection: Connection, now_s: float) -> None:
-    """Nobody leads on a restored database, and whoever leads next must count as newer than anybody after the backup.
+def _expire_leases(connection: Connection, now_s: float) -> None:
+    """Free all leases, with tokens larger than any that was given out after the backup.
 
-    A lead takes at least a second, so the seconds of the epoch are more than all tokens that were ever given out.
+    Each holder keeps a lease for at least a second, so the Unix time in seconds exceeds every earlier token.
     """
     token = sa.case((LEASES.c.token < int(now_s), int(now_s)), else_=LEASES.c.token + 1)
     connection.execute(sa.update(LEASES).values(expires_at_s=0.0, token=token))

@@ -25,7 +25,7 @@ OWN_HISTORY = "sooner"
 """The history source of jobs that ran here."""
 
 LABEL_COLUMNS = tuple(field.name for field in fields(EndedJob) if field.name not in ("job", "spec"))
-"""A label's columns in the history, named as its fields are."""
+"""A label's columns in the history, named like its fields."""
 
 
 class ServerOrigin(StrEnum):
@@ -50,7 +50,7 @@ _JOB_OTHER = {
     "attempt",
     "gate",
 } | JOB_DOCUMENTS.keys()
-# Whatever the engine adds to its records must have a column of the same name; a test says so.
+# Every field that the engine adds to its records needs a column of the same name; a test checks it.
 JOB_PLAIN = [field.name for field in fields(JobRecord) if field.name not in _JOB_OTHER]
 _ATTEMPT_OTHER = {"job", "state", "placement", "gpu_ids", "reason"}
 _ATTEMPT_PLAIN = [field.name for field in fields(AttemptRecord) if field.name not in _ATTEMPT_OTHER]
@@ -204,7 +204,7 @@ def prediction_of(row: RowMapping) -> Prediction:
 
 
 def label_values(label: EndedJob) -> Values:
-    """The columns of a label that say how the job went (whose it is, says the caller)."""
+    """The columns of a label without those that identify the job."""
     return {name: getattr(label, name) for name in LABEL_COLUMNS}
 
 
@@ -220,12 +220,12 @@ def own_history_values(label: EndedJob) -> Values:
 
 
 def by_job(attempts: Iterable[AttemptRecord]) -> dict[JobId, AttemptRecord]:
-    """Open attempts by their job; there is at most one each."""
+    """Open attempts by their job; a job has at most one."""
     return {attempt.job: attempt for attempt in attempts}
 
 
 def chunks(values: Sequence[int], size: int = 5000) -> Iterable[Sequence[int]]:
-    """Lists short enough for the parameters of one statement on every database."""
+    """Parts short enough for the parameters of one statement on both databases."""
     return (values[at : at + size] for at in range(0, len(values), size))
 
 

@@ -1,4 +1,4 @@
-"""The stored servers and the cluster file: positions are for ever, the file's list is for today."""
+"""The stored servers and the cluster file. Positions of servers are permanent; the file lists the current servers."""
 
 import math
 import time
@@ -17,19 +17,19 @@ from service.db.session import Database
 from service.db.tables import ATTEMPTS, SERVERS
 from service.engine.record import ServerRecord
 
-REMEMBERED_S = 1.0
+CACHED_S = 1.0
 
 
 class ServerInUse(ValueError):
-    """The cluster file changes the GPUs of a server while an attempt holds some of them; one line."""
+    """The cluster file changes the GPUs of a server while an attempt holds some of them; the message is one line."""
 
 
 def enroll(database: Database, cluster: Cluster) -> Cluster:
-    """Store the file's servers and return the cluster of all stored ones, each at its position for ever.
+    """Store the servers of the cluster file and return the cluster of all stored servers, each at its permanent position.
 
-    New ones are appended. One whose description changed takes the new one. One that the file had and no longer has is
-    marked down; one that comes back is up again. Servers that were added by request stay as they are. Called before the
-    engine loads. Raises :class:`ServerInUse`.
+    New servers are appended, changed descriptions are updated. A server that the file no longer lists is marked down, and up
+    again when it returns. Servers added by request are unchanged. Must be called before the engine loads.
+    Raises :class:`ServerInUse`.
     """
     with database.writing() as session:
         connection = session.connection()
@@ -59,15 +59,15 @@ def enroll(database: Database, cluster: Cluster) -> Cluster:
 
 
 def stored_cluster(database: Database, like: Cluster) -> Cluster:
-    """The cluster of all stored servers, with all else as in ``like``; ``like`` itself while none is stored."""
+    """The cluster of all stored servers, otherwise equal to ``like``; ``like`` itself if none is stored."""
     with database.reading() as session:
         servers = tuple(_all(session.connection()))
     return Cluster(like.name, servers or like.servers, like.rack_bytes_s, like.core_bytes_s, like.labels)
 
 
-class RememberedCluster:
-    """:func:`stored_cluster`, read at most once a :data:`REMEMBERED_S`: of ten thousand servers that is a tenth of a second,
-    and a service that stands by asks for every submission. Safe to call from many threads.
+class CachedCluster:
+    """:func:`stored_cluster`, cached for :data:`CACHED_S`. Reading ten thousand servers takes a tenth of a second, and a standby
+    service needs them for every submission. Thread-safe.
     """
 
     def __init__(self, database: Database, like: Cluster, monotonic_s: Callable[[], float] = time.monotonic) -> None:
@@ -79,10 +79,10 @@ class RememberedCluster:
         self._cluster = like
 
     def __call__(self) -> Cluster:
-        """The cluster as it was at most so long ago."""
+        """The cluster as it was at most :data:`CACHED_S` ago."""
         with self._lock:
             now_s = self._monotonic_s()
-            if now_s - self._read_at_s >= REMEMBERED_S:
+            if now_s - self._read_at_s >= CACHED_S:
                 self._cluster = stored_cluster(self._database, self._like)
                 self._read_at_s = now_s
             return self._cluster

@@ -1,4 +1,4 @@
-"""The store port on a database: what the engine reads, the inserts of the HTTP side, and one guarded commit per cycle."""
+"""The store port on a database: the engine's reads, the API's inserts, and one guarded commit per cycle."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -49,8 +49,8 @@ class DuplicateServer(ValueError):
 class SqlStore:
     """Implements :class:`service.engine.ports.Store`.
 
-    With a ``fencing_token`` every commit first checks that this is still the newest token of ``lease``, so a leader that
-    lost its lease without noticing writes nothing.
+    With a ``fencing_token`` every commit first checks that it is still the newest token of ``lease``. So a leader that lost
+    its lease unnoticed writes nothing.
     """
 
     def __init__(self, database: Database, *, fencing_token: int | None = None, lease: str = LEADER_LEASE) -> None:
@@ -58,7 +58,7 @@ class SqlStore:
         self._fencing_token = fencing_token
         self._lease = lease
 
-    # What the engine asks.
+    # The engine's side.
 
     def load(self) -> StoredWorld:
         """All unfinished jobs that a cycle has admitted, servers, and where the loop stood. Raises StoreUnavailable."""
@@ -74,7 +74,7 @@ class SqlStore:
         return self._read(lambda connection: [fact_record(row) for row in connection.execute(statement).mappings()])
 
     def has_facts(self) -> bool:
-        """Whether any fact is unconsumed: one look at a small index. Raises StoreUnavailable."""
+        """Whether any fact is unconsumed: one lookup in a small index. Raises StoreUnavailable."""
         statement = select(FACTS.c.id).where(FACTS.c.consumed_cycle.is_(None)).limit(1)
         return self._read(lambda connection: connection.execute(statement).first() is not None)
 
@@ -91,10 +91,10 @@ class SqlStore:
         except DBAPIError as error:
             raise StoreUnavailable(f"cycle {batch.cycle} was not committed: {error.orig}") from error
 
-    # What the HTTP side adds, in its own transaction.
+    # The API's side, in the API's own transactions.
 
     def submit(self, session: Session, specs: Sequence[JobSpec], now_s: float) -> list[JobId]:
-        """Insert jobs (each with the first line of its story) and their SUBMITTED facts; the ids are in the specs' order."""
+        """Insert jobs (each with its first event) and their SUBMITTED facts; the ids are in the order of the specs."""
         if not specs:
             return []
         connection = session.connection()
@@ -170,7 +170,7 @@ def _insert_jobs(connection: Connection, specs: Sequence[JobSpec], now_s: float)
 
 
 def _insert_array(connection: Connection, specs: Sequence[JobSpec], now_s: float) -> list[JobId]:
-    """The elements of one array. It is called by its first job, whose id only the database can tell."""
+    """Insert the elements of one array. The array's id is that of its first job, which the database assigns."""
     [first] = _insert_jobs(connection, specs[:1], now_s)
     named = [replace(spec, array=replace(spec.array, id=first)) for spec in specs if spec.array is not None]
     values = new_job_values(named[0], now_s, _new_job(named[0], now_s))
@@ -179,7 +179,7 @@ def _insert_array(connection: Connection, specs: Sequence[JobSpec], now_s: float
 
 
 def _new_job(spec: JobSpec, now_s: float) -> JobRecord:
-    # The id is the database's to give; nothing of the record depends on it.
+    # The database assigns the id; nothing in the record depends on it.
     return JobRecord(
         JobId(0), spec, now_s, reason=_first_reason(spec), priority=spec.priority, held=spec.hold, anchor_s=now_s
     )

@@ -1,4 +1,4 @@
-"""Usage in the database: added up as attempts end, read by day, user and project with what still runs counted until now."""
+"""Usage in the database: summed as attempts end, read by day, user and project with running attempts counted until now."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from service.domain.usage import Held, Usage, UsageKey, day_of, usage_of
 from service.engine.ports import JobWrite
 
 GROUPS = ("day", "user", "project")
-"""What usage can be summed up by; in this order in every answer."""
+"""What usage can be grouped by, in the order of every result."""
 
 _KEY = tuple(USAGE.c[name] for name in GROUPS)
 _SUMS = ("held_gpu_s", "useful_gpu_s", "attempts", "preemptions", "jobs")
@@ -35,11 +35,11 @@ class UsageWanted:
 
 
 Group = tuple[int | str, ...]
-"""The values of the groups that were asked for, in the order of :data:`GROUPS`."""
+"""The values of the requested groups, in the order of :data:`GROUPS`."""
 
 
 def add_usage(connection: Connection, writes: Sequence[JobWrite], at_s: float) -> None:
-    """Add the attempts and jobs that end with these writes, in the transaction that ends them. The leader alone does so."""
+    """Add the attempts and jobs that end with these writes, in the transaction that ends them. Only the leader calls this."""
     sums = usage_of(held for write in writes for held in _ended(write))
     for write in writes:
         if write.label is not None:
@@ -50,7 +50,7 @@ def add_usage(connection: Connection, writes: Sequence[JobWrite], at_s: float) -
 
 
 def _added(connection: Connection) -> Any:
-    """The statement that adds a row's sums to those that are there. Both databases have it, each in a class of its own."""
+    """The statement that adds a row's sums to the stored ones. Each dialect has its own class for it."""
     insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     statement = insert(USAGE)
     sums = {name: USAGE.c[name] + statement.excluded[name] for name in _SUMS}
@@ -58,7 +58,7 @@ def _added(connection: Connection) -> Any:
 
 
 def _ended(write: JobWrite) -> Iterator[Held]:
-    """The attempts that this write ends: one at most, and where the next one begins in the same cycle it goes on from there."""
+    """The attempts that this write ends, at most one; a successor in the same cycle resumes from it."""
     spec = write.job.spec
     for attempt in write.attempts:
         if not attempt.open and attempt.ended_at_s is not None:
@@ -76,7 +76,7 @@ def _ended(write: JobWrite) -> Iterator[Held]:
 def usage(
     connection: Connection, wanted: UsageWanted, now_s: float, groups_max: int
 ) -> list[tuple[Group, Usage]] | None:
-    """The sums by group, in the order of their groups; None where there are more than ``groups_max`` of them.
+    """The sums by group, ordered by group; None if there are more than ``groups_max`` groups.
 
     O(days x users x projects of the interval + open attempts), whatever the number of ended jobs.
     """
@@ -104,7 +104,7 @@ def usage(
 
 
 def _running(connection: Connection, wanted: UsageWanted, now_s: float) -> dict[UsageKey, Usage]:
-    """What the open attempts have come to by now."""
+    """The usage of the open attempts until now."""
     jobs, attempts = JOBS.c, ATTEMPTS.c
     statement = (
         select(

@@ -1,10 +1,9 @@
 """Webhooks and their outbox in the database.
 
-What is to be told follows from ``job_events``. The leader alone writes the rows of a cycle (number 1 or more), one transaction
-after another under its fencing token, so their ids grow in the order in which they become visible, and a cursor over them
-misses none. Rows of cycle 0 (submissions) are written by every server at any time and are passed over: they are not told.
-The cursor moves in the transaction that writes the outbox, so each change is put there exactly once, and the cycle itself pays
-nothing for webhooks.
+Deliveries follow from ``job_events``. The leader alone writes the rows of a cycle (number 1 or more), one transaction after
+another under its fencing token, so their ids grow in the order in which they become visible, and a cursor over them misses
+none. Rows of cycle 0 (submissions) are written by every service at any time; they are not delivered. The cursor moves in the
+transaction that writes the outbox, so each change enters it exactly once, at no cost for the cycle.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +36,7 @@ OVERFLOW = "too many deliveries were waiting (setting webhook_pending_max)"
 
 @dataclass(frozen=True, slots=True)
 class NewWebhook:
-    """What a webhook is told, where, and by whom it was added (``owner`` empty: the local token)."""
+    """A new webhook: its URL, events, and the user who adds it (``owner`` empty: the local token)."""
 
     url: str
     events: Sequence[WebhookEvent]
@@ -49,7 +48,7 @@ class NewWebhook:
 
 @dataclass(frozen=True, slots=True)
 class Attempted:
-    """How an attempt at a delivery went. ``retry_at_s`` None = no further one."""
+    """The outcome of one attempt at a delivery. ``retry_at_s`` None = no further attempt."""
 
     delivery: int
     attempts: int
@@ -60,7 +59,7 @@ class Attempted:
 
 
 def add_webhook(connection: Connection, new: NewWebhook, webhooks_max: int, now_s: float) -> int | None:
-    """Store it and return its id; None where there are as many as there may be. It is told what happens from now on."""
+    """Store a webhook for events from now on and return its id; None if there are ``webhooks_max`` already."""
     take_turns(connection, _TURN)
     if int(connection.execute(select(func.count()).select_from(WEBHOOKS)).scalar_one()) >= webhooks_max:
         return None
@@ -94,16 +93,16 @@ def webhook(connection: Connection, webhook_id: int) -> Row[Any] | None:
 
 
 def remove_webhook(connection: Connection, webhook_id: int) -> None:
-    """Forget it, its secret and its deliveries."""
+    """Delete a webhook with its secret and its deliveries."""
     take_turns(connection, _TURN)
     connection.execute(delete(DELIVERIES).where(DELIVERIES.c.webhook_id == webhook_id))
-    # Overwritten first: a database may leave the bytes of a deleted row where they are.
+    # Overwrite the secret first: a database may keep the bytes of a deleted row.
     connection.execute(update(WEBHOOKS).where(WEBHOOKS.c.id == webhook_id).values(secret="-" * 64))
     connection.execute(delete(WEBHOOKS).where(WEBHOOKS.c.id == webhook_id))
 
 
 def deliveries(connection: Connection, webhook_id: int, before_id: int | None, limit: int) -> Sequence[Row[Any]]:
-    """What was or is to be told to one webhook, newest first."""
+    """The deliveries of one webhook, past and pending, newest first."""
     statement = (
         select(DELIVERIES).where(DELIVERIES.c.webhook_id == webhook_id).order_by(DELIVERIES.c.id.desc()).limit(limit)
     )
@@ -116,17 +115,17 @@ def delivery(connection: Connection, delivery_id: int) -> Row[Any]:
 
 
 def add_test(connection: Connection, webhook_id: int, now_s: float) -> int:
-    """Put a test into the outbox and return its id."""
+    """Put a test delivery into the outbox and return its id."""
     take_turns(connection, _TURN)
-    body = {"id": None, "event": WebhookEvent.TEST.value, "at": _told_at(now_s), "webhook_id": webhook_id}
+    body = {"id": None, "event": WebhookEvent.TEST.value, "at": _timestamp(now_s), "webhook_id": webhook_id}
     values = _delivery(webhook_id, None, WebhookEvent.TEST, body, now_s)
     return int(connection.execute(insert(DELIVERIES).returning(DELIVERIES.c.id), values).scalar_one())
 
 
 def expand(connection: Connection, now_s: float, rows_max: int, pending_max: int) -> int:
-    """Put what happened since the last time into the outbox; returns how many changes of jobs that were, 0 = no more.
+    """Put deliveries for the newest changes of jobs into the outbox; returns the number of changes read, 0 = no more.
 
-    At most ``rows_max`` changes, and no further one after so many deliveries: the transaction stays short.
+    Reads at most ``rows_max`` changes and stops after as many deliveries, so that the transaction stays short.
     """
     take_turns(connection, _TURN)
     hooks = connection.execute(select(*_SHOWN)).all()
@@ -137,10 +136,10 @@ def expand(connection: Connection, now_s: float, rows_max: int, pending_max: int
     rows = _changes(connection, cursor, rows_max)
     if not rows:
         return 0
-    # Whoever is disabled is told nothing, neither now nor, of this time, later: the cursor moves all the same.
+    # A disabled user gets no deliveries, neither now nor later for this time: the cursor moves all the same.
     disabled = set(connection.execute(select(USERS.c.name).where(USERS.c.disabled_at_s.is_not(None))).scalars())
     hooks = [hook for hook in hooks if hook.owner not in disabled]
-    room: dict[int, int] = {}
+    capacity: dict[int, int] = {}
     outbox: list[Values] = []
     done = 0
     while done < len(rows) and len(outbox) < rows_max:
@@ -148,12 +147,12 @@ def expand(connection: Connection, now_s: float, rows_max: int, pending_max: int
         done += 1
         event = event_of(JobState(row.target))
         for hook in hooks if event is not None else ():
-            if event is not None and _is_told(hook, row, event):
+            if event is not None and _matches(hook, row, event):
                 new = _delivery(hook.id, row.id, event, _body(row, event), now_s)
-                if hook.id not in room:
-                    room[hook.id] = pending_max - _waiting(connection, hook.id, pending_max)
-                room[hook.id] -= 1
-                outbox.append(new if room[hook.id] >= 0 else new | _overflow(now_s))
+                if hook.id not in capacity:
+                    capacity[hook.id] = pending_max - _waiting(connection, hook.id, pending_max)
+                capacity[hook.id] -= 1
+                outbox.append(new if capacity[hook.id] >= 0 else new | _overflow(now_s))
     if outbox:
         connection.execute(insert(DELIVERIES), outbox)
     _move_cursor(connection, known is not None, rows[done - 1].id)
@@ -161,9 +160,9 @@ def expand(connection: Connection, now_s: float, rows_max: int, pending_max: int
 
 
 def due(connection: Connection, now_s: float, each_max: int) -> Sequence[Row[Any]]:
-    """Deliveries whose time has come, with the URL and the secret of their webhook: some of every webhook, oldest first.
+    """Due deliveries with the URL and the secret of their webhook: at most ``each_max`` of every webhook, oldest first.
 
-    One walk of an index for each webhook, so it costs the same however many deliveries wait for receivers that are gone.
+    One index walk per webhook, so the cost does not grow with the deliveries to unreachable receivers.
     """
     found: list[Row[Any]] = []
     for hook in connection.execute(select(WEBHOOKS.c.id).order_by(WEBHOOKS.c.id)).scalars().all():
@@ -183,12 +182,12 @@ def due(connection: Connection, now_s: float, each_max: int) -> Sequence[Row[Any
 
 
 def has_work(connection: Connection) -> bool:
-    """Whether there is any webhook: without one there is nothing to look at."""
+    """Whether there is any webhook."""
     return connection.execute(select(WEBHOOKS.c.id).limit(1)).first() is not None
 
 
 def settle(connection: Connection, outcomes: Sequence[Attempted], now_s: float) -> None:
-    """Write down how attempts went. One that another leader has settled meanwhile stays as it is."""
+    """Store the outcomes of attempts. A delivery that another leader has settled meanwhile is left as it is."""
     for each in outcomes:
         ended = each.delivered or each.retry_at_s is None
         values: Values = {"attempts": each.attempts, "status": each.status, "error": each.error}
@@ -205,7 +204,7 @@ def settle(connection: Connection, outcomes: Sequence[Attempted], now_s: float) 
 
 
 def forget(connection: Connection, before_s: float, limit: int) -> int:
-    """Delete at most so many deliveries that ended before that; returns how many."""
+    """Delete at most ``limit`` deliveries that ended before an instant; returns how many."""
     old = select(DELIVERIES.c.id).where(DELIVERIES.c.ended_at_s < before_s).limit(limit)
     ids = list(connection.execute(old).scalars())
     if ids:
@@ -226,7 +225,7 @@ def _changes(connection: Connection, cursor: int, limit: int) -> Sequence[Row[An
 
 
 def _waiting(connection: Connection, webhook_id: int, at_most: int) -> int:
-    """Its pending deliveries, counted no further than that."""
+    """The number of its pending deliveries, counted up to ``at_most``."""
     some = (
         select(DELIVERIES.c.id)
         .where(DELIVERIES.c.webhook_id == webhook_id, DELIVERIES.c.state == "pending")
@@ -235,7 +234,7 @@ def _waiting(connection: Connection, webhook_id: int, at_most: int) -> int:
     return int(connection.execute(select(func.count()).select_from(some.subquery())).scalar_one())
 
 
-def _is_told(hook: Row[Any], row: Row[Any], event: WebhookEvent) -> bool:
+def _matches(hook: Row[Any], row: Row[Any], event: WebhookEvent) -> bool:
     return (
         row.id > hook.after_event
         and event.value in hook.events
@@ -245,11 +244,11 @@ def _is_told(hook: Row[Any], row: Row[Any], event: WebhookEvent) -> bool:
 
 
 def _body(row: Row[Any], event: WebhookEvent) -> Mapping[str, Any]:
-    """What is told of a change: nothing that an environment or a log could hold."""
+    """The body of a delivery. It contains nothing from an environment or a log."""
     return {
         "id": f"evt_{row.id}",
         "event": event.value,
-        "at": _told_at(row.at_s),
+        "at": _timestamp(row.at_s),
         "job": {
             "id": row.job_id,
             "name": row.name,
@@ -267,7 +266,7 @@ def _body(row: Row[Any], event: WebhookEvent) -> Mapping[str, Any]:
     }
 
 
-def _told_at(at_s: float) -> str:
+def _timestamp(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).isoformat().replace("+00:00", "Z")
 
 

@@ -11,7 +11,7 @@ from service.api.deps import LoopStatus
 from service.db import migrate, reads
 from service.db.models import run_outcomes
 from service.db.notifications import notify_leader
-from service.db.servers import RememberedCluster
+from service.db.servers import CachedCluster
 from service.db.services import ServiceNow, services, url_of_attempt
 from service.db.session import Database
 from service.engine.ports import Clock
@@ -30,7 +30,7 @@ class ServiceScheduler:
 
     database: Database
     leadership: Leadership
-    stored: RememberedCluster
+    stored: CachedCluster
 
     def leader(self) -> Leading | None:
         """None while this service does not lead."""

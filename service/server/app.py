@@ -24,7 +24,7 @@ from service.config.settings import Settings, SettingsError
 from service.db import migrate, services
 from service.db.identity import database_id
 from service.db.lease import LEADER_LEASE, LeaderLease
-from service.db.servers import RememberedCluster, ServerInUse, enroll, stored_cluster
+from service.db.servers import CachedCluster, ServerInUse, enroll, stored_cluster
 from service.db.session import DatabaseUrlError
 from service.db.store import SqlStore
 from service.executors.gpus import local_cluster
@@ -147,7 +147,7 @@ class Service:
 
     def _api(self) -> ApiDependencies:
         settings, database = self.settings, self.database
-        scheduler = ServiceScheduler(database, self.leadership, RememberedCluster(database, self.wanted))
+        scheduler = ServiceScheduler(database, self.leadership, CachedCluster(database, self.wanted))
         process = ServiceProcess(database, self.metrics, lambda: self.server.should_exit)
         self.metrics.registry.register(ScrapeCollector(readings(self.clock, scheduler, process)))
         return ApiDependencies(

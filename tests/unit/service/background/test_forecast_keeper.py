@@ -16,12 +16,12 @@ from service.background.forecasts import ForecastKeeper
 from service.background.prune import prune
 from service.config.settings import Settings
 from service.db.forecasts import (
-    Telling,
+    ForecastTimes,
+    forecast_times,
     forecasts_of,
     newest_forecasts,
     score_forecasts,
     scored_forecasts,
-    tellings,
 )
 from service.db.session import Database
 from service.db.store import SqlStore
@@ -136,7 +136,9 @@ def test_there_is_a_most_of_one_job(shelf: Shelf, monkeypatch: pytest.MonkeyPatc
         shelf.tell(told(1), at_s=1000.0 + 60.0 * 2**times)
     assert len(shelf.rows()) == 6
     with shelf.database.reading() as session:
-        assert tellings(session.connection(), [JobId(1), JobId(9)]) == {JobId(1): Telling(1060.0, 1240.0, 3)}
+        assert forecast_times(session.connection(), [JobId(1), JobId(9)]) == {
+            JobId(1): ForecastTimes(1060.0, 1240.0, 3)
+        }
 
 
 def test_each_start_and_end_is_scored_by_hand(shelf: Shelf) -> None:
@@ -270,7 +272,7 @@ def test_the_database_is_asked_about_a_job_once(shelf: Shelf, monkeypatch: pytes
     """Also about one that nothing can be told of, and about none where the queue is too long for forecasts anyway."""
     asked: list[set[JobId]] = []
     monkeypatch.setattr(
-        module, "tellings", lambda connection, jobs: asked.append(set(jobs)) or tellings(connection, jobs)
+        module, "forecast_times", lambda connection, jobs: asked.append(set(jobs)) or forecast_times(connection, jobs)
     )
     source = Asked(shelf, [], refusal="No unfinished job has a prediction yet.")
     for jobs in ([1], [1], [1, 2], [1, 2, 3, 4], [2]):

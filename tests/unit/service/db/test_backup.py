@@ -304,7 +304,7 @@ _WRONG: dict[str, tuple[Callable[[Database], Any], str]] = {
     ),
     "miscounted": (
         lambda _: update(JOBS).where(JOBS.c.id == 2).values(attempts=7),
-        "job 2 counts other attempts",
+        "job 2 has another number of attempts than it counts",
     ),
     "no end": (
         lambda _: update(JOBS).where(JOBS.c.id == 1).values(finished_at_s=None),
@@ -312,7 +312,7 @@ _WRONG: dict[str, tuple[Callable[[Database], Any], str]] = {
     ),
     "an early end": (
         lambda _: update(JOBS).where(JOBS.c.id == 2).values(finished_at_s=1.0),
-        "job 2 has an end",
+        "job 2 has a time of its end, but",
     ),
     "another story": (
         lambda _: sa.delete(EVENTS).where(EVENTS.c.target == "succeeded"),
@@ -333,7 +333,7 @@ _WRONG: dict[str, tuple[Callable[[Database], Any], str]] = {
     "a closed attempt": (lambda _: update(ATTEMPTS).values(state="lost"), "attempt 2.1 is closed, but"),
     "a gap": (
         lambda _: sa.delete(SERVERS).where(SERVERS.c.position == 0),
-        "they must follow each other",
+        "positions must be consecutive from 0",
     ),
 }
 
@@ -368,7 +368,7 @@ def test_a_damaged_file_is_found(database: Database, tmp_path: Path) -> None:
         connection.exec_driver_sql(
             "INSERT INTO progress (job_id, attempt_id, at_s, iteration) VALUES (77, '77.1', 1, 1)"
         )
-    assert "row 1 of progress refers to a row of jobs that is not there" in check(_url(database)).faults
+    assert "row 1 of progress refers to a missing row of jobs" in check(_url(database)).faults
 
 
 # The commands.
@@ -401,7 +401,9 @@ def test_the_commands(any_database: Database, empty_url: str, tmp_path: Path) ->
         session.connection().execute(update(JOBS).values(attempts=7))
     broken = _run("db", "check", "--database-url", _url(any_database), *here)
     assert broken.exit_code == 1
-    assert broken.stdout.splitlines() == [f"job {number} counts other attempts than it had" for number in (1, 2)]
+    assert broken.stdout.splitlines() == [
+        f"job {number} has another number of attempts than it counts" for number in (1, 2)
+    ]
     document = json.loads(_run("db", "check", "--database-url", _url(any_database), *here, "--json").stdout)
     assert (document["schema"], document["sound"], len(document["faults"])) == ("sooner.database.check/1", False, 2)
 
