@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any, TypeVar, cast, get_args, get_type_hints
 
-from sqlalchemy import Row
+from sqlalchemy import Row, RowMapping
 
 from policies.model.placement import Placement
 from policies.model.reasons import Explanation, Reason
@@ -53,21 +53,23 @@ def document(kind: type[D], *sources: object, **derived: Any) -> D:
     Of several sources the first that has the attribute counts. An instant is read from the attribute with ``_s`` after the
     key, in seconds since the Unix epoch.
     """
+    # A row's own methods hide columns such as 'count': read its mapping.
+    values = [source._mapping if isinstance(source, Row) else source for source in sources]
     found: dict[str, Any] = {}
     for key, name, is_time in _keys(cast(Hashable, kind)):
         if key in derived:
             found[key] = derived[key]
         else:
-            value = _read(sources, name)
+            value = _read(values, name)
             found[key] = instant_or_none(value) if is_time else value
     return cast(D, found)
 
 
 def _read(sources: Sequence[object], name: str) -> Any:
     for source in sources:
-        if isinstance(source, Row):
-            if name in source._mapping:  # a row's own methods hide columns such as 'count'
-                return source._mapping[name]
+        if isinstance(source, RowMapping):
+            if name in source:
+                return source[name]
         elif hasattr(source, name):
             return getattr(source, name)
     raise AttributeError(name)

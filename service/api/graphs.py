@@ -1,6 +1,6 @@
-"""What a body says of a job's graph and parallelism, as a stage graph on the reference GPU.
+"""A body's graph and parallelism as a stage graph with times on the reference GPU.
 
-Every fault is noted with its JSON pointer; None comes back where the faults leave nothing to build.
+Every fault is collected with its JSON pointer; functions return None where the faults leave nothing to build.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,6 +11,7 @@ from policies.model.cluster import Cluster
 from policies.model.graph import Layer, LayerGraph, Stage, StageGraph
 from policies.model.parallelism import ParallelismConfig, Schedule
 from policies.stages import GraphError, cut, layer_graph
+from policies.suggestion import did_you_mean
 from service.api.problems import Fault, json_pointer
 from service.wire.bodies import CatalogueGraphBody, JobBody, LayersGraphBody, ParallelismBody, StageGraphBody
 
@@ -41,7 +42,7 @@ class GraphLimits:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a job's graph, parallelism and ``gpus`` say together."""
+    """The GPUs of a job, and its stages where it has a graph."""
 
     gpus: int
     stage_graph: StageGraph | None = None
@@ -54,7 +55,7 @@ def shape_of(body: JobBody, limits: GraphLimits, cluster: Cluster, faults: Fault
         return _shape_without_graph(body, faults)
     config = _config(body, faults)
     if config is not None and body.gpus is not None and body.gpus != config.gpus:
-        faults.add(f"'parallelism' takes {config.gpus} GPUs, not {body.gpus}", "gpus")
+        faults.add(f"must be {config.gpus}, the GPUs of parallelism (got {body.gpus})", "gpus")
     if isinstance(body.graph, StageGraphBody):
         stage_graph = _stage_graph(body.graph, body.parallelism, limits, faults)
         return None if stage_graph is None or config is None else Shape(config.gpus, stage_graph, config)
@@ -76,11 +77,11 @@ def shape_of(body: JobBody, limits: GraphLimits, cluster: Cluster, faults: Fault
 
 def _shape_without_graph(body: JobBody, faults: Faults) -> Shape | None:
     if body.parallelism is not None:
-        faults.add("It spreads a graph, and the job has none", "parallelism")
+        faults.add("must be left out without a graph", "parallelism")
     if body.tensor_across_servers:
-        faults.add("It is about a graph's tensor groups, and the job has no graph", "tensor_across_servers")
+        faults.add("must be false without a graph", "tensor_across_servers")
     if body.gpus is None:
-        faults.add("A job without a graph must say how many GPUs it needs", "gpus")
+        faults.add("is required for a job without a graph", "gpus")
         return None
     return Shape(body.gpus)
 
@@ -90,7 +91,7 @@ def _config(body: JobBody, faults: Faults) -> ParallelismConfig | None:
     if body.parallelism is not None:
         config = _given_config(body.parallelism, faults)
     elif body.gpus is None:
-        faults.add("Give 'parallelism', or 'gpus' for the usual way to spread this graph", "gpus")
+        faults.add("is required unless parallelism is given", "gpus")
         return None
     elif isinstance(body.graph, CatalogueGraphBody):
         # An unknown model is another fault, reported with its own pointer.
@@ -108,7 +109,7 @@ def _given_config(body: ParallelismBody, faults: Faults) -> ParallelismConfig | 
     matches = True
     for key, values in (("replicas", body.replicas), ("tensor", tensor)):
         if len(values) != stages:
-            faults.add(f"{len(values)} numbers for {stages} stages", "parallelism", key)
+            faults.add(f"must have {stages} entries, one per stage (got {len(values)})", "parallelism", key)
             matches = False
     if not matches:
         return None
@@ -123,7 +124,7 @@ def _catalogue_graph(
     faults: Faults,
 ) -> LayerGraph | None:
     if body.model not in MODELS:
-        faults.add(f"Not in the catalogue; it has {', '.join(sorted(MODELS))}", "graph", "model")
+        faults.add(f"must be one of {', '.join(sorted(MODELS))}{did_you_mean(body.model, MODELS)}", "graph", "model")
         return None
     # The layers are shared out to stages later: what one replica sees of the mini-batch is taken from the stage with the
     # fewest.
@@ -157,9 +158,17 @@ def _layers_graph(
     body: LayersGraphBody, gpu_type: str | None, limits: GraphLimits, cluster: Cluster, faults: Faults
 ) -> LayerGraph | None:
     if len(body.layers) > limits.layers_max:
-        faults.add(f"At most {limits.layers_max} layers (setting layers_max)", "graph", "layers")
+        faults.add(
+            f"at most {limits.layers_max} layers (setting layers_max; got {len(body.layers)})",
+            "graph",
+            "layers",
+        )
     if len(body.edges) > limits.edges_max:
-        faults.add(f"At most {limits.edges_max} edges (setting edges_max)", "graph", "edges")
+        faults.add(
+            f"at most {limits.edges_max} edges (setting edges_max; got {len(body.edges)})",
+            "graph",
+            "edges",
+        )
     if len(body.layers) > limits.layers_max or len(body.edges) > limits.edges_max:
         return None
     # All broken names are collected here, because building the graph stops at the first.
@@ -167,7 +176,7 @@ def _layers_graph(
     for detail, path in broken:
         faults.add(detail, "graph", *path)
     if not any(layer.forward_s + layer.backward_s > 0 for layer in body.layers):
-        faults.add("No layer takes any time", "graph", "layers")
+        faults.add("must have a layer that takes time", "graph", "layers")
     if broken:
         return None
     layers = [
@@ -194,16 +203,20 @@ def _stage_graph(
 ) -> StageGraph | None:
     count, known = len(body.stages), len(faults.found)
     if parallelism is None and count > 1:
-        faults.add(f"required for a graph of {count} stages", "parallelism")
+        faults.add(f"is required for a graph of {count} stages", "parallelism")
     if parallelism is not None and parallelism.stages != count:
         faults.add(f"must be {count}, the number of the graph's stages", "parallelism", "stages")
     if len(body.edges) > limits.edges_max:
-        faults.add(f"At most {limits.edges_max} edges (setting edges_max)", "graph", "edges")
+        faults.add(
+            f"at most {limits.edges_max} edges (setting edges_max; got {len(body.edges)})",
+            "graph",
+            "edges",
+        )
     for index, (tail, head, _) in enumerate(body.edges):
         if not tail < head < count:
             faults.add(f"must lead from a stage to a later one of the {count}", "graph", "edges", index)
     if not any(stage.forward_s + stage.backward_s > 0 for stage in body.stages):
-        faults.add("No stage takes any time", "graph", "stages")
+        faults.add("must have a stage that takes time", "graph", "stages")
     if len(faults.found) > known:
         return None
     # The same rules as for layers: no edge twice, and all in one piece.
@@ -224,9 +237,9 @@ def _broken_names(body: LayersGraphBody) -> Iterator[tuple[str, tuple[str | int,
     names: set[str] = set()
     for index, layer in enumerate(body.layers):
         if layer.name in names:
-            yield f"A layer {layer.name!r} came before", ("layers", index, "name")
+            yield f"must be unique; an earlier layer is also named {layer.name!r}", ("layers", index, "name")
         names.add(layer.name)
     for index, edge in enumerate(body.edges):
         for end, name in enumerate(edge):
             if name not in names:
-                yield f"No layer is called {name!r}", ("edges", index, end)
+                yield f"must be the name of a layer (got {name!r})", ("edges", index, end)

@@ -1,7 +1,7 @@
-"""From a checked body to a :class:`JobSpec`: the rules about what values say of each other, of the catalogue and the cluster.
+"""From a checked body to a :class:`JobSpec`: the rules between several values, and those of the catalogue and the cluster.
 
-Every fault of a submission is collected with its JSON pointer before anything is refused, so a user repairs a job once.
-Knows no database; which jobs exist (``after``) is checked where the jobs are inserted.
+All faults of a submission are collected with their JSON pointers before it is refused. The jobs in ``after`` are checked later,
+in the transaction that inserts the job.
 """
 
 from collections.abc import Hashable, Sequence
@@ -30,7 +30,7 @@ LAUNCHER_ENV = frozenset(
         "WORLD_SIZE",
     }
 )
-"""Set for every process by the launcher: a job's own value would be overwritten without a word."""
+"""Set for every process by the launcher, which would overwrite a job's own value."""
 
 
 Placed = tuple[tuple[str | int, ...], JobBody]
@@ -71,7 +71,7 @@ def _check_number(placed: Sequence[Placed], most: int) -> None:
         return
     # The one array that is too large by itself, else all jobs together.
     large = next(((*base, "array") for base, body in placed if _elements(body) > most), ("jobs",))
-    detail = f"At most {most} jobs in one request, elements of arrays included (setting jobs_per_request_max)"
+    detail = f"at most {most} jobs per request, elements of arrays included (setting jobs_per_request_max)"
     raise Problem(ProblemType.INVALID_BODY, faults=[Fault(detail, pointer=json_pointer(large))])
 
 
@@ -94,7 +94,7 @@ def _parse_all(placed: Sequence[Placed], settings: Settings, cluster: Cluster) -
     if broken:
         raise Problem(ProblemType.INVALID_BODY, faults=[*broken, *too_large])
     if too_large:
-        raise Problem(ProblemType.NEVER_FITS, too_large[0].detail, too_large)
+        raise Problem(ProblemType.NEVER_FITS, faults=too_large)
     return specs
 
 
@@ -105,7 +105,10 @@ def _parse_job(body: JobBody, settings: Settings, cluster: Cluster, faults: Faul
     if shape is not None:
         _check_range(body, shape.gpus, faults)
     if body.min_run_s > settings.min_run_s_max:
-        faults.add(f"More than the {settings.min_run_s_max:g} s that the setting min_run_s_max allows", "min_run_s")
+        faults.add(
+            f"must be at most {settings.min_run_s_max:g}, the setting min_run_s_max (got {body.min_run_s:g})",
+            "min_run_s",
+        )
     if faults.found or shape is None:
         return None
     return job_spec(body, shape)
@@ -121,53 +124,53 @@ def _array_of(spec: JobSpec, body: JobBody) -> list[JobSpec]:
 
 
 def _with_types(body: JobBody, faults: Faults) -> JobBody:
-    """The body with the type that it prefers as its type: what it says of layers is said of that one."""
+    """The body with its preferred GPU type as ``gpu_type``: the times of its layers are for that one."""
     if not body.gpu_types:
         return body
     if body.gpu_type is not None:
-        faults.add("Give 'gpu_type' or 'gpu_types', not both", "gpu_types")
+        faults.add("must be left out where gpu_type is given", "gpu_types")
     if len(set(body.gpu_types)) < len(body.gpu_types):
-        faults.add("A type is named twice", "gpu_types")
+        faults.add("must name each type once", "gpu_types")
     return body.model_copy(update={"gpu_type": body.gpu_types[0]})
 
 
 def _check_command(body: JobBody, faults: Faults) -> None:
     if not body.command[0]:
-        faults.add("The program's name is empty", "command", 0)
+        faults.add("must be the name of a program (got an empty text)", "command", 0)
     for name in body.env:
         if name.startswith(RESERVED_ENV_PREFIX) or name in LAUNCHER_ENV:
-            faults.add("Sooner itself sets this variable", "env", name)
+            faults.add("is set by Sooner and cannot be given", "env", name)
     for position, name in enumerate(body.secret_env):
         if name not in body.env:
-            faults.add("There is no such name in 'env'", "secret_env", position)
+            faults.add("must be the name of a variable in env", "secret_env", position)
 
 
 def _check_range(body: JobBody, gpus: int, faults: Faults) -> None:
     if body.gpus_min is not None and body.gpus_min > gpus:
-        faults.add(f"Above the job's own size ({gpus} GPUs)", "gpus_min")
+        faults.add(f"must be at most {gpus}, the GPUs of the job (got {body.gpus_min})", "gpus_min")
     if body.gpus_max is not None and body.gpus_max < gpus:
-        faults.add(f"Below the job's own size ({gpus} GPUs)", "gpus_max")
+        faults.add(f"must be at least {gpus}, the GPUs of the job (got {body.gpus_max})", "gpus_max")
 
 
 class _Fit:
-    """Whether jobs could ever run on this cluster. Jobs of one submission are often alike, so answers are kept."""
+    """Whether jobs could ever run on this cluster. Jobs of one submission are often alike, so results are cached."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._known: dict[Hashable, bool] = {}
 
     def refusal(self, spec: JobSpec) -> tuple[str, str] | None:
-        """Why it can never run, and the key of the body that is to blame; None if it can."""
+        """Why the job can never run, and the key of the body that prevents it; None if it can."""
         types = self._cluster.gpus_by_type
         unknown = next((name for name in spec.gpu_types if name not in types), None)
         if unknown is not None:
             named = "gpu_types" if spec.gpu_type_fallbacks else "gpu_type"
-            return f"No server has GPUs of type {unknown!r}; there are {', '.join(sorted(types))}", named
+            return f"no server has GPUs of type {unknown!r}; there are {', '.join(sorted(types))}", named
         most = max((types[name] for name in spec.gpu_types or types), default=0)
         key = "parallelism" if spec.parallelism is not None else "gpus"
         if spec.gpus > most:
             kind = f" of type {spec.gpu_type}" if len(spec.gpu_types) == 1 else " of one type"
-            return f"Needs {spec.gpus} GPUs; the cluster has {most}{kind}", key
+            return f"needs {spec.gpus} GPUs; the cluster has {most}{kind}", key
         shape = (spec.gpus, spec.gpu_types, spec.topology, spec.stage_graph, spec.parallelism)
         if shape not in self._known:
             self._known[shape] = fits_empty(self._cluster, spec)
@@ -176,7 +179,7 @@ class _Fit:
             and spec.topology is not None
             and fits_empty(self._cluster, replace(spec, topology=None))
         ):
-            return f"No {spec.topology.level} can hold it even when empty", "topology"
+            return f"no {spec.topology.level} can hold the job even when empty", "topology"
         if not self._known[shape]:
-            return "No set of servers can hold it even when empty: a tensor group stays on one server", key
+            return "no set of servers can hold the job even when empty: a tensor group stays on one server", key
         return None

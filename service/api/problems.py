@@ -6,11 +6,11 @@ Of the values that a client sent only numbers out of range are repeated: others 
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
@@ -18,9 +18,8 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from policies.suggestion import did_you_mean
+from service.api.faults import is_tag, keys_at, message_of
 from service.engine.ports import Busy
-from service.wire.bodies import Body
 
 logger = logging.getLogger(__name__)
 
@@ -138,6 +137,12 @@ class Fault:
     pointer: str | None = None
     parameter: str | None = None
 
+    @property
+    def sentence(self) -> str:
+        """The fault with its place: ``gpus: must be at least 1 (got 0)``."""
+        place = self.parameter if self.pointer is None else self.pointer.removeprefix("/").replace("/", ".")
+        return f"{place}: {self.detail}" if place else self.detail
+
     def document(self) -> dict[str, str]:
         """The entry of ``errors``."""
         where = {"pointer": self.pointer} if self.pointer is not None else {"parameter": self.parameter or ""}
@@ -154,9 +159,17 @@ class Problem(HTTPException):
         faults: Sequence[Fault] = (),
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(kind.status, detail or kind.value.advice, dict(headers or {}))
+        super().__init__(kind.status, detail or _summary(kind, faults), dict(headers or {}))
         self.kind = kind
         self.faults = faults
+
+
+def _summary(kind: ProblemType, faults: Sequence[Fault]) -> str:
+    """The first fault and the number of the others; without any, the kind's advice."""
+    if not faults:
+        return kind.value.advice
+    others = len(faults) - 1
+    return faults[0].sentence + (f"; and {others} more fault{'s' if others > 1 else ''}" if others else "")
 
 
 def no_leader(detail: str = "") -> Problem:
@@ -197,104 +210,26 @@ def response(
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
     """A complete problem answer."""
-    body = document(kind, detail or kind.value.advice, instance, faults)
+    body = document(kind, detail or _summary(kind, faults), instance, faults)
     return JSONResponse(body, kind.status, dict(headers or {}), MEDIA_TYPE)
 
 
-_NO_KEYS = frozenset(
-    {
-        "<number>",
-        "<condition>",
-        "<one>",
-        "<many>",
-        "<layers-graph>",
-        "<catalogue-graph>",
-        "<stage-graph>",
-        "<stage-count>",
-        "<stage-lists>",
-        "[key]",
-    }
-)
-"""Parts of a pydantic location that are no keys of the body: tags of the unions in ``schemas``, and the mark of a faulty key."""
-
-_MESSAGES: Final = {
-    "missing": "is required",
-    "extra_forbidden": "Unknown key",
-    "greater_than_equal": "must be at least {ge} (got {input})",
-    "greater_than": "must be greater than {gt} (got {input})",
-    "less_than_equal": "must be at most {le} (got {input})",
-    "less_than": "must be less than {lt} (got {input})",
-    "int_type": "must be an integer",
-    "int_from_float": "must be an integer",
-    "int_parsing": "must be an integer",
-    "float_type": "must be a number",
-    "float_parsing": "must be a number",
-    "finite_number": "must be a finite number",
-    "bool_type": "must be true or false",
-    "bool_parsing": "must be true or false",
-    "string_type": "must be a string",
-    "string_too_short": "must have at least {min_length} characters",
-    "string_too_long": "must have at most {max_length} characters",
-    "list_type": "must be a list",
-    "dict_type": "must be an object",
-    "model_attributes_type": "must be an object",
-    "too_short": "must have at least {min_length} entries (got {actual_length})",
-    "too_long": "must have at most {max_length} entries (got {actual_length})",
-    "enum": "must be {expected}",
-    "literal_error": "must be {expected}",
-}
-"""Our words for pydantic's types of errors. Only numbers out of range are repeated."""
-
-
-def _fault(error: Mapping[str, Any], sent: object) -> Fault:
-    """One pydantic error as a fault; ``sent`` is the body of the request."""
+def _fault(error: Mapping[str, Any], body_type: Any) -> Fault:
+    """One pydantic error as a fault."""
     source, *path = error["loc"]
-    template = _MESSAGES.get(error["type"])
-    if template is None:
-        message = str(error["msg"]).removeprefix("Value error, ")
-    else:
-        message = template.format(**error.get("ctx", {}), input=error.get("input"))
-    if error["type"] == "extra_forbidden":
-        message += _nearest_key(path, sent)
-    if source == "body":
-        return Fault(message, pointer=json_pointer(part for part in path if part not in _NO_KEYS))
-    return Fault(message, parameter=".".join(str(part) for part in path))
-
-
-def _summary(faults: Sequence[Fault]) -> str:
-    """The first fault, with the place of it."""
-    first = faults[0]
-    where = first.parameter if first.pointer is None else first.pointer.removeprefix("/").replace("/", ".")
-    return f"{where}: {first.detail}" if where else first.detail
-
-
-def _nearest_key(path: Sequence[Any], sent: Any) -> str:
-    """The known key that an unknown one is close to, among those of the body that has most of the keys beside it."""
-    *place, key = (part for part in path if part not in _NO_KEYS)
-    for part in place:
-        try:
-            sent = sent[part]
-        except (KeyError, IndexError, TypeError):
-            return ""
-    if not isinstance(sent, Mapping):
-        return ""
-    bodies = [set(body.model_fields) for body in _bodies(Body)]
-    likeliest = max(bodies, key=lambda known: (len(known & sent.keys()), did_you_mean(str(key), known)))
-    return did_you_mean(str(key), likeliest)
-
-
-def _bodies(base: type[Body]) -> Iterator[type[Body]]:
-    for body in base.__subclasses__():
-        yield body
-        yield from _bodies(body)
+    if source != "body":
+        return Fault(message_of(error), parameter=".".join(str(part) for part in path))
+    known = keys_at(body_type, path[:-1]) if error["type"] == "extra_forbidden" else ()
+    return Fault(message_of(error, known), pointer=json_pointer(part for part in path if not is_tag(part)))
 
 
 def _on_validation(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    faults = [_fault(entry, error.body) for entry in error.errors()]
+    field = getattr(request.scope.get("route"), "body_field", None)
+    faults = [_fault(entry, field.field_info.annotation if field is not None else None) for entry in error.errors()]
     body = any(fault.pointer is not None for fault in faults)
     kind = ProblemType.INVALID_BODY if body else ProblemType.INVALID_PARAMETER
-    return response(kind, request.url.path, _summary(faults), faults)
+    return response(kind, request.url.path, faults=faults)
 
 
 _BY_STATUS = {

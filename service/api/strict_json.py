@@ -1,8 +1,7 @@
-"""JSON as the standard means it: no duplicate keys, no lone surrogates, numbers of sane length, bounded nesting.
+"""A strict JSON parser: no duplicate keys, no lone surrogates, integers of limited length, limited nesting.
 
-Python's parser takes more than the standard, and what one reader takes differently from another is where mistakes (and
-attacks) hide. ``NaN`` and ``Infinity`` pass this parser as floats on purpose: the typed bodies refuse every non-finite
-number, and only they know the JSON pointer of it.
+Python's parser accepts more than the standard, and readers that disagree about a document hide mistakes and attacks. ``NaN``
+and ``Infinity`` pass as floats: the typed bodies refuse them with their JSON pointer.
 """
 
 import json
@@ -53,7 +52,7 @@ def _repeated_keys(document: Any) -> Iterator[Fault]:
         path, value = stack.pop()
         if isinstance(value, dict):
             if isinstance(value, _Repeated):
-                yield from (Fault("The key is given twice", json_pointer((*path, key))) for key in value.repeated)
+                yield from (Fault("is given twice", json_pointer((*path, key))) for key in value.repeated)
             stack.extend(((*path, key), item) for key, item in value.items())
         elif isinstance(value, list):
             stack.extend(((*path, index), item) for index, item in enumerate(value))
@@ -72,7 +71,7 @@ def loads(raw: bytes) -> Any:
     except RecursionError:
         raise Problem(ProblemType.MALFORMED_JSON, "The body is nested too deeply.") from None
     if reader.any_repeated:
-        raise Problem(ProblemType.INVALID_BODY, "A key may be given once.", list(_repeated_keys(document)))
+        raise Problem(ProblemType.INVALID_BODY, faults=list(_repeated_keys(document)))
     _refuse_lone_surrogates(raw, document)
     return document
 

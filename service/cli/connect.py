@@ -56,7 +56,7 @@ def refusals() -> Iterator[None]:
     except Unreachable as error:
         fail(f"{error}; start the service with: sooner serve", EXIT_FAILED)
     except ApiError as error:
-        for fault in error.errors:
+        for fault in error.errors if len(error.errors) > 1 else ():
             where = fault.get("pointer", fault.get("parameter", ""))
             typer.echo(f"  {where or '(whole body)'}: {fault.get('detail', '')}", err=True)
         fail(str(error), EXIT_USAGE if error.status in _WRONG_INPUT else EXIT_FAILED)

@@ -37,7 +37,9 @@ class ApiError(ClientError):
         self.title = str(problem.get("title", ""))
         self.detail = str(problem.get("detail", ""))
         self.errors: list[dict[str, str]] = list(problem.get("errors", []))
-        super().__init__(f"{self.title}: {self.detail}" if self.detail else self.title)
+        # With faults, the detail names the first one: the title would add nothing.
+        whole = f"{self.title}: {self.detail}" if self.detail else self.title
+        super().__init__(self.detail if self.errors and self.detail else whole)
 
 
 class Transport(AbstractContextManager["Transport"]):

@@ -1,19 +1,33 @@
-"""What clients may send. Strict: unknown keys are refused, nothing is coerced, every number is finite and bounded.
+"""The bodies of requests. Unknown keys are refused, types are strict, every number is finite and bounded.
 
-Only what one value says of itself is checked here; what values say of each other is :mod:`service.api.parse`'s business.
-Limits that an operator sets (body size, layers, jobs a request) are checked where the settings are known.
+Rules between several values are in :mod:`service.api.parse`, as are the limits of settings (layers, jobs per request).
 """
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, RootModel, Tag, create_model, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    RootModel,
+    Tag,
+    WithJsonSchema,
+    create_model,
+    model_validator,
+)
 
+from service.domain.duration import DurationError, seconds_of
 from service.domain.webhooks import WebhookEvent
 from service.wire import examples
 
 SECONDS_MAX = 10 * 366 * 86400.0
 """Ten years: no time of a job is longer, and sums of such numbers stay exact enough."""
+
+GRACE_S_MAX = 3600.0
 
 BYTES_MAX = 2**53
 """Exactly representable in every JSON reader."""
@@ -45,19 +59,63 @@ AFTER_MAX = 1_000
 ELEMENTS_MAX = 100_000
 """As many as the setting jobs_per_request_max can allow."""
 
-_NO_CONTROLS = r"^[^\x00-\x1f\x7f]*$"
-_NO_NUL = r"^[^\x00]*$"
+NO_CONTROLS = r"^[^\x00-\x1f\x7f]*$"
+NO_NUL = r"^[^\x00]*$"
 
-Text = Annotated[str, Field(max_length=TEXT_MAX, pattern=_NO_CONTROLS)]
-Name = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=_NO_CONTROLS)]
-Argument = Annotated[str, Field(max_length=ARGUMENT_MAX, pattern=_NO_NUL)]
+Text = Annotated[str, Field(max_length=TEXT_MAX, pattern=NO_CONTROLS)]
+Name = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=NO_CONTROLS)]
+
+
+def _text_of_number(value: object) -> object:
+    """A finite number as text: in YAML, ``LR: 0.1`` is a number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    return str(value) if math.isfinite(value) else value
+
+
+def _seconds(value: object) -> object:
+    """The seconds of a duration that is written as text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        if value.strip().replace(".", "", 1).isdigit():
+            raise DurationError("a number is written without quotes")
+        return seconds_of(value)
+    except DurationError:
+        # Without the text: values of a request are not repeated, because they may be secrets.
+        raise ValueError("must be seconds, or a duration such as 2h, 30min or 02:30:00") from None
+
+
+Argument = Annotated[
+    str,
+    Field(max_length=ARGUMENT_MAX, pattern=NO_NUL),
+    BeforeValidator(_text_of_number),
+    WithJsonSchema({"anyOf": [{"type": "string", "maxLength": ARGUMENT_MAX, "pattern": NO_NUL}, {"type": "number"}]}),
+]
+"""A text; a number is taken as its text."""
 EnvName = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 LabelKey = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$")]
 OwnerName = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=r"^[^\x00-\x1f\x7f/]+$")]
 """Of a user or a project: it is part of paths."""
 Moment = Annotated[str, Field(max_length=40, description="ISO 8601 with a zone, as in 2026-03-01T18:00:00Z.")]
 Seconds = Annotated[float, Field(ge=0, le=SECONDS_MAX)]
-PositiveSeconds = Annotated[float, Field(gt=0, le=SECONDS_MAX)]
+
+
+def _duration_schema(**bounds: float) -> WithJsonSchema:
+    number = {"type": "number", **bounds}
+    text = {"type": "string", "description": "2h, 1h30m, 30min, HH:MM:SS"}
+    return WithJsonSchema({"anyOf": [number, text]})
+
+
+_FROM_TEXT = BeforeValidator(_seconds)
+Duration = Annotated[Seconds, _FROM_TEXT, _duration_schema(minimum=0, maximum=SECONDS_MAX)]
+"""Seconds, or a text such as ``2h`` or ``02:30:00``."""
+PositiveDuration = Annotated[
+    float, Field(gt=0, le=SECONDS_MAX), _FROM_TEXT, _duration_schema(exclusiveMinimum=0, maximum=SECONDS_MAX)
+]
+GracePeriod = Annotated[
+    float, Field(ge=0, le=GRACE_S_MAX), _FROM_TEXT, _duration_schema(minimum=0, maximum=GRACE_S_MAX)
+]
 Bytes = Annotated[int, Field(ge=0, le=BYTES_MAX)]
 JobNumber = Annotated[int, Field(ge=1, le=ID_MAX)]
 Gpus = Annotated[int, Field(ge=1, le=GPUS_MAX)]
@@ -67,7 +125,7 @@ Priority = Annotated[int, Field(ge=-PRIORITY_MAX, le=PRIORITY_MAX)]
 
 
 class Body(BaseModel):
-    """The manners of every body."""
+    """The configuration of every body."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
 
@@ -104,7 +162,7 @@ class CatalogueGraphBody(Body):
 class StageBody(Body):
     """A pipeline stage: the sums over its layers, for one global mini-batch on the reference GPU."""
 
-    name: Annotated[str, Field(min_length=1, max_length=STAGE_NAME_MAX, pattern=_NO_CONTROLS)]
+    name: Annotated[str, Field(min_length=1, max_length=STAGE_NAME_MAX, pattern=NO_CONTROLS)]
     forward_s: Annotated[float, Field(ge=0)]
     backward_s: Annotated[float, Field(ge=0)]
     parameter_bytes: Annotated[int, Field(ge=0)]
@@ -165,7 +223,7 @@ class PreemptionBody(Body):
     """The warning that the program wants before it is stopped."""
 
     signal: Literal["SIGUSR1", "SIGUSR2", "SIGHUP", "SIGINT", "SIGTERM"] = "SIGUSR1"
-    grace_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
+    grace_s: GracePeriod = 30.0
 
 
 class AfterBody(Body):
@@ -207,9 +265,9 @@ class ArrayBody(Body):
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
         if (self.count is None) == (self.indices is None):
-            raise ValueError("give either 'count' or 'indices'")
+            raise ValueError("must have either count or indices")
         if self.indices is not None and len(set(self.indices)) < len(self.indices):
-            raise ValueError("an index is given twice")
+            raise ValueError("must have each index once")
         return self
 
 
@@ -253,12 +311,12 @@ class JobBody(Body):
     topology: TopologyBody | None = Field(default=None, description="How close together its GPUs are to be.")
     tensor_across_servers: bool = False
     declared_iterations: Annotated[int, Field(ge=1, le=ITERATIONS_MAX)] | None = None
-    walltime_s: PositiveSeconds | None = None
-    min_run_s: Seconds = Field(
+    walltime_s: PositiveDuration | None = None
+    min_run_s: Duration = Field(
         default=0.0, description="So long each attempt runs before another job may take its GPUs."
     )
     priority: Priority = 0
-    checkpoint_period_s: PositiveSeconds | None = Field(default=300.0, description="null = it cannot checkpoint.")
+    checkpoint_period_s: PositiveDuration | None = Field(default=300.0, description="null = it cannot checkpoint.")
     max_retries: Annotated[int, Field(ge=0, le=1000)] = 2
     after: Annotated[list[AfterEntry], Field(max_length=AFTER_MAX)] = Field(
         default_factory=list, description="Jobs that must end first: a number (it must succeed), or with a condition."
@@ -369,7 +427,7 @@ class ProgressBody(BaseModel):
     @model_validator(mode="after")
     def _checkpoint_is_behind(self) -> Self:
         if self.checkpoint_iteration is not None and self.checkpoint_iteration > self.iteration:
-            raise ValueError("checkpoint_iteration is above iteration")
+            raise ValueError("checkpoint_iteration must be at most iteration")
         return self
 
 

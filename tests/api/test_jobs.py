@@ -209,7 +209,7 @@ def test_the_queue_has_a_limit(client: Client, world: World) -> None:
 
 
 def test_nothing_of_a_value_is_echoed(client: Client) -> None:
-    body = plain_job(env={"API_KEY": 12345678}, command=["x", "hunter2\x00"])
+    body = plain_job(env={"API_KEY": [12345678]}, command=["x", "hunter2\x00"])
     answer = client.post("/v1/jobs", content=json.dumps(body), headers={"Content-Type": "application/json"})
     assert_problem(answer, "invalid-body", ["/env/API_KEY", "/command/1"])
     assert "hunter2" not in answer.text

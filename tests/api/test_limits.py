@@ -136,7 +136,7 @@ def test_a_promised_run_is_bounded_by_the_operators_setting(client: Client, worl
     assert submit(client, min_run_s=limit_s).status_code == 201
     problem = assert_problem(submit(client, min_run_s=limit_s + 1), "invalid-body")
     assert problem["errors"] == [
-        {"pointer": "/min_run_s", "detail": "More than the 3600 s that the setting min_run_s_max allows"}
+        {"pointer": "/min_run_s", "detail": "must be at most 3600, the setting min_run_s_max (got 3601)"}
     ]
     (job,) = world.store.load().jobs or world.store.jobs([1])
     assert job.spec.min_run_s == limit_s
@@ -161,7 +161,7 @@ def test_gpu_types_are_kept_in_their_order(client: Client, world: World) -> None
 def test_a_topology_that_nothing_can_hold_is_refused(client: Client, world: World) -> None:
     rack = {"level": "rack", "required": True}
     problem = assert_problem(submit(client, gpus=6, topology={"level": "server"}), "never-fits")
-    assert problem["errors"] == [{"pointer": "/topology", "detail": "No server can hold it even when empty"}]
+    assert problem["errors"] == [{"pointer": "/topology", "detail": "no server can hold the job even when empty"}]
     assert submit(client, gpus=6, topology=rack).status_code == 201
     assert submit(client, gpus=6, topology={"level": "server", "required": False}).status_code == 201
     (job,) = world.store.jobs([1])

@@ -123,8 +123,8 @@ def _checked(body: WebhookBody, caller: Identity, settings: Settings) -> NewWebh
     user = body.user
     if not caller.role.covers(Role.OPERATOR):
         if user not in (None, caller.user):
-            fault = Fault("Only operators are told of other users' jobs; leave it out", pointer="/user")
-            raise Problem(ProblemType.FORBIDDEN, fault.detail, [fault])
+            fault = Fault("only operators get events of other users' jobs; leave it out", pointer="/user")
+            raise Problem(ProblemType.FORBIDDEN, faults=[fault])
         user = caller.user
     events = [WebhookEvent(word) for word in dict.fromkeys(body.events)]
     return NewWebhook(body.url, events, caller.user or "", user, body.project, body.secret or new_secret())

@@ -146,8 +146,8 @@ def test_every_fault_of_a_job_is_named_with_its_pointer(cli: CliWorld, tmp_path:
     result = cli.run("job", "submit", str(file))
     assert result.exit_code == 2
     assert "  /command/0: " in result.stderr
-    assert "  /colour: Unknown key" in result.stderr
-    assert result.stderr.splitlines()[-1].startswith("error: The body is invalid")
+    assert "  /colour: is unknown" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("error: command.0: must be a text (got true); and 1 more fault")
     assert cli.run("job", "list", "--quiet").stdout == ""
 
 
@@ -297,5 +297,5 @@ def test_an_unknown_key_names_the_nearest_one(cli: CliWorld, tmp_path: Path) -> 
     file.write_text("name: a\ngpus: 1\ncommand: [x]\nwalltime: 5\npreemption: {sgnal: SIGUSR1}\n")
     result = cli.run("job", "submit", str(file))
     assert result.exit_code == 2
-    assert "/walltime: Unknown key; did you mean 'walltime_s'?" in result.stderr
-    assert "/preemption/sgnal: Unknown key; did you mean 'signal'?" in result.stderr
+    assert "/walltime: is unknown; did you mean 'walltime_s'?" in result.stderr
+    assert "/preemption/sgnal: is unknown; did you mean 'signal'?" in result.stderr

@@ -83,4 +83,4 @@ def test_remove_and_what_is_not_there(cli: CliWorld) -> None:
     assert "There is no webhook 1." in gone.stderr
     refused = cli.run("webhook", "add", "gopher://example.org/")
     assert refused.exit_code == 2
-    assert "/url" in refused.stderr
+    assert "url: " in refused.stderr
