@@ -37,7 +37,7 @@ def find(pool: FreePool, cluster: Cluster, spec: JobSpec, salt: int | None = Non
 
     Without a stage graph: best fit on one server, else the fewest servers. With one: the candidate of least alpha(x), see
     :func:`policies.placement.candidates.fastest`; where the job names no GPU type, over all types, and where it names several,
-    on the first that holds it now. With a ``salt`` any free GPUs instead, drawn from it: for ablations.
+    on the first that holds it now. With a ``salt``, random free GPUs drawn from it instead: for ablations.
     """
     if rules := registered.placement_rules(spec):
         found = _find_by_rules(pool, cluster, spec, rules)
@@ -94,7 +94,7 @@ def _find(pool: FreePool, cluster: Cluster, spec: JobSpec, gpu_type: str | None,
         return scattered
     if gang is None:
         return _anywhere(pool, spec.gpus, gpu_type)
-    # Many jobs of one shape wait, and ask again and again while nothing has changed.
+    # Many jobs of one shape wait, and look for a placement repeatedly while nothing has changed.
     sought = (gang, gpu_type)
     if sought not in pool.found:
         pool.found[sought] = _fastest_of_types(pool, cluster, gang, gpu_type)
@@ -144,7 +144,7 @@ def fits_usable(view: ClusterView, spec: JobSpec) -> bool:
 
 
 def find_open(pool: FreePool, view: ClusterView, job: JobView, salt: int | None) -> Candidate | None:
-    """What the job would get of that pool on servers that are open to it."""
+    """The placement that the job would get of that pool on servers that are open to it."""
     if not view.server_reservations:
         return find(pool, view.cluster, job.spec, salt)
     closed = closed_servers(view, job)
@@ -161,7 +161,7 @@ def find_open(pool: FreePool, view: ClusterView, job: JobView, salt: int | None)
 
 
 def consolidated(candidate: Candidate, times: IterationTimes) -> bool:
-    """Whether waiting could hardly make it faster: alpha(x) <= 1.02 alpha_min."""
+    """Whether a better placement would hardly make the job faster: alpha(x) <= 1.02 alpha_min."""
     return candidate.iteration_s is None or candidate.iteration_s <= CONSOLIDATED_RATIO * times.min_s
 
 
@@ -182,7 +182,7 @@ def _anywhere(pool: FreePool, gpus: int, gpu_type: str | None) -> Candidate | No
 def _scattered(
     pool: FreePool, cluster: Cluster, gang: Gang | None, gpus: int, gpu_type: str | None, salt: int
 ) -> Candidate | None:
-    """None where the draw finds no room: the gang may fit all the same."""
+    """None if the draw finds no room; the gang may still fit."""
     if gang is None:
         shares = scattered_gpus(pool, gpus, gpu_type, salt)
         return None if shares is None else Candidate(place(shares), None)

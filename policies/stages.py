@@ -1,4 +1,4 @@
-"""From a user's layers to a pipeline: the layer graph in topological order, and its cut into stages.
+"""A user's layers as a pipeline: the layer graph in topological order, and its cut into stages.
 
 Both functions raise :class:`GraphError`, which points to the fault, for anything else.
 """
@@ -102,7 +102,7 @@ def cut(graph: LayerGraph, stages: int | Sequence[Sequence[str]]) -> StageGraph:
     """The pipeline: cut automatically into this many stages, or by the given lists of layer names.
 
     Automatically: contiguous in topological order with the least bottleneck time (forward + backward of the slowest stage);
-    of equal cuts the one whose last stages start latest. Memoised by the graph. O(layers x stages).
+    of equal cuts, the one whose last stages start latest. Memoised by the graph. O(layers x stages).
 
     Raises :class:`GraphError` for fewer than one stage or more stages than layers; a layer that is unknown, doubled or in no
     stage; a stage that is empty, whose layers are not connected, that is not connected with the others, or that feeds an

@@ -7,7 +7,7 @@ from policies.model.ids import JobId
 
 
 class Reason(StrEnum):
-    """One word per "no" (and per end). ``sentence`` completes it for a person."""
+    """One word per state of waiting, and per end. ``sentence`` explains it."""
 
     # Waiting
     NEW = "new"
@@ -99,7 +99,7 @@ _NOT_RETRYABLE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A reason with the numbers behind it, computed when someone asks."""
+    """A reason with the numbers behind it, computed on request."""
 
     reason: Reason
     gpus_needed: int
@@ -114,7 +114,7 @@ class Explanation:
 
     @property
     def sentence(self) -> str:
-        """For people: the numbers first, then what would change the state. One that has its GPUs needs none."""
+        """The numbers first, then what would change the state."""
         if self.reason is Reason.STARTED:
             return f"Holds {_count(self.gpus_needed, 'GPU')}. {self.detail or self.reason.sentence}"
         parts = [f"Needs {_count(self.gpus_needed, 'GPU')}"]

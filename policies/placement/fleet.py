@@ -1,4 +1,4 @@
-"""The empty cluster by classes of equal servers: what a question about "the best case" needs of 10,000 servers."""
+"""The empty cluster as classes of equal servers, so that best cases on 10,000 servers are computed on a few."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -33,7 +33,7 @@ class Fleet:
 
 
 class SameCluster:
-    """A cluster as a key by identity: comparing 10,000 servers would cost more than what is memoised."""
+    """A cluster as a memo key by identity: comparing 10,000 servers would cost more than the memo saves."""
 
     __slots__ = ("cluster",)
 

@@ -1,9 +1,9 @@
-"""The mapping that is used: the best of all where they are few, else the best found by a search that starts at Heavy-Edge.
+"""The mapping of replicas to servers: the best of all mappings if they are few, else the best of a search from Heavy-Edge.
 
-Heavy-Edge sees one edge at a time, and a ring is as slow as its smallest arc: with several stages it may cut two rings where
-none need be cut. So layouts that keep stages whole are tried as well, and the best of all are improved by exchanges. For
-the catalogue's networks on up to 8 GPUs the search finds the fastest of all mappings, however the GPUs lie; of custom
-pipelines it misses some, and so small ones are enumerated. ``python -m benchmarks.heavy_edge`` prints by how much each of
+Heavy-Edge looks at one edge at a time, and a ring is as slow as its smallest arc: with several stages it may cut two rings
+where none must be cut. So layouts that keep stages whole are tried as well, and the best of all are improved by exchanges.
+For the catalogue's networks on up to 8 GPUs the search finds the fastest mapping on any free GPUs. For custom pipelines it
+misses some, so small ones are enumerated. ``python -m benchmarks.heavy_edge`` prints by how much each of
 them is above the best. All of it is our construction.
 """
 
@@ -18,18 +18,18 @@ from policies.placement.iteration import Counts, Gang, Link, seconds
 from policies.placement.packing import Rows, packed, packings
 
 ENUMERATED_MAX = 256
-"""Mappings that are all compared rather than searched: 8 GPUs or fewer nearly always, in a few milliseconds at most."""
+"""Up to this many mappings are all compared: nearly always for 8 GPUs or fewer, in a few milliseconds at most."""
 ENUMERATED_GPUS_MAX = 8
-"""Of a larger gang the mappings are not even counted: most have far too many."""
+"""The mappings of larger gangs are not counted: most have far too many."""
 SEARCH_CELLS_MAX = 64
-"""Servers x stages up to which exchanges are tried: beyond, a round of them would take longer than it is worth."""
+"""Servers x stages up to which exchanges are tried: for more, a round takes too long."""
 SEARCH_ROUNDS_MAX = 8
-"""Improving rounds at most; small jobs settle in two or three."""
+"""Improving rounds at most; small jobs need two or three."""
 SEARCH_STARTS = 3
 """Layouts, the fastest first, from which the search starts."""
 
 MEMO_MAX = 32_768
-"""Answers that are remembered, of a kilobyte or less: a busy cluster asks for the same few networks on ever other leftovers."""
+"""Memoised answers, of a kilobyte or less each: a busy cluster places the same few networks on ever different free GPUs."""
 
 _Cost = tuple[float, float]
 """alpha(x) in seconds, then the bytes that leave servers."""
@@ -37,7 +37,7 @@ _Cost = tuple[float, float]
 
 @lru_cache(maxsize=MEMO_MAX)
 def mapped(gang: Gang, links: tuple[Link, ...], granted: tuple[int, ...]) -> tuple[float, Rows] | None:
-    """(alpha, replicas on each server) for servers with ``granted`` GPUs; None if the tensor groups find no room."""
+    """(alpha, replicas on each server) for servers with ``granted`` GPUs; None if there is no room for the tensor groups."""
     if len(granted) > 1 and len(gang.replicas) > 1 and gang.gpus <= ENUMERATED_GPUS_MAX:
         every = list(islice(mappings(gang, granted, links), ENUMERATED_MAX + 1))
         if len(every) <= ENUMERATED_MAX:
@@ -46,7 +46,7 @@ def mapped(gang: Gang, links: tuple[Link, ...], granted: tuple[int, ...]) -> tup
 
 
 def searched(gang: Gang, links: tuple[Link, ...], granted: tuple[int, ...]) -> tuple[float, Rows] | None:
-    """What the search finds, without enumerating; None if its layouts find no room for the tensor groups."""
+    """The result of the search, without enumeration; None if no layout has room for the tensor groups."""
     search = len(gang.replicas) > 1 and len(granted) * len(gang.replicas) <= SEARCH_CELLS_MAX
     layouts = [heavy_edge(gang, granted), *(packings(gang, granted) if search else [packed(gang, granted)])]
     starts = {rows: _cost(gang, links, rows) for rows in layouts if rows is not None}

@@ -1,6 +1,6 @@
 """Mappings that leave most rings uncut: whole stages side by side, and one or two stages spread over what is left.
 
-Our construction. They are where the search of :mod:`policies.placement.mapping` starts, beside Heavy-Edge.
+Our construction. The search of :mod:`policies.placement.mapping` starts from them and from Heavy-Edge.
 """
 
 from collections.abc import Iterator, Sequence

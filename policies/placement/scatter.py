@@ -22,7 +22,7 @@ def salt_of(job: int, attempts: int) -> int:
 
 
 def scattered_gang(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str | None, salt: int) -> Timed | None:
-    """alpha(x) and a placement on random free GPUs of one type; None if the tensor groups, drawn so, find no room.
+    """alpha(x) and a placement on random free GPUs of one type; None if the draw leaves no room for the tensor groups.
 
     Every replica goes to any of the places for its tensor group with equal chance, larger groups first. O(free GPUs).
     """
