@@ -15,7 +15,8 @@ from policies.options import _RANGES as OPTION_RANGES
 from policies.options import Options, Weights
 from policies.registry import BUILT_IN, PolicyFactory
 from service.api.problems import ProblemType
-from service.config.settings import CONFIG_FILE_VARIABLE, Settings, env_name
+from service.config.environment import CONFIG_FILE_VARIABLE
+from service.config.settings import Settings, env_name
 
 SETTINGS_INTRODUCTION = f"""
 A value comes from the command line, else from the environment, else from the YAML file that `{CONFIG_FILE_VARIABLE}` names (lines

@@ -132,7 +132,7 @@ class RequestGuard:
         """The caller. Raises 401 without a valid token, and 429 above the rate limit."""
         token = bearer(Headers(scope=scope))
         if token is None:
-            raise _unauthorized("The request has no token.")
+            raise _unauthorized(ProblemType.UNAUTHORIZED.value.advice)
         authenticator: Authenticator = scope["app"].state.authenticator
         caller = authenticator.known(token)
         if caller is None:

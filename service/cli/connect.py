@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
+from typing import TYPE_CHECKING
 
 import httpx
 import typer
@@ -15,8 +16,11 @@ import typer
 from service.api.token import TOKEN_FILE
 from service.cli.fail import EXIT_FAILED, EXIT_USAGE, fail
 from service.client import ApiError, Client, ClientError, Unreachable
-from service.config.settings import Settings, SettingsError, load_settings
+from service.config.environment import LocalService, usual_service
 from service.domain.api_key import KEY_PREFIX
+
+if TYPE_CHECKING:
+    from service.config.settings import Settings
 
 _WRONG_INPUT = frozenset({400, 413, 415, 422})
 """Statuses that say the request itself was wrong."""
@@ -25,8 +29,11 @@ URL_VARIABLE = "SOONER_URL"
 TOKEN_VARIABLE = "SOONER_TOKEN"  # noqa: S105 (a variable's name)
 
 
-def settings_or_fail(flags: dict[str, object] | None = None) -> Settings:
+def settings_or_fail(flags: dict[str, object] | None = None) -> "Settings":
     """The settings in force; a fault among them ends the command with one line and exit code 2."""
+    # Imported here because a client needs no settings as long as none is given.
+    from service.config.settings import SettingsError, load_settings
+
     try:
         return load_settings(flags)
     except SettingsError as error:
@@ -41,7 +48,7 @@ class AddressError(ValueError):
 def connect() -> Iterator[Client]:
     """A client of the service that this user means. What the service refuses ends the command with an error line."""
     try:
-        client = service_client(settings_or_fail(), os.environ.get(URL_VARIABLE) or None)
+        client = service_client(usual_service() or settings_or_fail(), os.environ.get(URL_VARIABLE) or None)
     except AddressError as error:
         fail(f"{URL_VARIABLE}: {error}")
     with refusals(), client:
@@ -69,7 +76,7 @@ def has_key() -> bool:
     return os.environ.get(TOKEN_VARIABLE, "").strip().startswith(KEY_PREFIX)
 
 
-def service_client(settings: Settings, given: str | None = None) -> Client:
+def service_client(settings: "LocalService | Settings", given: str | None = None) -> Client:
     """A client of the service at the address ``given``, or of this machine's. Raises :class:`AddressError`."""
     ours = given is None or _is_here(_parsed(given).host)
     token = os.environ.get(TOKEN_VARIABLE, "").strip() or (_token_file(settings) if ours else None)
@@ -105,7 +112,7 @@ def _is_here(host: str) -> bool:
         return host == "localhost"
 
 
-def _token_file(settings: Settings) -> str | None:
+def _token_file(settings: "LocalService | Settings") -> str | None:
     """The token in the data folder; None where none can be read (the service then says that one is required)."""
     try:
         return (settings.data_dir / TOKEN_FILE).read_text(encoding="ascii").strip() or None

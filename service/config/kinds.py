@@ -1,6 +1,5 @@
 """Kinds of settings: how words, pairs and folders are written in the environment, and numbers with their bounds."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,11 +29,6 @@ def _pairs(value: object) -> object:
 
 def _absolute(value: Path) -> Path:
     return value.expanduser().absolute()
-
-
-def default_data_dir() -> Path:
-    """Where the service keeps its data unless told otherwise: the user's data folder of the XDG convention."""
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "sooner"
 
 
 Words = Annotated[tuple[str, ...], BeforeValidator(_split)]

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError, model_validator
 
 from policies.suggestion import did_you_mean
+from service.config.environment import CONFIG_FILE_VARIABLE, ENV_PREFIX, OTHER_VARIABLES
 from service.config.groups.access import Access
 from service.config.groups.attempts import Attempts
 from service.config.groups.deciding import Deciding
@@ -23,22 +24,6 @@ from service.config.groups.listening import Listening
 from service.config.groups.observing import Observing
 from service.config.groups.requests import Requests
 from service.config.groups.webhooks import Webhooks
-
-ENV_PREFIX = "SOONER_"
-CONFIG_FILE_VARIABLE = "SOONER_CONFIG_FILE"
-
-PROGRAM_VARIABLES = frozenset(
-    ENV_PREFIX + name
-    for name in (
-        *("JOB_ID", "ATTEMPT", "CHECKPOINT_DIR", "RESUME_ITERATION", "GPUS_ON_SERVER"),
-        *("PROGRESS_FILE", "PROGRESS_URL", "PROGRESS_TOKEN"),
-        *("ARRAY_ID", "ARRAY_INDEX", "ARRAY_COUNT"),
-    )
-)
-"""Variables that a training program gets. A job may call ``sooner``, so they are no mistake."""
-
-OTHER_VARIABLES = PROGRAM_VARIABLES | {CONFIG_FILE_VARIABLE, "SOONER_URL", "SOONER_TOKEN", "SOONER_TRACES"}
-"""Variables with the prefix of the settings that are no settings."""
 
 Source = Literal["default", "env", "file", "flag"]
 

@@ -1,10 +1,16 @@
 """``sooner demo``. What the demo needs is imported when it runs."""
 
+from typing import Annotated
+
 import typer
 
 
-def demo_command() -> None:
+def demo_command(
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the folder with the database, models and logs, and print its path.")
+    ] = False,
+) -> None:
     """Run real training jobs through the whole service, in about a minute and a half on simulated GPUs; print a summary."""
     from service.demo.run import run_demo
 
-    raise typer.Exit(run_demo())
+    raise typer.Exit(run_demo(keep=keep))

@@ -44,11 +44,17 @@ class DemoFailed(Exception):
     """Something that the demo is there to show did not happen; one line."""
 
 
-def run_demo() -> int:
-    """Run it; 0 if everything that it shows really happened. Leaves no process and no folder behind, also at Ctrl-C."""
+def run_demo(*, keep: bool = False) -> int:
+    """Run it; 0 if everything that it shows really happened.
+
+    Leaves no process behind, also at Ctrl-C, and no folder unless ``keep``.
+    """
     started_s = time.monotonic()
     try:
-        with _signals_as_interrupts(), temporary_place() as place:
+        with _signals_as_interrupts(), temporary_place(keep=keep) as place:
+            if keep:
+                typer.echo(f"The demo's data stays in {place.folder}; serve it later with:")
+                typer.echo(f"  SOONER_DATA_DIR={place.data_dir} SOONER_CLUSTER={place.cluster_file} sooner serve")
             try:
                 Demo(place, started_s).run()
             except DemoFailed:
@@ -60,7 +66,8 @@ def run_demo() -> int:
     except (DemoFailed, ServerError, ClientError) as error:
         typer.echo(f"error: the demo failed: {error}", err=True)
         return EXIT_FAILED
-    typer.echo(f"\nDone in {time.monotonic() - started_s:.0f} s; the service is stopped and its folder is gone.")
+    end = "its folder is kept" if keep else "its folder is deleted"
+    typer.echo(f"\nDone in {time.monotonic() - started_s:.0f} s; the service is stopped and {end}.")
     return 0
 
 
@@ -171,7 +178,7 @@ class Demo:
     def summarise(self, client: Client, jobs: Sequence[JobDocument]) -> None:
         """Completion times, predictions, preemptions."""
         ran = measured(self.place.database_url, [job["id"] for job in jobs])
-        cluster = self.place.folder / "cluster.yaml"
+        cluster = self.place.cluster_file
         fifo = replay(ran, cluster, "fifo")
         srsf = replay(ran, cluster, "srsf")
         mean_s = sum(job.jct_s for job in ran) / len(ran)

@@ -17,7 +17,7 @@ import psutil
 
 from service.api.token import load_or_create
 from service.client import Client
-from service.config.settings import ENV_PREFIX
+from service.config.environment import ENV_PREFIX
 from service.executors.folder import is_supervised, write_stop
 
 RESTART_S = 1.0
@@ -75,24 +75,30 @@ class Place:
         return f"sqlite:///{self.data_dir / 'sooner.db'}"
 
     @property
+    def cluster_file(self) -> Path:
+        """Setting cluster."""
+        return self.folder / "cluster.yaml"
+
+    @property
     def log(self) -> Path:
         """Everything that the service prints."""
         return self.folder / "service.log"
 
 
 @contextmanager
-def temporary_place() -> Iterator[Place]:
-    """A folder that is gone afterwards, with every process that still worked in it."""
+def temporary_place(*, keep: bool = False) -> Iterator[Place]:
+    """A folder that is deleted afterwards unless ``keep``. Every process that still works in it is ended."""
     place = Place(Path(tempfile.mkdtemp(prefix="sooner-demo-")))
     try:
         place.data_dir.mkdir(mode=0o700)
-        (place.folder / "cluster.yaml").write_text(CLUSTER, encoding="utf-8")
+        place.cluster_file.write_text(CLUSTER, encoding="utf-8")
         yield place
     finally:
         with _undisturbed():
             _end_attempts(place.data_dir / "attempts")
             _end_processes(place.folder)
-            _remove(place.folder)
+            if not keep:
+                _remove(place.folder)
 
 
 @contextmanager
@@ -126,7 +132,7 @@ def _environment(place: Place) -> dict[str, str]:
         **SETTINGS,
         "DATA_DIR": str(place.data_dir),
         "DATABASE_URL": place.database_url,
-        "CLUSTER": str(place.folder / "cluster.yaml"),
+        "CLUSTER": str(place.cluster_file),
     }
     return inherited | {ENV_PREFIX + name: value for name, value in ours.items()}
 

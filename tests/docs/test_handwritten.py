@@ -18,7 +18,8 @@ from policies.options import Options
 from predictor import training
 from predictor.fallback import CLUSTER_JOBS_TRUSTED, USER_PROGRAMS_MIN
 from service.config.cluster_file import ServerGroup
-from service.config.settings import ENV_PREFIX, PROGRAM_VARIABLES, Settings
+from service.config.environment import ENV_PREFIX, PROGRAM_VARIABLES
+from service.config.settings import Settings
 from service.engine.commands import Launch
 from service.executors import folder as attempt_files
 from service.executors.launch_plan import Site, allowed_environment, build_plan

@@ -2,18 +2,19 @@
 
 from pydantic import BaseModel, Field
 
-from service.config.kinds import Folder, Words, between, default_data_dir
+from service.config.environment import DEFAULT_HOST, DEFAULT_PORT, default_data_dir
+from service.config.kinds import Folder, Words, between
 
 
 class Listening(BaseModel):
     """Addresses, folders, the database and the cluster."""
 
     host: str = Field(
-        "127.0.0.1",
+        DEFAULT_HOST,
         min_length=1,
         description="Address to listen on. Default: this machine only, because clients with a token can run commands.",
     )
-    port: int = between(8765, 0, 65_535, "TCP port to listen on; 0 takes any free port.")
+    port: int = between(DEFAULT_PORT, 0, 65_535, "TCP port to listen on; 0 takes any free port.")
     advertise_url: str = Field(
         "",
         max_length=2048,

@@ -6,14 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from service.config.settings import (
-    CONFIG_FILE_VARIABLE,
-    OTHER_VARIABLES,
-    Settings,
-    SettingsError,
-    env_name,
-    load_settings,
-)
+from service.config.environment import CONFIG_FILE_VARIABLE, OTHER_VARIABLES, usual_service
+from service.config.settings import Settings, SettingsError, env_name, load_settings
 
 
 @pytest.fixture(autouse=True)
@@ -216,3 +210,18 @@ def test_variables_of_programs_and_of_commands_are_no_settings(monkeypatch: pyte
     for variable in OTHER_VARIABLES - {CONFIG_FILE_VARIABLE}:
         monkeypatch.setenv(variable, "1")
     assert load_settings().policy == "asrpt"
+
+
+def test_a_client_finds_the_usual_service_where_the_settings_say(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for folder in (None, str(tmp_path / "data"), "~/data"):
+        if folder is not None:
+            monkeypatch.setenv("SOONER_DATA_DIR", folder)
+        settings = load_settings()
+        assert usual_service() == (settings.host, settings.port, settings.data_dir)
+    monkeypatch.setenv("SOONER_PORT", "1")
+    assert usual_service() is None
+    monkeypatch.delenv("SOONER_PORT")
+    monkeypatch.setenv("SOONER_POLCY", "fifo")
+    assert usual_service() is None

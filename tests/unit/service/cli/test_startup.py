@@ -1,0 +1,33 @@
+"""Commands import only what they need: looking at the queue must not wait for the libraries of a server or a simulator."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"numpy", "scipy", "sklearn", "xgboost", "pandas", "fastapi", "starlette", "sqlalchemy", "sqlmodel", "uvicorn"}
+
+
+def imported(*arguments: str) -> set[str]:
+    """Modules that a command has imported when it ends."""
+    code = (
+        "import sys\nfrom service.cli.main import app\n"
+        f"try:\n    app({list(arguments)!r})\n"
+        "finally:\n    print(*sys.modules, file=sys.stderr)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(ran.stderr.split())
+
+
+def test_the_version_needs_no_library_but_typer() -> None:
+    assert imported("--version") & (HEAVY | {"httpx", "rich", "pydantic", "yaml", "service.client"}) == set()
+
+
+def test_the_queue_needs_no_settings() -> None:
+    assert imported("q", "--help") & (HEAVY | {"service.config.settings", "yaml"}) == set()
+
+
+@pytest.mark.parametrize("arguments", [("q", "--help"), ("--help",), ("job", "--help"), ("sim", "--help")])
+def test_help_needs_no_heavy_library(arguments: tuple[str, ...]) -> None:
+    light = HEAVY - ({"numpy"} if arguments[0] == "sim" else set())
+    assert imported(*arguments) & light == set()
