@@ -4,7 +4,7 @@ python -m benchmarks.cycle [--servers 1000 10000] [--queued 1000 100000] [--poli
 
 The engine of the service with the memory store and an executor in simulated time, on servers of eight GPUs that are all
 taken. First the running jobs start, then the queue is filled; only then is every event timed alone: its cycles from the
-fact to the last command that it causes, in wall time of this process. An "arrival" joins the queue, an "urgent" one is so
+request to the last command that it causes, in wall time of this process. An "arrival" joins the queue, an "urgent" one is so
 short that the policies which preempt stop others for it, after a "finish" others start.
 """
 

@@ -24,7 +24,7 @@ from service.api.problems import no_leader
 from service.config.settings import Settings
 from service.db.services import ServiceNow
 from service.db.session import Database
-from service.engine.events import Fact
+from service.engine.events import EngineRequest
 from service.engine.ports import AttemptLogs, ProgressInput
 from service.forecast.forecast import Forecast
 from service.forecast.forecaster import Planned
@@ -171,10 +171,10 @@ class Submitter(Protocol):
     def submit(self, session: Session, specs: Sequence[JobSpec], now_s: float) -> list[JobId]:
         """Insert new jobs and their SUBMITTED requests."""
 
-    def add_fact(self, session: Session, fact: Fact) -> int:
-        """Insert one accepted request; returns its id (``fact.id`` is ignored)."""
+    def add_request(self, session: Session, request: EngineRequest) -> int:
+        """Insert one accepted request; returns its id (``request.id`` is ignored)."""
 
-    def add_facts(self, session: Session, facts: Sequence[Fact]) -> None:
+    def add_requests(self, session: Session, requests: Sequence[EngineRequest]) -> None:
         """Insert accepted requests about jobs."""
 
 

@@ -47,7 +47,7 @@ class Pruned:
     """How much one pass deleted: rows, and jobs whose files went."""
 
     cycles: int
-    facts: int
+    requests: int
     idempotency_keys: int
     progress: int
     forecasts: int
@@ -62,7 +62,7 @@ def prune(database: Database, settings: Settings, now_s: float, delete_files: De
     """One pass. Without ``delete_files`` no job's files are touched."""
     return Pruned(
         cycles=_prune_cycles(database, settings, now_s),
-        facts=_prune_facts(database, settings, now_s),
+        requests=_prune_requests(database, settings, now_s),
         idempotency_keys=_prune_keys(database, settings, now_s),
         progress=_prune_progress(database, settings, now_s),
         forecasts=_prune_forecasts(database, settings, now_s),
@@ -105,7 +105,7 @@ def _prune_cycles(database: Database, settings: Settings, now_s: float) -> int:
     return _delete(database, settings, CYCLES, CYCLES.c.number, old)
 
 
-def _prune_facts(database: Database, settings: Settings, now_s: float) -> int:
+def _prune_requests(database: Database, settings: Settings, now_s: float) -> int:
     """Requests are kept as long as the cycles that acted on them."""
     old = FACTS.c.consumed_cycle.is_not(None) & (FACTS.c.created_at_s < now_s - settings.cycles_kept_s)
     return _delete(database, settings, FACTS, FACTS.c.id, old)

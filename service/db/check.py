@@ -25,7 +25,7 @@ from service.db.tables import (
     JOBS,
     SERVERS,
 )
-from service.engine.events import FactKind
+from service.engine.events import RequestKind
 
 FAULTS_MAX = 20
 """Rows listed for one kind of fault; further ones are summarised."""
@@ -84,7 +84,7 @@ def check_connection(connection: Connection) -> Health:
 def _jobs_without_an_end(connection: Connection) -> Iterator[str]:
     """No job waits for an admission that will never happen, and each has a consistent end."""
     pending = select(FACTS.c.job_id).where(
-        FACTS.c.kind == FactKind.SUBMITTED.value, FACTS.c.consumed_cycle.is_(None), FACTS.c.job_id.is_not(None)
+        FACTS.c.kind == RequestKind.SUBMITTED.value, FACTS.c.consumed_cycle.is_(None), FACTS.c.job_id.is_not(None)
     )
     jobs = JOBS.c
     # A cycle that admits a job raises its version, in the transaction that consumes its request.
@@ -148,10 +148,10 @@ def _events(connection: Connection) -> Iterator[str]:
 
 def _requests(connection: Connection) -> Iterator[str]:
     """Requests are consumed by existing cycles, and the positions of servers are consecutive."""
-    facts = FACTS.c
+    requests = FACTS.c
     cycles = CYCLES.c
     newest = select(func.coalesce(func.max(cycles.number), 0)).scalar_subquery()
-    future = select(facts.id).where(facts.consumed_cycle > newest)
+    future = select(requests.id).where(requests.consumed_cycle > newest)
     yield from _listed("request", _few(connection, future), "was consumed by a cycle that does not exist")
     count, last = connection.execute(select(func.count(), func.max(SERVERS.c.position)).select_from(SERVERS)).one()
     if count and last != count - 1:

@@ -42,8 +42,8 @@ class CodecError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class FactPayload:
-    """What a fact carries besides its kind, its job and its time."""
+class RequestPayload:
+    """What a request carries besides its kind, its job and its time."""
 
     server: ServerIndex | None = None
     priority: int | None = None

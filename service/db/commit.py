@@ -18,11 +18,11 @@ from service.db.rows import (
     attempt_values,
     chunks,
     event_values,
-    fact_record,
     job_values,
     new_job_values,
     own_history_values,
     prediction_values,
+    request_record,
     server_values,
 )
 from service.db.tables import (
@@ -37,7 +37,7 @@ from service.db.tables import (
     THROUGHPUT,
 )
 from service.db.usage import add_usage
-from service.engine.events import FactKind
+from service.engine.events import RequestKind
 from service.engine.ports import CycleBatch, JobWrite, StoreUnavailable, dropped_with
 from service.engine.record import ServerRecord
 
@@ -49,16 +49,16 @@ def apply_batch(connection: Connection, batch: CycleBatch) -> frozenset[JobId]:
     """Write the batch except for jobs whose rows are stale and jobs that depend on them; returns those jobs."""
     dropped = dropped_with(_stale(connection, batch), batch)
     writes = [write for job, write in batch.writes.items() if job not in dropped]
-    facts = [*batch.facts, *(fact for write in writes for fact in write.facts)]
+    requests = [*batch.requests, *(request for write in writes for request in write.requests)]
     _write_jobs(connection, writes)
     _write_attempts(connection, writes)
     _insert(connection, EVENTS, [event_values(event) for write in writes for event in write.events])
     _write_servers(connection, batch)
-    _consume(connection, facts, batch.cycle)
+    _consume(connection, requests, batch.cycle)
     _write_predictions(connection, writes, batch)
     add_usage(connection, writes, batch.at_s)
     _write_labels(connection, [write.label for write in writes if write.label is not None], batch.at_s)
-    if batch.changes or batch.actions or batch.refusals or facts or batch.dump is not None:
+    if batch.changes or batch.actions or batch.refusals or requests or batch.dump is not None:
         _insert(connection, CYCLES, [_cycle_values(batch, dropped)])
     return dropped
 
@@ -110,9 +110,9 @@ def _write_servers(connection: Connection, batch: CycleBatch) -> None:
         ((index, record) for index, record in batch.servers.items() if index not in known), key=lambda pair: pair[0]
     )
     if new:
-        added = select(FACTS).where(FACTS.c.id.in_(batch.facts), FACTS.c.kind == FactKind.SERVER_ADDED.value)
-        spec_of = {row["id"]: fact_record(row).server_spec for row in connection.execute(added).mappings()}
-        specs = [spec for fact in batch.facts if (spec := spec_of.get(fact)) is not None]
+        added = select(FACTS).where(FACTS.c.id.in_(batch.requests), FACTS.c.kind == RequestKind.SERVER_ADDED.value)
+        spec_of = {row["id"]: request_record(row).server_spec for row in connection.execute(added).mappings()}
+        specs = [spec for request in batch.requests if (spec := spec_of.get(request)) is not None]
         inserted = [
             server_values(index, spec, record, ServerOrigin.REQUEST)
             for (index, record), spec in zip(new, specs, strict=True)

@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, se
 
 from policies.lifecycle import HOLDS_GPUS, TERMINAL, JobState
 from service.db.tables import JOBS, LIMITS
-from service.engine.events import Fact, limit_after
+from service.engine.events import EngineRequest, limit_after
 from service.engine.limits import Owner, OwnerLimit, Scope
 
 _UNFINISHED = tuple(state.value for state in JobState if state not in TERMINAL)
@@ -64,10 +64,10 @@ def locked_limits(connection: Connection, owners: Sequence[Owner]) -> list[Store
     return [stored for stored in found if stored.owner in wanted]
 
 
-def keep_request(connection: Connection, owner: Owner, fact: Fact) -> None:
+def keep_request(connection: Connection, owner: Owner, request: EngineRequest) -> None:
     """Apply an accepted request about quotas or pauses to an owner's limits."""
     stored = stored_limit(connection, owner, for_update=True)
-    store_limit(connection, stored._replace(limit=limit_after(stored.limit, fact)), fact.at_s)
+    store_limit(connection, stored._replace(limit=limit_after(stored.limit, request)), request.at_s)
 
 
 def store_limit(connection: Connection, stored: StoredLimit, now_s: float) -> None:

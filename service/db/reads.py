@@ -34,7 +34,7 @@ from service.db.tables import (
 )
 from service.domain.access import LOCAL, NO_PROJECT, Identity
 from service.domain.forecast_scores import Milestone
-from service.engine.events import FactKind
+from service.engine.events import RequestKind
 
 _JOB_COLUMNS = columns(
     JOBS,
@@ -220,7 +220,9 @@ def spec(connection: Connection, job_id: int) -> JobSpec | None:
 
 def all_admitted(connection: Connection, job_ids: Collection[int]) -> bool:
     """Whether a cycle has admitted every one of these jobs, and so predicted it if it could."""
-    waiting = select(FACTS.c.job_id).where(FACTS.c.consumed_cycle.is_(None), FACTS.c.kind == FactKind.SUBMITTED.value)
+    waiting = select(FACTS.c.job_id).where(
+        FACTS.c.consumed_cycle.is_(None), FACTS.c.kind == RequestKind.SUBMITTED.value
+    )
     return not set(job_ids).intersection(connection.execute(waiting).scalars())
 
 

@@ -9,7 +9,7 @@ from policies.model.server_reservation import ServerReservation, server_reservat
 from service.db.codec import decode, encode
 from service.db.dialects import take_turns
 from service.db.tables import RESERVATIONS
-from service.engine.events import Fact
+from service.engine.events import EngineRequest
 
 RESERVATIONS_TURN = "reservations"
 """The lock for creating reservations, which must not overlap."""
@@ -51,22 +51,22 @@ def wait_for_turn(connection: Connection) -> None:
     take_turns(connection, RESERVATIONS_TURN)
 
 
-def keep_reservation(connection: Connection, fact: Fact, number: int) -> None:
-    """Store or cancel a reservation as an accepted request says; ``number`` is the id of the fact."""
-    if fact.window is not None:
-        window = replace(fact.window, id=number)
+def keep_reservation(connection: Connection, request: EngineRequest, number: int) -> None:
+    """Store or cancel a reservation as an accepted request says; ``number`` is the id of the request."""
+    if request.window is not None:
+        window = replace(request.window, id=number)
         row: dict[str, Any] = {
             "id": number,
             "window": encode(window),
             "starts_at_s": window.starts_at_s,
             "ends_at_s": window.ends_at_s,
-            "reason": fact.note,
-            "created_at_s": fact.at_s,
+            "reason": request.note,
+            "created_at_s": request.at_s,
         }
         connection.execute(insert(RESERVATIONS).values(**row))
-    elif fact.reservation is not None:
+    elif request.reservation is not None:
         connection.execute(
-            update(RESERVATIONS).where(RESERVATIONS.c.id == fact.reservation).values(cancelled_at_s=fact.at_s)
+            update(RESERVATIONS).where(RESERVATIONS.c.id == request.reservation).values(cancelled_at_s=request.at_s)
         )
 
 

@@ -15,8 +15,8 @@ from policies.model.ids import JobId
 from policies.model.job import IterationTimes, JobSpec
 from policies.model.placement import Placement
 from policies.model.reasons import Reason
-from service.db.codec import FactPayload, decode, decode_shadows, encode, encode_shadows
-from service.engine.events import Fact, FactKind, JobEvent
+from service.db.codec import RequestPayload, decode, decode_shadows, encode, encode_shadows
+from service.engine.events import EngineRequest, JobEvent, RequestKind
 from service.engine.record import AttemptRecord, JobRecord, ServerRecord
 
 Values = dict[str, Any]
@@ -119,17 +119,17 @@ def event_values(event: JobEvent) -> Values:
     }
 
 
-def fact_values(kind: FactKind, at_s: float, job: JobId | None, payload: FactPayload) -> Values:
-    """Every column of a new fact but its id."""
+def request_values(kind: RequestKind, at_s: float, job: JobId | None, payload: RequestPayload) -> Values:
+    """Every column of a new request but its id."""
     return {"kind": kind.value, "job_id": job, "payload": encode(payload), "created_at_s": at_s, "consumed_cycle": None}
 
 
-def fact_record(row: RowMapping) -> Fact:
-    """The fact of a row."""
-    payload = decode(FactPayload, row["payload"])
-    return Fact(
+def request_record(row: RowMapping) -> EngineRequest:
+    """The request of a row."""
+    payload = decode(RequestPayload, row["payload"])
+    return EngineRequest(
         id=row["id"],
-        kind=FactKind(row["kind"]),
+        kind=RequestKind(row["kind"]),
         at_s=row["created_at_s"],
         job=None if row["job_id"] is None else JobId(row["job_id"]),
         server=payload.server,

@@ -13,7 +13,7 @@ from policies.lifecycle import ATTEMPT_OPEN, TERMINAL, Cause, JobState
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from policies.model.reasons import Reason
-from service.db.codec import FactPayload
+from service.db.codec import RequestPayload
 from service.db.commit import apply_batch
 from service.db.dialects import SERVERS_TURN, insert_numbered, insert_rows, take_turns
 from service.db.job_rows import JobReader
@@ -25,14 +25,14 @@ from service.db.rows import (
     by_job,
     chunks,
     event_values,
-    fact_record,
-    fact_values,
     new_job_values,
+    request_record,
+    request_values,
 )
 from service.db.session import Database
 from service.db.tables import ATTEMPTS, CYCLES, EVENTS, FACTS, JOBS, SERVERS
 from service.engine.crash_points import CrashPoint, reached
-from service.engine.events import Fact, FactKind, JobEvent
+from service.engine.events import EngineRequest, JobEvent, RequestKind
 from service.engine.ports import CycleBatch, StoreUnavailable
 from service.engine.record import JobRecord, ServerRecord, StoredWorld
 
@@ -68,13 +68,13 @@ class SqlStore:
         """Those jobs as committed, in ascending id; unknown ones are left out. Raises StoreUnavailable."""
         return self._read(lambda connection: _jobs(connection, sorted(set(ids))))
 
-    def pending_facts(self, limit: int) -> Sequence[Fact]:
-        """At most ``limit`` unconsumed facts, oldest first. Raises StoreUnavailable."""
+    def pending_requests(self, limit: int) -> Sequence[EngineRequest]:
+        """At most ``limit`` unconsumed requests, oldest first. Raises StoreUnavailable."""
         statement = select(FACTS).where(FACTS.c.consumed_cycle.is_(None)).order_by(FACTS.c.id).limit(limit)
-        return self._read(lambda connection: [fact_record(row) for row in connection.execute(statement).mappings()])
+        return self._read(lambda connection: [request_record(row) for row in connection.execute(statement).mappings()])
 
-    def has_facts(self) -> bool:
-        """Whether any fact is unconsumed: one lookup in a small index. Raises StoreUnavailable."""
+    def has_requests(self) -> bool:
+        """Whether any request is unconsumed: one lookup in a small index. Raises StoreUnavailable."""
         statement = select(FACTS.c.id).where(FACTS.c.consumed_cycle.is_(None)).limit(1)
         return self._read(lambda connection: connection.execute(statement).first() is not None)
 
@@ -94,7 +94,7 @@ class SqlStore:
     # The API's side, in the API's own transactions.
 
     def submit(self, session: Session, specs: Sequence[JobSpec], now_s: float) -> list[JobId]:
-        """Insert jobs (each with its first event) and their SUBMITTED facts; the ids are in the order of the specs."""
+        """Insert jobs (each with its first event) and their SUBMITTED requests; the ids are in the order of the specs."""
         if not specs:
             return []
         connection = session.connection()
@@ -106,28 +106,28 @@ class SqlStore:
             for job, spec in zip(ids, specs, strict=True)
         ]
         insert_rows(connection, EVENTS, [event_values(event) for event in events])
-        facts = [fact_values(FactKind.SUBMITTED, now_s, job, FactPayload()) for job in ids]
-        insert_rows(connection, FACTS, facts)
+        requests = [request_values(RequestKind.SUBMITTED, now_s, job, RequestPayload()) for job in ids]
+        insert_rows(connection, FACTS, requests)
         return ids
 
-    def add_facts(self, session: Session, facts: Sequence[Fact]) -> None:
+    def add_requests(self, session: Session, requests: Sequence[EngineRequest]) -> None:
         """Insert accepted requests about jobs, in their order (their ids are ignored)."""
-        rows = [fact_values(fact.kind, fact.at_s, fact.job, _payload(fact)) for fact in facts]
+        rows = [request_values(request.kind, request.at_s, request.job, _payload(request)) for request in requests]
         if rows:
             session.connection().execute(insert(FACTS), rows)
 
-    def add_fact(self, session: Session, fact: Fact) -> int:
-        """Insert an accepted request and return its id (``fact.id`` is ignored). Raises :class:`DuplicateServer`."""
+    def add_request(self, session: Session, request: EngineRequest) -> int:
+        """Insert an accepted request and return its id (``request.id`` is ignored). Raises :class:`DuplicateServer`."""
         connection = session.connection()
-        if fact.server_spec is not None:
+        if request.server_spec is not None:
             take_turns(connection, SERVERS_TURN)
-        if fact.server_spec is not None and _server_known(connection, fact.server_spec.name):
-            raise DuplicateServer(f"a server named {fact.server_spec.name!r} exists already")
-        if fact.owner is not None:
-            keep_request(connection, fact.owner, fact)
-        values = fact_values(fact.kind, fact.at_s, fact.job, _payload(fact))
+        if request.server_spec is not None and _server_known(connection, request.server_spec.name):
+            raise DuplicateServer(f"a server named {request.server_spec.name!r} exists already")
+        if request.owner is not None:
+            keep_request(connection, request.owner, request)
+        values = request_values(request.kind, request.at_s, request.job, _payload(request))
         number = int(connection.execute(insert(FACTS).returning(FACTS.c.id), values).scalar_one())
-        keep_reservation(connection, fact, number)
+        keep_reservation(connection, request, number)
         return number
 
     def _read(self, query: Callable[[Connection], T]) -> T:
@@ -138,17 +138,17 @@ class SqlStore:
             raise StoreUnavailable(f"the database cannot be read: {error.orig}") from error
 
 
-def _payload(fact: Fact) -> FactPayload:
-    return FactPayload(
-        fact.server,
-        fact.priority,
-        fact.preempt,
-        fact.server_spec,
-        fact.owner,
-        fact.gpus_running_max,
-        fact.note,
-        fact.window,
-        fact.reservation,
+def _payload(request: EngineRequest) -> RequestPayload:
+    return RequestPayload(
+        request.server,
+        request.priority,
+        request.preempt,
+        request.server_spec,
+        request.owner,
+        request.gpus_running_max,
+        request.note,
+        request.window,
+        request.reservation,
     )
 
 
@@ -192,8 +192,8 @@ def _first_reason(spec: JobSpec) -> Reason:
 def _server_known(connection: Connection, name: str) -> bool:
     if connection.execute(select(SERVERS.c.position).where(SERVERS.c.name == name)).first() is not None:
         return True
-    pending = select(FACTS).where(FACTS.c.kind == FactKind.SERVER_ADDED.value, FACTS.c.consumed_cycle.is_(None))
-    specs = (fact_record(row).server_spec for row in connection.execute(pending).mappings())
+    pending = select(FACTS).where(FACTS.c.kind == RequestKind.SERVER_ADDED.value, FACTS.c.consumed_cycle.is_(None))
+    specs = (request_record(row).server_spec for row in connection.execute(pending).mappings())
     return any(spec is not None and spec.name == name for spec in specs)
 
 
@@ -201,7 +201,7 @@ def _load(connection: Connection) -> StoredWorld:
     open_attempts = connection.execute(select(ATTEMPTS).where(ATTEMPTS.c.state.in_(_OPEN))).mappings()
     attempt_of = by_job(attempt_record(row) for row in open_attempts)
     unseen = select(FACTS.c.job_id).where(
-        FACTS.c.consumed_cycle.is_(None), FACTS.c.kind == FactKind.SUBMITTED.value, FACTS.c.job_id.is_not(None)
+        FACTS.c.consumed_cycle.is_(None), FACTS.c.kind == RequestKind.SUBMITTED.value, FACTS.c.job_id.is_not(None)
     )
     reader = JobReader(connection)
     unfinished = reader.query().where(JOBS.c.state.in_(_UNFINISHED), JOBS.c.id.not_in(unseen))

@@ -6,8 +6,8 @@ from policies.model.ids import attempt_id
 from policies.model.reasons import Reason
 from service.engine.commands import Launch
 from service.engine.cycle import Cycle
-from service.engine.facts import request_stop
 from service.engine.record import AttemptRecord, JobRecord
+from service.engine.requests import request_stop
 
 
 def apply_action(cycle: Cycle, action: Action) -> Change:

@@ -27,7 +27,7 @@ class EngineSettings:
     facts_per_cycle_max: int = 10_000
     """Facts consumed in one cycle, so that a flood of submissions cannot stall the loop."""
     dump_every_cycles: int = 100
-    """How often the policy's residue is stored with a cycle."""
+    """How often the policy's state is stored with a cycle."""
     enforce_walltime: bool = True
     stop_grace_s: float = 30.0
     """Seconds between the stop signals for a job that did not choose its own."""
@@ -39,7 +39,7 @@ class EngineSettings:
 
 @dataclass(slots=True)
 class Cycle:
-    """The working set of one pass. ``timer`` asks the engine to look at a job again at a time."""
+    """The working set of one cycle. ``timer`` asks the engine to look at a job again at a time."""
 
     number: int
     now_s: float
@@ -49,7 +49,7 @@ class Cycle:
     changes: list[Change] = field(default_factory=list)
     writes: dict[JobId, JobWrite] = field(default_factory=dict)
     servers: dict[ServerIndex, ServerRecord] = field(default_factory=dict)
-    facts: list[int] = field(default_factory=list)
+    requests: list[int] = field(default_factory=list)
     commands: list[tuple[JobId | None, Command]] = field(default_factory=list)
     handled: list[tuple[JobId | None, Report]] = field(default_factory=list)
     ended: list[JobId] = field(default_factory=list)
@@ -91,12 +91,12 @@ class Cycle:
 
     def arrive(self, job: JobRecord) -> None:
         """Tell the policy that the job may start now, if it may; else the gates may let it through later."""
-        if job.eligible and self.world.gates.arrive(job):
+        if job.eligible and self.world.admission.arrive(job):
             self.change(ChangeKind.ARRIVED, job)
 
-    def settle_gates(self) -> None:
+    def settle_admission(self) -> None:
         """Tell the policy whom the gates let through and send back, and the jobs why."""
-        settled = self.world.gates.settle()
+        settled = self.world.admission.settle()
         for job in settled.sent_back:
             job.reservation = None
             self.change(ChangeKind.WITHDRAWN, job)
@@ -150,7 +150,7 @@ class Cycle:
         self.move(job, target, cause, reason, detail)
         job.finished_at_s = self.now_s
         job.reservation = None
-        self.world.gates.forget(job.id)
+        self.world.admission.forget(job.id)
         self.change(ChangeKind.FINISHED, job)
         self.ended.append(job.id)
 

@@ -1,12 +1,12 @@
-"""The loop's one pass: facts -> transitions -> decision -> checks -> one transaction -> commands.
+"""One scheduling cycle: requests -> transitions -> decision -> checks -> one transaction -> commands.
 
-Semantics: a cycle maps (world, facts, reports) to (world', commands). Nothing is sent before the transaction that says so
+Semantics: a cycle maps (world, requests, reports) to (world', commands). Nothing is sent before the transaction that says so
 is committed, and nothing is acknowledged before it either, so a crash at any point repeats work instead of losing it:
 before the commit nothing happened; after it, commands that were not sent are sent again by :meth:`Engine.reconcile`,
-and are idempotent. The engine never reads a clock and never waits: time is what its clock port says at the pass's start.
+and are idempotent. The engine never reads a clock and never waits: time is what its clock port says at the start of the cycle.
 
-How the code deviates from "load everything, decide, store": the world is kept between passes and changed in place, and
-the store is told only what changed. That is equivalent because the engine is the only writer (a row changed by someone
+How the code deviates from "load everything, decide, store": the world is kept between cycles and changed in place, and
+only what changed is written to the store. That is equivalent because the engine is the only writer (a row changed by someone
 else fails its version guard and is read again), and because a failed transaction throws the world away and loads it anew.
 """
 
@@ -27,19 +27,9 @@ from policies.model.ids import JobId, job_of
 from policies.model.reasons import Explanation, Reason
 from policies.model.value import value
 from service.engine.actions import apply_action, launch_command
-from service.engine.claims import weigh_totals
 from service.engine.crash_points import CrashPoint, reached
 from service.engine.cycle import Cycle, EngineSettings
-from service.engine.events import Fact, FactKind
-from service.engine.facts import (
-    admit,
-    apply_fact,
-    cancel_dependent,
-    count_dependencies,
-    request_stop,
-    stop_command,
-    waited_for,
-)
+from service.engine.events import EngineRequest, RequestKind
 from service.engine.labels import label_of
 from service.engine.ports import (
     AttemptStatus,
@@ -53,7 +43,17 @@ from service.engine.ports import (
 )
 from service.engine.record import JobRecord
 from service.engine.refusals import Refusals
+from service.engine.reported_totals import weigh_totals
 from service.engine.reports import apply_report, attained_walltime, fence
+from service.engine.requests import (
+    admit,
+    apply_request,
+    cancel_dependent,
+    count_dependencies,
+    request_stop,
+    stop_command,
+    waited_for,
+)
 from service.engine.server_reservations import next_boundary_s, settle_server_reservations
 from service.engine.world import Costs, World, world_of
 
@@ -114,10 +114,10 @@ class Engine(Generic[State]):
         """The live picture, for reading."""
         return self._world
 
-    def recover(self, residue: dict[str, Any] | None = None) -> None:
+    def recover(self, policy_state: dict[str, Any] | None = None) -> None:
         """Load the world from the store and rebuild the policy's state: at start, and after a failed transaction.
 
-        ``residue`` is the policy's newest dump, where one is at hand; else the store's last one serves.
+        ``policy_state`` is the policy's newest dump, where there is one; else the store's last one serves.
         """
         self._adrift = True
         stored = self._ports.store.load()
@@ -129,27 +129,27 @@ class Engine(Generic[State]):
         self._feedback = []
         self._orphans: list[tuple[JobId, JobId]] = []
         self._join(list(self._world.jobs.values()))
-        self._state = self.policy.rebuild(self._world, stored.policy_dump if residue is None else residue)
+        self._state = self.policy.rebuild(self._world, stored.policy_dump if policy_state is None else policy_state)
         self._wake_at_s = None
         self._adrift = False
 
     def cycle(self) -> CycleOutcome:
-        """One pass. O((facts + reports + actions) log n) besides the ports' own costs.
+        """One cycle. O((requests + reports + actions) log n) besides the ports' own costs.
 
         Raises nothing for a store that does not answer: the outcome says so, and nothing happened. After any other
-        exception the next pass starts from the store.
+        exception the next cycle starts from the store.
         """
         try:
             if self._adrift:
                 self.recover()
-            return self._pass()
+            return self._run_cycle()
         except StoreUnavailable as error:
             return self._roll_back(error)
         except Exception:
             self._adrift = True
             raise
 
-    def _pass(self) -> CycleOutcome:
+    def _run_cycle(self) -> CycleOutcome:
         # Whatever the clock says: time that went back would undo what the policies count by it.
         now_s = self._now_s = self._world.now_s = max(self._now_s, self._ports.clock.now_s())
         cycle = Cycle(self._number + 1, now_s, self._world, self.settings, self._set_timer)
@@ -159,7 +159,7 @@ class Engine(Generic[State]):
         decision = self._decide(cycle)
         applied = self._apply(cycle, decision)
         self._wake_at_s = decision.wake_at_s
-        if not (cycle.writes or cycle.servers or cycle.facts or applied):
+        if not (cycle.writes or cycle.servers or cycle.requests or applied):
             self._after_commit(cycle, frozenset())
             return CycleOutcome(self._number, committed=False, wake_at_s=self._wake())
         return self._commit(cycle, decision, applied)
@@ -194,7 +194,7 @@ class Engine(Generic[State]):
         job = self._world.jobs[job_id]
         explanation = self.policy.explain(self._world, self._state, job_id)
         if not job.waiting and job.state is JobState.QUEUED:
-            detail, numbers = self._world.gates.why(job) if job.gate is not None else ("", {})
+            detail, numbers = self._world.admission.why(job) if job.gate is not None else ("", {})
             waiting_for: tuple[JobId, ...] = ()
             if job.reason is Reason.DEPENDENCY:
                 detail, waiting_for = waited_for(job, self._world)
@@ -210,7 +210,7 @@ class Engine(Generic[State]):
         return explanation
 
     def dump(self) -> dict[str, Any]:
-        """The policy's residue, for a snapshot of the cycle."""
+        """The policy's state, for a snapshot of the cycle."""
         return self._state.dump()
 
     # 1. Facts.
@@ -230,22 +230,22 @@ class Engine(Generic[State]):
                 if (job := self._world.jobs.get(job_id)) is not None and job.state is JobState.QUEUED:
                     cancel_dependent(cycle, job, failed)
             self._orphans = []
-        facts = self._ports.store.pending_facts(self.settings.facts_per_cycle_max)
-        self._backlog = len(facts) >= self.settings.facts_per_cycle_max
-        if facts:
-            submitted = [fact for fact in facts if fact.kind is FactKind.SUBMITTED]
+        requests = self._ports.store.pending_requests(self.settings.facts_per_cycle_max)
+        self._backlog = len(requests) >= self.settings.facts_per_cycle_max
+        if requests:
+            submitted = [request for request in requests if request.kind is RequestKind.SUBMITTED]
             if submitted:
                 self._admit(cycle, submitted)
-            if len(submitted) < len(facts):
-                for fact in facts:
-                    if fact.kind is not FactKind.SUBMITTED:
-                        apply_fact(cycle, fact)
-        cycle.settle_gates()
+            if len(submitted) < len(requests):
+                for request in requests:
+                    if request.kind is not RequestKind.SUBMITTED:
+                        apply_request(cycle, request)
+        cycle.settle_admission()
         if self._world.server_reservations:
             settle_server_reservations(cycle)
 
-    def _admit(self, cycle: Cycle, facts: Sequence[Fact]) -> None:
-        by_job = {fact.job: fact for fact in facts if fact.job is not None}
+    def _admit(self, cycle: Cycle, requests: Sequence[EngineRequest]) -> None:
+        by_job = {request.job: request for request in requests if request.job is not None}
         records = self._ports.store.jobs(sorted(by_job)) if by_job else []
         new = [record for record in records if record.id not in self._world.jobs and not record.finished]
         states = self._states_of_dependencies(new)
@@ -255,9 +255,9 @@ class Engine(Generic[State]):
                 record.estimate = prediction.estimate
             admit(cycle, record, by_job[record.id], states)
             cycle.writes[record.id].prediction = prediction
-        if len(new) < len(facts):
+        if len(new) < len(requests):
             admitted = {record.id for record in new}
-            cycle.facts += [fact.id for fact in facts if fact.job not in admitted]
+            cycle.requests += [request.id for request in requests if request.job not in admitted]
 
     def _states_of_dependencies(self, jobs: Sequence[JobRecord]) -> dict[JobId, JobState]:
         """The committed states of what these jobs wait for, as far as the world does not hold it."""
@@ -275,7 +275,7 @@ class Engine(Generic[State]):
                 if failed is not None:
                     self._orphans.append((job.id, failed))
                 if job.eligible:
-                    self._world.gates.arrive(job)
+                    self._world.admission.arrive(job)
             if job.not_before_s > 0.0:
                 self._set_timer(job.not_before_s, job.id)
             elif job.progressing and job.spec.walltime_s is not None and self.settings.enforce_walltime:
@@ -350,7 +350,7 @@ class Engine(Generic[State]):
             actions=applied,
             writes=cycle.writes,
             servers=cycle.servers,
-            facts=cycle.facts,
+            requests=cycle.requests,
             wake_at_s=decision.wake_at_s,
             dump=self._state.dump() if with_dump else None,
         )
@@ -389,7 +389,7 @@ class Engine(Generic[State]):
         self._wake_at_s = cycle.now_s
 
     def _roll_back(self, error: StoreUnavailable) -> CycleOutcome:
-        """Nothing of the pass is true: forget it, now or, if the store does not even load, in the next pass."""
+        """Forget the cycle: load the world again, now or, if the store does not even load, in the next cycle."""
         self.counters["commits_failed"] += 1
         if not self._adrift:
             try:

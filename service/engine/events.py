@@ -1,4 +1,4 @@
-"""What the engine is told (facts from users, reports from executors) and what it tells (job events)."""
+"""What the engine is told (requests from users, reports from executors) and what it tells (job events)."""
 
 from dataclasses import replace
 from enum import StrEnum
@@ -12,7 +12,7 @@ from policies.model.value import value
 from service.engine.limits import Owner, OwnerLimit
 
 
-class FactKind(StrEnum):
+class RequestKind(StrEnum):
     """What a user or an operator may ask of the engine."""
 
     __hash__ = str.__hash__  # an Enum's own is a call of Python code
@@ -33,7 +33,7 @@ class FactKind(StrEnum):
 
 
 @value
-class Fact:
+class EngineRequest:
     """One accepted request, durable before it is answered and consumed once, by a mark set in the cycle's transaction.
 
     ``preempt`` goes with HOLD (stop the attempt too), ``priority`` with PRIORITY, ``server_spec`` with SERVER_ADDED,
@@ -42,7 +42,7 @@ class Fact:
     """
 
     id: int
-    kind: FactKind
+    kind: RequestKind
     at_s: float
     job: JobId | None = None
     server: ServerIndex | None = None
@@ -56,12 +56,12 @@ class Fact:
     reservation: int | None = None
 
 
-def limit_after(limit: OwnerLimit, fact: Fact) -> OwnerLimit:
+def limit_after(limit: OwnerLimit, request: EngineRequest) -> OwnerLimit:
     """An owner's limits once a request about them is granted."""
-    if fact.kind is FactKind.QUOTA_SET:
-        return replace(limit, gpus_running_max=fact.gpus_running_max)
-    if fact.kind is FactKind.QUEUE_PAUSED:
-        return replace(limit, paused=True, pause_reason=fact.note)
+    if request.kind is RequestKind.QUOTA_SET:
+        return replace(limit, gpus_running_max=request.gpus_running_max)
+    if request.kind is RequestKind.QUEUE_PAUSED:
+        return replace(limit, paused=True, pause_reason=request.note)
     return replace(limit, paused=False, pause_reason="")
 
 

@@ -7,7 +7,7 @@ from math import inf
 
 from policies.model.ids import JobId
 from policies.model.server_reservation import ServerReservation, server_reservations_after
-from service.engine.events import Fact, FactKind, limit_after
+from service.engine.events import EngineRequest, RequestKind, limit_after
 from service.engine.limits import Owner, OwnerLimit
 from service.engine.ports import CycleBatch, dropped_with
 from service.engine.record import JobRecord, ServerRecord, StoredWorld
@@ -22,8 +22,8 @@ class MemoryStore:
 
     def __init__(self, *, durable: bool = False, servers: int = 0) -> None:
         self._durable = durable
-        self._facts: dict[int, Fact] = {}
-        self._next_fact = 1
+        self._facts: dict[int, EngineRequest] = {}
+        self._next_request = 1
         self._submitted: dict[JobId, JobRecord] = {}
         self._committed: dict[JobId, JobRecord] = {}
         self._servers = [ServerRecord() for _ in range(servers)]
@@ -33,29 +33,29 @@ class MemoryStore:
         self._at_s = -inf
         self._dump: dict[str, object] | None = None
 
-    def submit(self, job: JobRecord) -> Fact:
-        """Accept a job: its row and its SUBMITTED fact."""
+    def submit(self, job: JobRecord) -> EngineRequest:
+        """Accept a job: its row and its SUBMITTED request."""
         if self._durable:
             self._committed[job.id] = job.copy()
         else:
             self._submitted[job.id] = job
-        return self._remember(Fact(self._next_fact, FactKind.SUBMITTED, job.submitted_at_s, job.id))
+        return self._remember(EngineRequest(self._next_request, RequestKind.SUBMITTED, job.submitted_at_s, job.id))
 
-    def add_fact(self, fact: Fact) -> Fact:
+    def add_request(self, request: EngineRequest) -> EngineRequest:
         """Accept a request; its id is given here."""
-        if fact.owner is not None:
-            self._limits[fact.owner] = limit_after(self._limits.get(fact.owner, OwnerLimit()), fact)
-        if fact.window is not None:
-            window = self._windows[self._next_fact] = replace(fact.window, id=self._next_fact)
-            fact = replace(fact, window=window)
-        elif fact.reservation is not None:
-            self._windows.pop(fact.reservation, None)
-        return self._remember(replace(fact, id=self._next_fact))
+        if request.owner is not None:
+            self._limits[request.owner] = limit_after(self._limits.get(request.owner, OwnerLimit()), request)
+        if request.window is not None:
+            window = self._windows[self._next_request] = replace(request.window, id=self._next_request)
+            request = replace(request, window=window)
+        elif request.reservation is not None:
+            self._windows.pop(request.reservation, None)
+        return self._remember(replace(request, id=self._next_request))
 
-    def _remember(self, fact: Fact) -> Fact:
-        self._facts[fact.id] = fact
-        self._next_fact += 1
-        return fact
+    def _remember(self, request: EngineRequest) -> EngineRequest:
+        self._facts[request.id] = request
+        self._next_request += 1
+        return request
 
     def bump(self, job_id: JobId) -> None:
         """Change a committed row behind the engine's back, as another writer would (tests)."""
@@ -77,7 +77,7 @@ class MemoryStore:
         )
 
     def _unseen(self, job_id: JobId) -> bool:
-        return any(fact.kind is FactKind.SUBMITTED and fact.job == job_id for fact in self._facts.values())
+        return any(request.kind is RequestKind.SUBMITTED and request.job == job_id for request in self._facts.values())
 
     def jobs(self, ids: Sequence[JobId]) -> list[JobRecord]:
         """Those jobs, in ascending id."""
@@ -85,8 +85,8 @@ class MemoryStore:
             return [self._committed[job_id].copy() for job_id in sorted(ids) if job_id in self._committed]
         return [self._submitted[job_id] for job_id in sorted(ids) if job_id in self._submitted]
 
-    def pending_facts(self, limit: int) -> Sequence[Fact]:
-        """Unconsumed facts, oldest first."""
+    def pending_requests(self, limit: int) -> Sequence[EngineRequest]:
+        """Unconsumed requests, oldest first."""
         if not self._facts:
             return ()
         return list(islice(self._facts.values(), limit))
@@ -104,11 +104,11 @@ class MemoryStore:
                 dropped = dropped_with(stale, batch)
             self._keep(batch, dropped)
         for job_id, write in batch.writes.items():
-            if write.facts and job_id not in dropped:
-                for fact_id in write.facts:
+            if write.requests and job_id not in dropped:
+                for fact_id in write.requests:
                     del self._facts[fact_id]
                 self._submitted.pop(job_id, None)
-        for fact_id in batch.facts:
+        for fact_id in batch.requests:
             del self._facts[fact_id]
         return dropped
 

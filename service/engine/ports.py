@@ -11,7 +11,7 @@ from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Rep
 from policies.model.ids import AttemptId, JobId, ServerIndex
 from policies.model.reasons import Reason
 from service.engine.commands import Command
-from service.engine.events import Fact, JobEvent, Report
+from service.engine.events import EngineRequest, JobEvent, Report
 from service.engine.record import AttemptRecord, JobRecord, ServerRecord, StoredWorld
 
 
@@ -47,7 +47,7 @@ class JobWrite:
     expected_version: int
     events: list[JobEvent] = field(default_factory=list)
     attempts: list[AttemptRecord] = field(default_factory=list)
-    facts: list[int] = field(default_factory=list)
+    requests: list[int] = field(default_factory=list)
     prediction: Prediction | None = None
     label: EndedJob | None = None
 
@@ -56,7 +56,7 @@ class JobWrite:
 class CycleBatch:
     """One cycle as the store persists it, in one transaction.
 
-    ``facts`` are consumed facts that belong to no job's write. ``dump`` is the policy's residue, given now and then.
+    ``requests`` are consumed requests that belong to no job's write. ``dump`` is the policy's state, given now and then.
     """
 
     cycle: int
@@ -66,7 +66,7 @@ class CycleBatch:
     refusals: Sequence[tuple[JobId, Reason]] = ()
     writes: dict[JobId, JobWrite] = field(default_factory=dict)
     servers: dict[ServerIndex, ServerRecord] = field(default_factory=dict)
-    facts: list[int] = field(default_factory=list)
+    requests: list[int] = field(default_factory=list)
     wake_at_s: float | None = None
     dump: dict[str, Any] | None = None
     duration_s: Mapping[str, float] = field(default_factory=dict)
@@ -127,24 +127,24 @@ class ExecutorUnavailable(Busy):
 
 
 class Store(Protocol):
-    """Durable state. The engine is the only writer of job, attempt and server rows; others add jobs and facts."""
+    """Durable state. The engine is the only writer of job, attempt and server rows; others add jobs and requests."""
 
     def load(self) -> StoredWorld:
         """All unfinished jobs with their open attempts, servers, and the loop's last position.
 
-        Jobs whose SUBMITTED fact is still pending are left out: the next cycle admits them.
+        Jobs whose SUBMITTED request is still pending are left out: the next cycle admits them.
         """
 
     def jobs(self, ids: Sequence[JobId]) -> list[JobRecord]:
         """Those jobs as committed (newly submitted or stale ones), in ascending id; unknown ids are left out."""
 
-    def pending_facts(self, limit: int) -> Sequence[Fact]:
-        """Unconsumed facts in the order they became visible, oldest first."""
+    def pending_requests(self, limit: int) -> Sequence[EngineRequest]:
+        """Unconsumed requests in the order they became visible, oldest first."""
 
     def commit(self, batch: CycleBatch) -> frozenset[JobId]:
         """Apply the batch in one transaction and return the jobs that :func:`dropped_with` names for the stale rows.
 
-        Their writes, events, attempts and fact marks are left out; all else is applied. Raises
+        Their writes, events, attempts and request marks are left out; all else is applied. Raises
         :class:`StoreUnavailable` when nothing was applied.
         """
 

@@ -88,7 +88,7 @@ class JobRecord:
     exit_code: int | None = None
     stop_cause: Reason | None = None
     gate: Reason | None = None
-    """Why it is kept from the policy for its owner's sake: :mod:`service.engine.gates` says so anew after each start."""
+    """Why it is kept from the policy for its owner's sake: :mod:`service.engine.admission` says so anew after each start."""
 
     @property
     def eligible(self) -> bool:

@@ -8,12 +8,12 @@ from policies.model.estimate import Unit
 from policies.model.ids import AttemptId, job_of
 from policies.model.reasons import Reason
 from policies.throughput import iteration_time_s
-from service.engine.claims import note_total
 from service.engine.commands import Stop
 from service.engine.cycle import Cycle
 from service.engine.events import Report, ReportKind
-from service.engine.facts import set_server
 from service.engine.record import JobRecord
+from service.engine.reported_totals import note_total
+from service.engine.requests import set_server
 
 EXIT_YIELD = 75
 """EX_TEMPFAIL: the program has checkpointed and is ready to resume."""

@@ -5,8 +5,8 @@ from policies.model.ids import ServerIndex
 from policies.model.reasons import Reason
 from policies.model.server_reservation import ServerReservation
 from service.engine.cycle import Cycle
-from service.engine.facts import request_stop, server_reservation_changed
 from service.engine.record import JobRecord
+from service.engine.requests import request_stop, server_reservation_changed
 
 
 def settle_server_reservations(cycle: Cycle) -> None:

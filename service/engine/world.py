@@ -12,7 +12,7 @@ from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.model.server_reservation import ServerReservation
 from policies.throughput import NeverFits, times_of
-from service.engine.gates import Gates
+from service.engine.admission import Admission
 from service.engine.record import JobRecord, ServerRecord, StoredWorld
 
 
@@ -27,7 +27,7 @@ class Costs:
 class World:
     """Implements :class:`policies.model.view.ClusterView`. GPUs are bits of one integer a server (1 = free)."""
 
-    def __init__(self, cluster: Cluster, costs: Costs, gates: Gates | None = None) -> None:
+    def __init__(self, cluster: Cluster, costs: Costs, admission: Admission | None = None) -> None:
         self.now_s = 0.0
         self.cluster = cluster
         self.costs = costs
@@ -38,7 +38,7 @@ class World:
         """Those of which the policy knows that they have begun."""
         self.dependents: dict[JobId, dict[JobId, None]] = {}
         """Who waits for an unfinished job, in the order in which they asked."""
-        self.gates = gates or Gates()
+        self.admission = admission or Admission()
         self._free = [(1 << server.gpus) - 1 for server in cluster.servers]
         self._holding: dict[JobId, Placement] = {}
 
@@ -93,7 +93,7 @@ class World:
             attempt = self.jobs[job_id].attempt
             assert attempt is not None
             self.give(job_id, held, attempt.gpu_ids)
-        self.gates.forget(job_id)
+        self.admission.forget(job_id)
         self.jobs.pop(job_id, None)
 
     def bind(self, job_id: JobId, placement: Placement) -> tuple[tuple[int, ...], ...]:
@@ -105,8 +105,8 @@ class World:
     def give(self, job_id: JobId, placement: Placement, gpu_ids: tuple[tuple[int, ...], ...]) -> None:
         """Free what a job held."""
         del self._holding[job_id]
-        if self.gates.limits:
-            self.gates.forget(job_id)
+        if self.admission.limits:
+            self.admission.forget(job_id)
         for share, ids in zip(placement.shares, gpu_ids, strict=True):
             self._free[share.server] |= _mask(ids)
 
@@ -118,14 +118,14 @@ class World:
         self._holding[job_id] = placement
         job = self.jobs[job_id]
         if job.spec.array is not None:
-            self.gates.know_array(job)
-        if self.gates.limits:
-            self.gates.hold(job)
+            self.admission.know_array(job)
+        if self.admission.limits:
+            self.admission.hold(job)
 
 
 def world_of(stored: StoredWorld, cluster: Cluster, costs: Costs) -> World:
     """The world as the store remembers it. ``cluster`` holds every stored server. O(jobs + servers)."""
-    world = World(cluster, costs, Gates(stored.limits))
+    world = World(cluster, costs, Admission(stored.limits))
     world.server_reservations = stored.windows
     for index, record in enumerate(stored.servers):
         world.servers[index] = record

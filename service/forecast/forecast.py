@@ -131,7 +131,7 @@ def sample(
 ) -> Futures:
     """Run the snapshot into sampled futures. Raises :class:`NoForecast`.
 
-    ``policy_dump`` is the live state's residue. ``keep_going`` is asked before each instant of each future; once it says no
+    ``policy_dump`` is the live policy state. ``keep_going`` is asked before each instant of each future; once it says no
     the futures that are complete are the answer if there are :data:`SAMPLES_MIN` of them: each is a fair draw, whatever
     became of the others. O(samples x jobs x log jobs).
     """

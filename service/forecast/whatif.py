@@ -17,7 +17,7 @@ from service.history.snapshot import WorldSnapshot
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A policy under the name that the answer gives it. ``dump`` is its residue where it has decided so far."""
+    """A policy under the name that the answer gives it. ``dump`` is its state where it has decided so far."""
 
     label: str
     policy: Policy[Any]

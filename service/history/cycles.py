@@ -1,6 +1,6 @@
 """Cycles that can be decided again: what a policy was lent and what it decided, kept for the newest ones and replayed.
 
-A decision follows from the world and the policy's residue alone: a policy rebuilt from both decides as the live one, whose
+A decision follows from the world and the policy's state alone: a policy rebuilt from both decides as the live one, whose
 indexes have grown over days (a conformance property of every policy). So a snapshot is one copy of the world, one dump, and
 the decision; replaying it needs no clock, no database and no machine.
 """
@@ -22,7 +22,7 @@ from service.history.snapshot import WorldSnapshot, restore, take
 
 @dataclass(frozen=True, slots=True)
 class CycleSnapshot:
-    """One decision and everything it rests on. ``world`` is what the policy saw, ``dump`` its residue just before."""
+    """One decision and everything it rests on. ``world`` is what the policy saw, ``dump`` its state just before."""
 
     cycle: int
     policy: str

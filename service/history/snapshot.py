@@ -36,7 +36,7 @@ def take(world: World, now_s: float | None = None, *, with_jobs: bool = True) ->
         costs=world.costs,
         servers=tuple(ServerRecord(record.drained, record.down) for record in world.servers),
         jobs=tuple(job.copy() for job in world.jobs.values()) if with_jobs else (),
-        limits=dict(world.gates.limits),
+        limits=dict(world.admission.limits),
         windows=world.server_reservations,
     )
 

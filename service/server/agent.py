@@ -20,8 +20,8 @@ from service.engine.actions import launch_of
 from service.engine.commands import Command, Stop
 from service.engine.cycle import EngineSettings
 from service.engine.events import Report, ReportKind
-from service.engine.facts import stop_of
 from service.engine.ports import AttemptStatus, Executor
+from service.engine.requests import stop_of
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from policies.model.ids import JobId
 from service.db.lease import FencedOff, LeaderLease
 from service.db.session import Database
 from service.db.store import SqlStore
-from service.engine.events import Fact, FactKind
+from service.engine.events import EngineRequest, RequestKind
 from service.engine.ports import CycleBatch, Store
 from service.engine.record import StoredWorld
 from service.runtime.garbage import made_to_stay
@@ -44,7 +44,11 @@ class PatientStore:
         self.jobs = inner.jobs
         self.commit = inner.commit
 
-    def pending_facts(self, limit: int) -> Sequence[Fact]:
+    def pending_requests(self, limit: int) -> Sequence[EngineRequest]:
         """Pending requests of the inner store, without submissions until ``ready``."""
-        facts = self._inner.pending_facts(limit)
-        return facts if self._ready() else [fact for fact in facts if fact.kind is not FactKind.SUBMITTED]
+        requests = self._inner.pending_requests(limit)
+        return (
+            requests
+            if self._ready()
+            else [request for request in requests if request.kind is not RequestKind.SUBMITTED]
+        )

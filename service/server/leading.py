@@ -77,7 +77,7 @@ class Leading:
             self._scheduler,
             LoopSettings(settings.reschedule_period_s, settings.poll_period_s),
             stack.phases,
-            Turns(context.lead.holds, SqlStore(database).has_facts),
+            Turns(context.lead.holds, SqlStore(database).has_requests),
         )
         self.shadowing = Shadowing(stack.shadow, self.loop, settings)
         self._forecasting = ForecastProcess()

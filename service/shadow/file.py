@@ -65,5 +65,5 @@ def load(folder: Path, pair: Pair) -> Memory | None:
 
 def _dump(value: object) -> dict[str, Any] | None:
     if value is not None and not isinstance(value, dict):
-        raise CodecError("the policy's residue is not an object")
+        raise CodecError("the policy's state is not an object")
     return value

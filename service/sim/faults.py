@@ -21,7 +21,7 @@ from math import gamma, inf, log, pow
 from policies.lifecycle import Cause, JobState
 from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Reason
-from service.engine.events import Fact, FactKind, JobEvent
+from service.engine.events import EngineRequest, JobEvent, RequestKind
 from service.engine.memory import MemoryStore
 from service.engine.ports import CycleBatch, Sink
 from service.engine.record import JobRecord
@@ -178,7 +178,7 @@ class Faults:
         if self._fruitless[job.id] == FRUITLESS_ATTEMPTS_MAX:
             self.counts.jobs_given_up += 1
             self.given_up[job.id] = event.reason
-            self._store.add_fact(Fact(0, FactKind.CANCEL, self._clock.now_s(), job.id))
+            self._store.add_request(EngineRequest(0, RequestKind.CANCEL, self._clock.now_s(), job.id))
 
     # Servers.
 
@@ -210,8 +210,8 @@ class Faults:
         before = self._drained.get(server, 0)
         after = self._drained[server] = before + change
         if bool(before) != bool(after):
-            kind = FactKind.SERVER_DRAINED if after else FactKind.SERVER_RESUMED
-            self._store.add_fact(Fact(0, kind, self._clock.now_s(), server=server))
+            kind = RequestKind.SERVER_DRAINED if after else RequestKind.SERVER_RESUMED
+            self._store.add_request(EngineRequest(0, kind, self._clock.now_s(), server=server))
 
     # Programs.
 

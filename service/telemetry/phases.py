@@ -57,7 +57,7 @@ class MeasuredStore:
     def __init__(self, inner: Store, phases: Phases) -> None:
         self.load = inner.load
         self.jobs = inner.jobs
-        self.pending_facts = inner.pending_facts
+        self.pending_requests = inner.pending_requests
         self._inner = inner
         self._phases = phases
 

@@ -11,7 +11,7 @@ from policies.model.job import ArrayPlace
 from service.db.tables import JOBS, JobRow
 from tests.api.conftest import World
 from tests.api.helpers import assert_problem, plain_job
-from tests.api.test_jobs import count, facts
+from tests.api.test_jobs import count, requests
 
 
 def submit_array(client: Client, array: dict[str, Any], **changes: Any) -> list[dict[str, Any]]:
@@ -35,7 +35,7 @@ def test_one_submission_makes_jobs_that_share_all_but_their_index(client: Client
     assert {(spec.name, spec.command, spec.env["LR"], spec.recurrence) for spec in specs} == {
         ("digits", ("python", "digits.py", "--epochs", "20"), "0.1", ("", "", "digits"))
     }
-    assert facts(world) == [("submitted", number) for number in (1, 2, 3, 4)]
+    assert requests(world) == [("submitted", number) for number in (1, 2, 3, 4)]
     assert client.get("/v1/jobs/3").json()["array_index"] == 1
 
 
@@ -103,10 +103,10 @@ def test_a_request_on_an_array_reaches_every_element_that_has_not_ended(
     answer = client.request(method, f"/v1/arrays/{ids[0]}/{action}", json=body)
     assert answer.status_code == 202
     assert answer.json() == {"accepted": action, "array_id": ids[0], "jobs": 3}
-    asked = [fact for fact in world.store.pending_facts(100) if fact.kind.value == action]
-    assert [fact.job for fact in asked] == ids[1:]
-    assert {fact.priority for fact in asked} == {4 if action == "priority" else None}
-    assert other not in [fact.job for fact in asked]
+    asked = [request for request in world.store.pending_requests(100) if request.kind.value == action]
+    assert [request.job for request in asked] == ids[1:]
+    assert {request.priority for request in asked} == {4 if action == "priority" else None}
+    assert other not in [request.job for request in asked]
     assert world.nudges == 3
 
 
@@ -115,8 +115,8 @@ def test_a_repeated_request_on_an_array_has_its_effect_once(client: Client, worl
     for _ in range(2):
         answer = client.post(f"/v1/arrays/{first}/hold", json={"preempt": True}, headers={"Idempotency-Key": "k"})
         assert answer.json()["jobs"] == 2
-    held = [fact for fact in world.store.pending_facts(100) if fact.kind.value == "hold"]
-    assert [fact.preempt for fact in held] == [True, True]
+    held = [request for request in world.store.pending_requests(100) if request.kind.value == "hold"]
+    assert [request.preempt for request in held] == [True, True]
 
 
 def test_an_array_is_counted_by_state_and_found_by_its_own_number_alone(client: Client, world: World) -> None:

@@ -58,8 +58,8 @@ def test_a_server_is_added_in_our_units(client: Client, world: World) -> None:
     answer = client.post("/v1/cluster/servers", json=examples.SERVER | {"gpu_speed": 1.5, "gpu_memory_gib": 32})
     assert answer.status_code == 202
     assert answer.json() == {"accepted": "server_added", "job_id": None, "server": "gpu-07"}
-    [fact] = world.store.pending_facts(10)
-    assert fact.server_spec == Server("gpu-07", 8, "V100", "r1", 12.5e9, 120e9, 1.5, 32.0)
+    [request] = world.store.pending_requests(10)
+    assert request.server_spec == Server("gpu-07", 8, "V100", "r1", 12.5e9, 120e9, 1.5, 32.0)
     assert world.nudges == 1
 
 
@@ -84,15 +84,15 @@ def test_a_race_for_a_name_has_one_winner(client: Client, world: World) -> None:
     for thread in threads:
         thread.join()
     assert sorted(answer.status_code for answer in answers) == [202, 409, 409, 409]
-    assert len(world.store.pending_facts(10)) == 1
+    assert len(world.store.pending_requests(10)) == 1
 
 
 @pytest.mark.parametrize(("action", "kind"), [("drain", "server_drained"), ("resume", "server_resumed")])
 def test_a_server_is_drained_and_resumed_by_name(client: Client, world: World, action: str, kind: str) -> None:
     answer = client.post(f"/v1/cluster/servers/b/{action}")
     assert (answer.status_code, answer.json()["accepted"]) == (202, kind)
-    [fact] = world.store.pending_facts(10)
-    assert (fact.kind.value, fact.server) == (kind, 1)
+    [request] = world.store.pending_requests(10)
+    assert (request.kind.value, request.server) == (kind, 1)
     assert_problem(client.post(f"/v1/cluster/servers/nowhere/{action}"), "not-found")
 
 
@@ -114,7 +114,7 @@ def test_a_server_is_drained_and_resumed_by_name(client: Client, world: World, a
 def test_rules_of_servers(client: Client, world: World, changes: dict[str, Any], pointer: str) -> None:
     answer = client.post("/v1/cluster/servers", json=examples.SERVER | changes)
     assert_problem(answer, "invalid-body", [pointer])
-    assert not world.store.pending_facts(10)
+    assert not world.store.pending_requests(10)
 
 
 def test_a_request_without_a_body_takes_an_empty_one_only(client: Client, world: World) -> None:

@@ -48,7 +48,7 @@ def started(client: Client, world: World, number_of_cycle: int = 1) -> int:
             )
         ],
         attempts=[attempt],
-        facts=[fact.id for fact in world.store.pending_facts(100) if fact.job == job_id],
+        requests=[request.id for request in world.store.pending_requests(100) if request.job == job_id],
         prediction=Prediction(Estimate(points, Unit.ITERATIONS, "recurrence: 14 past runs", "m7", 0.5)),
     )
     batch = CycleBatch(

@@ -58,7 +58,7 @@ def test_a_key_stands_for_one_path(client: Client, world: World) -> None:
     assert held.json()["accepted"] == "hold"
     assert client.post(f"/v1/jobs/{number}/hold", headers=KEY).content == held.content
     assert client.post(f"/v1/jobs/{number}/release", headers=KEY).json()["accepted"] == "release"
-    assert [fact.kind.value for fact in world.store.pending_facts(10)] == ["submitted", "hold", "release"]
+    assert [request.kind.value for request in world.store.pending_requests(10)] == ["submitted", "hold", "release"]
 
 
 def test_a_refused_request_leaves_its_key_free(client: Client, world: World) -> None:

@@ -223,7 +223,7 @@ def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     world = make_world(tmp_path_factory.mktemp("rules"))
     with client_of(create_app(world.dependencies()), world.token) as client:
         yield client
-    assert not world.store.pending_facts(1)
+    assert not world.store.pending_requests(1)
     assert world.nudges == 0
     world.database.close()
 

@@ -19,8 +19,8 @@ def count(world: World, row: Any) -> int:
         return int(session.connection().execute(select(func.count()).select_from(row)).scalar_one())
 
 
-def facts(world: World) -> list[tuple[str, int | None]]:
-    return [(fact.kind.value, fact.job) for fact in world.store.pending_facts(1000)]
+def requests(world: World) -> list[tuple[str, int | None]]:
+    return [(request.kind.value, request.job) for request in world.store.pending_requests(1000)]
 
 
 def test_a_job_goes_in_and_is_shown_as_it_was_asked_for(client: Client, world: World) -> None:
@@ -54,7 +54,7 @@ def test_a_job_goes_in_and_is_shown_as_it_was_asked_for(client: Client, world: W
     assert body["reason_sentence"] == "A user holds the job; release it to let it start."
     assert body["eta_reason"]
     assert client.get(answer.headers["location"]).json() == body
-    assert facts(world) == [("submitted", body["id"])]
+    assert requests(world) == [("submitted", body["id"])]
     assert world.nudges == 1
 
 
@@ -154,15 +154,15 @@ def test_a_job_that_can_never_run_is_refused_with_the_reason(
 @pytest.mark.parametrize(
     ("action", "kind"), [("cancel", "cancel"), ("hold", "hold"), ("release", "release"), ("priority", "priority")]
 )
-def test_a_request_on_a_job_becomes_a_fact(client: Client, world: World, action: str, kind: str) -> None:
+def test_a_request_on_a_job_is_stored(client: Client, world: World, action: str, kind: str) -> None:
     number = client.post("/v1/jobs", json=plain_job()).json()["id"]
     body = {"json": {"priority": -7}} if action == "priority" else {}
     answer = client.post(f"/v1/jobs/{number}/{action}", **body)
     assert answer.status_code == 202
     assert answer.json() == {"accepted": kind, "job_id": number, "server": None}
-    fact = world.store.pending_facts(10)[-1]
-    assert (fact.kind.value, fact.job) == (kind, number)
-    assert fact.priority == (-7 if action == "priority" else None)
+    request = world.store.pending_requests(10)[-1]
+    assert (request.kind.value, request.job) == (kind, number)
+    assert request.priority == (-7 if action == "priority" else None)
     assert world.nudges == 2
 
 
@@ -170,7 +170,7 @@ def test_priority_may_be_put_and_hold_may_preempt(client: Client, world: World) 
     number = client.post("/v1/jobs", json=plain_job()).json()["id"]
     assert client.put(f"/v1/jobs/{number}/priority", json={"priority": 5}).status_code == 202
     assert client.post(f"/v1/jobs/{number}/hold", json={"preempt": True}).status_code == 202
-    put, hold = world.store.pending_facts(10)[-2:]
+    put, hold = world.store.pending_requests(10)[-2:]
     assert (put.priority, hold.preempt) == (5, True)
 
 
@@ -193,7 +193,7 @@ def test_a_change_can_be_bound_to_the_state_that_was_seen(client: Client, world:
     refused = client.post(f"/v1/jobs/{number}/cancel", headers={"If-Match": '"other"'})
     assert_problem(refused, "precondition-failed")
     assert refused.headers["etag"] == tag
-    assert len(facts(world)) == 1
+    assert len(requests(world)) == 1
     assert client.post(f"/v1/jobs/{number}/cancel", headers={"If-Match": f'"x", {tag}'}).status_code == 202
     assert client.post(f"/v1/jobs/{number}/cancel", headers={"If-Match": "*"}).status_code == 202
 

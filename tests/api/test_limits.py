@@ -7,7 +7,7 @@ import pytest
 from httpx import Client, Response
 
 from policies.model.job import Level, Topology
-from service.engine.events import FactKind
+from service.engine.events import RequestKind
 from service.engine.limits import QUEUE, Owner, OwnerLimit, Scope
 from service.wire import examples
 from tests.api.conftest import World
@@ -31,8 +31,8 @@ def test_a_quota_is_kept_told_to_the_engine_and_listed(client: Client, world: Wo
         "gpus_running": 0,
         "jobs": 0,
     }
-    [fact] = world.store.pending_facts(10)
-    assert (fact.kind, fact.owner, fact.gpus_running_max) == (FactKind.QUOTA_SET, NLP, 16)
+    [request] = world.store.pending_requests(10)
+    assert (request.kind, request.owner, request.gpus_running_max) == (RequestKind.QUOTA_SET, NLP, 16)
     assert world.store.load().limits == {NLP: OwnerLimit(16)}
     assert world.nudges == 1
     submit(client, project="nlp")
@@ -102,10 +102,10 @@ def test_the_queue_is_paused_and_resumed(client: Client, world: World) -> None:
     ]
     assert world.store.load().limits[QUEUE] == OwnerLimit(paused=True, pause_reason="maintenance")
     assert client.post("/v1/queue/resume", json={}).status_code == 202
-    assert [fact.kind for fact in world.store.pending_facts(10)] == [
-        FactKind.QUEUE_PAUSED,
-        FactKind.QUEUE_PAUSED,
-        FactKind.QUEUE_RESUMED,
+    assert [request.kind for request in world.store.pending_requests(10)] == [
+        RequestKind.QUEUE_PAUSED,
+        RequestKind.QUEUE_PAUSED,
+        RequestKind.QUEUE_RESUMED,
     ]
     assert_problem(client.post("/v1/queue/resume", json={}), "not-found")
 

@@ -37,8 +37,8 @@ def take_in(world: World, job_id: int, prediction: Prediction | None, number: in
     """What a cycle does with a new job."""
     job = world.store.jobs([JobId(job_id)])[0]
     job.version += 1
-    taken = [fact.id for fact in world.store.pending_facts(100) if fact.job == job_id]
-    write = JobWrite(job, job.version - 1, facts=taken, prediction=prediction)
+    taken = [request.id for request in world.store.pending_requests(100) if request.job == job_id]
+    write = JobWrite(job, job.version - 1, requests=taken, prediction=prediction)
     assert world.store.commit(CycleBatch(number, NOW_S + 50.0, [], [], writes={job.id: write})) == frozenset()
 
 

@@ -7,7 +7,7 @@ from httpx import Client, Response
 
 from policies.model.ids import ServerIndex
 from policies.model.server_reservation import ServerReservation
-from service.engine.events import FactKind
+from service.engine.events import RequestKind
 from tests.api.conftest import NOW_S, World
 from tests.api.helpers import assert_problem
 
@@ -35,12 +35,12 @@ def test_a_reservation_is_kept_told_to_the_engine_and_listed(client: Client, wor
         "created_at": "2026-01-01T00:00:00Z",
         "active": False,
     }
-    [fact] = world.store.pending_facts(10)
+    [request] = world.store.pending_requests(10)
     hour_s = 3600.0
     window = ServerReservation(
         body["id"], (ServerIndex(0), ServerIndex(2)), NOW_S + 10 * hour_s, NOW_S + 12 * hour_s, None, "nlp", False
     )
-    assert (fact.kind, fact.window) == (FactKind.RESERVATION_MADE, window)
+    assert (request.kind, request.window) == (RequestKind.RESERVATION_MADE, window)
     assert world.store.load().windows == (window,)
     assert client.get("/v1/reservations").json() == {"reservations": [body]}
     assert world.nudges == 1

@@ -114,7 +114,7 @@ def test_a_foreign_page_may_not_call_even_with_the_token(client: Client, world: 
     answer = client.post("/v1/jobs", json=plain_job(), headers={"Origin": origin})
     assert_problem(answer, "origin-not-allowed")
     assert "access-control-allow-origin" not in answer.headers
-    assert not world.store.pending_facts(10)
+    assert not world.store.pending_requests(10)
 
 
 def test_our_own_page_and_listed_ones_may_call(tmp_path: Path) -> None:

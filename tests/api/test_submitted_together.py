@@ -16,7 +16,7 @@ from sqlmodel import Session
 from policies.model.job import JobSpec
 from service.api.submission import JOINT_JOBS_MAX
 from service.db.tables import AUDIT_LOG, EVENTS, FACTS, JOBS
-from service.engine.events import FactKind
+from service.engine.events import RequestKind
 from tests.api.client import client_of
 from tests.api.conftest import World
 from tests.api.helpers import assert_problem, plain_job
@@ -87,8 +87,8 @@ def test_each_is_answered_with_its_own_job(app: FastAPI, world: World) -> None:
     )
     with world.database.reading() as session:
         assert count(session.connection(), EVENTS) == 7
-    facts = world.store.pending_facts(20)
-    assert [(fact.kind, fact.job) for fact in facts] == [(FactKind.SUBMITTED, job["id"]) for job in said]
+    requests = world.store.pending_requests(20)
+    assert [(request.kind, request.job) for request in requests] == [(RequestKind.SUBMITTED, job["id"]) for job in said]
 
 
 @pytest.mark.parametrize("keyed", [False, True])

@@ -17,7 +17,7 @@ from policies.model.parallelism import ParallelismConfig, Schedule
 from policies.model.placement import Placement, ServerShare, place
 from policies.model.reasons import Reason
 from policies.model.server_reservation import ServerReservation
-from service.engine.events import Fact, FactKind, JobEvent
+from service.engine.events import EngineRequest, JobEvent, RequestKind
 from service.engine.limits import QUEUE, Owner, OwnerLimit, Scope
 from service.engine.ports import CycleBatch, JobWrite, Store
 from service.engine.record import AttemptRecord, JobRecord, ServerRecord
@@ -29,9 +29,9 @@ class StoreHarness(Protocol):
     @property
     def store(self) -> Store: ...
     def submit(self, specs: Sequence[JobSpec], now_s: float) -> list[JobId]:
-        """Accept jobs with their SUBMITTED facts."""
+        """Accept jobs with their SUBMITTED requests."""
 
-    def add_fact(self, fact: Fact) -> int:
+    def add_request(self, request: EngineRequest) -> int:
         """Accept another request."""
 
     def bump(self, job: JobId) -> None:
@@ -73,16 +73,20 @@ class Driver:
 
     def admit(self) -> list[JobRecord]:
         """Take in all submitted jobs; returns them as the engine holds them."""
-        facts = {fact.job: fact.id for fact in self.store.pending_facts(1000) if fact.kind is FactKind.SUBMITTED}
-        jobs = self.store.jobs([job for job in facts if job is not None])
-        self.commit(*(touched(job, facts=[facts[job.id]]) for job in jobs))
+        requests = {
+            request.job: request.id
+            for request in self.store.pending_requests(1000)
+            if request.kind is RequestKind.SUBMITTED
+        }
+        jobs = self.store.jobs([job for job in requests if job is not None])
+        self.commit(*(touched(job, requests=[requests[job.id]]) for job in jobs))
         return jobs
 
 
-def touched(job: JobRecord, *, facts: list[int] | None = None) -> JobWrite:
+def touched(job: JobRecord, *, requests: list[int] | None = None) -> JobWrite:
     """The write of a job whose fields were (or will be) changed."""
     job.version += 1
-    return JobWrite(job, job.version - 1, facts=facts or [])
+    return JobWrite(job, job.version - 1, requests=requests or [])
 
 
 def start(job: JobRecord, placement: Placement = PLACEMENT) -> JobWrite:
@@ -120,18 +124,20 @@ class StoreContract:
     def test_an_empty_store_is_an_empty_world(self, harness: StoreHarness) -> None:
         world = harness.store.load()
         assert (world.jobs, world.cycle, world.policy_dump) == ([], 0, None)
-        assert harness.store.pending_facts(10) in ([], ())
+        assert harness.store.pending_requests(10) in ([], ())
         assert harness.store.jobs([JobId(1)]) == []
 
     def test_a_submission_waits_as_a_fact_until_a_cycle_admits_it(self, harness: StoreHarness, driver: Driver) -> None:
         ids = harness.submit([SPEC, replace(SPEC, name="b", hold=True)], 5.0)
         assert ids == sorted(ids)
-        facts = harness.store.pending_facts(10)
-        assert [(fact.kind, fact.job, fact.at_s) for fact in facts] == [(FactKind.SUBMITTED, job, 5.0) for job in ids]
+        requests = harness.store.pending_requests(10)
+        assert [(request.kind, request.job, request.at_s) for request in requests] == [
+            (RequestKind.SUBMITTED, job, 5.0) for job in ids
+        ]
         assert harness.store.load().jobs == [], "not admitted yet"
         jobs = driver.admit()
         assert [(job.spec.name, job.held, job.priority) for job in jobs] == [("gpt2", False, 3), ("b", True, 3)]
-        assert not harness.store.pending_facts(10)
+        assert not harness.store.pending_requests(10)
         assert [job.id for job in harness.store.load().jobs] == ids
 
     def test_a_new_job_is_as_asked(self, harness: StoreHarness) -> None:
@@ -199,14 +205,14 @@ class StoreContract:
     def test_a_stale_row_drops_its_own_part_alone(self, harness: StoreHarness, driver: Driver) -> None:
         harness.submit([SPEC, SPEC], 5.0)
         stale, fresh = driver.admit()
-        fact = harness.add_fact(Fact(0, FactKind.PRIORITY, 6.0, stale.id, priority=9))
-        other = harness.add_fact(Fact(0, FactKind.PRIORITY, 6.0, fresh.id, priority=9))
+        request = harness.add_request(EngineRequest(0, RequestKind.PRIORITY, 6.0, stale.id, priority=9))
+        other = harness.add_request(EngineRequest(0, RequestKind.PRIORITY, 6.0, fresh.id, priority=9))
         harness.bump(stale.id)
-        writes = touched(stale, facts=[fact]), touched(fresh, facts=[other])
+        writes = touched(stale, requests=[request]), touched(fresh, requests=[other])
         stale.priority = fresh.priority = 9
         assert driver.commit(*writes) == {stale.id}
         assert [job.priority for job in harness.store.load().jobs] == [3, 9]
-        assert [pending.id for pending in harness.store.pending_facts(10)] == [fact]
+        assert [pending.id for pending in harness.store.pending_requests(10)] == [request]
 
     @pytest.mark.parametrize("bumped", ["victim", "successor"])
     def test_preemptions_fall_with_the_reservation_they_serve(
@@ -240,31 +246,35 @@ class StoreContract:
         assert driver.commit(again) == {job.id}
 
     def test_facts_come_oldest_first_up_to_the_limit_and_once(self, harness: StoreHarness, driver: Driver) -> None:
-        ids = [harness.add_fact(Fact(0, FactKind.SERVER_DRAINED, float(at), server=ServerIndex(0))) for at in range(5)]
-        assert [fact.id for fact in harness.store.pending_facts(3)] == ids[:3]
-        driver.commit(facts=[ids[1], ids[0]])
-        assert [fact.id for fact in harness.store.pending_facts(10)] == ids[2:]
+        ids = [
+            harness.add_request(EngineRequest(0, RequestKind.SERVER_DRAINED, float(at), server=ServerIndex(0)))
+            for at in range(5)
+        ]
+        assert [request.id for request in harness.store.pending_requests(3)] == ids[:3]
+        driver.commit(requests=[ids[1], ids[0]])
+        assert [request.id for request in harness.store.pending_requests(10)] == ids[2:]
 
     def test_every_field_of_a_fact_comes_back(self, harness: StoreHarness) -> None:
         (job,) = harness.submit([SPEC], 5.0)
         server = Server("s9", 8, "A100", "r2", 1e9, 2e9, 1.5, 80.0)
-        facts = [
-            Fact(0, FactKind.HOLD, 6.0, job, preempt=True),
-            Fact(0, FactKind.PRIORITY, 6.5, job, priority=-4),
-            Fact(0, FactKind.SERVER_RESUMED, 7.0, server=ServerIndex(0)),
-            Fact(0, FactKind.SERVER_ADDED, 7.5, server_spec=server),
-            Fact(0, FactKind.QUOTA_SET, 8.0, owner=Owner(Scope.USER, "ann"), gpus_running_max=3),
-            Fact(0, FactKind.QUEUE_PAUSED, 8.5, owner=QUEUE, note="maintenance"),
+        requests = [
+            EngineRequest(0, RequestKind.HOLD, 6.0, job, preempt=True),
+            EngineRequest(0, RequestKind.PRIORITY, 6.5, job, priority=-4),
+            EngineRequest(0, RequestKind.SERVER_RESUMED, 7.0, server=ServerIndex(0)),
+            EngineRequest(0, RequestKind.SERVER_ADDED, 7.5, server_spec=server),
+            EngineRequest(0, RequestKind.QUOTA_SET, 8.0, owner=Owner(Scope.USER, "ann"), gpus_running_max=3),
+            EngineRequest(0, RequestKind.QUEUE_PAUSED, 8.5, owner=QUEUE, note="maintenance"),
         ]
-        ids = [harness.add_fact(fact) for fact in facts]
-        expected = [replace(fact, id=number) for fact, number in zip(facts, ids, strict=True)]
-        assert harness.store.pending_facts(10)[1:] == expected
+        ids = [harness.add_request(request) for request in requests]
+        expected = [replace(request, id=number) for request, number in zip(requests, ids, strict=True)]
+        assert harness.store.pending_requests(10)[1:] == expected
 
     def test_servers_are_remembered_in_their_order(self, harness: StoreHarness, driver: Driver) -> None:
         ids = [
-            harness.add_fact(Fact(0, FactKind.SERVER_ADDED, 1.0, server_spec=Server(name, 4))) for name in ("b", "a")
+            harness.add_request(EngineRequest(0, RequestKind.SERVER_ADDED, 1.0, server_spec=Server(name, 4)))
+            for name in ("b", "a")
         ]
-        driver.commit(facts=ids, servers={ServerIndex(1): ServerRecord(down=True), ServerIndex(0): ServerRecord()})
+        driver.commit(requests=ids, servers={ServerIndex(1): ServerRecord(down=True), ServerIndex(0): ServerRecord()})
         assert harness.store.load().servers == [ServerRecord(), ServerRecord(down=True)]
         driver.commit(servers={ServerIndex(0): ServerRecord(drained=True)})
         assert harness.store.load().servers == [ServerRecord(drained=True), ServerRecord(down=True)]
@@ -272,32 +282,32 @@ class StoreContract:
     def test_limits_are_remembered_as_the_newest_request_about_each_part_left_them(self, harness: StoreHarness) -> None:
         nlp, ann = Owner(Scope.PROJECT, "nlp"), Owner(Scope.USER, "ann")
         for kind, owner, gpus in (
-            (FactKind.QUOTA_SET, nlp, 16),
-            (FactKind.QUEUE_PAUSED, nlp, None),
-            (FactKind.QUOTA_SET, nlp, 0),
-            (FactKind.QUEUE_PAUSED, QUEUE, None),
-            (FactKind.QUOTA_SET, ann, 2),
-            (FactKind.QUOTA_SET, ann, None),
+            (RequestKind.QUOTA_SET, nlp, 16),
+            (RequestKind.QUEUE_PAUSED, nlp, None),
+            (RequestKind.QUOTA_SET, nlp, 0),
+            (RequestKind.QUEUE_PAUSED, QUEUE, None),
+            (RequestKind.QUOTA_SET, ann, 2),
+            (RequestKind.QUOTA_SET, ann, None),
         ):
-            harness.add_fact(Fact(0, kind, 1.0, owner=owner, gpus_running_max=gpus, note="why"))
+            harness.add_request(EngineRequest(0, kind, 1.0, owner=owner, gpus_running_max=gpus, note="why"))
         paused = OwnerLimit(paused=True, pause_reason="why")
         assert harness.store.load().limits == {nlp: replace(paused, gpus_running_max=0), QUEUE: paused}
-        harness.add_fact(Fact(0, FactKind.QUEUE_RESUMED, 1.0, owner=QUEUE))
-        harness.add_fact(Fact(0, FactKind.QUEUE_RESUMED, 1.0, owner=nlp))
+        harness.add_request(EngineRequest(0, RequestKind.QUEUE_RESUMED, 1.0, owner=QUEUE))
+        harness.add_request(EngineRequest(0, RequestKind.QUEUE_RESUMED, 1.0, owner=nlp))
         assert harness.store.load().limits == {nlp: OwnerLimit(0)}
 
     def test_reservations_are_remembered_until_they_are_over_or_cancelled(
         self, harness: StoreHarness, driver: Driver
     ) -> None:
         window = ServerReservation(0, (ServerIndex(1), ServerIndex(0)), 100.0, 200.0, user="ann", preempt=False)
-        first = harness.add_fact(Fact(0, FactKind.RESERVATION_MADE, 1.0, window=window, note="why"))
+        first = harness.add_request(EngineRequest(0, RequestKind.RESERVATION_MADE, 1.0, window=window, note="why"))
         later = replace(window, starts_at_s=50.0, ends_at_s=60.0)
-        second = harness.add_fact(Fact(0, FactKind.RESERVATION_MADE, 1.0, window=later))
-        assert harness.store.pending_facts(10)[0].window == replace(window, id=first)
+        second = harness.add_request(EngineRequest(0, RequestKind.RESERVATION_MADE, 1.0, window=later))
+        assert harness.store.pending_requests(10)[0].window == replace(window, id=first)
         assert harness.store.load().windows == (replace(later, id=second), replace(window, id=first))
         driver.commit(at_s=60.0, dump={})
         assert harness.store.load().windows == (replace(window, id=first),)
-        harness.add_fact(Fact(0, FactKind.RESERVATION_CANCELLED, 70.0, reservation=first))
+        harness.add_request(EngineRequest(0, RequestKind.RESERVATION_CANCELLED, 70.0, reservation=first))
         assert harness.store.load().windows == ()
 
     def test_the_loops_position_and_the_newest_dump_are_remembered(self, harness: StoreHarness, driver: Driver) -> None:
@@ -323,11 +333,11 @@ class StoreContract:
     def test_many_jobs_at_once(self, harness: StoreHarness, driver: Driver) -> None:
         """More rows than any database takes parameters in one statement of the naive kind."""
         ids = harness.submit([replace(SPEC, stage_graph=None, parallelism=None)] * 6000, 5.0)
-        facts = {fact.job: fact.id for fact in harness.store.pending_facts(10_000)}
+        requests = {request.job: request.id for request in harness.store.pending_requests(10_000)}
         jobs = harness.store.jobs(ids)
         assert [job.id for job in jobs] == ids
-        driver.commit(*(touched(job, facts=[facts[job.id]]) for job in jobs))
-        assert not harness.store.pending_facts(1)
+        driver.commit(*(touched(job, requests=[requests[job.id]]) for job in jobs))
+        assert not harness.store.pending_requests(1)
         assert len(harness.store.load().jobs) == 6000
 
 

@@ -32,7 +32,7 @@ from service.db.tables import (
     ThroughputRow,
     table,
 )
-from service.engine.events import Fact, FactKind
+from service.engine.events import EngineRequest, RequestKind
 from service.engine.memory import MemoryStore
 from service.engine.ports import Store, StoreUnavailable
 from service.engine.record import AttemptRecord, JobRecord, ServerRecord
@@ -57,8 +57,8 @@ class MemoryHarness:
             self.memory.submit(JobRecord(job, spec, now_s, priority=spec.priority, held=spec.hold))
         return ids
 
-    def add_fact(self, fact: Fact) -> int:
-        return self.memory.add_fact(fact).id
+    def add_request(self, request: EngineRequest) -> int:
+        return self.memory.add_request(request).id
 
     def bump(self, job: JobId) -> None:
         self.memory.bump(job)
@@ -79,9 +79,9 @@ class SqlHarness:
         with self.database.writing() as session:
             return self.sql.submit(session, specs, now_s)
 
-    def add_fact(self, fact: Fact) -> int:
+    def add_request(self, request: EngineRequest) -> int:
         with self.database.writing() as session:
-            return self.sql.add_fact(session, fact)
+            return self.sql.add_request(session, request)
 
     def bump(self, job: JobId) -> None:
         with self.database.writing() as session:
@@ -146,7 +146,7 @@ def test_a_rolled_back_submission_leaves_nothing(sql: SqlHarness) -> None:
 
     with pytest.raises(RuntimeError):
         submit_and_fail()
-    assert sql.store.pending_facts(10) == []
+    assert sql.store.pending_requests(10) == []
     assert sql.store.jobs([JobId(1)]) == []
 
 
@@ -248,20 +248,23 @@ def test_a_cycles_row_says_what_was_decided_and_what_fell(sql: SqlHarness, drive
 
 
 def test_an_added_server_is_described_by_its_request(sql: SqlHarness, driver: Driver) -> None:
-    facts = [sql.add_fact(Fact(0, FactKind.SERVER_ADDED, 1.0, server_spec=Server(name, 4))) for name in ("z", "a")]
+    requests = [
+        sql.add_request(EngineRequest(0, RequestKind.SERVER_ADDED, 1.0, server_spec=Server(name, 4)))
+        for name in ("z", "a")
+    ]
     servers = {ServerIndex(index): ServerRecord() for index in (1, 0)}
-    driver.commit(facts=facts, servers=servers)
+    driver.commit(requests=requests, servers=servers)
     assert _rows(sql.database, ServerRow, "position", "name", "origin") == [(0, "z", "request"), (1, "a", "request")]
 
 
 def test_a_servers_name_is_taken_from_the_request_on(sql: SqlHarness, driver: Driver) -> None:
-    request = Fact(0, FactKind.SERVER_ADDED, 1.0, server_spec=Server("s1", 4))
-    fact = sql.add_fact(request)
+    request = EngineRequest(0, RequestKind.SERVER_ADDED, 1.0, server_spec=Server("s1", 4))
+    number = sql.add_request(request)
     with pytest.raises(DuplicateServer, match="'s1'"):
-        sql.add_fact(request)
-    driver.commit(facts=[fact], servers={ServerIndex(0): ServerRecord()})
+        sql.add_request(request)
+    driver.commit(requests=[number], servers={ServerIndex(0): ServerRecord()})
     with pytest.raises(DuplicateServer, match="'s1'"):
-        sql.add_fact(request)
+        sql.add_request(request)
 
 
 def test_a_leader_that_lost_its_lease_writes_nothing(sql: SqlHarness) -> None:
@@ -318,8 +321,8 @@ def test_two_writers_take_turns(sql: SqlHarness) -> None:
     """A reader beside an open writing transaction sees the state before it, and is not held up."""
     with sql.database.writing() as session:
         sql.sql.submit(session, [SPEC], 5.0)
-        assert sql.store.pending_facts(10) == []
-    assert len(sql.store.pending_facts(10)) == 1
+        assert sql.store.pending_requests(10) == []
+    assert len(sql.store.pending_requests(10)) == 1
 
 
 _STEP = st.tuples(
@@ -330,7 +333,7 @@ _STEP = st.tuples(
 @settings(max_examples=15, deadline=None)
 @given(steps=st.lists(_STEP, max_size=14))
 def test_all_stores_tell_the_same_story(steps: list[tuple[str, int, bool]], migrated_file: bytes) -> None:
-    """The same submissions, cycles and interferences leave every store with the same jobs, facts and positions."""
+    """The same submissions, cycles and interferences leave every store with the same jobs, requests and positions."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "sooner.db"
         path.write_bytes(migrated_file)
@@ -356,7 +359,9 @@ def _tell(harness: StoreHarness, steps: list[tuple[str, int, bool]]) -> list[obj
                 harness.bump(job.id)
             if what == "touch":
                 story.append(
-                    driver.commit(touched(job, facts=[harness.add_fact(Fact(0, FactKind.CANCEL, 1.0, job.id))]))
+                    driver.commit(
+                        touched(job, requests=[harness.add_request(EngineRequest(0, RequestKind.CANCEL, 1.0, job.id))])
+                    )
                 )
             elif what == "start" and job.attempt is None:
                 story.append(driver.commit(start(job), actions=[Start(job.id, PLACEMENT)]))
@@ -365,6 +370,6 @@ def _tell(harness: StoreHarness, steps: list[tuple[str, int, bool]]) -> list[obj
             elif what == "reserve" and job is not other:
                 actions = [Preempt(job.id, other.id), Reserve(other.id, PLACEMENT)]
                 story.append(driver.commit(touched(job), touched(other), actions=actions))
-        story.append([(fact.id, fact.kind, fact.job) for fact in harness.store.pending_facts(100)])
+        story.append([(request.id, request.kind, request.job) for request in harness.store.pending_requests(100)])
         story.append([replace(job, anchor_s=0.0) for job in harness.store.load().jobs])
     return story

@@ -12,7 +12,7 @@ from service.engine.commands import Command
 from service.engine.crash_points import CrashPoint, reached
 from service.engine.cycle import EngineSettings
 from service.engine.engine import CycleOutcome
-from service.engine.events import Fact, Report
+from service.engine.events import EngineRequest, Report
 from service.engine.ports import Store
 from service.engine.record import JobRecord
 from service.sim.executor import ExecutorCosts
@@ -49,9 +49,9 @@ class SqlMemory(SqlStore):
         with self._own.writing() as session:
             assert super().submit(session, [job.spec], job.submitted_at_s) == [job.id]
 
-    def add_fact(self, fact: Fact) -> None:  # type: ignore[override]
+    def add_request(self, request: EngineRequest) -> None:  # type: ignore[override]
         with self._own.writing() as session:
-            super().add_fact(session, fact)
+            super().add_request(session, request)
 
 
 class Mortal(Checked):

@@ -25,7 +25,7 @@ from policies.model.reasons import Reason
 from policies.registry import make_policy
 from service.db.session import Database
 from service.engine.engine import Engine, Ports
-from service.engine.events import Fact, FactKind, JobEvent
+from service.engine.events import EngineRequest, JobEvent, RequestKind
 from service.engine.ports import JobWrite, NullSink, Store
 from service.engine.record import JobRecord
 from service.executors.fake import FakeExecutor
@@ -68,27 +68,30 @@ class TwoStores(RuleBasedStateMachine):
         self.jobs += ids
 
     @precondition(lambda self: self.jobs)
-    @rule(data=st.data(), kind=st.sampled_from([FactKind.CANCEL, FactKind.HOLD, FactKind.RELEASE, FactKind.PRIORITY]))
-    def ask(self, data: st.DataObject, kind: FactKind) -> None:
-        fact = Fact(0, kind, 5.0, data.draw(st.sampled_from(self.jobs)), priority=data.draw(PRIORITIES))
+    @rule(
+        data=st.data(),
+        kind=st.sampled_from([RequestKind.CANCEL, RequestKind.HOLD, RequestKind.RELEASE, RequestKind.PRIORITY]),
+    )
+    def ask(self, data: st.DataObject, kind: RequestKind) -> None:
+        request = EngineRequest(0, kind, 5.0, data.draw(st.sampled_from(self.jobs)), priority=data.draw(PRIORITIES))
         for harness in self.harnesses:
-            harness.add_fact(fact)
+            harness.add_request(request)
 
     @rule(limit=st.integers(1, 5))
     def consume(self, limit: int) -> None:
         """What is pending is taken in, or noted with the job that it is about, or with none."""
 
         def plan(store: Store, driver: Driver) -> frozenset[JobId]:
-            facts = store.pending_facts(limit)
+            requests = store.pending_requests(limit)
             mine: dict[JobId, list[int]] = {}
-            for fact in facts:
-                assert fact.job is not None
-                mine.setdefault(fact.job, []).append(fact.id)
+            for request in requests:
+                assert request.job is not None
+                mine.setdefault(request.job, []).append(request.id)
             records = [record for record in store.jobs(list(mine)) if not record.finished]
             alive = {record.id for record in records}
-            loose = [fact for job, ids in mine.items() if job not in alive for fact in ids]
-            writes = [touched(record, facts=mine[record.id]) for record in records]
-            return driver.commit(*writes, facts=loose, dump={"facts": len(facts)})
+            loose = [request for job, ids in mine.items() if job not in alive for request in ids]
+            writes = [touched(record, requests=mine[record.id]) for record in records]
+            return driver.commit(*writes, requests=loose, dump={"facts": len(requests)})
 
         self._both(plan)
 
@@ -127,7 +130,7 @@ class TwoStores(RuleBasedStateMachine):
         assert (ours.jobs, ours.cycle, ours.at_s) == (theirs.jobs, theirs.cycle, theirs.at_s)
         assert ours.policy_dump in (None, theirs.policy_dump)
         assert memory.jobs(self.jobs) == sql.jobs(self.jobs)
-        pending = [[(f.kind, f.job, f.priority) for f in store.pending_facts(1000)] for store in (memory, sql)]
+        pending = [[(f.kind, f.job, f.priority) for f in store.pending_requests(1000)] for store in (memory, sql)]
         assert pending[0] == pending[1]
 
     def _loaded(self) -> list[JobRecord]:
@@ -150,7 +153,7 @@ class TwoStores(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Leave nothing unfinished to the next one on the same database."""
         sql, driver = self.harnesses[1], self.drivers[1]
-        facts = [fact.id for fact in sql.store.pending_facts(10_000)]
+        requests = [request.id for request in sql.store.pending_requests(10_000)]
         writes = []
         for record in sql.store.jobs(self.jobs):
             if not record.finished:
@@ -160,7 +163,7 @@ class TwoStores(RuleBasedStateMachine):
                     write.attempts.append(record.attempt)
                 record.state, record.attempt, record.finished_at_s = JobState.CANCELLED, None, 30.0
                 writes.append(write)
-        driver.commit(*writes, facts=facts)
+        driver.commit(*writes, requests=requests)
 
 
 def test_the_database_is_the_memory_store(any_database: Database) -> None:

@@ -86,7 +86,7 @@ def test_death_on_a_database(database: Database, name: str, point: CrashPoint) -
         connection = session.connection()
         events = connection.execute(select(EVENTS).order_by(EVENTS.c.id)).mappings().all()
         attempts = connection.execute(select(ATTEMPTS)).mappings().all()
-        facts = connection.execute(select(FACTS)).mappings().all()
+        requests = connection.execute(select(FACTS)).mappings().all()
     _assert_one_story_a_job(story, [dict(event) for event in events])
     assert all(attempt["ended_at_s"] is not None for attempt in attempts), "an attempt is still open"
     assert {AttemptState(attempt["state"]) for attempt in attempts} <= {
@@ -96,7 +96,7 @@ def test_death_on_a_database(database: Database, name: str, point: CrashPoint) -
         AttemptState.LOST,
         AttemptState.CANCELLED,
     }
-    assert all(fact["consumed_cycle"] is not None for fact in facts), "a request was forgotten"
+    assert all(request["consumed_cycle"] is not None for request in requests), "a request was forgotten"
 
 
 def _assert_one_story_a_job(story: Mortal, events: list[dict[str, Any]]) -> None:

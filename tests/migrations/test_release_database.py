@@ -208,7 +208,7 @@ def test_the_engine_loads_the_unfinished_jobs(stored: tuple[Database, Raw]) -> N
         row["id"] for row in raw["attempts"] if row["ended_at_s"] is None
     }
     assert loaded.cycle == max(row["number"] for row in raw["cycles"])
-    assert {fact.id for fact in store.pending_facts(100)} == {
+    assert {request.id for request in store.pending_requests(100)} == {
         row["id"] for row in raw["facts"] if row["consumed_cycle"] is None
     }
     assert len(store.jobs([job.id for job in loaded.jobs])) == len(loaded.jobs)

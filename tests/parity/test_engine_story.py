@@ -11,7 +11,7 @@ from policies.registry import BUILT_IN
 from service.db.servers import enroll
 from service.db.session import Database
 from service.db.store import SqlStore
-from service.engine.events import Fact
+from service.engine.events import EngineRequest
 from service.engine.ports import CycleBatch
 from service.engine.record import JobRecord, StoredWorld
 from tests.scenarios.chance import crowd
@@ -29,10 +29,10 @@ class Twofold:
         with self._database.writing() as session:
             assert self.sql.submit(session, [job.spec], job.submitted_at_s) == [job.id]
 
-    def add_fact(self, fact: Fact) -> None:
-        self.inner.add_fact(fact)
+    def add_request(self, request: EngineRequest) -> None:
+        self.inner.add_request(request)
         with self._database.writing() as session:
-            self.sql.add_fact(session, fact)
+            self.sql.add_request(session, request)
 
     def load(self) -> StoredWorld:
         return self.sql.load()
@@ -40,10 +40,10 @@ class Twofold:
     def jobs(self, ids: Sequence[JobId]) -> list[JobRecord]:
         return self.sql.jobs(ids)
 
-    def pending_facts(self, limit: int) -> Sequence[Fact]:
-        facts = self.sql.pending_facts(limit)
-        assert [fact.id for fact in facts] == [fact.id for fact in self.inner.pending_facts(limit)]
-        return facts
+    def pending_requests(self, limit: int) -> Sequence[EngineRequest]:
+        requests = self.sql.pending_requests(limit)
+        assert [request.id for request in requests] == [request.id for request in self.inner.pending_requests(limit)]
+        return requests
 
     def commit(self, batch: CycleBatch) -> frozenset[JobId]:
         dropped = self.sql.commit(batch)
@@ -100,8 +100,8 @@ class _Both:
     def submit(self, job: JobRecord) -> None:
         self._twofold.submit(job)
 
-    def add_fact(self, fact: Fact) -> None:
-        self._twofold.add_fact(fact)
+    def add_request(self, request: EngineRequest) -> None:
+        self._twofold.add_request(request)
 
     def load(self) -> StoredWorld:
         return self._twofold.load()

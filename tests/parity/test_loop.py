@@ -86,7 +86,7 @@ class LiveSimulator(Simulator):
         self.clock.advance(at_s)
         _, poll = self.timers.intervals["poll"]
         poll()
-        if self.store.pending_facts(1):
+        if self.store.pending_requests(1):
             self.loop.nudge()
         for name, (due_s, call) in list(self.timers.dates.items()):
             if due_s <= at_s:

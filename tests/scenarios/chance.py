@@ -12,7 +12,7 @@ from policies.model.ids import JobId
 from policies.model.reasons import Explanation, Reason
 from policies.model.view import ClusterView
 from policies.state.scheduler_state import SchedulerState
-from service.engine.events import Fact
+from service.engine.events import EngineRequest
 from service.engine.memory import MemoryStore
 from service.engine.ports import CycleBatch, StoreUnavailable
 from service.engine.record import AttemptRecord, JobRecord, StoredWorld
@@ -77,9 +77,9 @@ class Flaky:
         self._may_fail()
         return self.inner.jobs(ids)
 
-    def pending_facts(self, limit: int) -> Sequence[Fact]:
+    def pending_requests(self, limit: int) -> Sequence[EngineRequest]:
         self._may_fail()
-        return self.inner.pending_facts(limit)
+        return self.inner.pending_requests(limit)
 
     def commit(self, batch: CycleBatch) -> frozenset[JobId]:
         self._may_fail()

@@ -27,7 +27,7 @@ from policies.registry import make_policy
 from service.engine.commands import Command, Launch, Stop
 from service.engine.cycle import EngineSettings
 from service.engine.engine import CycleOutcome, Engine, Ports
-from service.engine.events import Fact, FactKind, JobEvent, Report
+from service.engine.events import EngineRequest, JobEvent, Report, RequestKind
 from service.engine.limits import QUEUE, Owner, Scope
 from service.engine.memory import MemoryStore
 from service.engine.ports import AttemptStatus, Clock, CycleBatch, Store
@@ -211,51 +211,51 @@ class Story:
         self.clock.schedule(at_s, Priority.ARRIVAL, arrive)
         return self
 
-    def _fact(self, kind: FactKind, name: str | None = None, **more: Any) -> Self:
+    def _fact(self, kind: RequestKind, name: str | None = None, **more: Any) -> Self:
         job = self.ids[name] if name is not None else None
-        self.memory.add_fact(Fact(0, kind, self.clock.now_s(), job, **more))
+        self.memory.add_request(EngineRequest(0, kind, self.clock.now_s(), job, **more))
         return self
 
     def cancel(self, name: str) -> Self:
-        return self._fact(FactKind.CANCEL, name)
+        return self._fact(RequestKind.CANCEL, name)
 
     def hold(self, name: str, *, preempt: bool = False) -> Self:
-        return self._fact(FactKind.HOLD, name, preempt=preempt)
+        return self._fact(RequestKind.HOLD, name, preempt=preempt)
 
     def release(self, name: str) -> Self:
-        return self._fact(FactKind.RELEASE, name)
+        return self._fact(RequestKind.RELEASE, name)
 
     def prioritise(self, name: str, priority: int) -> Self:
-        return self._fact(FactKind.PRIORITY, name, priority=priority)
+        return self._fact(RequestKind.PRIORITY, name, priority=priority)
 
     def drain(self, server: int) -> Self:
-        return self._fact(FactKind.SERVER_DRAINED, server=ServerIndex(server))
+        return self._fact(RequestKind.SERVER_DRAINED, server=ServerIndex(server))
 
     def resume(self, server: int) -> Self:
-        return self._fact(FactKind.SERVER_RESUMED, server=ServerIndex(server))
+        return self._fact(RequestKind.SERVER_RESUMED, server=ServerIndex(server))
 
     def quota(self, gpus: int | None, *, user: str | None = None, project: str | None = None) -> Self:
         """The owner's jobs may hold so many GPUs at a time; None: any number."""
-        return self._fact(FactKind.QUOTA_SET, owner=_owner(user, project), gpus_running_max=gpus)
+        return self._fact(RequestKind.QUOTA_SET, owner=_owner(user, project), gpus_running_max=gpus)
 
     def pause(self, why: str = "", *, user: str | None = None, project: str | None = None) -> Self:
-        return self._fact(FactKind.QUEUE_PAUSED, owner=_owner(user, project), note=why)
+        return self._fact(RequestKind.QUEUE_PAUSED, owner=_owner(user, project), note=why)
 
     def unpause(self, *, user: str | None = None, project: str | None = None) -> Self:
-        return self._fact(FactKind.QUEUE_RESUMED, owner=_owner(user, project))
+        return self._fact(RequestKind.QUEUE_RESUMED, owner=_owner(user, project))
 
     def reserve(self, *servers: int, from_s: float, until_s: float, preempt: bool = True, **owner: str) -> Self:
         """Set servers aside for a time, for a user or project, or for nobody."""
         where = tuple(ServerIndex(server) for server in servers)
         window = ServerReservation(0, where, from_s, until_s, preempt=preempt, **owner)
-        return self._fact(FactKind.RESERVATION_MADE, window=window)
+        return self._fact(RequestKind.RESERVATION_MADE, window=window)
 
     def unreserve(self, number: int) -> Self:
-        return self._fact(FactKind.RESERVATION_CANCELLED, reservation=number)
+        return self._fact(RequestKind.RESERVATION_CANCELLED, reservation=number)
 
     def add_server(self, gpus: int, gpu_type: str = "V100") -> Self:
         return self._fact(
-            FactKind.SERVER_ADDED, server_spec=Server(f"n{len(self.engine.world.servers)}", gpus, gpu_type)
+            RequestKind.SERVER_ADDED, server_spec=Server(f"n{len(self.engine.world.servers)}", gpus, gpu_type)
         )
 
     def crash(self, name: str) -> Self:

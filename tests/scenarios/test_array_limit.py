@@ -71,7 +71,7 @@ def test_nothing_is_kept_of_arrays_that_have_ended() -> None:
     add_array(story, "a", [10, 10, 10], 1)
     add_array(story, "b", [5, 5], 2)
     story.until(0).until(40)
-    assert story.engine.world.gates.limits == {}
+    assert story.engine.world.admission.limits == {}
     assert story.state("a2") is JobState.SUCCEEDED
 
 
@@ -106,4 +106,4 @@ def test_no_policy_runs_more_elements_than_asked_and_all_end(
                 running[job.spec.array.id] = running.get(job.spec.array.id, 0) + 1
                 assert running[job.spec.array.id] <= (job.spec.array.max_running or 0)
     assert {story.state(job) for job in story.ids} == {JobState.SUCCEEDED}
-    assert story.engine.world.gates.limits == {}
+    assert story.engine.world.admission.limits == {}

@@ -28,7 +28,7 @@ from service.engine.commands import Command, Launch, Stop
 from service.engine.crash_points import CrashPoint, on_reached
 from service.engine.cycle import EngineSettings
 from service.engine.engine import Engine, Ports
-from service.engine.events import Fact, FactKind
+from service.engine.events import EngineRequest, RequestKind
 from service.engine.ports import AttemptStatus, NullSink
 from service.executors.fake import DURATION_LABEL, FakeExecutor
 from service.server.agent import Agent
@@ -169,7 +169,7 @@ class Fleet:
 
     def cancel(self, job: JobId) -> None:
         with self.database.writing() as session:
-            SqlStore(self.database).add_fact(session, Fact(0, FactKind.CANCEL, self.clock.time_s, job))
+            SqlStore(self.database).add_request(session, EngineRequest(0, RequestKind.CANCEL, self.clock.time_s, job))
 
     def states(self) -> dict[JobId, str]:
         return {job.id: str(job.state) for job in SqlStore(self.database).jobs(self.jobs)}

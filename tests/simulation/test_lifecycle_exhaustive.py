@@ -23,7 +23,7 @@ from policies.model.view import ClusterView
 from service.engine.commands import Command, Launch
 from service.engine.cycle import EngineSettings
 from service.engine.engine import Engine, Ports
-from service.engine.events import Fact, FactKind, Report, ReportKind
+from service.engine.events import EngineRequest, Report, ReportKind, RequestKind
 from service.engine.memory import MemoryStore
 from service.engine.ports import AttemptStatus, NullSink
 from service.engine.record import JobRecord
@@ -168,7 +168,7 @@ class Move:
     name: str
     machine: Machine
     report: Report | None = None
-    fact: Fact | None = None
+    request: EngineRequest | None = None
     action: Action | None = None
     reconcile: bool = False
 
@@ -186,10 +186,10 @@ def moves(node: Node) -> Iterator[Move]:
             yield Move(f"{process.attempt} is lost", machine.end(process, ReportKind.LOST, None))
     for report in machine.reports:
         yield Move(f"{report} comes", machine, report=report)
-    yield Move("cancel", machine, fact=Fact(0, FactKind.CANCEL, 0.0, JOB))
+    yield Move("cancel", machine, request=EngineRequest(0, RequestKind.CANCEL, 0.0, JOB))
     if not job.finished:
-        kind = FactKind.RELEASE if job.held else FactKind.HOLD
-        yield Move(str(kind), machine, fact=Fact(0, kind, 0.0, JOB, preempt=not job.held))
+        kind = RequestKind.RELEASE if job.held else RequestKind.HOLD
+        yield Move(str(kind), machine, request=EngineRequest(0, kind, 0.0, JOB, preempt=not job.held))
     if job.waiting and job.attempts < ATTEMPTS_MAX:
         yield Move("start", machine, action=Start(JOB, HERE))
     if job.state in (JobState.STARTING, JobState.RUNNING):
@@ -202,8 +202,8 @@ def step(node: Node, move: Move) -> Node:
     """Let it happen: one pass of an engine that has just started from the store."""
     store = MemoryStore(durable=True)
     store._committed[JOB] = node.job.copy()
-    if move.fact is not None:
-        store.add_fact(move.fact)
+    if move.request is not None:
+        store.add_request(move.request)
     script = Scripted(action=move.action, report=move.report, machine=move.machine)
     ports = Ports(store, script, SimClock(), NoPredictor(), NullSink())
     engine = Engine(script, CLUSTER, ports, settings=EngineSettings(yields_max=1))

@@ -15,7 +15,7 @@ from service.api.problems import Problem, ProblemType
 from service.api.routers.common import NoBody, Routes
 from service.api.routers.jobs import asked
 from service.db import reads
-from service.engine.events import Fact, FactKind
+from service.engine.events import EngineRequest, RequestKind
 from service.wire.bodies import ID_MAX, HoldBody, PriorityBody
 from service.wire.jobs import ArrayAcceptedDocument, ArrayDocument
 
@@ -37,7 +37,7 @@ def show_array(dependencies: Deps, array_id: ArrayPath) -> ArrayDocument:
 @routes.change("POST", "/arrays/{array_id}/cancel", CHANGE_JOB, "Cancel an array", ArrayAcceptedDocument, 404)
 def cancel_array(dependencies: Deps, change: Change, array_id: ArrayPath, body: NoBody = None) -> Response:
     """Every element that has not ended; all of them in one cycle's time, or none."""
-    return _ask(dependencies, change, array_id, Fact(0, FactKind.CANCEL, dependencies.now_s()))
+    return _ask(dependencies, change, array_id, EngineRequest(0, RequestKind.CANCEL, dependencies.now_s()))
 
 
 @routes.change("POST", "/arrays/{array_id}/hold", CHANGE_JOB, "Hold an array", ArrayAcceptedDocument, 404)
@@ -49,13 +49,15 @@ def hold_array(
 ) -> Response:
     """Its elements do not start until they are released; running attempts go on unless ``preempt`` is true."""
     preempt = body is not None and body.preempt
-    return _ask(dependencies, change, array_id, Fact(0, FactKind.HOLD, dependencies.now_s(), preempt=preempt))
+    return _ask(
+        dependencies, change, array_id, EngineRequest(0, RequestKind.HOLD, dependencies.now_s(), preempt=preempt)
+    )
 
 
 @routes.change("POST", "/arrays/{array_id}/release", CHANGE_JOB, "Release a held array", ArrayAcceptedDocument, 404)
 def release_array(dependencies: Deps, change: Change, array_id: ArrayPath, body: NoBody = None) -> Response:
     """Its elements compete again from the next cycle on."""
-    return _ask(dependencies, change, array_id, Fact(0, FactKind.RELEASE, dependencies.now_s()))
+    return _ask(dependencies, change, array_id, EngineRequest(0, RequestKind.RELEASE, dependencies.now_s()))
 
 
 @routes.change(
@@ -66,11 +68,11 @@ def release_array(dependencies: Deps, change: Change, array_id: ArrayPath, body:
 )
 def change_array_priority(dependencies: Deps, change: Change, array_id: ArrayPath, body: PriorityBody) -> Response:
     """Of every element that has not ended; larger comes first."""
-    fact = Fact(0, FactKind.PRIORITY, dependencies.now_s(), priority=body.priority)
-    return _ask(dependencies, change, array_id, fact)
+    request = EngineRequest(0, RequestKind.PRIORITY, dependencies.now_s(), priority=body.priority)
+    return _ask(dependencies, change, array_id, request)
 
 
-def _ask(dependencies: ApiDependencies, change: ChangeRequest, array_id: int, fact: Fact) -> Response:
+def _ask(dependencies: ApiDependencies, change: ChangeRequest, array_id: int, request: EngineRequest) -> Response:
     """Make the request durable for each element in one transaction, wake the loop, and say that it was accepted."""
 
     def effect(session: Session) -> Answer:
@@ -79,9 +81,9 @@ def _ask(dependencies: ApiDependencies, change: ChangeRequest, array_id: int, fa
             raise _no_such_array(array_id)
         if not elements:
             raise Problem(ProblemType.JOB_FINISHED, f"All elements of array {array_id} have ended.")
-        dependencies.store.add_facts(session, [replace(fact, job=JobId(element)) for element in elements])
-        accepted = ArrayAcceptedDocument(accepted=fact.kind.value, array_id=array_id, jobs=len(elements))
-        return Answer(202, accepted, detail={"jobs": len(elements), **asked(fact)})
+        dependencies.store.add_requests(session, [replace(request, job=JobId(element)) for element in elements])
+        accepted = ArrayAcceptedDocument(accepted=request.kind.value, array_id=array_id, jobs=len(elements))
+        return Answer(202, accepted, detail={"jobs": len(elements), **asked(request)})
 
     return change.ask(effect)
 

@@ -17,7 +17,7 @@ from service.api.routers.common import NoBody, Routes
 from service.db import reads
 from service.db.reservations import open_reservations
 from service.db.store import DuplicateServer
-from service.engine.events import Fact, FactKind
+from service.engine.events import EngineRequest, RequestKind
 from service.wire.bodies import TEXT_MAX, ServerBody
 from service.wire.cluster import ClusterDocument, ServerDocument
 from service.wire.jobs import AcceptedDocument
@@ -85,7 +85,7 @@ def add_server(dependencies: Deps, change: Change, body: ServerBody) -> Response
 
     def effect(session: Session) -> Answer:
         try:
-            return _accept(session, dependencies, FactKind.SERVER_ADDED, server.name, server=server)
+            return _accept(session, dependencies, RequestKind.SERVER_ADDED, server.name, server=server)
         except DuplicateServer:
             raise Problem(ProblemType.CONFLICT, f"There is a server {server.name!r} already.") from None
 
@@ -95,16 +95,16 @@ def add_server(dependencies: Deps, change: Change, body: ServerBody) -> Response
 @routes.change("POST", "/cluster/servers/{name}/drain", OPERATE, "Drain a server", AcceptedDocument, 404)
 def drain(dependencies: Deps, change: Change, name: ServerPath, body: NoBody = None) -> Response:
     """It takes no new work; what runs there goes on."""
-    return _change(dependencies, change, name, FactKind.SERVER_DRAINED)
+    return _change(dependencies, change, name, RequestKind.SERVER_DRAINED)
 
 
 @routes.change("POST", "/cluster/servers/{name}/resume", OPERATE, "Resume a drained server", AcceptedDocument, 404)
 def resume(dependencies: Deps, change: Change, name: ServerPath, body: NoBody = None) -> Response:
     """It takes new work again."""
-    return _change(dependencies, change, name, FactKind.SERVER_RESUMED)
+    return _change(dependencies, change, name, RequestKind.SERVER_RESUMED)
 
 
-def _change(dependencies: ApiDependencies, change: ChangeRequest, name: str, kind: FactKind) -> Response:
+def _change(dependencies: ApiDependencies, change: ChangeRequest, name: str, kind: RequestKind) -> Response:
     def effect(session: Session) -> Answer:
         position = reads.server_position(session.connection(), name)
         if position is None:
@@ -117,12 +117,14 @@ def _change(dependencies: ApiDependencies, change: ChangeRequest, name: str, kin
 def _accept(
     session: Session,
     dependencies: ApiDependencies,
-    kind: FactKind,
+    kind: RequestKind,
     name: str,
     *,
     index: ServerIndex | None = None,
     server: Server | None = None,
 ) -> Answer:
-    dependencies.store.add_fact(session, Fact(0, kind, dependencies.now_s(), server=index, server_spec=server))
+    dependencies.store.add_request(
+        session, EngineRequest(0, kind, dependencies.now_s(), server=index, server_spec=server)
+    )
     accepted = AcceptedDocument(accepted=kind.value, job_id=None, server=name)
     return Answer(202, accepted, target=f"server {name}")

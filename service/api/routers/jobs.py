@@ -20,7 +20,7 @@ from service.api.problems import Problem, ProblemType
 from service.api.routers.common import FilterText, JobPath, NoBody, Routes, job_or_404
 from service.api.submission import parse, wait_for_predictions
 from service.db import reads
-from service.engine.events import Fact, FactKind
+from service.engine.events import EngineRequest, RequestKind
 from service.wire.bodies import ID_MAX, HoldBody, PriorityBody, SubmissionBody
 from service.wire.jobs import AcceptedDocument, JobDocument, JobsDocument
 
@@ -98,7 +98,9 @@ def cancel(
     dependencies: Deps, change: Change, job_id: JobPath, if_match: IfMatch = None, body: NoBody = None
 ) -> Response:
     """A queued job ends at once, one that holds GPUs when its processes have stopped."""
-    return _ask(dependencies, change, if_match, Fact(0, FactKind.CANCEL, dependencies.now_s(), JobId(job_id)))
+    return _ask(
+        dependencies, change, if_match, EngineRequest(0, RequestKind.CANCEL, dependencies.now_s(), JobId(job_id))
+    )
 
 
 @routes.change("POST", "/jobs/{job_id}/hold", CHANGE_JOB, "Hold a job", AcceptedDocument, 404, 412)
@@ -111,8 +113,8 @@ def hold(
 ) -> Response:
     """It does not start until it is released; a running attempt goes on unless ``preempt`` is true."""
     preempt = body is not None and body.preempt
-    fact = Fact(0, FactKind.HOLD, dependencies.now_s(), JobId(job_id), preempt=preempt)
-    return _ask(dependencies, change, if_match, fact)
+    request = EngineRequest(0, RequestKind.HOLD, dependencies.now_s(), JobId(job_id), preempt=preempt)
+    return _ask(dependencies, change, if_match, request)
 
 
 @routes.change("POST", "/jobs/{job_id}/release", CHANGE_JOB, "Release a held job", AcceptedDocument, 404, 412)
@@ -120,7 +122,9 @@ def release(
     dependencies: Deps, change: Change, job_id: JobPath, if_match: IfMatch = None, body: NoBody = None
 ) -> Response:
     """It competes again from the next cycle on."""
-    return _ask(dependencies, change, if_match, Fact(0, FactKind.RELEASE, dependencies.now_s(), JobId(job_id)))
+    return _ask(
+        dependencies, change, if_match, EngineRequest(0, RequestKind.RELEASE, dependencies.now_s(), JobId(job_id))
+    )
 
 
 @routes.change("PUT", "/jobs/{job_id}/priority", CHANGE_JOB, "Change a job's priority", AcceptedDocument, 404, 412)
@@ -129,21 +133,23 @@ def change_priority(
     dependencies: Deps, change: Change, job_id: JobPath, body: PriorityBody, if_match: IfMatch = None
 ) -> Response:
     """Larger comes first."""
-    fact = Fact(0, FactKind.PRIORITY, dependencies.now_s(), JobId(job_id), priority=body.priority)
-    return _ask(dependencies, change, if_match, fact)
+    request = EngineRequest(0, RequestKind.PRIORITY, dependencies.now_s(), JobId(job_id), priority=body.priority)
+    return _ask(dependencies, change, if_match, request)
 
 
-def asked(fact: Fact) -> dict[str, Any]:
+def asked(request: EngineRequest) -> dict[str, Any]:
     """What the log of changes says of a request besides its kind."""
-    if fact.kind is FactKind.PRIORITY:
-        return {"priority": fact.priority}
-    return {"preempt": fact.preempt} if fact.kind is FactKind.HOLD else {}
+    if request.kind is RequestKind.PRIORITY:
+        return {"priority": request.priority}
+    return {"preempt": request.preempt} if request.kind is RequestKind.HOLD else {}
 
 
-def _ask(dependencies: ApiDependencies, change: ChangeRequest, if_match: str | None, fact: Fact) -> Response:
+def _ask(
+    dependencies: ApiDependencies, change: ChangeRequest, if_match: str | None, request: EngineRequest
+) -> Response:
     """Make the request durable, wake the loop, and say that it was accepted."""
-    assert fact.job is not None
-    job_id = int(fact.job)
+    assert request.job is not None
+    job_id = int(request.job)
 
     def effect(session: Session) -> Answer:
         summary = job_or_404(session.connection(), job_id)
@@ -153,8 +159,8 @@ def _ask(dependencies: ApiDependencies, change: ChangeRequest, if_match: str | N
                 raise Problem(ProblemType.PRECONDITION_FAILED, headers={"ETag": tag})
         if JobState(summary.job.state) in TERMINAL:
             raise Problem(ProblemType.JOB_FINISHED, f"Job {job_id} has {summary.job.state}.")
-        dependencies.store.add_fact(session, fact)
-        accepted = AcceptedDocument(accepted=fact.kind.value, job_id=job_id, server=None)
-        return Answer(202, accepted, detail=asked(fact))
+        dependencies.store.add_request(session, request)
+        accepted = AcceptedDocument(accepted=request.kind.value, job_id=job_id, server=None)
+        return Answer(202, accepted, detail=asked(request))
 
     return change.ask(effect)

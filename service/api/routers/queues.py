@@ -12,7 +12,7 @@ from service.api.permissions import OPERATE, READ
 from service.api.problems import Fault, Problem, ProblemType
 from service.api.routers.common import Routes
 from service.db.limits import stored_limit, stored_limits, uses
-from service.engine.events import Fact, FactKind
+from service.engine.events import EngineRequest, RequestKind
 from service.engine.limits import QUEUE, Owner, Scope
 from service.wire.bodies import PauseBody, QueuePartBody
 from service.wire.cluster import PauseDocument, QueueDocument
@@ -48,15 +48,15 @@ def pause(dependencies: Deps, change: Change, body: PauseBody) -> Response:
     return _ask(
         dependencies,
         change,
-        Fact(0, FactKind.QUEUE_PAUSED, dependencies.now_s(), owner=owner, note=body.reason),
+        EngineRequest(0, RequestKind.QUEUE_PAUSED, dependencies.now_s(), owner=owner, note=body.reason),
     )
 
 
 @routes.change("POST", "/queue/resume", OPERATE, "Resume what is paused", AcceptedDocument, 404)
 def resume(dependencies: Deps, change: Change, body: QueuePartBody) -> Response:
     """Its jobs compete again from the next cycle on. A pause of another part that they are in goes on."""
-    fact = Fact(0, FactKind.QUEUE_RESUMED, dependencies.now_s(), owner=_owner(body))
-    return _ask(dependencies, change, fact)
+    request = EngineRequest(0, RequestKind.QUEUE_RESUMED, dependencies.now_s(), owner=_owner(body))
+    return _ask(dependencies, change, request)
 
 
 def _owner(body: QueuePartBody) -> Owner:
@@ -69,14 +69,14 @@ def _owner(body: QueuePartBody) -> Owner:
     return QUEUE if body.project is None else Owner(Scope.PROJECT, body.project)
 
 
-def _ask(dependencies: ApiDependencies, change: ChangeRequest, fact: Fact) -> Response:
-    owner = fact.owner
+def _ask(dependencies: ApiDependencies, change: ChangeRequest, request: EngineRequest) -> Response:
+    owner = request.owner
     assert owner is not None
 
     def effect(session: Session) -> Answer:
-        if fact.kind is FactKind.QUEUE_RESUMED and not stored_limit(session.connection(), owner).limit.paused:
+        if request.kind is RequestKind.QUEUE_RESUMED and not stored_limit(session.connection(), owner).limit.paused:
             raise Problem(ProblemType.NOT_FOUND, f"{owner.title} is not paused.")
-        dependencies.store.add_fact(session, fact)
-        return Answer(202, AcceptedDocument(accepted=fact.kind.value, job_id=None, server=None))
+        dependencies.store.add_request(session, request)
+        return Answer(202, AcceptedDocument(accepted=request.kind.value, job_id=None, server=None))
 
     return change.ask(effect)

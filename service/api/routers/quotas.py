@@ -14,7 +14,7 @@ from service.api.permissions import OPERATE, READ
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import NoBody, Routes
 from service.db.limits import store_limit, stored_limit, stored_limits, uses
-from service.engine.events import Fact, FactKind
+from service.engine.events import EngineRequest, RequestKind
 from service.engine.limits import Owner, Scope
 from service.wire.bodies import TEXT_MAX, QuotaBody
 from service.wire.cluster import QuotaDocument, QuotasDocument
@@ -60,8 +60,8 @@ def _change(dependencies: ApiDependencies, change: ChangeRequest, owner: Owner, 
             raise Problem(ProblemType.NOT_FOUND, f"{owner.title} has no quota.")
         wanted = body or QuotaBody()
         store_limit(connection, stored._replace(jobs_queued_max=wanted.jobs_queued_max), now_s)
-        fact = Fact(0, FactKind.QUOTA_SET, now_s, owner=owner, gpus_running_max=wanted.gpus_running_max)
-        dependencies.store.add_fact(session, fact)
+        request = EngineRequest(0, RequestKind.QUOTA_SET, now_s, owner=owner, gpus_running_max=wanted.gpus_running_max)
+        dependencies.store.add_request(session, request)
         after = stored_limit(connection, owner)
         return Answer(200, quota_document(after, in_use(uses(connection), owner)))
 

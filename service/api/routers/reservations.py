@@ -27,7 +27,7 @@ from service.db.reservations import (
     wait_for_turn,
 )
 from service.domain.access import Identity
-from service.engine.events import Fact, FactKind
+from service.engine.events import EngineRequest, RequestKind
 from service.engine.limits import Owner, Scope
 from service.wire.bodies import ID_MAX, ReservationBody
 from service.wire.cluster import ReservationDocument, ReservationsDocument
@@ -71,8 +71,8 @@ def reserve(dependencies: Deps, change: Change, caller: Caller, body: Reservatio
         else:
             servers = _freest(body.count or 0, now.usable_gpus, now.free_gpus, taken)
         window = ServerReservation(0, servers, starts_at_s, ends_at_s, body.user, body.project, body.preempt)
-        fact = Fact(0, FactKind.RESERVATION_MADE, now_s, window=window, note=body.reason)
-        number = dependencies.store.add_fact(session, fact)
+        request = EngineRequest(0, RequestKind.RESERVATION_MADE, now_s, window=window, note=body.reason)
+        number = dependencies.store.add_request(session, request)
         stored = open_reservation(connection, number)
         assert stored is not None
         return Answer(201, _document(stored, names, now_s, caller), "/v1/reservations")
@@ -99,8 +99,10 @@ def _cancel(dependencies: ApiDependencies, change: Change, number: int) -> Respo
         stored = open_reservation(session.connection(), number)
         if stored is None or stored.window.ends_at_s <= now_s:
             raise Problem(ProblemType.NOT_FOUND, f"There is no reservation {number} that is not over.")
-        dependencies.store.add_fact(session, Fact(0, FactKind.RESERVATION_CANCELLED, now_s, reservation=number))
-        return Answer(202, AcceptedDocument(accepted=FactKind.RESERVATION_CANCELLED.value, job_id=None, server=None))
+        dependencies.store.add_request(
+            session, EngineRequest(0, RequestKind.RESERVATION_CANCELLED, now_s, reservation=number)
+        )
+        return Answer(202, AcceptedDocument(accepted=RequestKind.RESERVATION_CANCELLED.value, job_id=None, server=None))
 
     return change.ask(effect)
 

@@ -26,7 +26,7 @@ from service.db.tables import (
     JobRow,
     ProgressRow,
 )
-from service.engine.events import Fact, FactKind
+from service.engine.events import EngineRequest, RequestKind
 from tests.conformance.store_suite import Driver, ended
 from tests.unit.service.db.test_database import column, submit
 
@@ -61,16 +61,16 @@ def test_old_cycles_and_requests_go_but_never_the_newest_dump_and_number(databas
         session.connection().execute(insert(CYCLES), rows)
         session.connection().execute(update(CYCLES).where(CYCLES.c.number.in_([3, 7])).values(dump={"x": 1}))
         store = SqlStore(database)
-        facts = [
-            store.add_fact(session, Fact(0, FactKind.SERVER_DRAINED, at * DAY_S, server=ServerIndex(0)))
+        requests = [
+            store.add_request(session, EngineRequest(0, RequestKind.SERVER_DRAINED, at * DAY_S, server=ServerIndex(0)))
             for at in (1, 2, 49)
         ]
     with database.writing() as session:
-        session.connection().execute(update(FACTS).where(FACTS.c.id != facts[1]).values(consumed_cycle=1))
+        session.connection().execute(update(FACTS).where(FACTS.c.id != requests[1]).values(consumed_cycle=1))
     pruned = prune(database, limits, 50 * DAY_S)
     assert column(database, CycleRow, "number") == [7, *range(20, 51)]
-    assert column(database, FactRow, "id") == facts[1:], "an unconsumed request is never forgotten"
-    assert (pruned.cycles, pruned.facts) == (18, 1)
+    assert column(database, FactRow, "id") == requests[1:], "an unconsumed request is never forgotten"
+    assert (pruned.cycles, pruned.requests) == (18, 1)
     prune(database, limits, 5000 * DAY_S)
     assert column(database, CycleRow, "number") == [7, 50]
     world = SqlStore(database).load()

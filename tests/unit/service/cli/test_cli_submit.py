@@ -232,7 +232,7 @@ def test_an_array_is_submitted_named_by_elements_and_acted_on_in_one_request(cli
     assert done.stdout == "array 2: cancel accepted for 3 jobs\njob 1: cancel accepted\n"
     done = cli.run("job", "priority", "2[0,2]", "--set", "4", "--json")
     assert [each["job_id"] for each in json.loads(done.stdout)["accepted"]] == [2, 4]
-    kinds = [(fact.kind.value, fact.job) for fact in cli.world.store.pending_facts(100)][5:]
+    kinds = [(request.kind.value, request.job) for request in cli.world.store.pending_requests(100)][5:]
     assert kinds == [*(("cancel", number) for number in (2, 4, 5, 1)), ("priority", 2), ("priority", 4)]
 
 

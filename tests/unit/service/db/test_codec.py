@@ -20,7 +20,7 @@ from policies.model.placement import Placement, ServerShare
 from policies.model.reasons import Reason
 from service.db.codec import (
     CodecError,
-    FactPayload,
+    RequestPayload,
     decode,
     decode_actions,
     decode_changes,
@@ -90,7 +90,7 @@ values = st.one_of(
     described,
     st.builds(Estimate, tuples(numbers), st.sampled_from(Unit), words, words, maybe(numbers), st.booleans()),
     st.builds(IterationTimes, numbers, numbers, numbers),
-    st.builds(FactPayload, maybe(servers), maybe(whole), st.booleans(), maybe(described)),
+    st.builds(RequestPayload, maybe(servers), maybe(whole), st.booleans(), maybe(described)),
 )
 changes = st.builds(
     Change, st.sampled_from(ChangeKind), maybe(ids), maybe(placements), maybe(servers), maybe(st.sampled_from(Reason))

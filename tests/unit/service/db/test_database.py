@@ -35,7 +35,7 @@ from service.db.tables import (
     ServerRow,
     table,
 )
-from service.engine.events import Fact, FactKind
+from service.engine.events import EngineRequest, RequestKind
 from service.engine.ports import StoreUnavailable
 from service.engine.record import ServerRecord
 from tests.conformance.store_suite import SPEC, Driver, ended, start
@@ -305,8 +305,10 @@ def test_a_servers_position_is_for_ever(database: Database) -> None:
 def test_a_server_goes_with_the_file_but_one_that_was_asked_for_stays(database: Database) -> None:
     enroll(database, Cluster("c", (Server("a", 4), Server("b", 4))))
     with database.writing() as session:
-        fact = SqlStore(database).add_fact(session, Fact(0, FactKind.SERVER_ADDED, 1.0, server_spec=Server("c", 2)))
-    Driver(SqlStore(database)).commit(facts=[fact], servers={ServerIndex(2): ServerRecord()})
+        request = SqlStore(database).add_request(
+            session, EngineRequest(0, RequestKind.SERVER_ADDED, 1.0, server_spec=Server("c", 2))
+        )
+    Driver(SqlStore(database)).commit(requests=[request], servers={ServerIndex(2): ServerRecord()})
     assert [server.name for server in enroll(database, Cluster("c", (Server("a", 4),))).servers] == ["a", "b", "c"]
     assert column(database, ServerRow, "down") == [False, True, False]
     enroll(database, Cluster("c", (Server("b", 4), Server("a", 4))))

@@ -18,7 +18,7 @@ from service.db.progress import ProgressPoint, record_progress
 from service.db.session import Database
 from service.db.store import SqlStore
 from service.db.tables import HISTORY, JOBS, METADATA, HistoryRow
-from service.engine.events import Fact, FactKind
+from service.engine.events import EngineRequest, RequestKind
 from service.engine.record import JobRecord
 from tests.conformance.store_suite import SPEC, Driver, ended, touched
 
@@ -136,7 +136,7 @@ def test_a_job_that_somebody_needs_stays(any_database: Database, tmp_path: Path)
     store = SqlStore(any_database)
     with any_database.writing() as session:
         (waiting,) = store.submit(session, [replace(SPEC, after=(needed,))], 0.0)
-        store.add_fact(session, Fact(0, FactKind.PRIORITY, 0.0, asked, priority=1))
+        store.add_request(session, EngineRequest(0, RequestKind.PRIORITY, 0.0, asked, priority=1))
     settings = _settings(tmp_path, prune_rows_max=1)
     _prune(any_database, settings, 30 * DAY_S)
     assert _prune(any_database, settings, 40 * DAY_S).jobs == 1

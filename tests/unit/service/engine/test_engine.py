@@ -14,7 +14,7 @@ from policies.model.view import ClusterView
 from service.engine.commands import Launch
 from service.engine.cycle import EngineSettings
 from service.engine.engine import Engine
-from service.engine.events import Fact, FactKind, Report, ReportKind
+from service.engine.events import EngineRequest, Report, ReportKind, RequestKind
 from service.engine.memory import MemoryStore
 from service.engine.ports import CycleBatch, StoreUnavailable
 from service.engine.record import JobRecord, StoredWorld
@@ -38,9 +38,9 @@ class Tampered:
         self._answer("jobs")
         return self.inner.jobs(ids)
 
-    def pending_facts(self, limit: int) -> Sequence[Fact]:
-        self._answer("pending_facts")
-        return self.inner.pending_facts(limit)
+    def pending_requests(self, limit: int) -> Sequence[EngineRequest]:
+        self._answer("pending_requests")
+        return self.inner.pending_requests(limit)
 
     def commit(self, batch: CycleBatch) -> frozenset[JobId]:
         self._answer("commit")
@@ -172,7 +172,7 @@ def test_preemption_and_reservation_fall_together(stale: int) -> None:
     made.until(15).starts("short")
 
 
-@pytest.mark.parametrize("call", ["commit", "pending_facts", "jobs"])
+@pytest.mark.parametrize("call", ["commit", "pending_requests", "jobs"])
 def test_a_store_that_does_not_answer_changes_nothing(call: str) -> None:
     made, store = story("1x2")
     made.job("a", runs_s=100).until(0)
@@ -262,10 +262,10 @@ def test_a_decision_that_breaks_an_invariant_is_not_applied(action: Any, invaria
 
 def test_a_request_for_an_unknown_server_or_job_is_consumed() -> None:
     made, store = story("1x1")
-    store.inner.add_fact(Fact(0, FactKind.SERVER_DRAINED, 0.0, server=ServerIndex(99)))
-    store.inner.add_fact(Fact(0, FactKind.CANCEL, 0.0, JobId(99)))
+    store.inner.add_request(EngineRequest(0, RequestKind.SERVER_DRAINED, 0.0, server=ServerIndex(99)))
+    store.inner.add_request(EngineRequest(0, RequestKind.CANCEL, 0.0, JobId(99)))
     made.until(0)
-    assert not store.inner.pending_facts(10)
+    assert not store.inner.pending_requests(10)
 
 
 def test_facts_beyond_the_limit_wait_for_the_next_pass() -> None:
@@ -287,7 +287,7 @@ def test_a_pass_that_left_facts_behind_asks_for_the_next_one_at_once() -> None:
     assert made.engine.cycle().wake_at_s == 0.0
 
 
-def test_the_residue_is_stored_now_and_then_and_used_at_the_start() -> None:
+def test_the_policy_state_is_stored_now_and_then_and_used_at_the_start() -> None:
     made, _ = story("1x4", "asrpt", options={"preemption": "never"}, settings=EngineSettings(dump_every_cycles=1))
     made.job("a", gpus=4, runs_s=100).until(60)
     made.drain(0).until(60)

@@ -4,7 +4,7 @@ import pytest
 
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
-from service.engine.events import Fact, FactKind
+from service.engine.events import EngineRequest, RequestKind
 from service.engine.memory import MemoryStore
 from service.engine.ports import CycleBatch, JobWrite
 from service.engine.record import JobRecord
@@ -16,9 +16,9 @@ def job(number: int = 1) -> JobRecord:
 
 def test_without_durability_the_very_record_is_handed_out_and_then_forgotten() -> None:
     store, record = MemoryStore(), job()
-    fact = store.submit(record)
+    request = store.submit(record)
     assert store.jobs([JobId(1)])[0] is record
-    assert not store.commit(CycleBatch(1, 0.0, (), (), writes={record.id: JobWrite(record, 0, facts=[fact.id])}))
+    assert not store.commit(CycleBatch(1, 0.0, (), (), writes={record.id: JobWrite(record, 0, requests=[request.id])}))
     assert store.jobs([JobId(1)]) == []
     assert store.load().jobs == []
 
@@ -34,14 +34,14 @@ def test_with_durability_a_copy_is_kept() -> None:
 
 def test_a_fact_gets_its_number_from_the_store() -> None:
     store = MemoryStore()
-    facts = [store.add_fact(Fact(77, FactKind.CANCEL, 0.0, JobId(1))) for _ in range(2)]
-    assert [fact.id for fact in facts] == [1, 2]
-    assert list(store.pending_facts(1)) == facts[:1]
+    requests = [store.add_request(EngineRequest(77, RequestKind.CANCEL, 0.0, JobId(1))) for _ in range(2)]
+    assert [request.id for request in requests] == [1, 2]
+    assert list(store.pending_requests(1)) == requests[:1]
 
 
 def test_a_fact_is_consumed_once() -> None:
     store = MemoryStore()
-    fact = store.add_fact(Fact(0, FactKind.CANCEL, 0.0, JobId(1)))
-    store.commit(CycleBatch(1, 0.0, (), (), facts=[fact.id]))
+    request = store.add_request(EngineRequest(0, RequestKind.CANCEL, 0.0, JobId(1)))
+    store.commit(CycleBatch(1, 0.0, (), (), requests=[request.id]))
     with pytest.raises(KeyError):
-        store.commit(CycleBatch(2, 0.0, (), (), facts=[fact.id]))
+        store.commit(CycleBatch(2, 0.0, (), (), requests=[request.id]))

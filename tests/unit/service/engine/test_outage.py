@@ -31,7 +31,7 @@ from service.db.store import SqlStore
 from service.db.tables import EVENTS
 from service.domain.access import Role
 from service.engine.engine import Engine, Ports
-from service.engine.events import Fact, FactKind, JobEvent
+from service.engine.events import EngineRequest, JobEvent, RequestKind
 from service.engine.ports import CycleBatch, JobWrite, StoreUnavailable
 from service.engine.record import JobRecord
 from service.executors.fake import FakeExecutor
@@ -156,7 +156,7 @@ def test_a_server_that_dies_inside_a_transaction_leaves_nothing_of_it(mortal: Po
         with pytest.raises(StoreUnavailable):
             SqlStore(database).load()
         mortal.start()
-        assert SqlStore(database).pending_facts(10) == []
+        assert SqlStore(database).pending_requests(10) == []
         assert SqlStore(database).jobs([JobId(1)]) == []
 
 
@@ -297,13 +297,13 @@ def test_a_file_that_another_process_holds_is_waited_for_and_then_given_up(
 def test_a_request_that_was_numbered_first_and_committed_last_is_consumed_once(postgres_database: Database) -> None:
     """Ids 1 and 2 are taken, 2 is committed first: a mark finds both, a growing id would have missed the first."""
     database, store = postgres_database, SqlStore(postgres_database)
-    request = Fact(0, FactKind.SERVER_DRAINED, 1.0, server=ServerIndex(0))
+    request = EngineRequest(0, RequestKind.SERVER_DRAINED, 1.0, server=ServerIndex(0))
     taken, seen = threading.Event(), threading.Event()
     numbers: list[int] = []
 
     def slow() -> None:
         with database.writing() as session:
-            numbers.append(store.add_fact(session, request))
+            numbers.append(store.add_request(session, request))
             taken.set()
             assert seen.wait(30.0)
 
@@ -311,15 +311,15 @@ def test_a_request_that_was_numbered_first_and_committed_last_is_consumed_once(p
     thread.start()
     assert taken.wait(30.0)
     with database.writing() as session:
-        second = store.add_fact(session, request)
-    first_look = [fact.id for fact in store.pending_facts(10)]
-    store.commit(CycleBatch(1, 1.0, (), (), facts=first_look))
+        second = store.add_request(session, request)
+    first_look = [request.id for request in store.pending_requests(10)]
+    store.commit(CycleBatch(1, 1.0, (), (), requests=first_look))
     seen.set()
     thread.join(30.0)
-    second_look = [fact.id for fact in store.pending_facts(10)]
-    store.commit(CycleBatch(2, 2.0, (), (), facts=second_look))
+    second_look = [request.id for request in store.pending_requests(10)]
+    store.commit(CycleBatch(2, 2.0, (), (), requests=second_look))
     assert numbers[0] < second
-    assert (first_look, second_look, store.pending_facts(10)) == ([second], numbers, [])
+    assert (first_look, second_look, store.pending_requests(10)) == ([second], numbers, [])
 
 
 def test_a_cycle_does_not_hold_up_requests_for_its_jobs(postgres_database: Database) -> None:
@@ -332,5 +332,5 @@ def test_a_cycle_does_not_hold_up_requests_for_its_jobs(postgres_database: Datab
         assert _stale(cycle.connection(), batch) == []
         with database.writing() as session:
             session.connection().exec_driver_sql("SET LOCAL lock_timeout = '2s'")
-            store.add_fact(session, Fact(0, FactKind.CANCEL, 1.0, job))
-    assert len(store.pending_facts(10)) == 2
+            store.add_request(session, EngineRequest(0, RequestKind.CANCEL, 1.0, job))
+    assert len(store.pending_requests(10)) == 2

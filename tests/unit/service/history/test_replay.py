@@ -114,7 +114,7 @@ def test_a_decision_that_was_not_committed_is_forgotten() -> None:
 
 
 class _Counts:
-    """A policy whose residue is how often it was asked, and whose decisions are those it was given."""
+    """A policy whose state is how often it was asked, and whose decisions are those it was given."""
 
     name = "counts"
 
@@ -139,7 +139,7 @@ class _Counts:
         raise AssertionError
 
 
-def test_the_residue_is_that_of_before_and_a_decision_that_was_rolled_back_belongs_to_no_cycle() -> None:
+def test_the_policy_state_is_that_of_before_and_a_decision_that_was_rolled_back_belongs_to_no_cycle() -> None:
     acts, rests = Decision((Preempt(JobId(1)),)), Decision()
     policy = _Counts(acts, rests, acts)
     recorder, world = Recorder(policy, {}, jobs_max=5, kept=5), World(CLUSTER, Costs())

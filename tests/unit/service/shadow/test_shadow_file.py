@@ -78,7 +78,7 @@ def test_attempts_that_only_the_first_policy_wanted_are_remembered(tmp_path: Pat
 
 
 class Remembering(WatchingPolicy):
-    """Notes the residue that it is rebuilt from; one of another version is not understood."""
+    """Notes the state that it is rebuilt from; one of another version is not understood."""
 
     def __init__(self) -> None:
         super().__init__(policy("asrpt"))
@@ -91,7 +91,7 @@ class Remembering(WatchingPolicy):
         return super().rebuild(view, dump)
 
 
-def test_the_policys_own_residue_is_used_once_and_forgiven(story: Story) -> None:
+def test_the_policys_own_state_is_used_once_and_forgiven(story: Story) -> None:
     assert isinstance(story.policy, Shadow)
     memory = story.policy.memory(story.engine.world)
     assert memory.dump is not None
@@ -136,7 +136,7 @@ def test_other_policies_begin_anew(story: Story, tmp_path: Path, flags: dict[str
         (lambda text: text.replace("state/1", "state/2"), "sooner.shadow.state/1"),
         (lambda text: text.replace('"since_s": 0.0', '"since_s": "monday"'), "since_s"),
         (lambda text: text.replace('"account"', '"count"'), "account"),
-        (lambda text: json.dumps(json.loads(text) | {"dump": [1]}), "residue"),
+        (lambda text: json.dumps(json.loads(text) | {"dump": [1]}), "state is not an object"),
     ],
 )
 def test_a_damaged_file_is_said_and_ignored(

@@ -9,7 +9,7 @@ from policies.model.reasons import Reason
 from policies.model.server_reservation import ServerReservation, server_reservations_after
 from service.engine.commands import Stop
 from service.engine.cycle import Cycle
-from service.engine.events import Fact, FactKind, limit_after
+from service.engine.events import EngineRequest, RequestKind, limit_after
 from service.engine.limits import Owner, OwnerLimit
 from service.engine.record import JobRecord, ServerRecord
 from service.engine.world import World
@@ -20,38 +20,38 @@ _NAMED_MAX = 5
 """Jobs that a sentence lists; all are in the explanation's ``waiting_for``."""
 
 
-def apply_fact(cycle: Cycle, fact: Fact) -> None:
-    """Apply one fact other than SUBMITTED and note its consumption with the write that it caused."""
-    if fact.job is None:
-        if fact.owner is not None:
-            _apply_limit_fact(cycle, fact, fact.owner)
-        elif fact.window is not None or fact.reservation is not None:
-            _apply_reservation(cycle, fact)
+def apply_request(cycle: Cycle, request: EngineRequest) -> None:
+    """Apply one request other than SUBMITTED and note its consumption with the write that it caused."""
+    if request.job is None:
+        if request.owner is not None:
+            _apply_limit(cycle, request, request.owner)
+        elif request.window is not None or request.reservation is not None:
+            _apply_reservation(cycle, request)
         else:
-            _apply_server_fact(cycle, fact)
-        cycle.facts.append(fact.id)
+            _apply_server(cycle, request)
+        cycle.requests.append(request.id)
         return
-    job = cycle.world.jobs.get(fact.job)
+    job = cycle.world.jobs.get(request.job)
     if job is None or job.finished:
-        cycle.facts.append(fact.id)
+        cycle.requests.append(request.id)
         return
-    cycle.touch(job).facts.append(fact.id)
-    if fact.kind is FactKind.CANCEL:
+    cycle.touch(job).requests.append(request.id)
+    if request.kind is RequestKind.CANCEL:
         cancel(cycle, job)
-    elif fact.kind is FactKind.HOLD:
-        _hold(cycle, job, fact.preempt)
-    elif fact.kind is FactKind.RELEASE:
+    elif request.kind is RequestKind.HOLD:
+        _hold(cycle, job, request.preempt)
+    elif request.kind is RequestKind.RELEASE:
         _release(cycle, job)
-    elif fact.kind is FactKind.PRIORITY and fact.priority is not None:
-        job.priority = fact.priority
-        cycle.world.gates.reprioritize(job)
+    elif request.kind is RequestKind.PRIORITY and request.priority is not None:
+        job.priority = request.priority
+        cycle.world.admission.reprioritize(job)
         cycle.change(ChangeKind.REPRIORITIZED, job)
 
 
-def admit(cycle: Cycle, job: JobRecord, fact: Fact, dependency_states: DependencyStates) -> None:
+def admit(cycle: Cycle, job: JobRecord, request: EngineRequest, dependency_states: DependencyStates) -> None:
     """Take in a newly submitted job. Dependencies that are not unfinished jobs are looked up in ``dependency_states``."""
     write = cycle.touch(job)
-    write.facts.append(fact.id)
+    write.requests.append(request.id)
     cycle.world.add_job(job)
     cycle.admitted.add(job.id)
     failed = count_dependencies(job, cycle.world, dependency_states)
@@ -164,7 +164,7 @@ def _hold(cycle: Cycle, job: JobRecord, preempt: bool) -> None:
         if job.state is JobState.QUEUED:
             job.reason = Reason.HELD
             job.reservation = None
-            cycle.world.gates.forget(job.id)
+            cycle.world.admission.forget(job.id)
         if was_waiting:
             cycle.change(ChangeKind.WITHDRAWN, job)
     if preempt and job.state in (JobState.STARTING, JobState.RUNNING):
@@ -179,21 +179,21 @@ def _release(cycle: Cycle, job: JobRecord) -> None:
         cycle.arrive(job)
 
 
-def _apply_limit_fact(cycle: Cycle, fact: Fact, owner: Owner) -> None:
-    gates = cycle.world.gates
-    limit = limit_after(gates.limits.get(owner, OwnerLimit()), fact)
-    gates.limit(owner, limit, cycle.world.jobs.values())
+def _apply_limit(cycle: Cycle, request: EngineRequest, owner: Owner) -> None:
+    admission = cycle.world.admission
+    limit = limit_after(admission.limits.get(owner, OwnerLimit()), request)
+    admission.limit(owner, limit, cycle.world.jobs.values())
 
 
-def _apply_reservation(cycle: Cycle, fact: Fact) -> None:
+def _apply_reservation(cycle: Cycle, request: EngineRequest) -> None:
     world = cycle.world
-    gone = fact.reservation if fact.window is None else fact.window.id
+    gone = request.reservation if request.window is None else request.window.id
     for window in world.server_reservations:
         if window.id == gone:
             server_reservation_changed(cycle, window)
     kept = [window for window in world.server_reservations if window.id != gone]
     world.server_reservations = server_reservations_after(
-        [*kept, *(() if fact.window is None else (fact.window,))], cycle.now_s
+        [*kept, *(() if request.window is None else (request.window,))], cycle.now_s
     )
 
 
@@ -204,14 +204,14 @@ def server_reservation_changed(cycle: Cycle, reserved: ServerReservation) -> Non
             server_changed(cycle, server)
 
 
-def _apply_server_fact(cycle: Cycle, fact: Fact) -> None:
+def _apply_server(cycle: Cycle, request: EngineRequest) -> None:
     world = cycle.world
-    if fact.kind is FactKind.SERVER_ADDED and fact.server_spec is not None:
+    if request.kind is RequestKind.SERVER_ADDED and request.server_spec is not None:
         index = len(world.servers)
-        world.add_server(fact.server_spec, ServerRecord())
-    elif fact.server is not None and 0 <= fact.server < len(world.servers):
-        index = fact.server
-        world.servers[index].drained = fact.kind is FactKind.SERVER_DRAINED
+        world.add_server(request.server_spec, ServerRecord())
+    elif request.server is not None and 0 <= request.server < len(world.servers):
+        index = request.server
+        world.servers[index].drained = request.kind is RequestKind.SERVER_DRAINED
     else:
         return
     set_server(cycle, index)

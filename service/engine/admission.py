@@ -51,7 +51,7 @@ class Settled(NamedTuple):
 _NOTHING = Settled()
 
 
-class Gates:
+class Admission:
     """The limits, who is let through and who waits before them. Costs nothing while nobody is limited.
 
     Every update is O(log n). :meth:`settle` is O((sets of limited owners that jobs wait for + jobs let through or sent back)
