@@ -4,11 +4,13 @@ The API knows the database, the inserts of the store and these protocols. It nev
 an instance of the engine.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple, Protocol
 
 from fastapi import Depends, Request
+from sqlalchemy import Connection
 from sqlmodel import Session
 
 from policies.model.cluster import Cluster
@@ -192,6 +194,12 @@ class ApiDependencies:
     fleet: Fleet
     process: Process
     capacity: QueueCapacity = field(default_factory=QueueCapacity)
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection in a read transaction. Raises what :meth:`service.db.session.Database.reading` raises."""
+        with self.database.reading() as session:
+            yield session.connection()
 
 
 def dependencies_of(request: Request) -> ApiDependencies:

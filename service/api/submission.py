@@ -152,8 +152,7 @@ def wait_for_predictions(dependencies: ApiDependencies, accepted: Response, sing
     until_s = time.monotonic() + PREDICTION_WAIT_S
     cycles = dependencies.scheduler.wait_cycle(-1, 0.0)
     while True:
-        with dependencies.database.reading() as session:
-            connection = session.connection()
+        with dependencies.reading() as connection:
             if reads.all_admitted(connection, ids) or time.monotonic() >= until_s:
                 documents = [job_document(summary) for summary in reads.jobs_by_id(connection, ids)]
                 break

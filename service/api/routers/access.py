@@ -45,8 +45,8 @@ def show_me(caller: Caller, dependencies: Deps) -> IdentityDocument:
     """What the token or key that came with the request stands for."""
     if caller.key_id is None:
         return identity_document(caller, None)
-    with dependencies.database.reading() as session:
-        row = access.key(session.connection(), caller.key_id)
+    with dependencies.reading() as connection:
+        row = access.key(connection, caller.key_id)
     return identity_document(caller, None if row is None else row.expires_at_s)
 
 
@@ -60,8 +60,8 @@ def list_keys(caller: Caller, dependencies: Deps, paging: Paging, user: FilterTe
     scope = f"keys {user!r}"
     position = paging.position(scope, (float, str))
     before = (position[0], position[1]) if position else None
-    with dependencies.database.reading() as session:
-        rows = access.keys(session.connection(), user, before, paging.limit + 1)
+    with dependencies.reading() as connection:
+        rows = access.keys(connection, user, before, paging.limit + 1)
     return paging.page(scope, rows, lambda row: (row.created_at_s, row.id), key_document)
 
 
@@ -138,8 +138,7 @@ def revoke_key(
 def list_users(dependencies: Deps, paging: Paging) -> Page[UserDocument]:
     """Those who have or had API keys, with their projects."""
     position = paging.position("users", (str,))
-    with dependencies.database.reading() as session:
-        connection = session.connection()
+    with dependencies.reading() as connection:
         rows = access.users(connection, position[0] if position else None, paging.limit + 1)
         projects = access.projects_of(connection, [row.name for row in rows])
     return paging.page("users", rows, lambda row: (row.name,), lambda row: user_document(row, projects[row.name]))
@@ -169,8 +168,7 @@ def _told(connection: Connection, user: str, detail: dict[str, bool]) -> Answer:
 def list_projects(dependencies: Deps, paging: Paging) -> Page[ProjectDocument]:
     """Those with members."""
     position = paging.position("projects", (str,))
-    with dependencies.database.reading() as session:
-        connection = session.connection()
+    with dependencies.reading() as connection:
         names = access.projects(connection, position[0] if position else None, paging.limit + 1)
         members = access.members_of(connection, names)
     return paging.page(
@@ -239,9 +237,9 @@ def list_changes(
     """One line for every change, and for every one that was refused. `target` as in the lines: `job 12`, `key ...`."""
     scope = f"audit {user!r} {target!r}"
     position = paging.position(scope, (int,))
-    with dependencies.database.reading() as session:
+    with dependencies.reading() as connection:
         wanted = audit.AuditFilter(user, target)
-        rows = audit.lines(session.connection(), wanted, position[0] if position else None, paging.limit + 1)
+        rows = audit.lines(connection, wanted, position[0] if position else None, paging.limit + 1)
     return paging.page(scope, rows, lambda row: (row.id,), audit_document)
 
 

@@ -27,8 +27,8 @@ ArrayPath = Annotated[int, Path(ge=1, le=ID_MAX, description="The array's number
 @routes.read("/arrays/{array_id}", READ_JOB, "Show a job array", 404)
 def show_array(dependencies: Deps, array_id: ArrayPath) -> ArrayDocument:
     """Counted by state; the elements themselves are `GET /v1/jobs?array=`."""
-    with dependencies.database.reading() as session:
-        states = reads.element_states(session.connection(), array_id)
+    with dependencies.reading() as connection:
+        states = reads.element_states(connection, array_id)
     if not states:
         raise _no_such_array(array_id)
     return ArrayDocument(array_id=array_id, jobs=sum(states.values()), states=dict(states))

@@ -33,8 +33,8 @@ ServerPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX)]
 def show_cluster(dependencies: Deps, leader: ToLeader) -> ClusterDocument:
     """As the loop sees it now."""
     now = leader.cluster()
-    with dependencies.database.reading() as session:
-        connection, now_s = session.connection(), dependencies.now_s()
+    with dependencies.reading() as connection:
+        now_s = dependencies.now_s()
         rows = {row.name: (row.drained, row.down) for row in reads.servers(connection)}
         reserved = {
             int(server): each.window.id

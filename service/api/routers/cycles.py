@@ -23,16 +23,16 @@ LISTS = ("changes", "actions", "refusals")
 def list_cycles(dependencies: Deps, paging: Paging) -> Page[CycleSummary]:
     """Cycles in which nothing happened are not kept."""
     position = paging.position("cycles", (int,))
-    with dependencies.database.reading() as session:
-        rows = reads.cycles(session.connection(), position[0] if position else None, paging.limit + 1)
+    with dependencies.reading() as connection:
+        rows = reads.cycles(connection, position[0] if position else None, paging.limit + 1)
     return paging.page("cycles", rows, lambda row: (row.number,), cycle_summary)
 
 
 @routes.read("/cycles/{number}", OPERATE, "Show a cycle", 404)
 def show_cycle(dependencies: Deps, number: Annotated[int, Path(ge=0, le=ID_MAX)]) -> CycleDocument:
     """Its changes and actions in their order."""
-    with dependencies.database.reading() as session:
-        row = found_or_404(reads.cycle(session.connection(), number), f"cycle {number}")
+    with dependencies.reading() as connection:
+        row = found_or_404(reads.cycle(connection, number), f"cycle {number}")
     return document(CycleDocument, row, **{name: _items(row, name) for name in LISTS})
 
 

@@ -111,7 +111,7 @@ def _topic(
 
 def _require(dependencies: Deps, caller: Caller, job: int) -> None:
     """404 for a job that is not there, or not for this caller."""
-    with dependencies.database.reading() as session:
-        owner = owner_of(session.connection(), job) if job <= ID_MAX else None
+    with dependencies.reading() as connection:
+        owner = owner_of(connection, job) if job <= ID_MAX else None
     if owner is None or not caller.sees(owner.project, owner.user):
         raise no_such_job(job)

@@ -51,8 +51,8 @@ def list_forecasts(
     found = _current(leader)
     jobs = sorted(found.jobs if job is None else found.jobs.keys() & job)
     if caller.projects is not None:
-        with dependencies.database.reading() as session:
-            seen = seen_jobs(session.connection(), jobs, caller)
+        with dependencies.reading() as connection:
+            seen = seen_jobs(connection, jobs, caller)
         jobs = [job for job in jobs if job in seen]
     return ForecastsDocument(
         made_at=instant(found.now_s),
@@ -69,8 +69,8 @@ def forecast_accuracy(
     """Coverage and errors of the forecasts on record, by how far they looked and by gang size; the newest 20,000 scored
     ones at most. Forecasts of jobs that were cancelled have nothing to be compared with and do not count."""
     since_s = dependencies.now_s() - days * 86_400.0
-    with dependencies.database.reading() as session:
-        scored = scored_forecasts(session.connection(), since_s, SCORED_MAX)
+    with dependencies.reading() as connection:
+        scored = scored_forecasts(connection, since_s, SCORED_MAX)
     return accuracy_document(since_s, accuracy(scored))
 
 
@@ -80,17 +80,17 @@ def job_forecasts(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[T
     when it started and ended."""
     scope = f"forecasts {job_id}"
     position = paging.position(scope, (int,))
-    with dependencies.database.reading() as session:
-        require_job(session.connection(), job_id)
-        rows = forecasts_of(session.connection(), job_id, position[0] if position else 0, paging.limit + 1)
+    with dependencies.reading() as connection:
+        require_job(connection, job_id)
+        rows = forecasts_of(connection, job_id, position[0] if position else 0, paging.limit + 1)
     return paging.page(scope, rows, lambda row: (row.id,), told_document)
 
 
 @routes.read("/jobs/{job_id}/forecast", READ_JOB, "When will a job start and end?", 404, 409)
 def job_forecast(dependencies: Deps, leader: ToLeader, job_id: JobPath) -> JobForecastDocument:
     """10 %, 50 % and 90 % points over sampled futures. 409 says why there is none."""
-    with dependencies.database.reading() as session:
-        state = JobState(job_or_404(session.connection(), job_id).job.state)
+    with dependencies.reading() as connection:
+        state = JobState(job_or_404(connection, job_id).job.state)
     if state in TERMINAL:
         raise Problem(ProblemType.JOB_FINISHED, f"Job {job_id} has {state}.")
     found = _current(leader)
@@ -105,8 +105,7 @@ def plan(caller: Caller, dependencies: Deps, leader: ToLeader, body: SubmissionB
     """Checks a submission as `POST /v1/jobs` does, predicts it, and fast-forwards the cluster with it in the queue.
     Nothing is stored; the jobs of one body are planned together."""
     specs = parse(body.root, caller, dependencies).specs
-    with dependencies.database.reading() as session:
-        connection = session.connection()
+    with dependencies.reading() as connection:
         check_dependencies(connection, body.root, caller)
         dependencies.capacity.check(connection, len(specs), dependencies.settings.jobs_queued_max)
         failed = _failed_dependencies(connection, specs)

@@ -39,8 +39,8 @@ LOG_HEADERS = {
 @routes.read("/jobs/{job_id}/explanation", READ_JOB, "Why is the job where it is?", 404)
 def explanation(dependencies: Deps, leader: ToLeader, job_id: JobPath) -> ExplanationDocument:
     """The reason with the numbers behind it, computed now; and what the shadow policy would do, where there is one."""
-    with dependencies.database.reading() as session:
-        summary = job_or_404(session.connection(), job_id)
+    with dependencies.reading() as connection:
+        summary = job_or_404(connection, job_id)
     job = JobId(job_id)
     return explanation_document(summary.job, leader.explain(job), leader.shadowing.opinion(job))
 
@@ -49,8 +49,8 @@ def explanation(dependencies: Deps, leader: ToLeader, job_id: JobPath) -> Explan
 def spec(caller: Caller, dependencies: Deps, job_id: JobPath) -> Response:
     """A body that can be submitted again. Secret values of its environment are shown to nobody, others to its user and
     admins; a graph comes back as the catalogue's name or as the stages that it was cut into."""
-    with dependencies.database.reading() as session:
-        found = reads.spec(session.connection(), job_id)
+    with dependencies.reading() as connection:
+        found = reads.spec(connection, job_id)
     if found is None:
         raise no_such_job(job_id)
     return JSONResponse(shown_body(found, dependencies.scheduler.layout(), caller))
@@ -61,10 +61,10 @@ def attempts(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[Attemp
     """In their order."""
     scope = f"attempts {job_id}"
     position = paging.position(scope, (int,))
-    with dependencies.database.reading() as session:
-        require_job(session.connection(), job_id)
-        rows = reads.attempts(session.connection(), job_id, position[0] if position else 0, paging.limit + 1)
-        names = reads.server_names(session.connection(), (placement for _, placement in rows))
+    with dependencies.reading() as connection:
+        require_job(connection, job_id)
+        rows = reads.attempts(connection, job_id, position[0] if position else 0, paging.limit + 1)
+        names = reads.server_names(connection, (placement for _, placement in rows))
     return paging.page(scope, rows, lambda pair: (pair[0].number,), lambda pair: attempt_document(*pair, names))
 
 
@@ -73,9 +73,9 @@ def events(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[EventDoc
     """Every change of its state, oldest first."""
     scope = f"events {job_id}"
     position = paging.position(scope, (int,))
-    with dependencies.database.reading() as session:
-        require_job(session.connection(), job_id)
-        rows = reads.events(session.connection(), job_id, position[0] if position else 0, paging.limit + 1)
+    with dependencies.reading() as connection:
+        require_job(connection, job_id)
+        rows = reads.events(connection, job_id, position[0] if position else 0, paging.limit + 1)
     return paging.page(scope, rows, lambda row: (row.id,), event_document)
 
 
@@ -84,17 +84,16 @@ def progress(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[Progre
     """Oldest first; old ones are thinned out."""
     scope = f"progress {job_id}"
     position = paging.position(scope, (int,))
-    with dependencies.database.reading() as session:
-        require_job(session.connection(), job_id)
-        rows = reads.progress(session.connection(), job_id, position[0] if position else 0, paging.limit + 1)
+    with dependencies.reading() as connection:
+        require_job(connection, job_id)
+        rows = reads.progress(connection, job_id, position[0] if position else 0, paging.limit + 1)
     return paging.page(scope, rows, lambda row: (row.id,), progress_document)
 
 
 @routes.read("/jobs/{job_id}/prediction", READ_JOB, "A job's newest prediction, and why", 404)
 def prediction(caller: Caller, dependencies: Deps, leader: ToLeader, job_id: JobPath) -> PredictionDetailsDocument:
     """404 until the next cycle has predicted it. What moved the model is computed now, from the features on record."""
-    with dependencies.database.reading() as session:
-        connection = session.connection()
+    with dependencies.reading() as connection:
         job = job_or_404(connection, job_id).job
         row = newest_prediction(connection, job_id)
         if row is None:
@@ -133,9 +132,9 @@ def logs(
     limit: Annotated[int, Query(ge=1, le=LOG_PART_BYTES_MAX, description="Bytes.")] = LOG_PART_BYTES_MAX,
 ) -> Response:
     """A part of the output of one attempt; empty before its launch, and after its log was deleted."""
-    with dependencies.database.reading() as session:
-        require_job(session.connection(), job_id)
-        if attempt is not None and not reads.attempt_exists(session.connection(), job_id, attempt):
+    with dependencies.reading() as connection:
+        require_job(connection, job_id)
+        if attempt is not None and not reads.attempt_exists(connection, job_id, attempt):
             raise Problem(ProblemType.NOT_FOUND, f"Job {job_id} has no attempt {attempt}.")
     elsewhere = None if is_from_peer(request.scope) else dependencies.fleet.log_holder(JobId(job_id), attempt)
     if elsewhere is not None:

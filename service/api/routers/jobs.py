@@ -66,9 +66,9 @@ def list_jobs(
     wanted = reads.JobFilter(tuple(dict.fromkeys(state or ())), user, project, name, array, caller, oldest_first)
     scope = f"jobs {sorted(wanted.states)} {user!r} {project!r} {name!r} {array}{' oldest' if oldest_first else ''}"
     position = paging.position(scope, (int,))
-    with dependencies.database.reading() as session:
+    with dependencies.reading() as connection:
         past = position[0] if position is not None else None
-        rows = reads.jobs(session.connection(), wanted, past, paging.limit + 1)
+        rows = reads.jobs(connection, wanted, past, paging.limit + 1)
     return paging.page(scope, rows, lambda row: (row.job.id,), job_document)
 
 
@@ -84,8 +84,8 @@ def show_job(
     dependencies: Deps, job_id: JobPath, if_none_match: Annotated[str | None, Header(max_length=1024)] = None
 ) -> Response:
     """With its newest prediction and the servers it holds. The ETag changes exactly when the answer does."""
-    with dependencies.database.reading() as session:
-        summary = job_or_404(session.connection(), job_id)
+    with dependencies.reading() as connection:
+        summary = job_or_404(connection, job_id)
     document = job_document(summary)
     headers = {"ETag": etag(document), "Cache-Control": "private, no-cache"}
     if if_none_match is not None and etag_matches(if_none_match, headers["ETag"]):

@@ -39,9 +39,9 @@ def list_predictions(
     """Of all jobs that the caller sees, or of one; scored once the job has ended."""
     scope = f"predictions {job}"
     position = paging.position(scope, (int,))
-    with dependencies.database.reading() as session:
+    with dependencies.reading() as connection:
         before = position[0] if position else None
-        rows = reads.predictions(session.connection(), job, before, paging.limit + 1, caller)
+        rows = reads.predictions(connection, job, before, paging.limit + 1, caller)
     return paging.page(scope, rows, lambda row: (row.id,), prediction_document)
 
 
@@ -50,16 +50,16 @@ def list_models(dependencies: Deps, paging: Paging) -> Page[ModelDocument]:
     """Candidates, the champion, and retired ones."""
     position = paging.position("models", (float, str))
     before = (position[0], position[1]) if position else None
-    with dependencies.database.reading() as session:
-        rows = reads.models(session.connection(), before, paging.limit + 1)
+    with dependencies.reading() as connection:
+        rows = reads.models(connection, before, paging.limit + 1)
     return paging.page("models", rows, lambda row: (row.created_at_s, row.id), partial(document, ModelDocument))
 
 
 @routes.read("/models/{model_id}", READ, "Show a model", 404)
 def show_model(dependencies: Deps, model_id: ModelPath) -> ModelDocument:
     """With its metrics."""
-    with dependencies.database.reading() as session:
-        return document(ModelDocument, found_or_404(reads.model(session.connection(), model_id), f"model {model_id!r}"))
+    with dependencies.reading() as connection:
+        return document(ModelDocument, found_or_404(reads.model(connection, model_id), f"model {model_id!r}"))
 
 
 @routes.read("/predictor", READ, "What predicts now, and how far it is trusted")
@@ -86,8 +86,8 @@ def train(leader: ToLeader, change: Change, body: NoBody = None) -> Response:
 @routes.read("/training-runs/{run}", READ, "Show a retraining", 404)
 def show_training_run(dependencies: Deps, run: Annotated[int, Path(ge=1, le=ID_MAX)]) -> TrainingRunDocument:
     """How it ended, or that it is still under way."""
-    with dependencies.database.reading() as session:
-        row = found_or_404(reads.training_run(session.connection(), run), f"training run {run}")
+    with dependencies.reading() as connection:
+        row = found_or_404(reads.training_run(connection, run), f"training run {run}")
     return document(TrainingRunDocument, row)
 
 
@@ -98,8 +98,8 @@ def promote(dependencies: Deps, leader: ToLeader, change: Change, model_id: Mode
     """New jobs are predicted by it from the next cycle on. Promoting the champion changes nothing."""
 
     def prepare() -> Effect:
-        with dependencies.database.reading() as session:
-            found_or_404(reads.model(session.connection(), model_id), f"model {model_id!r}")
+        with dependencies.reading() as connection:
+            found_or_404(reads.model(connection, model_id), f"model {model_id!r}")
         try:
             leader.promote(model_id)
         except Refused as refusal:
@@ -115,8 +115,8 @@ def list_throughput(caller: Caller, dependencies: Deps, paging: Paging) -> Page[
     """Learnt seconds per iteration, by user, project, name, GPUs, GPU type and servers spanned."""
     position = paging.position("throughput", (str, str, str, int, str, int))
     after = (position[0], position[1], position[2], position[3], position[4], position[5]) if position else None
-    with dependencies.database.reading() as session:
-        rows = reads.throughput(session.connection(), after, paging.limit + 1, caller)
+    with dependencies.reading() as connection:
+        rows = reads.throughput(connection, after, paging.limit + 1, caller)
     return paging.page(
         "throughput",
         rows,

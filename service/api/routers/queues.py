@@ -24,8 +24,7 @@ routes = Routes("queue")
 @routes.read("/queue", READ, "Show the queue's length and its pauses")
 def show_queue(dependencies: Deps, caller: Caller) -> QueueDocument:
     """Unfinished jobs and held GPUs of everybody; the pauses that concern the caller."""
-    with dependencies.database.reading() as session:
-        connection = session.connection()
+    with dependencies.reading() as connection:
         used, stored = uses(connection), stored_limits(connection)
     everything = in_use(used, QUEUE)
     return QueueDocument(

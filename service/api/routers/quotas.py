@@ -28,8 +28,7 @@ OwnerPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX, description="
 @routes.read("/quotas", READ, "List quotas and their use")
 def list_quotas(dependencies: Deps, caller: Caller) -> QuotasDocument:
     """Everyone's for those who see all projects, else the caller's own and those of its projects."""
-    with dependencies.database.reading() as session:
-        connection = session.connection()
+    with dependencies.reading() as connection:
         used = uses(connection)
         stored = [each for each in stored_limits(connection) if each.owner.scope is not Scope.QUEUE]
     limited = [each for each in stored if each.limit.gpus_running_max is not None or each.jobs_queued_max is not None]

@@ -45,8 +45,7 @@ NumberPath = Annotated[int, Path(ge=1, le=ID_MAX, description="The reservation's
 def list_reservations(dependencies: Deps, caller: Caller) -> ReservationsDocument:
     """Those that are neither over nor cancelled."""
     now_s = dependencies.now_s()
-    with dependencies.database.reading() as session:
-        connection = session.connection()
+    with dependencies.reading() as connection:
         stored, names = open_reservations(connection, now_s), _names(connection)
     return ReservationsDocument(reservations=[_document(each, names, now_s, caller) for each in stored])
 

@@ -65,8 +65,8 @@ def show_usage(
     groups = _groups(group)
     days = _days(first, last, today(now_s))
     wanted = UsageWanted(groups, day_number(days[0]), day_number(days[1]) + 1, caller, user, project)
-    with dependencies.database.reading() as session:
-        rows = usage(session.connection(), wanted, now_s, ROWS_MAX)
+    with dependencies.reading() as connection:
+        rows = usage(connection, wanted, now_s, ROWS_MAX)
     if rows is None:
         detail = f"More than {ROWS_MAX} rows; ask for fewer days, or by fewer of user, project and day"
         raise Problem(ProblemType.INVALID_PARAMETER, faults=[Fault(detail, parameter="group")])

@@ -37,9 +37,9 @@ def list_webhooks(caller: Caller, dependencies: Deps, paging: Paging) -> Page[We
     """Oldest first, without their secrets."""
     scope = f"webhooks {_owner(caller)!r}"
     position = paging.position(scope, (int,))
-    with dependencies.database.reading() as session:
+    with dependencies.reading() as connection:
         after = position[0] if position else 0
-        rows = webhooks.webhooks(session.connection(), _owner(caller), after, paging.limit + 1)
+        rows = webhooks.webhooks(connection, _owner(caller), after, paging.limit + 1)
     return paging.page(scope, rows, lambda row: (row.id,), webhook_document)
 
 
@@ -57,8 +57,8 @@ def add_webhook(caller: Caller, dependencies: Deps, change: Change, body: Webhoo
 @routes.read("/webhooks/{webhook_id}", OWN_WEBHOOKS, "Show a webhook", 404)
 def show_webhook(caller: Caller, dependencies: Deps, webhook_id: WebhookPath) -> WebhookDocument:
     """Without its secret."""
-    with dependencies.database.reading() as session:
-        return webhook_document(_mine(session.connection(), webhook_id, caller))
+    with dependencies.reading() as connection:
+        return webhook_document(_mine(connection, webhook_id, caller))
 
 
 @routes.change("DELETE", "/webhooks/{webhook_id}", OWN_WEBHOOKS, "Remove a webhook", WebhookDocument, 404, status=200)
@@ -96,8 +96,7 @@ def list_deliveries(
     """Newest first; those that have ended are forgotten after a while."""
     scope = f"deliveries {webhook_id}"
     position = paging.position(scope, (int,))
-    with dependencies.database.reading() as session:
-        connection = session.connection()
+    with dependencies.reading() as connection:
         _mine(connection, webhook_id, caller)
         rows = webhooks.deliveries(connection, webhook_id, position[0] if position else None, paging.limit + 1)
     return paging.page(scope, rows, lambda row: (row.id,), delivery_document)
