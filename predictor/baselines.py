@@ -77,5 +77,8 @@ def base_point(history: HistoryStore, keys: Keys) -> float:
 
 def _narrowest(history: HistoryStore, keys: Keys) -> Group | None:
     """The group of the first level with a history, short of the cluster."""
-    groups = (history.group(level, keys[level]) for level in BACKOFF[:-1])
-    return next((group for group in groups if group is not None), None)
+    for level in BACKOFF[:-1]:
+        group = history.group(level, keys[level])
+        if group is not None:
+            return group
+    return None

@@ -194,17 +194,21 @@ class OpenJobs:
 
     def before(self, key: Hashable, submitted_at_s: float, job: int) -> tuple[int, float]:
         """How many open jobs of the group were submitted earlier, and the age in seconds of the oldest (0.0: none)."""
+        if key not in self._groups:
+            return 0, 0.0
         members, first, end = self._earlier(key, submitted_at_s, job)
         return (end - first, submitted_at_s - members[first][0]) if end > first else (0, 0.0)
 
     def ages_s(self, key: Hashable, submitted_at_s: float, job: int, limit: int) -> tuple[float, ...]:
         """Seconds since the newest ``limit`` of those jobs were submitted, ascending."""
+        if key not in self._groups:
+            return ()
         members, first, end = self._earlier(key, submitted_at_s, job)
         newest = members[max(first, end - limit) : end]
         return tuple(submitted_at_s - each_s for each_s, _ in reversed(newest))
 
     def _earlier(self, key: Hashable, submitted_at_s: float, job: int) -> tuple[list[tuple[float, int]], int, int]:
         """The group's jobs, and the range of those that were submitted before the job and are not too old."""
-        members = self._groups.get(key, [])
+        members = self._groups[key]
         first = bisect_left(members, (submitted_at_s - OPEN_MAX_AGE_S, -1))
         return members, first, bisect_left(members, (submitted_at_s, job))
