@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from policies.lifecycle import JobState
-from policies.model.decision import Decision, Preempt, Reserve, Start
+from policies.model.decision import Decision, Preempt, Start
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.model.view import ClusterView, JobView
@@ -40,13 +40,10 @@ def check(view: ClusterView, decision: Decision) -> Sequence[Violation]:
             if job.state not in (JobState.STARTING, JobState.RUNNING) or action.job in preempted:
                 violations.append(Violation("preempts_running", action.job, f"its state is {job.state}"))
             preempted.add(action.job)
-        elif isinstance(action, Reserve):
-            if job.state is not JobState.QUEUED or action.job in started:
-                violations.append(Violation("reserves_for_waiting", action.job, f"its state is {job.state}"))
-            elif action.placement is not None and action.placement.gpus != job.spec.gpus:
-                violations.append(Violation("whole_gang", action.job, f"reserves {action.placement.gpus} GPUs"))
-        else:
-            violations.append(Violation("resizes_nothing_yet", action.job, "no executor can resize a running job"))
+        elif job.state is not JobState.QUEUED or action.job in started:
+            violations.append(Violation("reserves_for_waiting", action.job, f"its state is {job.state}"))
+        elif action.placement is not None and action.placement.gpus != job.spec.gpus:
+            violations.append(Violation("whole_gang", action.job, f"reserves {action.placement.gpus} GPUs"))
     return violations
 
 

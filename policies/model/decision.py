@@ -1,7 +1,6 @@
 """Decisions: the actions that a policy may take, and the changes that it is given with each cycle."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from policies.model.ids import JobId, ServerIndex
@@ -26,14 +25,6 @@ class Preempt:
     for_job: JobId | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Resize:
-    """Change a running elastic job to this placement."""
-
-    job: JobId
-    placement: Placement
-
-
 @value
 class Reserve:
     """Keep these GPUs (free ones and ones being vacated) for a waiting job; None releases its reservation."""
@@ -42,7 +33,7 @@ class Reserve:
     placement: Placement | None
 
 
-Action = Start | Preempt | Resize | Reserve
+Action = Start | Preempt | Reserve
 
 
 @value

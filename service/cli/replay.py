@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from policies.model.decision import Action, Preempt, Reserve, Resize, Start
+from policies.model.decision import Action, Preempt, Start
 from policies.model.ids import JobId
 from policies.registry import make_policy
 from service.cli import completion
@@ -180,7 +180,7 @@ def _words(action: Action, snapshot: CycleSnapshot) -> str:
 
     if isinstance(action, Preempt):
         return f"preempt {job(action.job)}" + (f" for {job(action.for_job)}" if action.for_job is not None else "")
-    verb = {Start: "start", Resize: "resize", Reserve: "reserve for"}[type(action)]
+    verb = "start" if isinstance(action, Start) else "reserve for"
     if action.placement is None:
         return f"release what is reserved for {job(action.job)}"
     servers = snapshot.world.cluster.servers

@@ -16,7 +16,7 @@ from types import UnionType
 from typing import Any, NamedTuple, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from policies.model.cluster import Server
-from policies.model.decision import Action, Change, Preempt, Reserve, Resize, Start
+from policies.model.decision import Action, Change, Preempt, Reserve, Start
 from policies.model.estimate import ShadowPrediction
 from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Reason
@@ -129,7 +129,7 @@ def decode_shadows(document: object) -> list[ShadowPrediction]:
 
 
 _ACTION: Any = Action
-_ACTION_WORDS: Mapping[str, type] = {"start": Start, "preempt": Preempt, "resize": Resize, "reserve": Reserve}
+_ACTION_WORDS: Mapping[str, type] = {"start": Start, "preempt": Preempt, "reserve": Reserve}
 
 
 def _encode_rows(hint: Any, values: Sequence[object]) -> dict[str, Any]:

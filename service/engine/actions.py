@@ -1,7 +1,7 @@
 """How a policy's actions change the world. They were checked against the invariants before they come here."""
 
 from policies.lifecycle import AttemptState, Cause, JobState
-from policies.model.decision import Action, Change, ChangeKind, Preempt, Reserve, Start
+from policies.model.decision import Action, Change, ChangeKind, Preempt, Start
 from policies.model.ids import attempt_id
 from policies.model.reasons import Reason
 from service.engine.commands import Launch
@@ -18,13 +18,11 @@ def apply_action(cycle: Cycle, action: Action) -> Change:
     if isinstance(action, Preempt):
         request_stop(cycle, job, JobState.PREEMPTING, Cause.PREEMPT_DECIDED, Reason.PREEMPTED)
         return cycle.changes.pop()
-    if isinstance(action, Reserve):
-        cycle.touch(job)
-        job.reservation = action.placement
-        if action.placement is not None:
-            job.reason = Reason.RESERVED
-        return Change(ChangeKind.RESERVED, job.id, action.placement)
-    raise TypeError("Resize is for elastic policies; the invariants refuse it until an executor can do it")
+    cycle.touch(job)
+    job.reservation = action.placement
+    if action.placement is not None:
+        job.reason = Reason.RESERVED
+    return Change(ChangeKind.RESERVED, job.id, action.placement)
 
 
 def _start(cycle: Cycle, job: JobRecord, action: Start) -> Change:

@@ -5,7 +5,7 @@ import pytest
 from policies.invariants import check
 from policies.lifecycle import JobState
 from policies.model.cluster import Cluster, Server
-from policies.model.decision import Action, Decision, Preempt, Reserve, Resize, Start
+from policies.model.decision import Action, Decision, Preempt, Reserve, Start
 from policies.model.graph import Stage, StageGraph
 from policies.model.ids import JobId, ServerIndex
 from policies.model.job import JobSpec
@@ -73,7 +73,6 @@ def test_a_good_decision_breaks_nothing(world: World) -> None:
         ([Reserve(JobId(1), on((0, 2)))], ["reserves_for_waiting"]),
         ([Start(JobId(2), on((0, 2))), Reserve(JobId(2), None)], ["reserves_for_waiting"]),
         ([Reserve(JobId(2), on((0, 1)))], ["whole_gang"]),
-        ([Resize(JobId(1), on((0, 2)))], ["resizes_nothing_yet"]),
     ],
 )
 def test_each_rule(world: World, actions: list[Action], expected: list[str]) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.model.cluster import Server
-from policies.model.decision import Action, Change, ChangeKind, Preempt, Reserve, Resize, Start
+from policies.model.decision import Action, Change, ChangeKind, Preempt, Reserve, Start
 from policies.model.estimate import Estimate, ShadowPrediction, Unit
 from policies.model.graph import Stage, StageGraph
 from policies.model.ids import JobId, ServerIndex
@@ -98,7 +98,6 @@ changes = st.builds(
 actions: st.SearchStrategy[Action] = st.one_of(
     st.builds(Start, ids, placements),
     st.builds(Preempt, ids, maybe(ids)),
-    st.builds(Resize, ids, placements),
     st.builds(Reserve, ids, maybe(placements)),
 )
 
