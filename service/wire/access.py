@@ -32,7 +32,7 @@ class NewKeyDocument(KeyDocument):
 
 
 class UserDocument(TypedDict):
-    """Somebody with API keys."""
+    """A user: a person or program with API keys."""
 
     name: str
     projects: list[str]
@@ -56,7 +56,7 @@ class MembershipDocument(TypedDict):
 
 
 class IdentityDocument(TypedDict):
-    """Who the caller is to the service."""
+    """The identity of the caller."""
 
     user: Annotated[str | None, Field(description="null for the local token, which has no name.")]
     role: Role
@@ -80,7 +80,7 @@ class AuditDocument(TypedDict):
     outcome: Annotated[
         Literal["done", "asked", "refused"],
         Field(
-            description="done: written together with the change. asked: about to be tried outside the database. "
+            description="done: written in the transaction of the change. asked: written before an action outside the database. "
             "refused: the caller may not do it."
         ),
     ]
@@ -122,8 +122,8 @@ class WebhookDocument(TypedDict):
     id: int
     url: str
     events: list[str]
-    owner: Annotated[str | None, Field(description="Who added it; null: the token in the data folder.")]
-    user: Annotated[str | None, Field(description="Only jobs of this user; null: of everybody.")]
+    owner: Annotated[str | None, Field(description="The user who added it; null: the token in the data folder.")]
+    user: Annotated[str | None, Field(description="Only jobs of this user; null: of all users.")]
     project: Annotated[str | None, Field(description="Only jobs of this project; null: of all.")]
     created_at: Time
 
@@ -135,7 +135,7 @@ class NewWebhookDocument(WebhookDocument):
 
 
 class DeliveryDocument(TypedDict):
-    """One thing told, or to be told, to a webhook."""
+    """The delivery of one event to a webhook."""
 
     id: int
     event: str

@@ -213,14 +213,14 @@ class ParallelismBody(Body):
         Annotated[StageCount, Tag("<stage-count>")] | Annotated[StageLists, Tag("<stage-lists>")],
         Discriminator(_stages_tag),
     ] = Field(description="A number (the service cuts the graph) or a list of layer-name lists.")
-    replicas: Annotated[Degrees, Field(min_length=1)] = Field(description="One number a stage.")
-    tensor: Degrees | None = Field(default=None, description="One number a stage; left out = all 1.")
+    replicas: Annotated[Degrees, Field(min_length=1)] = Field(description="One number per stage.")
+    tensor: Degrees | None = Field(default=None, description="One number per stage; left out = all 1.")
     schedule: Literal["1f1b", "sync"] = "1f1b"
     micro_batches: Annotated[int, Field(ge=1, le=100_000)] = 1
 
 
 class PreemptionBody(Body):
-    """The warning that the program wants before it is stopped."""
+    """The warning to the program before a stop."""
 
     signal: Literal["SIGUSR1", "SIGUSR2", "SIGHUP", "SIGINT", "SIGTERM"] = "SIGUSR1"
     grace_s: GracePeriod = 30.0
@@ -254,7 +254,7 @@ class ArrayBody(Body):
         default=None, description="Each once, in any order."
     )
     max_running: Annotated[int, Field(ge=1, le=ELEMENTS_MAX)] | None = Field(
-        default=None, description="Elements that may hold GPUs at a time; null = any number."
+        default=None, description="Elements that may hold GPUs at a time; null = no limit."
     )
 
     @property
@@ -275,7 +275,9 @@ class TopologyBody(Body):
     """All GPUs within one server or one rack."""
 
     level: Literal["server", "rack"]
-    required: bool = Field(default=True, description="It waits until there is room; otherwise it takes what is free.")
+    required: bool = Field(
+        default=True, description="true: the job waits for such GPUs. false: it takes other free GPUs."
+    )
 
 
 class JobBody(Body):
@@ -293,42 +295,42 @@ class JobBody(Body):
     )
     env: Annotated[dict[EnvName, Argument], Field(max_length=ENV_MAX)] = Field(default_factory=dict)
     secret_env: Annotated[list[EnvName], Field(max_length=ENV_MAX)] = Field(
-        default_factory=list, description="Names in 'env' whose values are never shown again, to anybody."
+        default_factory=list, description="Names in 'env' whose values are never shown again."
     )
     working_dir: Annotated[str, Field(max_length=4096, pattern=r"^/[^\x00]*$")] | None = Field(
         default=None, description="An absolute path on the server."
     )
-    graph: GraphBody | None = Field(default=None, description="null = traffic and speed are learnt; give 'gpus' then.")
+    graph: GraphBody | None = Field(
+        default=None, description="null = traffic and speed are learnt; 'gpus' is required."
+    )
     parallelism: ParallelismBody | None = None
-    gpus: Gpus | None = Field(default=None, description="The gang; needed where 'parallelism' does not give it.")
+    gpus: Gpus | None = Field(default=None, description="Gang size; required unless 'parallelism' is given.")
     gpus_min: Gpus | None = None
     gpus_max: Gpus | None = None
     gpu_type: Name | None = None
     gpu_types: Annotated[list[Name], Field(max_length=GPU_TYPES_MAX)] = Field(
         default_factory=list,
-        description="Instead of 'gpu_type': every type that it takes, the preferred one first. Layers are told of that one.",
+        description="Instead of 'gpu_type': all accepted types, the preferred one first. Layer times are for that one.",
     )
-    topology: TopologyBody | None = Field(default=None, description="How close together its GPUs are to be.")
+    topology: TopologyBody | None = Field(default=None, description="All GPUs within one server or rack.")
     tensor_across_servers: bool = False
     declared_iterations: Annotated[int, Field(ge=1, le=ITERATIONS_MAX)] | None = None
     walltime_s: PositiveDuration | None = None
-    min_run_s: Duration = Field(
-        default=0.0, description="So long each attempt runs before another job may take its GPUs."
-    )
+    min_run_s: Duration = Field(default=0.0, description="Minimum run time of each attempt before a preemption.")
     priority: Priority = 0
-    checkpoint_period_s: PositiveDuration | None = Field(default=300.0, description="null = it cannot checkpoint.")
+    checkpoint_period_s: PositiveDuration | None = Field(
+        default=300.0, description="Checkpoint interval of the program; null = it cannot checkpoint."
+    )
     max_retries: Annotated[int, Field(ge=0, le=1000)] = 2
     after: Annotated[list[AfterEntry], Field(max_length=AFTER_MAX)] = Field(
         default_factory=list, description="Jobs that must end first: a number (it must succeed), or with a condition."
     )
     hold: bool = False
     labels: Annotated[dict[LabelKey, Text], Field(max_length=LABELS_MAX)] = Field(default_factory=dict)
-    recurrence_key: Name | None = Field(
-        default=None, description="Replaces the name where runs of one job are matched."
-    )
+    recurrence_key: Name | None = Field(default=None, description="Replaces the name in matching runs of one job.")
     preemption: PreemptionBody | None = None
     launch: Literal["server", "gpu"] = "server"
-    array: ArrayBody | None = Field(default=None, description="Submit it many times, once for each index.")
+    array: ArrayBody | None = Field(default=None, description="Submit one job per index.")
 
     @property
     def needs(self) -> list[AfterBody]:
@@ -343,7 +345,7 @@ SpecDocument = create_model(
     env=(
         dict[str, str | None],
         Field(
-            description="Values are null where they are secret, or not for the caller: they are the job's user's, and admins'."
+            description="Secret values are null. Other values are null unless the caller is the job's user or an admin."
         ),
     ),
 )
@@ -378,7 +380,7 @@ class SubmissionBody(
 class HoldBody(Body):
     """How to hold a job."""
 
-    preempt: bool = Field(default=False, description="Stop a running attempt too; otherwise it finishes its attempt.")
+    preempt: bool = Field(default=False, description="Also stop a running attempt; otherwise it runs to its end.")
 
 
 class PriorityBody(Body):
@@ -436,25 +438,25 @@ class KeyBody(Body):
 
     model_config = ConfigDict(json_schema_extra={"examples": [examples.KEY]})
 
-    user: OwnerName = Field(description="Whose key it is; a user who is not there yet is made.")
+    user: OwnerName = Field(description="The user of the key; added if unknown.")
     role: Literal["viewer", "submitter", "operator", "admin"]
     projects: Annotated[list[OwnerName], Field(min_length=1, max_length=PROJECTS_MAX)] | None = Field(
         default=None,
-        description="Narrows the key to these projects, of which the user becomes a member; null: all of the user's. "
+        description="Limits the key to these projects, and adds the user to them; null: all projects of the user. "
         "Operators and admins see every project.",
     )
     expires_in_s: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description="Left out: the setting key_lifetime_s; at most key_lifetime_s_max."
     )
-    note: Text = Field(default="", description="What it is for.")
+    note: Text = Field(default="", description="Purpose of the key.")
 
 
 class UserBody(Body):
-    """What is to be of a user."""
+    """The state of a user."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"disabled": False}]})
 
-    disabled: bool = Field(default=False, description="The user's keys open nothing as long as this is true.")
+    disabled: bool = Field(default=False, description="While true, all keys of the user are refused.")
 
 
 JobEventName = Literal["job.started", "job.preempted", "job.requeued", "job.succeeded", "job.failed", "job.cancelled"]
@@ -464,58 +466,63 @@ JOB_ENDS: tuple[JobEventName, ...] = ("job.succeeded", "job.failed", "job.cancel
 
 
 class WebhookBody(Body):
-    """Where to tell of changes of jobs, and of which."""
+    """A webhook to add: the URL, and the events that it receives."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"url": "https://hooks.example.org/sooner", "events": ["job.failed"]}]}
     )
 
     url: Annotated[str, Field(min_length=1, max_length=URL_MAX, pattern=r"^[\x21-\x7e]+$")] = Field(
-        description="https:// or http://; not in an inner network unless the setting webhook_private_addresses allows it."
+        description="https:// or http://; private addresses need the setting webhook_private_addresses."
     )
     events: Annotated[list[JobEventName], Field(min_length=1, max_length=len(WebhookEvent))] = Field(
         default_factory=lambda: list(JOB_ENDS),
         description="Left out: the three ends of a job.",
     )
-    user: Name | None = Field(default=None, description="Only jobs of this user; without the role operator: one's own.")
+    user: Name | None = Field(
+        default=None, description="Only jobs of this user; without the role operator: the caller."
+    )
     project: Name | None = Field(default=None, description="Only jobs of this project.")
     secret: Annotated[str, Field(min_length=16, max_length=200, pattern=r"^[\x21-\x7e]+$")] | None = Field(
-        default=None, description="Signs what is sent; left out: one is made. It is shown once, in this answer."
+        default=None, description="Signs the deliveries; left out: generated, and shown only in this answer."
     )
 
 
 class QuotaBody(Body):
-    """What is allowed from now on; null = any number. Both values are set: what is left out becomes null."""
+    """A quota; null = no limit. Both values are set: a value that is left out becomes null."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"gpus_running_max": 16, "jobs_queued_max": 100}]})
 
     gpus_running_max: Annotated[int, Field(ge=0, le=GPUS_MAX)] | None = Field(
-        default=None, description="GPUs that its jobs may hold at a time."
+        default=None, description="GPUs that the jobs may hold at a time."
     )
     jobs_queued_max: Annotated[int, Field(ge=0, le=ID_MAX)] | None = Field(
-        default=None, description="Unfinished jobs that it may have; a submission beyond that is refused with 429."
+        default=None, description="Unfinished jobs; a submission above it is refused with 429."
     )
 
 
 class ReservationBody(Body):
-    """Which servers, when, and for whom: a user, a project, a user's jobs in a project, or (neither) nobody."""
+    """A reservation of servers for a time: for a user, a project, a user's jobs in a project, or maintenance (neither)."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [*examples.RESERVATIONS]})
 
     servers: Annotated[list[Name], Field(min_length=1, max_length=SERVERS_MAX)] | None = None
     count: Annotated[int, Field(ge=1, le=SERVERS_MAX)] | None = Field(
-        default=None, description="Instead of 'servers': so many of those that are up, with the most free GPUs."
+        default=None,
+        description="Instead of 'servers': this number of servers that are up, with the most free GPUs first.",
     )
     starts_at: Moment
     ends_at: Moment
     user: Name | None = None
     project: Name | None = None
-    preempt: bool = Field(default=True, description="Stop who is still there at the start; otherwise it may end.")
+    preempt: bool = Field(
+        default=True, description="Stop jobs that still run at the start; otherwise they run to their end."
+    )
     reason: Text = ""
 
 
 class QueuePartBody(Body):
-    """Which part of the queue: a user's jobs or a project's; neither = everybody's."""
+    """A part of the queue: the jobs of a user or of a project; neither = the whole queue."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{}, {"project": "nlp"}]})
 
@@ -524,10 +531,10 @@ class QueuePartBody(Body):
 
 
 class PauseBody(QueuePartBody):
-    """What to pause, and why."""
+    """A part of the queue to pause, and the reason."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"reason": "the file server is being repaired"}, {"project": "nlp"}]}
     )
 
-    reason: Text = Field(default="", description="For those who ask why their jobs wait.")
+    reason: Text = Field(default="", description="Shown to users whose jobs wait.")

@@ -37,7 +37,7 @@ class ClusterDocument(TypedDict):
 
 
 class ReservationDocument(TypedDict):
-    """Servers set aside for a time. Whose it is, and why, is told to those whom it concerns."""
+    """A reservation of servers for a time. Owner and reason are shown to the owner and to operators."""
 
     id: int
     servers: list[str]
@@ -75,7 +75,7 @@ class QuotasDocument(TypedDict):
 
 
 class PauseDocument(TypedDict):
-    """Whose jobs do not start: everybody's (``queue``), a user's or a project's."""
+    """A pause: of the whole queue (``queue``), a user's jobs or a project's."""
 
     scope: Scope
     name: str
@@ -91,7 +91,7 @@ class QueueDocument(TypedDict):
 
 
 class ServiceDocument(TypedDict):
-    """One service. ``condemned``: it was silent for so long that its attempts were given up; it is alive again only when it
+    """One service. ``condemned``: it was silent for too long, so its attempts were declared lost; it returns only after it
     has made sure that nothing of them runs."""
 
     id: str
@@ -112,7 +112,7 @@ class ServicesDocument(TypedDict):
 
 
 class CycleSummary(TypedDict):
-    """One pass of the loop in which something happened, by its counts."""
+    """One cycle with changes, by its counts."""
 
     number: int
     at: Time
@@ -124,7 +124,7 @@ class CycleSummary(TypedDict):
 
 
 class CycleDocument(TypedDict):
-    """One pass of the loop, whole: what it takes to replay it, together with the dump of an earlier one."""
+    """One whole cycle: with the dump of an earlier one, enough to replay it."""
 
     number: int
     at: Time

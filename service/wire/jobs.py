@@ -25,7 +25,7 @@ class PredictionDocument(TypedDict):
         float, Field(description="The single best guess; it may come from another champion than the distribution.")
     ]
     unit: Unit
-    source: Annotated[str, Field(description="Where it comes from, in words.")]
+    source: Annotated[str, Field(description="Source of the prediction, in words.")]
     model_version: Annotated[str | None, Field(description="null for a rule without a model.")]
     seconds_per_unit: float | None
     made_at: Time
@@ -35,7 +35,7 @@ class PredictionDocument(TypedDict):
 
 
 class ToldDocument(TypedDict):
-    """A forecast on record: when the job was expected to reach a milestone, and, once it is settled, how right that was."""
+    """A forecast on record: when the job was expected to reach a milestone and, afterwards, the error."""
 
     id: int
     job_id: int
@@ -44,24 +44,24 @@ class ToldDocument(TypedDict):
     p10: Time
     p50: Time
     p90: Time
-    samples: Annotated[int, Field(description="Sampled futures behind it.")]
-    source: Annotated[str, Field(description="Where the job's possible totals came from, in words.")]
-    policy: Annotated[str, Field(description="The policy that was run into the future.")]
+    samples: Annotated[int, Field(description="Number of sampled futures.")]
+    source: Annotated[str, Field(description="Source of the job's possible totals, in words.")]
+    policy: Annotated[str, Field(description="The policy of the simulated futures.")]
     model_version: Annotated[
         str | None, Field(description="The model that had predicted the job; null for a rule without a model.")
     ]
-    cycle: Annotated[int, Field(description="The newest cycle that it knew.")]
+    cycle: Annotated[int, Field(description="The newest cycle before the forecast.")]
     actual_at: Annotated[
-        Time | None, Field(description="When it came to pass; null before, and for a job that was cancelled.")
+        Time | None, Field(description="When the milestone was reached; null before, and for a cancelled job.")
     ]
     scored_at: Time | None
-    error_s: Annotated[float | None, Field(description="p50 less actual_at: above 0 = told too late.")]
+    error_s: Annotated[float | None, Field(description="p50 less actual_at: above 0 = the forecast was too late.")]
     inside: Annotated[bool | None, Field(description="Whether p10 <= actual_at <= p90.")]
     pinball_s: Annotated[float | None, Field(description="Mean pinball loss of the three quantiles, seconds.")]
 
 
 class JobLinks(TypedDict):
-    """Where the rest of a job is."""
+    """Links to the details of a job."""
 
     self: str
     explanation: str
@@ -143,7 +143,7 @@ class AttemptDocument(TypedDict):
 
 
 class EventDocument(TypedDict):
-    """One line of a job's story."""
+    """One change of a job's state."""
 
     id: int
     at: Time

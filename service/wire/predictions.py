@@ -30,8 +30,8 @@ class JobForecastDocument(TypedDict):
         SpreadDocument | None, Field(description="null for a job that holds GPUs, or where 'reason' says why.")
     ]
     finish_at: Annotated[SpreadDocument | None, Field(description="null where 'reason' says why.")]
-    samples: Annotated[int, Field(description="Sampled futures behind it.")]
-    source: Annotated[str, Field(description="Where the job's possible totals come from, in words.")]
+    samples: Annotated[int, Field(description="Number of sampled futures.")]
+    source: Annotated[str, Field(description="Source of the job's possible totals, in words.")]
     reason: Annotated[str | None, Field(description="Why something is missing.")]
 
 
@@ -48,8 +48,10 @@ class TallyDocument(TypedDict):
 
     forecasts: int
     jobs: int
-    coverage_80: Annotated[float, Field(description="Share of them inside p10 to p90: 0.8 is right, more is too wide.")]
-    median_error_s: Annotated[float, Field(description="p50 less actual: above 0 = told too late.")]
+    coverage_80: Annotated[
+        float, Field(description="Share inside p10 to p90: 0.8 is ideal, more means too wide intervals.")
+    ]
+    median_error_s: Annotated[float, Field(description="p50 less actual: above 0 = the forecasts were too late.")]
     median_absolute_error_s: float
     median_relative_error: Annotated[
         float | None, Field(description="Of the absolute error over the horizon; null where nothing lay ahead.")
@@ -72,7 +74,7 @@ class GangDocument(TallyDocument):
 
 
 class MilestoneAccuracyDocument(TypedDict):
-    """How right the forecasts of one milestone were. Classes without a forecast are left out."""
+    """The accuracy of the forecasts of one milestone. Classes without a forecast are left out."""
 
     all: Annotated[TallyDocument | None, Field(description="null where none is scored.")]
     by_horizon: list[HorizonDocument]
@@ -80,10 +82,10 @@ class MilestoneAccuracyDocument(TypedDict):
 
 
 class AccuracyDocument(TypedDict):
-    """How right the forecasts were that were made since ``since`` (the newest ones where there are very many)."""
+    """The accuracy of the forecasts made since ``since`` (the newest ones where there are very many)."""
 
     since: Time
-    forecasts: Annotated[int, Field(description="Scored forecasts behind it.")]
+    forecasts: Annotated[int, Field(description="Number of scored forecasts.")]
     start: MilestoneAccuracyDocument
     finish: MilestoneAccuracyDocument
 
@@ -108,16 +110,14 @@ class PlacedDocument(TypedDict):
 
 
 class PlanDocument(TypedDict):
-    """What would become of a job that was submitted at ``made_at`` of its :class:`PlansDocument`."""
+    """The plan of a job that would be submitted at ``made_at`` of its :class:`PlansDocument`."""
 
     name: str
     gpus: int
     prediction: Annotated[EstimateDocument | None, Field(description="null where nothing is known of such jobs.")]
     placement: Annotated[
         list[PlacedDocument],
-        Field(
-            description="The best one on the servers that take work, if nobody else were there; empty if they cannot hold it."
-        ),
+        Field(description="The best placement on the empty servers that take work; empty if they cannot hold the job."),
     ]
     iteration_s: Annotated[float | None, Field(description="Seconds an iteration there; null without a graph.")]
     fits_now: Annotated[bool, Field(description="Whether GPUs that are free now could hold it.")]
@@ -176,9 +176,7 @@ class PredictionDetailsDocument(PredictionDocument):
 
     trust: Annotated[
         Trust,
-        Field(
-            description="Who ranks the job: a model, the history of its group, or nothing but what it has had so far."
-        ),
+        Field(description="What ranks the job: a model, the history of its group, or its attained service."),
     ]
     past_runs: Annotated[
         int | None, Field(description="Runs of this program with as many GPUs that had ended. null: not known.")
@@ -197,22 +195,20 @@ class PredictionDetailsDocument(PredictionDocument):
 
 
 class BucketDocument(TypedDict):
-    """Jobs that were seen so often before: their champions, and who may rank them."""
+    """Jobs with this number of past runs: their champions, and what ranks them."""
 
     past_runs: str
     distribution: Annotated[str, Field(description="Champion of the distribution, by which jobs are ranked.")]
-    point: Annotated[str, Field(description="Champion of the single best guess, which people are told.")]
+    point: Annotated[str, Field(description="Champion of the single best guess, which is shown to users.")]
     jobs: Annotated[
         int,
         Field(description="Scored jobs behind that choice, at most 2,000; those of the model's own test count too."),
     ]
     trust: Annotated[
         Trust,
-        Field(
-            description="The rung: model = the champions; history = the group's past runs; attained_service = no prediction."
-        ),
+        Field(description="model = the champions; history = the group's past runs; attained_service = no prediction."),
     ]
-    reason: Annotated[str, Field(description='Why not a better rung; "" on the first.')]
+    reason: Annotated[str, Field(description='Why jobs are not ranked by a model; "" if they are.')]
     coverage_80: Annotated[
         float | None, Field(description="Share of the champions' newest 80% intervals that held; null under 50.")
     ]
@@ -235,12 +231,10 @@ class HeadDocument(TypedDict):
 
 
 class PredictorDocument(TypedDict):
-    """What predicts new jobs now. A rung is left, and taken again, by itself."""
+    """What predicts new jobs now. The trust level changes automatically."""
 
     model_version: Annotated[str | None, Field(description="null where history alone predicts.")]
-    switches: Annotated[
-        int, Field(description="How often a rung of trust was left or taken again, as far as is known.")
-    ]
+    switches: Annotated[int, Field(description="Changes of the trust level on record.")]
     heads: list[HeadDocument]
 
 
@@ -260,7 +254,7 @@ class ModelDocument(TypedDict):
 
 
 class ThroughputDocument(TypedDict):
-    """The learnt speed of a recurring gang on a GPU type, over so many servers."""
+    """The learnt speed of a recurring gang on a GPU type and a number of servers."""
 
     user: str
     project: str

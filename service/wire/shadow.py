@@ -18,17 +18,15 @@ class ShadowStartsDocument(TypedDict):
 
     both: int
     first_only: int
-    shadow_only: Annotated[
-        int, Field(description="However often it came up, the wish to start a job counts once until it starts.")
-    ]
-    agreement_ratio: Annotated[float | None, Field(description="both / all; null where nobody wanted anything.")]
+    shadow_only: Annotated[int, Field(description="A wish to start a job counts once until the job starts.")]
+    agreement_ratio: Annotated[float | None, Field(description="both / all; null without any decision.")]
     both_gpu_s: float
     first_only_gpu_s: float
     shadow_only_gpu_s: float
     granted_later: Annotated[
-        int, Field(description="Of shadow_only: those that the first policy made in a later pass.")
+        int, Field(description="Of shadow_only: starts that the first policy made in a later cycle.")
     ]
-    granted_later_s: Annotated[float, Field(description="Seconds from the wish to that, over all of them.")]
+    granted_later_s: Annotated[float, Field(description="Seconds between the two, in total.")]
     same_placement: Annotated[int, Field(description="Of both: on the same servers, with the same GPUs on each.")]
     fewer_servers: Annotated[int, Field(description="Of both: the shadow would have used fewer servers.")]
     more_servers: int
@@ -69,14 +67,14 @@ class DisagreementDocument(TypedDict):
 
 
 class ShadowCycleDocument(TypedDict):
-    """A pass in which the two did not want the same: jobs by number."""
+    """A cycle in which the two decided differently: jobs by number."""
 
-    cycle: Annotated[int | None, Field(description="null for a pass in which nothing happened.")]
+    cycle: Annotated[int | None, Field(description="null for a cycle without changes.")]
     at: Time
     starts_both: int
     starts_first_only: list[int]
     starts_shadow_only: Annotated[
-        list[int], Field(description="Wishes that came up in this pass, and not in the one before.")
+        list[int], Field(description="Starts that the shadow wished in this cycle and not in the one before.")
     ]
     preemptions_both: int
     preemptions_first_only: list[int]
@@ -93,8 +91,8 @@ class ShadowDocument(TypedDict):
     status: Status
     status_reason: Annotated[str | None, Field(description="Why it does not watch.")]
     since: Annotated[Time, Field(description="What is counted began then.")]
-    at: Annotated[Time, Field(description="The newest pass.")]
-    passes: Annotated[int, Field(description="Passes of the loop in which both decided.")]
+    at: Annotated[Time, Field(description="The newest cycle.")]
+    passes: Annotated[int, Field(description="Cycles in which both decided.")]
     skipped: Annotated[int, Field(description="Passes without the shadow.")]
     overruns: Annotated[int, Field(description="Decisions that took longer than shadow_budget_s.")]
     failures: int
@@ -104,5 +102,5 @@ class ShadowDocument(TypedDict):
     disagreements: Annotated[list[DisagreementDocument], Field(description="Of now, oldest first; at most 100.")]
     disagreements_total: int
     cycles: Annotated[
-        list[ShadowCycleDocument], Field(description="The newest passes with a difference, newest first; at most 100.")
+        list[ShadowCycleDocument], Field(description="The newest cycles with a difference, newest first; at most 100.")
     ]
