@@ -30,7 +30,7 @@ _WANTS = {"start": "start it", "wait": "have let it wait", "stop": "stop it"}
 
 def shadow_command(
     cycles: Annotated[
-        bool, typer.Option("--cycles", help="The newest passes in which the two did not want the same.")
+        bool, typer.Option("--cycles", help="List the newest cycles in which the two policies differ.")
     ] = False,
     what_if: Annotated[
         bool,
@@ -127,7 +127,7 @@ def _summary(found: ShadowDocument) -> str:
     lines = [
         f"{whom} beside {found['first_policy']} since {when(found['since'])}: {found['status']}",
         *([f"  {found['status_reason']}"] if found["status_reason"] else []),
-        f"{amount(found['passes'])} passes in {duration(elapsed_s(found['since'], found['at']))}{skipped}",
+        f"{amount(found['passes'])} cycles in {duration(elapsed_s(found['since'], found['at']))}{skipped}",
         "",
         *_counts(starts, stops),
         "",

@@ -30,7 +30,7 @@ def test_the_counts_and_the_jobs_on_which_they_disagree(cli: CliWorld) -> None:
     assert head.startswith("sjf (preemption=never) beside fifo since ")
     assert head.endswith(": watching")
     assert lines[:12] == [
-        "12 passes in 1:00:00, 3 more without it",
+        "12 cycles in 1:00:00, 3 more without it",
         "",
         "                         BOTH   FIRST ONLY  SHADOW ONLY    AGREEMENT",
         "starts                      6            2            2          60%",
