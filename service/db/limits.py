@@ -1,6 +1,7 @@
 """Quotas and pauses in the database: those of the engine, changes by operators, and current use."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, select, update
@@ -76,13 +77,7 @@ def store_limit(connection: Connection, stored: StoredLimit, now_s: float) -> No
     if stored.empty:
         connection.execute(delete(LIMITS).where(_of(owner)))
         return
-    values = {
-        "gpus_running_max": limit.gpus_running_max,
-        "jobs_queued_max": stored.jobs_queued_max,
-        "paused": limit.paused,
-        "pause_reason": limit.pause_reason,
-        "changed_at_s": now_s,
-    }
+    values = asdict(limit) | {"jobs_queued_max": stored.jobs_queued_max, "changed_at_s": now_s}
     if connection.execute(update(LIMITS).where(_of(owner)).values(**values)).rowcount == 0:
         row = values | {"scope": owner.scope.value, "name": owner.name}
         connection.execute(insert(LIMITS).values(**row))

@@ -7,7 +7,7 @@ transaction that writes the outbox, so each change enters it exactly once, at no
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -63,16 +63,8 @@ def add_webhook(connection: Connection, new: NewWebhook, webhooks_max: int, now_
     take_turns(connection, _TURN)
     if int(connection.execute(select(func.count()).select_from(WEBHOOKS)).scalar_one()) >= webhooks_max:
         return None
-    values = {
-        "url": new.url,
-        "events": [event.value for event in new.events],
-        "owner": new.owner,
-        "user": new.user,
-        "project": new.project,
-        "secret": new.secret,
-        "after_event": _newest_event(connection),
-        "created_at_s": now_s,
-    }
+    values = asdict(new) | {"events": [event.value for event in new.events]}
+    values |= {"after_event": _newest_event(connection), "created_at_s": now_s}
     return int(connection.execute(insert(WEBHOOKS).returning(WEBHOOKS.c.id), values).scalar_one())
 
 

@@ -1,4 +1,4 @@
-"""An executor without processes: jobs "run" for a declared time on a given clock, and its reports can be made to go wrong.
+"""An executor without processes: jobs "run" for a declared time on a given clock, and its reports can be made faulty.
 
 For trying the service on a laptop (``--executor fake``) and for tests. Nothing survives a restart of the service: a
 restarted service launches its open attempts again, as it would after a machine was replaced.
@@ -26,9 +26,9 @@ _TERMINATED = 143
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Chances in [0, 1] that a poll withholds a report, tells it twice, or tells it only after ``late_s`` seconds.
+    """Chances in [0, 1] that a poll withholds a report, repeats it, or delays it by ``late_s`` seconds.
 
-    A withheld end comes with a later poll: an executor may be slow and talkative, but it must not forget an end.
+    A withheld end comes with a later poll: an executor may delay or repeat the report of an end, but must not lose it.
     """
 
     lost: float = 0.0
@@ -52,7 +52,7 @@ class _Attempt:
     graceful: bool = False
     stop_at_s: float | None = None
     started_acknowledged: bool = False
-    told_iteration: float | None = None
+    reported_iteration: float | None = None
     ended: Report | None = None
 
 
@@ -95,19 +95,19 @@ class FakeExecutor:
                 self._stop(command, now_s)
 
     def poll(self) -> Sequence[Report]:
-        """What happened up to now, oldest first, after the faults. O(live attempts)."""
+        """Reports up to now, oldest first, after the faults. O(live attempts)."""
         now_s = self._clock.now_s()
         self._polls += 1
         reports: list[Report] = []
         for attempt in self._attempts.values():
             for report in self._observe(attempt, now_s):
-                reports += self._spoil(report, now_s)
+                reports += self._with_faults(report, now_s)
         due = [report for at_s, report in self._late if at_s <= now_s]
         self._late = [(at_s, report) for at_s, report in self._late if at_s > now_s]
         return sorted(due + reports, key=lambda report: report.at_s)
 
     def acknowledge(self, reports: Sequence[Report]) -> None:
-        """Forget attempts whose end is among the reports."""
+        """Drop attempts whose end is among the reports."""
         for report in reports:
             attempt = self._attempts.get(report.attempt) if report.attempt is not None else None
             if attempt is None:
@@ -211,8 +211,8 @@ class FakeExecutor:
             attempt.ended = self._end(attempt)
         if attempt.ended is not None:
             reports.append(attempt.ended)
-        elif (iteration := self._iteration(attempt, now_s)) is not None and iteration != attempt.told_iteration:
-            attempt.told_iteration = iteration
+        elif (iteration := self._iteration(attempt, now_s)) is not None and iteration != attempt.reported_iteration:
+            attempt.reported_iteration = iteration
             checkpoint = iteration if attempt.checkpoints else None
             reports.append(
                 Report(
@@ -251,8 +251,8 @@ class FakeExecutor:
         share = (at_s - attempt.started_at_s) / attempt.duration_s if attempt.duration_s > 0 else 1.0
         return float(int(attempt.resume_iteration + (total - attempt.resume_iteration) * min(1.0, share)))
 
-    def _spoil(self, report: Report, now_s: float) -> list[Report]:
-        """The report as the faults let it through."""
+    def _with_faults(self, report: Report, now_s: float) -> list[Report]:
+        """The report after the faults: withheld, repeated, delayed or unchanged."""
         faults = self._faults
         luck = _uniform(faults.seed, self._polls, report)
         if luck < faults.lost:

@@ -1,4 +1,4 @@
-"""Refusing commands of a leader that has been replaced: the highest fencing token seen is kept in a file under a lock."""
+"""Refuses commands of a former leader: the highest fencing token seen is kept in a file under a lock."""
 
 import contextlib
 import fcntl
@@ -10,7 +10,7 @@ from service.executors.files import PRIVATE_FILE
 
 
 class Fence:
-    """One file a data folder, shared by all executors on it. Tokens only rise."""
+    """One file per data folder, shared by all executors on it. Tokens only grow."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -35,7 +35,7 @@ class Fence:
             os.close(descriptor)
 
     def admits(self, token: int) -> bool:
-        """Whether a command with this token may be carried out; a higher one raises the bar for all others."""
+        """Whether a command with this token may be carried out. A higher token becomes the new minimum."""
         if token < self._highest:
             return False
         self._highest = token

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 JSON_BYTES_MAX = 1024 * 1024
-"""No record of ours is nearly as long."""
+"""Limit of a record; all records are much shorter."""
 
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
@@ -50,7 +50,7 @@ def write_json(path: Path, value: dict[str, Any], reserved: Path | None = None) 
 
 
 def reserve(path: Path, size_bytes: int) -> None:
-    """Take blocks on the disk now, for a record that must be written later whatever happens."""
+    """Allocate disk blocks now for a record that must be written later even on a full disk."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
     try:
         _write_all(descriptor, b" " * size_bytes)
@@ -60,9 +60,9 @@ def reserve(path: Path, size_bytes: int) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in ``path``; None if there is no such file or it holds no object.
+    """The object in ``path``; None if the file is missing or holds no object.
 
-    A job runs as the user of the service and may have written anything there, and a disk may have lost it.
+    A job runs as the user of the service and may have overwritten the file, and a disk may have lost it.
     """
     try:
         with open(path, "rb", opener=open_at_once) as stream:
@@ -74,7 +74,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def open_at_once(path: str, flags: int) -> int:
-    """As os.open, but a FIFO that somebody has put in a file's place is not waited for. Raises OSError."""
+    """os.open that does not block on a FIFO in place of the file. Raises OSError."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, PRIVATE_FILE)
 
 

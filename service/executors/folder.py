@@ -1,8 +1,8 @@
-"""The names in an attempt's folder, and how such a folder comes into being: whole, locked, and once.
+"""The files in an attempt's folder, and its creation: complete, locked, and only once.
 
 ``attempts/<attempt id>/`` is made by its supervisor under another name, locked and filled, and then given its name by one
-rename, which fails if the name is taken. So there is never a folder without its lock and its first record, two launches
-of one attempt cannot both succeed, and a Stop that comes first takes the name with a tombstone that nothing can run in.
+rename, which fails if the name is taken. So every folder has its lock and its first record, two launches of one attempt cannot
+both succeed, and a Stop that comes first takes the name with a tombstone, so that the attempt never runs.
 
 | file | written by | when |
 |---|---|---|
@@ -47,7 +47,7 @@ WAKE = "wake"
 WORK = "work"
 UNNAMED = ".new-"
 _NO_LOCK = frozenset({errno.ENOENT, errno.ELOOP, errno.ENXIO})
-"""There is none, or a job has put a link or a socket in its place."""
+"""There is no lock file, or a job has replaced it by a link or a socket."""
 _DETAIL_CHARS = 1000
 _OUTCOMES = ("exited", "launch_failed", "lost")
 _EXIT_CODE_MAX = 255
@@ -56,13 +56,13 @@ _SECONDS_MAX = 1e12
 
 
 START_SLACK_S = 5.0
-"""So long after its service's lease an attempt may still be started: an interpreter takes a while on a busy machine."""
+"""Time after the end of the service's lease in which an attempt may still start: a busy machine starts slowly."""
 
 STOPPED_FIRST = "stopped before it started"
 
 
 class Taken(Exception):
-    """The attempt's folder exists already: somebody runs it, ran it, or forbade it."""
+    """The attempt's folder exists already: it runs, has run, or was stopped before it started."""
 
 
 def end_record(
@@ -86,7 +86,7 @@ def end_record(
 
 
 def read_end(folder: Path, name: str = EXIT) -> dict[str, Any] | None:
-    """The record of the end in ``name``; None if there is none, or none that can be true."""
+    """The record of the end in ``name``; None if there is none or it is invalid."""
     record = read_json(folder / name)
     if record is None:
         return None
@@ -104,14 +104,14 @@ def read_end(folder: Path, name: str = EXIT) -> dict[str, Any] | None:
 
 
 def seconds(value: object) -> float | None:
-    """A time or a duration from a file; None for what is none."""
+    """A time or a duration from a file; None if it is invalid."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _SECONDS_MAX:
         return None
     return float(value)
 
 
 def read_ranks(folder: Path) -> list[tuple[int, int]]:
-    """Number and start ticks of each rank, as far as the file tells."""
+    """Process number and start ticks of each rank, as far as the file has them."""
     ranks = (read_json(folder / RANKS) or {}).get("ranks")
     return [
         (rank[0], rank[1])
@@ -121,13 +121,13 @@ def read_ranks(folder: Path) -> list[tuple[int, int]]:
 
 
 def read_pipes(folder: Path) -> set[int]:
-    """The inodes of the pipes that the ranks write into, as far as the file tells."""
+    """The inodes of the pipes that the ranks write into, as far as the file has them."""
     pipes = (read_json(folder / RANKS) or {}).get("pipes")
     return {pipe for pipe in (pipes if isinstance(pipes, list) else ()) if type(pipe) is int}
 
 
 def read_stop(folder: Path) -> tuple[str | None, float] | None:
-    """The warning signal and the grace of the stop that is wanted; None if none is."""
+    """The warning signal and the grace period of the requested stop; None if there is none."""
     request = read_json(folder / STOP)
     if request is None:
         return None
@@ -144,7 +144,7 @@ def draft(attempts: Path, attempt: str) -> tuple[Path, int]:
 
 
 def publish(drafted: Path, attempt: str) -> Path:
-    """Give a drafted folder its name. Raises :class:`Taken`, and then the draft is gone."""
+    """Rename a draft to its final name. Raises :class:`Taken` after deleting the draft."""
     folder = drafted.parent / attempt
     try:
         # A folder that holds files is never replaced (POSIX rename), and no attempt's folder is ever empty.
@@ -158,8 +158,8 @@ def publish(drafted: Path, attempt: str) -> Path:
     return folder
 
 
-def bury(attempts: Path, attempt: str, record: dict[str, Any]) -> None:
-    """Take an attempt's name with a folder that has ended before it began. Raises :class:`Taken` or OSError."""
+def write_tombstone(attempts: Path, attempt: str, record: dict[str, Any]) -> None:
+    """Create the folder of an attempt that ended before it started. Raises :class:`Taken` or OSError."""
     drafted, lock = draft(attempts, attempt)
     try:
         write_json(drafted / EXIT, record)
@@ -170,7 +170,7 @@ def bury(attempts: Path, attempt: str, record: dict[str, Any]) -> None:
 
 
 def is_supervised(folder: Path) -> bool:
-    """Whether somebody holds the folder's lock. A shared try, so that two observers do not see each other."""
+    """Whether a supervisor holds the folder's lock. The test is a shared lock, so that two observers do not conflict."""
     try:
         descriptor = open_at_once(str(folder / LOCK), os.O_RDONLY)
     except OSError as error:
@@ -187,7 +187,7 @@ def is_supervised(folder: Path) -> bool:
 
 
 def is_gone(folder: Path) -> bool:
-    """Whether a folder that was there has been deleted; not, where the disk does not say."""
+    """Whether a folder has been deleted; False if the disk does not answer."""
     try:
         (folder / LOCK).stat()
     except FileNotFoundError:
@@ -198,7 +198,7 @@ def is_gone(folder: Path) -> bool:
 
 
 def write_stop(folder: Path, warning_signal: str | None, grace_s: float) -> None:
-    """Ask the supervisor to stop its attempt. A request never softens an earlier one. Raises OSError."""
+    """Ask the supervisor to stop its attempt. A request never weakens an earlier one. Raises OSError."""
     earlier = read_stop(folder)
     if earlier is not None and (earlier[0] is None or warning_signal is not None):
         return
@@ -207,12 +207,12 @@ def write_stop(folder: Path, warning_signal: str | None, grace_s: float) -> None
 
 
 def boot_time_s() -> float:
-    """Seconds since the machine was started, also those in which it slept: one clock for all its processes."""
+    """Seconds since the machine was started, including those in which it slept: one clock for all its processes."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def write_lease(file: Path, until_s: float) -> None:
-    """Say until when (:func:`boot_time_s`) attempts may start; that it was written keeps those alive that run. Raises OSError."""
+    """Write until when (:func:`boot_time_s`) attempts may start. The write also keeps running attempts alive. Raises OSError."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
     try:
         os.utime(descriptor)  # needs no room on the disk
@@ -222,12 +222,12 @@ def write_lease(file: Path, until_s: float) -> None:
 
 
 def lease_is_over(file: Path) -> bool:
-    """Whether the time to start attempts ran out some seconds ago. A file that does not say forbids nothing."""
+    """Whether the time to start attempts ended some seconds ago. False if the file is missing or invalid."""
     return _lease_left_s(file) < -START_SLACK_S
 
 
 def lease_used_s(file: Path, lease_s: float) -> float:
-    """How much of a lease has gone since it was renewed, in [0, ``lease_s``]; nothing where the file does not say."""
+    """Seconds of a lease that have passed since its renewal, in [0, ``lease_s``]; 0 if the file is missing or invalid."""
     return min(max(lease_s - _lease_left_s(file), 0.0), lease_s)
 
 
@@ -250,7 +250,7 @@ def ring(folder: Path) -> None:
 
 
 def sweep_drafts(attempts: Path, before_s: float) -> None:
-    """Remove drafts made before ``before_s`` (Unix time) whose maker died before it could name them."""
+    """Delete drafts made before ``before_s`` (Unix time) whose supervisor died before it could rename them."""
     for path in attempts.glob(f"{UNNAMED}*"):
         with contextlib.suppress(FileNotFoundError):
             if path.stat().st_mtime < before_s and not is_supervised(path):
@@ -258,6 +258,6 @@ def sweep_drafts(attempts: Path, before_s: float) -> None:
 
 
 def make_private(folder: Path) -> Path:
-    """The folder, made if it is not there, readable by its owner alone."""
+    """Create a folder, unless it exists, that only its owner can read; returns it."""
     folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
     return folder

@@ -1,4 +1,4 @@
-"""The GPUs of this machine as NVML tells them, and the cluster that they make. Without a driver GPUs are virtual."""
+"""The GPUs of this machine as NVML reports them, and the cluster that they form. Without a driver GPUs are virtual."""
 
 import re
 import socket
@@ -54,7 +54,7 @@ def detect(nvml: Nvml | None = None, visible: str | None = None) -> list[GpuInfo
     """
     if nvml is None:
         try:
-            import pynvml  # only on machines that may have GPUs, and only when somebody asks
+            import pynvml  # imported only when GPUs are detected
         except ImportError:
             return None
         nvml = pynvml

@@ -1,4 +1,4 @@
-"""From a Launch to what its supervisor needs: the ranks, their environments, and where things lie. No process is touched."""
+"""Builds the plan of a supervisor from a Launch: the ranks, their environments and paths. Starts no process."""
 
 import socket
 from collections.abc import Collection, Mapping, Sequence
@@ -18,7 +18,7 @@ _THIS_HOST = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What is the same for every attempt of an executor. ``gpu_uuids`` as :func:`service.executors.gpus.physical_ids`.
+    """The settings shared by all attempts of an executor. ``gpu_uuids`` as :func:`service.executors.gpus.physical_ids`.
 
     ``progress_url`` is a template in which ``{job}`` and ``{attempt}`` are replaced.
     """
@@ -48,14 +48,14 @@ class Site:
 
 
 def allowed_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The part of the service's environment that programs may see: an allow-list, so that no secret slips through."""
+    """The part of the service's environment that programs may see: an allow-list, so that no secret leaks."""
     return {name: value for name, value in environ.items() if name in _ALLOWED or name.startswith(_ALLOWED_PREFIX)}
 
 
 def build_plan(launch: Launch, site: Site, token: str, master_port: int, clock_s: float) -> dict[str, Any]:
     """The document that a supervisor reads from its standard input.
 
-    ``clock_s``: what the service's clock shows more than the seconds since the machine was started.
+    ``clock_s``: the service's clock minus the seconds since the machine was started.
     """
     spec = launch.spec
     return {
@@ -78,7 +78,7 @@ def build_plan(launch: Launch, site: Site, token: str, master_port: int, clock_s
 
 
 def _environment(launch: Launch, site: Site, token: str, master_port: int) -> dict[str, str]:
-    """What all ranks share. The job's own entries come before ours, so it cannot pretend to be another job."""
+    """The environment of all ranks. Sooner's entries override the job's, so it cannot impersonate another job."""
     folder = site.attempts_dir / launch.attempt
     ours = {
         "SOONER_JOB_ID": str(launch.job),
@@ -126,7 +126,7 @@ def ranks_of(launch: Launch, gpu_uuids: Sequence[Sequence[str]] | None) -> list[
 
 
 def free_port(taken: Collection[int], first: int) -> int:
-    """A port of this host that nobody listens on and that is not in ``taken``, looked for from ``first`` on.
+    """A free port of this host that is not in ``taken``, searched from ``first`` on.
 
     Raises OSError when there is none.
     """

@@ -107,7 +107,7 @@ class LocalExecutor:
     # The port.
 
     def send(self, commands: Sequence[Command]) -> None:
-        """Carry out commands, each once. Costs a process start (about a millisecond) a launch; never waits for one."""
+        """Carry out commands, each once. A launch costs one process start (about a millisecond); it is not waited for."""
         with self._lock, self._fence.held() as fence:
             for command in commands:
                 if not fence.admits(command.fencing_token):
@@ -129,7 +129,7 @@ class LocalExecutor:
         return sorted(reports, key=lambda report: report.at_s)
 
     def acknowledge(self, reports: Sequence[Report]) -> None:
-        """Forget the attempts whose end is among ``reports``; their folders stay until they are pruned."""
+        """Drop the attempts whose end is among ``reports``; their folders stay until they are pruned."""
         with self._lock:
             for report in reports:
                 watched = self._live.get(report.attempt) if report.attempt is not None else None

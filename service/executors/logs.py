@@ -25,7 +25,7 @@ class LogChunk(NamedTuple):
 
 
 class LogWriter:
-    """Appends to a folder of segments. One writer a folder. Never raises for a full disk: what does not fit is cut."""
+    """Appends to a folder of segments. One writer per folder. Never raises on a full disk: output without space is dropped."""
 
     def __init__(self, folder: Path, bytes_max: int) -> None:
         self._folder = folder
@@ -38,7 +38,7 @@ class LogWriter:
         self.disk_full = False
 
     def write(self, data: bytes) -> None:
-        """Append; older parts of the middle make room."""
+        """Append, deleting older segments of the middle."""
         view = memoryview(data)
         while view:
             if self._room == 0:
@@ -46,7 +46,7 @@ class LogWriter:
             part = view[: self._room]
             written = self._append(part)
             if written < len(part):
-                # A gap: the next byte that fits begins a segment of its own, so offsets stay true.
+                # A gap: the next byte that fits begins a new segment, so that offsets stay correct.
                 self._room = 0
                 written = len(part) if written == 0 else written
             else:
@@ -55,7 +55,7 @@ class LogWriter:
             view = view[written:]
 
     def close(self) -> None:
-        """Let go of the open segment."""
+        """Close the open segment."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -107,7 +107,7 @@ def read_log(folder: Path, offset: int, limit_bytes: int) -> LogChunk:
                     stream.seek(begin - first)
                     data = stream.read(limit_bytes)
             except FileNotFoundError:
-                # Cut away between the listing and the reading: the next segment answers, and says what is gone.
+                # Deleted between listing and reading: the next segment is read, and its gap is reported.
                 continue
             return LogChunk(data, begin, begin + len(data), begin - start, size)
     return LogChunk(b"", start, start, 0, size)

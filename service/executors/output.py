@@ -1,4 +1,4 @@
-"""What the ranks of an attempt write becomes one log: raw for a single rank, whole lines marked ``[rank]`` for a gang."""
+"""Combines the output of an attempt's ranks into one log: raw for one rank, whole lines marked ``[rank]`` for a gang."""
 
 import os
 
@@ -12,7 +12,7 @@ _DISK_FULL = os.strerror(28).encode()
 
 
 class Output:
-    """Pumps the pipes of all ranks. ``tail`` is the newest few KiB, to find a reason in."""
+    """Copies the pipes of all ranks to the log. ``tail`` is the newest few KiB, which are searched for a reason."""
 
     def __init__(self, log: LogWriter, gang: bool) -> None:
         self._log = log
@@ -20,7 +20,7 @@ class Output:
         self.tail = b""
 
     def pump(self, rank: Rank) -> bool | None:
-        """Move what is there: True if there was something, None if there was nothing, False when the pipe has ended."""
+        """Copy available output: True if there was some, None if there was none, False when the pipe has ended."""
         try:
             data = os.read(rank.output, _CHUNK_BYTES)
         except BlockingIOError:
@@ -30,7 +30,7 @@ class Output:
         return bool(data)
 
     def finish(self, ranks: list[Rank]) -> None:
-        """Take what is left in the pipes of dead ranks, and their last lines without an end."""
+        """Copy the rest of the pipes of ended ranks, and their incomplete last lines."""
         for rank in ranks:
             if rank.output >= 0:
                 while self.pump(rank):
@@ -43,7 +43,7 @@ class Output:
 
     @property
     def names_full_disk(self) -> bool:
-        """Whether the log could not be written for want of space, or the program says that it could not."""
+        """Whether the log, or the program by its own message, ran out of disk space."""
         return self._log.disk_full or _DISK_FULL in self.tail
 
     def _lines(self, rank: Rank, data: bytes) -> bytes:

@@ -1,6 +1,6 @@
-"""What a program says of its progress: lines of JSON in a file that the program owns, so nothing in it is trusted.
+"""The progress that a program reports: lines of JSON in a file that the program owns, so nothing in it is trusted.
 
-Bad lines are counted by kind and ignored, never an error: a program's mistake costs it its own progress and nothing else.
+Invalid lines are counted by kind and ignored, never an error: they cost the program its own progress and nothing else.
 """
 
 import json
@@ -16,11 +16,11 @@ from typing import Any
 
 LINE_BYTES_MAX = 64 * 1024
 LINES_PER_S_MAX = 10.0
-"""Lines beyond this are ignored, the oldest of a batch first: the newest says most."""
+"""Lines beyond this are ignored, the oldest of a batch first, because the newest matters most."""
 _BURST_LINES = 10.0
 _READ_BYTES_MAX = 1024 * 1024
 _COUNT_MAX = 2.0**53
-"""Above this a float no longer counts by ones; no training runs for so many iterations."""
+"""Above this a float cannot represent every whole number; no training has so many iterations."""
 
 
 class Ignored(StrEnum):
@@ -48,7 +48,7 @@ class ProgressLine:
 
 
 def parse_line(line: bytes) -> ProgressLine | Ignored:
-    """The numbers of one line by itself, or why it says nothing. Never raises."""
+    """The numbers of one line, or why it is ignored. Never raises."""
     if len(line) > LINE_BYTES_MAX:
         return Ignored.TOO_LONG
     try:
@@ -61,7 +61,7 @@ def parse_line(line: bytes) -> ProgressLine | Ignored:
 
 
 def check_line(value: Mapping[str, Any]) -> ProgressLine | Ignored:
-    """The same for a line that is parsed already. Other keys (metrics) are the program's own and may hold anything."""
+    """As :func:`parse_line`, for a parsed line. Other keys (metrics) belong to the program and may hold anything."""
     numbers: list[float | None] = []
     for name in ("iteration", "total_iterations", "checkpoint_iteration"):
         number = value.get(name)
@@ -84,7 +84,7 @@ def check_line(value: Mapping[str, Any]) -> ProgressLine | Ignored:
 
 
 def _loss(value: object) -> float | None:
-    """A loss is shown, never counted on: one that is no finite number is left out, and the line counts all the same."""
+    """The loss, which is only displayed: None if it is not a finite number, and the line is accepted all the same."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -96,7 +96,7 @@ def _loss(value: object) -> float | None:
 
 @dataclass(slots=True)
 class Progress:
-    """What an attempt has said so far."""
+    """The progress of an attempt so far."""
 
     iteration: float | None = None
     total_iterations: float | None = None
@@ -106,7 +106,7 @@ class Progress:
     ignored: Counter[Ignored] = field(default_factory=Counter)
 
     def take(self, line: ProgressLine | Ignored) -> bool:
-        """Take a line over if it goes forward; True if it did."""
+        """Accept a line unless a number falls; True if it was accepted."""
         if isinstance(line, ProgressLine) and self._falls(line):
             line = Ignored.FALLING
         if isinstance(line, Ignored):
@@ -130,7 +130,7 @@ class Progress:
 
 
 class RateLimit:
-    """At most :data:`LINES_PER_S_MAX` lines a second, with room for a small burst after silence."""
+    """At most :data:`LINES_PER_S_MAX` lines per second, and a small burst after a pause."""
 
     def __init__(self, since_s: float) -> None:
         self._at_s = since_s
@@ -160,10 +160,10 @@ class ProgressFile:
         self._waiting: list[bytes] = []
 
     def read(self, now_s: float, final: bool = False) -> bool:
-        """Take over new lines; True if progress changed. ``final``: nobody writes any more, so the newest line counts
-        whatever the rate was.
+        """Read new lines; True if progress changed. ``final``: no more lines follow, so the newest one is accepted whatever
+        the rate was.
 
-        The newest of the lines that came too fast waits until there is room for it, unless a newer one comes.
+        The newest of the lines that came too fast waits until the rate allows it, unless a newer one comes.
         """
         lines = self._waiting + self._new_lines()
         if not lines:
@@ -196,7 +196,7 @@ class ProgressFile:
             self.progress.ignored[Ignored.NOT_A_FILE] += 1
             return b""
         if status.st_ino != self._file or status.st_size < self._offset:
-            # Another file, or the same one cut short: read it from its beginning.
+            # Another file, or a truncated one: read it from its beginning.
             self._file, self._offset, self._partial, self._discarding = status.st_ino, 0, b"", False
         if status.st_size - self._offset > _READ_BYTES_MAX:
             self.progress.ignored[Ignored.SKIPPED] += 1
@@ -209,7 +209,7 @@ class ProgressFile:
     def _split(self, data: bytes) -> list[bytes]:
         *lines, self._partial = (self._partial + data).split(b"\n")
         if lines and self._discarding:
-            # The end of a line whose beginning was not kept.
+            # The rest of a line whose beginning was discarded.
             self._discarding = False
             del lines[0]
         if len(self._partial) > LINE_BYTES_MAX:

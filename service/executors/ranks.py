@@ -1,7 +1,7 @@
 """Starting and ending the processes of one attempt. Used by the supervisor alone; standard library only.
 
-A rank is forked first and executed later: between the two its number and start time become durable, so there is never a
-running command that nobody can find again. Each rank leads a session of its own and dies with the supervisor.
+A rank is forked first and executed later. In between its process number and start time become durable, so a running command
+can always be found again. Each rank leads a session of its own and dies with the supervisor.
 """
 
 import contextlib
@@ -17,9 +17,9 @@ from service.runtime.processes import ProcessId, die_with_parent, process_info
 _IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that the supervisor ignores."""
 _RESETTABLE = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
-"""What a rank could inherit as ignored: from the supervisor, from Python, or from whoever started the service."""
+"""Signals that a rank could inherit as ignored from the supervisor, from Python or from the service's parent."""
 NOT_EXECUTABLE = frozenset({errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR, errno.ELOOP})
-"""What execve says of a command that does not exist or cannot be run."""
+"""Errors of execve for a command that does not exist or cannot be run."""
 
 
 class Rank:
@@ -40,7 +40,7 @@ class Rank:
 
 
 class Program(NamedTuple):
-    """What a rank executes, and in which surroundings."""
+    """The command of a rank, its environment, working folder and umask."""
 
     command: list[str]
     env: dict[str, str]
@@ -51,7 +51,7 @@ class Program(NamedTuple):
 def fork_rank(index: int, program: Program, gate: tuple[int, int]) -> Rank:
     """Fork a rank that waits at the gate (a pipe) for one byte, and then executes the command.
 
-    It never executes if the gate closes instead. What goes wrong in it can be read from ``failure`` as an errno.
+    It never executes if the gate closes instead. An error before the command runs can be read from ``failure`` as an errno.
     """
     supervisor = os.getpid()
     output_read, output_write = os.pipe()
@@ -70,7 +70,7 @@ def fork_rank(index: int, program: Program, gate: tuple[int, int]) -> Rank:
 def _become(program: Program, gate: tuple[int, int], pipes: tuple[int, int], supervisor: int) -> None:
     output, failure = pipes
     try:
-        # The gate's writing end must be held by the supervisor alone, or its death would not open the gate's end.
+        # Only the supervisor may hold the gate's writing end, or its death would not close the gate.
         os.close(gate[1])
         os.setsid()
         die_with_parent()
@@ -108,7 +108,7 @@ def open_gate(gate: tuple[int, int], ranks: list[Rank]) -> int:
 
 
 def reap(ranks: dict[int, Rank]) -> tuple[list[Rank], bool]:
-    """Collect what has ended: the ranks among them in the order they are found, and whether any child is left."""
+    """Collect ended children: returns the ranks among them in order, and whether any child is left."""
     ended: list[Rank] = []
     while True:
         try:
@@ -136,7 +136,7 @@ def attempt_exit_code(codes: list[int]) -> int:
 
 
 def prepare_signals() -> int:
-    """Ignore what a terminal or a service manager may send to a whole group, except SIGTERM.
+    """Ignore the signals that a terminal or a service manager may send to a whole group, except SIGTERM.
 
     Returns the reading end of a pipe that gets one byte a signal (SIGCHLD, SIGTERM).
     """
@@ -152,7 +152,7 @@ def prepare_signals() -> int:
 
 
 def redirect_standard_streams(errors: Path) -> None:
-    """Let go of the service's descriptors: nothing to read, and errors of our own go to a file."""
+    """Detach from the service's standard streams: no input, and errors go to a file."""
     nothing = os.open(os.devnull, os.O_RDWR)
     with contextlib.suppress(OSError):
         target = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -1,12 +1,12 @@
-"""The small process that every attempt on a machine runs under: it starts the ranks, ends them, and tells how they ended.
+"""The small process that supervises one attempt: it starts the ranks, stops them, and records how they ended.
 
-It outlives the service that launched it. It holds the lock of the attempt's folder as long as it lives, so whoever finds
-the lock free and no ``exit.json`` knows that it died, and may end what it left. It is a child subreaper: nothing that the
-job forks gets away. It stops its attempt when nobody has renewed the service's lease for ``lease_s``. It must stay small,
-start in milliseconds and import the standard library alone.
+It outlives the service that launched it. It holds the lock of the attempt's folder as long as it lives: a free lock without an
+``exit.json`` means that it died, and that the processes it left may be killed. It is a child subreaper, so no process of the
+job escapes it. It stops its attempt when the service's lease was not renewed for ``lease_s``. It must stay small, start in
+milliseconds and import the standard library alone.
 
-The order of writing is what makes a crash at any instant harmless: folder with lock and own identity (one rename), then
-the ranks' identities, then the commands are executed, then ``started.json``, then ``exit.json`` when nothing is left.
+The order of its writes makes a crash at any time harmless: the folder with lock and own identity (one rename), then the ranks'
+identities, then the commands are executed, then ``started.json``, then ``exit.json`` when no process is left.
 """
 
 import json
@@ -49,7 +49,7 @@ from service.runtime.processes import (
 EXIT_TAKEN = 3
 """The supervisor's own exit code when the attempt's folder exists already."""
 EXIT_DISK_FULL = 28
-"""The same when there was no room for the folder."""
+"""The exit code when there was no disk space for the folder."""
 
 _IDLE_S = 0.5
 _URGENT_S = 0.05
@@ -59,7 +59,7 @@ _RETRY_S = 1.0
 
 
 def now_s(plan: dict[str, Any]) -> float:
-    """The time on the service's clock as it was at the launch, whoever has set the machine's clock since."""
+    """The time on the service's clock as it was at the launch, independent of changes of the system clock since."""
     return float(plan["clock_s"]) + boot_time_s()
 
 
@@ -98,7 +98,7 @@ class Supervisor:
     def launch(self) -> None:
         """Start all ranks, or raise :class:`CannotLaunch` with none of them left running."""
         if names.lease_is_over(self.lease_file):
-            # The service that wanted this stood still meanwhile, for so long that the job may run elsewhere by now.
+            # The service was suspended for so long that the job may run elsewhere by now.
             raise CannotLaunch("launch_failed", "the service's lease had run out before anything was started")
         working_dir = self._working_dir()
         self._open_checkpoints()
@@ -143,7 +143,7 @@ class Supervisor:
     # Running.
 
     def supervise(self, wakeups: tuple[int, ...]) -> None:
-        """Until no process of the attempt is left."""
+        """Run until no process of the attempt is left."""
         for descriptor in wakeups:
             self.poller.register(descriptor, select.POLLIN)
         for rank in self.ranks:
@@ -173,9 +173,9 @@ class Supervisor:
                 by_output[descriptor].output = -1
 
     def _react(self, ended: list[Rank]) -> None:
-        """Look at everything that may want the attempt stopped, and go one step further where a deadline has passed.
+        """Check every reason to stop the attempt, and take the next step of stopping when a deadline has passed.
 
-        Raises FileNotFoundError where somebody has deleted the attempt's folder: nobody could stop it through that.
+        Raises FileNotFoundError if the attempt's folder was deleted, because the attempt could no longer be stopped through it.
         """
         if names.is_gone(self.folder):
             raise FileNotFoundError(self.folder)
@@ -189,7 +189,7 @@ class Supervisor:
         if any(rank.code not in (0, 75) for rank in ended):
             self._terminate(float(self.plan["term_grace_s"]))
         if ended and self.phase != "killing" and all(rank.code is not None for rank in self.ranks):
-            # The main processes are gone: whatever they left behind has no right to stay.
+            # The main processes have ended: stop the processes that they left behind.
             self.phase = "leftovers"
             self._terminate(_LEFTOVER_GRACE_S)
         if self.phase == "warned":
@@ -205,8 +205,8 @@ class Supervisor:
                 self._signal_all(signal.SIGKILL)
 
     def _lease_is_over(self) -> bool:
-        # The time of the file says only *that* it was renewed; how long ago is counted here, so that a clock that is
-        # set, or a machine that slept, ends nothing.
+        # The file's time shows only *that* the lease was renewed. The age is measured here, so that setting the clock or
+        # suspending the machine ends nothing.
         mark = self._lease_mark()
         now = time.monotonic()
         if mark != self.lease_mark and mark >= 0:
@@ -222,7 +222,7 @@ class Supervisor:
     # Stopping.
 
     def _stop(self, warning_signal: str | None) -> None:
-        """A stop is wanted: warn first if there is a signal for that, else terminate. Never softens what is under way."""
+        """Begin to stop: warn first if there is a warning signal, else terminate. Never weakens a stop under way."""
         if warning_signal not in signal.Signals.__members__:
             warning_signal = None
         if self.phase == "running" and warning_signal is not None:
@@ -234,10 +234,10 @@ class Supervisor:
             self._terminate(self.grace_s)
 
     def _warn(self) -> None:
-        """Warn the ranks that can be warned by now.
+        """Send the warning signal to the ranks that have a handler for it.
 
-        To what Sooner started and to nothing below it: a data loader would die of a signal that it does not know. A rank
-        dies of it, too, until it has set up its handler (an interpreter takes seconds for its imports): it is asked later.
+        Only ranks get the signal, not their children: a data loader without a handler would die of it. So would a rank that
+        has not set up its handler yet (an interpreter takes seconds for its imports): it is warned later.
         """
         for rank in self.ranks:
             if rank.code is None and not rank.warned and catches(rank.id.pid, self.warning):
@@ -256,7 +256,7 @@ class Supervisor:
             signal_process(info.id, signum)
 
     def _mark_signalled(self) -> None:
-        """Say durably enough (it must outlive this process, not the machine) that the signal came before the end."""
+        """Record that the signal came before the end. The record must outlive this process, not the machine."""
         if not self.stop_signalled and any(rank.code is None for rank in self.ranks):
             self.stop_signalled = True
             try:
@@ -266,14 +266,14 @@ class Supervisor:
                     raise
 
     def kill(self) -> None:
-        """End everything at once: the launch failed, or this supervisor did."""
+        """Kill all processes at once, after the launch or this supervisor has failed."""
         self.phase = "killing"
         while self.children:
             self._signal_all(signal.SIGKILL)
             _, self.children = reap(self.by_pid)
             time.sleep(0.001)
 
-    # Telling.
+    # Recording the end.
 
     def exit_record(self) -> dict[str, Any]:
         """How the attempt ended, after its last process did."""
@@ -289,7 +289,7 @@ class Supervisor:
         )
 
     def failure_record(self, reason: str, detail: str) -> dict[str, Any]:
-        """Why there is no exit status: the attempt never ran, or this supervisor could not go on with it."""
+        """The record of an attempt without an exit status: it never ran, or this supervisor failed."""
         outcome = "lost" if (self.folder / names.STARTED).exists() else "launch_failed"
         return names.end_record(
             outcome, now_s(self.plan), reason=reason, detail=detail, stop_signalled=self.stop_signalled
@@ -297,7 +297,7 @@ class Supervisor:
 
 
 def run(plan: dict[str, Any], folder: Path, wakeups: tuple[int, ...]) -> None:
-    """Launch, supervise, tell. Whatever happens ends with no process and one ``exit.json``."""
+    """Launch, supervise and record the end. In every case no process is left and one ``exit.json`` is written."""
     supervisor = Supervisor(plan, folder)
     try:
         if (folder / names.STOP).exists():
@@ -321,7 +321,7 @@ def run(plan: dict[str, Any], folder: Path, wakeups: tuple[int, ...]) -> None:
         except OSError as error:
             if names.is_gone(folder):
                 return
-            # The lock stays held, so the attempt counts as alive until its end can be told.
+            # The lock stays held, so the attempt counts as alive until its end is recorded.
             print(f"cannot write the exit record yet: {error}", file=sys.stderr)
             time.sleep(_RETRY_S)
         else:
@@ -329,7 +329,7 @@ def run(plan: dict[str, Any], folder: Path, wakeups: tuple[int, ...]) -> None:
 
 
 def create_folder(plan: dict[str, Any]) -> tuple[Path, int]:
-    """The attempt's folder with everything that must be there before its name is, and its wake-up FIFO."""
+    """Create the attempt's folder with all initial files under its final name; returns it and its wake-up FIFO."""
     attempts = Path(plan["attempts_dir"])
     drafted, _ = names.draft(attempts, plan["attempt"])
     try:
@@ -341,7 +341,7 @@ def create_folder(plan: dict[str, Any]) -> tuple[Path, int]:
         os.mkfifo(drafted / names.WAKE, 0o600)
         reserve(drafted / names.RESERVED, _EXIT_RECORD_BYTES)
         write_json(drafted / names.SUPERVISOR, identity | {"master_port": plan["master_port"]})
-        # Both ends, so that the FIFO never reports an end when an executor lets go of it.
+        # Both ends are open, so the FIFO never reports an end of file when an executor closes it.
         wake = os.open(drafted / names.WAKE, os.O_RDWR | os.O_NONBLOCK)
         return names.publish(drafted, plan["attempt"]), wake
     except BaseException:

@@ -1,4 +1,4 @@
-"""One attempt as the local executor sees it: its folder read again and again, until its end has been acknowledged."""
+"""One attempt as the local executor observes it: its folder is read at every poll until its end is acknowledged."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from service.engine.events import Report, ReportKind
 from service.engine.ports import AttemptStatus
 from service.executors import folder as names
 from service.executors.files import is_disk_full, read_json, write_json
-from service.executors.progress import ProgressFile
+from service.executors.progress import Progress, ProgressFile
 from service.executors.supervisor import EXIT_DISK_FULL, EXIT_TAKEN
 from service.runtime import processes
 
@@ -24,8 +24,8 @@ _KINDS = {"exited": ReportKind.EXITED, "launch_failed": ReportKind.LAUNCH_FAILED
 class Watched:
     """``child`` is the supervisor while it is a child of this process and was not waited for.
 
-    ``end`` is the report of the end; it is repeated until it is acknowledged. ``again``: the end was acknowledged before
-    and is told once more because somebody asked for the attempt again.
+    ``end`` is the report of the end; it is repeated until it is acknowledged. ``again``: the end was acknowledged before and
+    is reported once more because the attempt was requested again.
     """
 
     attempt: AttemptId
@@ -39,11 +39,11 @@ class Watched:
     end: Report | None = None
     again: bool = False
     master_port: int = 0
-    _told: tuple[float | None, ...] = field(default=())
+    _reported: tuple[float | None, ...] = field(default=())
 
     @property
     def status(self) -> AttemptStatus:
-        """What the engine compares with."""
+        """The status that the engine reconciles with."""
         if self.end is not None:
             return AttemptStatus.ENDED
         if self.stopping:
@@ -51,7 +51,7 @@ class Watched:
         return AttemptStatus.RUNNING if self.started is not None else AttemptStatus.PENDING
 
     def observe(self, now_s: float) -> list[Report]:
-        """Everything that is not acknowledged, in the order it happened. A few system calls while nothing changes."""
+        """All reports that are not acknowledged, in the order of events. A few system calls while nothing changes."""
         child_code = self.reap()
         if self.end is not None:
             return self._unacknowledged([])
@@ -65,14 +65,14 @@ class Watched:
         return self._unacknowledged(progress)
 
     def fail(self, at_s: float, reason: Reason, detail: str) -> None:
-        """The launch could not even be tried."""
+        """Note that the launch could not be tried."""
         self.finish(names.end_record("launch_failed", at_s, reason=reason, detail=detail))
 
     def end_unstarted(self, at_s: float) -> bool:
-        """A stop came first, or somebody has deleted the folder: leave a tombstone when nothing runs.
+        """End an attempt without a folder, because the stop came first or the folder was deleted: leave a tombstone.
 
-        False if the attempt has begun after all, so that it must be stopped. Where there can be no tombstone yet, the next
-        observation tries again.
+        Returns False if the attempt has started after all, so that it must be stopped. If no tombstone can be written yet, the
+        next observation tries again.
         """
         record = names.end_record("exited", at_s, detail=names.STOPPED_FIRST, stop_signalled=True)
         if self.started is not None:
@@ -85,17 +85,17 @@ class Watched:
                 processes.kill_all(remains)
                 return True
         try:
-            names.bury(self.folder.parent, self.attempt, record)
+            names.write_tombstone(self.folder.parent, self.attempt, record)
         except names.Taken:
             return False
         except OSError as error:
-            # A supervisor on its way may succeed where this failed. Without one, and without room, memory must do.
+            # A supervisor that is starting may still succeed. Without one, and without disk space, keep the end in memory.
             if self.child is None and is_disk_full(error):
                 self.finish(record)
         return True
 
     def stop(self, warning_signal: str | None, grace_s: float) -> None:
-        """Ask the supervisor to stop the attempt, by file or, where that cannot be written, by signal."""
+        """Ask the supervisor to stop the attempt: by file or, if that cannot be written, by signal."""
         try:
             names.write_stop(self.folder, warning_signal, grace_s)
         except OSError:
@@ -106,15 +106,15 @@ class Watched:
                     processes.signal_process(processes.ProcessId(number, ticks), signal.SIGTERM)
 
     def ends_with(self, report: Report) -> bool:
-        """Take note that ``report`` is committed; True if it tells the end."""
+        """Note that ``report`` is committed; True if it reports the end."""
         if report.kind is ReportKind.STARTED:
             self.started_acknowledged = True
         return self.end is not None and report.kind is self.end.kind
 
     def settle(self) -> bool:
-        """The end is committed: mark the folder so. False if there is none and none can be left behind.
+        """Mark the folder after the end is committed. False if there is no folder and no tombstone can be written.
 
-        An attempt that failed before it had a folder gets a tombstone, so that a late repetition of its launch never runs.
+        An attempt that failed before it had a folder gets a tombstone, so that a late duplicate of its launch never runs.
         """
         assert self.end is not None
         exit_file = self.folder / names.EXIT
@@ -123,8 +123,8 @@ class Watched:
                 record = names.end_record(
                     "launch_failed", self.end.at_s, reason=self.end.reason, detail=self.end.detail
                 )
-                names.bury(self.folder.parent, self.attempt, record)
-            # A rename needs no room, so this works on a full disk.
+                names.write_tombstone(self.folder.parent, self.attempt, record)
+            # A rename needs no disk space, so this works on a full disk.
             exit_file.rename(self.folder / names.ACKNOWLEDGED)
         except (OSError, names.Taken):
             return (self.folder / names.ACKNOWLEDGED).exists()
@@ -140,7 +140,7 @@ class Watched:
         return reports
 
     def reap(self) -> int | None:
-        """The supervisor's exit code if it was a child of this process and has just ended."""
+        """The supervisor's exit code if it was a child of this process and has ended since the last call."""
         if self.child is None:
             return None
         try:
@@ -166,27 +166,27 @@ class Watched:
     def _read_progress(self, now_s: float, end: dict[str, Any] | None) -> list[Report]:
         if self.progress is None or not self.progress.read(now_s, final=end is not None):
             return []
-        said = self.progress.progress
-        told = (said.iteration, said.total_iterations, said.checkpoint_iteration)
-        if told == self._told:
+        progress = self.progress.progress
+        reported = (progress.iteration, progress.total_iterations, progress.checkpoint_iteration)
+        if reported == self._reported:
             return []
-        self._told = told
+        self._reported = reported
         at_s = now_s if end is None else min(now_s, float(end["at_s"]))
         return [
             Report(
                 ReportKind.PROGRESS,
                 at_s,
                 self.attempt,
-                iteration=said.iteration,
-                total_iterations=said.total_iterations,
-                checkpoint_iteration=said.checkpoint_iteration,
-                loss=said.loss,
+                iteration=progress.iteration,
+                total_iterations=progress.total_iterations,
+                checkpoint_iteration=progress.checkpoint_iteration,
+                loss=progress.loss,
             )
         ]
 
     def finish(self, record: dict[str, Any]) -> None:
-        """Make the report of the end from what ``exit.json`` holds."""
-        said = self.progress.progress if self.progress is not None else None
+        """Create the report of the end from the contents of ``exit.json``."""
+        progress = self.progress.progress if self.progress is not None else Progress()
         self.end = Report(
             _KINDS[record["outcome"]],
             float(record["at_s"]),
@@ -194,40 +194,40 @@ class Watched:
             exit_code=record["exit_code"],
             reason=Reason(record["reason"]) if record["reason"] in _REASONS else None,
             stop_signalled=record["stop_signalled"],
-            iteration=said.iteration if said is not None else None,
-            total_iterations=said.total_iterations if said is not None else None,
-            checkpoint_iteration=said.checkpoint_iteration if said is not None else None,
+            iteration=progress.iteration,
+            total_iterations=progress.total_iterations,
+            checkpoint_iteration=progress.checkpoint_iteration,
             detail=record["detail"],
         )
 
     def _is_alive(self, child_code: int | None, now_s: float) -> bool:
-        """Whether an end is still to come from the supervisor. If not, ends what it left and writes the end for it."""
+        """Whether the supervisor lives. If not, kill the processes that it left and write the end for it."""
         if not self.folder.exists():
             if self.started is None:
-                self._judge_unborn(child_code, now_s)
+                self._end_without_folder(child_code, now_s)
             if self.end is None and (self.stopping or self.started is not None):
                 self.end_unstarted(now_s)
             return True
         if names.is_supervised(self.folder):
             return True
         if names.read_end(self.folder) is not None:
-            # Written between our look for it and our look at the lock.
+            # Written between the two checks, of the record and of the lock.
             return False
         boot = (read_json(self.folder / names.SUPERVISOR) or {}).get("boot_id")
         rebooted = isinstance(boot, str) and boot != processes.boot_id()
         if not rebooted:
-            # Where the boot is not known, numbers prove nothing; what carries the attempt's own mark still does.
+            # Without a boot id, process numbers prove nothing; the attempt's marker still does.
             ranks = names.read_ranks(self.folder) if boot is not None else []
             pipes = names.read_pipes(self.folder) if boot is not None else ()
             remains = processes.remains_of(self.marker, [processes.ProcessId(*rank) for rank in ranks], pipes)
             if remains:
-                # Lost is told only when nothing is left that could write into the checkpoint folder: look again later.
+                # Report the loss only after no process is left that could write checkpoints: look again later.
                 processes.kill_all(remains)
                 return True
         self._write_lost("the machine was restarted" if rebooted else "its supervisor was killed", now_s)
         return False
 
-    def _judge_unborn(self, child_code: int | None, now_s: float) -> None:
+    def _end_without_folder(self, child_code: int | None, now_s: float) -> None:
         if child_code is None or child_code == EXIT_TAKEN:
             return
         full = child_code == EXIT_DISK_FULL
@@ -240,5 +240,5 @@ class Watched:
         try:
             write_json(self.folder / names.EXIT, record, reserved=self.folder / names.RESERVED)
         except OSError:
-            # No room: tell it from memory. It will be found again, with the same result, after a restart.
+            # No disk space: report from memory. After a restart the same end is found again.
             self.finish(record)

@@ -218,7 +218,9 @@ def test_a_folder_that_cannot_be_looked_at_holds_up_no_other(
     monkeypatch.setattr(names, "read_end", denied)
     assert house.wait_end("2.1").exit_code == 0
     assert not any(report.attempt == "1.1" for _ in range(3) for report in house.poll())
-    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["attempt 1.1 cannot be looked at"]
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
+        "the folder of attempt 1.1 cannot be read"
+    ]
     monkeypatch.setattr(names, "read_end", read_end)
     assert house.wait_end("1.1").exit_code == 0
 
@@ -239,14 +241,14 @@ def test_a_stop_that_can_leave_no_tombstone_is_not_told_as_an_end(
         patched.setattr(local, "_spawn", spawn_later)
         house.executor.send([launch(python(WAIT))])
     try:
-        bury = names.bury
-        monkeypatch.setattr(names, "bury", lambda *_: (_ for _ in ()).throw(OSError(failure, "none")))
+        write_tombstone = names.write_tombstone
+        monkeypatch.setattr(names, "write_tombstone", lambda *_: (_ for _ in ()).throw(OSError(failure, "none")))
         house.stop()
         assert house.poll() == []
         # It gets there.
         begun = local._spawn(held[0])
         wait_for((house.folder() / names.STARTED).exists, "its start")
-        monkeypatch.setattr(names, "bury", bury)
+        monkeypatch.setattr(names, "write_tombstone", write_tombstone)
         assert not [report for report in house.poll() if report.kind in ENDS]
         # As reconciling does with whatever is to be stopped.
         house.stop()
@@ -261,14 +263,14 @@ def test_a_stop_that_can_leave_no_tombstone_is_not_told_as_an_end(
 def test_a_stop_that_could_leave_no_tombstone_at_first_is_told_when_there_is_one(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bury, failures = names.bury, [OSError(errno.EMFILE, "none")]
+    write_tombstone, failures = names.write_tombstone, [OSError(errno.EMFILE, "none")]
 
     def once(*given: Any) -> None:
         if failures:
             raise failures.pop()
-        bury(*given)
+        write_tombstone(*given)
 
-    monkeypatch.setattr(names, "bury", once)
+    monkeypatch.setattr(names, "write_tombstone", once)
     house.stop()
     assert house.executor.observed() == {"1.1": "stopping"}
     end = house.wait_end()
