@@ -1,4 +1,4 @@
-"""``sooner bugreport``: one file with what somebody else needs to understand a service, without what is nobody's business.
+"""``sooner bugreport``: one zip file that describes a service for a bug report, without secrets.
 
 Jobs appear by number, name, user, state and size; never with their command, environment, working directory, labels or logs.
 What cannot be had (no service runs, a key may not see it) is named in the file instead of failing the report.

@@ -14,7 +14,7 @@ from service.cli.output import (
     JsonFlag,
     Style,
     Table,
-    print_json,
+    print_accepted,
     printable,
     show,
 )
@@ -22,7 +22,6 @@ from service.client import Client
 
 if TYPE_CHECKING:
     from service.wire.cluster import ServerDocument
-    from service.wire.jobs import AcceptedDocument
 
 
 def _state(server: ServerDocument) -> str:
@@ -96,24 +95,17 @@ def add_command(
         "gpu_memory_gib": gpu_memory_gib,
     }
     with connect() as client:
-        _tell([client.add_server({key: value for key, value in given.items() if value is not None})], as_json)
+        accepted = client.add_server({key: value for key, value in given.items() if value is not None})
+        print_accepted({f"server {name}": accepted}, as_json)
 
 
 def drain_command(servers: ServersArgument, as_json: JsonFlag = False) -> None:
-    """Give servers no new work; what runs there goes on."""
+    """Start no new jobs on these servers. Running jobs continue."""
     with connect() as client:
-        _tell([client.drain(name) for name in servers], as_json)
+        print_accepted({f"server {name}": client.drain(name) for name in servers}, as_json)
 
 
 def resume_command(servers: ServersArgument, as_json: JsonFlag = False) -> None:
-    """Give drained servers work again."""
+    """Start jobs on drained servers again."""
     with connect() as client:
-        _tell([client.resume(name) for name in servers], as_json)
-
-
-def _tell(accepted: list[AcceptedDocument], as_json: bool) -> None:
-    if as_json:
-        print_json({"schema": "sooner.accepted/1", "accepted": accepted})
-        return
-    for each in accepted:
-        typer.echo(printable(f"server {each['server']}: {each['accepted']} accepted"))
+        print_accepted({f"server {name}": client.resume(name) for name in servers}, as_json)

@@ -30,7 +30,7 @@ from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.model import Workload
 
 JOBS_WORTH_A_PROCESS = 2000
-"""Below so many jobs in all, the runs take less time than starting processes for them."""
+"""Below this many jobs in all, starting processes takes longer than the runs."""
 _ALLOCATIONS_A_COLLECTION = 200_000
 _POLL_S = 0.2
 """How often the progress bar looks at what the workers have done."""
@@ -134,7 +134,7 @@ def _reporter(show: Callable[[int, int], None] | None, index: int) -> Progress |
 def _finish(setting: Setting, plan: Plan, on_progress: Progress | None) -> Finished:
     """Run, write the files and condense, in the process that holds the run's jobs.
 
-    What nobody foresaw names the run that it happened in.
+    An unexpected exception gets a note that names the run.
     """
     try:
         simulation = simulate(setting, plan, on_progress)
@@ -166,7 +166,7 @@ def _in_processes(
                 _watch(futures, counts, show)
                 return [future.result() for future in futures]
         except BaseException:
-            # Nobody waits for the rest of a comparison that failed or was interrupted.
+            # The comparison failed or was interrupted, so its other runs are of no use.
             for child in active_children():
                 child.kill()
             raise

@@ -1,7 +1,7 @@
-"""Finding the service: its address and its token, without any ceremony on the machine that it runs on.
+"""Finding the service: its address and its token, without options on the machine that it runs on.
 
 Address: ``SOONER_URL``, else host and port of the settings. Token: ``SOONER_TOKEN``, else the file that the service wrote into
-its data folder. An address elsewhere never gets the file's token: what opens this machine is nobody else's business.
+its data folder. An address of another machine never gets the file's token, which opens this machine.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""An admin's key made in the database itself: the first one, which nobody could ask a service for."""
+"""Making an admin's key in the database itself: the first key, for which no service can be asked."""
 
 import time
 
@@ -27,7 +27,7 @@ def make_first_key(settings: Settings, user: str, expires_in_s: float | None, no
     """A new admin's key, and the line about it in the log of changes. Raises :class:`FirstKeyError`, and what
     :func:`service.server.startup.open_current` raises.
 
-    Whoever may open the database may do this as often as he likes: there is nothing that he could not do without it.
+    This may be repeated. A user who can open the database gains no right by it.
     """
     now_s = time.time()
     try:

@@ -1,6 +1,6 @@
 """``sooner forecast``, the ETA column, expected starts, and the plan that ``job submit --dry-run`` shows.
 
-A forecast is always told as a spread: ``p50 [p10-p90]``. Where there is none, the service's reason is told instead.
+A forecast is shown as a spread, ``p50 [p10-p90]``, or as the service's reason why there is none.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _NO_FORECAST = frozenset({404, 409, 503})
-"""Statuses of a service that has no forecast now, or none at all. The queue itself is there while nobody leads."""
+"""Statuses of a service that has no forecast now, or none at all. The queue can be shown while no service leads."""
 
 JOBS_NAMED_MAX = 200
 """Jobs that a request for forecasts names; of more, all forecasts are loaded. An address must stay below 8 kB."""
@@ -58,7 +58,7 @@ class Outlook:
         self._missing = ""
 
     def look(self, jobs: Sequence[JobDocument], how: Style) -> None:
-        """Ask, if anybody will see the answer and there is anything to ask about."""
+        """Ask, if the ETA is shown and a job is unfinished."""
         seen = not how.as_json and not how.quiet and (not how.columns or "ETA" in how.columns)
         if seen and any(job["state"] not in TERMINAL_STATES for job in jobs):
             self.ask([job["id"] for job in jobs])
@@ -90,10 +90,10 @@ class Outlook:
         """Why ETAs are missing, each reason once."""
         if self._missing:
             return f"ETA: {self._missing}"
-        told = [self._found.get(job["id"]) for job in jobs if job["state"] not in TERMINAL_STATES]
+        found = [self._found.get(job["id"]) for job in jobs if job["state"] not in TERMINAL_STATES]
         reasons = [
             "A job that was just submitted has one from the next cycle on." if each is None else each["reason"]
-            for each in told
+            for each in found
             if each is None or each["finish_at"] is None
         ]
         return "\n".join(f"ETA: {reason}" for reason in dict.fromkeys(reasons) if reason)
@@ -122,14 +122,12 @@ def forecast_command(
         list[str] | None, typer.Argument(metavar="JOBS", help="Job numbers: 7, 1,3,5-8, last or all; left out: all.")
     ] = None,
     accuracy: Annotated[
-        bool, typer.Option("--accuracy", help="How right the forecasts on record were, by horizon and gang size.")
+        bool, typer.Option("--accuracy", help="Accuracy of the recorded forecasts, by horizon and gang size.")
     ] = False,
     told: Annotated[
-        bool, typer.Option("--told", help="Every forecast of the JOBS on record, with what became of it.")
+        bool, typer.Option("--told", help="Every recorded forecast of the JOBS, with the outcome.")
     ] = False,
-    days: Annotated[
-        int, typer.Option("--days", min=1, max=3650, help="With --accuracy: of the last so many days.")
-    ] = 30,
+    days: Annotated[int, typer.Option("--days", min=1, max=3650, help="With --accuracy: how many days back.")] = 30,
     *,
     how: Style,
 ) -> None:

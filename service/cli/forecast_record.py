@@ -1,4 +1,4 @@
-"""``sooner forecast --accuracy`` and ``--told``: what was forecast, and how right it was."""
+"""``sooner forecast --accuracy`` and ``--told``: recorded forecasts and their accuracy."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _ACCURACY: Table[_Line] = Table(
 
 
 def show_accuracy(client: Client, days: int, how: Style) -> None:
-    """How right the forecasts of the last ``days`` were."""
+    """Accuracy of the forecasts of the last ``days``."""
 
     def ask() -> Answer[_Line]:
         found = client.forecast_accuracy(days)
@@ -121,7 +121,7 @@ def show_told(client: Client, jobs: Sequence[int], how: Style) -> None:
         note = (
             ""
             if found
-            else "Nothing is on record yet: a new job is told of within seconds, if the queue can be forecast."
+            else "No forecast is recorded yet. A new job gets one within seconds if the queue can be forecast."
         )
         return Answer(found, {"schema": "sooner.forecasts.told/1", "forecasts": found}, note)
 

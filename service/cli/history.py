@@ -73,7 +73,7 @@ def _past(workload: Workload, start_s: float) -> Iterator[PastJob]:
 
 
 def label_of(row: WorkloadJob, start_s: float) -> EndedJob:
-    """A row of a table whose second 0 was ``start_s``, as what is learnt from (``job`` is nobody's number)."""
+    """A row of a table whose second 0 was ``start_s``, as a label to learn from (``job`` is no job's number)."""
     iterations = float(row.iterations) if row.iterations is not None else None
     return EndedJob(
         job=JobId(0),

@@ -216,7 +216,7 @@ def _explain(client: Client, ids: Sequence[int], outlook: Outlook | None) -> Ans
     found = [client.explanation(job_id) for job_id in ids]
     if outlook is not None and any(each["state"] == "queued" for each in found):
         outlook.ask(ids)
-    # Among many jobs nobody reads why each is predicted as it is; programs get it all.
+    # A table of many jobs has no room for the predictions; the JSON document has them all.
     predicted = [_prediction(client, job_id) for job_id in ids if outlook is None or len(ids) == 1]
     document = {"schema": "sooner.explanations/1", "explanations": found, "predictions": predicted}
     tail = "\n".join(line for each in predicted for line in prediction_lines(each))

@@ -90,7 +90,7 @@ def create_command(
     *,
     how: IdsStyle,
 ) -> None:
-    """Make a key and show it, this once. Give it to its user, who sets SOONER_TOKEN to it."""
+    """Create a key and show it once. Its user sets SOONER_TOKEN to it."""
     if first:
         if role not in (None, RoleName.ADMIN) or project:
             fail("--first makes an admin's key, which is for every project")
@@ -100,10 +100,10 @@ def create_command(
     else:
         with connect() as client:
             made = client.make_key(user, role.value, project or (), expires_in, note)
-    _tell(made, how)
+    _print(made, how)
 
 
-def _tell(made: NewKeyDocument, how: Style) -> None:
+def _print(made: NewKeyDocument, how: Style) -> None:
     if how.as_json:
         print_json({"schema": "sooner.keys/1", "keys": [made]})
         return
@@ -131,7 +131,7 @@ def _first(settings: Settings, user: str, expires_in_s: float | None, note: str)
 def list_command(
     user: Annotated[str | None, typer.Option("--user", help="Of this user alone.")] = None, *, how: OnceStyle
 ) -> None:
-    """Your keys (an admin: everybody's), newest first, expired and revoked ones too; never their secrets."""
+    """Your keys (for an admin: all keys), newest first, with expired and revoked ones; never their secrets."""
     with connect() as client:
         show(KEYS, lambda: _answer(client.keys(user)), how)
 
@@ -143,7 +143,7 @@ def _answer(keys: list[KeyDocument]) -> Answer[KeyDocument]:
 def revoke_command(
     keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Ids of keys.")], as_json: JsonFlag = False
 ) -> None:
-    """Let keys of yours (an admin: any) open nothing any more, from the next request on."""
+    """Revoke keys of yours (as an admin: any keys). They are refused from the next request on."""
     with connect() as client:
         show(KEYS, lambda: _answer([client.revoke_key(key) for key in keys]), Style(as_json))
 

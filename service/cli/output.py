@@ -141,6 +141,15 @@ def _print(table: Table[Row], columns: Sequence[Column[Row]], answer: Answer[Row
             typer.echo(answer.note, err=True)
 
 
+def print_accepted(accepted: Mapping[str, Mapping[str, Any]], as_json: bool) -> None:
+    """Requests that the service has accepted, by what they are about; a line each, or one document."""
+    if as_json:
+        print_json({"schema": "sooner.accepted/1", "accepted": list(accepted.values())})
+        return
+    for target, each in accepted.items():
+        typer.echo(printable(f"{target}: {each['accepted']} accepted"))
+
+
 def print_table(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> None:
     """A plain aligned table; on a terminal it is cut to the window, elsewhere nothing is cut."""
     from rich.console import Console

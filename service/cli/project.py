@@ -38,7 +38,7 @@ def list_command(how: OnceStyle) -> None:
 
 
 def add_command(project: ProjectArgument, user: UserArgument, as_json: JsonFlag = False) -> None:
-    """Let a user see a project's jobs and submit to it. A project is there as soon as it has a member."""
+    """Let a user see a project's jobs and submit to it. A project exists as soon as it has a member."""
     _set_member(project, user, member=True, as_json=as_json)
 
 
@@ -49,8 +49,8 @@ def remove_command(project: ProjectArgument, user: UserArgument, as_json: JsonFl
 
 def _set_member(project: str, user: str, *, member: bool, as_json: bool) -> None:
     with connect() as client:
-        told = client.set_member(project, user, member=member)
+        membership = client.set_member(project, user, member=member)
     if as_json:
-        print_json({"schema": "sooner.membership/1", "membership": told})
+        print_json({"schema": "sooner.membership/1", "membership": membership})
     else:
         typer.echo(f"{user} is {'a' if member else 'no'} member of {project}")

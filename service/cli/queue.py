@@ -14,8 +14,7 @@ from service.cli.output import (
     JsonFlag,
     Style,
     Table,
-    print_json,
-    printable,
+    print_accepted,
     show,
 )
 from service.client import Client
@@ -55,20 +54,20 @@ def show_command(how: Style) -> None:
 def pause_command(
     user: UserOption = None,
     project: ProjectOption = None,
-    reason: Annotated[str, typer.Option("--reason", help="For those who ask why their jobs wait.")] = "",
+    reason: Annotated[str, typer.Option("--reason", help="Shown to users whose jobs wait.")] = "",
     as_json: JsonFlag = False,
 ) -> None:
-    """Let no job start until 'sooner queue resume'; what runs goes on."""
+    """Start no jobs until 'sooner queue resume'. Running jobs continue."""
     part = _part(user, project)
     with connect() as client:
-        _tell(client.pause_queue({**part, "reason": reason}), part, as_json)
+        _print(client.pause_queue({**part, "reason": reason}), part, as_json)
 
 
 def resume_command(user: UserOption = None, project: ProjectOption = None, as_json: JsonFlag = False) -> None:
     """Let jobs start again."""
     part = _part(user, project)
     with connect() as client:
-        _tell(client.resume_queue(part), part, as_json)
+        _print(client.resume_queue(part), part, as_json)
 
 
 def _part(user: str | None, project: str | None) -> dict[str, str]:
@@ -79,9 +78,6 @@ def _part(user: str | None, project: str | None) -> dict[str, str]:
     return {} if project is None else {"project": project}
 
 
-def _tell(accepted: AcceptedDocument, part: dict[str, str], as_json: bool) -> None:
-    if as_json:
-        print_json({"schema": "sooner.accepted/1", "accepted": [accepted]})
-        return
-    whose = " ".join(f"{scope} {name}" for scope, name in part.items()) or "everything"
-    typer.echo(printable(f"{whose}: {accepted['accepted']} accepted"))
+def _print(accepted: AcceptedDocument, part: dict[str, str], as_json: bool) -> None:
+    target = " ".join(f"{scope} {name}" for scope, name in part.items()) or "everything"
+    print_accepted({target: accepted}, as_json)

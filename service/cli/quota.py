@@ -79,13 +79,13 @@ def set_command(
         fail("give --gpus-running-max, --jobs-queued-max or both; 'sooner quota remove' removes a quota")
     with connect() as client:
         wanted = {key: _present(client, whose, name, key) if value is None else value for key, value in given.items()}
-        _tell(client.set_quota(whose.value, name, wanted), as_json)
+        _print(client.set_quota(whose.value, name, wanted), as_json)
 
 
 def remove_command(whose: WhoseArgument, name: NameArgument, as_json: JsonFlag = False) -> None:
-    """Remove a quota: its jobs may start and come in any number again."""
+    """Remove a quota: the number of its jobs and GPUs is no longer limited."""
     with connect() as client:
-        _tell(client.remove_quota(whose.value, name), as_json)
+        _print(client.remove_quota(whose.value, name), as_json)
 
 
 def _present(client: Client, whose: Whose, name: str, key: str) -> Any:
@@ -94,5 +94,5 @@ def _present(client: Client, whose: Whose, name: str, key: str) -> Any:
     return next(({**quota}[key] for quota in found), None)
 
 
-def _tell(quota: QuotaDocument, as_json: bool) -> None:
+def _print(quota: QuotaDocument, as_json: bool) -> None:
     show(QUOTAS, lambda: _answer([quota]), Style(as_json))

@@ -52,14 +52,14 @@ def replay_command(
         name = policy or snapshot.policy
         given = policy_options(name, option, None)
         chosen = make_policy(name, given if policy is not None else {**snapshot.options, **given})
-    told = replay(snapshot, chosen)
+    outcome = replay(snapshot, chosen)
     if as_json:
-        print_json(_document(snapshot, chosen.name, told))
+        print_json(_document(snapshot, chosen.name, outcome))
     else:
-        _tell(snapshot, chosen.name, told)
+        _print(snapshot, chosen.name, outcome)
         if why:
-            _tell_why(snapshot, told)
-    if not told.equal:
+            _print_waiting(snapshot, outcome)
+    if not outcome.equal:
         raise typer.Exit(EXIT_FAILED)
 
 
@@ -113,21 +113,22 @@ def _newest(client: "Client") -> int:
     return known[0]
 
 
-def _document(snapshot: CycleSnapshot, policy: str, told: Replay) -> Mapping[str, Any]:
+def _document(snapshot: CycleSnapshot, policy: str, outcome: Replay) -> Mapping[str, Any]:
     return {
         "schema": "sooner.sim.replay/1",
         "cycle": snapshot.cycle,
         "policy": policy,
-        "equal": told.equal,
-        "recorded": encode_actions(told.recorded)["items"],
-        "replayed": encode_actions(told.replayed)["items"],
+        "equal": outcome.equal,
+        "recorded": encode_actions(outcome.recorded)["items"],
+        "replayed": encode_actions(outcome.replayed)["items"],
         "waiting": [
-            {"job_id": job, "reason": str(each.reason), "sentence": each.sentence} for job, each in told.waiting.items()
+            {"job_id": job, "reason": str(each.reason), "sentence": each.sentence}
+            for job, each in outcome.waiting.items()
         ],
     }
 
 
-def _tell(snapshot: CycleSnapshot, policy: str, told: Replay) -> None:
+def _print(snapshot: CycleSnapshot, policy: str, outcome: Replay) -> None:
     world = snapshot.world
     jobs = sum(1 for job in world.jobs if not job.finished)
     typer.echo(
@@ -136,13 +137,13 @@ def _tell(snapshot: CycleSnapshot, policy: str, told: Replay) -> None:
             f"{world.cluster.gpus} GPUs, {snapshot.policy}"
         )
     )
-    if told.equal:
-        typer.echo(f"{policy} decides the same: {_count(len(told.recorded))}")
-        for action in told.recorded:
+    if outcome.equal:
+        typer.echo(f"{policy} decides the same: {_count(len(outcome.recorded))}")
+        for action in outcome.recorded:
             typer.echo(printable(f"  {_words(action, snapshot)}"))
         return
     typer.echo(f"{policy} decides differently")
-    for title, actions in (("recorded", told.recorded), ("replayed", told.replayed)):
+    for title, actions in (("recorded", outcome.recorded), ("replayed", outcome.replayed)):
         for action in actions:
             typer.echo(printable(f"  {title}: {_words(action, snapshot)}"))
         if not actions:
@@ -160,15 +161,15 @@ def _count(actions: int) -> str:
     return f"{actions} action{'s' if actions != 1 else ''}" if actions else "nothing"
 
 
-def _tell_why(snapshot: CycleSnapshot, told: Replay) -> None:
+def _print_waiting(snapshot: CycleSnapshot, outcome: Replay) -> None:
     names = {job.id: job.spec.name for job in snapshot.world.jobs}
     columns: list[Column[JobId]] = [
         Column("JOB", str, right=True),
         Column("NAME", lambda job: names[job], long=True),
-        Column("REASON", lambda job: str(told.waiting[job].reason)),
-        Column("EXPLANATION", lambda job: told.waiting[job].sentence, long=True),
+        Column("REASON", lambda job: str(outcome.waiting[job].reason)),
+        Column("EXPLANATION", lambda job: outcome.waiting[job].sentence, long=True),
     ]
-    print_table(columns, list(told.waiting))
+    print_table(columns, list(outcome.waiting))
 
 
 def _words(action: Action, snapshot: CycleSnapshot) -> str:

@@ -16,8 +16,7 @@ from service.cli.output import (
     JsonFlag,
     Style,
     Table,
-    print_json,
-    printable,
+    print_accepted,
     show,
 )
 
@@ -66,11 +65,13 @@ def create_command(
         list[str] | None,
         typer.Argument(metavar="[SERVERS]", help="Names of servers.", autocompletion=completion.servers),
     ] = None,
-    count: Annotated[int | None, typer.Option("--count", min=1, help="So many servers, instead of names.")] = None,
+    count: Annotated[int | None, typer.Option("--count", min=1, help="Number of servers, instead of names.")] = None,
     user: Annotated[str | None, typer.Option("--user", help="Only this user's jobs may be there.")] = None,
     project: Annotated[str | None, typer.Option("--project", help="Only this project's jobs may be there.")] = None,
     reason: Annotated[str, typer.Option("--reason")] = "",
-    no_preempt: Annotated[bool, typer.Option("--no-preempt", help="Let who is still there at the start end.")] = False,
+    no_preempt: Annotated[
+        bool, typer.Option("--no-preempt", help="Stop no job that still runs there at the start.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Reserve servers: for a user or a project, or (neither) for maintenance."""
@@ -93,13 +94,9 @@ def cancel_command(
     reservation: Annotated[int, typer.Argument(help="Its number.")],
     as_json: JsonFlag = False,
 ) -> None:
-    """Open its servers to all again."""
+    """Cancel a reservation: its servers are open to all jobs again."""
     with connect() as client:
-        accepted = client.cancel_reservation(reservation)
-    if as_json:
-        print_json({"schema": "sooner.accepted/1", "accepted": [accepted]})
-        return
-    typer.echo(printable(f"reservation {reservation}: {accepted['accepted']} accepted"))
+        print_accepted({f"reservation {reservation}": client.cancel_reservation(reservation)}, as_json)
 
 
 def _moment(option: str, text: str) -> str:

@@ -44,14 +44,14 @@ SERVICES: Table[ServiceDocument] = Table(
 
 
 def services_command(how: Style) -> None:
-    """The services of this database: who leads, who stands by, who has not been seen for long."""
+    """The services of this database: the leader, the standbys, and since when each is silent."""
     with connect() as client:
 
         def answer() -> Answer[ServiceDocument]:
             found = client.services()
             leads = any(service["role"] == "leader" for service in found)
             return Answer(
-                found, {"schema": "sooner.services/1", "services": found}, "" if leads else "nobody leads now"
+                found, {"schema": "sooner.services/1", "services": found}, "" if leads else "no service leads now"
             )
 
         show(SERVICES, answer, how)
@@ -64,7 +64,7 @@ def events_command(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """What happens, as it happens, until Ctrl-C; a service that ends or is replaced interrupts nothing.
+    """Follow events until Ctrl-C. The stream continues when a service ends or is replaced.
 
     With --json one document a line (NDJSON); its id is what --since takes.
     """
@@ -78,9 +78,9 @@ def events_command(
 
 
 def _line(happening: StreamEvent) -> str:
-    said = happening.document
+    document = happening.document
     if happening.kind == "cycle":
-        counts = ", ".join(f"{said[name]} {name}" for name in ("changes", "actions", "refusals"))
-        return f"{when(said['at'])}  cycle {said['number']}: {counts}"
-    change = f"{said['source'] or 'new'} -> {said['target']}"
-    return f"{when(said['at'])}  job {said['job_id']} {said['name']} ({said['user']}): {change}, {said['reason']}"
+        counts = ", ".join(f"{document[name]} {name}" for name in ("changes", "actions", "refusals"))
+        return f"{when(document['at'])}  cycle {document['number']}: {counts}"
+    job = f"job {document['job_id']} {document['name']} ({document['user']})"
+    return f"{when(document['at'])}  {job}: {document['source'] or 'new'} -> {document['target']}, {document['reason']}"

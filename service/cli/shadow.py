@@ -64,7 +64,9 @@ def _what_if(found: ShadowDocument, as_json: bool) -> None:
     first = Plan(found["first_policy"], found["first_policy"], found["first_options"], RECORDED)
     label = found["policy"] if found["policy"] != found["first_policy"] else f"{found['policy']} (shadow)"
     second = Plan(label, found["policy"], found["options"], RECORDED)
-    past_under([first, second], window(found["since"], None), own_database(None, None), as_json=as_json)
+    past_under(
+        [first, second], window(found["since"], None), own_database(None, None), with_workers=False, as_json=as_json
+    )
 
 
 JOBS: Table[DisagreementDocument] = Table(

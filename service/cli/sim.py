@@ -110,8 +110,8 @@ def compare_command(
     end(finished)
 
 
-def run_all(setting: Setting, plans: list[Plan], workers: int | None) -> list[Finished]:
-    """Run, or end with one line that says why not."""
+def run_all(setting: Setting, plans: list[Plan], workers: int | None, *, with_workers: bool = True) -> list[Finished]:
+    """Run, or end with one line that gives the reason. ``with_workers``: whether the command has ``--workers``."""
     try:
         for plan in plans:
             # Before the first of them has run for an hour; the trained one has no parameter to be wrong.
@@ -125,7 +125,8 @@ def run_all(setting: Setting, plans: list[Plan], workers: int | None) -> list[Fi
     except SimulationStuck as error:
         fail(" ".join((str(error), *getattr(error, "__notes__", ()))), EXIT_FAILED)
     except BrokenProcessPool:
-        fail("a worker process was killed, which happens when memory runs out: each run has a process", EXIT_FAILED)
+        advice = "; with fewer --workers less memory is needed" if with_workers else ", probably for lack of memory"
+        fail(f"a worker process was killed{advice}", EXIT_FAILED)
     except OSError as error:
         fail(f"{error.filename}: {error.strerror or error}", EXIT_FAILED)
 

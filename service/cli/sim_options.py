@@ -164,7 +164,7 @@ class SimulationFlags(InputOptions):
     seed: SeedOption = _DEFAULTS.seed
 
     def options(self, cluster: Cluster, *, keep_spans: bool = False) -> SimulationOptions:
-        """What the engine is told."""
+        """The options of the engine."""
         return SimulationOptions(
             checkpoint_s=self.checkpoint_s,
             restart_s=self.restart_s,
@@ -247,7 +247,7 @@ def policy_options(name: str, options: list[str] | None, preemption: str | None)
 
 
 def make_folder(flag: str, folder: Path | None) -> None:
-    """Before the run: nobody wants to learn after an hour that the folder cannot be made."""
+    """Create the folder before the run, so that a folder that cannot be made ends the command at once."""
     if folder is not None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -256,7 +256,7 @@ def make_folder(flag: str, folder: Path | None) -> None:
 
 
 def check_file(flag: str, path: Path | None) -> None:
-    """Before the run, for the same reason: the file can be written. One that was not there is not left behind."""
+    """Check before the run that the file can be written. A file that did not exist is not left behind."""
     if path is not None:
         try:
             existed = path.exists()

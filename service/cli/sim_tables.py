@@ -11,7 +11,7 @@ from service.cli.fail import EXIT_FAILED, fail
 from service.cli.output import Column, print_table
 
 _COLUMNS_MAX = 6
-"""Runs that stand side by side; more are told one a line, by the measures that decide."""
+"""Runs that are shown side by side; more are shown one a line, with the decisive measures."""
 _DECISIVE = (
     *("ratio_to_lower_bound", "mean_jct_s", "p99_jct_s", "mean_queueing_delay_s", "mean_slowdown"),
     *("utilization_ratio", "preemptions", "wasted_gpu_s"),

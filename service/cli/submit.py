@@ -49,12 +49,14 @@ def submit_command(
     gpus: Annotated[int | None, typer.Option("--gpus", "-g", min=1, help="GPUs of the gang.")] = None,
     command: Annotated[str | None, typer.Option("--command", help="The command as one text, split into words.")] = None,
     project: Annotated[str | None, typer.Option("--project")] = None,
-    user: Annotated[str | None, typer.Option("--user", help="Left out: the login name.")] = None,
+    user: Annotated[str | None, typer.Option("--user", help="Left out: your login name.")] = None,
     env: Annotated[list[str] | None, typer.Option("--env", "-e", metavar="NAME=VALUE", help="Repeatable.")] = None,
     secret_env: Annotated[
         list[str] | None,
         typer.Option(
-            "--secret-env", metavar="NAME", help="Pass this variable of yours on, and never show it. Repeatable."
+            "--secret-env",
+            metavar="NAME",
+            help="Pass on this variable of your environment and never show it. Repeatable.",
         ),
     ] = None,
     working_dir: Annotated[Path | None, typer.Option("--working-dir", help="Left out for a command: here.")] = None,
@@ -105,7 +107,7 @@ def submit_command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Submit nothing: check, predict, and say where and when it would run.")
     ] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end and say meanwhile why it waits.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end, and print meanwhile why it waits.")] = False,
     timeout_s: WaitTimeoutOption = None,
     *,
     how: OnceStyle,
@@ -146,7 +148,7 @@ def submit_command(
             return
         jobs = client.submit(_complete(body, options), idempotency_key=str(uuid.uuid4()))
         if wait:
-            _tell_submitted(jobs)
+            _print_submitted(jobs)
             jobs = _wait(client, [job["id"] for job in jobs], timeout_s)
         _show(jobs, how)
     if wait:
@@ -177,7 +179,7 @@ def _show(jobs: Sequence[JobDocument], how: Style) -> None:
     show(JOBS, lambda: jobs_answer(jobs), how)
 
 
-def _tell_submitted(jobs: Sequence[JobDocument]) -> None:
+def _print_submitted(jobs: Sequence[JobDocument]) -> None:
     for job in jobs:
         typer.echo(f"submitted job {job['id']}", err=True)
 
@@ -193,15 +195,15 @@ def _end(jobs: Sequence[JobDocument]) -> None:
 
 
 def _wait(client: Client, ids: Sequence[int], timeout_s: float | None) -> list[JobDocument]:
-    """The jobs once all have ended. What they wait for is said on standard error whenever it changes."""
+    """The jobs once all have ended. Changes of state and reason are printed on standard error."""
     deadline_s = time.monotonic() + timeout_s if timeout_s is not None else None
     ended: dict[int, JobDocument] = {}
-    told: dict[int, tuple[str, str]] = {}
+    shown: dict[int, tuple[str, str]] = {}
     while True:
         for job in _look(client, [job_id for job_id in ids if job_id not in ended]):
             job_id = job["id"]
-            if (job["state"], job["reason"]) != told.get(job_id):
-                told[job_id] = job["state"], job["reason"]
+            if (job["state"], job["reason"]) != shown.get(job_id):
+                shown[job_id] = job["state"], job["reason"]
                 where = f" on {', '.join(job['servers'])}" if job["servers"] else ""
                 typer.echo(printable(f"job {job_id}: {job['state']}{where}: {job['reason_sentence']}"), err=True)
             if job["state"] in TERMINAL_STATES:
@@ -223,7 +225,7 @@ def _look(client: Client, ids: Sequence[int]) -> list[JobDocument]:
 
 
 def _body(arguments: Sequence[str], command: str | None, options: dict[str, Any]) -> dict[str, Any]:
-    """What was asked, before the options: a file's content, or a command (which then runs here unless said otherwise)."""
+    """The submission without the options: a file's content, or a command, which runs in this folder by default."""
     if command is not None:
         if arguments:
             fail("give the command either as --command or after --, not both")

@@ -1,4 +1,4 @@
-"""``sooner webhook ...``: being told of changes of jobs by HTTP."""
+"""``sooner webhook ...``: HTTP notifications about changes of jobs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def add_command(
     url: Annotated[str, typer.Argument(metavar="URL", help="Where to post to.")],
     event: Annotated[
         list[str] | None,
-        typer.Option("--event", help="What to be told of, such as job.failed; repeatable. Left out: the ends of jobs."),
+        typer.Option("--event", help="Events to send, such as job.failed; repeatable. Left out: the ends of jobs."),
     ] = None,
     user: Annotated[str | None, typer.Option("--user", help="Only jobs of this user.")] = None,
     project: Annotated[str | None, typer.Option("--project", help="Only jobs of this project.")] = None,
@@ -80,7 +80,7 @@ def add_command(
     *,
     how: IdsStyle,
 ) -> None:
-    """Have a URL told of changes of jobs. The secret that signs is printed this once."""
+    """Add a webhook. Its signing secret is printed once."""
     given = {"url": url, "events": event, "user": user, "project": project}
     body = {name: value for name, value in given.items() if value}
     if secret_file is not None:
@@ -107,7 +107,7 @@ def _webhooks(found: Sequence[WebhookDocument]) -> Answer[WebhookDocument]:
 
 
 def remove_command(webhook: WebhookArgument) -> None:
-    """Tell it nothing any more; its secret and what was still to be told are gone."""
+    """Remove a webhook with its secret and its pending deliveries."""
     with connect() as client:
         client.remove_webhook(webhook)
     typer.echo(f"webhook {webhook} removed", err=True)
@@ -115,11 +115,11 @@ def remove_command(webhook: WebhookArgument) -> None:
 
 def deliveries_command(
     webhook: WebhookArgument,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many; 0 = all.")] = LIST_LIMIT,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="At most this many; 0 = all.")] = LIST_LIMIT,
     *,
     how: OnceStyle,
 ) -> None:
-    """What a webhook was told or is to be told, newest first."""
+    """Deliveries of a webhook, sent and pending, newest first."""
     with connect() as client:
         show(
             DELIVERIES,
@@ -133,15 +133,15 @@ def _deliveries(found: Sequence[DeliveryDocument]) -> Answer[DeliveryDocument]:
 
 
 def try_command(webhook: WebhookArgument, as_json: JsonFlag = False) -> None:
-    """Have a webhook told webhook.test, and wait for its first attempt: exit code 1 if that failed."""
+    """Send webhook.test and wait for the first attempt; exit code 1 if it failed."""
     with connect() as client:
-        told = _first_attempt(client, webhook, client.test_webhook(webhook)["id"])
+        delivery = _first_attempt(client, webhook, client.test_webhook(webhook)["id"])
     if as_json:
-        print_json(_deliveries([told]).document)
-    elif told["state"] == "delivered":
-        typer.echo(f"delivered: status {told['status']}")
-    if told["state"] != "delivered":
-        fail(told["error"] or f"nothing was delivered within {TEST_WAIT_S:g} s", EXIT_FAILED)
+        print_json(_deliveries([delivery]).document)
+    elif delivery["state"] == "delivered":
+        typer.echo(f"delivered: status {delivery['status']}")
+    if delivery["state"] != "delivered":
+        fail(delivery["error"] or f"nothing was delivered within {TEST_WAIT_S:g} s", EXIT_FAILED)
 
 
 def _first_attempt(client: Client, webhook: int, delivery_id: int) -> DeliveryDocument:

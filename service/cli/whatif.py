@@ -84,7 +84,7 @@ def what_if_command(
         str,
         typer.Option(
             "--predictor",
-            help="recorded (what the service said then), oracle, noisy:SIGMA, adversarial, trained or none.",
+            help="recorded (the service's predictions at the time), oracle, noisy:SIGMA, adversarial, trained or none.",
         ),
     ] = RECORDED,
     option: OptionOption = None,
@@ -135,6 +135,7 @@ def past_under(
     network: str = "reserved",
     seed: int = 0,
     workers: int | None = None,
+    with_workers: bool = True,
     as_json: bool = False,
 ) -> None:
     """Print what the service's past in the window would have been under each plan, beside what it was."""
@@ -145,7 +146,7 @@ def past_under(
     options = SimulationOptions(
         checkpoint_s=settings.checkpoint_s, restart_s=settings.restart_s, network=network, seed=seed
     )
-    _on_the_past(history, present, _machines(present, servers), plans, options, workers, as_json)
+    _on_the_past(history, present, _machines(present, servers), plans, options, workers, with_workers, as_json)
 
 
 def _plans(
@@ -210,6 +211,7 @@ def _on_the_past(
     plans: Sequence[Plan],
     options: SimulationOptions,
     workers: int | None,
+    with_workers: bool,
     as_json: bool,
 ) -> None:
     from service.history.workload import actual_result, simulated_jobs
@@ -219,7 +221,9 @@ def _on_the_past(
         actual = actual_result(history, present, simulated_jobs(history, present, skip_invalid=True).jobs)
     except WorkloadError as error:
         fail(str(error))
-    finished = run_all(Setting(history.workload, machines, options, prepared=prepared), list(plans), workers)
+    finished = run_all(
+        Setting(history.workload, machines, options, prepared=prepared), list(plans), workers, with_workers=with_workers
+    )
     if as_json:
         print_json(
             {

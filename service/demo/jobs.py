@@ -22,7 +22,7 @@ TODAY_SEED = 7
 HISTORY_SOURCE = "demo-synthetic"
 HISTORY_LOAD = 0.6
 ITERATION_S = 0.1
-"""Pace of every program: a step takes at least so long, so eight pretended GPUs fit on two cores."""
+"""Pace of every program: the least time of a step, so that eight simulated GPUs fit on two cores."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,20 +87,20 @@ class Watch:
         before = self._seen.get(job["id"])
         size = "1 GPU" if job["gpus"] == 1 else f"{job['gpus']} GPUs"
         head = f"{time.monotonic() - self._started_s:6.1f} s  job {job['id']:>2} {job['name']} ({size})"
-        said = []
+        changes = []
         if job["prediction"] is not None and (before is None or before["prediction"] is None):
-            said.append(f"predicted {predicted(job)} [{interval(job)}]: {job['prediction']['source']}")
+            changes.append(f"predicted {predicted(job)} [{interval(job)}]: {job['prediction']['source']}")
         preempted = before is not None and job["preemptions"] > before["preemptions"]
         if preempted:
-            said.append(
+            changes.append(
                 f"preempted at iteration {amount(job['iterations_done'] or 0.0)}: a job with less work left comes first"
             )
-        # Why it waits is told once; after that it changes with every start of another job.
-        if job["state"] == "queued" and (preempted or (said and job["attempts"] == 0)):
-            said.append(f"waits: {job['reason']}: {job['reason_sentence']}")
+        # Printed once only, because the reason changes with every start of another job.
+        if job["state"] == "queued" and (preempted or (changes and job["attempts"] == 0)):
+            changes.append(f"waits: {job['reason']}: {job['reason_sentence']}")
         if before is not None and job["attempts"] > before["attempts"]:
             again = f", resumes at iteration {amount(job['iterations_done'] or 0.0)}" if before["attempts"] else ""
-            said.append(f"starts on {', '.join(job['servers']) or 'its servers'}{again}")
+            changes.append(f"starts on {', '.join(job['servers']) or 'its servers'}{again}")
         if job["state"] in TERMINAL_STATES and (before is None or before["state"] not in TERMINAL_STATES):
-            said.append(f"{job['state']}: {job['reason_sentence']}")
-        return [printable(f"{head}: {text}") for text in said]
+            changes.append(f"{job['state']}: {job['reason_sentence']}")
+        return [printable(f"{head}: {text}") for text in changes]

@@ -41,7 +41,7 @@ _FIRST_WAVE_DEADLINE_S = 30.0
 
 
 class DemoFailed(Exception):
-    """Something that the demo is there to show did not happen; one line."""
+    """Something that the demo must show did not happen; one line."""
 
 
 def run_demo(*, keep: bool = False) -> int:
@@ -138,7 +138,7 @@ class Demo:
         return model
 
     def compare_predictions(self, client: Client, jobs: Sequence[JobDocument]) -> None:
-        """What each family was told before and what it would be told now: asked with held jobs that never start."""
+        """Predictions of each family before and after the retraining, of held jobs that never start."""
         probes = [today.body(program, 1, hold=True) for program in today.PROGRAMS]
         held = client.submit({"jobs": probes})
         asked = _predictions_of(client, [job["id"] for job in held])
@@ -153,7 +153,7 @@ class Demo:
     # Jobs.
 
     def run_jobs(self, client: Client) -> list[JobDocument]:
-        """The burst: two long gangs that fill the cluster, then everybody else at once."""
+        """The burst: two long gangs that fill the cluster, then all other jobs at once."""
         bodies = today.bodies((*today.FIRST_WAVE, *today.SECOND_WAVE))
         split = len(today.FIRST_WAVE)
         self.say(

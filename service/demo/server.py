@@ -197,7 +197,7 @@ def _end_attempts(attempts: Path) -> None:
 
 
 def _end_processes(folder: Path) -> None:
-    """End whatever still names this folder, whose name nobody else knows: a training, or ranks of a killed supervisor."""
+    """End processes that still name this folder: a training, or ranks of a killed supervisor."""
     left = [process for process in psutil.process_iter() if process.pid != os.getpid() and _names(process, folder)]
     for process in left:
         with suppress(psutil.Error):
