@@ -23,19 +23,19 @@ from service.executors.polled import PolledExecutor
 logger = logging.getLogger(__name__)
 
 RECONCILE_EVERY = 3
-"""Periodic passes between two comparisons of what is desired with what the executor sees."""
+"""Periodic cycles between two comparisons of what is desired with what the executor sees."""
 
 READ_WAIT_S = 5.0
-"""A reader waits so long for a pass to end: passes take milliseconds, loading a large world anew takes seconds."""
+"""A reader waits so long for a cycle to end: cycles take milliseconds, loading a large world anew takes seconds."""
 
 Answer = TypeVar("Answer")
 
 
 class PassWatch(Protocol):
-    """Who looks at the watch while a pass runs."""
+    """Who looks at the watch while a cycle runs."""
 
     def cycle(self) -> AbstractContextManager[None]:
-        """Around each pass."""
+        """Around each cycle."""
 
     def passed(self, outcome: str) -> None:
         """How it ended: ``committed``, ``idle``, ``failed`` (not committed) or ``broken`` (it raised)."""
@@ -54,14 +54,14 @@ class NobodyWatches:
 
 @dataclass(frozen=True, slots=True)
 class LoopSettings:
-    """Seconds between periodic passes, and between looks at the attempts."""
+    """Seconds between periodic cycles, and between looks at the attempts."""
 
     reschedule_period_s: float
     poll_period_s: float
 
 
 class Turns(NamedTuple):
-    """``may_run``: whether a pass may be made now. ``is_waiting``: whether a request waits for one that nobody here was
+    """``may_run``: whether a cycle may be made now. ``is_waiting``: whether a request waits for one that nobody here was
     told of, because it came in through another service."""
 
     may_run: Callable[[], bool] = lambda: True
@@ -92,8 +92,8 @@ class SchedulerLoop:
         self._wall_s = wall_s
         self._lock = threading.Lock()
         self._done = threading.Condition()
-        self._passes_done = 0
-        self._passes = 0
+        self._cycles_done = 0
+        self._cycles = 0
         self._nudged = False
         self._failed = False
         self._closed = False
@@ -120,68 +120,68 @@ class SchedulerLoop:
         self._scheduler.add_job(self._poll, "interval", seconds=self._settings.poll_period_s, id="poll", **period)
 
     def close(self) -> None:
-        """Wait for a pass that is under way, and run no more.
+        """Wait for a cycle that is under way, and run no more.
 
-        Before the scheduler is shut down: it would wait for the pass, and the pass for it, to set a timer.
+        Before the scheduler is shut down: it would wait for the cycle, and the cycle for it, to set a timer.
         """
         with self._lock:
             self._closed = True
 
     def tick(self) -> None:
-        """The periodic pass: the safety net, and now and then the comparison with what the executor sees."""
-        self._passes += 1
-        self._pass(reconcile=self._passes % RECONCILE_EVERY == 0)
+        """The periodic cycle: the safety net, and now and then the comparison with what the executor sees."""
+        self._cycles += 1
+        self._cycle(reconcile=self._cycles % RECONCILE_EVERY == 0)
 
     def nudge(self) -> None:
-        """Ask for a pass soon and return at once; until one begins, many nudges are one.
+        """Ask for a cycle soon and return at once; until one begins, many nudges are one.
 
-        It begins when as much time has gone by since the last one as that took: requests, which ask for most passes, are
-        answered by the same interpreter, and some of them have to wait for the end of a pass.
+        It begins when as much time has gone by since the last one as that took: requests, which ask for most cycles, are
+        answered by the same interpreter, and some of them have to wait for the end of a cycle.
         """
         if self._nudged or self._closed:
             return
         self._nudged = True
-        self._once(self._pass, max(self._clock.now_s(), self._rest_until_s))
+        self._once(self._cycle, max(self._clock.now_s(), self._rest_until_s))
 
     def read(self, look: Callable[[Engine[Any]], Answer]) -> Answer:
-        """Look at the engine between two passes. Raises Busy where none ends for :data:`READ_WAIT_S`."""
+        """Look at the engine between two cycles. Raises Busy where none ends for :data:`READ_WAIT_S`."""
         if not self._lock.acquire(timeout=READ_WAIT_S):
-            raise Busy(f"a scheduling pass has been under way for more than {READ_WAIT_S:g} s")
+            raise Busy(f"a scheduling cycle has been under way for more than {READ_WAIT_S:g} s")
         try:
             return look(self._engine)
         finally:
             self._lock.release()
 
     def wait_pass(self, seen: int, timeout_s: float) -> int:
-        """How many passes have ended: as soon as they are more than ``seen``, or after so many seconds."""
+        """How many cycles have ended: as soon as they are more than ``seen``, or after so many seconds."""
         with self._done:
-            self._done.wait_for(lambda: self._passes_done > seen, timeout_s)
-            return self._passes_done
+            self._done.wait_for(lambda: self._cycles_done > seen, timeout_s)
+            return self._cycles_done
 
     def _poll(self) -> None:
-        # After a pass that failed, what waits is left to the periodic one: nobody needs its error four times a second.
+        # After a cycle that failed, what waits is left to the periodic one: nobody needs its error four times a second.
         try:
             due = self._executor.collect() or (not self._failed and self._turns.is_waiting())
         except StoreUnavailable:
-            due = not self._failed  # the pass finds out, says it in a line, and has failed
+            due = not self._failed  # the cycle finds out, says it in a line, and has failed
         if due:
-            self._pass()
+            self._cycle()
 
     def _wake(self) -> None:
         self._wake_at_s = None
-        self._pass()
+        self._cycle()
 
-    def _pass(self, *, reconcile: bool = False) -> None:
+    def _cycle(self, *, reconcile: bool = False) -> None:
         try:
             self._pass_alone(reconcile)
         finally:
             with self._done:
-                self._passes_done += 1
+                self._cycles_done += 1
                 self._done.notify_all()
 
     def _pass_alone(self, reconcile: bool) -> None:
         with self._lock:
-            # Whoever nudges from here on may have come too late for this pass.
+            # Whoever nudges from here on may have come too late for this cycle.
             self._nudged = False
             if self._closed or not self._turns.may_run():
                 return
@@ -193,10 +193,10 @@ class SchedulerLoop:
                 if reconcile:
                     self._reconcile()
             except Exception:
-                # The next pass starts from the store: whatever broke here was not committed.
+                # The next cycle starts from the store: whatever broke here was not committed.
                 self.failures += 1
                 self._watch.passed("broken")
-                logger.exception("a scheduling pass failed; the world is loaded anew")
+                logger.exception("a scheduling cycle failed; the world is loaded anew")
                 self._recover()
                 return
             self._watch.passed("failed" if outcome.failed else "committed" if outcome.committed else "idle")
@@ -218,10 +218,10 @@ class SchedulerLoop:
         try:
             self._engine.recover()
         except Exception:
-            logger.exception("the world could not be loaded; the next pass tries again")
+            logger.exception("the world could not be loaded; the next cycle tries again")
 
     def _arm(self, wake_at_s: float | None) -> None:
-        """Set the one-shot timer, unless the periodic pass comes first anyway."""
+        """Set the one-shot timer, unless the periodic cycle comes first anyway."""
         soon = self._clock.now_s() + self._settings.reschedule_period_s
         if wake_at_s is None:
             return
@@ -234,7 +234,7 @@ class SchedulerLoop:
                     before.remove()
 
     def _once(self, work: Callable[[], None], at_s: float) -> Job:
-        # Without a name: the scheduler drops a run of a name of which one is under way, and a pass may set the next timer.
+        # Without a name: the scheduler drops a run of a name of which one is under way, and a cycle may set the next timer.
         return self._scheduler.add_job(work, "date", run_date=self._date(at_s), coalesce=True, misfire_grace_time=None)
 
     def _date(self, at_s: float) -> datetime:

@@ -35,7 +35,7 @@ from service.db.history import HISTORY_ROWS_MAX, ended_jobs, last_imported
 from service.db.session import Database
 from service.engine.crash_points import CrashPoint, reached
 from service.runtime.garbage import made_to_stay
-from service.runtime.limited_process import BoundedRunner, Bounds, Closed
+from service.runtime.limited_process import Closed, LimitedRunner, ResourceLimits
 from service.sim.experiment import SimulationOptions
 
 logger = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class Trainer:
         self._cluster = cluster
         self._models = settings.models_dir or settings.data_dir / "models"
         self._busy = threading.Lock()
-        self._runner = BoundedRunner()
+        self._runner = LimitedRunner()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._labels = model_records.LabelCounter(database)
@@ -270,10 +270,10 @@ class Trainer:
         if self._settings.retrain_replay_jobs_max:
             arguments += ["--sheet", str(work / "sheet.jsonl.gz")]
             arguments += ["--sheet-jobs", str(self._settings.retrain_replay_jobs_max), *self._champion_arguments()]
-        bounds = self._bounds(deadline_s)
-        pid = self._runner.start("predictor.train_process", arguments, bounds)
+        limits = self._limits(deadline_s)
+        pid = self._runner.start("predictor.train_process", arguments, limits)
         model_records.set_run_pid(self._database, run, pid)
-        ended = self._runner.wait(bounds.wall_s)
+        ended = self._runner.wait(limits.wall_s)
         if ended.limit:
             raise _Ended("timeout" if ended.timed_out else "failed", f"{ended.limit}; the old champion stays")
         if ended.code != 0:
@@ -286,10 +286,10 @@ class Trainer:
             return []
         return ["--champion", champion.path, "--champion-sha256", champion.sha256]
 
-    def _bounds(self, deadline_s: float) -> Bounds:
+    def _limits(self, deadline_s: float) -> ResourceLimits:
         left_s = max(1.0, deadline_s - time.monotonic())
         # On its one thread it cannot need more processor time than there is real time.
-        return Bounds(left_s, left_s, self._settings.retrain_memory_bytes_max)
+        return ResourceLimits(left_s, left_s, self._settings.retrain_memory_bytes_max)
 
     def _judge(self, version: ModelVersion, work: Path, deadline_s: float) -> tuple[_Outcome, ModelVersion]:
         """The gate, then the replay. A replay that fails leaves the choice to the gate, and says so."""
@@ -316,7 +316,7 @@ class Trainer:
         setup = Setup(settings.policy, configured_options(settings), self._cluster, options)
         (work / "setup").write_bytes(pickle.dumps(setup))
         files = [str(work / name) for name in ("sheet.jsonl.gz", "setup", "replay.json")]
-        ended = self._runner.run("service.background.replay_models", files, self._bounds(deadline_s))
+        ended = self._runner.run("service.background.replay_models", files, self._limits(deadline_s))
         if ended.limit or ended.code != 0:
             reason = ended.limit or ended.last_line
             logger.warning("the replay under the candidates failed: %s", reason)

@@ -53,7 +53,7 @@ def replay(snapshot: CycleSnapshot, policy: Policy[Any]) -> Replay:
     """Decide the cycle again with ``policy`` (the recorded one for a check, another one for a what-if).
 
     Reasons are not compared: a policy tells only those that changed, and a rebuilt one has told none yet. A job that left
-    the queue and came back within the recorded pass starts anew on A-SRPT's virtual machine, which the world cannot tell.
+    the queue and came back within the recorded cycle starts anew on A-SRPT's virtual machine, which the world cannot tell.
     """
     world = restore(snapshot.world)
     state = policy.rebuild(world, snapshot.dump)
@@ -67,7 +67,7 @@ def replay(snapshot: CycleSnapshot, policy: Policy[Any]) -> Replay:
 class Recorder(WatchingPolicy):
     """Keeps what a policy decided: the newest ``kept`` committed cycles that had actions.
 
-    Every pass copies the world, so it records only while at most ``jobs_max`` jobs are unfinished. Read by other threads
+    Every cycle copies the world, so it records only while at most ``jobs_max`` jobs are unfinished. Read by other threads
     through :meth:`cycles` and :meth:`snapshot`.
     """
 
@@ -103,7 +103,7 @@ class Recorder(WatchingPolicy):
                 self._snapshots.popitem(last=False)
 
     def present(self, world: World, dump: dict[str, Any], cycle: int, now_s: float) -> CycleSnapshot:
-        """The world as it is between two passes, as if a pass had found nothing to do. O(jobs + servers)."""
+        """The world as it is between two cycles, as if a cycle had found nothing to do. O(jobs + servers)."""
         return CycleSnapshot(cycle, self.name, self._options, take(world, now_s), dump, (), (), None)
 
     def cycles(self) -> list[int]:

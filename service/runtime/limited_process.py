@@ -1,4 +1,4 @@
-"""A process of ours that may take so much and no more: wall time, processor time, memory; and it never outlives whoever asked.
+"""A child process with limits of wall time, processor time and memory. It never outlives its parent.
 
 The limits are set by the process itself before it becomes the program (:func:`main`): nothing has to run between fork and exec in
 a service with many threads.
@@ -18,7 +18,7 @@ from math import ceil
 from service.runtime.processes import die_with_parent
 
 NICENESS = 10
-"""Whoever schedules, and whoever's jobs run on this machine, comes first."""
+"""Scheduling and the jobs on this machine come first."""
 
 _CPU_GRACE_S = 5
 """Between the warning at the processor limit (which ends a Python process) and the kernel's last word."""
@@ -27,7 +27,7 @@ _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ResourceLimits:
     """``wall_s`` of real time, ``cpu_s`` of processor time, ``memory_bytes`` of address space (a library's code counts too)."""
 
     wall_s: float
@@ -37,10 +37,10 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """How a process ended: ``limit`` names the bound that ended it ("" for none), ``said`` is what it wrote to standard error."""
+    """How a process ended: ``limit`` names the limit that ended it ("" for none), ``stderr`` is its standard error."""
 
     code: int
-    said: str = ""
+    stderr: str = ""
     limit: str = ""
 
     @property
@@ -50,8 +50,8 @@ class Finished:
 
     @property
     def last_line(self) -> str:
-        """Its last words, or how it ended where it had none."""
-        lines = self.said.strip().splitlines()
+        """The last line of its standard error; without one, how it ended."""
+        lines = self.stderr.strip().splitlines()
         if lines:
             return lines[-1]
         return f"exit code {self.code}" if self.code >= 0 else f"ended by signal {-self.code}"
@@ -61,17 +61,17 @@ class Closed(RuntimeError):
     """No process starts, or goes on, any more."""
 
 
-class BoundedRunner:
-    """Runs one bounded program at a time, for one thread; :meth:`close` may come from any."""
+class LimitedRunner:
+    """Runs one limited program at a time, for one thread; :meth:`close` may come from any."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
         self._launching = threading.Lock()
         self._closing = threading.Event()
 
-    def start(self, module: str, arguments: Sequence[str], bounds: Bounds) -> int:
+    def start(self, module: str, arguments: Sequence[str], limits: ResourceLimits) -> int:
         """Start ``python -m module arguments``; returns its process id. Raises :class:`Closed`."""
-        command = limited_command(module, *arguments, cpu_s=ceil(bounds.cpu_s), memory_bytes=bounds.memory_bytes)
+        command = limited_command(module, *arguments, cpu_s=ceil(limits.cpu_s), memory_bytes=limits.memory_bytes)
         with self._launching:
             # Either the close that comes now sees the process, or the process is never made.
             if self._closing.is_set():
@@ -94,21 +94,21 @@ class BoundedRunner:
         process = self._process
         assert process is not None, "started before"
         try:
-            _, said = process.communicate(timeout=wall_s)
+            _, stderr = process.communicate(timeout=wall_s)
         except subprocess.TimeoutExpired:
             process.kill()
-            _, said = process.communicate()
-            return Finished(process.returncode, said, f"stopped after {wall_s:.0f} s (retrain_timeout_s)")
+            _, stderr = process.communicate()
+            return Finished(process.returncode, stderr, f"stopped after {wall_s:.0f} s (retrain_timeout_s)")
         finally:
             self._process = None
         if self._closing.is_set():
             raise Closed
-        return Finished(process.returncode, said, _limit(process.returncode, said))
+        return Finished(process.returncode, stderr, _limit(process.returncode, stderr))
 
-    def run(self, module: str, arguments: Sequence[str], bounds: Bounds) -> Finished:
+    def run(self, module: str, arguments: Sequence[str], limits: ResourceLimits) -> Finished:
         """:meth:`start`, then :meth:`wait`."""
-        self.start(module, arguments, bounds)
-        return self.wait(bounds.wall_s)
+        self.start(module, arguments, limits)
+        return self.wait(limits.wall_s)
 
     def close(self) -> None:
         """Kill what runs; nothing starts afterwards."""
@@ -118,11 +118,11 @@ class BoundedRunner:
                 self._process.kill()
 
 
-def _limit(code: int, said: str) -> str:
+def _limit(code: int, stderr: str) -> str:
     if code == -signal.SIGXCPU:
         return "it took more processor time than it may (retrain_timeout_s)"
     # A library in C says what Python raises as MemoryError in words of its own.
-    if code != 0 and ("MemoryError" in said or "bad_alloc" in said or "Cannot allocate memory" in said):
+    if code != 0 and ("MemoryError" in stderr or "bad_alloc" in stderr or "Cannot allocate memory" in stderr):
         return "it took more memory than it may (retrain_memory_bytes_max)"
     return ""
 
@@ -141,7 +141,7 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     die_with_parent()
     if os.getppid() != options.parent:
-        sys.exit("whoever asked has ended")
+        sys.exit("the parent process has ended")
     os.nice(NICENESS)
     if options.cpu_s != resource.RLIM_INFINITY:
         resource.setrlimit(resource.RLIMIT_CPU, (options.cpu_s, options.cpu_s + _CPU_GRACE_S))

@@ -18,7 +18,7 @@ from policies.model.view import ClusterView
 from service.shadow.comparison import Comparison
 
 DIFFERENCES_KEPT = 100
-"""Newest passes with a difference that are kept one by one."""
+"""Newest cycles with a difference that are kept one by one."""
 
 
 @dataclass(slots=True)
@@ -45,10 +45,10 @@ class Tally:
 
 @dataclass(slots=True)
 class Totals:
-    """Everything that was counted. ``granted_later``: wished starts that the first policy made in a later pass, and the
+    """Everything that was counted. ``granted_later``: wished starts that the first policy made in a later cycle, and the
     seconds from the first wish to that, over all of them.
 
-    The last four are about starts that both made in one pass: on the same servers with the same shares, or the shadow's on
+    The last four are about starts that both made in one cycle: on the same servers with the same shares, or the shadow's on
     fewer, more, or as many other servers (or in other shares).
     """
 
@@ -79,7 +79,7 @@ class Wish:
 class Unwanted:
     """An attempt that the first policy alone wanted, while it lasts.
 
-    ``shadow`` says why the job would have waited; ``instead`` are jobs that the shadow would have started in that pass.
+    ``shadow`` says why the job would have waited; ``instead`` are jobs that the shadow would have started in that cycle.
     """
 
     job: JobId
@@ -91,9 +91,9 @@ class Unwanted:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One pass in which the two did not want the same. ``cycle`` is None for a pass in which nothing happened.
+    """One cycle in which the two did not want the same. ``cycle`` is None for a cycle in which nothing happened.
 
-    ``shadow_*`` are wishes that came up in this pass, also if they had come up and gone before.
+    ``shadow_*`` are wishes that came up in this cycle, also if they had come up and gone before.
     """
 
     cycle: int | None
@@ -220,7 +220,7 @@ class Agreement:
             )
 
     def skip(self, now_s: float) -> None:
-        """A pass of which the shadow says nothing: what it wished before is not known to be wished any more."""
+        """A cycle of which the shadow says nothing: what it wished before is not known to be wished any more."""
         self.advance(now_s)
         self.totals.skipped += 1
         for job in list(self.wished_starts):

@@ -59,9 +59,9 @@ class Metrics:
         )
         self.retries = self._counter("job_retries", "Attempts that ended in a way that is tried again.", "reason")
         self.cycle_duration = self._histogram(
-            "cycle_duration_seconds", "Time of a scheduling pass, and of its phases.", PHASE_BUCKETS_S, "phase"
+            "cycle_duration_seconds", "Time of a scheduling cycle, and of its phases.", PHASE_BUCKETS_S, "phase"
         )
-        self.cycles = self._counter("cycles", "Scheduling passes.", "outcome")
+        self.cycles = self._counter("cycles", "Scheduling cycles.", "outcome")
         self.actions = self._counter("decision_actions", "Actions that were decided and committed.", "action")
         self.prediction_error = self._histogram(
             "prediction_error_ratio", "Predicted median over what an ended job needed.", ERROR_BUCKETS, "source"

@@ -1,4 +1,4 @@
-"""How long the phases of a scheduling pass take: ports and a policy that pass everything on and look at the watch.
+"""How long the phases of a scheduling cycle take: ports and a policy that measure each call.
 
 The engine reads no clock, so whoever composes the service wraps what the engine calls. Each phase is a histogram's value and,
 where spans are collected, a span.
@@ -20,7 +20,7 @@ from service.telemetry import tracing
 from service.telemetry.metrics import Metrics
 
 PHASES = ("total", "predict", "decide", "commit", "command")
-"""The whole pass, and the parts of it that call somebody else; the rest is bookkeeping in memory."""
+"""The whole cycle, and the parts of it that call somebody else; the rest is bookkeeping in memory."""
 
 
 class Phases:
@@ -42,12 +42,12 @@ class Phases:
 
     @contextmanager
     def cycle(self) -> Iterator[None]:
-        """A whole pass."""
+        """A whole cycle."""
         with self.measured("total"):
             yield
 
     def passed(self, outcome: str) -> None:
-        """How a pass ended."""
+        """How a cycle ended."""
         self.metrics.cycles.labels(outcome).inc()
 
 

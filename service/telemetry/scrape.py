@@ -20,7 +20,7 @@ INTERVAL_LEVEL = "0.8"
 
 @dataclass(frozen=True, slots=True)
 class QueueNow:
-    """Queue and cluster between two passes. ``oldest_queued_at_s`` is the submission of the job that has waited longest."""
+    """Queue and cluster between two cycles. ``oldest_queued_at_s`` is the submission of the job that has waited longest."""
 
     jobs: Mapping[JobState, int]
     gpus: Mapping[str, int]
@@ -53,7 +53,7 @@ class Readings:
 
 
 def queue_now(engine: Engine[Any]) -> QueueNow:
-    """Read an engine between two passes."""
+    """Read an engine between two cycles."""
     world = engine.world
     jobs = dict.fromkeys(
         (JobState.QUEUED, JobState.STARTING, JobState.RUNNING, JobState.PREEMPTING, JobState.CANCELLING), 0
@@ -96,7 +96,7 @@ class ScrapeCollector(Collector):
         yield _gauge("leader", "1 where this process runs the loop.", float(loop.leads))
         yield _gauge("migrations_pending", "1 while the database needs another schema.", float(not readings.migrated()))
         if loop.last_pass_at_s is not None:
-            help_text = "When a scheduling pass last ended well."
+            help_text = "When a scheduling cycle last ended well."
             yield _gauge("cycle_last_success_timestamp_seconds", help_text, loop.last_pass_at_s)
         yield _gauge("cycle_number", "Newest cycle that changed something.", float(loop.cycle))
         yield _counter("retrainings", "Trainings that ended.", "outcome", readings.retrainings())

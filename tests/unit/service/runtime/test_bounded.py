@@ -9,10 +9,10 @@ import time
 
 import pytest
 
-from service.runtime.limited_process import BoundedRunner, Bounds, Closed
+from service.runtime.limited_process import Closed, LimitedRunner, ResourceLimits
 from service.runtime.processes import process_info
 
-AMPLE = Bounds(wall_s=60.0, cpu_s=60.0, memory_bytes=1 << 30)
+AMPLE = ResourceLimits(wall_s=60.0, cpu_s=60.0, memory_bytes=1 << 30)
 MIB = 1 << 20
 
 
@@ -22,7 +22,7 @@ def once(statement: str) -> list[str]:
 
 
 def test_a_program_ends_as_it_ended() -> None:
-    runner = BoundedRunner()
+    runner = LimitedRunner()
     assert runner.run("timeit", once("pass"), AMPLE).code == 0
     failed = runner.run("timeit", once("raise ValueError('odd')"), AMPLE)
     assert (failed.code, failed.last_line, failed.limit) == (1, "ValueError: odd", "")
@@ -31,32 +31,32 @@ def test_a_program_ends_as_it_ended() -> None:
 def test_it_is_nicer_than_whoever_asked_and_has_none_of_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOONER_PORT", "1")
     statement = "import os; raise ValueError(os.nice(0), os.environ.get('SOONER_PORT'), os.environ['OMP_NUM_THREADS'])"
-    said = BoundedRunner().run("timeit", once(statement), AMPLE)
+    said = LimitedRunner().run("timeit", once(statement), AMPLE)
     assert said.last_line == f"ValueError: ({min(19, os.nice(0) + 10)}, None, '1')"
 
 
 def test_memory_above_the_bound_is_refused() -> None:
-    ended = BoundedRunner().run("timeit", once(f"bytearray({2048 * MIB})"), AMPLE)
+    ended = LimitedRunner().run("timeit", once(f"bytearray({2048 * MIB})"), AMPLE)
     assert ended.code == 1
     assert ended.limit == "it took more memory than it may (retrain_memory_bytes_max)"
     assert not ended.timed_out
-    assert BoundedRunner().run("timeit", once(f"bytearray({64 * MIB})"), AMPLE).code == 0
+    assert LimitedRunner().run("timeit", once(f"bytearray({64 * MIB})"), AMPLE).code == 0
 
 
 def test_real_time_above_the_bound_ends_it() -> None:
-    ended = BoundedRunner().run("timeit", once("while True: pass"), Bounds(0.2, 60.0, AMPLE.memory_bytes))
+    ended = LimitedRunner().run("timeit", once("while True: pass"), ResourceLimits(0.2, 60.0, AMPLE.memory_bytes))
     assert (ended.code, ended.limit) == (-signal.SIGKILL, "stopped after 0 s (retrain_timeout_s)")
     assert ended.timed_out
 
 
 @pytest.mark.slow
 def test_processor_time_above_the_bound_ends_it() -> None:
-    ended = BoundedRunner().run("timeit", once("while True: pass"), Bounds(600.0, 1.0, AMPLE.memory_bytes))
+    ended = LimitedRunner().run("timeit", once("while True: pass"), ResourceLimits(600.0, 1.0, AMPLE.memory_bytes))
     assert (ended.code, ended.timed_out) == (-signal.SIGXCPU, True)
 
 
 def test_one_that_somebody_kills_says_so_and_names_no_limit() -> None:
-    runner = BoundedRunner()
+    runner = LimitedRunner()
     pid = runner.start("timeit", once("while True: pass"), AMPLE)
     os.kill(pid, signal.SIGKILL)
     ended = runner.wait(60.0)
@@ -64,7 +64,7 @@ def test_one_that_somebody_kills_says_so_and_names_no_limit() -> None:
 
 
 def test_closing_ends_what_runs_and_nothing_starts_afterwards() -> None:
-    runner = BoundedRunner()
+    runner = LimitedRunner()
     runner.start("timeit", once("while True: pass"), AMPLE)
     threading.Thread(target=runner.close).start()
     with pytest.raises(Closed):
@@ -86,14 +86,15 @@ def test_without_the_one_who_asked_it_does_not_begin() -> None:
         *once("pass"),
     ]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr.strip()) == (1, "whoever asked has ended")
+    assert (ended.returncode, ended.stderr.strip()) == (1, "the parent process has ended")
 
 
 def test_it_dies_with_whoever_asked() -> None:
     script = (
         "from service.runtime.limited_process import *; import sys\n"
-        "runner = BoundedRunner()\n"
-        "print(runner.start('timeit', ['-s', 'print(1, flush=True)', 'while True: pass'], Bounds(60, 60, 1 << 30)), flush=True)\n"
+        "runner = LimitedRunner()\n"
+        "limits = ResourceLimits(60, 60, 1 << 30)\n"
+        "print(runner.start('timeit', ['-s', 'print(1, flush=True)', 'while True: pass'], limits), flush=True)\n"
         "runner.wait(60)"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
