@@ -97,7 +97,7 @@ def prediction_values(row: Row[Any]) -> dict[str, Any]:
     return {"point": point, "model_version": row.model_version or None}
 
 
-def told_document(row: Row[Any]) -> ToldDocument:
+def forecast_record_document(row: Row[Any]) -> ToldDocument:
     """A row of ``forecasts``."""
     return document(ToldDocument, row, model_version=row.model_version or None)
 
@@ -117,7 +117,9 @@ def job_document(summary: JobSummary) -> JobDocument:
         started_at=instant_or_none(row.first_started_at_s),
         iterations_done=row.iterations if row.reports_iterations else None,
         prediction=prediction_document(summary.prediction) if summary.prediction is not None else None,
-        forecasts=[told_document(summary.forecasts[each]) for each in Milestone if each in summary.forecasts],
+        forecasts=[
+            forecast_record_document(summary.forecasts[each]) for each in Milestone if each in summary.forecasts
+        ],
         eta=None if finish is None else instant(finish.p50_s),
         eta_reason=None if ended or finish is not None else ETA_REASON,
         servers=list(summary.servers),

@@ -34,7 +34,7 @@ LAUNCHER_ENV = frozenset(
 
 
 Placed = tuple[tuple[str | int, ...], JobBody]
-"""A job's body and where it stands in the request."""
+"""A job's body and its place in the request."""
 
 
 def parse_submission(body: JobBody | JobsBody, settings: Settings, cluster: Cluster) -> list[JobSpec]:
@@ -45,7 +45,7 @@ def parse_submission(body: JobBody | JobsBody, settings: Settings, cluster: Clus
 
 
 def is_single(body: JobBody | JobsBody) -> bool:
-    """Whether the submission is one job, and so answered with it alone and not with a list."""
+    """Whether the submission is one job, so that the answer is one job and not a list."""
     return isinstance(body, JobBody) and body.array is None
 
 
@@ -57,7 +57,7 @@ def placed_jobs(body: JobBody | JobsBody) -> list[Placed]:
 
 
 def where_from(body: JobBody | JobsBody) -> list[tuple[str | int, ...]]:
-    """For each job of a submission, elements of arrays included, the place in the request where it was asked for."""
+    """For each job of a submission, elements of arrays included, its place in the request."""
     return [place for place, job in placed_jobs(body) for _ in range(_elements(job))]
 
 
@@ -66,10 +66,10 @@ def _elements(body: JobBody) -> int:
 
 
 def _check_number(placed: Sequence[Placed], most: int) -> None:
-    """422 for more jobs than a request may bring, each element of an array counted."""
+    """422 for more jobs than a request may have, elements of arrays included."""
     if sum(_elements(body) for _, body in placed) <= most:
         return
-    # The one array that is too large by itself, else all jobs together.
+    # Point to the one array that is too large by itself, else to all jobs.
     large = next(((*base, "array") for base, body in placed if _elements(body) > most), ("jobs",))
     detail = f"at most {most} jobs per request, elements of arrays included (setting jobs_per_request_max)"
     raise Problem(ProblemType.INVALID_BODY, faults=[Fault(detail, pointer=json_pointer(large))])

@@ -117,7 +117,7 @@ def show_told(client: Client, jobs: Sequence[int], how: Style) -> None:
     """Every forecast of these jobs on record."""
 
     def ask() -> Answer[ToldDocument]:
-        found = [each for job in jobs for each in client.told(job)]
+        found = [each for job in jobs for each in client.forecast_records(job)]
         note = (
             ""
             if found

@@ -217,7 +217,7 @@ class Client(Transport):
         """The accuracy of the forecasts of the last ``days``."""
         return self.get("/v1/forecasts/accuracy", {"days": days})
 
-    def told(self, job_id: int) -> list[ToldDocument]:
+    def forecast_records(self, job_id: int) -> list[ToldDocument]:
         """Every forecast of a job on record, oldest first."""
         return list(self.pages(f"/v1/jobs/{job_id}/forecasts"))
 

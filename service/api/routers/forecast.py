@@ -11,7 +11,7 @@ from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from service.api.access import Caller
 from service.api.deps import Deps, Leader, ToLeader
-from service.api.documents import instant, told_document
+from service.api.documents import forecast_record_document, instant
 from service.api.forecast_documents import accuracy_document, forecast_document, plan_document
 from service.api.paging import Page, Paging
 from service.api.permissions import LIST_JOBS, READ, READ_JOB, SUBMIT
@@ -83,7 +83,7 @@ def job_forecasts(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[T
     with dependencies.reading() as connection:
         require_job(connection, job_id)
         rows = forecasts_of(connection, job_id, position[0] if position else 0, paging.limit + 1)
-    return paging.page(scope, rows, lambda row: (row.id,), told_document)
+    return paging.page(scope, rows, lambda row: (row.id,), forecast_record_document)
 
 
 @routes.read("/jobs/{job_id}/forecast", READ_JOB, "When will a job start and end?", 404, 409)
