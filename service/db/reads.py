@@ -73,7 +73,8 @@ class JobFilter:
 
 def job(connection: Connection, job_id: int) -> JobSummary | None:
     """One job, or None. Five statements at most."""
-    return next(iter(jobs_by_id(connection, [job_id])), None)
+    rows = connection.execute(select(*_JOB_COLUMNS).where(JOBS.c.id == job_id)).all()
+    return next(iter(_summaries(connection, rows)), None)
 
 
 def jobs_by_id(connection: Connection, job_ids: Sequence[int]) -> list[JobSummary]:
