@@ -56,11 +56,6 @@ def placed_jobs(body: JobBody | JobsBody) -> list[Placed]:
     return [(("jobs", index), job) for index, job in enumerate(body.jobs)]
 
 
-def where_from(body: JobBody | JobsBody) -> list[tuple[str | int, ...]]:
-    """For each job of a submission, elements of arrays included, its place in the request."""
-    return [place for place, job in placed_jobs(body) for _ in range(_elements(job))]
-
-
 def _elements(body: JobBody) -> int:
     return 1 if body.array is None else len(body.array.elements)
 
