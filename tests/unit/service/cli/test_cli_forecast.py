@@ -128,7 +128,7 @@ def test_an_explanation_says_when_a_waiting_job_is_expected_to_start(cli: CliWor
     without = cli.run("job", "explain", str(job_id))
     assert "Expected start" not in without.stdout
     cli.world.forecast = told(queued(job_id))
-    assert f"vacated. Expected start {START_TEXT}." in cli.run("job", "explain", str(job_id)).stdout
+    assert f"{Reason.RESOURCES.sentence} Expected start {START_TEXT}." in cli.run("job", "explain", str(job_id)).stdout
     assert "Expected" not in cli.run("job", "explain", str(job_id), "--json").stdout
 
 
