@@ -280,7 +280,7 @@ def _kept_answer(row: Any, request: KeyedRequest) -> Answer | Problem | None:
     if row is None:
         return None
     if row.body_sha256 != request.body_sha256:
-        return Problem(ProblemType.IDEMPOTENCY_KEY_REUSED, "The key came with another body before.")
+        return Problem(ProblemType.IDEMPOTENCY_KEY_REUSED, "The Idempotency-Key was used with another body.")
     return Answer(row.status, row.response, row.location)
 
 

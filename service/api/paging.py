@@ -82,7 +82,7 @@ def _storable(part: object) -> bool:
 
 
 def _foreign() -> Problem:
-    fault = Fault("Not a cursor of this list with these filters", parameter="after")
+    fault = Fault("is not a cursor of this list with these filters", parameter="after")
     return Problem(ProblemType.INVALID_PARAMETER, faults=[fault])
 
 

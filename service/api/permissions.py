@@ -148,4 +148,6 @@ async def _check_job(request: Request, caller: Identity, about: About, job: int)
     if about is About.CHANGE and not caller.changes(owner.user):
         raise Problem(ProblemType.FORBIDDEN, f"Job {job} is another user's; an operator may change it.")
     if about is About.OUTPUT and not caller.reads_output(owner.user):
-        raise Problem(ProblemType.FORBIDDEN, f"Job {job} is another user's; an operator may read what it printed.")
+        raise Problem(
+            ProblemType.FORBIDDEN, f"Job {job} is another user's; only its user and operators may read its log."
+        )

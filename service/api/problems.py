@@ -64,7 +64,7 @@ class ProblemType(Enum):
     JOB_FINISHED = _Kind(
         "job-finished", 409, "The job has ended", "A job never leaves a final state; submit a new one."
     )
-    CONFLICT = _Kind("conflict", 409, "The present state does not allow this", "See the detail.")
+    CONFLICT = _Kind("conflict", 409, "The request conflicts with the current state", "See the detail.")
     REQUEST_IN_PROGRESS = _Kind(
         "request-in-progress",
         409,
@@ -74,14 +74,16 @@ class ProblemType(Enum):
     PRECONDITION_FAILED = _Kind(
         "precondition-failed", 412, "The resource has changed", "Read it again and repeat with its new ETag."
     )
-    BODY_TOO_LARGE = _Kind("body-too-large", 413, "The body is too large", "Send less at once, or raise the limit.")
+    BODY_TOO_LARGE = _Kind(
+        "body-too-large", 413, "The body is too large", "Send a smaller body, or raise body_bytes_max."
+    )
     UNSUPPORTED_MEDIA_TYPE = _Kind(
         "unsupported-media-type", 415, "The body is not application/json", "Send 'Content-Type: application/json'."
     )
     WRONG_HOST = _Kind(
         "wrong-host",
         421,
-        "The service does not answer to this host name",
+        "The host name is not in allowed_hosts",
         "Add the name to 'allowed_hosts', or use a name that is in it.",
     )
     INVALID_BODY = _Kind(

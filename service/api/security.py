@@ -118,7 +118,7 @@ class RequestGuard:
         host = _host(headers)
         if "\0" in scope["path"] or b"%00" in scope["query_string"]:
             # No name contains NUL, and PostgreSQL rejects it in queries.
-            raise Problem(ProblemType.BAD_REQUEST, "A path or query never holds the character NUL.")
+            raise Problem(ProblemType.BAD_REQUEST, "The path or query contains a NUL character.")
         # A web page cannot sign, and other services may use a host name that no client uses.
         if not is_peer and not _host_allowed(host, self._hosts):
             raise Problem(ProblemType.WRONG_HOST)

@@ -220,7 +220,7 @@ def remove_member(
 
     def effect(session: Session) -> Answer:
         if not access.remove_member(session.connection(), project, user):
-            raise Problem(ProblemType.NOT_FOUND, f"{user!r} is no member of {project!r}.")
+            raise Problem(ProblemType.NOT_FOUND, f"User {user!r} is not a member of project {project!r}.")
         return Answer(200, _membership(project, user, member=False))
 
     return _changed(request, change, lambda: effect)

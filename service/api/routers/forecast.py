@@ -96,7 +96,7 @@ def job_forecast(dependencies: Deps, leader: ToLeader, job_id: JobPath) -> JobFo
     found = _current(leader)
     job = found.jobs.get(JobId(job_id))
     if job is None:
-        raise Problem(ProblemType.CONFLICT, f"The next cycle takes job {job_id} in; ask again then.")
+        raise Problem(ProblemType.CONFLICT, f"Job {job_id} has no forecast before the next cycle.")
     return forecast_document(found, job)
 
 

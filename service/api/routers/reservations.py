@@ -97,7 +97,7 @@ def _cancel(dependencies: ApiDependencies, change: Change, number: int) -> Respo
         now_s = dependencies.now_s()
         stored = open_reservation(session.connection(), number)
         if stored is None or stored.window.ends_at_s <= now_s:
-            raise Problem(ProblemType.NOT_FOUND, f"There is no reservation {number} that is not over.")
+            raise Problem(ProblemType.NOT_FOUND, f"There is no current or future reservation {number}.")
         dependencies.store.add_request(
             session, EngineRequest(0, RequestKind.RESERVATION_CANCELLED, now_s, reservation=number)
         )
@@ -123,7 +123,7 @@ def _times(body: ReservationBody, now_s: float) -> tuple[float, float]:
         faults.append(Fault("Give 'servers' or 'count'", pointer="/servers"))
     if len(times) == 2:
         if times["ends_at"] <= max(times["starts_at"], now_s):
-            faults.append(Fault("It must end after it begins, and not in the past", pointer="/ends_at"))
+            faults.append(Fault("must be after starts_at and in the future", pointer="/ends_at"))
         elif times["ends_at"] > now_s + AHEAD_S_MAX:
             faults.append(Fault("More than a year ahead", pointer="/ends_at"))
     if faults:

@@ -79,7 +79,7 @@ def show_usage(
 def _groups(text: str) -> frozenset[str]:
     words = [word.strip() for word in text.split(",")] if text else []
     if not set(words) <= set(GROUPS):
-        fault = Fault(f"Takes {', '.join(GROUPS)}, with commas between several", parameter="group")
+        fault = Fault(f"must be a comma-separated list of {', '.join(GROUPS)}", parameter="group")
         raise Problem(ProblemType.INVALID_PARAMETER, faults=[fault])
     return frozenset(words)
 
@@ -91,7 +91,7 @@ def _days(first: date | None, last: date | None, now: date) -> tuple[date, date]
         # The calendar begins with the year 1.
         first = last - min(timedelta(days=DAYS_DEFAULT - 1), last - date.min)
     if first > last:
-        raise Problem(ProblemType.INVALID_PARAMETER, faults=[Fault("Comes after 'to'", parameter="from")])
+        raise Problem(ProblemType.INVALID_PARAMETER, faults=[Fault("must not be after 'to'", parameter="from")])
     if (last - first).days >= DAYS_MAX:
         raise Problem(ProblemType.INVALID_PARAMETER, faults=[Fault(f"At most {DAYS_MAX} days", parameter="from")])
     return first, last

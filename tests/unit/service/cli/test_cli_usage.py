@@ -49,7 +49,7 @@ def test_days_csv_and_json(cli: CliWorld) -> None:
     [
         (("--by", "team"), "'team' is none of day, user, project"),
         (("--csv", "--json"), "exclude each other"),
-        (("--from", "2026-01-02"), "Comes after 'to'"),
+        (("--from", "2026-01-02"), "must not be after 'to'"),
     ],
 )
 def test_what_is_wrong_is_said(cli: CliWorld, arguments: tuple[str, ...], words: str) -> None:
