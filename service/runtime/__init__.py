@@ -1,1 +1,1 @@
-"""What the service's processes need of the operating system: a clock, memory, child processes with limits."""
+"""Access to the operating system: clocks, garbage collection, processes, child processes with limits, outgoing HTTP."""

@@ -1,7 +1,7 @@
 """A child process that answers pickled requests, one at a time, until its input ends.
 
-Both ends run the same program, so that nothing of it is a format. The parent bounds the time of each request and kills a child
-that exceeds it; the next request starts another one.
+Parent and child run the same version of the program, so the messages are not a stable format. The parent limits the time of each
+request and kills a child that exceeds it. The next request starts a new child.
 """
 
 import os
@@ -16,7 +16,7 @@ from typing import IO, Any
 _LENGTH_BYTES = 8
 
 START_S = 60.0
-"""What a new process may take until it reads its first request, on a busy machine."""
+"""Time limit, on a busy machine, from the start of a process until it reads its first request."""
 
 
 class ChildLost(Exception):
@@ -28,7 +28,7 @@ class ChildTimeout(ChildLost):
 
 
 class ChildClosed(Exception):
-    """No child starts any more."""
+    """The :class:`Child` is closed and starts no process."""
 
 
 class Child:
@@ -45,7 +45,7 @@ class Child:
         self._closed = False
 
     def ask(self, message: bytes, timeout_s: float) -> Any:
-        """The answer to a pickled request. Raises ChildLost, ChildTimeout, ChildClosed."""
+        """Send a pickled request and return the answer. Raises ChildLost, ChildTimeout, ChildClosed."""
         with self._turn:
             process, is_new = self._running()
             expired = threading.Event()
@@ -67,14 +67,14 @@ class Child:
             finally:
                 watchdog.cancel()
             if answer is None:
-                with suppress(subprocess.TimeoutExpired):  # its exit code says more than that it was killed
+                with suppress(subprocess.TimeoutExpired):  # prefer the child's own exit code to that of the kill
                     process.wait(1.0)
                 _end(process)
                 raise ChildTimeout if expired.is_set() else ChildLost(f"exit code {process.returncode}")
         return pickle.loads(answer)  # noqa: S301 (our own child)
 
     def close(self) -> None:
-        """End the process; a request under way is given up, and no process starts afterwards."""
+        """Kill the process. A request in progress is lost, and no process starts afterwards."""
         with self._starting:
             self._closed = True
             process = self._process
@@ -82,7 +82,7 @@ class Child:
             _end(process)
 
     def _running(self) -> tuple[subprocess.Popen[bytes], bool]:
-        """The process, and whether it was started just now."""
+        """Return the process, and whether this call started it."""
         with self._starting:
             if self._closed:
                 raise ChildClosed
@@ -94,7 +94,7 @@ class Child:
                 self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                # It needs nothing of the service's settings, and must not be taken for a job of this service.
+                # The child reads no settings, and a job's variables must not mark it as a process of a job.
                 env={name: value for name, value in os.environ.items() if not name.startswith("SOONER_")},
                 start_new_session=True,
             )
@@ -102,30 +102,30 @@ class Child:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill it, and close both pipes (a reader in another thread sees their end first)."""
+    """Kill the process, then close both pipes. A reader in another thread sees the end of the pipe first."""
     process.kill()
     process.wait()
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
-            with suppress(OSError):  # what was never sent cannot be sent any more
+            with suppress(OSError):  # closing flushes unsent bytes into a broken pipe
                 pipe.close()
 
 
 def serve(answer: Callable[[Any], Any]) -> None:
-    """The child's side: answer requests on standard input until it ends."""
+    """Run in the child: answer the requests on standard input until it ends."""
     while (message := read_message(sys.stdin.buffer)) is not None:
         write_message(sys.stdout.buffer, pickle.dumps(answer(pickle.loads(message))))  # noqa: S301 (our own parent)
 
 
 def write_message(stream: IO[bytes], message: bytes) -> None:
-    """Write a message with its length in front."""
+    """Write the length of the message, then the message."""
     stream.write(len(message).to_bytes(_LENGTH_BYTES, "big"))
     stream.write(message)
     stream.flush()
 
 
 def read_message(stream: IO[bytes]) -> bytes | None:
-    """The next message; None at the stream's end, also where that cuts a message off."""
+    """Read the next message. None at the end of the stream, also in the middle of a message."""
     length = stream.read(_LENGTH_BYTES)
     if len(length) < _LENGTH_BYTES:
         return None

@@ -1,9 +1,9 @@
-"""The garbage collector of a process that holds a large world for days.
+"""Garbage collection in a process that holds a large state for days.
 
-Whenever the objects that have outlived two looks have grown by a quarter, it looks through all of them, and holds up every
-thread meanwhile: a second or two with a hundred thousand jobs, to find the few hundred that some request has left. So what
-has been looked through and stays is set aside ("frozen"): the next look is for what has come since. What is set aside is
-freed as ever when nobody refers to it; only circles of it are not found, until a multiple of it has been set aside.
+Python starts a full collection whenever the oldest generation has grown by a quarter. A full collection stops every thread: for
+1 to 2 s with 100,000 jobs, to find a few hundred objects that requests left. So the objects that survive a full collection are
+frozen (:func:`gc.freeze`), and the next collection scans only newer objects. Reference counting still frees frozen objects.
+Only cycles of frozen objects stay until a multiple of the objects has been frozen and everything is scanned again.
 """
 
 import gc
@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from typing import Any
 
 MANY = 50_000
-"""So many objects are worth setting aside: to look through them takes a hundredth of a second."""
+"""Minimum number of objects to freeze. Scanning them takes about 0.01 s."""
 
 OFTEN = 10
-"""Everything is looked through when so many times as much has been set aside since: all that is there has changed several
-times by then, and of a million objects some dozens are garbage."""
+"""Everything is scanned again when this many times the surviving objects have been frozen since the last full scan. The whole
+state has changed several times by then. Of a million objects a few dozen are garbage."""
 
 
 class _Pauses:
-    """The blocks under way in which nothing is collected, in whichever threads: the last that ends lets it go on."""
+    """Counts the active :func:`uncollected` blocks of all threads. The end of the last one enables collection again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -47,7 +47,7 @@ _pauses = _Pauses()
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Nothing is looked for meanwhile, in any thread: for seconds in which many objects are made that stay."""
+    """Disable collection in all threads during the block. Use it where a few seconds create many objects that stay."""
     _pauses.begin()
     try:
         yield
@@ -57,7 +57,7 @@ def uncollected() -> Iterator[None]:
 
 @contextmanager
 def made_to_stay() -> Iterator[None]:
-    """The same, and what was made meanwhile is set aside: else the first look afterwards would be through all of it."""
+    """Like :func:`uncollected`; also freeze the new objects. Else the first collection afterwards would scan all of them."""
     with uncollected():
         yield
         gc.freeze()
@@ -65,7 +65,7 @@ def made_to_stay() -> Iterator[None]:
 
 @contextmanager
 def set_aside() -> Iterator[None]:
-    """Set aside what there is now, and until the end of the block what has come. Then :func:`let_go`, or end the process."""
+    """Freeze all objects now, and the survivors of later collections until the block ends. Then call :func:`let_go`, or exit."""
     gc.freeze()
     keeper = _Keeper()
     gc.callbacks.append(keeper)
@@ -76,13 +76,13 @@ def set_aside() -> Iterator[None]:
 
 
 def let_go() -> None:
-    """Look through everything once, also what was set aside. A second for a hundred thousand jobs."""
+    """Collect once among all objects, the frozen ones included. Takes about 1 s with 100,000 jobs."""
     gc.unfreeze()
     gc.collect()
 
 
 class _Keeper:
-    """Is told of every look. ``_all``: objects that the last look through everything left; ``_more``: set aside since."""
+    """A callback of the collector. ``_all``: objects that survived the last full scan; ``_more``: objects frozen since."""
 
     def __init__(self) -> None:
         self._all = gc.get_freeze_count()
@@ -100,7 +100,7 @@ class _Keeper:
         else:
             self._more += left
         if self._more > OFTEN * max(self._all, MANY):
-            # The next look is through everything, by itself: no look may begin within this one.
+            # Python's next full collection scans everything. A callback must not start a collection itself.
             self._everything = True
             gc.unfreeze()
         else:

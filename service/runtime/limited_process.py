@@ -1,7 +1,7 @@
-"""A child process with limits of wall time, processor time and memory. It never outlives its parent.
+"""Child processes with limits on wall time, processor time and memory. The kernel kills such a process when its parent ends.
 
-The limits are set by the process itself before it becomes the program (:func:`main`): nothing has to run between fork and exec in
-a service with many threads.
+The process sets its own limits before it executes the program (:func:`main`). So no code has to run between fork and exec in a
+service with many threads.
 """
 
 import argparse
@@ -18,17 +18,17 @@ from math import ceil
 from service.runtime.processes import die_with_parent
 
 NICENESS = 10
-"""Scheduling and the jobs on this machine come first."""
+"""The scheduler, and jobs that run on this machine, have a higher priority."""
 
 _CPU_GRACE_S = 5
-"""Between the warning at the processor limit (which ends a Python process) and the kernel's last word."""
+"""Time from SIGXCPU at the soft limit, which ends a Python process, to SIGKILL at the hard limit."""
 
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceLimits:
-    """``wall_s`` of real time, ``cpu_s`` of processor time, ``memory_bytes`` of address space (a library's code counts too)."""
+    """``wall_s`` of real time, ``cpu_s`` of processor time, ``memory_bytes`` of address space (code of libraries included)."""
 
     wall_s: float
     cpu_s: float
@@ -45,12 +45,12 @@ class Finished:
 
     @property
     def timed_out(self) -> bool:
-        """Whether it took too long, of real or of processor time."""
+        """Whether it exceeded its real or its processor time."""
         return self.limit != "" and self.code in (-signal.SIGKILL, -signal.SIGXCPU)
 
     @property
     def last_line(self) -> str:
-        """The last line of its standard error; without one, how it ended."""
+        """The last line of standard error; without one, the exit code or the signal."""
         lines = self.stderr.strip().splitlines()
         if lines:
             return lines[-1]
@@ -58,11 +58,11 @@ class Finished:
 
 
 class Closed(RuntimeError):
-    """No process starts, or goes on, any more."""
+    """The runner is closed: it starts no process, and the running one was killed."""
 
 
 class LimitedRunner:
-    """Runs one limited program at a time, for one thread; :meth:`close` may come from any."""
+    """Runs one process at a time. One thread may use it; any thread may call :meth:`close`."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -73,7 +73,7 @@ class LimitedRunner:
         """Start ``python -m module arguments``; returns its process id. Raises :class:`Closed`."""
         command = limited_command(module, *arguments, cpu_s=ceil(limits.cpu_s), memory_bytes=limits.memory_bytes)
         with self._launching:
-            # Either the close that comes now sees the process, or the process is never made.
+            # Under the lock a concurrent close either sees the process or prevents its start.
             if self._closing.is_set():
                 raise Closed
             self._process = subprocess.Popen(
@@ -83,16 +83,16 @@ class LimitedRunner:
                 stdin=subprocess.DEVNULL,
                 text=True,
                 errors="replace",
-                # It needs nothing of the service's settings, and nobody should take it for a job of this service.
+                # The process reads no settings, and a job's variables must not mark it as a process of a job.
                 env={name: value for name, value in os.environ.items() if not name.startswith("SOONER_")},
                 start_new_session=True,
             )
             return self._process.pid
 
     def wait(self, wall_s: float) -> Finished:
-        """Its end, or, after ``wall_s``, the end that it is given. Raises :class:`Closed` where :meth:`close` ended it."""
+        """Wait for the end; kill the process after ``wall_s``. Raises :class:`Closed` if :meth:`close` ended it."""
         process = self._process
-        assert process is not None, "started before"
+        assert process is not None, "start() comes first"
         try:
             _, stderr = process.communicate(timeout=wall_s)
         except subprocess.TimeoutExpired:
@@ -111,7 +111,7 @@ class LimitedRunner:
         return self.wait(limits.wall_s)
 
     def close(self) -> None:
-        """Kill what runs; nothing starts afterwards."""
+        """Kill the running process. No process starts afterwards."""
         with self._launching:
             self._closing.set()
             if self._process is not None:
@@ -120,10 +120,10 @@ class LimitedRunner:
 
 def _limit(code: int, stderr: str) -> str:
     if code == -signal.SIGXCPU:
-        return "it took more processor time than it may (retrain_timeout_s)"
-    # A library in C says what Python raises as MemoryError in words of its own.
+        return "exceeded its processor time (retrain_timeout_s)"
+    # C and C++ libraries report what Python raises as MemoryError with texts of their own.
     if code != 0 and ("MemoryError" in stderr or "bad_alloc" in stderr or "Cannot allocate memory" in stderr):
-        return "it took more memory than it may (retrain_memory_bytes_max)"
+        return "exceeded its memory (retrain_memory_bytes_max)"
     return ""
 
 
@@ -133,7 +133,7 @@ def limited_command(module: str, *arguments: str, memory_bytes: int, cpu_s: int 
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Limit this process, then become the program: ``PARENT_PID CPU_S MEMORY_BYTES MODULE [ARGUMENT ...]``."""
+    """Limit this process, then execute the program: ``PARENT_PID CPU_S MEMORY_BYTES MODULE [ARGUMENT ...]``."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("parent", "cpu_s", "memory_bytes"):
         parser.add_argument(name, type=int)

@@ -1,4 +1,4 @@
-"""Folders beside the code: inside the package in an installed wheel, at the project's top in a checkout."""
+"""Folders that ship with the code: inside the package in an installed wheel, at the top of the repository in a checkout."""
 
 from pathlib import Path
 

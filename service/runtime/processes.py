@@ -1,6 +1,7 @@
-"""Processes as /proc shows them, named so that a recycled number is never taken for an old friend. Linux only.
+"""Processes as /proc shows them, identified so that a reused PID is never mistaken for the old process. Linux only.
 
-A process is its number *and* its start time within one boot. Standard library only: the supervisor uses this too.
+A process is identified by its PID *and* its start time, within one boot. The supervisor imports this module, so it uses the
+standard library only.
 """
 
 import contextlib
@@ -18,14 +19,14 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class ProcessId(NamedTuple):
-    """One process for ever (within a boot): ``start_ticks`` are clock ticks between boot and its start."""
+    """Unique identity of a process within a boot: ``start_ticks`` are the clock ticks from the boot to its start."""
 
     pid: int
     start_ticks: int
 
 
 class ProcessInfo(NamedTuple):
-    """A line of /proc/PID/stat. ``session`` is the number of the process that leads its session."""
+    """Fields of /proc/PID/stat. ``session`` is the PID of the session leader."""
 
     id: ProcessId
     parent: int
@@ -34,36 +35,36 @@ class ProcessInfo(NamedTuple):
 
 
 def boot_id() -> str:
-    """What tells this boot of the machine from every other."""
+    """The kernel's unique id of this boot."""
     return (PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
 def boot_time_s() -> float:
-    """Seconds since the machine was started, the same for all its processes; it goes on while the machine sleeps."""
+    """Seconds since the boot, the same in all processes. Time in suspend counts."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def process_info(pid: int) -> ProcessInfo | None:
-    """What the kernel says of ``pid`` now; None if there is no such process."""
+    """The state of ``pid`` now; None if there is no such process."""
     try:
         text = (PROC / str(pid) / "stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The name in parentheses may hold anything, parentheses too: fields are counted from the last one (proc(5)).
+    # The program name in parentheses may contain parentheses, so count the fields after the last one (proc(5)).
     fields = text[text.rindex(")") + 2 :].split()
-    # The main thread of a program may end before the others: it is shown as a zombie, and the others run on.
+    # If the main thread ends first, the state is a zombie's while the other threads still run.
     zombie = fields[0] in "ZX" and int(fields[17]) <= 1
     return ProcessInfo(ProcessId(pid, int(fields[19])), int(fields[1]), int(fields[3]), zombie)
 
 
 def all_processes() -> list[ProcessInfo]:
-    """Every process now. O(processes of the machine)."""
+    """All processes of the machine now. O(processes)."""
     numbers = (int(name) for name in os.listdir(PROC) if name.isdigit())  # noqa: PTH208 names only, no paths
     return [info for info in map(process_info, numbers) if info is not None]
 
 
 def descendants(root: int, processes: list[ProcessInfo] | None = None) -> list[ProcessInfo]:
-    """The living children of ``root``, their children and so on; not ``root``, and no zombies."""
+    """The running descendants of ``root``, without ``root`` and without zombies."""
     children: dict[int, list[ProcessInfo]] = {}
     for info in all_processes() if processes is None else processes:
         children.setdefault(info.parent, []).append(info)
@@ -85,7 +86,7 @@ def carries(pid: int, marker: bytes) -> bool:
 
 
 def writes_to(pid: int, pipes: Collection[int]) -> bool:
-    """Whether the process' standard output or error is one of these pipes, which are named by their inodes."""
+    """Whether standard output or error of the process is one of ``pipes`` (inode numbers)."""
     names = {f"pipe:[{pipe}]" for pipe in pipes}
     for stream in ("1", "2") if names else ():
         with contextlib.suppress(OSError):
@@ -95,7 +96,7 @@ def writes_to(pid: int, pipes: Collection[int]) -> bool:
 
 
 def catches(pid: int, signum: int) -> bool:
-    """Whether the process has a handler of its own for the signal (``SigCgt`` of proc(5)), so that it will not die of it."""
+    """Whether the process handles the signal itself (``SigCgt`` in proc(5)), so that the signal does not end it."""
     try:
         lines = (PROC / str(pid) / "status").read_text(errors="replace").splitlines()
     except OSError:
@@ -105,13 +106,13 @@ def catches(pid: int, signum: int) -> bool:
 
 
 def is_running(process: ProcessId) -> bool:
-    """Whether exactly this process lives (a zombie does not)."""
+    """Whether exactly this process runs; False for a zombie."""
     info = process_info(process.pid)
     return info is not None and info.id == process and not info.zombie
 
 
 def signal_process(process: ProcessId, signum: int) -> bool:
-    """Send a signal to exactly this process; False if it is gone. The pidfd closes the window for a recycled number."""
+    """Send a signal to exactly this process; False if it has ended. The pidfd prevents a race with a reused PID."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except (ProcessLookupError, PermissionError):
@@ -128,10 +129,10 @@ def signal_process(process: ProcessId, signum: int) -> bool:
 
 
 def close_inherited() -> None:
-    """Close all descriptors but the standard streams: whoever started the service may have left it some for good."""
+    """Close all descriptors except the standard streams. The parent process may have left descriptors open."""
     for descriptor in [int(entry.name) for entry in (PROC / "self/fd").iterdir()]:
         if descriptor > 2:
-            with contextlib.suppress(OSError):  # the listing's own
+            with contextlib.suppress(OSError):  # the descriptor of the directory listing
                 os.close(descriptor)
 
 
@@ -139,12 +140,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def become_subreaper() -> None:
-    """Whatever this process' descendants leave behind becomes its child, not init's. Raises OSError."""
+    """Make orphaned descendants children of this process instead of init. Raises OSError."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent() -> None:
-    """The kernel kills this process when its parent ends, however that ends. Raises OSError."""
+    """Let the kernel kill this process (SIGKILL) when its parent ends for any reason. Raises OSError."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -155,11 +156,11 @@ def _prctl(option: int, value: int) -> None:
 
 
 def remains_of(marker: bytes, ranks: list[ProcessId], pipes: Collection[int] = ()) -> list[ProcessId]:
-    """What an attempt left behind when its supervisor died: its ranks and all below them, all with its marker, and all
-    that write into its ranks' output (``pipes``, by inode).
+    """The processes that an attempt left when its supervisor died: its ranks, their descendants, the processes with its marker,
+    and the processes that write into the output of its ranks (``pipes``, by inode).
 
-    Nothing else is ever named: a process must prove that it belongs to the attempt, by its environment, by its exact
-    start time, by its output, or by a parent or session leader that does.
+    No other process is returned. A process belongs to the attempt by its environment, its exact start time, its output, or a
+    parent or session leader that belongs to it.
     """
     processes = all_processes()
     living = {info.id for info in processes if not info.zombie}
@@ -172,7 +173,7 @@ def remains_of(marker: bytes, ranks: list[ProcessId], pipes: Collection[int] = (
 
 
 def kill_all(processes: list[ProcessId]) -> None:
-    """SIGKILL to each that still lives."""
+    """Send SIGKILL to each process that still runs."""
     for process in processes:
         with contextlib.suppress(OSError):
             signal_process(process, signal.SIGKILL)

@@ -1,8 +1,8 @@
-"""Where a reader stands in a log whose numbers become visible out of order.
+"""A reader's position in a log whose numbers become visible out of order.
 
-Numbers are given out when a row is written, and rows are seen when their transaction commits: number 7 may be there before 6,
-and 6 may never come, because it was rolled back. So a position is not one number but "everything up to ``floor``, and these
-beyond it"; as text it is what a client gives back to go on exactly where it was.
+A row gets its number when it is written and becomes visible when its transaction commits. Number 7 may be visible before 6, and 6
+never appears if its transaction was rolled back. So a position is "all numbers up to ``floor``, and these numbers beyond it". A
+client sends the position back as text to continue exactly there.
 """
 
 import re
@@ -10,12 +10,12 @@ from collections.abc import Iterable
 
 _TEXT = re.compile(r"([0-9]{1,18})(\+[0-9]{1,9}(?:\.[0-9]{1,9})*)?")
 
-BEYOND_SAID_MAX = 200
-"""Numbers beyond the floor that the text names; with more of them, a client that goes on sees the rest again."""
+BEYOND_IN_TEXT_MAX = 200
+"""Most numbers beyond the floor in the text. If there are more, a client that continues receives the others again."""
 
 
 class Position:
-    """Mutable; only grows."""
+    """A mutable position. Numbers are only added."""
 
     def __init__(self, floor: int = 0, beyond: Iterable[int] = ()) -> None:
         self.floor = floor
@@ -24,7 +24,7 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> "Position | None":
-        """The inverse of ``str``; None for anything else."""
+        """Parse the text form (``str``). None if the text is not one."""
         found = _TEXT.fullmatch(text)
         if found is None:
             return None
@@ -32,21 +32,21 @@ class Position:
         return cls(floor, (floor + int(part) for part in (found[2] or "+").lstrip("+").split(".") if part))
 
     def __str__(self) -> str:
-        beyond = sorted(self.beyond)[:BEYOND_SAID_MAX]
+        beyond = sorted(self.beyond)[:BEYOND_IN_TEXT_MAX]
         return str(self.floor) + ("+" + ".".join(str(number - self.floor) for number in beyond) if beyond else "")
 
     def has(self, number: int) -> bool:
-        """Whether the reader has seen it."""
+        """Whether the reader has received the number."""
         return number <= self.floor or number in self.beyond
 
     def add(self, number: int) -> None:
-        """It has been seen."""
+        """Mark the number as received."""
         if not self.has(number):
             self.beyond.add(number)
             self._settle()
 
     def give_up(self, number: int) -> None:
-        """Nothing up to ``number`` is waited for any more."""
+        """Stop waiting for missing numbers up to ``number``."""
         if number > self.floor:
             self.floor = number
             self.beyond = {other for other in self.beyond if other > number}
@@ -54,11 +54,11 @@ class Position:
 
     @property
     def newest(self) -> int:
-        """The largest number that has been seen, or is not waited for."""
+        """The largest number that was received or given up."""
         return max(self.beyond, default=self.floor)
 
     def gaps(self, limit: int) -> list[int]:
-        """The smallest numbers that are missing below the largest one seen."""
+        """At most ``limit`` missing numbers below the largest received one, smallest first."""
         missing: list[int] = []
         before = self.floor
         for number in sorted(self.beyond):
@@ -69,7 +69,7 @@ class Position:
         return missing
 
     def copy(self) -> "Position":
-        """The same place."""
+        """An independent copy."""
         return Position(self.floor, self.beyond)
 
     def _settle(self) -> None:

@@ -1,8 +1,8 @@
-"""One POST to an address that somebody else chose: never to this network, never elsewhere than resolved, never for long.
+"""One POST request to a URL that a user chose: no private addresses, only the addresses that were checked, and a time limit.
 
-The name is resolved here, the answer is checked, and the connection goes to that very address, so a name cannot mean another
-machine a moment later (DNS rebinding). TLS still checks the certificate of the name. Redirects are not followed, proxies of
-the environment are not used, and of the answer only the status is read.
+This module resolves the name, checks the addresses and connects to one of them. So the name cannot resolve to another machine
+between check and connection (DNS rebinding). TLS still checks the certificate of the name. Redirects are not followed, proxies
+of the environment are not used, and only the status of the answer is read.
 """
 
 import asyncio
@@ -18,29 +18,29 @@ from typing import Any
 import httpx
 
 _Found = tuple[Any, ...]
-"""What a resolver says of one address; its last part is the address itself."""
+"""One entry of ``socket.getaddrinfo``. Its last item starts with the address."""
 
 _NAT64 = ip_network("64:ff9b::/96")
 _PORTS = {"http": 80, "https": 443}
 
 ADDRESSES_MAX = 4
-"""Addresses of one name that are tried."""
+"""Most addresses of one name that are tried."""
 
 
 class PostFailed(Exception):
-    """No answer came; one line without anything that the other side has written."""
+    """No answer was received. The message is one line and contains no text from the receiver."""
 
 
 @dataclass(frozen=True, slots=True)
 class PostLimits:
-    """``timeout_s`` for everything together: name, connection, TLS, answer."""
+    """``timeout_s`` covers name resolution, connection, TLS and answer together."""
 
     timeout_s: float
     allow_private: bool
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Whether an address belongs to the internet at large, and to no inner network, also not one that it embeds."""
+    """Whether an address, and each IPv4 address that it embeds, is on the public internet and not in a private network."""
     if isinstance(address, IPv6Address):
         meant = IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else address.ipv4_mapped
         if meant is not None:
@@ -52,7 +52,7 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
 
 
 def refusal_of(url: str, *, allow_private: bool) -> str | None:
-    """Why a URL can never be posted to, as far as it says so itself; None if it may be."""
+    """Why a POST to the URL is refused, judged by the URL alone; None if it is allowed. Names are checked when resolved."""
     try:
         parsed = httpx.URL(url)
         host, port = parsed.host, parsed.port
@@ -67,23 +67,23 @@ def refusal_of(url: str, *, allow_private: bool) -> str | None:
     try:
         address = ip_address(host)
     except ValueError:
-        return None  # a name: what it means is known when it is resolved
+        return None  # a name: its addresses are checked when it is resolved
     return None if allow_private or is_public(address) else "Must not be an address of an inner network"
 
 
 async def post(url: str, body: bytes, headers: Mapping[str, str], limits: PostLimits, tls: ssl.SSLContext) -> int:
-    """The status of the answer. Raises :class:`PostFailed`."""
+    """Send the request and return the status of the answer. Raises :class:`PostFailed`."""
     parsed = httpx.URL(url)
     host = parsed.raw_host.decode("ascii")
     sent = {**headers, "Host": parsed.netloc.decode("ascii"), "Content-Type": "application/json"}
     try:
         async with asyncio.timeout(limits.timeout_s):
             addresses = await _resolve(host, parsed.port or _PORTS[parsed.scheme], limits.allow_private)
-            # A host may be reachable by some of its addresses alone; each gets its share of the time to connect.
+            # Some addresses of a host may be unreachable, so each gets an equal share of the time to connect.
             timeout = httpx.Timeout(limits.timeout_s, connect=limits.timeout_s / len(addresses))
             async with httpx.AsyncClient(verify=tls, trust_env=False, timeout=timeout) as client:
                 for address in addresses[:-1]:
-                    # Whoever could not be connected to was sent nothing.
+                    # Nothing was sent if the connection failed, so the next address can be tried.
                     with suppress(httpx.ConnectError, httpx.ConnectTimeout):
                         return await _status(client, parsed.copy_with(host=address), host, body, sent)
                 return await _status(client, parsed.copy_with(host=addresses[-1]), host, body, sent)
@@ -108,7 +108,7 @@ _KINDS: Mapping[type[Exception], str] = {
 
 
 async def _resolve(host: str, port: int, allow_private: bool) -> list[str]:
-    """The addresses to connect to, in their order. One inner address among several is enough to refuse the name."""
+    """The addresses to connect to, in the resolver's order. Raises PostFailed if one of them is private."""
     try:
         found = await _look_up(host, port)
     except (OSError, UnicodeError):
@@ -122,7 +122,7 @@ async def _resolve(host: str, port: int, allow_private: bool) -> list[str]:
 
 
 async def _look_up(host: str, port: int) -> list[_Found]:
-    """In a thread that nobody waits for: a resolver may be silent for minutes, and asyncio waits for threads of its own."""
+    """Resolve in a daemon thread. A resolver may block for minutes, and asyncio waits for the threads of its own pool."""
     loop = asyncio.get_running_loop()
     found: asyncio.Future[list[_Found]] = loop.create_future()
 
@@ -133,7 +133,7 @@ async def _look_up(host: str, port: int) -> list[_Found]:
             answer = list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         except Exception as error:
             failure = error
-        with suppress(RuntimeError):  # the pass is over
+        with suppress(RuntimeError):  # the event loop is closed
             loop.call_soon_threadsafe(tell, answer, failure)
 
     def tell(answer: list[_Found], failure: Exception | None) -> None:

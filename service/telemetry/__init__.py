@@ -1,1 +1,1 @@
-"""What the service tells about itself: log lines (metrics and traces will live here too)."""
+"""Log lines, metrics and traces of the service."""

@@ -1,4 +1,4 @@
-"""Requests counted and timed by route, around the whole application, so that refusals of the request guard count as well."""
+"""Count and time HTTP requests by route. The middleware wraps the whole application, so refusals of the request guard count."""
 
 import time
 
@@ -8,18 +8,18 @@ from service.telemetry import tracing
 from service.telemetry.metrics import Metrics
 
 NO_ROUTE = "none"
-"""Label of paths without a route and of requests that the guard refuses: clients choose such paths, so they share a label."""
+"""Label of paths without a route and of requests that the guard refuses. Clients choose these paths, so they share one label."""
 
 
 class MeasuredApp:
-    """ASGI middleware. Streams are measured to their end."""
+    """ASGI middleware. Streams are measured until they end."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, and count."""
+        """Pass the request on; count and time it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -44,6 +44,6 @@ class MeasuredApp:
 
 
 def _method(scope: Scope) -> str:
-    """The method, if it is one that exists: a client may send any word."""
+    """The method if it is a standard one, else ``other``: a client may send any text."""
     method = str(scope["method"])
     return method if method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS") else "other"

@@ -1,4 +1,4 @@
-"""Logs: one JSON line per transition with job, attempt, cycle and cause, on standard error."""
+"""Logs on standard error as JSON lines: one per transition, with job, attempt, cycle and cause."""
 
 import json
 import logging
@@ -13,10 +13,10 @@ transitions = logging.getLogger("sooner.transitions")
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line; whatever a record carries as ``fields`` goes in."""
+    """Formats a record as one line with a JSON object. Includes the record's attribute ``fields``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as a line."""
+        """Return the record as one line."""
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line = {"at": at, "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
         line |= getattr(record, "fields", {})
@@ -30,17 +30,17 @@ def configure(level: int = logging.INFO) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    # They speak of each timer, each look at the schema and each request; what matters of those is in our own lines.
+    # These libraries log each timer, each schema check and each request. The service logs the relevant ones itself.
     logging.getLogger("apscheduler").setLevel(logging.ERROR)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
 
 
 class LogSink:
-    """The engine's sink: its story as log lines."""
+    """Implements :class:`service.engine.ports.Sink`: logs each transition."""
 
     def transition(self, event: JobEvent, job: JobRecord) -> None:
-        """One line."""
+        """Log one line."""
         fields: dict[str, object] = {
             "job": event.job,
             "attempt": event.attempt,
@@ -55,4 +55,4 @@ class LogSink:
         transitions.info("job %s %s", event.job, event.target, extra={"fields": fields})
 
     def cycle(self, batch: CycleBatch) -> None:
-        """Cycles are rows of the database."""
+        """Do nothing: cycles are rows of the database."""

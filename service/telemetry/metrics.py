@@ -1,8 +1,8 @@
-"""What the service counts and measures, for Prometheus: names, units and meaning in one place, a registry of its own.
+"""Prometheus metrics of the service: names, units and descriptions, in a registry of their own.
 
-Names begin with ``sooner_``, units are base units, counters end in ``_total``, and no label holds a job, a user or anything
-else that there may be any number of. What is told by events (transitions, cycles, requests) is counted as it happens; what
-is a state of the service is read when somebody scrapes (:mod:`service.telemetry.scrape`).
+Names begin with ``sooner_``, units are base units, and counters end in ``_total``. No label holds a job, a user or another value
+of unbounded number. Events (transitions, cycles, requests) are counted when they happen. The state of the service is read at
+each scrape (:mod:`service.telemetry.scrape`).
 """
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
@@ -16,24 +16,24 @@ from service.engine.record import JobRecord
 
 NAMESPACE = "sooner"
 
-# A series beside each counter and histogram that says since when it counts would be half of the page; nobody reads it.
+# The ``_created`` series of each counter and histogram would be half of the page and are not used.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 WAITING_BUCKETS_S = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0, 86_400.0, 7 * 86_400.0)
-"""From what feels like nothing to a week: queueing delays and completion times."""
+"""From a second to a week: queueing delays and completion times."""
 
 SLOWDOWN_BUCKETS = (1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0, 1000.0)
 
 PHASE_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 ERROR_BUCKETS = (0.01, 0.1, 0.25, 0.5, 0.8, 1.0, 1.25, 2.0, 4.0, 10.0, 100.0)
-"""Predicted over actual; 0.25 and below is the tail that hurts shortest-remaining-first."""
+"""Predicted over actual. Ratios of 0.25 and below harm shortest-remaining-first most."""
 
 SOURCES = frozenset({"recurrence", "recurrence on other GPU counts", "cold start", "declared"})
-"""What the words of an estimate without a model begin with (:mod:`predictor.fallback`)."""
+"""Prefixes of the source of an estimate without a model (:mod:`predictor.fallback`)."""
 
 SLOWDOWN_S_MIN = 10.0
-"""A job of less service counts as one of ten seconds, as in the simulator's results."""
+"""Lower limit of the service time in the slowdown (bounded slowdown), as in the simulator's results."""
 
 
 class Metrics:
@@ -55,22 +55,25 @@ class Metrics:
         )
         self.preemptions = self._counter("preemptions", "Running jobs stopped so that they resume later.", "reason")
         self.wasted = self._counter(
-            "preemption_wasted_gpu_seconds", "GPU-seconds held without progress that counts, of ended jobs."
+            "preemption_wasted_gpu_seconds", "GPU-seconds of ended jobs that were held without lasting progress."
         )
-        self.retries = self._counter("job_retries", "Attempts that ended in a way that is tried again.", "reason")
+        self.retries = self._counter("job_retries", "Attempts that failed with a retryable reason.", "reason")
         self.cycle_duration = self._histogram(
-            "cycle_duration_seconds", "Time of a scheduling cycle, and of its phases.", PHASE_BUCKETS_S, "phase"
+            "cycle_duration_seconds", "Time of a scheduling cycle and of its phases.", PHASE_BUCKETS_S, "phase"
         )
         self.cycles = self._counter("cycles", "Scheduling cycles.", "outcome")
-        self.actions = self._counter("decision_actions", "Actions that were decided and committed.", "action")
+        self.actions = self._counter("decision_actions", "Actions of decisions that were committed.", "action")
         self.prediction_error = self._histogram(
-            "prediction_error_ratio", "Predicted median over what an ended job needed.", ERROR_BUCKETS, "source"
+            "prediction_error_ratio", "Predicted median over the actual value of an ended job.", ERROR_BUCKETS, "source"
         )
         self.commands = self._counter("executor_commands", "Commands to the executor.", "command", "outcome")
         self.webhook_attempts = self._counter("webhook_attempts", "Attempts to deliver to a webhook.", "outcome")
         self.requests = self._counter("http_requests", "Answered requests.", "method", "route", "status")
         self.request_duration = self._histogram(
-            "http_request_duration_seconds", "From a request's head to its answer's end.", PHASE_BUCKETS_S, "route"
+            "http_request_duration_seconds",
+            "From the head of a request to the end of its answer.",
+            PHASE_BUCKETS_S,
+            "route",
         )
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
@@ -81,14 +84,14 @@ class Metrics:
 
 
 class MetricsSink:
-    """Counts the engine's story and passes it on. O(1) a transition."""
+    """Counts transitions and cycles, then passes them on. O(1) per transition."""
 
     def __init__(self, inner: Sink, metrics: Metrics) -> None:
         self._inner = inner
         self._metrics = metrics
 
     def transition(self, event: JobEvent, job: JobRecord) -> None:
-        """Count, and pass on."""
+        """Count the transition, then pass it on."""
         metrics = self._metrics
         if event.cause is Cause.STARTED:
             metrics.commands.labels("launch", "started").inc()
@@ -116,7 +119,7 @@ class MetricsSink:
             metrics.slowdown.observe(jct_s / max(job.service_s, SLOWDOWN_S_MIN))
 
     def cycle(self, batch: CycleBatch) -> None:
-        """Count, and pass on."""
+        """Count the cycle's actions and score its labels, then pass it on."""
         for action in batch.actions:
             self._metrics.actions.labels(type(action).__name__.lower()).inc()
         for write in batch.writes.values():
@@ -134,7 +137,7 @@ class MetricsSink:
 
 
 def source_kind(estimate: Estimate) -> str:
-    """Who made an estimate, in one word of few: its own words hold numbers and would be without end."""
+    """The kind of an estimate's source, one of a few words. The source itself holds numbers, so it cannot be a label."""
     if estimate.model_version:
         return "model"
     kind = estimate.source.partition(":")[0]

@@ -1,7 +1,7 @@
-"""How long the phases of a scheduling cycle take: ports and a policy that measure each call.
+"""Measure the phases of a scheduling cycle, with wrappers around the ports and the policy.
 
-The engine reads no clock, so whoever composes the service wraps what the engine calls. Each phase is a histogram's value and,
-where spans are collected, a span.
+The engine reads no clock, so the live stack wraps the ports and the policy that the engine calls. Each phase is an observation
+of a histogram and, with tracing, a span.
 """
 
 import time
@@ -20,11 +20,11 @@ from service.telemetry import tracing
 from service.telemetry.metrics import Metrics
 
 PHASES = ("total", "predict", "decide", "commit", "command")
-"""The whole cycle, and the parts of it that call somebody else; the rest is bookkeeping in memory."""
+"""The whole cycle, and the calls to predictor, policy, store and executor. The rest is work in memory."""
 
 
 class Phases:
-    """Where the phases' times go."""
+    """Observes the times of the phases."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.metrics = metrics
@@ -32,7 +32,7 @@ class Phases:
 
     @contextmanager
     def measured(self, phase: str) -> Iterator[None]:
-        """One passage of a phase, also one that raises."""
+        """Measure one phase, also if it raises."""
         start_s = time.perf_counter()
         with tracing.span(f"cycle.{phase}"):
             try:
@@ -42,12 +42,12 @@ class Phases:
 
     @contextmanager
     def cycle(self) -> Iterator[None]:
-        """A whole cycle."""
+        """Measure a whole cycle."""
         with self.measured("total"):
             yield
 
     def passed(self, outcome: str) -> None:
-        """How a cycle ended."""
+        """Count a cycle by its outcome."""
         self.metrics.cycles.labels(outcome).inc()
 
 
@@ -62,7 +62,7 @@ class MeasuredStore:
         self._phases = phases
 
     def commit(self, batch: CycleBatch) -> frozenset[JobId]:
-        """Pass on, measured."""
+        """Commit and measure."""
         with self._phases.measured("commit"):
             return self._inner.commit(batch)
 
@@ -76,12 +76,12 @@ class MeasuredPredictor:
         self._phases = phases
 
     def predict(self, now_s: float, requests: Sequence[PredictionRequest]) -> Sequence[Prediction | None]:
-        """Pass on, measured."""
+        """Predict and measure."""
         with self._phases.measured("predict"):
             return self._inner.predict(now_s, requests)
 
     def revise(self, now_s: float, reported: Sequence[Reported]) -> Sequence[Prediction | None]:
-        """Pass on, measured."""
+        """Revise and measure."""
         with self._phases.measured("predict"):
             return self._inner.revise(now_s, reported)
 
@@ -97,7 +97,7 @@ class MeasuredExecutor:
         self._phases = phases
 
     def send(self, commands: Sequence[Command]) -> None:
-        """Pass on, measured and counted."""
+        """Send, measure, and count each command."""
         outcome = "refused"
         try:
             with self._phases.measured("command"):
@@ -110,13 +110,13 @@ class MeasuredExecutor:
 
 
 class MeasuredPolicy(WatchingPolicy):
-    """Times the decisions of the policy inside."""
+    """Measures the decisions of the inner policy."""
 
     def __init__(self, inner: Any, phases: Phases) -> None:
         super().__init__(inner)
         self._phases = phases
 
     def decide(self, view: ClusterView, changes: Sequence[Change], state: Any) -> Decision:
-        """The inner policy's, measured."""
+        """Decide and measure."""
         with self._phases.measured("decide"):
             return super().decide(view, changes, state)

@@ -1,4 +1,4 @@
-"""What is read when somebody scrapes: queue, cluster, loop, models. O(servers + running jobs) under the loop's lock."""
+"""Metrics that are read at each scrape: queue, cluster, loop, models. O(servers + running jobs) under the loop's lock."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ INTERVAL_LEVEL = "0.8"
 
 @dataclass(frozen=True, slots=True)
 class QueueNow:
-    """Queue and cluster between two cycles. ``oldest_queued_at_s`` is the submission of the job that has waited longest."""
+    """Queue and cluster between two cycles. ``oldest_queued_at_s``: submission time of the oldest queued job."""
 
     jobs: Mapping[JobState, int]
     gpus: Mapping[str, int]
@@ -31,7 +31,7 @@ class QueueNow:
 
 @dataclass(frozen=True, slots=True)
 class LoopNow:
-    """Whether this process leads, when its loop last passed (seconds since the epoch), and the newest cycle."""
+    """Whether this process is the leader, the end of its last cycle (seconds since the epoch), and the newest cycle's number."""
 
     leads: bool
     last_pass_at_s: float | None
@@ -40,12 +40,12 @@ class LoopNow:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """Where a scrape looks. Each may be asked from any thread."""
+    """The sources of a scrape. Any thread may call each of them."""
 
     now_s: Callable[[], float]
     loop: Callable[[], LoopNow]
     queue: Callable[[], QueueNow | None]
-    """None while this process does not lead."""
+    """None while this process is not the leader."""
     predictor: Callable[[], PredictorStatus | None]
     retrainings: Callable[[], Mapping[str, int]]
     migrated: Callable[[], bool]
@@ -53,7 +53,7 @@ class Readings:
 
 
 def queue_now(engine: Engine[Any]) -> QueueNow:
-    """Read an engine between two cycles."""
+    """Read the state of an engine between two cycles."""
     world = engine.world
     jobs = dict.fromkeys(
         (JobState.QUEUED, JobState.STARTING, JobState.RUNNING, JobState.PREEMPTING, JobState.CANCELLING), 0
@@ -79,27 +79,27 @@ def queue_now(engine: Engine[Any]) -> QueueNow:
 
 
 class ScrapeCollector(Collector):
-    """The metrics that are states, for the registry."""
+    """Registry collector of the metrics that are read at each scrape."""
 
     def __init__(self, readings: Readings) -> None:
         self._readings = readings
 
     def describe(self) -> list[Metric]:
-        """Nothing is read when the collector is registered."""
+        """Return nothing, so that registration reads nothing."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Read everything once."""
+        """Read each source once."""
         readings = self._readings
         loop = readings.loop()
         yield InfoMetricFamily(f"{NAMESPACE}_build", "Version of the program.", {"version": readings.version})
-        yield _gauge("leader", "1 where this process runs the loop.", float(loop.leads))
-        yield _gauge("migrations_pending", "1 while the database needs another schema.", float(not readings.migrated()))
+        yield _gauge("leader", "1 if this process is the leader.", float(loop.leads))
+        yield _gauge("migrations_pending", "1 while the database needs a migration.", float(not readings.migrated()))
         if loop.last_pass_at_s is not None:
-            help_text = "When a scheduling cycle last ended well."
+            help_text = "Time of the last scheduling cycle that ended without an exception."
             yield _gauge("cycle_last_success_timestamp_seconds", help_text, loop.last_pass_at_s)
-        yield _gauge("cycle_number", "Newest cycle that changed something.", float(loop.cycle))
-        yield _counter("retrainings", "Trainings that ended.", "outcome", readings.retrainings())
+        yield _gauge("cycle_number", "Number of the newest cycle with changes.", float(loop.cycle))
+        yield _counter("retrainings", "Trainings that have ended.", "outcome", readings.retrainings())
         queue = readings.queue()
         if queue is not None:
             yield from _queue_metrics(queue, readings.now_s())
@@ -111,28 +111,26 @@ class ScrapeCollector(Collector):
 def _queue_metrics(queue: QueueNow, now_s: float) -> Iterator[Metric]:
     yield _gauges("jobs", "Unfinished jobs.", "state", {state.value: count for state, count in queue.jobs.items()})
     yield _gauges("gpus", "GPUs; unusable ones are on servers that are down or drained.", "state", queue.gpus)
-    meaning = "Share of the free GPUs that lie on servers where others are held."
+    meaning = "Share of the free GPUs that are on servers with held GPUs."
     yield _gauge("gpu_fragmentation_ratio", meaning, queue.fragmentation)
     age_s = 0.0 if queue.oldest_queued_at_s is None else max(0.0, now_s - queue.oldest_queued_at_s)
-    yield _gauge("queue_oldest_age_seconds", "How long the job that was queued first has been there.", age_s)
-    yield _counter(
-        "decisions_rejected", "Broken invariants of decisions that were dropped.", "invariant", queue.rejected
-    )
+    yield _gauge("queue_oldest_age_seconds", "Age of the oldest queued job.", age_s)
+    yield _counter("decisions_rejected", "Violated invariants of rejected decisions.", "invariant", queue.rejected)
 
 
 def _predictor_metrics(status: PredictorStatus) -> Iterator[Metric]:
-    yield InfoMetricFamily(f"{NAMESPACE}_model", "The model that serves.", {"version": status.model_version})
+    yield InfoMetricFamily(f"{NAMESPACE}_model", "The champion model.", {"version": status.model_version})
     coverage = GaugeMetricFamily(
         f"{NAMESPACE}_prediction_interval_coverage_ratio",
-        "Share of ended jobs inside the interval of that level, newest jobs of a history bucket.",
+        "Share of ended jobs within the interval of that level, over the newest jobs of a history bucket.",
         labels=("level", "unit", "bucket"),
     )
     rung = GaugeMetricFamily(
         f"{NAMESPACE}_prediction_trust_rung",
-        "Who ranks: 0 the champions, 1 the group distribution, 2 attained service.",
+        "Source of the ranks: 0 champion models, 1 group distribution, 2 attained service.",
         labels=("unit", "bucket"),
     )
-    drifting = GaugeMetricFamily(f"{NAMESPACE}_prediction_drifting", "1 while errors have shifted.", labels=("unit",))
+    drifting = GaugeMetricFamily(f"{NAMESPACE}_prediction_drifting", "1 while the drift alarm is on.", labels=("unit",))
     for unit, buckets in status.buckets.items():
         drifting.add_metric((unit.value,), float(status.drifting[unit]))
         for bucket in buckets:
@@ -142,10 +140,10 @@ def _predictor_metrics(status: PredictorStatus) -> Iterator[Metric]:
     yield coverage
     yield rung
     yield drifting
-    switches = "Changes of the rung of trust."
+    switches = "Changes of the source of the ranks."
     yield CounterMetricFamily(f"{NAMESPACE}_prediction_trust_switches", switches, value=float(status.switches))
     alarms = {unit.value: count for unit, count in status.drift_alarms.items()}
-    yield _counter("prediction_drift_alarms", "Times that errors were seen to have grown.", "unit", alarms)
+    yield _counter("prediction_drift_alarms", "Drift alarms of the prediction errors.", "unit", alarms)
 
 
 def _gauge(name: str, meaning: str, value: float) -> Metric:
@@ -167,5 +165,5 @@ def _counter(name: str, meaning: str, label: str, values: Mapping[str, int]) -> 
 
 
 def exposition(metrics: Metrics) -> bytes:
-    """All metrics in the text format."""
+    """All metrics in the Prometheus text format."""
     return generate_latest(metrics.registry)

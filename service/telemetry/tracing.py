@@ -1,6 +1,6 @@
-"""Spans for OpenTelemetry, where the extra ``otel`` is installed and a collector is named; else nothing, at no cost.
+"""OpenTelemetry spans, if the extra ``otel`` is installed and a collector is configured; otherwise nothing, at no cost.
 
-Spans carry names, methods, routes and counts: no job's command, environment or user.
+Spans hold names, methods, routes and counts, but no command, environment or user of a job.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,17 +15,17 @@ _start: Callable[[str, Attributes], AbstractContextManager[Any]] | None = None
 
 
 class TracingUnavailable(RuntimeError):
-    """A collector is named, but what sends spans is not installed; one line that says what to do."""
+    """A collector is configured, but the extra ``otel`` is not installed. The message is one line."""
 
 
 def span(name: str, **attributes: str | int | float) -> AbstractContextManager[Any]:
-    """A span around a block of work; nothing unless :func:`exporting` is in force."""
+    """A span around a block; nothing outside :func:`recording`."""
     return nullcontext() if _start is None else _start(name, attributes)
 
 
 @contextmanager
 def exporting(endpoint: str) -> Iterator[None]:
-    """Send spans to the collector at ``endpoint`` (OTLP over HTTP) in the background; what is left is sent at the end.
+    """Send spans to the collector at ``endpoint`` (OTLP over HTTP) in the background, and the rest at the end of the block.
 
     Nothing happens without an endpoint. Raises :class:`TracingUnavailable`.
     """
@@ -36,14 +36,14 @@ def exporting(endpoint: str) -> Iterator[None]:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
-        raise TracingUnavailable("otlp_endpoint is set; install the extra that sends spans: sooner[otel]") from error
+        raise TracingUnavailable("otlp_endpoint: needs the extra 'otel'; install sooner[otel]") from error
     with recording(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint.rstrip("/") + "/v1/traces"))):
         yield
 
 
 @contextmanager
 def recording(processor: Any) -> Iterator[None]:
-    """Hand all spans to an OpenTelemetry span processor."""
+    """Pass all spans to an OpenTelemetry span processor."""
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
 

@@ -38,7 +38,7 @@ def test_it_is_nicer_than_whoever_asked_and_has_none_of_its_settings(monkeypatch
 def test_memory_above_the_bound_is_refused() -> None:
     ended = LimitedRunner().run("timeit", once(f"bytearray({2048 * MIB})"), AMPLE)
     assert ended.code == 1
-    assert ended.limit == "it took more memory than it may (retrain_memory_bytes_max)"
+    assert ended.limit == "exceeded its memory (retrain_memory_bytes_max)"
     assert not ended.timed_out
     assert LimitedRunner().run("timeit", once(f"bytearray({64 * MIB})"), AMPLE).code == 0
 
