@@ -1,1 +1,1 @@
-"""What runs beside the API: the scheduling loop, training, forecasts, webhooks, pruning (APScheduler)."""
+"""Background work that APScheduler runs: the scheduling loop, training, forecasts, webhooks, pruning."""

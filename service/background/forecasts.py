@@ -1,7 +1,8 @@
-"""Forecasts of every job without anybody asking: made now and then for the whole queue, kept, and scored when they are settled.
+"""Periodic forecasts for the whole queue: make them, store them, and score them when their milestones are reached.
 
-A job is told of soon after it came, and again whenever the time it has been told of has doubled: a handful of rows however
-long it stays. One forecast is for all jobs, so the cost does not grow with how many of them are due.
+A forecast of a job is stored soon after its submission, and again whenever the time since its first forecast has doubled. So the
+number of rows grows with the logarithm of the job's lifetime. One forecast covers all jobs, so its cost does not depend on the
+number of jobs that are due.
 """
 
 import logging
@@ -23,27 +24,27 @@ from service.db.session import Database
 from service.domain.forecast_scores import Milestone
 from service.forecast.forecast import Forecast, JobForecast, NoForecast
 
-TOLD_AGAIN_S = 60.0
-"""A job is told of again after this long at the earliest."""
+FORECAST_DISTANCE_S_MIN = 60.0
+"""Minimum time between two stored forecasts of a job."""
 
-TELLINGS_MAX = 20
-"""Forecasts kept of one job: with doubling distances they reach further than any job lives."""
+FORECASTS_MAX = 20
+"""Most stored forecasts of one job. With doubling distances they span more than the lifetime of any job."""
 
 SCORED_AT_ONCE_MAX = 1000
-"""Forecasts scored in one transaction, so that it never holds the write lock for long."""
+"""Most forecasts scored in one transaction, so that it holds the write lock only for a short time."""
 
 logger = logging.getLogger(__name__)
 
 
 class Source(Protocol):
-    """What is needed of the forecaster."""
+    """The part of the forecaster that the keeper uses."""
 
     def current(self) -> Forecast:
-        """The newest forecast, which it hands to :meth:`ForecastKeeper.keep` if it had to make it. Raises NoForecast."""
+        """The newest forecast. A newly made one is first passed to :meth:`ForecastKeeper.keep`. Raises NoForecast."""
 
 
 class ForecastKeeper:
-    """Keeps and scores forecasts. Methods may be called from any thread, and never inside a writing transaction."""
+    """Stores and scores forecasts. Any thread may call the methods, but not within a writing transaction."""
 
     def __init__(self, database: Database, now_s: Callable[[], float], cpu_ratio: float, jobs_max: int) -> None:
         self._database = database
@@ -53,20 +54,20 @@ class ForecastKeeper:
         self._lock = threading.Lock()
         self._known: dict[JobId, ForecastTimes] = {}
         self._untold: set[JobId] = set()
-        """Jobs of which the database knows no forecast: it need not be asked again."""
+        """Jobs without a forecast in the database, so that it is not queried for them again."""
         self._not_before_s = 0.0
         self._said = ""
 
     def keep(self, cycle: int, forecast: Forecast) -> None:
-        """Store what a forecast says of the jobs that are due. A forecast that cannot be stored is still told."""
+        """Store the forecast of each due job. Errors are logged, so that the forecast can still be shown."""
         with self._lock:
             try:
                 self._store(cycle, forecast)
             except Exception:
-                logger.exception("forecasts were not stored")
+                logger.exception("forecasts could not be stored")
 
     def run(self, source: Source, unfinished: Callable[[], Iterable[JobId]]) -> None:
-        """The scheduled job: score what is settled; make a forecast if a job is due and the share of CPU allows it."""
+        """The scheduled job: score settled forecasts; make a forecast if a job is due and the CPU ratio allows it."""
         self._score()
         if time.monotonic() < self._not_before_s:
             return
@@ -86,14 +87,14 @@ class ForecastKeeper:
         self._not_before_s = ended_s + (ended_s - began_s) * (1.0 / self._cpu_ratio - 1.0)
 
     def _say(self, reason: str) -> None:
-        """Once, not every time."""
+        """Log a reason once, not at each run."""
         if reason and reason != self._said:
             logger.warning("no forecasts are kept: %s", reason)
         self._said = reason
 
     def _score(self) -> None:
         with self._database.reading() as session:
-            # Most of the time nothing is, and then nobody needs to wait for the write lock.
+            # Usually no forecast is settled, and then the write lock is not needed.
             if not settled_forecasts(session.connection(), 1):
                 return
         while True:
@@ -112,12 +113,14 @@ class ForecastKeeper:
         known = self._known.get(job)
         if known is None:
             return True
-        return known.times < TELLINGS_MAX and now_s - known.last_s >= max(TOLD_AGAIN_S, known.last_s - known.first_s)
+        return known.times < FORECASTS_MAX and now_s - known.last_s >= max(
+            FORECAST_DISTANCE_S_MIN, known.last_s - known.first_s
+        )
 
     def _learn(self, jobs: Iterable[JobId]) -> None:
-        """Forget jobs that have ended; ask the database about those that are new here (all of them after a restart)."""
+        """Drop jobs that have ended, and load the forecast times of new jobs (after a restart: of all jobs)."""
         present = set(jobs)
-        self._known = {job: telling for job, telling in self._known.items() if job in present}
+        self._known = {job: times for job, times in self._known.items() if job in present}
         self._untold &= present
         unknown = present - self._known.keys() - self._untold
         if unknown:
@@ -129,18 +132,18 @@ class ForecastKeeper:
         now_s = forecast.now_s
         self._learn(forecast.jobs)
         due = [each for job, each in forecast.jobs.items() if self._due(job, now_s)]
-        rows = [told for each in due for told in _told(cycle, forecast, each)]
+        rows = [row for each in due for row in _rows(cycle, forecast, each)]
         if rows:
             with self._database.writing() as session:
                 store_forecasts(session.connection(), rows)
-        # Also those of whom nothing could be told (a held job): or they would call for a forecast every time.
+        # Include jobs without a spread (held jobs); otherwise they would be due at each run.
         for each in due:
             known = self._known.get(each.job, ForecastTimes(now_s, now_s, 0))
             self._known[each.job] = ForecastTimes(known.first_s, now_s, known.times + 1)
             self._untold.discard(each.job)
 
 
-def _told(cycle: int, forecast: Forecast, job: JobForecast) -> Iterator[NewForecast]:
+def _rows(cycle: int, forecast: Forecast, job: JobForecast) -> Iterator[NewForecast]:
     for milestone, spread in ((Milestone.START, job.start), (Milestone.FINISH, job.finish)):
         if spread is not None:
             yield NewForecast(

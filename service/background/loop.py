@@ -1,6 +1,6 @@
-"""When the engine runs: on a period, at the instant a decision asked for, when a report or a request comes in.
+"""The scheduling loop: run the engine periodically, at the wake time of a decision, and when a report or a request arrives.
 
-APScheduler keeps the timers; the lock here makes cycles follow each other. Nothing is decided in this module.
+APScheduler keeps the timers. A lock makes the cycles run one after another. This module makes no scheduling decisions.
 """
 
 import logging
@@ -23,53 +23,53 @@ from service.executors.polled import PolledExecutor
 logger = logging.getLogger(__name__)
 
 RECONCILE_EVERY = 3
-"""Periodic cycles between two comparisons of what is desired with what the executor sees."""
+"""Periodic cycles per reconciliation of the desired state with the executor's."""
 
 READ_WAIT_S = 5.0
-"""A reader waits so long for a cycle to end: cycles take milliseconds, loading a large world anew takes seconds."""
+"""Longest wait of a reader for the end of a cycle. Cycles take milliseconds; loading a large state takes seconds."""
 
 Answer = TypeVar("Answer")
 
 
 class PassWatch(Protocol):
-    """Who looks at the watch while a cycle runs."""
+    """Observes the time and the outcome of each cycle."""
 
     def cycle(self) -> AbstractContextManager[None]:
-        """Around each cycle."""
+        """A context around each cycle."""
 
     def passed(self, outcome: str) -> None:
-        """How it ended: ``committed``, ``idle``, ``failed`` (not committed) or ``broken`` (it raised)."""
+        """Report the outcome: ``committed``, ``idle``, ``failed`` (not committed) or ``broken`` (an exception)."""
 
 
 class NobodyWatches:
-    """Implements :class:`PassWatch`."""
+    """Implements :class:`PassWatch` without effect."""
 
     def cycle(self) -> AbstractContextManager[None]:
-        """Nothing."""
+        """Return an empty context."""
         return nullcontext()
 
     def passed(self, outcome: str) -> None:
-        """Nothing."""
+        """Ignore the outcome."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoopSettings:
-    """Seconds between periodic cycles, and between looks at the attempts."""
+    """Seconds between periodic cycles, and between polls of the executor."""
 
     reschedule_period_s: float
     poll_period_s: float
 
 
 class Turns(NamedTuple):
-    """``may_run``: whether a cycle may be made now. ``is_waiting``: whether a request waits for one that nobody here was
-    told of, because it came in through another service."""
+    """``may_run``: whether a cycle may run now. ``is_waiting``: whether requests wait for a cycle that arrived through another
+    service, which cannot call :meth:`SchedulerLoop.nudge` here."""
 
     may_run: Callable[[], bool] = lambda: True
     is_waiting: Callable[[], bool] = lambda: False
 
 
 class SchedulerLoop:
-    """Drives one engine. Methods may be called from any thread."""
+    """Runs one engine. Any thread may call the methods."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class SchedulerLoop:
         self.failures = 0
 
     def start(self) -> None:
-        """Reconcile once, then run on timers until :meth:`close`."""
+        """Reconcile once, then run cycles on timers until :meth:`close`."""
         with self._lock:
             self._reconcile()
         period = {"max_instances": 1, "coalesce": True, "misfire_grace_time": None}
@@ -120,23 +120,24 @@ class SchedulerLoop:
         self._scheduler.add_job(self._poll, "interval", seconds=self._settings.poll_period_s, id="poll", **period)
 
     def close(self) -> None:
-        """Wait for a cycle that is under way, and run no more.
+        """Wait for the cycle in progress and run no further cycle.
 
-        Before the scheduler is shut down: it would wait for the cycle, and the cycle for it, to set a timer.
+        Call this before the scheduler's shutdown. The shutdown waits for the cycle while it holds a lock that the cycle needs to
+        set a timer.
         """
         with self._lock:
             self._closed = True
 
     def tick(self) -> None:
-        """The periodic cycle: the safety net, and now and then the comparison with what the executor sees."""
+        """Run the periodic cycle. Each :data:`RECONCILE_EVERY`-th one also reconciles with the executor."""
         self._cycles += 1
         self._cycle(reconcile=self._cycles % RECONCILE_EVERY == 0)
 
     def nudge(self) -> None:
-        """Ask for a cycle soon and return at once; until one begins, many nudges are one.
+        """Request a cycle soon and return at once. Calls before the next cycle begins are combined.
 
-        It begins when as much time has gone by since the last one as that took: requests, which ask for most cycles, are
-        answered by the same interpreter, and some of them have to wait for the end of a cycle.
+        The pause before the cycle is as long as the last cycle, at most the poll period. Requests cause most cycles, share the
+        interpreter with them, and some of them wait for the end of a cycle.
         """
         if self._nudged or self._closed:
             return
@@ -144,26 +145,26 @@ class SchedulerLoop:
         self._once(self._cycle, max(self._clock.now_s(), self._rest_until_s))
 
     def read(self, look: Callable[[Engine[Any]], Answer]) -> Answer:
-        """Look at the engine between two cycles. Raises Busy where none ends for :data:`READ_WAIT_S`."""
+        """Call ``look`` with the engine between two cycles. Raises Busy if none ends within :data:`READ_WAIT_S`."""
         if not self._lock.acquire(timeout=READ_WAIT_S):
-            raise Busy(f"a scheduling cycle has been under way for more than {READ_WAIT_S:g} s")
+            raise Busy(f"a scheduling cycle has been running for more than {READ_WAIT_S:g} s")
         try:
             return look(self._engine)
         finally:
             self._lock.release()
 
     def wait_pass(self, seen: int, timeout_s: float) -> int:
-        """How many cycles have ended: as soon as they are more than ``seen``, or after so many seconds."""
+        """Wait until more than ``seen`` cycles have ended, at most ``timeout_s``. Returns the number of ended cycles."""
         with self._done:
             self._done.wait_for(lambda: self._cycles_done > seen, timeout_s)
             return self._cycles_done
 
     def _poll(self) -> None:
-        # After a cycle that failed, what waits is left to the periodic one: nobody needs its error four times a second.
+        # After a failed cycle waiting requests are left to the periodic cycle, so that the error is not logged at each poll.
         try:
             due = self._executor.collect() or (not self._failed and self._turns.is_waiting())
         except StoreUnavailable:
-            due = not self._failed  # the cycle finds out, says it in a line, and has failed
+            due = not self._failed  # the cycle meets the same error, logs it once and fails
         if due:
             self._cycle()
 
@@ -181,7 +182,7 @@ class SchedulerLoop:
 
     def _pass_alone(self, reconcile: bool) -> None:
         with self._lock:
-            # Whoever nudges from here on may have come too late for this cycle.
+            # A nudge from here on may be too late for this cycle and requests another one.
             self._nudged = False
             if self._closed or not self._turns.may_run():
                 return
@@ -193,10 +194,10 @@ class SchedulerLoop:
                 if reconcile:
                     self._reconcile()
             except Exception:
-                # The next cycle starts from the store: whatever broke here was not committed.
+                # Nothing of this cycle was committed, so the next one starts from the store.
                 self.failures += 1
                 self._watch.passed("broken")
-                logger.exception("a scheduling cycle failed; the world is loaded anew")
+                logger.exception("a scheduling cycle failed; the state is loaded again")
                 self._recover()
                 return
             self._watch.passed("failed" if outcome.failed else "committed" if outcome.committed else "idle")
@@ -212,16 +213,16 @@ class SchedulerLoop:
         try:
             self._engine.reconcile()
         except ExecutorUnavailable as error:
-            logger.error("not reconciled: %s", error)
+            logger.error("reconciliation failed: %s", error)
 
     def _recover(self) -> None:
         try:
             self._engine.recover()
         except Exception:
-            logger.exception("the world could not be loaded; the next cycle tries again")
+            logger.exception("the state could not be loaded; the next cycle tries again")
 
     def _arm(self, wake_at_s: float | None) -> None:
-        """Set the one-shot timer, unless the periodic cycle comes first anyway."""
+        """Set the one-shot timer, unless the periodic cycle is earlier."""
         soon = self._clock.now_s() + self._settings.reschedule_period_s
         if wake_at_s is None:
             return
@@ -230,13 +231,13 @@ class SchedulerLoop:
             self._wake_at_s = wake_at_s
             before, self._timer = self._timer, self._once(self._wake, wake_at_s)
             if before is not None:
-                with suppress(JobLookupError):  # it has gone off
+                with suppress(JobLookupError):  # the timer has fired
                     before.remove()
 
     def _once(self, work: Callable[[], None], at_s: float) -> Job:
-        # Without a name: the scheduler drops a run of a name of which one is under way, and a cycle may set the next timer.
+        # No id: the scheduler drops a run of an id that is still running, and a running cycle may set the next timer.
         return self._scheduler.add_job(work, "date", run_date=self._date(at_s), coalesce=True, misfire_grace_time=None)
 
     def _date(self, at_s: float) -> datetime:
-        """When that is on the machine's clock, which the timers go by. Microseconds, rounded up: early finds nothing to do."""
+        """The time by the machine's clock, for timers. Rounded up to microseconds, since an early cycle has no effect."""
         return datetime.fromtimestamp(self._wall_s() + (at_s - self._clock.now_s()) + 1e-6, UTC)

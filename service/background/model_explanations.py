@@ -1,4 +1,4 @@
-"""What moved a model, whether it serves or served once: its files outlast it."""
+"""Feature contributions to a prediction, by the model that made it. The files of retired models are kept."""
 
 import logging
 import threading
@@ -17,9 +17,9 @@ logger = logging.getLogger(__name__)
 
 
 class Explainer:
-    """Explains predictions by the model that made them. Methods may be called from any thread.
+    """Explains predictions by the model that made them. Any thread may call the methods.
 
-    Of the models that serve no more the one that was asked for last stays in memory; loading one takes about a second.
+    The retired model that was used last stays in memory. Loading one takes about 1 s.
     """
 
     def __init__(self, database: Database, predictor: LivePredictor) -> None:
@@ -29,16 +29,16 @@ class Explainer:
         self._loaded: tuple[str, TrainedModel | None] = ("", None)
 
     def contributions(self, version: str, unit: Unit, vector: Sequence[float | None]) -> Contributions | None:
-        """What moved the model of a prediction (``<model>/<kind>``), from a feature vector of this version of Sooner.
+        """Contributions to a prediction of ``version`` (``<model>/<kind>``), from a feature vector of this version of Sooner.
 
-        None where it is not on record any more, or nothing of it can be explained.
+        None if the model has no record or cannot be explained.
         """
         model_id = version.partition("/")[0]
         model = self._predictor.model(model_id) or self._stored(model_id)
         return None if model is None else contributions(model, unit, vector)
 
     def _stored(self, model_id: str) -> TrainedModel | None:
-        # One load at a time: whoever comes meanwhile for the same model finds it loaded.
+        # The lock prevents a second load of the same model by a concurrent call.
         with self._lock:
             if self._loaded[0] != model_id:
                 self._loaded = (model_id, self._load(model_id))
@@ -51,5 +51,5 @@ class Explainer:
         try:
             return load_version(record)
         except ArtifactError as error:
-            logger.warning("model %s cannot be explained any more: %s", model_id, error)
+            logger.warning("model %s cannot be loaded for an explanation: %s", model_id, error)
             return None

@@ -1,4 +1,4 @@
-"""Whether a model that was just trained takes the champion's place: the gates first, then the completion time in a replay."""
+"""Decide whether a newly trained model becomes the champion: first the gates, then the completion time in a replay."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from predictor.registry import ModelVersion
 from predictor.replay_sheet import BASELINES, CHAMPION
 
 JCT_RATIO_MAX: Final = 1.01
-"""A new model may schedule worse by this: two runs of a simulator with as good predictions differ by as much."""
+"""Largest accepted ratio of completion times. Two simulations with equally good predictions differ by as much."""
 TIE_RATIO: Final = 1.005
-"""Kinds whose completion times are this close are told apart by the pinball loss."""
+"""Among kinds within this ratio of the best completion time the lowest pinball loss wins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """``champions`` of each head, if the model is promoted; ``detail`` in words for the run's record."""
+    """``champions``: the kind of each unit that the model would serve; ``detail``: text for the run's record."""
 
     promoted: bool
     champions: Mapping[Unit, str]
@@ -24,8 +24,8 @@ class Decision:
 
 
 def decide(version: ModelVersion, rehearsal: Mapping[str, Any]) -> Decision:
-    """Choose among the kinds that passed the gate by their mean completion time in the replay, then hold the best against
-    what serves now and against serving no model at all.
+    """Choose the kind with the best mean completion time (s) in the replay among those that passed the gate. Promote it unless
+    the current champion, or serving no model, is better by more than :data:`JCT_RATIO_MAX`.
     """
     jct_s: Mapping[str, float] = rehearsal["mean_jct_s"]
     kinds = [arm for arm in jct_s if arm not in (BASELINES, CHAMPION)]
@@ -42,11 +42,11 @@ def decide(version: ModelVersion, rehearsal: Mapping[str, Any]) -> Decision:
 
 
 def _advice(jct_s: Mapping[str, float], ruled_s: Mapping[str, float]) -> str:
-    """Which other rule for jobs that outlive their estimates would have been better; nothing where none by more than chance."""
+    """Name the better ``over_run`` rule for jobs that exceed their estimates; empty unless it is better by more than chance."""
     rule = min(ruled_s, key=lambda each: ruled_s[each], default=None)
     if rule is None or JCT_RATIO_MAX * ruled_s[rule] > min(jct_s.values()):
         return ""
-    return f"; over_run={rule} would have made the best of them {ruled_s[rule]:,.0f} s"
+    return f"; over_run={rule} would have given {ruled_s[rule]:,.0f} s"
 
 
 _RIVALS: Final = {CHAMPION: "the champion", BASELINES: "the baselines alone"}
@@ -57,7 +57,7 @@ def _passed(version: ModelVersion, unit: str, kind: str) -> bool:
 
 
 def _pinball(version: ModelVersion, kind: str) -> float:
-    """Mean pinball loss over the heads in which the kind passed."""
+    """Mean pinball loss over the units in which the kind passed."""
     losses = [
         head["models"][kind]["pinball_log"] for unit, head in version.metrics.items() if _passed(version, unit, kind)
     ]

@@ -1,9 +1,8 @@
-"""Forgetting what has had its time: old cycles, consumed requests, expired keys, crowded curves, old forecasts and changes,
-files of ended jobs, and, where a limit is set, the jobs themselves.
+"""Prune the database: old cycles, consumed requests, expired keys, dense progress curves, old forecasts and audit log entries,
+files of ended jobs, and, if ``jobs_kept_s`` is set, the jobs themselves.
 
-Without that limit jobs, their stories, predictions and labels stay; models always do. Each step deletes a bounded number of
-rows in a transaction, so a scheduling cycle never waits for long; what one pass does not finish because it is interrupted, the
-next one does.
+Without that limit jobs, their events, predictions and labels are kept. Models are always kept. Each transaction deletes a limited
+number of rows, so a scheduling cycle waits only for a short time. If pruning is interrupted, the next run continues.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -32,19 +31,19 @@ from service.db.tables import (
 from service.engine.crash_points import CrashPoint, reached
 
 DeleteFiles = Callable[[Sequence[JobId]], object]
-"""Deletes logs and checkpoints of ended jobs (an executor knows where they are). May be called twice for a job."""
+"""Deletes logs and checkpoints of ended jobs (a method of the executor). It may be called twice for a job."""
 
 
 FILES_GRACE_S = 86_400.0
-"""So long after its files were given up a job may be forgotten, seconds."""
+"""Minimum time from the deletion of a job's files to the deletion of its rows, seconds."""
 
 ROWS_A_JOB = 20
-"""About as many rows of other tables go with a job: events, attempts, predictions, forecasts."""
+"""Approximate number of rows in other tables per job: events, attempts, predictions, forecasts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """How much one pass deleted: rows, and jobs whose files went."""
+    """Numbers of deleted rows, and of jobs whose files were deleted, in one run."""
 
     cycles: int
     requests: int
@@ -59,7 +58,7 @@ class Pruned:
 
 
 def prune(database: Database, settings: Settings, now_s: float, delete_files: DeleteFiles | None = None) -> Pruned:
-    """One pass. Without ``delete_files`` no job's files are touched."""
+    """Prune once. Without ``delete_files`` no files are deleted."""
     return Pruned(
         cycles=_prune_cycles(database, settings, now_s),
         requests=_prune_requests(database, settings, now_s),
@@ -75,9 +74,9 @@ def prune(database: Database, settings: Settings, now_s: float, delete_files: De
 
 
 def prune_left_files(database: Database, kept: Collection[JobId], delete_files: DeleteFiles) -> int:
-    """Delete the files of jobs whose time is over for the database, where this service still has some; returns how many.
+    """Delete the files of those ``kept`` jobs whose files the database marks as deleted. Returns the number of jobs.
 
-    Whoever leads sets the mark for all jobs and can delete the files of its own folder alone.
+    The leader marks the jobs, but can delete only the files in its own folder. Each other service calls this for its folder.
     """
     deleted = 0
     for part in chunks(sorted(kept)):
@@ -86,8 +85,8 @@ def prune_left_files(database: Database, kept: Collection[JobId], delete_files: 
             newest = connection.execute(select(func.max(JOBS.c.id))).scalar() or 0
             there = select(JOBS.c.id, JOBS.c.files_deleted_at_s.is_not(None)).where(JOBS.c.id.in_(part))
             over = {number: bool(marked) for number, marked in connection.execute(there)}
-        # A job that is not there any more was forgotten long after its files; one with a higher number than all that are
-        # there belongs to a time after a backup, and is nobody's to judge.
+        # A missing job was pruned long after its files were. A job with a higher number than all rows was submitted after the
+        # backup from which the database was restored, so its files are kept.
         ids = [JobId(job) for job in part if over.get(job, job < newest)]
         delete_files(ids)
         deleted += len(ids)
@@ -99,7 +98,7 @@ def _prune_cycles(database: Database, settings: Settings, now_s: float) -> int:
         connection = session.connection()
         newest = connection.execute(select(func.max(CYCLES.c.number))).scalar()
         dumped = connection.execute(select(func.max(CYCLES.c.number)).where(CYCLES.c.dump.is_not(None))).scalar()
-    # A restart goes on from the newest dump and the newest number, however old they are.
+    # A restart needs the newest dump and the newest number, regardless of their age.
     spared = [number for number in (newest, dumped) if number is not None]
     old = (CYCLES.c.at_s < now_s - settings.cycles_kept_s) & CYCLES.c.number.not_in(spared)
     return _delete(database, settings, CYCLES, CYCLES.c.number, old)
@@ -128,13 +127,13 @@ def _prune_progress(database: Database, settings: Settings, now_s: float) -> int
 
 
 def _prune_forecasts(database: Database, settings: Settings, now_s: float) -> int:
-    """What is not scored yet is waited for, however old."""
+    """Forecasts without a score are kept, regardless of their age."""
     old = FORECASTS.c.scored_at_s.is_not(None) & (FORECASTS.c.made_at_s < now_s - settings.forecasts_kept_s)
     return _delete(database, settings, FORECASTS, FORECASTS.c.id, old)
 
 
 def _prune_changes(database: Database, settings: Settings, now_s: float) -> int:
-    """The only place that deletes lines of the log of changes, and by their age alone."""
+    """The only place that deletes entries of the audit log. Their age is the only condition."""
     return _delete(database, settings, AUDIT_LOG, AUDIT_LOG.c.id, AUDIT_LOG.c.at_s < now_s - settings.audit_kept_s)
 
 
@@ -147,7 +146,7 @@ def _prune_files(database: Database, settings: Settings, now_s: float, delete_fi
             ids = [JobId(number) for number in session.connection().execute(found).scalars()]
         if not ids:
             return pruned
-        # The files go first: if we die in between, the next pass finds nothing to delete and only sets the mark.
+        # Delete the files first: after a crash in between, the next run finds no files and only sets the mark.
         delete_files(ids)
         reached(CrashPoint.FILES_DELETED)
         with database.writing() as session:
@@ -161,7 +160,7 @@ def _prune_jobs(database: Database, settings: Settings, now_s: float, *, with_fi
     if settings.jobs_kept_s == 0.0:
         return 0
     before_s = now_s - settings.jobs_kept_s
-    # Other services delete what they have of a job when they see the mark: the row stays until they have had a day for it.
+    # Other services delete their files of a job when they see the mark, so keep the row for a day after it was set.
     files_before_s = now_s - FILES_GRACE_S if with_files else None
     portion = max(1, settings.prune_rows_max // ROWS_A_JOB)
     with database.reading() as session:
@@ -184,7 +183,7 @@ def _prune_jobs(database: Database, settings: Settings, now_s: float, *, with_fi
 
 
 def _prune_labels(database: Database, settings: Settings, now_s: float) -> int:
-    """Labels outlive their jobs as far as a training looks back."""
+    """Delete old labels, but keep the newest ``retrain_rows_max``, which a training reads."""
     if settings.jobs_kept_s == 0.0:
         return 0
     before_s, portion, deleted = now_s - settings.jobs_kept_s, settings.prune_rows_max, 0
@@ -202,14 +201,14 @@ def _prune_labels(database: Database, settings: Settings, now_s: float) -> int:
 def _delete(
     database: Database, settings: Settings, rows: Table, key: ColumnElement[Any], condition: ColumnElement[bool]
 ) -> int:
-    """Delete in portions, each in a transaction of its own."""
+    """Delete in portions of ``prune_rows_max`` keys, each in a transaction of its own. Returns the number of rows."""
     deleted = 0
     while True:
         with database.writing() as session:
             connection = session.connection()
             ids = list(connection.execute(select(key).where(condition).limit(settings.prune_rows_max)).scalars())
             if ids:
-                # Counted by the database: where the key is not the whole primary key, one may stand for several rows.
+                # Use the database's count: a key that is not the whole primary key may match several rows.
                 deleted += connection.execute(delete(rows).where(key.in_(ids), condition)).rowcount
         if len(ids) < settings.prune_rows_max:
             return deleted

@@ -1,7 +1,7 @@
-"""``python -m service.background.replay_models SHEET SETUP OUT``: replay a sheet in a process of its own, as a training does.
+"""``python -m service.background.replay_models SHEET SETUP OUT``: replay a sheet in a process of its own, for a training.
 
-It is a child of the service (:mod:`service.runtime.limited_process`). Both ends run the same program, so SETUP and OUT are
-not stable formats.
+The process is a child of the service (:mod:`service.runtime.limited_process`). Parent and child run the same version of the
+program, so SETUP and OUT are not stable formats.
 """
 
 import json
@@ -24,7 +24,7 @@ from service.sim.promotion import rehearse
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Under what the jobs are replayed: as this service schedules."""
+    """The conditions of the replay: policy, options and cluster of this service."""
 
     policy: str
     policy_options: Mapping[str, str]
@@ -33,7 +33,7 @@ class Setup:
 
 
 def _other_rules(setup: Setup) -> dict[str, Callable[[], Policy[Any]]]:
-    """The policy with the rules for jobs that outlive their estimates by which it does not go now; none where it has no such."""
+    """The policy with each other ``over_run`` rule than the configured one; empty if the policy has no such option."""
     factory = BUILT_IN.get(setup.policy)
     if factory is None or "over_run" not in factory.options:
         return {}
@@ -43,7 +43,7 @@ def _other_rules(setup: Setup) -> dict[str, Callable[[], Policy[Any]]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one replay. Exit codes: 0 done, 1 there is nothing to replay."""
+    """Run one replay. Exit codes: 0 success, 1 nothing to replay."""
     sheet, setup_file, out = map(Path, arguments)
     setup: Setup = pickle.loads(setup_file.read_bytes())  # noqa: S301 (our own parent)
     try:

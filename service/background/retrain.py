@@ -1,6 +1,6 @@
-"""Training as a scheduled job: export labels, train in a process of its own, replay, register, promote, swap.
+"""Training as a scheduled job: export labels, train in a child process, replay, register, serve, promote.
 
-The old champion stays whatever goes wrong here, and nothing is trained inside the service's process.
+If any step fails, the old champion stays. No model is trained within the process of the service.
 """
 
 import json
@@ -41,31 +41,31 @@ from service.sim.experiment import SimulationOptions
 logger = logging.getLogger(__name__)
 
 LABELS_GROWTH_RATIO = 0.1
-"""A retraining before its time is due when so many of what the last one learnt from have ended since."""
+"""A retraining is due before the period when the new labels reach this share of the rows of the last training."""
 
 NEW_LABELS_MIN = 20
-"""Ended jobs without which a retraining could only repeat the last one."""
+"""Minimum number of new labels for a retraining before the period. With fewer it would repeat the last one."""
 
 DRIFT_PAUSE_S = 3600.0
-"""Between the trainings that a standing drift alarm asks for: jobs have to end before anything new can be learnt."""
+"""Minimum time between trainings that a drift alarm causes. Jobs have to end before there are new labels."""
 
 TRAINING_LEASE = "training"
 
 _LEASE_GRACE_S = 60.0
 
 AGAIN_S = 1.0
-"""Pause before the end of a training is written down again, after the database did not answer."""
+"""Pause between two attempts to record the end of a training when the database does not answer."""
 
 _TOO_LITTLE = 1
-"""Exit code of the training process where there is too little to learn from."""
+"""Exit code of the training process if there are too few labels."""
 
 
 class TrainingUnderWay(RuntimeError):
-    """One training at a time."""
+    """Another training is running."""
 
 
 class UnknownModel(LookupError):
-    """There is no such model, or its files cannot be used any more."""
+    """The model does not exist, or its files cannot be loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ _STOPPED = _Outcome("stopped", "the service was shut down")
 
 
 class _Ended(Exception):
-    """A training that ends without a model."""
+    """The training ends without a model."""
 
     def __init__(self, word: str, detail: str) -> None:
         super().__init__(detail)
@@ -86,7 +86,7 @@ class _Ended(Exception):
 
 
 class Trainer:
-    """Trains and promotes. ``start`` runs in a thread of its own; at most one training of a database is under way."""
+    """Trains and promotes models. A training runs in a thread of its own; at most one per database runs at a time."""
 
     def __init__(
         self,
@@ -113,12 +113,12 @@ class Trainer:
         self._last_started_s: float | None = None
 
     def recover(self) -> None:
-        """At start: close the runs of a service that died, and take the champion back."""
+        """At start: close the runs of a crashed service, delete its incomplete models, and load the champion."""
         model_records.close_lost_runs(self._database, self._now_s())
         self._imported_seen = last_imported(self._database)
         named = model_records.folders(self._database)
         for left in (*self._models.glob("run-*"), *self._models.glob(".run-*")):
-            # What a training left behind that was killed together with its service: drafts, and models without a row.
+            # Left by a training that was killed with its service: drafts, and models without a row.
             if left.name not in named:
                 shutil.rmtree(left, ignore_errors=True)
         champion = model_records.find_version(self._database, state=ModelState.CHAMPION)
@@ -129,11 +129,13 @@ class Trainer:
                 self._rows_trained = champion.rows
                 self._last_started_s = champion.trained_until_s
             except ArtifactError as error:
-                logger.warning("champion %s is refused, a new one will be trained: %s", champion.id, error)
+                logger.warning(
+                    "champion %s cannot be loaded and is retired; a new one will be trained: %s", champion.id, error
+                )
                 model_records.retire(self._database, champion.id)
 
     def due(self) -> str:
-        """Why a training should start by itself; empty where none should."""
+        """The reason to start a training now; empty if there is none."""
         labels = self._labels.count()
         if labels < self._settings.retrain_jobs_min:
             return ""
@@ -141,7 +143,7 @@ class Trainer:
             return "first training"
         new, pause_s = labels - self._labels_seen, self._now_s() - self._last_started_s
         if pause_s >= self._settings.retrain_period_s:
-            return "it was time"
+            return "the retraining period has passed"
         if new < NEW_LABELS_MIN:
             return ""
         if new >= LABELS_GROWTH_RATIO * self._rows_trained:
@@ -150,18 +152,18 @@ class Trainer:
         return f"drift of {', '.join(sorted(drifting))}" if drifting and pause_s >= DRIFT_PAUSE_S else ""
 
     def run_if_due(self) -> None:
-        """The scheduled job."""
+        """The scheduled job: start a training if one is due."""
         reason = self.due()
         if reason:
             try:
                 self.start(reason)
             except TrainingUnderWay as error:
-                logger.info("no training although there is reason for one (%s): %s", reason, error)
+                logger.info("training due (%s), but not started: %s", reason, error)
 
-    def start(self, reason: str = "asked for") -> int:
+    def start(self, reason: str = "requested") -> int:
         """Start a training in the background; returns the run's id. Raises :class:`TrainingUnderWay`."""
         if not self._busy.acquire(blocking=False):
-            raise TrainingUnderWay("a training is under way")
+            raise TrainingUnderWay("a training is running")
         try:
             lease = self._lease()
             run = model_records.open_run(self._database, self._now_s(), reason)
@@ -174,19 +176,19 @@ class Trainer:
         return run
 
     def promote(self, model_id: str) -> None:
-        """Make a model the champion. Raises :class:`UnknownModel`."""
+        """Serve a model and make it the champion. Raises :class:`UnknownModel`."""
         version = model_records.find_version(self._database, model_id=model_id)
         if version is None:
             raise UnknownModel(f"there is no model {model_id!r}")
         try:
             model = load_version(version)
         except ArtifactError as error:
-            raise UnknownModel(f"model {model_id!r} cannot be used: {error}") from error
+            raise UnknownModel(f"model {model_id!r} cannot be loaded: {error}") from error
         self._predictor.use(model)
         model_records.promote(self._database, version.id)
 
     def close(self) -> None:
-        """End a training that is under way, and wait until its run is closed as stopped. Nothing starts afterwards."""
+        """Stop a running training and wait until its run is recorded as stopped. No training process starts afterwards."""
         self._closing.set()
         self._runner.close()
         if self._thread is not None:
@@ -195,13 +197,13 @@ class Trainer:
     # One training.
 
     def _lease(self) -> leases.Lease:
-        """The database is trained on by one service at a time, also while one takes over from another."""
+        """Take the training lease, so that one service trains at a time, also during a change of the leader."""
         holder = f"{socket.gethostname()}:{self._settings.data_dir}"
         lease = leases.acquire(
             self._database, TRAINING_LEASE, holder, self._settings.retrain_timeout_s + _LEASE_GRACE_S
         )
         if lease is None:
-            raise TrainingUnderWay("another service trains on this database")
+            raise TrainingUnderWay("another service is training on this database")
         return lease
 
     def _train(self, run: int, lease: leases.Lease) -> None:
@@ -223,17 +225,17 @@ class Trainer:
             self._busy.release()
 
     def _write_end(self, run: int, outcome: _Outcome, lease: leases.Lease) -> bool:
-        """Close the run; False while the database does not answer. Whoever leads next closes what was left open."""
+        """Close the run; False if the database does not answer. The next leader closes runs that are left open."""
         try:
             model_records.close_run(self._database, run, self._now_s(), outcome.word, outcome.detail)
             leases.release(self._database, lease)
         except DBAPIError as error:
-            logger.warning("the end of training %s is not written down yet: %s", run, " ".join(str(error).split()))
+            logger.warning("the end of training %s could not be recorded: %s", run, " ".join(str(error).split()))
             return False
         return True
 
     def _learn_imported(self) -> None:
-        """Give the predictor the history that was imported since it last read one; a model needs it to predict from."""
+        """Let the predictor learn the history that was imported since its last read. Models predict from this history."""
         newest = last_imported(self._database)
         if newest > self._imported_seen:
             with made_to_stay():
@@ -252,7 +254,7 @@ class Trainer:
             reached(CrashPoint.MODEL_TRAINED)
             outcome, version = self._judge(version, work, deadline_s)
             if leases.renew(self._database, lease, _LEASE_GRACE_S) is None:
-                raise _Ended("failed", "another service has taken over; its champion stays")
+                raise _Ended("failed", "the training lease was lost to another service; its champion stays")
             self._register(version, promoted=outcome.word == "promoted")
             return outcome
         except BaseException:
@@ -288,11 +290,11 @@ class Trainer:
 
     def _limits(self, deadline_s: float) -> ResourceLimits:
         left_s = max(1.0, deadline_s - time.monotonic())
-        # On its one thread it cannot need more processor time than there is real time.
+        # The process runs on one thread, so its processor time cannot exceed its real time.
         return ResourceLimits(left_s, left_s, self._settings.retrain_memory_bytes_max)
 
     def _judge(self, version: ModelVersion, work: Path, deadline_s: float) -> tuple[_Outcome, ModelVersion]:
-        """The gate, then the replay. A replay that fails leaves the choice to the gate, and says so."""
+        """Check the gate, then replay. If the replay fails, the gate decides and the outcome states the failure."""
         if not version.promotable:
             return _Outcome("not_promoted", f"{version.id}: no model passed the gate; the old champion stays"), version
         if not self._settings.retrain_replay_jobs_max:
@@ -307,7 +309,7 @@ class Trainer:
             version = load_result(Path(version.path))
             outcome = _Outcome("promoted", f"{_described(version)}; {decision.detail}")
         else:
-            outcome = _Outcome("not_promoted", f"{version.id}: {decision.detail}; what serves now stays")
+            outcome = _Outcome("not_promoted", f"{version.id}: {decision.detail}; the current predictor stays")
         return outcome, _with_replay(version, {**rehearsal, "verdict": decision.detail})
 
     def _rehearse(self, work: Path, deadline_s: float) -> dict[str, Any]:
@@ -319,7 +321,7 @@ class Trainer:
         ended = self._runner.run("service.background.replay_models", files, self._limits(deadline_s))
         if ended.limit or ended.code != 0:
             reason = ended.limit or ended.last_line
-            logger.warning("the replay under the candidates failed: %s", reason)
+            logger.warning("the replay of the candidate models failed: %s", reason)
             return {"failed": reason}
         found: dict[str, Any] = json.loads((work / "replay.json").read_text(encoding="utf-8"))
         return found
@@ -328,7 +330,7 @@ class Trainer:
         model_records.insert_version(self._database, version, self._now_s())
         reached(CrashPoint.MODEL_REGISTERED)
         if promoted:
-            # Serving comes first: whoever sees the champion's row may count on its predictions.
+            # Serve before the promotion is recorded: clients that read the champion's row rely on its predictions.
             self._predictor.use(load_version(version))
             reached(CrashPoint.MODEL_SERVED)
             model_records.promote(self._database, version.id)

@@ -1,8 +1,8 @@
-"""APScheduler with timers that survive a machine's clock that is set.
+"""APScheduler with timers that follow jumps of the machine's clock.
 
-APScheduler keeps due times of the wall clock. Set back by an hour, nothing would run for that hour, not even the renewal of
-leases; set forward by a year, it would count every missed period of a quarter of a second. Here the difference between the wall
-clock and the clock since boot is looked at before every round, and when it has jumped, due times jump with it.
+APScheduler stores due times of the wall clock. If the clock is set back by an hour, no timer would fire for that hour, not even
+the renewal of leases. If it is set forward by a year, APScheduler would count each missed period of 0.25 s. So this scheduler
+compares the wall clock with the clock since boot before each round, and shifts the due times when the difference has jumped.
 """
 
 import logging
@@ -21,14 +21,14 @@ from service.runtime.processes import boot_time_s
 logger = logging.getLogger(__name__)
 
 JUMP_S = 1.0
-"""A difference that grew by less since the last round is the machine's clock being disciplined, not set."""
+"""Changes of the difference up to this are corrections of the machine's clock (NTP), not jumps."""
 
 LOOK_EVERY_S = 1.0
-"""The longest time between two rounds, and so until a jump is noticed."""
+"""Longest time between two rounds, and so until a jump is detected."""
 
 
 class SteadyScheduler(BackgroundScheduler):  # type: ignore[misc]
-    """A background scheduler whose periods are real seconds. ``wall_s`` and ``steady_s`` are given by tests alone."""
+    """A background scheduler whose periods are real seconds. Only tests pass ``wall_s`` and ``steady_s``."""
 
     def __init__(
         self, *, wall_s: Callable[[], float] = time.time, steady_s: Callable[[], float] = boot_time_s, **options: Any
@@ -44,7 +44,7 @@ class SteadyScheduler(BackgroundScheduler):  # type: ignore[misc]
                 self._follow_jump()
             wait_s: float | None = super()._process_jobs()
         except JobLookupError:
-            # ``shutdown`` says that it has stopped before it waits for the round under way, which then finds no timer any more.
+            # ``shutdown`` sets the state before it waits for the round in progress, which then finds no timers.
             if self.state != STATE_STOPPED:
                 raise
             wait_s = None
@@ -56,7 +56,7 @@ class SteadyScheduler(BackgroundScheduler):  # type: ignore[misc]
             difference_s = self._wall_s() - before_s
             if self._steady_s() - before_s < JUMP_S:
                 return difference_s
-            # This thread stood still between the two, which is no jump of either.
+            # This thread was suspended between the two reads, so read again.
 
     def _follow_jump(self) -> None:
         difference_s = self._difference()
@@ -64,12 +64,13 @@ class SteadyScheduler(BackgroundScheduler):  # type: ignore[misc]
         self._difference_s = difference_s
         if abs(jump_s) <= JUMP_S:
             return
-        logger.warning("the machine's clock was set by %+.0f s; all timers follow", jump_s)
+        logger.warning("the machine's clock was set by %+.0f s; all timers were shifted", jump_s)
         now = datetime.fromtimestamp(self._wall_s(), self.timezone)
         for job in self.get_jobs():
             if job.next_run_time is None:
                 continue
-            # A pass too early finds nothing to do and asks again; a period is as far away as it was, and at most one long.
+            # One-shot timers fire now: an early cycle finds nothing to do and sets its timer again. The next run of a periodic
+            # timer stays as far away as it was, at most one period.
             due = now
             if isinstance(job.trigger, IntervalTrigger):
                 due = min(max(job.next_run_time + timedelta(seconds=jump_s), now), now + job.trigger.interval)

@@ -1,8 +1,8 @@
-"""Delivering webhooks: what the leader does every few seconds, beside its loop and never inside it.
+"""Deliver webhooks. The leader runs this every few seconds, outside of its scheduling loop.
 
-A pass puts what happened into the outbox, then posts what is due: webhooks side by side, the deliveries of one webhook one after
-another, and after a failure no more of it in this pass, so one receiver that is gone costs one time limit. An attempt is
-written down after it was made; whoever dies in between makes it again (at least once).
+A round adds new events to the outbox, then posts the deliveries that are due: webhooks in parallel, the deliveries of one webhook
+one after another. After a failure the webhook gets no more deliveries in this round, so an unreachable receiver costs one
+timeout. An attempt is recorded after it was made. After a crash in between it is repeated (at-least-once delivery).
 """
 
 import asyncio
@@ -24,20 +24,20 @@ from service.runtime.webhook_post import PostFailed, PostLimits, post
 
 logger = logging.getLogger(__name__)
 
-PASS_S = 30.0
-"""No delivery is begun later in a pass than this: the next pass looks what is more urgent."""
+ROUND_S = 30.0
+"""No delivery starts later than this in a round, seconds. The next round orders the deliveries again."""
 OUTBOX_ROWS_MAX = 500
-"""Deliveries that one transaction adds to the outbox, about: others want to write too."""
+"""Approximate number of deliveries that one transaction adds to the outbox, so that it holds the write lock briefly."""
 EACH_MAX = 16
-"""Deliveries of one webhook in a pass."""
+"""Most deliveries of one webhook in a round."""
 HOOKS_AT_ONCE = 16
 USER_AGENT = "Sooner-Webhook/1"
 
 
 class WebhookSender:
-    """Delivers while ``leads`` says so. :meth:`run` is called by one thread, :meth:`close` by another.
+    """Delivers while ``leads()`` is true. One thread calls :meth:`run`; another may call :meth:`close`.
 
-    ``count`` is told of each attempt: ``delivered``, ``failed``, or ``given_up``.
+    ``count`` is called with the outcome of each attempt: ``delivered``, ``failed``, or ``given_up``.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class WebhookSender:
         self._under_way: tuple[asyncio.AbstractEventLoop, asyncio.Task[None]] | None = None
 
     def run(self) -> None:
-        """One pass. A database that does not answer is left to the next one."""
+        """Run one round. If the database does not answer, the next round tries again."""
         try:
             if self._closed or not self._leads() or not self._has_work():
                 return
@@ -72,12 +72,12 @@ class WebhookSender:
             if found:
                 asyncio.run(self._deliver(found))
         except DBAPIError as error:
-            logger.warning("webhooks wait for the database: %s", error.orig)
+            logger.warning("webhooks were not delivered; the database does not answer: %s", error.orig)
         except asyncio.CancelledError:
-            logger.info("deliveries under way were given up, to be made again by whoever leads next")
+            logger.info("deliveries in progress were cancelled; the next leader repeats them")
 
     def close(self) -> None:
-        """End the pass under way; what it was about to deliver stays in the outbox."""
+        """Cancel the round in progress. Its remaining deliveries stay in the outbox."""
         with self._lock:
             self._closed = True
             if self._under_way is not None:
@@ -122,8 +122,8 @@ class WebhookSender:
             for row in found:
                 by_hook.setdefault(row.webhook_id, []).append(row)
             at_once = asyncio.Semaphore(HOOKS_AT_ONCE)
-            until_s = asyncio.get_running_loop().time() + PASS_S
-            # Whoever was not reached in the last pass comes first in this one.
+            until_s = asyncio.get_running_loop().time() + ROUND_S
+            # Webhooks that the last round did not reach come first.
             order = sorted(by_hook, key=lambda hook: (hook <= self._reached, hook))
             await asyncio.gather(*(self._to_hook(by_hook[hook], at_once, until_s) for hook in order))
         finally:
@@ -141,7 +141,7 @@ class WebhookSender:
                 if not outcomes[-1].delivered:
                     break
         if outcomes:
-            # In a thread of its own: another writer may hold the lock for a while, and others are being posted to meanwhile.
+            # Write in a thread: waiting for the write lock must not block the posts to other webhooks.
             await asyncio.to_thread(self._settle, outcomes)
 
     async def _attempt(self, row: Row[Any]) -> Attempted:
@@ -165,7 +165,7 @@ class WebhookSender:
         last = attempts >= self._settings.webhook_attempts_max
         if last:
             logger.warning(
-                "webhook %s: delivery %s is given up after %s attempts: %s", row.webhook_id, row.id, attempts, error
+                "webhook %s: delivery %s given up after %s attempts: %s", row.webhook_id, row.id, attempts, error
             )
         self._count("given_up" if last else "failed")
         retry_at_s = None if last else self._now_s() + retry_after_s(attempts)

@@ -104,7 +104,7 @@ def test_a_repeated_request_is_one_change(client: Client) -> None:
 def test_what_acts_outside_the_database_has_a_line_before_it_is_tried(client: Client, world: World) -> None:
     client.post("/v1/models/train")
     assert [(line["outcome"], line["status"]) for line in lines(client)] == [("done", 202), ("asked", 0)]
-    world.refusal = "a training is under way"
+    world.refusal = "a training is running"
     assert_problem(client.post("/v1/models/train"), "conflict")
     assert [line["outcome"] for line in lines(client)] == ["asked", "done", "asked"]
 

@@ -18,7 +18,7 @@ def test_what_cannot_be_had_now_is_503_and_says_when_to_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def busy(_: object) -> None:
-        raise Busy("a scheduling cycle has been under way for more than 5 s")
+        raise Busy("a scheduling cycle has been running for more than 5 s")
 
     world = make_world(tmp_path)
     app = app_of(world)

@@ -50,4 +50,4 @@ def test_what_is_gone_or_damaged_is_not_explained(
     assert explainer.contributions("m-unheard/blend", Unit.SERVICE_S, VECTOR) is None
     next(folder.glob("*.ubj")).write_bytes(b"something else")
     assert explainer.contributions(f"{small_model().version}/blend", Unit.SERVICE_S, VECTOR) is None
-    assert "cannot be explained any more" in caplog.text
+    assert "cannot be loaded for an explanation" in caplog.text

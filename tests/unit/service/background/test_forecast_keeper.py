@@ -130,7 +130,7 @@ def test_a_job_is_told_of_again_when_its_time_has_doubled(shelf: Shelf) -> None:
 
 
 def test_there_is_a_most_of_one_job(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "TELLINGS_MAX", 3)
+    monkeypatch.setattr(module, "FORECASTS_MAX", 3)
     shelf.submit(1)
     for times in range(8):
         shelf.tell(told(1), at_s=1000.0 + 60.0 * 2**times)
@@ -312,7 +312,7 @@ def test_a_long_computation_is_followed_by_a_pause(shelf: Shelf, monkeypatch: py
 def test_a_forecast_that_cannot_be_stored_is_still_told(shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
     shelf.submit(1)
     shelf.tell(told(99))
-    assert "not stored" in caplog.text
+    assert "could not be stored" in caplog.text
     shelf.tell(told(1))
     assert len(shelf.rows()) == 2
 

@@ -170,7 +170,7 @@ def test_it_is_due_again_when_a_tenth_of_what_it_learnt_from_is_new(
     _learn(database, 1, first=319)
     assert trainer.due() == "20 new labels"
     now.s += DAY_S
-    assert trainer.due() == "it was time"
+    assert trainer.due() == "the retraining period has passed"
 
 
 def test_drift_makes_it_due_but_not_without_anything_new_and_not_all_the_time(
@@ -196,9 +196,9 @@ def test_one_training_at_a_time_also_of_two_services(database: Database, tmp_pat
     for trainer in (first, second):
         trainer._models.parent.mkdir()
     run = first.start()
-    with pytest.raises(TrainingUnderWay, match="a training is under way"):
+    with pytest.raises(TrainingUnderWay, match="a training is running"):
         first.start()
-    with pytest.raises(TrainingUnderWay, match="another service trains on this database"):
+    with pytest.raises(TrainingUnderWay, match="another service is training on this database"):
         second.start()
     _finish(first, run, database)
     assert _finish(second, second.start(), database)["outcome"] == "too_little"
