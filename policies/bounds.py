@@ -11,9 +11,9 @@ on pooled or separate servers) has a mean JCT below the greatest of
    least sum of mean busy times, M (the linear-programming argument of Goemans and others for release dates).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from math import fsum, isfinite
 
 from policies.model.value import value
@@ -66,32 +66,28 @@ def lower_bound(jobs: Sequence[BoundJob], gpus: int) -> Bounds:
 
 def _srpt_flow_s(releases_s: Sequence[float], works_s: Sequence[float]) -> float:
     """Sum of (completion - release) under SRPT on one machine; releases ascend."""
-    flows_s: list[float] = []
-    available: list[tuple[float, int]] = []  # (remaining work, job)
-    now_s = releases_s[0]
-    count = len(releases_s)
-    following = 0
-    while following < count or available:
-        if not available:
-            now_s = max(now_s, releases_s[following])
-        while following < count and releases_s[following] <= now_s:
-            heappush(available, (works_s[following], following))
-            following += 1
-        remaining_s, job = heappop(available)
-        if following < count and now_s + remaining_s > releases_s[following]:
-            heappush(available, (remaining_s - (releases_s[following] - now_s), job))
-            now_s = releases_s[following]
-        else:
-            now_s += remaining_s
-            flows_s.append(now_s - releases_s[job])
-    return fsum(flows_s)
+    slices = _slices(releases_s, works_s, by_remaining=True)
+    return fsum(start_s + slice_s - releases_s[job] for job, start_s, slice_s, completes in slices if completes)
 
 
 def _least_mean_busy_flow_s(releases_s: Sequence[float], works_s: Sequence[float]) -> float:
     """Sum of (mean busy time - release) when the available job of least original work always runs; releases ascend."""
-    flows_s: list[float] = []
+    # A slice of job j adds (its middle - r_j) * (its share of p_j) to M_j - r_j.
+    return fsum(
+        (slice_s / works_s[job]) * (start_s + slice_s / 2 - releases_s[job])
+        for job, start_s, slice_s, _ in _slices(releases_s, works_s, by_remaining=False)
+    )
+
+
+def _slices(
+    releases_s: Sequence[float], works_s: Sequence[float], *, by_remaining: bool
+) -> Iterator[tuple[int, float, float, bool]]:
+    """One machine that always runs the available job of least work, remaining or original; releases ascend. O(n log n).
+
+    Yields (job, start, length, whether the job completes) for each time in which the machine runs one job.
+    """
     remaining_s = list(works_s)
-    available: list[tuple[float, int]] = []  # (original work, job)
+    available: list[tuple[float, int]] = []  # (work to compare, job)
     now_s = releases_s[0]
     count = len(releases_s)
     following = 0
@@ -102,15 +98,13 @@ def _least_mean_busy_flow_s(releases_s: Sequence[float], works_s: Sequence[float
             heappush(available, (works_s[following], following))
             following += 1
         work_s, job = available[0]
-        until_s = now_s + remaining_s[job]
-        if following < count and until_s > releases_s[following]:
-            until_s = releases_s[following]
-            slice_s = until_s - now_s
+        if following < count and now_s + remaining_s[job] > releases_s[following]:
+            slice_s = releases_s[following] - now_s
+            yield job, now_s, slice_s, False
             remaining_s[job] -= slice_s
+            heapreplace(available, (remaining_s[job] if by_remaining else work_s, job))
+            now_s = releases_s[following]
         else:
-            slice_s = remaining_s[job]
+            yield job, now_s, remaining_s[job], True
             heappop(available)
-        # A slice [now, until] of job j adds (its middle - r_j) * (its share of p_j) to M_j - r_j.
-        flows_s.append((slice_s / work_s) * (now_s + slice_s / 2 - releases_s[job]))
-        now_s = until_s
-    return fsum(flows_s)
+            now_s += remaining_s[job]

@@ -1,7 +1,5 @@
 """The pool of free GPUs as it will be once jobs that are being stopped, and others, have left."""
 
-from types import TracebackType
-
 from policies.choose import Candidate, consolidated, free_for
 from policies.decision.preemption import PreemptionContext
 from policies.model.ids import ServerIndex
@@ -27,9 +25,7 @@ class FuturePool:
     def __enter__(self) -> "FuturePool":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.restore()
 
     def add_job(self, job: JobView) -> None:

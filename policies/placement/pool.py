@@ -277,17 +277,11 @@ class FreePool:
 
     def take(self, placement: Placement) -> None:
         """Its GPUs are no longer free. ValueError, and no change, if one server has too few."""
-        for share in placement.shares:
-            self._check(share.server, self._free[share.server] - share.gpus)
-        for share in placement.shares:
-            self._move(share.server, self._free[share.server] - share.gpus)
+        self._shift(placement, -1)
 
     def give(self, placement: Placement) -> None:
         """Its GPUs are free again. ValueError, and no change, if a server would have more free than it has."""
-        for share in placement.shares:
-            self._check(share.server, self._free[share.server] + share.gpus)
-        for share in placement.shares:
-            self._move(share.server, self._free[share.server] + share.gpus)
+        self._shift(placement, +1)
 
     def best_fit(self, gpus: int, gpu_type: str | None) -> ServerIndex | None:
         """The server with the smallest sufficient free count, ties by index; None if no single server has enough."""
@@ -349,6 +343,13 @@ class FreePool:
     def _check(self, server: int, free: int) -> None:
         if not 0 <= free <= self._capacity[server]:
             raise ValueError(f"server {server} has {self._capacity[server]} GPUs; {free} cannot be free")
+
+    def _shift(self, placement: Placement, sign: int) -> None:
+        after = [(share.server, self._free[share.server] + sign * share.gpus) for share in placement.shares]
+        for server, free in after:
+            self._check(server, free)
+        for server, free in after:
+            self._move(server, free)
 
     def _move(self, server: int, after: int) -> None:
         before = self._free[server]
