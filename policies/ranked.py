@@ -219,7 +219,7 @@ class RankedPolicy:
         explain_untried(self, view, state, plan)
 
         # 6. Take tentative changes back: what is applied comes back as changes of the next cycle.
-        state.tentative.undo()
+        state.ledger.undo_tentative()
         placed = plan.placed if released else ()
         plan.actions += [Reserve(job_id, None) for job_id in released if job_id not in placed]
 

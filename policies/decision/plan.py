@@ -41,21 +41,21 @@ class Plan:
 
     def start(self, job: JobId, placement: Placement) -> None:
         """Start a job on free GPUs."""
-        self._state.tentative.start(self._view, placement)
+        self._state.ledger.start_tentatively(self._view, placement)
         self.actions.append(Start(job, placement))
 
     def preempt(self, job: JobId, for_job: JobId | None = None) -> None:
         """Stop a running job."""
         held = self._view.jobs[job].placement
         assert held is not None
-        self._state.tentative.stop(self._view, job, held)
+        self._state.ledger.leave_tentatively(self._view, job, held)
         self.actions.append(Preempt(job, for_job))
 
     def reserve(self, job: JobId, placement: Placement, victims: Sequence[JobId] = ()) -> None:
         """Set GPUs aside for a job, and stop the jobs that hold them."""
         for victim in victims:
             self.preempt(victim, job)
-        self._state.tentative.reserve(self._view, job, placement)
+        self._state.ledger.reserve_tentatively(self._view, job, placement)
         self.actions.append(Reserve(job, placement))
 
     def explain(self, job: JobId, reason: Reason) -> None:

@@ -153,7 +153,7 @@ class PreemptionContext:
         return missing_gpus > 0
 
     def worth_trying(self, key: JobKey) -> bool:
-        """Whether there is any job to displace, or GPUs are being vacated that are reserved for nobody."""
+        """Whether there is any job to displace, or GPUs are being vacated that are not reserved."""
         return self._surplus() or next(self.candidates(key), None) is not None
 
     def _none_after(self, key: JobKey, entry: Victim, victim: JobView) -> bool:
@@ -185,6 +185,6 @@ class PreemptionContext:
         return self._fetched[position]
 
     def _surplus(self) -> bool:
-        """Whether GPUs are being vacated that are reserved for nobody."""
+        """Whether GPUs are being vacated that are not reserved."""
         ledger = self.state.ledger
         return bool(ledger.leaving_on) and any(ledger.surplus(server) for server in ledger.leaving_on)

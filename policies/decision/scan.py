@@ -144,7 +144,7 @@ def try_job(
         return Outcome.DELAYED, Reason.CONSOLIDATION_DELAY
     if candidate is not None:
         if options.reserve:
-            state.tentative.start(view, candidate.placement)
+            state.ledger.start_tentatively(view, candidate.placement)
         return Outcome.DELAYED, Reason.CONSOLIDATION_DELAY
     reason = blocked_reason(view, state, job)
     # Servers that are closed to this job may be open to the next one of its class.

@@ -15,7 +15,10 @@ class GpuLedger:
     O(servers of the placement).
     """
 
-    __slots__ = ("_dirty", "_scan", "_taken", "leaving", "leaving_on", "pool", "reservations", "reserved_on")
+    __slots__ = (
+        "_dirty", "_scan", "_taken", "_tentatively_leaving", "_tentatively_reserved", "leaving", "leaving_on", "pool",
+        "reservations", "reserved_on",
+    )  # fmt: skip
 
     def __init__(self, pool: FreePool, scan: LastScan) -> None:
         self.pool = pool
@@ -26,6 +29,8 @@ class GpuLedger:
         """Running jobs that are being stopped, and the GPUs that they will vacate."""
         self.leaving_on: dict[ServerIndex, dict[JobId, int]] = {}
         self._taken: dict[ServerIndex, int] = {}
+        self._tentatively_reserved: list[JobId] = []
+        self._tentatively_leaving: list[JobId] = []
         self._dirty: set[ServerIndex] = set()
         self._scan = scan
 
@@ -48,15 +53,32 @@ class GpuLedger:
         if job in self.leaving:
             self._drop(job, self.leaving, self.leaving_on)
 
-    def take(self, placement: Placement) -> None:
+    def start_tentatively(self, view: ClusterView, placement: Placement) -> None:
         """The decision in progress starts a job on these free GPUs."""
         for share in placement.shares:
             self._taken[share.server] = self._taken.get(share.server, 0) + share.gpus
+        self._sync_placement(view, placement)
 
-    def give_back(self) -> None:
-        """The decision in progress is over: what was applied comes back as changes."""
+    def reserve_tentatively(self, view: ClusterView, job: JobId, placement: Placement) -> None:
+        """The decision in progress reserves these GPUs for a job."""
+        self.reserve(job, placement)
+        self._tentatively_reserved.append(job)
+        self._sync_placement(view, placement)
+
+    def leave_tentatively(self, view: ClusterView, job: JobId, placement: Placement) -> None:
+        """The decision in progress stops a job. It stays in the index of running jobs, which may be iterated over now."""
+        self.leave(job, placement)
+        self._tentatively_leaving.append(job)
+        self._sync_placement(view, placement)
+
+    def undo_tentative(self) -> None:
+        """The decision in progress is over: what was applied comes back as changes. The pool follows with :meth:`sync`."""
+        for job in self._tentatively_reserved:
+            self.release(job)
+        for job in self._tentatively_leaving:
+            self.stay(job)
         self._dirty.update(self._taken)
-        self._taken = {}
+        self._tentatively_reserved, self._tentatively_leaving, self._taken = [], [], {}
 
     def touch(self, placement: Placement) -> None:
         """Free GPUs of these servers have changed."""
@@ -68,11 +90,11 @@ class GpuLedger:
         self._dirty.add(server)
 
     def surplus(self, server: ServerIndex) -> int:
-        """GPUs being vacated on the server that are reserved for nobody."""
+        """GPUs being vacated on the server that are not reserved."""
         return max(0, _total(self.leaving_on, server) - _total(self.reserved_on, server))
 
     def total_surplus(self) -> int:
-        """GPUs being vacated that are reserved for nobody. O(jobs that are being stopped)."""
+        """GPUs being vacated that are not reserved. O(jobs that are being stopped)."""
         return sum(self.surplus(server) for server in self.leaving_on)
 
     def balance(self, view: ClusterView, server: ServerIndex) -> int:
@@ -86,8 +108,7 @@ class GpuLedger:
             self.sync_server(view, server)
         self._dirty.clear()
 
-    def sync_placement(self, view: ClusterView, placement: Placement) -> None:
-        """Bring the pool up to date on the servers of the placement."""
+    def _sync_placement(self, view: ClusterView, placement: Placement) -> None:
         for share in placement.shares:
             self.sync_server(view, share.server)
 
@@ -125,6 +146,8 @@ class GpuLedger:
         for by_job, on in ((self.reservations, self.reserved_on), (self.leaving, self.leaving_on)):
             shares = {(share.server, job, share.gpus) for job, placed in by_job.items() for share in placed.shares}
             assert shares == {(server, job, gpus) for server, jobs in on.items() for job, gpus in jobs.items()}
+        assert set(self._tentatively_reserved) <= self.reservations.keys()
+        assert set(self._tentatively_leaving) <= self.leaving.keys()
         for index in range(len(self.pool)):
             server = ServerIndex(index)
             if server not in self._dirty:

@@ -23,7 +23,6 @@ from policies.state.ledger import GpuLedger
 from policies.state.placements import PlacementIndex
 from policies.state.project_shares import ProjectShares
 from policies.state.running import RunningIndex
-from policies.state.tentative import TentativeChanges
 from policies.state.wait_reasons import WaitReasons
 from policies.state.waiting import WaitingIndex
 
@@ -47,7 +46,6 @@ class SchedulerState:
         "scan",
         "server_reservations",
         "shares",
-        "tentative",
         "unusable",
         "waiting",
     )
@@ -67,7 +65,6 @@ class SchedulerState:
         self.placements = PlacementIndex()
         self.pool = FreePool(view.cluster, [view.free_gpus(server) for server in servers])
         self.ledger = GpuLedger(self.pool, self.scan)
-        self.tentative = TentativeChanges(self.ledger)
         self.guard = StarvationGuard(options.guard_share * view.cluster.gpus if options.queue is Queue.SKIP else 0.0)
         self.delays = PlacementDelays()
         self.reasons = WaitReasons()
@@ -175,7 +172,7 @@ class SchedulerState:
 
     def check(self, view: ClusterView) -> None:
         """Raise AssertionError unless each part keeps its invariants and the parts agree. O(n log n); for tests."""
-        for part in (self.waiting, self.running, self.placements, self.guard, self.tentative):
+        for part in (self.waiting, self.running, self.placements, self.guard):
             part.check()
         self.ledger.check(view)
         assert {job for _, job in self.guard.waiting_order} == self.waiting.keys.keys()

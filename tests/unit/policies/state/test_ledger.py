@@ -9,7 +9,6 @@ from policies.model.placement import Placement, ServerShare, place
 from policies.placement.pool import FreePool
 from policies.state.last_scan import LastScan
 from policies.state.ledger import GpuLedger
-from policies.state.tentative import TentativeChanges
 from service.engine.world import Costs, World
 
 SERVERS, GPUS = 3, 4
@@ -68,21 +67,19 @@ def test_it_agrees_with_sums(
         after = [ledger.pool.free(ServerIndex(server)) for server in range(SERVERS)]
         assert before == after or not scan.valid, "free GPUs have changed, so the last scan does not hold"
 
-    changes = TentativeChanges(ledger)
     for operation, number, shares in tentative:
         if operation == "start" and all(model.free(server) >= gpus for server, gpus in enumerate(shares)):
-            changes.start(world, placement(shares))
+            ledger.start_tentatively(world, placement(shares))
             model.taken = [taken + gpus for taken, gpus in zip(model.taken, shares, strict=True)]
         elif operation == "reserve" and number not in model.reserved:
-            changes.reserve(world, JobId(number), placement(shares))
+            ledger.reserve_tentatively(world, JobId(number), placement(shares))
             model.reserved[number] = shares
         elif operation == "stop" and number not in model.leaving:
-            changes.stop(world, JobId(number), placement(shares))
+            ledger.leave_tentatively(world, JobId(number), placement(shares))
             model.leaving[number] = shares
-        changes.check()
         compare(ledger, model, world)
 
-    changes.undo()
+    ledger.undo_tentative()
     ledger.sync(world)
     model.taken = [0] * SERVERS
     for entries in (model.reserved, model.leaving):

@@ -113,11 +113,11 @@ def test_tentative_changes_leave_no_trace() -> None:
     state.ledger.reserve(JobId(7), on((1, 1)))
     state.ledger.sync(world)
     before = [state.pool.free(ServerIndex(server)) for server in (0, 1)]
-    state.tentative.start(world, on((0, 1)))
-    state.tentative.stop(world, JobId(1), on((0, 2)))
-    state.tentative.reserve(world, JobId(8), on((0, 3), (1, 1)))
+    state.ledger.start_tentatively(world, on((0, 1)))
+    state.ledger.leave_tentatively(world, JobId(1), on((0, 2)))
+    state.ledger.reserve_tentatively(world, JobId(8), on((0, 3), (1, 1)))
     assert [state.pool.free(ServerIndex(server)) for server in (0, 1)] == [0, 2]
-    state.tentative.undo()
+    state.ledger.undo_tentative()
     state.ledger.sync(world)
     assert [state.pool.free(ServerIndex(server)) for server in (0, 1)] == before
     assert (set(state.ledger.reservations), state.ledger.leaving) == ({7}, {})
