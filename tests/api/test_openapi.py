@@ -2,8 +2,10 @@
 
 import base64
 import hashlib
+import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,6 +60,23 @@ def test_the_document_is_behind_the_token_and_whole(client: Client) -> None:
         assert operation["summary"], path
         assert operation["description"], path
         assert "HTTPValidationError" not in str(operation), (method, path)
+
+
+def test_nothing_that_release_0_1_promised_has_vanished(client: Client) -> None:
+    """Every route of the release still takes its parameters and answers with its statuses."""
+    promised = json.loads(Path(__file__).with_name("http_of_release_0_1.json").read_text())
+    offered = {
+        f"{method.upper()} {path}": {
+            "parameters": {f"{parameter['in']} {parameter['name']}" for parameter in operation.get("parameters", [])},
+            "statuses": set(operation["responses"]),
+        }
+        for method, path, operation in operations(client.get(OPENAPI_PATH).json())
+    }
+    assert len(promised) == 77
+    assert promised.keys() <= offered.keys()
+    for route, parts in promised.items():
+        for part, names in parts.items():
+            assert set(names) <= offered[route][part], (route, part)
 
 
 def test_every_error_answer_is_a_problem(client: Client) -> None:
