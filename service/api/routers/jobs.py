@@ -1,8 +1,8 @@
 """Jobs: submit, list, show, and the requests that the next cycle acts on."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-from fastapi import Body, Header, Query, Response
+from fastapi import Body, Depends, Header, Query, Response
 from fastapi.responses import JSONResponse
 from sqlmodel import Session
 
@@ -25,8 +25,6 @@ from service.wire.bodies import ID_MAX, HoldBody, PriorityBody, SubmissionBody
 from service.wire.jobs import AcceptedDocument, JobDocument, JobsDocument
 
 routes = Routes("jobs")
-
-IfMatch = Annotated[str | None, Header(max_length=1024, description="Act only if the job still has this ETag.")]
 
 
 @routes.change("POST", "/jobs", SUBMIT, "Submit one job, or many at once", JobDocument | JobsDocument, 429, status=201)
@@ -93,74 +91,67 @@ def show_job(
     return JSONResponse(document, headers=headers)
 
 
-@routes.change("POST", "/jobs/{job_id}/cancel", CHANGE_JOB, "Cancel a job", AcceptedDocument, 404, 412)
-def cancel(
-    dependencies: Deps, change: Change, job_id: JobPath, if_match: IfMatch = None, body: NoBody = None
-) -> Response:
-    """A queued job ends at once, one that holds GPUs when its processes have stopped."""
-    return _ask(
-        dependencies, change, if_match, EngineRequest(0, RequestKind.CANCEL, dependencies.now_s(), JobId(job_id))
-    )
+class JobRequest(NamedTuple):
+    """A request about one job, on which the next cycle acts."""
+
+    dependencies: ApiDependencies
+    change: ChangeRequest
+    job_id: int
+    if_match: str | None
+
+    def accept(self, kind: RequestKind, **details: Any) -> Response:
+        """Make the request durable, wake the loop, and answer that it was accepted. The audit log has the details too."""
+        request = EngineRequest(0, kind, self.dependencies.now_s(), JobId(self.job_id), **details)
+
+        def effect(session: Session) -> Answer:
+            summary = job_or_404(session.connection(), self.job_id)
+            if self.if_match is not None:
+                tag = etag(job_document(summary))
+                if not etag_matches(self.if_match, tag):
+                    raise Problem(ProblemType.PRECONDITION_FAILED, headers={"ETag": tag})
+            if JobState(summary.job.state) in TERMINAL:
+                raise Problem(ProblemType.JOB_FINISHED, f"Job {self.job_id} has {summary.job.state}.")
+            self.dependencies.store.add_request(session, request)
+            accepted = AcceptedDocument(accepted=kind.value, job_id=self.job_id, server=None)
+            return Answer(202, accepted, detail=details)
+
+        return self.change.ask(effect)
 
 
-@routes.change("POST", "/jobs/{job_id}/hold", CHANGE_JOB, "Hold a job", AcceptedDocument, 404, 412)
-def hold(
+async def _job_request(
     dependencies: Deps,
     change: Change,
     job_id: JobPath,
-    if_match: IfMatch = None,
-    body: Annotated[HoldBody | None, Body()] = None,
-) -> Response:
+    if_match: Annotated[
+        str | None, Header(max_length=1024, description="Act only if the job still has this ETag.")
+    ] = None,
+) -> JobRequest:
+    return JobRequest(dependencies, change, job_id, if_match)
+
+
+OneJob = Annotated[JobRequest, Depends(_job_request)]
+
+
+@routes.change("POST", "/jobs/{job_id}/cancel", CHANGE_JOB, "Cancel a job", AcceptedDocument, 404, 412)
+def cancel(job: OneJob, body: NoBody = None) -> Response:
+    """A queued job ends at once, one that holds GPUs when its processes have stopped."""
+    return job.accept(RequestKind.CANCEL)
+
+
+@routes.change("POST", "/jobs/{job_id}/hold", CHANGE_JOB, "Hold a job", AcceptedDocument, 404, 412)
+def hold(job: OneJob, body: Annotated[HoldBody | None, Body()] = None) -> Response:
     """It does not start until it is released; a running attempt goes on unless ``preempt`` is true."""
-    preempt = body is not None and body.preempt
-    request = EngineRequest(0, RequestKind.HOLD, dependencies.now_s(), JobId(job_id), preempt=preempt)
-    return _ask(dependencies, change, if_match, request)
+    return job.accept(RequestKind.HOLD, preempt=body is not None and body.preempt)
 
 
 @routes.change("POST", "/jobs/{job_id}/release", CHANGE_JOB, "Release a held job", AcceptedDocument, 404, 412)
-def release(
-    dependencies: Deps, change: Change, job_id: JobPath, if_match: IfMatch = None, body: NoBody = None
-) -> Response:
+def release(job: OneJob, body: NoBody = None) -> Response:
     """It competes again from the next cycle on."""
-    return _ask(
-        dependencies, change, if_match, EngineRequest(0, RequestKind.RELEASE, dependencies.now_s(), JobId(job_id))
-    )
+    return job.accept(RequestKind.RELEASE)
 
 
 @routes.change("PUT", "/jobs/{job_id}/priority", CHANGE_JOB, "Change a job's priority", AcceptedDocument, 404, 412)
 @routes.change("POST", "/jobs/{job_id}/priority", CHANGE_JOB, "Change a job's priority", AcceptedDocument, 404, 412)
-def change_priority(
-    dependencies: Deps, change: Change, job_id: JobPath, body: PriorityBody, if_match: IfMatch = None
-) -> Response:
+def change_priority(job: OneJob, body: PriorityBody) -> Response:
     """Larger comes first."""
-    request = EngineRequest(0, RequestKind.PRIORITY, dependencies.now_s(), JobId(job_id), priority=body.priority)
-    return _ask(dependencies, change, if_match, request)
-
-
-def asked(request: EngineRequest) -> dict[str, Any]:
-    """What the log of changes says of a request besides its kind."""
-    if request.kind is RequestKind.PRIORITY:
-        return {"priority": request.priority}
-    return {"preempt": request.preempt} if request.kind is RequestKind.HOLD else {}
-
-
-def _ask(
-    dependencies: ApiDependencies, change: ChangeRequest, if_match: str | None, request: EngineRequest
-) -> Response:
-    """Make the request durable, wake the loop, and say that it was accepted."""
-    assert request.job is not None
-    job_id = int(request.job)
-
-    def effect(session: Session) -> Answer:
-        summary = job_or_404(session.connection(), job_id)
-        if if_match is not None:
-            tag = etag(job_document(summary))
-            if not etag_matches(if_match, tag):
-                raise Problem(ProblemType.PRECONDITION_FAILED, headers={"ETag": tag})
-        if JobState(summary.job.state) in TERMINAL:
-            raise Problem(ProblemType.JOB_FINISHED, f"Job {job_id} has {summary.job.state}.")
-        dependencies.store.add_request(session, request)
-        accepted = AcceptedDocument(accepted=request.kind.value, job_id=job_id, server=None)
-        return Answer(202, accepted, detail=asked(request))
-
-    return change.ask(effect)
+    return job.accept(RequestKind.PRIORITY, priority=body.priority)
