@@ -175,18 +175,6 @@ class Future:
         """Cycles are not kept."""
 
 
-class _SnapshotStore(MemoryStore):
-    """A memory store that begins with a world. Nothing fails in it, so the world is loaded once."""
-
-    def __init__(self, world: StoredWorld) -> None:
-        super().__init__()
-        self._world = world
-
-    def load(self) -> StoredWorld:
-        """The world that it was given."""
-        return self._world
-
-
 def _fast_forward(
     snapshot: WorldSnapshot,
     policy: Policy[Any],
@@ -200,7 +188,7 @@ def _fast_forward(
     clock, future, costs = SimClock(snapshot.now_s), Future(), snapshot.costs
     truths = {job: prospect.truth(totals[job]) for job, prospect in found.items()}
     executor = SimulatedExecutor(clock, snapshot.cluster, truths, ExecutorCosts(costs.checkpoint_s, costs.restart_s))
-    store = _SnapshotStore(
+    store = MemoryStore(
         StoredWorld(
             [prospect.job.copy() for prospect in found.values()],
             [ServerRecord(record.drained, record.down) for record in snapshot.servers],

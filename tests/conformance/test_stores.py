@@ -33,17 +33,17 @@ from service.db.tables import (
     table,
 )
 from service.engine.events import EngineRequest, RequestKind
-from service.engine.memory import MemoryStore
 from service.engine.ports import Store, StoreUnavailable
 from service.engine.record import AttemptRecord, JobRecord, ServerRecord
 from tests.conformance.store_suite import PLACEMENT, SPEC, Driver, StoreContract, StoreHarness, ended, start, touched
+from tests.durable_store import DurableStore
 
 
 class MemoryHarness:
     """The memory store, which gets its jobs' ids from outside."""
 
     def __init__(self) -> None:
-        self.memory = MemoryStore(durable=True)
+        self.memory = DurableStore()
         self._next = 1
 
     @property

@@ -13,10 +13,10 @@ from policies.model.reasons import Explanation, Reason
 from policies.model.view import ClusterView
 from policies.state.scheduler_state import SchedulerState
 from service.engine.events import EngineRequest
-from service.engine.memory import MemoryStore
 from service.engine.ports import CycleBatch, StoreUnavailable
 from service.engine.record import AttemptRecord, JobRecord, StoredWorld
 from service.sim.executor import ExecutorCosts
+from tests.durable_store import DurableStore
 from tests.scenarios.dsl import Story
 
 SHAPES = ("4x4", "2x8", "8x2", "1x16")
@@ -64,7 +64,7 @@ class Flaky:
     """A store in which transactions fail and rows are changed by others, at random."""
 
     def __init__(self, seed: int, *, failing: float, stale: float) -> None:
-        self.inner = MemoryStore(durable=True)
+        self.inner = DurableStore()
         self.dice = random.Random(seed)
         self.failing, self.stale = failing, stale
         self.failed = self.bumped = 0

@@ -29,7 +29,6 @@ from service.engine.cycle import EngineSettings
 from service.engine.engine import CycleOutcome, Engine, Ports
 from service.engine.events import EngineRequest, JobEvent, Report, RequestKind
 from service.engine.limits import QUEUE, Owner, Scope
-from service.engine.memory import MemoryStore
 from service.engine.ports import AttemptStatus, Clock, CycleBatch, Store
 from service.engine.record import JobRecord
 from service.engine.world import Costs
@@ -37,6 +36,7 @@ from service.sim.clock import Priority, SimClock
 from service.sim.executor import ExecutorCosts, SimulatedExecutor
 from service.sim.network import network_of
 from service.sim.work import JobTruth
+from tests.durable_store import DurableStore
 from tests.scenarios.checks import assert_sane
 
 CYCLES_MAX = 50_000
@@ -151,7 +151,7 @@ class Story:
         self.cluster = Cluster("scenario", tuple(names) if names is not None else servers(shape))
         self.clock = SimClock()
         self.service_clock: Clock = self.clock
-        self.memory = MemoryStore(durable=True)
+        self.memory = DurableStore()
         self.store = store or self.memory
         self.truths: dict[JobId, JobTruth] = {}
         self.costs = costs or ExecutorCosts(restart_s=0.0)

@@ -24,11 +24,11 @@ from service.engine.commands import Command, Launch
 from service.engine.cycle import EngineSettings
 from service.engine.engine import Engine, Ports
 from service.engine.events import EngineRequest, Report, ReportKind, RequestKind
-from service.engine.memory import MemoryStore
 from service.engine.ports import AttemptStatus, NullSink
 from service.engine.record import JobRecord
 from service.sim.clock import SimClock
 from service.sim.predictors import NoPredictor
+from tests.durable_store import DurableStore
 from tests.scenarios.checks import assert_sane
 
 JOB = JobId(1)
@@ -200,7 +200,7 @@ def moves(node: Node) -> Iterator[Move]:
 
 def step(node: Node, move: Move) -> Node:
     """Let it happen: one pass of an engine that has just started from the store."""
-    store = MemoryStore(durable=True)
+    store = DurableStore()
     store._committed[JOB] = node.job.copy()
     if move.request is not None:
         store.add_request(move.request)

@@ -15,10 +15,10 @@ from service.engine.commands import Launch
 from service.engine.cycle import EngineSettings
 from service.engine.engine import Engine
 from service.engine.events import EngineRequest, Report, ReportKind, RequestKind
-from service.engine.memory import MemoryStore
 from service.engine.ports import CycleBatch, StoreUnavailable
 from service.engine.record import JobRecord, StoredWorld
 from service.sim.executor import ExecutorCosts
+from tests.durable_store import DurableStore
 from tests.scenarios.dsl import Story, cluster, policy
 
 
@@ -26,7 +26,7 @@ class Tampered:
     """A memory store on which a test lays its hands just before a commit, or which does not answer."""
 
     def __init__(self) -> None:
-        self.inner = MemoryStore(durable=True)
+        self.inner = DurableStore()
         self.before_commit: Callable[[CycleBatch], None] | None = None
         self.down: set[str] = set()
 

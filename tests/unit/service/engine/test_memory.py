@@ -8,6 +8,7 @@ from service.engine.events import EngineRequest, RequestKind
 from service.engine.memory import MemoryStore
 from service.engine.ports import CycleBatch, JobWrite
 from service.engine.record import JobRecord
+from tests.durable_store import DurableStore
 
 
 def job(number: int = 1) -> JobRecord:
@@ -24,7 +25,7 @@ def test_without_durability_the_very_record_is_handed_out_and_then_forgotten() -
 
 
 def test_with_durability_a_copy_is_kept() -> None:
-    store, record = MemoryStore(durable=True), job()
+    store, record = DurableStore(), job()
     store.submit(record)
     (copy,) = store.jobs([JobId(1)])
     assert copy == record
