@@ -14,7 +14,7 @@ import typer
 from service.cli.connect import settings_or_fail
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.options import DatabaseOption, DataDirOption
-from service.cli.output import JsonFlag, print_json
+from service.cli.output import JsonFlag, print_json, print_result
 from service.config.settings import Settings
 
 
@@ -67,11 +67,9 @@ def backup_command(
     with _database_faults():
         manifest = back_up(settings.database_url, file)
     rows = {name: part.rows for name, part in manifest.tables.items()}
-    if as_json:
-        document = {"file": str(file), "bytes": file.stat().st_size, "revision": manifest.revision, "rows": rows}
-        print_json({"schema": "sooner.database.backup/1", **document})
-    else:
-        typer.echo(f"{sum(rows.values())} rows of {len(rows)} tables (schema {manifest.revision}) are in {file}")
+    document = {"file": str(file), "bytes": file.stat().st_size, "revision": manifest.revision, "rows": rows}
+    text = f"{sum(rows.values())} rows of {len(rows)} tables (schema {manifest.revision}) are in {file}"
+    print_result({"schema": "sooner.database.backup/1", **document}, text, as_json)
 
 
 def restore_command(
@@ -87,13 +85,9 @@ def restore_command(
     settings = _prepared(database_url, data_dir)
     with _database_faults():
         restored = restore(settings.database_url, file, force=force)
-    if as_json:
-        document = {"rows": restored.rows, "revision": restored.revision, "revision_now": restored.revision_now}
-        print_json({"schema": "sooner.database.restore/1", **document})
-    else:
-        typer.echo(
-            f"{restored.rows} rows are restored; the schema was {restored.revision}, now {restored.revision_now}"
-        )
+    document = {"rows": restored.rows, "revision": restored.revision, "revision_now": restored.revision_now}
+    text = f"{restored.rows} rows are restored; the schema was {restored.revision}, now {restored.revision_now}"
+    print_result({"schema": "sooner.database.restore/1", **document}, text, as_json)
 
 
 def check_command(
@@ -152,10 +146,8 @@ def import_command(
         )
     except (HistoryError, DatabaseUrlError) as error:
         fail(str(error))
-    if as_json:
-        print_json({"schema": "sooner.history.import/1", **loaded._asdict()})
-    else:
-        typer.echo(f"{loaded.new} of {loaded.jobs} jobs are new in the history {loaded.source!r}")
+    text = f"{loaded.new} of {loaded.jobs} jobs are new in the history {loaded.source!r}"
+    print_result({"schema": "sooner.history.import/1", **loaded._asdict()}, text, as_json)
 
 
 def _prepared(database_url: str | None, data_dir: Path | None) -> Settings:

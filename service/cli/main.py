@@ -14,10 +14,13 @@ from service.cli.fail import EXIT_USAGE
 from service.cli.guard import DISTRIBUTION, conflict
 
 
-def _commands(**modules: str) -> dict[str, str | Group]:
-    """Commands by name, from modules of this package. The function behind ``what-if`` is ``what_if_command``."""
+def _commands(prefix: str = "", /, **modules: str) -> dict[str, str | Group]:
+    """Commands by name, from modules of this package. The function behind ``what-if`` is ``what_if_command``.
+
+    ``prefix`` begins the functions' names where a module has the commands of several groups.
+    """
     return {
-        word: f"service.cli.{module}:{word.replace('-', '_')}_command"
+        word: f"service.cli.{module}:{prefix}{word.replace('-', '_')}_command"
         for module, words in modules.items()
         for word in words.split()
     }
@@ -37,12 +40,16 @@ _GROUPS = {
         "Webhooks: HTTP notifications about changes of jobs.",
         {**_commands(webhook="add list remove deliveries"), "test": "service.cli.webhook:try_command"},
     ),
-    "queue": Group("Pause and resume the queue.", _commands(queue="show pause resume")),
-    "quota": Group("Limit what users and projects may use.", _commands(quota="list set remove")),
-    "reservation": Group("Reserve servers for a time.", _commands(reservation="list create cancel")),
-    "key": Group("API keys: create, list, revoke.", _commands(key="create list revoke")),
-    "user": Group("Users with API keys: list, add, disable, enable.", _commands(user="list add disable enable")),
-    "project": Group("Projects and their members, who see their jobs.", _commands(project="list add remove")),
+    "queue": Group("Pause and resume the queue.", _commands("queue_", limits="show pause resume")),
+    "quota": Group("Limit what users and projects may use.", _commands("quota_", limits="list set remove")),
+    "reservation": Group("Reserve servers for a time.", _commands("reservation_", limits="list create cancel")),
+    "key": Group("API keys: create, list, revoke.", _commands("key_", access="create list revoke")),
+    "user": Group(
+        "Users with API keys: list, add, disable, enable.", _commands("user_", access="list add disable enable")
+    ),
+    "project": Group(
+        "Projects and their members, who see their jobs.", _commands("project_", access="list add remove")
+    ),
     "model": Group(
         "Trained models: evaluate, list, show, serving, train, promote.",
         _commands(evaluate="evaluate", models="list show serving train promote"),
@@ -74,7 +81,7 @@ TREE = Group(
             bugreport="bugreport",
             shadow="shadow",
             notebook="notebook",
-            key="whoami",
+            access="whoami",
             audit="audit",
         ),
         **_GROUPS,

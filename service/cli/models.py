@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -20,8 +20,10 @@ from service.cli.output import (
     Table,
     pause,
     print_json,
+    print_result,
     printable,
     show,
+    show_rows,
 )
 from service.client import Client
 
@@ -58,6 +60,7 @@ MODELS: Table[ModelDocument] = Table(
             long=True,
         ),
     ),
+    name="models",
 )
 
 
@@ -93,15 +96,10 @@ SERVED: Table[Served] = Table(
 )
 
 
-def models_answer(models: list[ModelDocument]) -> Answer[ModelDocument]:
-    """Models as every command shows them."""
-    return Answer(models, {"schema": "sooner.models/1", "models": models})
-
-
 def list_command(how: Style) -> None:
     """All models, newest first."""
     with connect() as client:
-        show(MODELS, lambda: models_answer(client.models()), how)
+        show_rows(MODELS, client.models, how)
 
 
 def show_command(model: ModelArgument, as_json: JsonFlag = False) -> None:
@@ -109,16 +107,12 @@ def show_command(model: ModelArgument, as_json: JsonFlag = False) -> None:
     with connect() as client:
         found = client.model(model)
     if as_json:
-        print_json(models_answer([found]).document)
+        print_json(MODELS.answer([found]).document)
         return
     for column in (*MODELS.columns, *MODELS.hidden):
         typer.echo(printable(f"{column.header.lower():<14} {column.text(found)}"))
     typer.echo("metrics")
-    typer.echo(_indented(found["metrics"]))
-
-
-def _indented(metrics: dict[str, Any]) -> str:
-    return json.dumps(metrics, indent=2, ensure_ascii=True)
+    typer.echo(json.dumps(found["metrics"], indent=2, ensure_ascii=True))
 
 
 def buckets_answer(predictor: PredictorDocument) -> Answer[Served]:
@@ -142,10 +136,8 @@ def train_command(
     with connect() as client:
         run = client.train()
         if not wait:
-            if as_json:
-                print_json({"schema": "sooner.training/1", "training_run": run})
-            else:
-                typer.echo(f"training run {run} started")
+            document = {"schema": "sooner.training/1", "training_run": run}
+            print_result(document, f"training run {run} started", as_json)
             return
         typer.echo(f"training run {run} started", err=True)
         ended = wait_for_training(client, run, timeout_s)
@@ -154,8 +146,7 @@ def train_command(
         typer.echo(printable(f"training run {run}: {ended['outcome']}: {ended['detail']}"), err=True)
         if ended["outcome"] not in ("promoted", "not_promoted"):
             raise typer.Exit(EXIT_FAILED)
-        newest = client.models()[:1]
-        show(MODELS, lambda: models_answer(newest), Style(as_json))
+        show_rows(MODELS, lambda: client.models()[:1], Style(as_json))
 
 
 def wait_for_training(client: Client, run: int, timeout_s: float) -> TrainingRunDocument | None:
@@ -174,7 +165,5 @@ def promote_command(model: ModelArgument, as_json: JsonFlag = False) -> None:
     """Let this model predict new jobs from the next cycle on."""
     with connect() as client:
         champion = client.promote(model)
-    if as_json:
-        print_json({"schema": "sooner.promotion/1", "champion": champion})
-    else:
-        typer.echo(printable(f"{champion} is the champion"))
+    document = {"schema": "sooner.promotion/1", "champion": champion}
+    print_result(document, printable(f"{champion} is the champion"), as_json)

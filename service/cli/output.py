@@ -42,11 +42,21 @@ class Column(Generic[Row]):
 
 @dataclass(frozen=True)
 class Table(Generic[Row]):
-    """Columns and what identifies a row; ``hidden`` columns are shown only when asked for."""
+    """Columns and what identifies a row; ``hidden`` columns are shown only when asked for.
+
+    ``name`` names the JSON document of the rows, and ``empty`` is the note where there are none: see :meth:`answer`.
+    """
 
     columns: Sequence[Column[Row]]
     key: Callable[[Row], str]
     hidden: Sequence[Column[Row]] = ()
+    name: str = ""
+    empty: str = ""
+
+    def answer(self, rows: Sequence[Row]) -> "Answer[Row]":
+        """The rows with their document ``{"schema": "sooner.NAME/1", NAME: rows}``."""
+        document = {"schema": f"sooner.{self.name}/1", self.name: list(rows)}
+        return Answer(rows, document, "" if rows else self.empty)
 
 
 @dataclass(frozen=True)
@@ -114,6 +124,11 @@ def show(table: Table[Row], ask: Callable[[], Answer[Row]], how: Style) -> None:
         return
 
 
+def show_rows(table: Table[Row], ask: Callable[[], Sequence[Row]], how: Style) -> None:
+    """Show rows that need no document but the one that the table names."""
+    show(table, lambda: table.answer(ask()), how)
+
+
 def pause(seconds: float) -> None:
     """Wait; Ctrl-C ends it."""
     threading.Event().wait(seconds)
@@ -122,6 +137,14 @@ def pause(seconds: float) -> None:
 def print_json(document: Mapping[str, Any]) -> None:
     """One document on one line of standard output."""
     typer.echo(json.dumps(document, allow_nan=False))
+
+
+def print_result(document: Mapping[str, Any], text: str, as_json: bool) -> None:
+    """One document for programs, or one text for people."""
+    if as_json:
+        print_json(document)
+    else:
+        typer.echo(text)
 
 
 def _print(table: Table[Row], columns: Sequence[Column[Row]], answer: Answer[Row], how: Style) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,7 +12,6 @@ from service.cli.connect import connect
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.job_tables import when
 from service.cli.output import (
-    Answer,
     Column,
     IdsStyle,
     JsonFlag,
@@ -22,7 +20,7 @@ from service.cli.output import (
     pause,
     print_json,
     printable,
-    show,
+    show_rows,
 )
 from service.client import Client
 
@@ -47,6 +45,7 @@ WEBHOOKS: Table[WebhookDocument] = Table(
     ),
     key=lambda hook: str(hook["id"]),
     hidden=(Column("CREATED", lambda hook: when(hook["created_at"])),),
+    name="webhooks",
 )
 
 DELIVERIES: Table[DeliveryDocument] = Table(
@@ -62,6 +61,7 @@ DELIVERIES: Table[DeliveryDocument] = Table(
         Column("ERROR", lambda each: each["error"] or "", long=True),
     ),
     key=lambda each: str(each["id"]),
+    name="deliveries",
 )
 
 
@@ -99,11 +99,7 @@ def add_command(
 def list_command(how: OnceStyle) -> None:
     """Webhooks: your own, or all for operators."""
     with connect() as client:
-        show(WEBHOOKS, lambda: _webhooks(client.webhooks()), how)
-
-
-def _webhooks(found: Sequence[WebhookDocument]) -> Answer[WebhookDocument]:
-    return Answer(found, {"schema": "sooner.webhooks/1", "webhooks": list(found)})
+        show_rows(WEBHOOKS, client.webhooks, how)
 
 
 def remove_command(webhook: WebhookArgument) -> None:
@@ -121,15 +117,7 @@ def deliveries_command(
 ) -> None:
     """Deliveries of a webhook, sent and pending, newest first."""
     with connect() as client:
-        show(
-            DELIVERIES,
-            lambda: _deliveries(client.deliveries(webhook, limit=limit or None)),
-            how,
-        )
-
-
-def _deliveries(found: Sequence[DeliveryDocument]) -> Answer[DeliveryDocument]:
-    return Answer(found, {"schema": "sooner.deliveries/1", "deliveries": list(found)})
+        show_rows(DELIVERIES, lambda: client.deliveries(webhook, limit=limit or None), how)
 
 
 def try_command(webhook: WebhookArgument, as_json: JsonFlag = False) -> None:
@@ -137,7 +125,7 @@ def try_command(webhook: WebhookArgument, as_json: JsonFlag = False) -> None:
     with connect() as client:
         delivery = _first_attempt(client, webhook, client.test_webhook(webhook)["id"])
     if as_json:
-        print_json(_deliveries([delivery]).document)
+        print_json(DELIVERIES.answer([delivery]).document)
     elif delivery["state"] == "delivered":
         typer.echo(f"delivered: status {delivery['status']}")
     if delivery["state"] != "delivered":

@@ -1,4 +1,4 @@
-"""``sooner key ...`` and ``sooner whoami``: API keys. Each is shown once, when it is made, on standard output."""
+"""``sooner key ...``, ``sooner user ...``, ``sooner project ...`` and ``sooner whoami``: API keys, their users, and projects."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.cli.connect import connect, settings_or_fail
-from service.cli.fail import EXIT_FAILED, fail
+from service.cli.fail import fail
 from service.cli.job_tables import when
 from service.cli.options import seconds_option
 from service.cli.output import (
-    Answer,
     Column,
     IdsStyle,
     JsonFlag,
@@ -21,13 +20,13 @@ from service.cli.output import (
     Style,
     Table,
     print_json,
+    print_result,
     printable,
-    show,
+    show_rows,
 )
-from service.config.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
-    from service.wire.access import KeyDocument, NewKeyDocument
+    from service.wire.access import KeyDocument, NewKeyDocument, ProjectDocument, UserDocument
 
 
 class RoleName(StrEnum):
@@ -66,10 +65,38 @@ KEYS: Table[KeyDocument] = Table(
         Column("CREATED", lambda key: when(key["created_at"])),
         Column("REVOKED", lambda key: when(key["revoked_at"])),
     ),
+    name="keys",
+    empty="there are no keys",
+)
+
+UserArgument = Annotated[str, typer.Argument(metavar="USER", help="The user's name.")]
+ProjectArgument = Annotated[str, typer.Argument(metavar="PROJECT", help="The project's name.")]
+
+USERS: Table[UserDocument] = Table(
+    columns=(
+        Column("USER", lambda user: user["name"]),
+        Column("STATE", lambda user: "good" if user["disabled_at"] is None else "disabled"),
+        Column("PROJECTS", lambda user: ",".join(user["projects"]), long=True),
+        Column("SINCE", lambda user: when(user["created_at"])),
+    ),
+    key=lambda user: user["name"],
+    hidden=(Column("DISABLED", lambda user: when(user["disabled_at"])),),
+    name="users",
+    empty="there are no users",
+)
+
+PROJECTS: Table[ProjectDocument] = Table(
+    columns=(
+        Column("PROJECT", lambda project: project["name"]),
+        Column("MEMBERS", lambda project: ",".join(project["members"]), long=True),
+    ),
+    key=lambda project: project["name"],
+    name="projects",
+    empty="no project has members",
 )
 
 
-def create_command(
+def key_create_command(
     user: Annotated[str, typer.Option("--user", help="Whose key it is; made if there is no such user yet.")],
     role: Annotated[RoleName | None, typer.Option("--role", help="What the key is good for.")] = None,
     project: Annotated[
@@ -94,7 +121,10 @@ def create_command(
     if first:
         if role not in (None, RoleName.ADMIN) or project:
             fail("--first makes an admin's key, which is for every project")
-        made = _first(settings_or_fail(), user, expires_in, note)
+        # It needs the libraries of the database, which the other commands do not.
+        from service.cli.first_key import make_first_key
+
+        made = make_first_key(settings_or_fail(), user, expires_in, note)
     elif role is None:
         fail("give --role viewer, submitter, operator or admin")
     else:
@@ -114,38 +144,20 @@ def _print(made: NewKeyDocument, how: Style) -> None:
         typer.echo("It is not shown again. Use it as: export SOONER_TOKEN=...", err=True)
 
 
-def _first(settings: Settings, user: str, expires_in_s: float | None, note: str) -> NewKeyDocument:
-    from service.cli.first_key import FirstKeyError, make_first_key
-    from service.db.migrate import SchemaError
-    from service.db.session import DatabaseUrlError
-    from service.server.startup import StartError
-
-    try:
-        return make_first_key(settings, user, expires_in_s, note)
-    except (FirstKeyError, DatabaseUrlError, SettingsError) as error:
-        fail(str(error))
-    except (StartError, SchemaError) as error:
-        fail(str(error), EXIT_FAILED)
-
-
-def list_command(
+def key_list_command(
     user: Annotated[str | None, typer.Option("--user", help="Of this user alone.")] = None, *, how: OnceStyle
 ) -> None:
     """Your keys (for an admin: all keys), newest first, with expired and revoked ones; never their secrets."""
     with connect() as client:
-        show(KEYS, lambda: _answer(client.keys(user)), how)
+        show_rows(KEYS, lambda: client.keys(user), how)
 
 
-def _answer(keys: list[KeyDocument]) -> Answer[KeyDocument]:
-    return Answer(keys, {"schema": "sooner.keys/1", "keys": keys}, "" if keys else "there are no keys")
-
-
-def revoke_command(
+def key_revoke_command(
     keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Ids of keys.")], as_json: JsonFlag = False
 ) -> None:
     """Revoke keys of yours (as an admin: any keys). They are refused from the next request on."""
     with connect() as client:
-        show(KEYS, lambda: _answer([client.revoke_key(key) for key in keys]), Style(as_json))
+        show_rows(KEYS, lambda: [client.revoke_key(key) for key in keys], Style(as_json))
 
 
 def whoami_command(as_json: JsonFlag = False) -> None:
@@ -159,3 +171,50 @@ def whoami_command(as_json: JsonFlag = False) -> None:
     name = "the local token" if me["user"] is None else f"{me['user']} (key {me['key_id']})"
     until = f", until {when(me['expires_at'])}" if me.get("expires_at") else ""
     typer.echo(printable(f"{name}: {me['role']}, {projects}{until}"))
+
+
+def user_list_command(how: OnceStyle) -> None:
+    """Users by name, with their projects."""
+    with connect() as client:
+        show_rows(USERS, client.users, how)
+
+
+def user_add_command(user: UserArgument, as_json: JsonFlag = False) -> None:
+    """Add a user, to let him into projects before he has a key. Making a key adds its user, too."""
+    with connect() as client:
+        show_rows(USERS, lambda: [client.put_user(user)], Style(as_json))
+
+
+def user_disable_command(user: UserArgument, as_json: JsonFlag = False) -> None:
+    """Let all of a user's keys open nothing, from the next request on. The user's jobs go on."""
+    with connect() as client:
+        show_rows(USERS, lambda: [client.put_user(user, disabled=True)], Style(as_json))
+
+
+def user_enable_command(user: UserArgument, as_json: JsonFlag = False) -> None:
+    """Let a disabled user's keys open again what they opened before."""
+    with connect() as client:
+        show_rows(USERS, lambda: [client.put_user(user)], Style(as_json))
+
+
+def project_list_command(how: OnceStyle) -> None:
+    """Projects with their members, by name."""
+    with connect() as client:
+        show_rows(PROJECTS, client.projects, how)
+
+
+def project_add_command(project: ProjectArgument, user: UserArgument, as_json: JsonFlag = False) -> None:
+    """Let a user see a project's jobs and submit to it. A project exists as soon as it has a member."""
+    _set_member(project, user, member=True, as_json=as_json)
+
+
+def project_remove_command(project: ProjectArgument, user: UserArgument, as_json: JsonFlag = False) -> None:
+    """Let a user see a project's jobs no more, the user's own among them; they go on."""
+    _set_member(project, user, member=False, as_json=as_json)
+
+
+def _set_member(project: str, user: str, *, member: bool, as_json: bool) -> None:
+    with connect() as client:
+        membership = client.set_member(project, user, member=member)
+    document = {"schema": "sooner.membership/1", "membership": membership}
+    print_result(document, f"{user} is {'a' if member else 'no'} member of {project}", as_json)
