@@ -24,8 +24,7 @@ from policies.model.view import ClusterView, JobView
 from policies.options import Options, PlacementMethod, Preemption, Queue
 from policies.placement.pool import FreePool
 from policies.placement.scatter import salt_of
-from policies.rank import REFRESH_S_MIN as REFRESH_S_MIN
-from policies.rank import Rank, pause_s
+from policies.rank import REFRESH_S_MIN, Rank, pause_s
 from policies.rules.protocols import PreemptionRule
 from policies.rules.registered import preemption_rules, protected_until_s
 from policies.state.keys import JobKey

@@ -8,7 +8,6 @@ needs no prediction. Until a few jobs have ended the order is that of least atta
 from collections.abc import Sequence
 from typing import Any
 
-from policies import ranked
 from policies.builtin.srsf import Srsf
 from policies.decision.plan import Plan
 from policies.lifecycle import TERMINAL
@@ -16,7 +15,8 @@ from policies.model.decision import Change, ChangeKind
 from policies.model.ids import JobId
 from policies.model.view import ClusterView, JobView
 from policies.options import Options, Preemption
-from policies.rank import Rank, attained_rank, distribution_units, remaining_work_rank, seconds_per_unit
+from policies.rank import REFRESH_S_MIN, Rank, attained_rank, distribution_units, remaining_work_rank, seconds_per_unit
+from policies.ranked import RankedPolicy
 from policies.state.scheduler_state import SchedulerState
 
 ENDED_MIN = 16
@@ -76,7 +76,7 @@ class GittinsState(SchedulerState):
         return True
 
 
-class Gittins(ranked.RankedPolicy):
+class Gittins(RankedPolicy):
     """See the module."""
 
     name = "gittins"
@@ -100,9 +100,9 @@ class Gittins(ranked.RankedPolicy):
     def refresh_at_s(self, view: ClusterView, job: JobView, rank: Rank) -> float | None:
         """Under the cluster's distribution progress is GPU-seconds held, which grow from the start of the attempt."""
         if _has_distribution(job) or rank.refresh_at_done is None:
-            return ranked.RankedPolicy.refresh_at_s(self, view, job, rank)
+            return RankedPolicy.refresh_at_s(self, view, job, rank)
         missing_gpu_s = rank.refresh_at_done - job.attained_service_s(view.now_s)
-        return view.now_s + max(ranked.REFRESH_S_MIN, missing_gpu_s / job.spec.gpus)
+        return view.now_s + max(REFRESH_S_MIN, missing_gpu_s / job.spec.gpus)
 
     def restore(self, view: ClusterView, state: SchedulerState, dump: dict[str, Any]) -> None:
         """Restore what an earlier dump had learnt, and add jobs that have ended since."""

@@ -4,8 +4,8 @@ import math
 
 from policies.model.view import ClusterView, JobView
 from policies.options import GUARD_OPTIONS, PLACEMENT_OPTIONS, PREEMPTION_OPTIONS, Options, Preemption
-from policies.rank import Rank
-from policies.ranked import REFRESH_S_MIN, RankedPolicy
+from policies.rank import REFRESH_S_MIN, Rank
+from policies.ranked import RankedPolicy
 from policies.state.scheduler_state import SchedulerState
 
 FIRST_LEVEL_GPU_S = 60.0

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from policies.decision.preemption import PreemptionContext
 from policies.model.ids import JobId
-from policies.state.gang_class import GangClass
-from policies.state.keys import JobKey
+from policies.state.keys import GangClass, JobKey
 
 
 class QueueHead(NamedTuple):

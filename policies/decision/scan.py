@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from policies.decision.defragmentation import make_room
-from policies.decision.delay import delay_until_s
 from policies.decision.explain import blocked_reason
 from policies.decision.migration import migrate
 from policies.decision.plan import Outcome, Plan
@@ -16,8 +15,7 @@ from policies.decision.victims import find_victims
 from policies.model.reasons import Reason
 from policies.model.view import ClusterView, JobView
 from policies.options import Preemption, Queue
-from policies.state.gang_class import GangClass
-from policies.state.keys import JobKey
+from policies.state.keys import GangClass, JobKey
 from policies.state.scheduler_state import SchedulerState
 
 
@@ -125,7 +123,7 @@ def try_job(
     view, state, options = context.view, context.state, policy.options
     candidate = policy.find(state.pool, view, job)
     if candidate is not None:
-        until_s = delay_until_s(options, view, state.delays, job, candidate)
+        until_s = state.delays.until_s(options, view, job, candidate)
         if until_s is None:
             plan.start(job.id, candidate.placement)
             return Outcome.PLACED, Reason.STARTED
@@ -136,7 +134,7 @@ def try_job(
     found = find_victims(context, job, key, consolidated_only=candidate is not None)
     if found is not None:
         better, victims = found
-        until_s = delay_until_s(options, view, state.delays, job, better)
+        until_s = state.delays.until_s(options, view, job, better)
         if until_s is None:
             plan.reserve(job.id, better.placement, victims)
             return Outcome.PLACED, Reason.RESERVED

@@ -15,7 +15,6 @@ from itertools import groupby
 from typing import NamedTuple
 
 from policies.choose import Candidate, consolidated
-from policies.decision.delay import delay_until_s
 from policies.decision.future_pool import FuturePool
 from policies.decision.plan import Plan
 from policies.decision.preemption import PreemptionContext
@@ -70,7 +69,7 @@ def fill_servers(context: PreemptionContext, plan: Plan) -> None:
         if found is None or not _pays(context, contender, found[1], target):
             continue
         candidate, stopped = found
-        if (until_s := delay_until_s(context.policy.options, view, state.delays, job, candidate)) is not None:
+        if (until_s := state.delays.until_s(context.policy.options, view, job, candidate)) is not None:
             plan.wakes_s.append(until_s)
         elif not stopped and _free_now(context, candidate):
             plan.start(job.id, candidate.placement)

@@ -1,8 +1,37 @@
-"""Sort keys of jobs."""
+"""What waiting and running jobs are indexed by: gang classes, sort keys and the lines that ranks follow."""
 
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from policies.model.ids import JobId
+from policies.model.job import JobSpec
+from policies.model.server_reservation import ServerReservation
+from policies.rules import registered
+
+
+class GangClass(NamedTuple):
+    """What the jobs of a class need of the cluster. If one of them cannot start, none of the class can.
+
+    ``types``: the GPU types that they take (empty: any). ``tensor``: the largest tensor degree that must stay on one server.
+    ``demands``: what they demand of placement rules. ``server_reservations``: the ids of those that admit them.
+    """
+
+    gpus: int
+    types: tuple[str, ...]
+    tensor: int
+    demands: tuple[tuple[str, Hashable], ...] = ()
+    server_reservations: tuple[int, ...] = ()
+
+
+def gang_class(spec: JobSpec, server_reservations: Sequence[ServerReservation]) -> GangClass:
+    """The class of a job."""
+    tensor = 0
+    if spec.parallelism is not None and not spec.parallelism.tensor_across_servers:
+        tensor = max(spec.parallelism.tensor)
+    admitting = tuple(each.id for each in server_reservations if each.admits(spec)) if server_reservations else ()
+    # Inlined ``spec.gpu_types``: most jobs name no type.
+    types = () if spec.gpu_type is None else (spec.gpu_type, *spec.gpu_type_fallbacks)
+    return GangClass(spec.gpus, types, tensor if tensor > 1 else 0, registered.demands(spec), admitting)
 
 
 class JobKey(NamedTuple):

@@ -3,7 +3,7 @@
 import math
 
 from policies.model.ids import JobId
-from policies.state.gang_class import GangClass
+from policies.state.keys import GangClass
 
 
 class LastScan:

@@ -15,9 +15,8 @@ from policies.options import Options, Queue
 from policies.placement.pool import FreePool
 from policies.rank import Rank
 from policies.state.delays import PlacementDelays
-from policies.state.gang_class import GangClass, gang_class
 from policies.state.guard import StarvationGuard
-from policies.state.keys import JobKey, RankLine
+from policies.state.keys import GangClass, JobKey, RankLine, gang_class
 from policies.state.last_scan import LastScan
 from policies.state.ledger import GpuLedger
 from policies.state.placements import PlacementIndex

@@ -3,8 +3,7 @@
 from sortedcontainers import SortedList
 
 from policies.model.ids import JobId
-from policies.state.gang_class import GangClass
-from policies.state.keys import JobKey
+from policies.state.keys import GangClass, JobKey
 
 
 class WaitingIndex:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from policies.model.cluster import Cluster, Server
-from policies.ranked import REFRESH_S_MIN
+from policies.rank import REFRESH_S_MIN
 from policies.registry import make_policy
 from service.db.session import Database
 from service.db.store import SqlStore

@@ -4,8 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.model.ids import JobId
-from policies.state.gang_class import GangClass
-from policies.state.keys import JobKey
+from policies.state.keys import GangClass, JobKey
 from policies.state.waiting import WaitingIndex
 
 OPERATIONS = st.lists(
