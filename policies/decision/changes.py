@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 
 from policies.decision.migration import stretch
-from policies.decision.protocols import Indexer
+from policies.decision.protocols import Decider
 from policies.lifecycle import JobState
 from policies.model.decision import Change, ChangeKind
 from policies.model.ids import JobId, ServerIndex
@@ -17,7 +17,7 @@ from policies.options import Preemption, Queue
 from policies.state.scheduler_state import SchedulerState
 
 
-def index_changes(policy: Indexer, view: ClusterView, changes: Sequence[Change], state: SchedulerState) -> bool:
+def index_changes(policy: Decider, view: ClusterView, changes: Sequence[Change], state: SchedulerState) -> bool:
     """Index all changes and the ranks that are due. O((changes + due ranks) log n)."""
     victims_changed = _follow_server_reservations(view, state)
     projects = state.shares.absorb(view, changes) if state.shares is not None else ()
@@ -36,7 +36,7 @@ def index_changes(policy: Indexer, view: ClusterView, changes: Sequence[Change],
     return victims_changed
 
 
-def note_stretch(policy: Indexer, view: ClusterView, job: JobView, state: SchedulerState) -> None:
+def note_stretch(policy: Decider, view: ClusterView, job: JobView, state: SchedulerState) -> None:
     """Note a job that holds GPUs and would be faster with another placement."""
     if policy.options.preemption is Preemption.NEVER or job.placement is None:
         return
@@ -45,7 +45,7 @@ def note_stretch(policy: Indexer, view: ClusterView, job: JobView, state: Schedu
 
 
 def _index_change(
-    policy: Indexer, view: ClusterView, change: Change, state: SchedulerState, touched: dict[JobId, float]
+    policy: Decider, view: ClusterView, change: Change, state: SchedulerState, touched: dict[JobId, float]
 ) -> bool:
     """Index one change.
 
@@ -87,7 +87,7 @@ def _index_change(
 
 
 def _index_change_of_unfinished(
-    policy: Indexer, view: ClusterView, change: Change, job: JobView, state: SchedulerState, touched: dict[JobId, float]
+    policy: Decider, view: ClusterView, change: Change, job: JobView, state: SchedulerState, touched: dict[JobId, float]
 ) -> bool:
     kind = change.kind
     if kind is ChangeKind.STARTED:
@@ -120,7 +120,7 @@ def _index_change_of_unfinished(
     return False
 
 
-def _server_changed(policy: Indexer, view: ClusterView, server: ServerIndex, state: SchedulerState) -> bool:
+def _server_changed(policy: Decider, view: ClusterView, server: ServerIndex, state: SchedulerState) -> bool:
     """A server was added, failed, drained or came back."""
     state.scan.valid = False
     state.ledger.touch_server(server)
@@ -149,7 +149,7 @@ def _follow_server_reservations(view: ClusterView, state: SchedulerState) -> boo
     return True
 
 
-def _index_project(policy: Indexer, view: ClusterView, state: SchedulerState, project: str) -> None:
+def _index_project(policy: Decider, view: ClusterView, state: SchedulerState, project: str) -> None:
     """Index the jobs of a project again whose level has changed. O(its jobs log n)."""
     assert state.shares is not None
     state.scan.valid = False

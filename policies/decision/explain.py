@@ -4,7 +4,7 @@ import math
 
 from policies.choose import find, fits_empty, fits_usable, free_for, servers_wanted
 from policies.decision.plan import Plan
-from policies.decision.protocols import Explainer
+from policies.decision.protocols import Decider
 from policies.model.ids import ServerIndex
 from policies.model.reasons import Explanation, Reason
 from policies.model.view import ClusterView, JobView
@@ -24,7 +24,7 @@ def blocked_reason(view: ClusterView, state: SchedulerState, job: JobView) -> Re
     return Reason.RESOURCES
 
 
-def explain_untried(policy: Explainer, view: ClusterView, state: SchedulerState, plan: Plan) -> None:
+def explain_untried(policy: Decider, view: ClusterView, state: SchedulerState, plan: Plan) -> None:
     """Give a reason to the waiting jobs that have none and were not tried: they have just arrived."""
     if not state.reasons.missing:
         return

@@ -1,7 +1,7 @@
 """Step 2 of a cycle: guard the jobs that have waited longest, and end the turns of guarded gangs."""
 
 from policies.decision.plan import Plan
-from policies.decision.protocols import Indexer
+from policies.decision.protocols import Decider
 from policies.lifecycle import JobState
 from policies.model.view import ClusterView, JobView
 from policies.options import Options, Preemption
@@ -9,7 +9,7 @@ from policies.rules.progress_first import RESTARTS_PER_ATTEMPT_MIN
 from policies.state.scheduler_state import SchedulerState
 
 
-def update_guard(policy: Indexer, view: ClusterView, state: SchedulerState, plan: Plan) -> bool:
+def update_guard(policy: Decider, view: ClusterView, state: SchedulerState, plan: Plan) -> bool:
     """End the extra job's turn if it is over, and guard further jobs. O(log n) amortised.
 
     Returns whether a running job has become easier to displace.

@@ -7,7 +7,7 @@ rank_j < eta x min over V of rank_v - sum over V of (g_v / G) (checkpoint_s + re
 import math
 from collections.abc import Iterator, Sequence
 
-from policies.decision.protocols import Ranker
+from policies.decision.protocols import Decider
 from policies.model.ids import JobId
 from policies.model.view import ClusterView, JobView
 from policies.options import Preemption
@@ -31,7 +31,7 @@ class PreemptionContext:
         "_fetched", "_ranks", "_victim_order", "eta", "may_preempt", "next_stoppable_s", "policy", "state", "view",
     )  # fmt: skip
 
-    def __init__(self, policy: Ranker, view: ClusterView, state: SchedulerState) -> None:
+    def __init__(self, policy: Decider, view: ClusterView, state: SchedulerState) -> None:
         self.policy = policy
         self.view = view
         self.state = state

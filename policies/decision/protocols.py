@@ -1,4 +1,4 @@
-"""What each part of a decision needs of the policy that decides. :class:`policies.ranked.RankedPolicy` provides all of it."""
+"""What the parts of a decision need of the policy that decides."""
 
 import math
 from collections.abc import Sequence
@@ -15,32 +15,21 @@ from policies.rules.protocols import PreemptionRule
 from policies.state.scheduler_state import SchedulerState
 
 
-class Finder(Protocol):
-    """Finds placements."""
+class Decider(Protocol):
+    """A policy that ranks and places jobs; :class:`policies.ranked.RankedPolicy` implements it."""
 
     options: Options
+    preemption_rules: Sequence[PreemptionRule]
+    ranks_keep_to_lines: bool
 
     def find(self, pool: FreePool, view: ClusterView, job: JobView) -> Candidate | None:
         """The placement that the job would get of that pool now."""
-
-
-class Ranker(Finder, Protocol):
-    """Compares a waiting job with running ones."""
-
-    preemption_rules: Sequence[PreemptionRule]
-    ranks_keep_to_lines: bool
 
     def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:
         """The job's rank now; smaller comes first."""
 
     def rank_per_s(self, job: JobView, state: SchedulerState) -> float:
         """What one second of the job's own time counts in the unit of ranks."""
-
-
-class Indexer(Protocol):
-    """Keeps the indexes of waiting and running jobs."""
-
-    options: Options
 
     def on_arrival(self, view: ClusterView, job: JobView, state: SchedulerState) -> None:
         """Index a job that may start now."""
@@ -55,10 +44,6 @@ class Indexer(Protocol):
         self, view: ClusterView, job: JobView, state: SchedulerState, rank_waiting: float = -math.inf
     ) -> bool:
         """Index a running job; return whether it is easier to displace than before."""
-
-
-class Explainer(Protocol):
-    """Explains why jobs wait."""
 
     def waiting_reason(self, state: SchedulerState, job: JobId) -> Reason:
         """Why a job waits that was not tried."""

@@ -1,7 +1,7 @@
 """Step 3 of a cycle: GPUs that are set aside for waiting jobs."""
 
 from policies.decision.plan import Plan
-from policies.decision.protocols import Finder
+from policies.decision.protocols import Decider
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.model.view import ClusterView, JobView
@@ -44,7 +44,7 @@ def start_reserved_jobs(view: ClusterView, state: SchedulerState, plan: Plan) ->
             plan.start(job, placement)
 
 
-def reserve_for_overdue(policy: Finder, view: ClusterView, state: SchedulerState, plan: Plan) -> None:
+def reserve_for_overdue(policy: Decider, view: ClusterView, state: SchedulerState, plan: Plan) -> None:
     """Reserve GPUs, as they become free, for the job that is overdue first, ``guard_wait_s`` after its wait counts.
 
     Only where running jobs may not be stopped. Elsewhere the job is guarded and displaces others; GPUs reserved for it would
@@ -70,7 +70,7 @@ def reserve_for_overdue(policy: Finder, view: ClusterView, state: SchedulerState
         plan.reserve(job_id, placement)
 
 
-def _placement_to_drain(policy: Finder, view: ClusterView, state: SchedulerState, job: JobView) -> Placement | None:
+def _placement_to_drain(policy: Decider, view: ClusterView, state: SchedulerState, job: JobView) -> Placement | None:
     """Where the job could run once the present jobs there have ended, leaving out what is reserved for others. O(servers)."""
     unreserved = []
     for index in range(len(view.cluster.servers)):

@@ -9,7 +9,7 @@ from policies.decision.explain import blocked_reason
 from policies.decision.migration import migrate
 from policies.decision.plan import Outcome, Plan
 from policies.decision.preemption import PreemptionContext
-from policies.decision.protocols import Ranker
+from policies.decision.protocols import Decider
 from policies.decision.queue_heads import QueueHead, QueueHeads
 from policies.decision.victims import find_victims
 from policies.model.reasons import Reason
@@ -19,7 +19,7 @@ from policies.state.keys import GangClass, JobKey
 from policies.state.scheduler_state import SchedulerState
 
 
-class Scanner(Ranker, Protocol):
+class Scanner(Decider, Protocol):
     """A policy whose queue is scanned."""
 
     delayed_per_class_max: int
@@ -117,7 +117,7 @@ def _block(view: ClusterView, state: SchedulerState, plan: Plan, heads: Sequence
 
 
 def try_job(
-    policy: Ranker, context: PreemptionContext, plan: Plan, job: JobView, key: JobKey
+    policy: Decider, context: PreemptionContext, plan: Plan, job: JobView, key: JobKey
 ) -> tuple[Outcome, Reason]:
     """Start the job on free GPUs; else move small jobs out of its way; else preempt for it; else delay or block it."""
     view, state, options = context.view, context.state, policy.options
