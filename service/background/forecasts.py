@@ -53,10 +53,10 @@ class ForecastKeeper:
         self._jobs_max = jobs_max
         self._lock = threading.Lock()
         self._known: dict[JobId, ForecastTimes] = {}
-        self._untold: set[JobId] = set()
+        self._without_forecast: set[JobId] = set()
         """Jobs without a forecast in the database, so that it is not queried for them again."""
         self._not_before_s = 0.0
-        self._said = ""
+        self._logged_reason = ""
 
     def keep(self, cycle: int, forecast: Forecast) -> None:
         """Store the forecast of each due job. Errors are logged, so that the forecast can still be shown."""
@@ -73,24 +73,24 @@ class ForecastKeeper:
             return
         jobs = list(unfinished())
         if len(jobs) > self._jobs_max:
-            self._say(f"more than {self._jobs_max} jobs are unfinished (forecast_jobs_max)")
+            self._log_once(f"more than {self._jobs_max} jobs are unfinished (forecast_jobs_max)")
             return
         if not self._any_due(jobs):
             return
         began_s = time.monotonic()
         try:
             source.current()
-            self._say("")
+            self._log_once("")
         except NoForecast as error:
-            self._say(str(error))
+            self._log_once(str(error))
         ended_s = time.monotonic()
         self._not_before_s = ended_s + (ended_s - began_s) * (1.0 / self._cpu_ratio - 1.0)
 
-    def _say(self, reason: str) -> None:
+    def _log_once(self, reason: str) -> None:
         """Log a reason once, not at each run."""
-        if reason and reason != self._said:
+        if reason and reason != self._logged_reason:
             logger.warning("no forecasts are kept: %s", reason)
-        self._said = reason
+        self._logged_reason = reason
 
     def _score(self) -> None:
         with self._database.reading() as session:
@@ -121,12 +121,12 @@ class ForecastKeeper:
         """Drop jobs that have ended, and load the forecast times of new jobs (after a restart: of all jobs)."""
         present = set(jobs)
         self._known = {job: times for job, times in self._known.items() if job in present}
-        self._untold &= present
-        unknown = present - self._known.keys() - self._untold
+        self._without_forecast &= present
+        unknown = present - self._known.keys() - self._without_forecast
         if unknown:
             with self._database.reading() as session:
                 self._known |= forecast_times(session.connection(), unknown)
-            self._untold |= unknown - self._known.keys()
+            self._without_forecast |= unknown - self._known.keys()
 
     def _store(self, cycle: int, forecast: Forecast) -> None:
         now_s = forecast.now_s
@@ -140,7 +140,7 @@ class ForecastKeeper:
         for each in due:
             known = self._known.get(each.job, ForecastTimes(now_s, now_s, 0))
             self._known[each.job] = ForecastTimes(known.first_s, now_s, known.times + 1)
-            self._untold.discard(each.job)
+            self._without_forecast.discard(each.job)
 
 
 def _rows(cycle: int, forecast: Forecast, job: JobForecast) -> Iterator[NewForecast]:

@@ -31,7 +31,7 @@ READ_WAIT_S = 5.0
 Answer = TypeVar("Answer")
 
 
-class PassWatch(Protocol):
+class CycleWatch(Protocol):
     """Observes the time and the outcome of each cycle."""
 
     def cycle(self) -> AbstractContextManager[None]:
@@ -41,8 +41,8 @@ class PassWatch(Protocol):
         """Report the outcome: ``committed``, ``idle``, ``failed`` (not committed) or ``broken`` (an exception)."""
 
 
-class NobodyWatches:
-    """Implements :class:`PassWatch` without effect."""
+class NoWatch:
+    """Implements :class:`CycleWatch` without effect."""
 
     def cycle(self) -> AbstractContextManager[None]:
         """Return an empty context."""
@@ -60,7 +60,7 @@ class LoopSettings:
     poll_period_s: float
 
 
-class Turns(NamedTuple):
+class CycleConditions(NamedTuple):
     """``may_run``: whether a cycle may run now. ``is_waiting``: whether requests wait for a cycle that arrived through another
     service, which cannot call :meth:`SchedulerLoop.nudge` here."""
 
@@ -78,8 +78,8 @@ class SchedulerLoop:
         clock: Clock,
         scheduler: BackgroundScheduler,
         settings: LoopSettings,
-        watch: PassWatch | None = None,
-        turns: Turns = Turns(),
+        watch: CycleWatch | None = None,
+        conditions: CycleConditions = CycleConditions(),
         wall_s: Callable[[], float] = time.time,
     ) -> None:
         self._engine = engine
@@ -87,8 +87,8 @@ class SchedulerLoop:
         self._clock = clock
         self._scheduler = scheduler
         self._settings = settings
-        self._watch = watch or NobodyWatches()
-        self._turns = turns
+        self._watch = watch or NoWatch()
+        self._conditions = conditions
         self._wall_s = wall_s
         self._lock = threading.Lock()
         self._done = threading.Condition()
@@ -101,7 +101,7 @@ class SchedulerLoop:
         self._wake_at_s: float | None = None
         self._timer: Job | None = None
         self.cycle_number = 0
-        self.last_pass_at_s: float | None = None
+        self.last_cycle_at_s: float | None = None
         self.failures = 0
 
     def start(self) -> None:
@@ -153,7 +153,7 @@ class SchedulerLoop:
         finally:
             self._lock.release()
 
-    def wait_pass(self, seen: int, timeout_s: float) -> int:
+    def wait_cycle(self, seen: int, timeout_s: float) -> int:
         """Wait until more than ``seen`` cycles have ended, at most ``timeout_s``. Returns the number of ended cycles."""
         with self._done:
             self._done.wait_for(lambda: self._cycles_done > seen, timeout_s)
@@ -162,7 +162,7 @@ class SchedulerLoop:
     def _poll(self) -> None:
         # After a failed cycle waiting requests are left to the periodic cycle, so that the error is not logged at each poll.
         try:
-            due = self._executor.collect() or (not self._failed and self._turns.is_waiting())
+            due = self._executor.collect() or (not self._failed and self._conditions.is_waiting())
         except StoreUnavailable:
             due = not self._failed  # the cycle meets the same error, logs it once and fails
         if due:
@@ -174,17 +174,17 @@ class SchedulerLoop:
 
     def _cycle(self, *, reconcile: bool = False) -> None:
         try:
-            self._pass_alone(reconcile)
+            self._run_alone(reconcile)
         finally:
             with self._done:
                 self._cycles_done += 1
                 self._done.notify_all()
 
-    def _pass_alone(self, reconcile: bool) -> None:
+    def _run_alone(self, reconcile: bool) -> None:
         with self._lock:
             # A nudge from here on may be too late for this cycle and requests another one.
             self._nudged = False
-            if self._closed or not self._turns.may_run():
+            if self._closed or not self._conditions.may_run():
                 return
             self._failed = True
             began_at_s = self._clock.now_s()
@@ -202,7 +202,7 @@ class SchedulerLoop:
                 return
             self._watch.passed("failed" if outcome.failed else "committed" if outcome.committed else "idle")
             self.cycle_number = outcome.number
-            self.last_pass_at_s = now_s = self._clock.now_s()
+            self.last_cycle_at_s = now_s = self._clock.now_s()
             self._rest_until_s = now_s + min(now_s - began_at_s, self._settings.poll_period_s)
             self._failed = bool(outcome.failed)
             if outcome.failed:

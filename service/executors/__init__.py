@@ -1,1 +1,1 @@
-"""What makes jobs run: each module implements the executor port of the engine."""
+"""Executors run the attempts of jobs. They implement the executor ports of the engine."""

@@ -17,9 +17,9 @@ from service.engine.events import Report, ReportKind
 from service.engine.ports import AttemptStatus, Clock, LogPart
 
 DURATION_LABEL = "fake_duration_s"
-"""A job's label that says how long it runs, in seconds; without it iterations x ``iteration_s``, else ``duration_s``."""
+"""Label with the run time of a job in seconds. Without it: iterations x ``iteration_s``, else ``duration_s``."""
 EXIT_CODE_LABEL = "fake_exit_code"
-"""A job's label that says how it ends when its time is over (default 0)."""
+"""Label with the exit code of a job that runs to its end (default 0)."""
 _CHECKPOINTED = 75
 _TERMINATED = 143
 
@@ -40,7 +40,7 @@ class Faults:
 
 @dataclass(slots=True)
 class _Attempt:
-    """``duration_s`` is what is left of the job at its start; ``stop_at_s`` when the stop lands, if one was asked for."""
+    """``duration_s``: remaining time of the job at its start. ``stop_at_s``: when a requested stop takes effect."""
 
     id: AttemptId
     started_at_s: float

@@ -20,7 +20,7 @@ LINES_PER_S_MAX = 10.0
 _BURST_LINES = 10.0
 _READ_BYTES_MAX = 1024 * 1024
 _COUNT_MAX = 2.0**53
-"""Above this a float cannot represent every whole number; no training has so many iterations."""
+"""Limit of the iterations: a float cannot represent all larger whole numbers."""
 
 
 class Ignored(StrEnum):
@@ -84,7 +84,7 @@ def check_line(value: Mapping[str, Any]) -> ProgressLine | Ignored:
 
 
 def _loss(value: object) -> float | None:
-    """The loss, which is only displayed: None if it is not a finite number, and the line is accepted all the same."""
+    """The loss, which is only displayed. None if it is not a finite number; the line is accepted in any case."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

@@ -222,7 +222,7 @@ class Supervisor:
     # Stopping.
 
     def _stop(self, warning_signal: str | None) -> None:
-        """Begin to stop: warn first if there is a warning signal, else terminate. Never weakens a stop under way."""
+        """Begin to stop: warn first if there is a warning signal, else terminate. Never weakens an earlier stop."""
         if warning_signal not in signal.Signals.__members__:
             warning_signal = None
         if self.phase == "running" and warning_signal is not None:
@@ -283,7 +283,7 @@ class Supervisor:
             reason = "disk_full" if self.output.names_full_disk else None
             detail = "; ".join(f"rank {rank.index}: exit code {rank.code}" for rank in self.ranks if rank.code)
             if self.lease_expired:
-                outcome, detail = "lost", f"nobody renewed the service's lease for {self.plan['lease_s']} s; {detail}"
+                outcome, detail = "lost", f"the service did not renew its lease for {self.plan['lease_s']} s; {detail}"
         return names.end_record(
             outcome, now_s(self.plan), exit_code=code, reason=reason, detail=detail, stop_signalled=self.stop_signalled
         )

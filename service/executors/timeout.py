@@ -1,8 +1,8 @@
 """An executor with a time limit, so that one that hangs blocks neither the loop nor the API.
 
-A thread makes the calls one after the other. After a timeout the call is left to end by itself, and no other call is made until
-it has: there are no reports meanwhile, and commands are dropped. Nothing is lost. An end is reported until it is acknowledged,
-the next reconciling sends dropped commands again, and a late command does no harm because it names its attempt.
+A thread makes the calls one after the other. After a timeout the call continues in the thread, and no other call is made until
+it returns. Until then there are no reports, and commands are dropped. Nothing is lost: an end is reported until it is
+acknowledged, and the next reconciliation sends dropped commands again. A late command does no harm because it names its attempt.
 """
 
 import logging

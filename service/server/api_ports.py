@@ -33,11 +33,11 @@ class ServiceScheduler:
     stored: CachedCluster
 
     def leader(self) -> Leading | None:
-        """None while this service does not lead."""
+        """The leader in this process; None on a standby service."""
         return self.leadership.leading
 
     def status(self) -> LoopStatus:
-        """Of the loop here; else of the one elsewhere, as the database knows it."""
+        """The status of the loop in this process; on a standby service that of the leader, from the database."""
         leading = self.leadership.leading
         if leading is not None:
             return leading.status()
@@ -48,7 +48,7 @@ class ServiceScheduler:
         return LoopStatus(0 if newest is None else newest.number, at_s, healthy=led, leads=False)
 
     def nudge(self) -> None:
-        """Wake the loop here, or through the database. A loop that cannot be woken finds the request by itself."""
+        """Wake the loop here, or another service's through the database. A loop that is not woken polls for requests."""
         leading = self.leadership.leading
         if leading is not None:
             leading.loop.nudge()
@@ -61,10 +61,10 @@ class ServiceScheduler:
         return self.stored() if leading is None else leading.stack.engine.world.cluster
 
     def wait_cycle(self, seen: int, timeout_s: float) -> int:
-        """As the loop here; without one it is a short pause."""
+        """Wait for a cycle of the loop in this process. On a standby service, sleep for a short time."""
         leading = self.leadership.leading
         if leading is not None:
-            return leading.loop.wait_pass(seen, timeout_s)
+            return leading.loop.wait_cycle(seen, timeout_s)
         time.sleep(min(timeout_s, ELSEWHERE_S))
         return seen + 1
 
@@ -104,14 +104,14 @@ class ServiceProcess:
 
 
 def readings(clock: Clock, scheduler: ServiceScheduler, process: ServiceProcess) -> Readings:
-    """Where a scrape of the metrics looks."""
+    """The sources of a scrape of the metrics."""
     leader = scheduler.leader
 
     def loop_now() -> LoopNow:
         leading = leader()
         if leading is None:
             return LoopNow(False, None, 0)
-        return LoopNow(True, leading.loop.last_pass_at_s, leading.loop.cycle_number)
+        return LoopNow(True, leading.loop.last_cycle_at_s, leading.loop.cycle_number)
 
     return Readings(
         now_s=clock.now_s,

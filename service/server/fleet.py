@@ -130,7 +130,7 @@ class FleetExecutor:
         stored = attempt_reports.pending_reports(self._database)
         known = [report for report in stored if report.attempt in self._elsewhere or report.attempt in own]
         if len(known) < len(stored):
-            # Reports of attempts that were closed meanwhile.
+            # Reports of attempts that have been closed since.
             attempt_reports.delete_committed(self._database, [report for report in stored if report not in known])
         # Reports that this service stored before it led: there will be no more of them.
         self._own_reports_stored = bool(stored) and self._own_reports_stored

@@ -1,4 +1,4 @@
-"""What leading adds to the store: a fence against a lost lead, and no admissions before the predictor is warm."""
+"""The leader's store: no commits after the lead is lost, and no admissions before the predictor is warm."""
 
 from collections.abc import Callable, Sequence
 

@@ -88,7 +88,7 @@ class Leadership:
             if self.leading is not None:
                 if self._lead.still_leads():
                     return True
-                logger.error("another service has taken the lead; this one stands by")
+                logger.error("another service has become the leader; this service is on standby")
                 self._stop_leading()
                 let_go()
             if not self._agent.sound or not self._lead.take():
@@ -103,19 +103,19 @@ class Leadership:
             return True
 
     def _begin_leading(self) -> None:
-        # The agent is paused, and sees when it goes on that this service leads.
+        # Pause the agent. When it continues, it finds that this service is the leader.
         with self._agent.pause(), made_to_stay():
             leading = self._build()
             self.leading = leading
         leading.start()
-        logger.info("this service leads")
+        logger.info("this service is now the leader")
 
     def _give_back(self) -> None:
         try:
             self._lead.release()
         except DBAPIError as error:
-            # The lease runs out by itself. The error that led here matters more.
-            logger.warning("the lead is not given back: %s", " ".join(str(error).split()))
+            # The lease expires without a release. Do not hide the error that led here.
+            logger.warning("the leader lease could not be released: %s", " ".join(str(error).split()))
 
     def _stop_leading(self) -> None:
         leading, self.leading = self.leading, None

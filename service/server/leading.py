@@ -1,7 +1,7 @@
-"""What the leader starts and stops: the live stack's loop, learning, forecasts, webhooks, the shadow's account, pruning.
+"""The parts that only a leader runs: the loop of the live stack, training, forecasts, webhooks, shadow records, pruning.
 
-Built when this service takes the lead and closed when it loses it. Nothing survives in between, because the next leader
-changes the world meanwhile.
+They are built when this service becomes the leader and closed when it loses the lead. They are never reused, because another
+leader may have changed the state.
 """
 
 import logging
@@ -16,7 +16,7 @@ from predictor.explain import Contributions
 from predictor.serving import PredictorStatus
 from service.api.deps import ClusterNow, LoopStatus, Refused
 from service.background.forecasts import ForecastKeeper
-from service.background.loop import LoopSettings, SchedulerLoop, Turns
+from service.background.loop import CycleConditions, LoopSettings, SchedulerLoop
 from service.background.model_explanations import Explainer
 from service.background.prune import prune
 from service.background.retrain import Trainer, TrainingUnderWay, UnknownModel
@@ -36,16 +36,16 @@ from service.shadow.live import Shadowing
 logger = logging.getLogger(__name__)
 
 LOOP_STALE_PERIODS = 4.0
-"""A loop without a cycle for so many of its periods is not ready to serve."""
+"""The loop is unhealthy after this many periods without a cycle."""
 
 TRAINING_CHECK_S = 60.0
 """Period of the check whether a training is due."""
 
 SHADOW_SAVED_S = 300.0
-"""Period of saving the shadow's account: a service that is killed loses no more of it."""
+"""Period of saving the shadow's records, seconds. A service that is killed loses at most this much of them."""
 
 ONCE: dict[str, Any] = {"max_instances": 1, "coalesce": True, "misfire_grace_time": None}
-"""How every periodic task runs: never beside itself, and late rather than not at all."""
+"""Options of all periodic tasks: one run at a time, and a late run instead of a skipped one."""
 
 
 class Leading:
@@ -77,7 +77,7 @@ class Leading:
             self._scheduler,
             LoopSettings(settings.reschedule_period_s, settings.poll_period_s),
             stack.phases,
-            Turns(context.lead.holds, SqlStore(database).has_requests),
+            CycleConditions(context.lead.holds, SqlStore(database).has_requests),
         )
         self.shadowing = Shadowing(stack.shadow, self.loop, settings)
         self._forecasting = ForecastProcess()
@@ -118,7 +118,7 @@ class Leading:
 
     def status(self) -> LoopStatus:
         """The newest cycle, and whether the loop is healthy."""
-        at_s = self.loop.last_pass_at_s
+        at_s = self.loop.last_cycle_at_s
         limit_s = LOOP_STALE_PERIODS * self._context.settings.reschedule_period_s
         healthy = at_s is not None and self._context.clock.now_s() - at_s < limit_s
         return LoopStatus(self.loop.cycle_number, at_s, healthy)

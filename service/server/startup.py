@@ -50,7 +50,7 @@ def bind(data_dir: Path, identity: str) -> None:
                 "choose another data_dir, or delete the folder if that database is gone"
             )
     elif (data_dir / "attempts").exists():
-        raise StartError(f"{data_dir} holds attempts but does not say of which database; choose another data_dir")
+        raise StartError(f"{data_dir} holds attempts, but no id of their database; choose another data_dir")
     else:
         _write_whole(file, identity)
 

@@ -1,7 +1,7 @@
-"""Leading before the predictor has read its history: running and queued jobs cannot wait for tens of thousands of ended ones.
+"""Warm the predictor while the leader runs. Running and queued jobs must not wait until tens of thousands of jobs are read.
 
-Until the predictor is warm no new job is admitted (a job that is admitted without a prediction never gets one), and jobs that
-end are kept for it. Everything else goes on: starts, stops, ends, cancellations, preemptions.
+Until the predictor is warm no new job is admitted, because a job that is admitted without a prediction never gets one. Jobs that
+end are kept for the predictor. All other work continues: starts, stops, ends, cancellations, preemptions.
 """
 
 import logging
@@ -25,18 +25,18 @@ AGAIN_S = 1.0
 """Pause before the history is read again, after the database did not answer."""
 
 WARM_ROWS_AT_ONCE = 2_000
-"""Jobs, ended or not, that are read before the first cycle: a third of a second. More are read beside the loop."""
+"""Most jobs, ended or not, that are read before the first cycle (0.3 s). A longer history is read in a thread."""
 
-SAID_ROWS_MAX = 10_000
-"""Newest predictions that are scored again at start: more than the windows behind calibration, champions and trust hold."""
+PREDICTION_ROWS_MAX = 10_000
+"""Most predictions that are scored again at the start, newest first: more than the windows of calibration and champions hold."""
 
 
 def warm_up(
     database: Database, predictor: LivePredictor, warming: "WarmingPredictor", unfinished: Sequence[PredictionRequest]
 ) -> Callable[[], None] | None:
-    """Read a short history at once and return None; of a long one, return the work that is left to do.
+    """Read a short history at once and return None. For a long one return the function that reads it.
 
-    The history ends with the newest label that there is now: the loop reports later ends, and none may be learnt twice.
+    The history ends with the newest label of now. The loop reports later ends, and no job may be learnt twice.
     """
     last = last_label(database)
     work = partial(_read_history, database, predictor, unfinished, last)
@@ -49,8 +49,8 @@ def warm_up(
 def _read_history(
     database: Database, predictor: LivePredictor, unfinished: Sequence[PredictionRequest], last: int
 ) -> None:
-    said = list(first_predictions(database, SAID_ROWS_MAX, [request.job for request in unfinished]))
-    predictor.warm(list(ended_jobs(database, newest=HISTORY_ROWS_MAX, last=last)), unfinished, said)
+    predictions = list(first_predictions(database, PREDICTION_ROWS_MAX, [request.job for request in unfinished]))
+    predictor.warm(list(ended_jobs(database, newest=HISTORY_ROWS_MAX, last=last)), unfinished, predictions)
 
 
 def _keep_out_of_collection(work: Callable[[], None]) -> None:
@@ -70,13 +70,13 @@ class WarmingPredictor:
 
     @property
     def warm(self) -> bool:
-        """Whether it predicts yet."""
+        """Whether the predictor answers requests."""
         return self._warm
 
     def begin(self, work: Callable[[], None], then: Callable[[], None]) -> None:
-        """Do ``work``, which warms the inner predictor, in a thread, and then call ``then``.
+        """Call ``work``, which warms the inner predictor, in a thread, then call ``then``.
 
-        If the database does not answer, it is tried again until :meth:`close`.
+        If the database does not answer, ``work`` is called again until :meth:`close`.
         """
 
         def retry() -> None:
@@ -84,7 +84,9 @@ class WarmingPredictor:
                 try:
                     self.warm_with(work)
                 except DBAPIError as error:
-                    logger.warning("the predictor waits for its history: %s", " ".join(str(error).split()))
+                    logger.warning(
+                        "the history for the predictor could not be read yet: %s", " ".join(str(error).split())
+                    )
                     self._closed.wait(AGAIN_S)
                 else:
                     then()
@@ -93,17 +95,17 @@ class WarmingPredictor:
         threading.Thread(target=retry, name="warming", daemon=True).start()
 
     def close(self) -> None:
-        """Stop retrying. Work under way ends by itself."""
+        """Stop retrying. A read in progress runs to its end."""
         self._closed.set()
 
     def warm_with(self, work: Callable[[], None]) -> None:
-        """Do ``work`` and predict from then on. Other errors than DBAPIError are logged: it predicts with what it has learnt."""
+        """Call ``work``, then predict. DBAPIError is raised. Other errors are logged, and the partial history is used."""
         try:
             work()
         except DBAPIError:
             raise
         except Exception:
-            logger.exception("the predictor was not warmed with all of its history")
+            logger.exception("the predictor has read only a part of its history")
         while self._more_kept():
             pass
 
@@ -116,7 +118,7 @@ class WarmingPredictor:
         return self._inner.revise(now_s, reported) if self._warm else [None] * len(reported)
 
     def ended(self, label: EndedJob) -> None:
-        """Pass on, now or once it is warm."""
+        """Pass the label on, or keep it until the predictor is warm."""
         with self._lock:
             if not self._warm:
                 self._kept.append(label)
@@ -124,7 +126,7 @@ class WarmingPredictor:
         self._inner.ended(label)
 
     def _more_kept(self) -> bool:
-        """Pass on what was kept so far. With nothing left it is warm."""
+        """Pass on the kept labels. If there are none, the predictor is warm. Returns whether there were some."""
         with self._lock:
             kept, self._kept = self._kept, []
             if not kept:

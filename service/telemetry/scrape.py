@@ -34,7 +34,7 @@ class LoopNow:
     """Whether this process is the leader, the end of its last cycle (seconds since the epoch), and the newest cycle's number."""
 
     leads: bool
-    last_pass_at_s: float | None
+    last_cycle_at_s: float | None
     cycle: int
 
 
@@ -95,9 +95,9 @@ class ScrapeCollector(Collector):
         yield InfoMetricFamily(f"{NAMESPACE}_build", "Version of the program.", {"version": readings.version})
         yield _gauge("leader", "1 if this process is the leader.", float(loop.leads))
         yield _gauge("migrations_pending", "1 while the database needs a migration.", float(not readings.migrated()))
-        if loop.last_pass_at_s is not None:
+        if loop.last_cycle_at_s is not None:
             help_text = "Time of the last scheduling cycle that ended without an exception."
-            yield _gauge("cycle_last_success_timestamp_seconds", help_text, loop.last_pass_at_s)
+            yield _gauge("cycle_last_success_timestamp_seconds", help_text, loop.last_cycle_at_s)
         yield _gauge("cycle_number", "Number of the newest cycle with changes.", float(loop.cycle))
         yield _counter("retrainings", "Trainings that have ended.", "outcome", readings.retrainings())
         queue = readings.queue()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from service.background.loop import LoopSettings, SchedulerLoop, Turns
+from service.background.loop import CycleConditions, LoopSettings, SchedulerLoop
 from service.background.timers import SteadyScheduler
 from service.engine.engine import CycleOutcome
 from service.engine.ports import StoreUnavailable
@@ -39,16 +39,16 @@ def _loop(engine: Any) -> SchedulerLoop:
 @pytest.mark.parametrize("broken", [False, True])
 def test_whoever_waits_for_a_pass_is_woken_by_it(broken: bool) -> None:
     loop = _loop(_Passes(broken))
-    seen = loop.wait_pass(-1, 0.0)
+    seen = loop.wait_cycle(-1, 0.0)
     assert seen == 0
-    assert loop.wait_pass(seen, 0.0) == 0, "nothing passed, so time ran out"
+    assert loop.wait_cycle(seen, 0.0) == 0, "nothing passed, so time ran out"
     found: list[int] = []
-    waiting = threading.Thread(target=lambda: found.append(loop.wait_pass(seen, 600.0)), daemon=True)
+    waiting = threading.Thread(target=lambda: found.append(loop.wait_cycle(seen, 600.0)), daemon=True)
     waiting.start()
     loop.tick()
     waiting.join(60.0)
     assert found == [1], "a pass that fails is over too"
-    assert loop.wait_pass(seen, 600.0) == 1, "a pass that is over is not waited for"
+    assert loop.wait_cycle(seen, 600.0) == 1, "a pass that is over is not waited for"
 
 
 class _Backlog:
@@ -167,17 +167,19 @@ def test_until_a_pass_begins_many_nudges_are_one_also_where_it_finds_the_lead_in
     timers: Any = SimpleNamespace(add_job=lambda work, kind, **_: due.append(work))
     engine: Any = _Passes(broken=False)
     unused: Any = None
-    loop = SchedulerLoop(engine, unused, clock, timers, LoopSettings(30.0, 1.0), turns=Turns(lambda: trusted[0]))
+    loop = SchedulerLoop(
+        engine, unused, clock, timers, LoopSettings(30.0, 1.0), conditions=CycleConditions(lambda: trusted[0])
+    )
     for _ in range(50):
         loop.nudge()
     [work] = due
     due.clear()
     work()
     trusted[0] = True
-    assert loop.last_pass_at_s is None
+    assert loop.last_cycle_at_s is None
     loop.nudge()
     due.pop()()
-    assert loop.last_pass_at_s is not None
+    assert loop.last_cycle_at_s is not None
 
 
 @pytest.mark.parametrize("who", ["the requests", "the other services"])
@@ -192,14 +194,14 @@ def test_a_look_that_finds_no_database_is_a_pass_that_fails_and_then_left_to_the
     executor: Any = SimpleNamespace(collect=(lambda: False) if who == "the requests" else away)
     timers: dict[str, Any] = {}
     scheduler: Any = SimpleNamespace(add_job=lambda work, kind, id, **_: timers.update({id: work}))
-    settings, turns = LoopSettings(30.0, 1.0), Turns(is_waiting=away)
-    loop = SchedulerLoop(engine, executor, clock, scheduler, settings, turns=turns)
+    settings, conditions = LoopSettings(30.0, 1.0), CycleConditions(is_waiting=away)
+    loop = SchedulerLoop(engine, executor, clock, scheduler, settings, conditions=conditions)
     loop.start()
     for _ in range(3):
         timers["poll"]()
-    assert loop.wait_pass(-1, 0.0) == 1
+    assert loop.wait_cycle(-1, 0.0) == 1
     timers["reschedule"]()
-    assert loop.wait_pass(-1, 0.0) == 2
+    assert loop.wait_cycle(-1, 0.0) == 2
 
 
 @pytest.mark.parametrize(("pass_s", "rest_s"), [(0.1, 0.1), (20.0, 1.0), (0.0, 0.0)])

@@ -161,6 +161,6 @@ def test_whoever_asks_while_a_pass_hangs_is_told_to_come_back(monkeypatch: pytes
     clock: Any = SimpleNamespace(now_s=lambda: 0.0)
     unused: Any = None
     loop = SchedulerLoop(unused, unused, clock, unused, LoopSettings(30.0, 1.0))
-    with loop._lock, pytest.raises(Busy, match="under way"):
+    with loop._lock, pytest.raises(Busy, match="running for more than"):
         loop.read(lambda engine: engine)
     assert loop.read(lambda engine: 7) == 7

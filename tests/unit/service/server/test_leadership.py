@@ -172,7 +172,7 @@ def test_who_cannot_give_the_lead_back_ends_all_the_same_and_hides_no_other_erro
     assert house.leadership.begin()
     house.leadership.close()
     assert house.log == ["starts", "ends"]
-    assert caplog.text.count("the lead is not given back") == 2
+    assert caplog.text.count("the leader lease could not be released") == 2
 
 
 def test_whoever_was_given_up_does_not_lead(house: House) -> None:
