@@ -157,7 +157,7 @@ class House:
     def close(self) -> None:
         """Stop what is left, and fail if something had to be killed."""
         executor = self.new_executor()
-        executor.stop_all(grace_s=0.2)
+        stop_all(executor, grace_s=0.2)
         with contextlib.suppress(AssertionError):
             wait_for(lambda: all(s == "ended" for s in self._settled(executor)), "the end of all attempts")
         left = self.processes()
@@ -167,6 +167,12 @@ class House:
     def _settled(self, executor: LocalExecutor) -> list[str]:
         executor.poll()
         return [str(status) for status in executor.observed().values()]
+
+
+def stop_all(executor: LocalExecutor, grace_s: float) -> None:
+    """Ask every attempt to stop, whichever service leads."""
+    for watched in list(executor._live.values()):
+        executor._stop(Stop(watched.attempt, graceful=False, grace_s=grace_s))
 
 
 @pytest.fixture

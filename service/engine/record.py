@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from policies.lifecycle import ATTEMPT_OPEN, HOLDS_GPUS, TERMINAL, AttemptState, JobState
+from policies.lifecycle import ATTEMPT_OPEN, TERMINAL, AttemptState, JobState
 from policies.model.estimate import Estimate, Unit
 from policies.model.ids import AttemptId, JobId
 from policies.model.job import IterationTimes, JobSpec
@@ -111,11 +111,6 @@ class JobRecord:
             and self.not_before_s == 0.0
             and self.gate is None
         )
-
-    @property
-    def holds_gpus(self) -> bool:
-        """Whether its state is one of those in which GPUs are held."""
-        return self.state in HOLDS_GPUS
 
     @property
     def finished(self) -> bool:

@@ -152,13 +152,6 @@ class FakeExecutor:
     def close(self) -> None:
         """Nothing to release."""
 
-    def next_event_s(self) -> float | None:
-        """When the next attempt starts or ends if nothing is sent before: what a test moves its clock to."""
-        times = [self._end_s(attempt) for attempt in self._attempts.values() if attempt.ended is None]
-        times += [attempt.started_at_s for attempt in self._attempts.values()]
-        times += [at_s for at_s, _ in self._late]
-        return min((at_s for at_s in times if at_s > self._clock.now_s()), default=None)
-
     def _begin(self, launch: Launch, now_s: float) -> _Attempt:
         spec = launch.spec
         return _Attempt(

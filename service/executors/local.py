@@ -195,13 +195,6 @@ class LocalExecutor:
         finally:
             self._lock.release()
 
-    def stop_all(self, grace_s: float = 5.0) -> None:
-        """Ask every attempt to stop. Poll until each has ended."""
-        with self._lock:
-            for watched in self._live.values():
-                if watched.end is None:
-                    self._stop(Stop(watched.attempt, graceful=False, grace_s=grace_s))
-
     def prune(self, jobs: Iterable[JobId]) -> int:
         """Delete logs, work folders and checkpoints of ended jobs; returns the number of attempts.
 

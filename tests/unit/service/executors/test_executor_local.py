@@ -15,7 +15,7 @@ from service.executors import folder as names
 from service.executors.fencing import Fence
 from service.executors.gpus import GpuInfo
 from service.executors.launch_plan import free_port, ranks_of
-from tests.local_executor import House, house, launch, python, wait_for
+from tests.local_executor import House, house, launch, python, stop_all, wait_for
 
 __all__ = ["house"]
 
@@ -232,7 +232,7 @@ class TestUpkeep:
         for job in (1, 2):
             house.executor.send([launch(python("import signal; signal.pause()"), job=job)])
             house.wait_report(ReportKind.STARTED, attempt=f"{job}.1")
-        house.executor.stop_all(grace_s=5.0)
+        stop_all(house.executor, grace_s=5.0)
         assert {house.wait_end(f"{job}.1").exit_code for job in (1, 2)} == {143}
 
     def test_the_folder_is_private(self, house: House) -> None:
