@@ -30,7 +30,7 @@ from predictor.rows import rows_to_jsonl
 from predictor.serving import LivePredictor
 from service.config.settings import Settings
 from service.db import migrate
-from service.db.history import PastJob, ended_jobs, import_history
+from service.db.history import ImportedJob, ended_jobs, import_history
 from service.db.models import LabelCounter
 from service.db.session import Database, open_database
 
@@ -67,7 +67,7 @@ def labels(rows: int) -> Iterator[EndedJob]:
 def fill(database: Database, rows: int) -> None:
     """Import the history."""
     with database.writing() as session:
-        import_history(session, "benchmark", (PastJob(str(label.job), label) for label in labels(rows)))
+        import_history(session, "benchmark", (ImportedJob(str(label.job), label) for label in labels(rows)))
 
 
 def _warm(database: Database, folder: Path) -> None:

@@ -17,7 +17,7 @@ from policies.model.job import JobSpec
 from service.api.problems import Problem, ProblemType
 from service.config.settings import Settings
 from service.db import reads
-from service.db.dialects import take_turns
+from service.db.dialects import take_locks
 from service.db.limits import locked_limits, unfinished_of
 from service.engine.limits import Owner, Scope
 
@@ -82,7 +82,7 @@ class OwnersCapacity:
             for owner in owners
         }
         # An owner without a quota has no row to lock.
-        take_turns(
+        take_locks(
             connection,
             *(
                 f"queue capacity of {owner.title}"

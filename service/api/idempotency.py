@@ -24,7 +24,7 @@ from service.api.access import origin_of
 from service.api.audited import action_of, target_of
 from service.api.problems import Problem, ProblemType
 from service.db.audit import Entry, Origin, Outcome, record, record_all
-from service.db.dialects import insert_rows, take_turns
+from service.db.dialects import insert_rows, take_locks
 from service.db.group_commit import GroupCommit
 from service.db.session import Database
 from service.db.tables import IDEMPOTENCY_KEYS
@@ -220,7 +220,7 @@ class Keys:
         if not asked:
             return [None] * len(requests)
         if lock:
-            take_turns(connection, *(f"key {route} {key}" for key, route in asked))
+            take_locks(connection, *(f"key {route} {key}" for key, route in asked))
         rows = IDEMPOTENCY_KEYS.c
         statement = select(rows.key, rows.route, rows.body_sha256, rows.status, rows.response, rows.location).where(
             rows.key.in_({key for key, _ in asked}), rows.expires_at_s > self._now_s()

@@ -21,12 +21,12 @@ from service.db.session import Database
 from service.db.tables import (
     AUDIT_LOG,
     CYCLES,
-    FACTS,
     FORECASTS,
     HISTORY,
     IDEMPOTENCY_KEYS,
     JOBS,
     PROGRESS,
+    REQUESTS,
 )
 from service.engine.crash_points import CrashPoint, reached
 
@@ -106,8 +106,8 @@ def _prune_cycles(database: Database, settings: Settings, now_s: float) -> int:
 
 def _prune_requests(database: Database, settings: Settings, now_s: float) -> int:
     """Requests are kept as long as the cycles that acted on them."""
-    old = FACTS.c.consumed_cycle.is_not(None) & (FACTS.c.created_at_s < now_s - settings.cycles_kept_s)
-    return _delete(database, settings, FACTS, FACTS.c.id, old)
+    old = REQUESTS.c.consumed_cycle.is_not(None) & (REQUESTS.c.created_at_s < now_s - settings.cycles_kept_s)
+    return _delete(database, settings, REQUESTS, REQUESTS.c.id, old)
 
 
 def _prune_keys(database: Database, settings: Settings, now_s: float) -> int:

@@ -65,9 +65,9 @@ class WebhookSender:
         try:
             if self._closed or not self._leads() or not self._has_work():
                 return
-            while self._leads() and not self._closed and self._expand():
+            while self._leads() and not self._closed and self._add_deliveries():
                 pass
-            self._forget()
+            self._delete_ended()
             found = self._due()
             if found:
                 asyncio.run(self._deliver(found))
@@ -90,23 +90,23 @@ class WebhookSender:
         with self._database.reading() as session:
             return webhooks.has_work(session.connection())
 
-    def _expand(self) -> int:
+    def _add_deliveries(self) -> int:
         with self._database.writing() as session:
             pending_max = self._settings.webhook_pending_max
-            return webhooks.expand(session.connection(), self._now_s(), OUTBOX_ROWS_MAX, pending_max)
+            return webhooks.add_deliveries(session.connection(), self._now_s(), OUTBOX_ROWS_MAX, pending_max)
 
     def _due(self) -> Sequence[Row[Any]]:
         with self._database.reading() as session:
             return webhooks.due(session.connection(), self._now_s(), EACH_MAX)
 
-    def _settle(self, outcomes: Sequence[Attempted]) -> None:
+    def _store_outcomes(self, outcomes: Sequence[Attempted]) -> None:
         with self._database.writing() as session:
-            webhooks.settle(session.connection(), outcomes, self._now_s())
+            webhooks.store_outcomes(session.connection(), outcomes, self._now_s())
 
-    def _forget(self) -> None:
+    def _delete_ended(self) -> None:
         before_s = self._now_s() - self._settings.deliveries_kept_s
         with self._database.writing() as session:
-            webhooks.forget(session.connection(), before_s, self._settings.prune_rows_max)
+            webhooks.delete_ended(session.connection(), before_s, self._settings.prune_rows_max)
 
     # Posting.
 
@@ -142,7 +142,7 @@ class WebhookSender:
                     break
         if outcomes:
             # Write in a thread: waiting for the write lock must not block the posts to other webhooks.
-            await asyncio.to_thread(self._settle, outcomes)
+            await asyncio.to_thread(self._store_outcomes, outcomes)
 
     async def _attempt(self, row: Row[Any]) -> Attempted:
         body, now_s = body_of(row.body), self._now_s()

@@ -8,7 +8,7 @@ from policies.model.estimate import EndedJob
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from service.db.audit import record_command
-from service.db.history import PastJob, import_history
+from service.db.history import ImportedJob, import_history
 from service.db.migrate import SchemaError, SchemaState, state, upgrade
 from service.db.session import open_database
 from service.sim.workloads.files import WorkloadError
@@ -67,9 +67,9 @@ def add_history(
     return LoadedHistory(source, len(workload.jobs), new)
 
 
-def _past(workload: Workload, start_s: float) -> Iterator[PastJob]:
+def _past(workload: Workload, start_s: float) -> Iterator[ImportedJob]:
     for row in workload.jobs:
-        yield PastJob(row.job_id, label_of(row, start_s))
+        yield ImportedJob(row.job_id, label_of(row, start_s))
 
 
 def label_of(row: WorkloadJob, start_s: float) -> EndedJob:

@@ -21,8 +21,8 @@ from service.db.tables import (
     ATTEMPTS,
     CYCLES,
     EVENTS,
-    FACTS,
     JOBS,
+    REQUESTS,
     SERVERS,
 )
 from service.engine.events import RequestKind
@@ -83,8 +83,10 @@ def check_connection(connection: Connection) -> Health:
 
 def _jobs_without_an_end(connection: Connection) -> Iterator[str]:
     """No job waits for an admission that will never happen, and each has a consistent end."""
-    pending = select(FACTS.c.job_id).where(
-        FACTS.c.kind == RequestKind.SUBMITTED.value, FACTS.c.consumed_cycle.is_(None), FACTS.c.job_id.is_not(None)
+    pending = select(REQUESTS.c.job_id).where(
+        REQUESTS.c.kind == RequestKind.SUBMITTED.value,
+        REQUESTS.c.consumed_cycle.is_(None),
+        REQUESTS.c.job_id.is_not(None),
     )
     jobs = JOBS.c
     # A cycle that admits a job raises its version, in the transaction that consumes its request.
@@ -148,7 +150,7 @@ def _events(connection: Connection) -> Iterator[str]:
 
 def _requests(connection: Connection) -> Iterator[str]:
     """Requests are consumed by existing cycles, and the positions of servers are consecutive."""
-    requests = FACTS.c
+    requests = REQUESTS.c
     cycles = CYCLES.c
     newest = select(func.coalesce(func.max(cycles.number), 0)).scalar_subquery()
     future = select(requests.id).where(requests.consumed_cycle > newest)

@@ -29,10 +29,10 @@ from service.db.tables import (
     ATTEMPTS,
     CYCLES,
     EVENTS,
-    FACTS,
     HISTORY,
     JOBS,
     PREDICTIONS,
+    REQUESTS,
     SERVERS,
     THROUGHPUT,
 )
@@ -110,7 +110,9 @@ def _write_servers(connection: Connection, batch: CycleBatch) -> None:
         ((index, record) for index, record in batch.servers.items() if index not in known), key=lambda pair: pair[0]
     )
     if new:
-        added = select(FACTS).where(FACTS.c.id.in_(batch.requests), FACTS.c.kind == RequestKind.SERVER_ADDED.value)
+        added = select(REQUESTS).where(
+            REQUESTS.c.id.in_(batch.requests), REQUESTS.c.kind == RequestKind.SERVER_ADDED.value
+        )
         spec_of = {row["id"]: request_record(row).server_spec for row in connection.execute(added).mappings()}
         specs = [spec for request in batch.requests if (spec := spec_of.get(request)) is not None]
         inserted = [
@@ -122,7 +124,7 @@ def _write_servers(connection: Connection, batch: CycleBatch) -> None:
 
 def _consume(connection: Connection, ids: Sequence[int], cycle: int) -> None:
     for part in chunks(ids):
-        connection.execute(update(FACTS).where(FACTS.c.id.in_(part)).values(consumed_cycle=cycle))
+        connection.execute(update(REQUESTS).where(REQUESTS.c.id.in_(part)).values(consumed_cycle=cycle))
 
 
 def _write_predictions(connection: Connection, writes: Sequence[JobWrite], batch: CycleBatch) -> None:

@@ -5,7 +5,7 @@
 ONLY, which never fails because of concurrency). Writers: SQLite has one at a time, from its first statement on. On PostgreSQL
 they run side by side under READ COMMITTED. That is enough because every possible conflict has a stronger guard: rows of jobs
 have one writer (the leader, fenced by its token) and a version guard under a row lock, keys and names have unique
-constraints, and the few transactions that read before they insert take a named lock (:func:`take_turns`). SERIALIZABLE would
+constraints, and the few transactions that read before they insert take a named lock (:func:`take_locks`). SERIALIZABLE would
 guard nothing more and would abort cycles without a conflict.
 """
 
@@ -153,7 +153,7 @@ class PostgresDialect:
         return {_WRITES: True, _WAIT_S: wait_s, _LEASE: lease}
 
 
-SERVERS_TURN = "servers"
+SERVERS_LOCK = "servers"
 """The lock for adding servers: names are unique and positions are consecutive."""
 
 _FAULTS_MAX = 100
@@ -167,7 +167,7 @@ def dialect_of(url: URL) -> Dialect:
     return SqliteDialect() if url.get_backend_name() == "sqlite" else PostgresDialect()
 
 
-def take_turns(connection: Connection, *names: str) -> None:
+def take_locks(connection: Connection, *names: str) -> None:
     """Take named locks, which serialize writing transactions of all processes, until this transaction ends.
 
     For transactions that check whether a row exists before they insert it. On SQLite all writers are serialized anyway.

@@ -11,7 +11,7 @@ from policies.model.estimate import EndedJob
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from service.db.codec import decode, encode
-from service.db.dialects import take_turns
+from service.db.dialects import take_locks
 from service.db.rows import LABEL_COLUMNS, OWN_HISTORY, label_values
 from service.db.session import Database
 from service.db.tables import HISTORY, JOBS
@@ -23,14 +23,14 @@ HISTORY_ROWS_MAX = 40_000
 """Newest ended jobs that a predictor reads at once. Older ones only matter to groups with few jobs."""
 
 
-class PastJob(NamedTuple):
+class ImportedJob(NamedTuple):
     """An imported job: its name in its source, and its label (``label.job`` has no meaning here)."""
 
     key: str
     label: EndedJob
 
 
-def import_history(session: Session, source: str, past: Iterable[PastJob]) -> int:
+def import_history(session: Session, source: str, past: Iterable[ImportedJob]) -> int:
     """Add labels under the name of their source; returns how many are new. Importing the same jobs twice changes nothing.
 
     Raises ValueError for the source name that is reserved for jobs that ran here.
@@ -38,7 +38,7 @@ def import_history(session: Session, source: str, past: Iterable[PastJob]) -> in
     if source == OWN_HISTORY:
         raise ValueError(f"{source!r} is the history of the jobs that ran here")
     connection = session.connection()
-    take_turns(connection, "history")
+    take_locks(connection, "history")
     rows = iter(past)
     added = 0
     while part := {job.key: job.label for job in islice(rows, _ROWS_PER_STATEMENT)}:

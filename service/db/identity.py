@@ -4,7 +4,7 @@ import secrets
 
 from sqlalchemy import insert, select
 
-from service.db.dialects import take_turns
+from service.db.dialects import take_locks
 from service.db.session import Database
 from service.db.tables import PROPERTIES
 
@@ -25,7 +25,7 @@ def peer_secret(database: Database) -> str:
 def _property(database: Database, name: str, size_bytes: int) -> str:
     with database.writing() as session:
         connection = session.connection()
-        take_turns(connection, "identity")
+        take_locks(connection, "identity")
         found = connection.execute(select(PROPERTIES.c.value).where(PROPERTIES.c.name == name)).scalar()
         if found is None:
             found = secrets.token_hex(size_bytes)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, insert, select, update
 from sqlmodel import Session
 
-from service.db.dialects import take_turns
+from service.db.dialects import take_locks
 from service.db.session import Database
 from service.db.tables import LEASES
 from service.engine.ports import StoreUnavailable
@@ -47,7 +47,7 @@ def acquire(database: Database, name: str, holder: str, duration_s: float) -> Le
     with database.writing(lease=True) as session:
         connection = session.connection()
         # A row that does not exist cannot be locked: without this lock two first holders would both insert it.
-        take_turns(connection, f"lease {name}")
+        take_locks(connection, f"lease {name}")
         now_s = database.now_s(session)
         found = connection.execute(select(LEASES).where(LEASES.c.name == name).with_for_update()).one_or_none()
         if found is not None and found.expires_at_s > now_s and found.holder != holder:

@@ -16,7 +16,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Select, String, column, inspect, select
 from sqlalchemy import table as sql_table
 
-from service.db.dialects import take_turns
+from service.db.dialects import take_locks
 from service.db.lease import is_any_held
 from service.db.session import Database, open_database, parse_url, sqlite_path
 from service.db.tables import METADATA
@@ -26,7 +26,7 @@ UPGRADE_COMMAND = "sooner db upgrade"
 WAIT_S = 600.0
 """How long an upgrade waits for another one; rewriting a large table takes minutes."""
 
-TURN = "migrations"
+LOCK = "migrations"
 """The lock for changing the schema."""
 
 VERSION_TABLE = "alembic_version"
@@ -124,7 +124,7 @@ def upgrade(url: str) -> SchemaState:
 def _upgrade(database: Database) -> SchemaState:
     with database.writing(WAIT_S) as session:
         connection = session.connection()
-        take_turns(connection, TURN)
+        take_locks(connection, LOCK)
         before = state_of(connection)
         if before in (SchemaState.NEWER, SchemaState.FOREIGN):
             raise SchemaError(before.sentence)

@@ -22,11 +22,11 @@ from service.db.tables import (
     ATTEMPTS,
     CYCLES,
     EVENTS,
-    FACTS,
     JOBS,
     MODELS,
     PREDICTIONS,
     PROGRESS,
+    REQUESTS,
     SERVERS,
     THROUGHPUT,
     TRAINING_RUNS,
@@ -221,8 +221,8 @@ def spec(connection: Connection, job_id: int) -> JobSpec | None:
 
 def all_admitted(connection: Connection, job_ids: Collection[int]) -> bool:
     """Whether a cycle has admitted every one of these jobs, and so predicted it if it could."""
-    waiting = select(FACTS.c.job_id).where(
-        FACTS.c.consumed_cycle.is_(None), FACTS.c.kind == RequestKind.SUBMITTED.value
+    waiting = select(REQUESTS.c.job_id).where(
+        REQUESTS.c.consumed_cycle.is_(None), REQUESTS.c.kind == RequestKind.SUBMITTED.value
     )
     return not set(job_ids).intersection(connection.execute(waiting).scalars())
 

@@ -7,11 +7,11 @@ from sqlalchemy import Connection, insert, select, update
 
 from policies.model.server_reservation import ServerReservation, server_reservations_after
 from service.db.codec import decode, encode
-from service.db.dialects import take_turns
+from service.db.dialects import take_locks
 from service.db.tables import RESERVATIONS
 from service.engine.events import EngineRequest
 
-RESERVATIONS_TURN = "reservations"
+RESERVATIONS_LOCK = "reservations"
 """The lock for creating reservations, which must not overlap."""
 
 
@@ -48,7 +48,7 @@ def open_reservation(connection: Connection, number: int) -> StoredReservation |
 
 def wait_for_turn(connection: Connection) -> None:
     """Lock the creation of reservations until the transaction ends."""
-    take_turns(connection, RESERVATIONS_TURN)
+    take_locks(connection, RESERVATIONS_LOCK)
 
 
 def keep_reservation(connection: Connection, request: EngineRequest, number: int) -> None:

@@ -18,7 +18,7 @@ from sqlmodel import Session
 
 from service.db import migrate
 from service.db.backup import BACKUP_SCHEMA, MANIFEST, BackupError, Manifest, TablePart, member, reflected
-from service.db.dialects import drop_everything, set_last_ids, take_turns
+from service.db.dialects import drop_everything, set_last_ids, take_locks
 from service.db.lease import is_any_held
 from service.db.migrate import SchemaError, SchemaState
 from service.db.session import Database, open_database
@@ -69,7 +69,7 @@ def restore(url: str, file: Path, *, force: bool = False) -> Restored:
 def _restore(database: Database, archive: zipfile.ZipFile, manifest: Manifest, force: bool) -> Restored:
     with database.writing(migrate.WAIT_S) as session:
         connection = session.connection()
-        take_turns(connection, migrate.TURN)
+        take_locks(connection, migrate.LOCK)
         _clear(database, session, force)
         if manifest.revision not in migrate.revisions():
             raise SchemaError(SchemaState.NEWER.sentence)

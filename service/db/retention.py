@@ -12,10 +12,10 @@ from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from service.db.codec import decode
 from service.db.rows import OWN_HISTORY
-from service.db.tables import ATTEMPTS, EVENTS, FACTS, FORECASTS, HISTORY, JOBS, PREDICTIONS, PROGRESS
+from service.db.tables import ATTEMPTS, EVENTS, FORECASTS, HISTORY, JOBS, PREDICTIONS, PROGRESS, REQUESTS
 
 _ENDED = tuple(state.value for state in TERMINAL)
-_OF_JOBS = (PROGRESS, PREDICTIONS, FORECASTS, EVENTS, FACTS, ATTEMPTS)
+_OF_JOBS = (PROGRESS, PREDICTIONS, FORECASTS, EVENTS, REQUESTS, ATTEMPTS)
 
 
 def referenced_jobs(connection: Connection) -> set[JobId]:
@@ -44,7 +44,7 @@ def expired_jobs(
     old = and_(JOBS.c.state.in_(_ENDED), JOBS.c.finished_at_s < ended_before_s, JOBS.c.id > after)
     if files_gone_before_s is not None:
         old = and_(old, JOBS.c.files_deleted_at_s < files_gone_before_s)
-    pending = select(FACTS.c.job_id).where(FACTS.c.consumed_cycle.is_(None), FACTS.c.job_id.is_not(None))
+    pending = select(REQUESTS.c.job_id).where(REQUESTS.c.consumed_cycle.is_(None), REQUESTS.c.job_id.is_not(None))
     unscored = select(FORECASTS.c.job_id).where(FORECASTS.c.scored_at_s.is_(None))
     found = select(JOBS.c.id).where(old, JOBS.c.id.not_in(pending), JOBS.c.id.not_in(unscored))
     return [JobId(number) for number in connection.execute(found.order_by(JOBS.c.id).limit(limit)).scalars()]

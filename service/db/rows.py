@@ -1,21 +1,23 @@
-"""Between the engine's records and the rows of a transaction. Pure: no session, no query."""
+"""Conversion between the engine's records and rows of the database."""
 
+import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import RowMapping
+from sqlalchemy import Connection, RowMapping, Select, Text, cast, select
 
-from policies.lifecycle import AttemptState
+from policies.lifecycle import AttemptState, JobState
 from policies.model.cluster import Server
 from policies.model.estimate import EndedJob, Estimate, Prediction, Unit
 from policies.model.ids import JobId
 from policies.model.job import IterationTimes, JobSpec
 from policies.model.placement import Placement
 from policies.model.reasons import Reason
-from service.db.codec import RequestPayload, decode, decode_shadows, encode, encode_shadows
+from service.db.codec import CodecError, RequestPayload, decode, decode_shadows, encode, encode_shadows
+from service.db.tables import JOBS
 from service.engine.events import EngineRequest, JobEvent, RequestKind
 from service.engine.record import AttemptRecord, JobRecord, ServerRecord
 
@@ -35,31 +37,23 @@ class ServerOrigin(StrEnum):
     REQUEST = "request"
 
 
-JOB_DOCUMENTS: Mapping[str, type] = {
+_JOB_DOCUMENTS: Mapping[str, type] = {
     "reservation": Placement,
     "estimate": Estimate,
     "iteration_times": IterationTimes,
 }
-_JOB_OTHER = {
-    "id",
-    "spec",
-    "submitted_at_s",
-    "state",
-    "reason",
-    "stop_cause",
-    "attempt",
-    "gate",
-} | JOB_DOCUMENTS.keys()
+_JOB_WORDS = ("state", "reason", "stop_cause")
+_JOB_OTHER = {"id", "spec", "submitted_at_s", "attempt", "gate", *_JOB_WORDS, *_JOB_DOCUMENTS}
 # Every field that the engine adds to its records needs a column of the same name; a test checks it.
-JOB_PLAIN = [field.name for field in fields(JobRecord) if field.name not in _JOB_OTHER]
+_JOB_PLAIN = [field.name for field in fields(JobRecord) if field.name not in _JOB_OTHER]
 _ATTEMPT_OTHER = {"job", "state", "placement", "gpu_ids", "reason"}
 _ATTEMPT_PLAIN = [field.name for field in fields(AttemptRecord) if field.name not in _ATTEMPT_OTHER]
 
 
 def job_values(job: JobRecord) -> Values:
     """Every column of a job that changes during its life."""
-    values: Values = {name: getattr(job, name) for name in JOB_PLAIN}
-    values |= {name: _encode_or_none(getattr(job, name)) for name in JOB_DOCUMENTS}
+    values: Values = {name: getattr(job, name) for name in _JOB_PLAIN}
+    values |= {name: _encode_or_none(getattr(job, name)) for name in _JOB_DOCUMENTS}
     values["state"] = job.state.value
     values["reason"] = job.reason.value
     values["stop_cause"] = None if job.stop_cause is None else job.stop_cause.value
@@ -78,6 +72,46 @@ def new_job_values(spec: JobSpec, submitted_at_s: float, job: JobRecord) -> Valu
         "array_id": None if spec.array is None else spec.array.id,
         "array_index": None if spec.array is None else spec.array.index,
     }
+
+
+_READ_PLAIN = ("id", "submitted_at_s", *_JOB_PLAIN)
+_READ_DOCUMENTS: dict[str, type] = {"spec": JobSpec, **_JOB_DOCUMENTS}
+_READ_COLUMNS = (
+    *(JOBS.c[name] for name in (*_READ_PLAIN, *_JOB_WORDS)),
+    *(cast(JOBS.c[name], Text) for name in _READ_DOCUMENTS),
+)
+
+
+class JobReader:
+    """Reads jobs from one snapshot. Documents with the same text share one immutable value: recurring submissions have equal
+    documents, and decoding a document is most of the work on a row."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._known: dict[str, dict[str, Any]] = {name: {} for name in _READ_DOCUMENTS}
+
+    @staticmethod
+    def query() -> Select[Any]:
+        """Select what :meth:`read` needs, of all jobs in ascending id; to be narrowed."""
+        return select(*_READ_COLUMNS).order_by(JOBS.c.id)
+
+    def read(self, query: Select[Any], attempt_of: dict[JobId, AttemptRecord]) -> Iterator[JobRecord]:
+        """The records of the rows, each with its open attempt. Raises CodecError that names the job."""
+        for row in self._connection.execute(query):
+            values = dict(zip(_READ_PLAIN, row, strict=False))
+            state, reason, stop_cause = row[len(_READ_PLAIN) : len(_READ_PLAIN) + len(_JOB_WORDS)]
+            values["state"] = JobState(state)
+            values["reason"] = Reason(reason)
+            values["stop_cause"] = None if stop_cause is None else Reason(stop_cause)
+            values["attempt"] = attempt_of.get(values["id"])
+            try:
+                for (name, known), text in zip(self._known.items(), row[-len(_READ_DOCUMENTS) :], strict=True):
+                    if text is not None and text not in known:
+                        known[text] = decode(_READ_DOCUMENTS[name], json.loads(text))
+                    values[name] = None if text is None else known[text]
+            except CodecError as error:
+                raise error.within(f"job {values['id']}") from None
+            yield JobRecord(**values)
 
 
 def attempt_values(attempt: AttemptRecord) -> Values:

@@ -11,7 +11,7 @@ from policies.lifecycle import ATTEMPT_OPEN
 from policies.model.cluster import Cluster, Server
 from policies.model.placement import Placement
 from service.db.codec import decode, encode
-from service.db.dialects import SERVERS_TURN, take_turns
+from service.db.dialects import SERVERS_LOCK, take_locks
 from service.db.rows import ServerOrigin, Values, server_values
 from service.db.session import Database
 from service.db.tables import ATTEMPTS, SERVERS
@@ -33,7 +33,7 @@ def enroll(database: Database, cluster: Cluster) -> Cluster:
     """
     with database.writing() as session:
         connection = session.connection()
-        take_turns(connection, SERVERS_TURN)
+        take_locks(connection, SERVERS_LOCK)
         stored = {row["name"]: row for row in connection.execute(select(SERVERS)).mappings()}
         wanted = {server.name: server for server in cluster.servers}
         changed: list[Values] = []

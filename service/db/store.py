@@ -15,12 +15,12 @@ from policies.model.job import JobSpec
 from policies.model.reasons import Reason
 from service.db.codec import RequestPayload
 from service.db.commit import apply_batch
-from service.db.dialects import SERVERS_TURN, insert_numbered, insert_rows, take_turns
-from service.db.job_rows import JobReader
+from service.db.dialects import SERVERS_LOCK, insert_numbered, insert_rows, take_locks
 from service.db.lease import LEADER_LEASE, check_fence
 from service.db.limits import keep_request, limits_of_engine
 from service.db.reservations import keep_reservation, open_windows
 from service.db.rows import (
+    JobReader,
     attempt_record,
     by_job,
     chunks,
@@ -30,7 +30,7 @@ from service.db.rows import (
     request_values,
 )
 from service.db.session import Database
-from service.db.tables import ATTEMPTS, CYCLES, EVENTS, FACTS, JOBS, SERVERS
+from service.db.tables import ATTEMPTS, CYCLES, EVENTS, JOBS, REQUESTS, SERVERS
 from service.engine.crash_points import CrashPoint, reached
 from service.engine.events import EngineRequest, JobEvent, RequestKind
 from service.engine.ports import CycleBatch, StoreUnavailable
@@ -70,12 +70,12 @@ class SqlStore:
 
     def pending_requests(self, limit: int) -> Sequence[EngineRequest]:
         """At most ``limit`` unconsumed requests, oldest first. Raises StoreUnavailable."""
-        statement = select(FACTS).where(FACTS.c.consumed_cycle.is_(None)).order_by(FACTS.c.id).limit(limit)
+        statement = select(REQUESTS).where(REQUESTS.c.consumed_cycle.is_(None)).order_by(REQUESTS.c.id).limit(limit)
         return self._read(lambda connection: [request_record(row) for row in connection.execute(statement).mappings()])
 
     def has_requests(self) -> bool:
         """Whether any request is unconsumed: one lookup in a small index. Raises StoreUnavailable."""
-        statement = select(FACTS.c.id).where(FACTS.c.consumed_cycle.is_(None)).limit(1)
+        statement = select(REQUESTS.c.id).where(REQUESTS.c.consumed_cycle.is_(None)).limit(1)
         return self._read(lambda connection: connection.execute(statement).first() is not None)
 
     def commit(self, batch: CycleBatch) -> frozenset[JobId]:
@@ -107,26 +107,26 @@ class SqlStore:
         ]
         insert_rows(connection, EVENTS, [event_values(event) for event in events])
         requests = [request_values(RequestKind.SUBMITTED, now_s, job, RequestPayload()) for job in ids]
-        insert_rows(connection, FACTS, requests)
+        insert_rows(connection, REQUESTS, requests)
         return ids
 
     def add_requests(self, session: Session, requests: Sequence[EngineRequest]) -> None:
         """Insert accepted requests about jobs, in their order (their ids are ignored)."""
         rows = [request_values(request.kind, request.at_s, request.job, _payload(request)) for request in requests]
         if rows:
-            session.connection().execute(insert(FACTS), rows)
+            session.connection().execute(insert(REQUESTS), rows)
 
     def add_request(self, session: Session, request: EngineRequest) -> int:
         """Insert an accepted request and return its id (``request.id`` is ignored). Raises :class:`DuplicateServer`."""
         connection = session.connection()
         if request.server_spec is not None:
-            take_turns(connection, SERVERS_TURN)
+            take_locks(connection, SERVERS_LOCK)
         if request.server_spec is not None and _server_known(connection, request.server_spec.name):
             raise DuplicateServer(f"a server named {request.server_spec.name!r} exists already")
         if request.owner is not None:
             keep_request(connection, request.owner, request)
         values = request_values(request.kind, request.at_s, request.job, _payload(request))
-        number = int(connection.execute(insert(FACTS).returning(FACTS.c.id), values).scalar_one())
+        number = int(connection.execute(insert(REQUESTS).returning(REQUESTS.c.id), values).scalar_one())
         keep_reservation(connection, request, number)
         return number
 
@@ -192,7 +192,9 @@ def _first_reason(spec: JobSpec) -> Reason:
 def _server_known(connection: Connection, name: str) -> bool:
     if connection.execute(select(SERVERS.c.position).where(SERVERS.c.name == name)).first() is not None:
         return True
-    pending = select(FACTS).where(FACTS.c.kind == RequestKind.SERVER_ADDED.value, FACTS.c.consumed_cycle.is_(None))
+    pending = select(REQUESTS).where(
+        REQUESTS.c.kind == RequestKind.SERVER_ADDED.value, REQUESTS.c.consumed_cycle.is_(None)
+    )
     specs = (request_record(row).server_spec for row in connection.execute(pending).mappings())
     return any(spec is not None and spec.name == name for spec in specs)
 
@@ -200,8 +202,10 @@ def _server_known(connection: Connection, name: str) -> bool:
 def _load(connection: Connection) -> StoredWorld:
     open_attempts = connection.execute(select(ATTEMPTS).where(ATTEMPTS.c.state.in_(_OPEN))).mappings()
     attempt_of = by_job(attempt_record(row) for row in open_attempts)
-    unseen = select(FACTS.c.job_id).where(
-        FACTS.c.consumed_cycle.is_(None), FACTS.c.kind == RequestKind.SUBMITTED.value, FACTS.c.job_id.is_not(None)
+    unseen = select(REQUESTS.c.job_id).where(
+        REQUESTS.c.consumed_cycle.is_(None),
+        REQUESTS.c.kind == RequestKind.SUBMITTED.value,
+        REQUESTS.c.job_id.is_not(None),
     )
     reader = JobReader(connection)
     unfinished = reader.query().where(JOBS.c.state.in_(_UNFINISHED), JOBS.c.id.not_in(unseen))

@@ -188,7 +188,7 @@ class JobEventRow(Base, table=True):
     detail: str = ""
 
 
-class FactRow(Base, table=True):
+class RequestRow(Base, table=True):
     """One accepted request. The cycle that acts on it sets ``consumed_cycle`` in its own transaction."""
 
     __tablename__ = "facts"
@@ -683,7 +683,7 @@ def table(row: type[Base]) -> sa.Table:
 JOBS = table(JobRow)
 ATTEMPTS = table(AttemptRow)
 EVENTS = table(JobEventRow)
-FACTS = table(FactRow)
+REQUESTS = table(RequestRow)
 SERVERS = table(ServerRow)
 CYCLES = table(CycleRow)
 PREDICTIONS = table(PredictionRow)

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row, and_, delete, func, insert, select, upda
 
 from policies.lifecycle import JobState
 from policies.model.reasons import Reason
-from service.db.dialects import take_turns
+from service.db.dialects import take_locks
 from service.db.rows import Values
 from service.db.tables import (
     DELIVERIES,
@@ -29,7 +29,7 @@ from service.domain.webhooks import WebhookEvent, event_of
 
 _SHOWN = tuple(column for column in WEBHOOKS.c if column.name != "secret")
 _CURSOR = "webhook_cursor"
-_TURN = "webhooks"
+_LOCK = "webhooks"
 
 OVERFLOW = "too many deliveries were waiting (setting webhook_pending_max)"
 
@@ -60,7 +60,7 @@ class Attempted:
 
 def add_webhook(connection: Connection, new: NewWebhook, webhooks_max: int, now_s: float) -> int | None:
     """Store a webhook for events from now on and return its id; None if there are ``webhooks_max`` already."""
-    take_turns(connection, _TURN)
+    take_locks(connection, _LOCK)
     if int(connection.execute(select(func.count()).select_from(WEBHOOKS)).scalar_one()) >= webhooks_max:
         return None
     values = asdict(new) | {"events": [event.value for event in new.events]}
@@ -86,7 +86,7 @@ def webhook(connection: Connection, webhook_id: int) -> Row[Any] | None:
 
 def remove_webhook(connection: Connection, webhook_id: int) -> None:
     """Delete a webhook with its secret and its deliveries."""
-    take_turns(connection, _TURN)
+    take_locks(connection, _LOCK)
     connection.execute(delete(DELIVERIES).where(DELIVERIES.c.webhook_id == webhook_id))
     # Overwrite the secret first: a database may keep the bytes of a deleted row.
     connection.execute(update(WEBHOOKS).where(WEBHOOKS.c.id == webhook_id).values(secret="-" * 64))
@@ -108,18 +108,18 @@ def delivery(connection: Connection, delivery_id: int) -> Row[Any]:
 
 def add_test(connection: Connection, webhook_id: int, now_s: float) -> int:
     """Put a test delivery into the outbox and return its id."""
-    take_turns(connection, _TURN)
+    take_locks(connection, _LOCK)
     body = {"id": None, "event": WebhookEvent.TEST.value, "at": _timestamp(now_s), "webhook_id": webhook_id}
     values = _delivery(webhook_id, None, WebhookEvent.TEST, body, now_s)
     return int(connection.execute(insert(DELIVERIES).returning(DELIVERIES.c.id), values).scalar_one())
 
 
-def expand(connection: Connection, now_s: float, rows_max: int, pending_max: int) -> int:
+def add_deliveries(connection: Connection, now_s: float, rows_max: int, pending_max: int) -> int:
     """Put deliveries for the newest changes of jobs into the outbox; returns the number of changes read, 0 = no more.
 
     Reads at most ``rows_max`` changes and stops after as many deliveries, so that the transaction stays short.
     """
-    take_turns(connection, _TURN)
+    take_locks(connection, _LOCK)
     hooks = connection.execute(select(*_SHOWN)).all()
     if not hooks:
         return 0
@@ -178,8 +178,8 @@ def has_work(connection: Connection) -> bool:
     return connection.execute(select(WEBHOOKS.c.id).limit(1)).first() is not None
 
 
-def settle(connection: Connection, outcomes: Sequence[Attempted], now_s: float) -> None:
-    """Store the outcomes of attempts. A delivery that another leader has settled meanwhile is left as it is."""
+def store_outcomes(connection: Connection, outcomes: Sequence[Attempted], now_s: float) -> None:
+    """Store the outcomes of attempts. A delivery whose outcome another leader has stored meanwhile is left as it is."""
     for each in outcomes:
         ended = each.delivered or each.retry_at_s is None
         values: Values = {"attempts": each.attempts, "status": each.status, "error": each.error}
@@ -195,7 +195,7 @@ def settle(connection: Connection, outcomes: Sequence[Attempted], now_s: float) 
         connection.execute(update(DELIVERIES).where(mine).values(values))
 
 
-def forget(connection: Connection, before_s: float, limit: int) -> int:
+def delete_ended(connection: Connection, before_s: float, limit: int) -> int:
     """Delete at most ``limit`` deliveries that ended before an instant; returns how many."""
     old = select(DELIVERIES.c.id).where(DELIVERIES.c.ended_at_s < before_s).limit(limit)
     ids = list(connection.execute(old).scalars())

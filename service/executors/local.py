@@ -35,7 +35,7 @@ from service.executors.gpus import GpuInfo, physical_ids
 from service.executors.launch_plan import Site, build_plan, free_port
 from service.executors.logs import LogChunk, read_log
 from service.executors.progress import LINE_BYTES_MAX, Ignored, RateLimit, check_line
-from service.executors.watched import Watched
+from service.executors.watched import WatchedAttempt
 from service.runtime.processes import boot_time_s
 
 logger = logging.getLogger(__name__)
@@ -93,9 +93,9 @@ class LocalExecutor:
         self._key = _load_key(data_dir / "executor.key")
         self._fence = Fence(data_dir / "fence")
         self._lock = threading.RLock()
-        self._live: dict[AttemptId, Watched] = {}
+        self._live: dict[AttemptId, WatchedAttempt] = {}
         self._never: set[AttemptId] = set()
-        self._orphans: list[Watched] = []
+        self._orphans: list[WatchedAttempt] = []
         self._unseen: set[AttemptId] = set()
         self._url_limits: dict[AttemptId, RateLimit] = {}
         self.refused_commands = 0
@@ -232,7 +232,7 @@ class LocalExecutor:
                 port = identity.get("master_port")
                 watched.master_port = port if isinstance(port, int) else 0
 
-    def _look_at(self, watched: Watched, now_s: float) -> Sequence[Report]:
+    def _look_at(self, watched: WatchedAttempt, now_s: float) -> Sequence[Report]:
         try:
             found = watched.observe(now_s)
         except OSError as error:
@@ -244,13 +244,13 @@ class LocalExecutor:
         self._unseen.discard(watched.attempt)
         return found
 
-    def _watch(self, attempt: AttemptId) -> Watched:
+    def _watch(self, attempt: AttemptId) -> WatchedAttempt:
         marker = f"SOONER_PROGRESS_TOKEN={self._token(attempt)}".encode()
-        watched = Watched(attempt, self._attempts / attempt, marker)
+        watched = WatchedAttempt(attempt, self._attempts / attempt, marker)
         self._live[attempt] = watched
         return watched
 
-    def _forget(self, watched: Watched) -> None:
+    def _forget(self, watched: WatchedAttempt) -> None:
         if not watched.settle():
             self._never.add(watched.attempt)
         reached(CrashPoint.SETTLED)

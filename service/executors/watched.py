@@ -21,7 +21,7 @@ _KINDS = {"exited": ReportKind.EXITED, "launch_failed": ReportKind.LAUNCH_FAILED
 
 
 @dataclass(slots=True)
-class Watched:
+class WatchedAttempt:
     """``child`` is the supervisor while it is a child of this process and was not waited for.
 
     ``end`` is the report of the end; it is repeated until it is acknowledged. ``again``: the end was acknowledged before and

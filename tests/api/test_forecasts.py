@@ -11,7 +11,7 @@ from service.background.forecasts import ForecastKeeper
 from service.db import reads
 from service.db.forecasts import score_forecasts
 from service.db.rows import event_values
-from service.db.tables import EVENTS, FACTS, JOBS
+from service.db.tables import EVENTS, JOBS, REQUESTS
 from service.engine.events import JobEvent
 from service.forecast.forecast import Forecast, JobForecast, Spread
 from tests.api.conftest import NOW_S, World
@@ -188,7 +188,7 @@ def test_a_plan_says_what_would_come_and_stores_nothing(client: Client, world: W
     assert world.nudges == 0
     with world.database.reading() as session:
         assert reads.unfinished_jobs(session.connection()) == 0
-        assert session.connection().execute(FACTS.select()).all() == []
+        assert session.connection().execute(REQUESTS.select()).all() == []
 
 
 def test_a_plan_is_checked_like_a_submission(client: Client, world: World) -> None:

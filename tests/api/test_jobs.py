@@ -8,7 +8,7 @@ from httpx import Client
 from sqlalchemy import func, select
 
 from policies.model.ids import JobId
-from service.db.tables import FACTS, JOBS
+from service.db.tables import JOBS, REQUESTS
 from service.wire import examples
 from tests.api.conftest import World
 from tests.api.helpers import assert_problem, graph_job, plain_job
@@ -107,7 +107,7 @@ def test_one_broken_job_of_many_stops_all_and_every_fault_is_named(client: Clien
     answer = client.post("/v1/jobs", json={"jobs": jobs})
     assert_problem(answer, "invalid-body", ["/jobs/1/gpus_min", "/jobs/2/gpus", "/jobs/3/gpus"])
     assert count(world, JOBS) == 0
-    assert count(world, FACTS) == 0
+    assert count(world, REQUESTS) == 0
 
 
 def test_a_dependency_must_exist(client: Client, world: World) -> None:

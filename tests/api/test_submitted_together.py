@@ -15,7 +15,7 @@ from sqlmodel import Session
 
 from policies.model.job import JobSpec
 from service.api.submission import JOINT_JOBS_MAX
-from service.db.tables import AUDIT_LOG, EVENTS, FACTS, JOBS
+from service.db.tables import AUDIT_LOG, EVENTS, JOBS, REQUESTS
 from service.engine.events import RequestKind
 from tests.api.client import client_of
 from tests.api.conftest import World
@@ -151,7 +151,7 @@ def test_who_may_not_is_refused_alone(app: FastAPI, world: World) -> None:
     assert "User 'ann'" in assert_problem(answers[4], "queue-full")["detail"]
     with world.database.reading() as session:
         users = session.connection().execute(select(_JOBS.user).order_by(_JOBS.id)).scalars().all()
-        assert (users, count(session.connection(), FACTS)) == (["ann", "ann", "bob"], 3 + 2)
+        assert (users, count(session.connection(), REQUESTS)) == (["ann", "ann", "bob"], 3 + 2)
 
 
 @settings(
@@ -160,7 +160,7 @@ def test_who_may_not_is_refused_alone(app: FastAPI, world: World) -> None:
 @given(users=st.lists(st.sampled_from(["ann", "bob", "eve"]), min_size=1, max_size=8))
 def test_a_quota_holds_whoever_comes_together(app: FastAPI, world: World, users: list[str]) -> None:
     with world.database.writing() as session:
-        for row in (FACTS, EVENTS, JOBS):
+        for row in (REQUESTS, EVENTS, JOBS):
             session.connection().execute(row.delete())
     with client_of(app, world.token) as client:
         for user, most in (("ann", 1), ("bob", 3)):
@@ -190,7 +190,7 @@ def test_one_that_cannot_be_written_takes_no_other_with_it(
     with world.database.reading() as session:
         connection = session.connection()
         names = connection.execute(select(_JOBS.name).order_by(_JOBS.id)).scalars().all()
-        counts = [count(connection, row) for row in (EVENTS, FACTS, AUDIT_LOG)]
+        counts = [count(connection, row) for row in (EVENTS, REQUESTS, AUDIT_LOG)]
     assert (names, counts) == (["a", "b"], [2, 2, 2])
 
 

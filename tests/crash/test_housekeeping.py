@@ -15,7 +15,7 @@ from predictor.serving import LivePredictor
 from service.background.prune import prune
 from service.config.settings import load_settings
 from service.db import models as model_records
-from service.db.history import PastJob, import_history
+from service.db.history import ImportedJob, import_history
 from service.db.session import Database
 from service.db.store import SqlStore
 from service.db.tables import JOBS, MODELS, TRAINING_RUNS
@@ -64,7 +64,7 @@ def test_death_while_a_model_takes_its_place(
     """What serves afterwards is what the database calls champion; the run is closed; no files are left that no row names."""
     with database.writing() as session:
         labels = enumerate(recurring_history(240, reports=False))
-        import_history(session, "test", (PastJob(str(n), label) for n, label in labels))
+        import_history(session, "test", (ImportedJob(str(n), label) for n, label in labels))
     command = [sys.executable, "-m", "tests.crash.train", str(tmp_path), point.value]
     assert subprocess.run(command, cwd=ROOT, check=False).returncode == -signal.SIGKILL
 

@@ -15,7 +15,7 @@ from policies.lifecycle import AttemptState, JobState
 from policies.model.cluster import Cluster
 from service.db.servers import enroll
 from service.db.session import Database
-from service.db.tables import ATTEMPTS, EVENTS, FACTS
+from service.db.tables import ATTEMPTS, EVENTS, REQUESTS
 from service.engine.crash_points import CrashPoint
 from tests.crash.dying import Death
 from tests.crash.simulated import WORKLOADS, Mortal, SqlMemory, live_through
@@ -86,7 +86,7 @@ def test_death_on_a_database(database: Database, name: str, point: CrashPoint) -
         connection = session.connection()
         events = connection.execute(select(EVENTS).order_by(EVENTS.c.id)).mappings().all()
         attempts = connection.execute(select(ATTEMPTS)).mappings().all()
-        requests = connection.execute(select(FACTS)).mappings().all()
+        requests = connection.execute(select(REQUESTS)).mappings().all()
     _assert_one_story_a_job(story, [dict(event) for event in events])
     assert all(attempt["ended_at_s"] is not None for attempt in attempts), "an attempt is still open"
     assert {AttemptState(attempt["state"]) for attempt in attempts} <= {

@@ -18,7 +18,7 @@ from policies.model.estimate import EndedJob
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from service.db import migrate
-from service.db.history import PastJob, import_history
+from service.db.history import ImportedJob, import_history
 from service.db.session import open_database
 
 PROGRAM = Path(__file__).with_name("program.py")
@@ -224,7 +224,7 @@ def write_history(url: str, families: Mapping[tuple[str, int], tuple[int, float]
                 "succeeded",
                 step_s,
             )
-            past.append(PastJob(f"{name}-{run}-{index}", label))
+            past.append(ImportedJob(f"{name}-{run}-{index}", label))
     with database.writing() as session:
         import_history(session, "test", past)
     database.close()

@@ -17,14 +17,14 @@ from service.db.session import Database, open_database
 from service.db.store import SqlStore
 from service.db.tables import (
     CYCLES,
-    FACTS,
     PROGRESS,
+    REQUESTS,
     CycleRow,
-    FactRow,
     IdempotencyKeyRow,
     JobEventRow,
     JobRow,
     ProgressRow,
+    RequestRow,
 )
 from service.engine.events import EngineRequest, RequestKind
 from tests.conformance.store_suite import Driver, ended
@@ -66,10 +66,10 @@ def test_old_cycles_and_requests_go_but_never_the_newest_dump_and_number(databas
             for at in (1, 2, 49)
         ]
     with database.writing() as session:
-        session.connection().execute(update(FACTS).where(FACTS.c.id != requests[1]).values(consumed_cycle=1))
+        session.connection().execute(update(REQUESTS).where(REQUESTS.c.id != requests[1]).values(consumed_cycle=1))
     pruned = prune(database, limits, 50 * DAY_S)
     assert column(database, CycleRow, "number") == [7, *range(20, 51)]
-    assert column(database, FactRow, "id") == requests[1:], "an unconsumed request is never forgotten"
+    assert column(database, RequestRow, "id") == requests[1:], "an unconsumed request is never forgotten"
     assert (pruned.cycles, pruned.requests) == (18, 1)
     prune(database, limits, 5000 * DAY_S)
     assert column(database, CycleRow, "number") == [7, 50]

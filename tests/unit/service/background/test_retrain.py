@@ -24,7 +24,7 @@ from service.background.retrain import DRIFT_PAUSE_S, TRAINING_LEASE, Trainer, T
 from service.config.settings import Settings, load_settings
 from service.db import lease as leases
 from service.db import models as model_records
-from service.db.history import PastJob, import_history
+from service.db.history import ImportedJob, import_history
 from service.db.session import Database
 from service.db.tables import MODELS, TRAINING_RUNS
 from tests.unit.predictor.predictor_history import ended, recurring_history, small_model
@@ -81,7 +81,7 @@ def _learn(database: Database, jobs: int, service_s: float = UNUSABLE_S, first: 
 
 def _store(database: Database, labels: Iterator[EndedJob] | list[EndedJob], first: int = 0) -> None:
     with database.writing() as session:
-        import_history(session, "test", (PastJob(str(first + n), label) for n, label in enumerate(labels)))
+        import_history(session, "test", (ImportedJob(str(first + n), label) for n, label in enumerate(labels)))
 
 
 def _run(database: Database, run: int) -> dict[str, object]:

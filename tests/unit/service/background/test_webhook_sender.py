@@ -120,7 +120,7 @@ def test_filters_and_events_and_nothing_of_the_time_before(desk: Post) -> None:
     everything = desk.add("http://127.0.0.1:1/", list(WebhookEvent))
     of_ann = desk.add("http://127.0.0.1:1/", ENDS, user="ann")
     of_nlp = desk.add("http://127.0.0.1:1/", [WebhookEvent.STARTED], project="nlp")
-    assert desk.sender()._expand() == 0
+    assert desk.sender()._add_deliveries() == 0
     for job, state in (
         (ann, JobState.STARTING),
         (ann, JobState.RUNNING),
@@ -128,7 +128,7 @@ def test_filters_and_events_and_nothing_of_the_time_before(desk: Post) -> None:
         (ann, JobState.SUCCEEDED),
     ):
         desk.happen(job, state)
-    assert desk.sender()._expand() == 4
+    assert desk.sender()._add_deliveries() == 4
     assert desk.told() == [
         (everything, "job.started", ann),
         (of_nlp, "job.started", ann),
@@ -136,7 +136,7 @@ def test_filters_and_events_and_nothing_of_the_time_before(desk: Post) -> None:
         (everything, "job.succeeded", ann),
         (of_ann, "job.succeeded", ann),
     ]
-    assert desk.sender()._expand() == 0
+    assert desk.sender()._add_deliveries() == 0
 
 
 def test_a_webhook_is_not_told_what_happened_before_it_though_another_still_is(desk: Post) -> None:
@@ -145,7 +145,7 @@ def test_a_webhook_is_not_told_what_happened_before_it_though_another_still_is(d
     desk.happen(before, JobState.FAILED)
     second = desk.add("http://127.0.0.1:1/")
     desk.happen(after, JobState.FAILED)
-    desk.sender()._expand()
+    desk.sender()._add_deliveries()
     assert desk.told() == [(first, "job.failed", before), (first, "job.failed", after), (second, "job.failed", after)]
 
 
@@ -154,12 +154,12 @@ def test_rows_of_other_servers_move_no_cursor_and_hide_nothing(desk: Post) -> No
     desk.add("http://127.0.0.1:1/")
     first, second = desk.submit(JobSpec("a", "u", 1), JobSpec("b", "u", 1))
     desk.happen(first, JobState.FAILED, id=1000)
-    assert desk.sender()._expand() == 1
+    assert desk.sender()._add_deliveries() == 1
     desk.happen(second, JobState.FAILED, id=1001)
     desk.happen(second, JobState.QUEUED, cycle=0, id=2000)
-    assert desk.sender()._expand() == 1
+    assert desk.sender()._add_deliveries() == 1
     desk.happen(first, JobState.CANCELLED, id=1500)
-    assert desk.sender()._expand() == 1
+    assert desk.sender()._add_deliveries() == 1
     assert [event for _, event, _ in desk.told()] == ["job.failed", "job.failed", "job.cancelled"]
 
 
@@ -174,7 +174,7 @@ def test_two_leaders_at_once_put_each_change_there_once(desk: Post) -> None:
 
     def expand(sender: WebhookSender) -> None:
         barrier.wait()
-        sender._expand()
+        sender._add_deliveries()
 
     threads = [threading.Thread(target=expand, args=(sender,)) for sender in senders]
     for thread in threads:
@@ -197,7 +197,7 @@ def test_many_changes_come_in_portions_and_each_once(desk: Post, monkeypatch: py
         expected += [job] if state is JobState.FAILED else []
     portions = []
     sender = desk.sender()
-    while done := sender._expand():
+    while done := sender._add_deliveries():
         portions.append(done)
     assert max(portions) <= 3
     assert sum(portions) == len(jobs)
@@ -275,7 +275,7 @@ def test_after_a_crash_between_sending_and_writing_it_is_told_again(
     def die(outcomes: object) -> None:
         raise RuntimeError("killed")
 
-    monkeypatch.setattr(dying, "_settle", die)
+    monkeypatch.setattr(dying, "_store_outcomes", die)
     with pytest.raises(RuntimeError):
         dying.run()
     desk.sender().run()
@@ -322,10 +322,10 @@ def test_whoever_is_disabled_is_told_nothing_also_not_later(desk: Post, names: t
     [of_ann, of_ben] = desk.submit(JobSpec("a", "ann", 1), JobSpec("b", "ben", 1))
     desk.happen(of_ann, JobState.FAILED)
     desk.happen(of_ben, JobState.FAILED)
-    desk.sender()._expand()
+    desk.sender()._add_deliveries()
     with desk.database.writing() as session:
         access.set_disabled(session.connection(), "ann", None)
-    desk.sender()._expand()
+    desk.sender()._add_deliveries()
     assert desk.told() == [(2, "job.failed", of_ben)][: len(names) - 1]
 
 
@@ -334,7 +334,7 @@ def test_too_many_waiting_deliveries_are_given_up_and_say_so(desk: Post) -> None
     jobs = desk.submit(*(JobSpec("a", "u", 1) for _ in range(4)))
     for job in jobs:
         desk.happen(job, JobState.FAILED)
-    desk.sender(webhook_pending_max=3)._expand()
+    desk.sender(webhook_pending_max=3)._add_deliveries()
     assert [(row.state, row.error) for row in desk.outbox()] == [*[("pending", "")] * 3, ("given_up", OVERFLOW)]
 
 
@@ -342,7 +342,7 @@ def test_a_removed_webhook_is_gone_with_its_secret(desk: Post, there: Receiver) 
     hook, other = desk.add(there.url), desk.add(there.url)
     [job] = desk.submit(JobSpec("a", "u", 1))
     desk.happen(job, JobState.FAILED)
-    desk.sender()._expand()
+    desk.sender()._add_deliveries()
     with desk.database.writing() as session:
         webhooks.remove_webhook(session.connection(), hook)
     desk.sender().run()

@@ -15,7 +15,7 @@ from policies.model.reasons import Explanation, Reason
 from service.api.documents import LATEST_S
 from service.cli.forecast import spread
 from service.client import ApiError, Client
-from service.db.tables import FactRow, JobRow, table
+from service.db.tables import JobRow, RequestRow, table
 from service.forecast.forecast import Forecast, JobForecast, Spread
 from service.wire.predictions import ForecastsDocument, JobForecastDocument, PlanDocument, SpreadDocument
 from tests.api.conftest import NOW_S
@@ -153,7 +153,7 @@ def test_a_dry_run_shows_the_plan_and_submits_nothing(cli: CliWorld) -> None:
     TypeAdapter(PlanDocument).validate_python(document["plans"][0])
     assert document["plans"] == cli.client.plan(PLAIN | {"gpus": 6})["plans"]
     with cli.world.database.reading() as session:
-        for rows in (JobRow, FactRow):
+        for rows in (JobRow, RequestRow):
             assert session.connection().execute(table(rows).select()).all() == []
     assert [spec.gpus for spec in cli.world.planned] == [6, 6, 6]
 

@@ -28,9 +28,9 @@ from service.db.store import SqlStore
 from service.db.tables import (
     ATTEMPTS,
     EVENTS,
-    FACTS,
     JOBS,
     METADATA,
+    REQUESTS,
     SERVERS,
 )
 from tests.conformance.store_suite import SPEC, Driver, ended, start, touched
@@ -92,7 +92,7 @@ def test_what_was_backed_up_comes_back_in_either_kind(any_database: Database, em
             (job,) = SqlStore(other).submit(session, [SPEC], 5.0)
         assert job == 2 + IDS_SKIPPED + 1, "never the number of a job that came after the backup"
         with other.writing() as session:
-            assert session.connection().execute(insert(FACTS).returning(FACTS.c.id), _FACT).scalar() == 4
+            assert session.connection().execute(insert(REQUESTS).returning(REQUESTS.c.id), _FACT).scalar() == 4
 
 
 _FACT = {"kind": "server_drained", "payload": {"v": 1, "server": 0}, "created_at_s": 1.0}
@@ -104,12 +104,12 @@ def test_the_numbers_of_rows_that_are_gone_are_not_given_out_again(
     with any_database.writing() as session:
         connection = session.connection()
         for _ in range(3):
-            connection.execute(insert(FACTS), _FACT)
-        connection.execute(sa.delete(FACTS))
+            connection.execute(insert(REQUESTS), _FACT)
+        connection.execute(sa.delete(REQUESTS))
     back_up(_url(any_database), tmp_path / "b.zip")
     restore(empty_url, tmp_path / "b.zip")
     with closing(open_database(empty_url)) as other, other.writing() as session:
-        assert session.connection().execute(insert(FACTS).returning(FACTS.c.id), _FACT).scalar() == 4
+        assert session.connection().execute(insert(REQUESTS).returning(REQUESTS.c.id), _FACT).scalar() == 4
 
 
 def test_a_backup_of_an_older_schema_is_restored_by_the_new_program(empty_url: str, tmp_path: Path) -> None:
@@ -323,11 +323,11 @@ _WRONG: dict[str, tuple[Callable[[Database], Any], str]] = {
         "job 2 was submitted, but",
     ),
     "admitted twice": (
-        lambda _: update(FACTS).where(FACTS.c.job_id == 2).values(consumed_cycle=None),
+        lambda _: update(REQUESTS).where(REQUESTS.c.job_id == 2).values(consumed_cycle=None),
         "job 2 is admitted, but",
     ),
     "a cycle to come": (
-        lambda _: update(FACTS).where(FACTS.c.id == 1).values(consumed_cycle=99),
+        lambda _: update(REQUESTS).where(REQUESTS.c.id == 1).values(consumed_cycle=99),
         "request 1 was consumed by",
     ),
     "a closed attempt": (lambda _: update(ATTEMPTS).values(state="lost"), "attempt 2.1 is closed, but"),

@@ -18,8 +18,8 @@ from policies.model.job import JobSpec
 from service.db import dialects
 from service.db import session as session_module
 from service.db.codec import CodecError
-from service.db.dialects import take_turns
-from service.db.history import PastJob, ended_jobs, import_history
+from service.db.dialects import take_locks
+from service.db.history import ImportedJob, ended_jobs, import_history
 from service.db.lease import FencedOff, acquire, check_fence, release, renew
 from service.db.progress import ProgressPoint, record_progress
 from service.db.rows import attempt_values
@@ -144,7 +144,7 @@ def test_writers_queue_instead_of_failing(database: Database) -> None:
         try:
             for _ in range(rounds):
                 with database.writing() as session:
-                    take_turns(session.connection(), "counter")
+                    take_locks(session.connection(), "counter")
                     lease = session.get(LeaseRow, "counter")
                     assert lease is not None
                     lease.token += 1
@@ -163,8 +163,8 @@ def test_writers_queue_instead_of_failing(database: Database) -> None:
 def test_a_lock_of_another_name_holds_nobody_up(postgres_database: Database) -> None:
     """Two writers at a time, each inside the other's transaction."""
     with postgres_database.writing() as one, postgres_database.writing() as two:
-        take_turns(one.connection(), "a")
-        take_turns(two.connection(), "b")
+        take_locks(one.connection(), "a")
+        take_locks(two.connection(), "b")
         one.add(LeaseRow(name="a", holder="", token=0, expires_at_s=0.0))
         two.add(LeaseRow(name="b", holder="", token=0, expires_at_s=0.0))
     assert column(postgres_database, LeaseRow, "name") == ["a", "b"]
@@ -349,9 +349,9 @@ def test_gpus_in_use_are_not_redefined(database: Database) -> None:
 # History.
 
 
-def _past(number: int, ended_at_s: float, service_s: float = 60.0) -> PastJob:
+def _past(number: int, ended_at_s: float, service_s: float = 60.0) -> ImportedJob:
     spec = JobSpec(f"family{number % 3}", "ada", 2, project="nlp")
-    return PastJob(
+    return ImportedJob(
         f"p{number}",
         EndedJob(JobId(0), spec, ended_at_s - 90.0, ended_at_s, 100.0, service_s, "succeeded", 0.6, "V100", 1),
     )

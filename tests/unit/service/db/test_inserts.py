@@ -14,7 +14,7 @@ from policies.model.job import JobSpec
 from service.db.dialects import insert_numbered, insert_rows, update_rows
 from service.db.rows import new_job_values
 from service.db.session import Database
-from service.db.tables import FACTS, JOBS
+from service.db.tables import JOBS, REQUESTS
 from service.engine.record import JobRecord
 
 _SPEC = JobSpec("job", "ada", 1)
@@ -27,7 +27,7 @@ def _fact(**changed: Any) -> dict[str, Any]:
 
 def _stored(database: Database) -> list[dict[str, Any]]:
     with database.reading() as session:
-        rows = session.connection().execute(select(FACTS).order_by(FACTS.c.id)).mappings()
+        rows = session.connection().execute(select(REQUESTS).order_by(REQUESTS.c.id)).mappings()
         return [{name: value for name, value in row.items() if name != "id"} for row in rows]
 
 
@@ -50,8 +50,8 @@ _FACT = st.builds(
 @given(rows=st.lists(_FACT, max_size=5))
 def test_what_is_inserted_is_what_is_read(any_database: Database, rows: list[dict[str, Any]]) -> None:
     with any_database.writing() as session:
-        session.connection().execute(FACTS.delete())
-        insert_rows(session.connection(), FACTS, rows)
+        session.connection().execute(REQUESTS.delete())
+        insert_rows(session.connection(), REQUESTS, rows)
     # As text: -0.0 is equal to 0.0, and True to 1.
     assert repr(_stored(any_database)) == repr(rows)
 
@@ -62,9 +62,9 @@ def test_rows_are_numbered_in_their_order(any_database: Database) -> None:
         connection = session.connection()
         assert insert_numbered(connection, JOBS, []) == []
         numbers = insert_numbered(connection, JOBS, [_JOB | {"name": name} for name in names])
-        insert_rows(connection, FACTS, [_fact(kind=name) for name in names])
+        insert_rows(connection, REQUESTS, [_fact(kind=name) for name in names])
         found = {row.id: row.name for row in connection.execute(select(JOBS.c.id, JOBS.c.name))}
-        kinds = connection.execute(select(FACTS.c.kind).order_by(FACTS.c.id)).scalars().all()
+        kinds = connection.execute(select(REQUESTS.c.kind).order_by(REQUESTS.c.id)).scalars().all()
     assert [found[number] for number in numbers] == names
     assert numbers == sorted(numbers)
     assert kinds == names
@@ -82,15 +82,15 @@ def test_no_column_s_null_becomes_a_document(any_database: Database) -> None:
 @pytest.mark.parametrize("number", [math.nan, math.inf])
 def test_no_document_holds_what_json_has_no_word_for(any_database: Database, number: float) -> None:
     with pytest.raises((ValueError, StatementError)), any_database.writing() as session:
-        insert_rows(session.connection(), FACTS, [_fact(payload={"at_s": number})])
+        insert_rows(session.connection(), REQUESTS, [_fact(payload={"at_s": number})])
     assert _stored(any_database) == []
 
 
 def test_the_database_s_own_rules_hold(any_database: Database) -> None:
     with pytest.raises(IntegrityError), any_database.writing() as session:
-        insert_rows(session.connection(), FACTS, [_fact(), _fact(job_id=12)])
+        insert_rows(session.connection(), REQUESTS, [_fact(), _fact(job_id=12)])
     with pytest.raises(DatabaseError), any_database.writing() as session:
-        insert_rows(session.connection(), FACTS, [_fact(kind=None)])
+        insert_rows(session.connection(), REQUESTS, [_fact(kind=None)])
     assert _stored(any_database) == []
 
 

@@ -9,9 +9,9 @@ from sqlalchemy import event, update
 
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
-from service.db import codec, job_rows
+from service.db import codec, rows
 from service.db.codec import CodecError
-from service.db.history import PastJob, ended_jobs, import_history, last_label
+from service.db.history import ImportedJob, ended_jobs, import_history, last_label
 from service.db.lease import LEADER_LEASE, LeaderLease
 from service.db.session import Database
 from service.db.store import SqlStore
@@ -44,7 +44,7 @@ def test_documents_of_the_same_text_are_read_once(database: Database, monkeypatc
         read.append(kind)
         return decode(kind, document)
 
-    monkeypatch.setattr(job_rows, "decode", noted)
+    monkeypatch.setattr(rows, "decode", noted)
     jobs = store.load().jobs
     assert [job.spec for job in jobs] == [SPEC, other, SPEC, other, SPEC]
     assert len([kind for kind in read if kind is type(SPEC)]) == 2
@@ -90,7 +90,7 @@ def test_the_past_of_a_start_ends_with_the_label_that_was_last_then(database: Da
     last = last_label(database)
     driver.commit(ended(second))
     with database.writing() as session:
-        import_history(session, "elsewhere", [PastJob("x", next(ended_jobs(database)))])
+        import_history(session, "elsewhere", [ImportedJob("x", next(ended_jobs(database)))])
     assert [label.job for label in ended_jobs(database, last=last)] == [first.id]
     assert [label.job for label in ended_jobs(database, newest=1, last=last)] == [first.id]
     assert len(list(ended_jobs(database))) == 3
