@@ -8,7 +8,6 @@ from sqlalchemy import Row
 from service.api.documents import document, instant_or_none
 from service.domain.access import NO_PROJECT, Identity
 from service.wire.access import (
-    AuditDocument,
     DeliveryDocument,
     IdentityDocument,
     KeyDocument,
@@ -31,11 +30,6 @@ def identity_document(caller: Identity, expires_at_s: float | None) -> IdentityD
     """The caller's own identity; ``expires_at_s`` is of its key."""
     projects = None if caller.projects is None else sorted(caller.projects - {NO_PROJECT})
     return document(IdentityDocument, caller, projects=projects, expires_at=instant_or_none(expires_at_s))
-
-
-def audit_document(row: Row[Any]) -> AuditDocument:
-    """A row of ``audit``."""
-    return document(AuditDocument, row)
 
 
 def webhook_document(row: Row[Any]) -> WebhookDocument:

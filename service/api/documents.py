@@ -20,7 +20,6 @@ from service.wire.jobs import (
     ExplanationDocument,
     JobDocument,
     PredictionDocument,
-    ProgressDocument,
     ShadowOpinionDocument,
     ShareDocument,
     ToldDocument,
@@ -140,11 +139,6 @@ def attempt_document(row: Row[Any], placement: Placement, server_names: Mapping[
 def event_document(row: Row[Any]) -> EventDocument:
     """A row of ``job_events``."""
     return document(EventDocument, row, reason_sentence=Reason(row.reason).sentence)
-
-
-def progress_document(row: Row[Any]) -> ProgressDocument:
-    """A row of ``progress``."""
-    return document(ProgressDocument, row)
 
 
 def explanation_document(

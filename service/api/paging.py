@@ -15,7 +15,7 @@ from fastapi import Depends, Query
 from pydantic import BaseModel
 
 from service.api.deps import Deps
-from service.api.problems import Fault, Problem, ProblemType
+from service.api.problems import Problem, invalid_parameter
 
 Row = TypeVar("Row")
 Item = TypeVar("Item")
@@ -82,8 +82,7 @@ def _storable(part: object) -> bool:
 
 
 def _foreign() -> Problem:
-    fault = Fault("is not a cursor of this list with these filters", parameter="after")
-    return Problem(ProblemType.INVALID_PARAMETER, faults=[fault])
+    return invalid_parameter("after", "is not a cursor of this list with these filters")
 
 
 async def _page_request(
@@ -95,8 +94,9 @@ async def _page_request(
 ) -> PageRequest:
     settings = dependencies.settings
     if limit is not None and limit > settings.page_size_max:
-        fault = Fault(f"At most {settings.page_size_max} (setting page_size_max)", parameter="limit")
-        raise Problem(ProblemType.INVALID_PARAMETER, faults=[fault])
+        raise invalid_parameter(
+            "limit", f"must be at most {settings.page_size_max}, the setting page_size_max (got {limit})"
+        )
     return PageRequest(limit if limit is not None else settings.page_size_default, after)
 
 

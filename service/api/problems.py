@@ -174,6 +174,11 @@ def _summary(kind: ProblemType, faults: Sequence[Fault]) -> str:
     return faults[0].sentence + (f"; and {others} more fault{'s' if others > 1 else ''}" if others else "")
 
 
+def invalid_parameter(parameter: str, detail: str) -> Problem:
+    """422 for one parameter of the query, the path or a header."""
+    return Problem(ProblemType.INVALID_PARAMETER, faults=[Fault(detail, parameter=parameter)])
+
+
 def no_leader(detail: str = "") -> Problem:
     """503 for a request that needs the leader while there is none."""
     return Problem(ProblemType.NO_LEADER, detail, headers={"Retry-After": "2"})
@@ -249,14 +254,9 @@ def _on_http(request: Request, error: Exception) -> JSONResponse:
     return response(kind, request.url.path, headers=error.headers)
 
 
-def _on_database(request: Request, error: Exception) -> JSONResponse:
+def _on_unavailable(request: Request, error: Exception) -> JSONResponse:
     # Busy, full or unreachable: nothing was committed, so the caller may repeat the request.
-    logger.error("database unavailable: %s", error.orig if isinstance(error, OperationalError) else error)
-    return response(ProblemType.UNAVAILABLE, request.url.path, headers={"Retry-After": "1"})
-
-
-def _on_busy(request: Request, error: Exception) -> JSONResponse:
-    logger.error("%s", error)
+    logger.error("%s", f"database unavailable: {error.orig}" if isinstance(error, OperationalError) else error)
     return response(ProblemType.UNAVAILABLE, request.url.path, headers={"Retry-After": "1"})
 
 
@@ -264,5 +264,5 @@ def install(app: FastAPI) -> None:
     """Answer every error of the application with a problem."""
     app.add_exception_handler(RequestValidationError, _on_validation)
     app.add_exception_handler(StarletteHTTPException, _on_http)
-    app.add_exception_handler(OperationalError, _on_database)
-    app.add_exception_handler(Busy, _on_busy)
+    app.add_exception_handler(OperationalError, _on_unavailable)
+    app.add_exception_handler(Busy, _on_unavailable)

@@ -106,7 +106,8 @@ def test_limits_of_a_page(client: Client, world: World) -> None:
     assert len(client.get("/v1/jobs").json()["items"]) == world.settings.page_size_default
     assert client.get("/v1/jobs", params={"limit": most}).status_code == 200
     document = assert_problem(client.get("/v1/jobs", params={"limit": most + 1}), "invalid-parameter")
-    assert document["errors"] == [{"parameter": "limit", "detail": f"At most {most} (setting page_size_max)"}]
+    detail = f"must be at most {most}, the setting page_size_max (got {most + 1})"
+    assert document["errors"] == [{"parameter": "limit", "detail": detail}]
     for limit in ("0", "-1", "x", "1.5", "", "1e3"):
         assert_problem(client.get("/v1/jobs", params={"limit": limit}), "invalid-parameter")
     assert_problem(client.get("/v1/jobs", params={"state": "asleep"}), "invalid-parameter")

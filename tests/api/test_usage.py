@@ -117,4 +117,4 @@ def test_an_answer_has_a_limit(client: Client, rows: None, monkeypatch: pytest.M
     monkeypatch.setattr(usage_routes, "ROWS_MAX", 2)
     assert len(get(client).json()["rows"]) == 2
     document = assert_problem(get(client, group="user,day"), "invalid-parameter")
-    assert "More than 2 rows" in document["errors"][0]["detail"]
+    assert "makes more than 2 rows" in document["errors"][0]["detail"]

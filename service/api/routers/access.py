@@ -1,6 +1,7 @@
 """Who may do what: API keys, users and projects; who the caller is; and the log of changes."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 from fastapi import Path, Request, Response
@@ -8,10 +9,11 @@ from sqlalchemy import Connection
 from sqlmodel import Session
 
 from service.api.access import Caller
-from service.api.access_documents import audit_document, identity_document, key_document, user_document
+from service.api.access_documents import identity_document, key_document, user_document
 from service.api.authenticate import Authenticator
 from service.api.changes import Change, ChangeRequest
 from service.api.deps import Deps
+from service.api.documents import document
 from service.api.idempotency import Answer, Effect
 from service.api.paging import Page, Paging
 from service.api.permissions import ADMINISTER, OWN_KEYS, READ
@@ -87,10 +89,12 @@ def granted(body: KeyBody, settings: Settings, now_s: float) -> KeyGrant:
     life_s = usual_s if body.expires_in_s is None else body.expires_in_s
     faults = []
     if life_s > settings.key_lifetime_s_max:
-        most = f"At most {settings.key_lifetime_s_max:g} seconds (setting key_lifetime_s_max)"
+        most = f"must be at most {settings.key_lifetime_s_max:g}, the setting key_lifetime_s_max (got {life_s:g})"
         faults.append(Fault(most, pointer="/expires_in_s"))
     if body.projects is not None and role.covers(Role.OPERATOR):
-        faults.append(Fault(f"Keys of the role {role.value} see every project", pointer="/projects"))
+        faults.append(
+            Fault(f"must be left out for the role {role.value}, which sees every project", pointer="/projects")
+        )
     if faults:
         raise Problem(ProblemType.INVALID_BODY, faults=faults)
     projects = None if body.projects is None else tuple(dict.fromkeys(body.projects))
@@ -240,7 +244,7 @@ def list_changes(
     with dependencies.reading() as connection:
         wanted = audit.AuditFilter(user, target)
         rows = audit.lines(connection, wanted, position[0] if position else None, paging.limit + 1)
-    return paging.page(scope, rows, lambda row: (row.id,), audit_document)
+    return paging.page(scope, rows, lambda row: (row.id,), partial(document, AuditDocument))
 
 
 def _changed(request: Request, change: ChangeRequest, prepare: Callable[[], Effect]) -> Response:

@@ -14,7 +14,7 @@ from service.api.deps import Deps
 from service.api.documents import document
 from service.api.feed import Feed
 from service.api.permissions import LIST_JOBS
-from service.api.problems import Fault, Problem, ProblemType
+from service.api.problems import Problem, ProblemType, invalid_parameter
 from service.api.routers.common import Routes, no_such_job
 from service.api.routers.cycles import cycle_summary
 from service.api.sse import MEDIA_TYPE, Streams, stream
@@ -78,9 +78,7 @@ def _position(text: str | None) -> Position | None:
         return None
     found = Position.parse(text)
     if found is None:
-        raise Problem(
-            ProblemType.INVALID_PARAMETER, faults=[Fault("Not the id of an event", parameter="last-event-id")]
-        )
+        raise invalid_parameter("last-event-id", "must be the id of an event")
     return found
 
 
@@ -94,8 +92,7 @@ def _topic(
         return streams.cycles, "cycle", lambda entry: cycle_summary(entry[1])
     found = _JOB_TOPIC.fullmatch(topic)
     if found is None and topic != "jobs":
-        fault = Fault("One of 'jobs', 'job:NUMBER' and 'cycle'", parameter="topic")
-        raise Problem(ProblemType.INVALID_PARAMETER, faults=[fault])
+        raise invalid_parameter("topic", "must be 'jobs', 'job:NUMBER' or 'cycle'")
     only = int(found[1]) if found is not None else None
     if only is not None:
         _require(dependencies, caller, only)

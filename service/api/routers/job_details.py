@@ -1,5 +1,6 @@
 """What belongs to one job: explanation, attempts, events, logs, progress, prediction."""
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import Query, Request, Response
@@ -10,7 +11,7 @@ from policies.model.ids import JobId
 from predictor.explain import readable
 from service.api.access import Caller
 from service.api.deps import Deps, ToLeader
-from service.api.documents import attempt_document, event_document, explanation_document, progress_document
+from service.api.documents import attempt_document, document, event_document, explanation_document
 from service.api.forwarding import HeldElsewhere
 from service.api.job_bodies import shown_body
 from service.api.paging import Page, Paging
@@ -87,7 +88,7 @@ def progress(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[Progre
     with dependencies.reading() as connection:
         require_job(connection, job_id)
         rows = reads.progress(connection, job_id, position[0] if position else 0, paging.limit + 1)
-    return paging.page(scope, rows, lambda row: (row.id,), progress_document)
+    return paging.page(scope, rows, lambda row: (row.id,), partial(document, ProgressDocument))
 
 
 @routes.read("/jobs/{job_id}/prediction", READ_JOB, "A job's newest prediction, and why", 404)

@@ -60,9 +60,8 @@ def resume(dependencies: Deps, change: Change, body: QueuePartBody) -> Response:
 
 def _owner(body: QueuePartBody) -> Owner:
     if body.user is not None and body.project is not None:
-        raise Problem(
-            ProblemType.INVALID_BODY, faults=[Fault("Give 'user' or 'project', not both", pointer="/project")]
-        )
+        fault = Fault("must be left out where user is given", pointer="/project")
+        raise Problem(ProblemType.INVALID_BODY, faults=[fault])
     if body.user is not None:
         return Owner(Scope.USER, body.user)
     return QUEUE if body.project is None else Owner(Scope.PROJECT, body.project)

@@ -82,7 +82,17 @@ def reserve(dependencies: Deps, change: Change, caller: Caller, body: Reservatio
 @routes.change("POST", "/reservations/{reservation_id}/cancel", OPERATE, "Cancel a reservation", AcceptedDocument, 404)
 def cancel_reservation(dependencies: Deps, change: Change, reservation_id: NumberPath, body: NoBody = None) -> Response:
     """Its servers are open to all from the next cycle on."""
-    return _cancel(dependencies, change, reservation_id)
+
+    def effect(session: Session) -> Answer:
+        now_s = dependencies.now_s()
+        stored = open_reservation(session.connection(), reservation_id)
+        if stored is None or stored.window.ends_at_s <= now_s:
+            raise Problem(ProblemType.NOT_FOUND, f"There is no current or future reservation {reservation_id}.")
+        request = EngineRequest(0, RequestKind.RESERVATION_CANCELLED, now_s, reservation=reservation_id)
+        dependencies.store.add_request(session, request)
+        return Answer(202, AcceptedDocument(accepted=request.kind.value, job_id=None, server=None))
+
+    return change.ask(effect)
 
 
 def _cluster_now(dependencies: ApiDependencies) -> ClusterNow:
@@ -90,20 +100,6 @@ def _cluster_now(dependencies: ApiDependencies) -> ClusterNow:
     if leader is None:
         raise no_leader()
     return leader.cluster()
-
-
-def _cancel(dependencies: ApiDependencies, change: Change, number: int) -> Response:
-    def effect(session: Session) -> Answer:
-        now_s = dependencies.now_s()
-        stored = open_reservation(session.connection(), number)
-        if stored is None or stored.window.ends_at_s <= now_s:
-            raise Problem(ProblemType.NOT_FOUND, f"There is no current or future reservation {number}.")
-        dependencies.store.add_request(
-            session, EngineRequest(0, RequestKind.RESERVATION_CANCELLED, now_s, reservation=number)
-        )
-        return Answer(202, AcceptedDocument(accepted=RequestKind.RESERVATION_CANCELLED.value, job_id=None, server=None))
-
-    return change.ask(effect)
 
 
 def _times(body: ReservationBody, now_s: float) -> tuple[float, float]:
@@ -116,16 +112,16 @@ def _times(body: ReservationBody, now_s: float) -> tuple[float, float]:
         except ValueError:
             moment = None
         if moment is None or moment.tzinfo is None:
-            faults.append(Fault("Not a time in ISO 8601 with a zone", pointer=f"/{key}"))
+            faults.append(Fault("must be a time in ISO 8601 with a zone", pointer=f"/{key}"))
         else:
             times[key] = moment.timestamp()
     if (body.servers is None) == (body.count is None):
-        faults.append(Fault("Give 'servers' or 'count'", pointer="/servers"))
+        faults.append(Fault("must be given if and only if count is not", pointer="/servers"))
     if len(times) == 2:
         if times["ends_at"] <= max(times["starts_at"], now_s):
             faults.append(Fault("must be after starts_at and in the future", pointer="/ends_at"))
         elif times["ends_at"] > now_s + AHEAD_S_MAX:
-            faults.append(Fault("More than a year ahead", pointer="/ends_at"))
+            faults.append(Fault("must be at most 366 days ahead", pointer="/ends_at"))
     if faults:
         raise Problem(ProblemType.INVALID_BODY, faults=faults)
     return times["starts_at"], times["ends_at"]
@@ -136,7 +132,7 @@ def _named(
 ) -> tuple[ServerIndex, ...]:
     index = {name: server for server, name in names.items()}
     faults = [
-        Fault(f"There is no server {name!r}", pointer=f"/servers/{position}")
+        Fault(f"must be the name of a server (got {name!r})", pointer=f"/servers/{position}")
         for position, name in enumerate(wanted)
         if name not in index
     ]

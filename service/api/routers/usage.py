@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from service.api.access import Caller
 from service.api.deps import Deps
 from service.api.permissions import LIST_JOBS
-from service.api.problems import Fault, Problem, ProblemType
+from service.api.problems import invalid_parameter
 from service.api.routers.common import FilterText, Routes
 from service.api.usage_documents import day_number, today, usage_csv, usage_document
 from service.db.usage import GROUPS, UsageWanted, usage
@@ -68,8 +68,8 @@ def show_usage(
     with dependencies.reading() as connection:
         rows = usage(connection, wanted, now_s, ROWS_MAX)
     if rows is None:
-        detail = f"More than {ROWS_MAX} rows; ask for fewer days, or by fewer of user, project and day"
-        raise Problem(ProblemType.INVALID_PARAMETER, faults=[Fault(detail, parameter="group")])
+        detail = f"makes more than {ROWS_MAX} rows; ask for fewer days, or by fewer of user, project and day"
+        raise invalid_parameter("group", detail)
     document = usage_document(*days, now_s, groups, rows)
     if written is Format.CSV or (written is None and accept is not None and CSV in accept.lower()):
         return Response(usage_csv(document), media_type=f"{CSV}; charset=utf-8")
@@ -79,8 +79,7 @@ def show_usage(
 def _groups(text: str) -> frozenset[str]:
     words = [word.strip() for word in text.split(",")] if text else []
     if not set(words) <= set(GROUPS):
-        fault = Fault(f"must be a comma-separated list of {', '.join(GROUPS)}", parameter="group")
-        raise Problem(ProblemType.INVALID_PARAMETER, faults=[fault])
+        raise invalid_parameter("group", f"must be a comma-separated list of {', '.join(GROUPS)}")
     return frozenset(words)
 
 
@@ -91,7 +90,7 @@ def _days(first: date | None, last: date | None, now: date) -> tuple[date, date]
         # The calendar begins with the year 1.
         first = last - min(timedelta(days=DAYS_DEFAULT - 1), last - date.min)
     if first > last:
-        raise Problem(ProblemType.INVALID_PARAMETER, faults=[Fault("must not be after 'to'", parameter="from")])
+        raise invalid_parameter("from", "must not be after 'to'")
     if (last - first).days >= DAYS_MAX:
-        raise Problem(ProblemType.INVALID_PARAMETER, faults=[Fault(f"At most {DAYS_MAX} days", parameter="from")])
+        raise invalid_parameter("from", f"must be less than {DAYS_MAX} days before 'to'")
     return first, last
