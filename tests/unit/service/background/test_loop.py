@@ -1,4 +1,4 @@
-"""Waiting for the loop's passes."""
+"""Waiting for the loop's cycles."""
 
 import threading
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from service.engine.ports import StoreUnavailable
 
 
 class _Passes:
-    """An engine whose passes do nothing, or fail."""
+    """An engine whose cycles do nothing, or fail."""
 
     def __init__(self, broken: bool) -> None:
         self.broken = broken
@@ -47,28 +47,28 @@ def test_whoever_waits_for_a_pass_is_woken_by_it(broken: bool) -> None:
     waiting.start()
     loop.tick()
     waiting.join(60.0)
-    assert found == [1], "a pass that fails is over too"
-    assert loop.wait_cycle(seen, 600.0) == 1, "a pass that is over is not waited for"
+    assert found == [1], "a cycle that fails is over too"
+    assert loop.wait_cycle(seen, 600.0) == 1, "a cycle that is over is not waited for"
 
 
 class _Backlog:
-    """An engine with more to do after every pass, which the test holds up."""
+    """An engine with more to do after every cycle, which the test holds up."""
 
     def __init__(self) -> None:
         self.within, self.go_on = threading.Event(), threading.Event()
-        self.passes = 0
+        self.cycles = 0
 
     def cycle(self) -> Any:
-        self.passes += 1
+        self.cycles += 1
         self.within.set()
         self.go_on.wait(60.0)
-        return CycleOutcome(self.passes, committed=True, wake_at_s=0.0)
+        return CycleOutcome(self.cycles, committed=True, wake_at_s=0.0)
 
     def reconcile(self) -> None: ...
 
 
 def test_a_service_with_a_backlog_ends() -> None:
-    """APScheduler's shutdown holds its locks while it waits for what runs, and a pass needs them to set the next timer."""
+    """APScheduler's shutdown holds its locks while it waits for what runs, and a cycle needs them to set the next timer."""
     engine = _Backlog()
     any_engine: Any = engine
     clock: Any = SimpleNamespace(now_s=lambda: 0.0)
@@ -89,23 +89,23 @@ def test_a_service_with_a_backlog_ends() -> None:
     engine.go_on.set()
     ending.join(60.0)
     assert not ending.is_alive()
-    passes = engine.passes
+    cycles = engine.cycles
     loop.tick()
-    assert engine.passes == passes, "no more"
+    assert engine.cycles == cycles, "no more"
 
 
 class _Held:
-    """An engine whose passes begin when the test lets them, and the first of which ask to be called again at once."""
+    """An engine whose cycles begin when the test lets them, and the first of which ask to be called again at once."""
 
     def __init__(self, again: int = 0) -> None:
         self.begun, self.let = threading.Semaphore(0), threading.Semaphore(0)
-        self.passes, self.again = 0, again
+        self.cycles, self.again = 0, again
 
     def cycle(self) -> Any:
         self.begun.release()
         assert self.let.acquire(timeout=60.0)
-        self.passes += 1
-        return CycleOutcome(self.passes, committed=True, wake_at_s=0.0 if self.passes <= self.again else None)
+        self.cycles += 1
+        return CycleOutcome(self.cycles, committed=True, wake_at_s=0.0 if self.cycles <= self.again else None)
 
     def reconcile(self) -> None: ...
 
@@ -143,13 +143,13 @@ def test_who_nudges_in_the_middle_of_a_pass_gets_another_one() -> None:
     after it every other one."""
     engine = _Held()
     with _running(engine) as loop:
-        assert engine.begun.acquire(timeout=60.0), "the periodic pass"
+        assert engine.begun.acquire(timeout=60.0), "the periodic cycle"
         for _ in range(3):
             loop.nudge()
             engine.let.release()
-            assert engine.begun.acquire(timeout=20.0), "the pass that was asked for in the one before it"
+            assert engine.begun.acquire(timeout=20.0), "the cycle that was asked for in the one before it"
         engine.let.release()
-    assert engine.passes == 4
+    assert engine.cycles == 4
 
 
 def test_a_pass_that_wants_to_be_called_again_at_once_is_called_again() -> None:

@@ -156,7 +156,7 @@ def test_jobs_come_through_an_executor_that_hangs_for_an_hour() -> None:
     assert sorted(launched) == ["1.1", "2.1", "3.1"]
 
 
-def test_whoever_asks_while_a_pass_hangs_is_told_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_during_a_hanging_cycle_raises_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_module, "READ_WAIT_S", 0.05)
     clock: Any = SimpleNamespace(now_s=lambda: 0.0)
     unused: Any = None
