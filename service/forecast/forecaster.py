@@ -1,7 +1,7 @@
 """Forecasts and plans of the live service: a snapshot taken between two cycles, run into the future somewhere else.
 
-The loop is held up only while records are copied. One forecast serves every reader until the next cycle, and readers who
-come while one is made wait for it instead of making their own. Whoever keeps forecasts is told of each that is made.
+The loop waits only while records are copied. One forecast serves every reader until the next cycle, and readers that
+come while one is being made wait for it instead of making their own. Each forecast that is made is passed on once.
 """
 
 import threading
@@ -22,46 +22,26 @@ from service.config.settings import Settings
 from service.engine.engine import Engine
 from service.engine.record import JobRecord
 from service.engine.watch import unwatched
-from service.forecast.forecast import Forecast, ForecastOptions, JobForecast, NoForecast, forecast
+from service.forecast.forecast import Forecast, ForecastOptions, JobForecast, NoForecast
+from service.forecast.worker import Question
 from service.history.snapshot import WorldSnapshot, take
 
 KEPT_S = 60.0
-"""A forecast is made anew after this long although no cycle changed anything: running jobs outlive their points."""
+"""A forecast is made again after this long although no cycle changed anything: running jobs exceed their predicted points."""
 
 _FIRST_PLANNED = 2**31
 """Numbers of planned jobs begin above every number that a real job can have, so they lose every tie."""
 
 Answer = TypeVar("Answer")
 Preview = Callable[[float, Sequence[PredictionRequest]], Sequence[Prediction | None]]
+Compute = Callable[[Question], Forecast]
+"""Makes a forecast, or raises :class:`NoForecast`."""
 Keep = Callable[[int, Forecast], None]
-"""(cycle, forecast): what becomes of a forecast that was made."""
-
-
-class Compute(Protocol):
-    """Where futures are sampled."""
-
-    def __call__(
-        self,
-        world: WorldSnapshot,
-        policy: Policy[Any],
-        dump: dict[str, Any],
-        options: ForecastOptions,
-        timeout_s: float,
-        /,
-    ) -> Forecast:
-        """Make a forecast in at most ``timeout_s``. Raises :class:`NoForecast`."""
-
-
-def compute_here(
-    world: WorldSnapshot, policy: Policy[Any], dump: dict[str, Any], options: ForecastOptions, timeout_s: float
-) -> Forecast:
-    """Implements :class:`Compute` in the thread of whoever asks."""
-    deadline_s = time.monotonic() + timeout_s
-    return forecast(world, policy, dump, options, lambda: time.monotonic() < deadline_s)
+"""(cycle, forecast): called with each forecast that is made."""
 
 
 class Loop(Protocol):
-    """What is needed of the scheduling loop."""
+    """The part of the scheduling loop that forecasts use."""
 
     @property
     def cycle_number(self) -> int: ...
@@ -74,7 +54,7 @@ class Loop(Protocol):
 class PlannedJob:
     """What would become of a job if it were submitted now.
 
-    ``best`` is its placement if nobody else were there, None if the servers that take work cannot hold it; ``fits_now``
+    ``best`` is its placement in an otherwise idle cluster, None if the servers that take work cannot hold it; ``fits_now``
     says whether GPUs that are free now could. ``outlook`` is None where ``reason`` says why.
     """
 
@@ -121,7 +101,7 @@ class Forecaster:
         now_s: Callable[[], float],
         preview: Preview,
         settings: Settings,
-        compute: Compute = compute_here,
+        compute: Compute,
         keep: Keep | None = None,
     ) -> None:
         self._compute = compute
@@ -155,7 +135,7 @@ class Forecaster:
         return self._loop.read(lambda engine: tuple(engine.world.jobs))
 
     def plan(self, specs: Sequence[JobSpec]) -> Planned:
-        """What would become of these jobs. Stores nothing, and nothing remembers that it was asked."""
+        """What would become of these jobs. Stores nothing."""
         look = self._look(planned=len(specs))
         now_s = look.world.now_s
         ids = [JobId(_FIRST_PLANNED + index) for index in range(len(specs))]
@@ -213,7 +193,7 @@ class Forecaster:
     def _forecast(self, look: _Look, world: WorldSnapshot) -> Forecast:
         if look.refusal is not None:
             raise NoForecast(look.refusal)
-        return self._compute(world, look.policy, look.dump, self._options, self._timeout_s)
+        return self._compute(Question(world, look.policy, look.dump, self._options, self._timeout_s))
 
     def _outlooks(
         self, look: _Look, ids: Sequence[JobId], specs: Sequence[JobSpec], estimates: Sequence[Estimate | None]

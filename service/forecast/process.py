@@ -1,21 +1,18 @@
-"""Forecasts made in a process of their own: the scheduling loop goes on undisturbed.
+"""Makes forecasts in a separate process, so that they do not slow the scheduling loop.
 
-The process starts with the first forecast and stays. It ends when this one does: its input ends, and it checks for its parent
-while it computes.
+The process starts with the first forecast and stays. It ends with this one: its input ends, and it checks for its parent while it
+computes.
 """
 
 import pickle
 import sys
-from typing import Any
 
-from policies.base import Policy
-from service.forecast.forecast import Forecast, ForecastOptions, NoForecast
+from service.forecast.forecast import Forecast, NoForecast
 from service.forecast.worker import Answer, Question
-from service.history.snapshot import WorldSnapshot
 from service.runtime.child import Child, ChildClosed, ChildLost
 
 GRACE_S = 20.0
-"""Beyond the time limit, for one decision that takes long. Then the process is taken to hang."""
+"""Added to the time limit, for one decision that takes long. After that the process counts as hanging."""
 
 
 class ForecastProcess:
@@ -24,18 +21,10 @@ class ForecastProcess:
     def __init__(self) -> None:
         self._child = Child([sys.executable, "-m", "service.forecast.worker"])
 
-    def __call__(
-        self,
-        world: WorldSnapshot,
-        policy: Policy[Any],
-        dump: dict[str, Any],
-        options: ForecastOptions,
-        timeout_s: float,
-    ) -> Forecast:
+    def __call__(self, question: Question) -> Forecast:
         """Make a forecast. Raises :class:`NoForecast`, also where the process died."""
-        question = pickle.dumps(Question(world, policy, dump, options, timeout_s))
         try:
-            answer: Answer = self._child.ask(question, timeout_s + GRACE_S)
+            answer: Answer = self._child.ask(pickle.dumps(question), question.timeout_s + GRACE_S)
         except ChildLost as error:
             raise NoForecast("The process that makes forecasts has ended; ask again.") from error
         except ChildClosed as error:

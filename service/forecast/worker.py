@@ -1,6 +1,6 @@
 """The program of the process that makes forecasts (:mod:`service.forecast.process`).
 
-Sampling the futures of a long queue there never takes the interpreter from the scheduling loop.
+Sampling the futures of a long queue there does not hold the interpreter lock of the scheduling loop.
 """
 
 import gc
@@ -19,7 +19,7 @@ NICENESS = 10
 """Scheduling and training come first."""
 
 _ALLOCATIONS_A_COLLECTION = 200_000
-"""Futures make hardly any cyclic garbage, and looking for it at the usual pace costs a tenth of the time."""
+"""Futures make hardly any cyclic garbage; collections at the default threshold take a tenth of the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ Answer = Forecast | str
 
 
 def answer(question: Question, parent: int | None = None) -> Answer:
-    """Make the forecast. It is given up when its time is over, or when process ``parent`` is not ours any more."""
+    """Make the forecast. It stops when its time is over, or when ``parent`` is no longer the parent process."""
     deadline_s = time.monotonic() + question.timeout_s
 
     def keep_going() -> bool:
@@ -51,7 +51,7 @@ def answer(question: Question, parent: int | None = None) -> Answer:
 
 
 def main() -> None:
-    """Answer until nobody asks any more."""
+    """Answer questions until the input ends."""
     parent = os.getppid()
     os.nice(NICENESS)
     gc.set_threshold(_ALLOCATIONS_A_COLLECTION)

@@ -42,32 +42,32 @@ def _child(made: ForecastProcess) -> subprocess.Popen[bytes]:
 
 def test_it_answers_what_would_be_answered_here_and_dies_with_its_owner(process: ForecastProcess) -> None:
     policy = make_policy("asrpt")
-    assert process(WORLD, policy, {}, OPTIONS, AMPLE_S) == forecast(WORLD, policy, {}, OPTIONS)
+    assert process(Question(WORLD, policy, {}, OPTIONS, AMPLE_S)) == forecast(WORLD, policy, {}, OPTIONS)
     child = _child(process)
     with pytest.raises(NoForecast, match="at most 1"):
-        process(WORLD, policy, {}, ForecastOptions(8, jobs_max=1), AMPLE_S)
+        process(Question(WORLD, policy, {}, ForecastOptions(8, jobs_max=1), AMPLE_S))
     assert _child(process) is child, "one process serves all"
     assert psutil.Process(child.pid).nice() == min(19, psutil.Process().nice() + NICENESS)
 
     child.kill()
     child.wait()
-    assert process(WORLD, policy, {}, OPTIONS, AMPLE_S).samples == 8, "a dead one is replaced"
+    assert process(Question(WORLD, policy, {}, OPTIONS, AMPLE_S)).samples == 8, "a dead one is replaced"
 
     process.close()
     assert _child(process).poll() is not None
     with pytest.raises(NoForecast, match="shutting down"):
-        process(WORLD, policy, {}, OPTIONS, AMPLE_S)
+        process(Question(WORLD, policy, {}, OPTIONS, AMPLE_S))
 
 
 def test_one_that_dies_while_it_is_asked_says_so(process: ForecastProcess) -> None:
     policy = make_policy("fifo")
-    process(WORLD, policy, {}, OPTIONS, AMPLE_S)
+    process(Question(WORLD, policy, {}, OPTIONS, AMPLE_S))
     child = _child(process)
     os.kill(child.pid, signal.SIGSTOP)
     os.waitpid(child.pid, os.WUNTRACED)  # until it stands still, it may read on
     threading.Thread(target=_kill_when_asked, args=(child,)).start()
     with pytest.raises(NoForecast, match="ask again"):
-        process(WORLD, policy, {}, OPTIONS, AMPLE_S)
+        process(Question(WORLD, policy, {}, OPTIONS, AMPLE_S))
 
 
 def _kill_when_asked(child: subprocess.Popen[bytes]) -> None:
