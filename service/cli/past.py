@@ -70,13 +70,13 @@ def read_past(
 ) -> tuple["OwnHistory", "Cluster", list[str]]:
     """The window's jobs, the present servers, and the names of those that are down."""
     from service.config.cluster_export import all_servers, present_cluster
-    from service.db.recorded_jobs import past_jobs, stored_servers
+    from service.db.recorded_jobs import recorded_jobs, stored_servers
     from service.history.workload import own_history
 
     servers = stored_servers(database)
     cluster, down = present_cluster(servers, settings.cluster)
-    past = past_jobs(database, *when)
-    return own_history(past, all_servers(servers, cluster), when.since_s, carry=carry), cluster, down
+    jobs = recorded_jobs(database, *when)
+    return own_history(jobs, all_servers(servers, cluster), when.since_s, carry=carry), cluster, down
 
 
 def told_left_out(history: "OwnHistory") -> list[str]:

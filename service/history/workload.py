@@ -17,7 +17,7 @@ from policies.model.job import JobSpec, PreemptionSignal
 from policies.model.placement import Placement
 from policies.rank import OverRun, remaining_units
 from policies.throughput import NeverFits, times_of
-from service.db.recorded_jobs import PastJob
+from service.db.recorded_jobs import RecordedJob
 from service.sim.executor import stretch_of
 from service.sim.jobs import SimJob, SimJobs, bounds_of, prepare
 from service.sim.results import JobOutcome, Result, summarise
@@ -38,7 +38,7 @@ class OwnJob:
     ``own_graph``: it communicates in a way that no model of the catalogue stands for, so a table cannot hold it.
     """
 
-    past: PastJob
+    recorded: RecordedJob
     row: WorkloadJob
     done_ratio: float = 0.0
     carried: bool = False
@@ -59,16 +59,17 @@ class OwnHistory:
         return Workload("own history", tuple(job.row for job in self.jobs))
 
 
-def own_history(past: Sequence[PastJob], cluster: Cluster, since_s: float | None, *, carry: bool) -> OwnHistory:
+def own_history(recorded: Sequence[RecordedJob], cluster: Cluster, since_s: float | None, *, carry: bool) -> OwnHistory:
     """The ended jobs of a window that begins at ``since_s`` (None: with the first submission).
 
     ``cluster`` holds every stored server at its position. With ``carry`` the jobs that were unfinished when the window
     began come first, submitted at second 0 with what they had left; without, they are left out.
     """
-    start_s = since_s if since_s is not None else min((job.submitted_at_s for job in past), default=0.0)
+    start_s = since_s if since_s is not None else min((job.record.submitted_at_s for job in recorded), default=0.0)
     left_out: Counter[str] = Counter()
     jobs = []
-    for job in past:
+    for each in recorded:
+        job = each.record
         carried = job.submitted_at_s < start_s
         if job.state not in TERMINAL or job.finished_at_s is None:
             left_out[UNFINISHED] += 1
@@ -76,21 +77,22 @@ def own_history(past: Sequence[PastJob], cluster: Cluster, since_s: float | None
             left_out[NEVER_RAN] += 1
         elif carried and not carry:
             left_out[EARLIER] += 1
-        elif (own := _own_job(job, cluster, start_s, carried)) is not None:
+        elif (own := _own_job(each, cluster, start_s, carried)) is not None:
             jobs.append(own)
         else:
             left_out[NEVER_RAN] += 1
-    jobs.sort(key=lambda own: (own.row.submit_time_s, own.past.submitted_at_s, own.past.id))
+    jobs.sort(key=lambda own: (own.row.submit_time_s, own.recorded.record.submitted_at_s, own.recorded.record.id))
     return OwnHistory(start_s, jobs, dict(left_out))
 
 
-def _own_job(job: PastJob, cluster: Cluster, start_s: float, carried: bool) -> OwnJob | None:
+def _own_job(recorded: RecordedJob, cluster: Cluster, start_s: float, carried: bool) -> OwnJob | None:
     """None for one that had no work left when the window began."""
+    job = recorded.record
     assert job.finished_at_s is not None
     spec = job.spec
-    done_ratio = _share_before(job, start_s) if carried else 0.0
+    done_ratio = _share_before(recorded, start_s) if carried else 0.0
     left = 1.0 - done_ratio
-    duration_s = job.service_s / _mean_stretch(job, cluster) * left
+    duration_s = job.service_s / _mean_stretch(recorded, cluster) * left
     if duration_s <= 0.0:
         return None
     model = _catalogue_model(spec)
@@ -104,14 +106,14 @@ def _own_job(job: PastJob, cluster: Cluster, start_s: float, carried: bool) -> O
         project=project,
         name=name,
         end_time_s=job.finished_at_s - start_s,
-        iterations=max(1, round(job.iterations * left)) if job.iterations is not None else None,
+        iterations=max(1, round(recorded.iterations * left)) if recorded.iterations is not None else None,
         model=model or "",
         declared_iterations=spec.declared_iterations,
         walltime_s=spec.walltime_s,
         gpu_type=spec.gpu_type or "",
         final_state=_FINAL_STATES[job.state],
     )
-    return OwnJob(job, row, done_ratio, carried, own_graph=spec.stage_graph is not None and model is None)
+    return OwnJob(recorded, row, done_ratio, carried, own_graph=spec.stage_graph is not None and model is None)
 
 
 def _catalogue_model(spec: JobSpec) -> str | None:
@@ -125,12 +127,13 @@ def _catalogue_model(spec: JobSpec) -> str | None:
     return spec.model if same else None
 
 
-def _mean_stretch(job: PastJob, cluster: Cluster) -> float:
+def _mean_stretch(job: RecordedJob, cluster: Cluster) -> float:
     """How much slower than at its best the job ran: over its attempts, weighted by how long each ran."""
-    if job.iteration_times is None:
+    record = job.record
+    if record.iteration_times is None:
         return 1.0
     weighted = [
-        (ended_s - started_s, stretch_of(cluster, job.spec, job.iteration_times, attempt.placement))
+        (ended_s - started_s, stretch_of(cluster, record.spec, record.iteration_times, attempt.placement))
         for attempt in job.attempts
         if (started_s := attempt.started_at_s) is not None
         and (ended_s := attempt.ended_at_s) is not None
@@ -142,7 +145,7 @@ def _mean_stretch(job: PastJob, cluster: Cluster) -> float:
     return total_s / work_s if work_s > 0.0 else 1.0
 
 
-def _share_before(job: PastJob, at_s: float) -> float:
+def _share_before(job: RecordedJob, at_s: float) -> float:
     """The share of its running time that lay before an instant."""
     ran_s = before_s = 0.0
     for attempt in job.attempts:
@@ -161,12 +164,12 @@ def simulated_jobs(history: OwnHistory, cluster: Cluster, *, skip_invalid: bool 
     rows = tuple(replace(job.row, model="") for job in history.jobs)
     prepared = prepare(Workload("own history", rows), cluster, skip_invalid=skip_invalid)
     own = {job.row.job_id: job for job in history.jobs}
-    numbers = {own[job.row.job_id].past.id: job.id for job in prepared.jobs}
+    numbers = {own[job.row.job_id].recorded.record.id: job.id for job in prepared.jobs}
     return replace(prepared, jobs=[_simulated(job, own[job.row.job_id], numbers, cluster) for job in prepared.jobs])
 
 
 def _simulated(job: SimJob, own: OwnJob, numbers: Mapping[JobId, JobId], cluster: Cluster) -> SimJob:
-    past, spec = own.past, own.past.spec
+    past, spec = own.recorded.record, own.recorded.record.spec
     row = job.row
     try:
         times = times_of(spec, cluster)
@@ -195,7 +198,7 @@ def _simulated(job: SimJob, own: OwnJob, numbers: Mapping[JobId, JobId], cluster
         ),
         times,
         iterations,
-        _left(past.predicted, own),
+        _left(own.recorded.predicted, own),
     )
 
 
@@ -203,7 +206,7 @@ def _left(predicted: Estimate | None, own: OwnJob) -> Estimate | None:
     """What was predicted of a job, less what it had done when the window began."""
     if predicted is None or own.done_ratio == 0.0:
         return predicted
-    total = own.past.service_s if predicted.unit is Unit.SERVICE_S else own.past.iterations
+    total = own.recorded.record.service_s if predicted.unit is Unit.SERVICE_S else own.recorded.iterations
     if total is None:
         return None
     done = total * own.done_ratio
@@ -231,14 +234,14 @@ def actual_result(history: OwnHistory, cluster: Cluster, jobs: Sequence[SimJob])
     )
 
 
-def _stops_after(job: PastJob, at_s: float) -> int:
+def _stops_after(job: RecordedJob, at_s: float) -> int:
     """Attempts that ended after an instant, but for the last one."""
     ended = sum(attempt.ended_at_s is not None and attempt.ended_at_s > at_s for attempt in job.attempts)
     return max(0, ended - 1)
 
 
 def _outcome(own: OwnJob) -> JobOutcome:
-    past, row = own.past, own.row
+    past, attempts, row = own.recorded.record, own.recorded.attempts, own.row
     assert row.end_time_s is not None
     left = 1.0 - own.done_ratio
     started_s = past.first_started_at_s if past.first_started_at_s is not None else past.finished_at_s
@@ -254,10 +257,10 @@ def _outcome(own: OwnJob) -> JobOutcome:
         # It ended as it did; a simulation runs it as far and calls that success.
         succeeded=True,
         gpus=row.gpus,
-        preemptions=min(past.preemptions, _stops_after(past, past.finished_at_s - row.end_time_s)),
+        preemptions=min(past.preemptions, _stops_after(own.recorded, past.finished_at_s - row.end_time_s)),
         held_s=past.held_gpu_s / row.gpus * left,
         wasted_s=past.wasted_gpu_s / row.gpus * left,
-        placement=past.attempts[-1].placement if past.attempts else Placement(()),
+        placement=attempts[-1].placement if attempts else Placement(()),
         gpu_ids=(),
         user=row.user,
     )

@@ -9,18 +9,19 @@ import pytest
 from sqlalchemy import select
 
 from policies.catalogue import pipeline
-from policies.lifecycle import JobState
+from policies.lifecycle import AttemptState, JobState
 from policies.model.cluster import Cluster, Server
 from policies.model.estimate import Estimate, Unit
-from policies.model.ids import JobId, ServerIndex
+from policies.model.ids import AttemptId, JobId, ServerIndex
 from policies.model.job import JobSpec, PreemptionSignal
-from policies.model.placement import ServerShare, place
+from policies.model.placement import Placement, ServerShare, place
 from policies.registry import make_policy
 from policies.throughput import iteration_times
-from service.db.recorded_jobs import PastAttempt, PastJob, past_jobs, stored_servers
+from service.db.recorded_jobs import RecordedJob, recorded_jobs, stored_servers
 from service.db.servers import enroll
 from service.db.session import Database
 from service.db.tables import JOBS
+from service.engine.record import AttemptRecord, JobRecord
 from service.history.workload import EARLIER, NEVER_RAN, UNFINISHED, actual_result, own_history, simulated_jobs
 from service.sim.executor import stretch_of
 from service.sim.experiment import SimulationOptions, run, run_jobs
@@ -63,7 +64,7 @@ def live(database: Database, policy: str, jobs: Sequence[WorkloadJob]) -> None:
 def test_the_policy_that_ran_does_in_a_simulation_what_it_did(database: Database, policy: str) -> None:
     """The whole way: engine, database, history, simulator. Truth, predictions and placements all have to be right."""
     live(database, policy, rows())
-    past = past_jobs(database, None, None)
+    past = recorded_jobs(database, None, None)
     history = own_history(past, CLUSTER, None, carry=True)
     assert history.left_out == {}
     prepared = simulated_jobs(history, CLUSTER)
@@ -77,7 +78,7 @@ def test_the_policy_that_ran_does_in_a_simulation_what_it_did(database: Database
     assert actual.lower_bound_mean_jct_s == pytest.approx(again.result.lower_bound_mean_jct_s)
     for job in history.jobs:
         assert job.row.end_time_s is not None
-        truth = rows()[job.past.id - 1]
+        truth = rows()[job.recorded.record.id - 1]
         # A total in iterations is whole; the run time follows it.
         assert job.row.duration_s == pytest.approx(truth.duration_s, rel=2e-3)
         assert (job.row.gpus, job.row.user, job.row.name, job.row.model) == (
@@ -87,7 +88,7 @@ def test_the_policy_that_ran_does_in_a_simulation_what_it_did(database: Database
 
 def test_a_table_of_the_past_reads_back_and_runs(database: Database, tmp_path: Path) -> None:
     live(database, "fifo", rows(6))
-    history = own_history(past_jobs(database, None, None), CLUSTER, None, carry=False)
+    history = own_history(recorded_jobs(database, None, None), CLUSTER, None, carry=False)
     write_workload(history.workload, tmp_path / "past.csv")
     table_again = read_workload(tmp_path / "past.csv")
     assert table_again.jobs == history.workload.jobs
@@ -103,8 +104,8 @@ def test_a_window_takes_in_who_was_there_and_what_they_had_left(database: Databa
         [WorkloadJob("a", 0.0, 8, 100.0), WorkloadJob("b", 10.0, 8, 400.0), WorkloadJob("c", 300.0, 2, 50.0)],
     )
     # a: 0-100, b: 100-500, c: 500-550.
-    whole = past_jobs(database, 200.0, None)
-    assert [job.id for job in whole] == [2, 3]
+    whole = recorded_jobs(database, 200.0, None)
+    assert [job.record.id for job in whole] == [2, 3]
     history = own_history(whole, CLUSTER, 200.0, carry=True)
     first, second = history.jobs
     assert (first.carried, first.done_ratio, first.row.submit_time_s) == (True, 0.25, 0.0)
@@ -121,9 +122,9 @@ def test_a_window_takes_in_who_was_there_and_what_they_had_left(database: Databa
     again = run_jobs(prepared, CLUSTER, make_policy("fifo"), "recorded", OPTIONS)
     assert again.result.mean_jct_s == pytest.approx(actual.mean_jct_s)
     empty = own_history(whole, CLUSTER, 200.0, carry=False)
-    assert ([job.past.id for job in empty.jobs], empty.left_out) == ([3], {EARLIER: 1})
-    assert [job.id for job in past_jobs(database, None, 10.0)] == [1]
-    assert [job.id for job in past_jobs(database, 100.0, 300.0)] == [2]
+    assert ([job.recorded.record.id for job in empty.jobs], empty.left_out) == ([3], {EARLIER: 1})
+    assert [job.record.id for job in recorded_jobs(database, None, 10.0)] == [1]
+    assert [job.record.id for job in recorded_jobs(database, 100.0, 300.0)] == [2]
 
 
 # By hand.
@@ -131,9 +132,11 @@ def test_a_window_takes_in_who_was_there_and_what_they_had_left(database: Databa
 SPEC = JobSpec("train", "ada", 2, project="nlp", preemption=PreemptionSignal())
 
 
-def past(number: int = 1, state: JobState = JobState.SUCCEEDED, **changes: Any) -> PastJob:
+def past(number: int = 1, state: JobState = JobState.SUCCEEDED, **changes: Any) -> RecordedJob:
     """A job that came at 1000, ran 100 s on two GPUs and was over at 1150."""
-    made = PastJob(
+    attempts = changes.pop("attempts", [ran(place([ServerShare(ServerIndex(0), 2)]), 1050.0, 1150.0)])
+    predicted = changes.pop("predicted", None)
+    made = JobRecord(
         id=JobId(number),
         spec=SPEC,
         submitted_at_s=1000.0,
@@ -141,16 +144,26 @@ def past(number: int = 1, state: JobState = JobState.SUCCEEDED, **changes: Any) 
         finished_at_s=1150.0,
         first_started_at_s=1050.0,
         iterations=40.0,
+        reports_iterations=True,
         service_s=100.0,
         held_gpu_s=200.0,
-        wasted_gpu_s=0.0,
-        preemptions=0,
-        graceful=True,
-        iteration_times=None,
-        predicted=None,
-        attempts=(PastAttempt(place([ServerShare(ServerIndex(0), 2)]), 1050.0, 1050.0, 1150.0),),
     )
-    return replace(made, **changes)
+    return RecordedJob(replace(made, **changes), predicted, attempts)
+
+
+def ran(placement: Placement, started_at_s: float, ended_at_s: float) -> AttemptRecord:
+    """An attempt that has ended."""
+    return AttemptRecord(
+        AttemptId("1-1"),
+        JobId(1),
+        1,
+        AttemptState.COMPLETED,
+        placement,
+        (),
+        started_at_s,
+        started_at_s=started_at_s,
+        ended_at_s=ended_at_s,
+    )
 
 
 def test_only_what_ran_and_ended_is_truth() -> None:
@@ -178,7 +191,7 @@ def test_only_what_ran_and_ended_is_truth() -> None:
 def test_what_was_stopped_before_the_window_does_not_count_in_it() -> None:
     place_a = place([ServerShare(ServerIndex(0), 2)])
     times = ((1000.0, 1010.0), (1020.0, 1060.0), (1070.0, 1120.0))
-    attempts = tuple(PastAttempt(place_a, began, began, over) for began, over in times)
+    attempts = tuple(ran(place_a, began, over) for began, over in times)
     job = past(preemptions=2, attempts=attempts, finished_at_s=1120.0, first_started_at_s=1000.0)
     for since_s, preemptions, left_s in ((1000.0, 2, 100.0), (1015.0, 1, 90.0), (1065.0, 0, 50.0)):
         history = own_history([job], CLUSTER, since_s, carry=True)
@@ -186,7 +199,7 @@ def test_what_was_stopped_before_the_window_does_not_count_in_it() -> None:
         assert (actual.preemptions, history.jobs[0].row.duration_s) == (preemptions, pytest.approx(left_s)), since_s
 
 
-def _communicating() -> tuple[Cluster, PastJob, float]:
+def _communicating() -> tuple[Cluster, RecordedJob, float]:
     """A job that ran for 100 s on two servers and 50 s on one, on NICs that make the first slow; and how slow."""
     graph, parallelism = pipeline("vgg19", 2)
     cluster = Cluster("c", (Server("a", 2, nic_bytes_s=1e8), Server("b", 2, nic_bytes_s=1e8)))
@@ -194,7 +207,7 @@ def _communicating() -> tuple[Cluster, PastJob, float]:
     spec = replace(SPEC, stage_graph=graph, parallelism=parallelism, model="vgg19")
     apart = place([ServerShare(ServerIndex(server), 1, (1,)) for server in (0, 1)])
     together = place([ServerShare(ServerIndex(0), 2, (2,))])
-    attempts = (PastAttempt(apart, 0.0, 1000.0, 1100.0), PastAttempt(together, 0.0, 1100.0, 1150.0))
+    attempts = (ran(apart, 1000.0, 1100.0), ran(together, 1100.0, 1150.0))
     slow = stretch_of(cluster, spec, times, apart)
     assert slow > 1.5
     return cluster, past(spec=spec, service_s=150.0, iteration_times=times, attempts=attempts), slow
@@ -209,12 +222,13 @@ def test_a_slow_placement_is_not_the_jobs_truth() -> None:
 
 def test_a_graph_of_its_own_stays_its_own_in_the_simulator_and_is_told_of_a_table() -> None:
     cluster, job, _ = _communicating()
-    graph = job.spec.stage_graph
+    graph = job.record.spec.stage_graph
     assert graph is not None
     heavier = replace(
         graph, stages=tuple(replace(stage, parameter_bytes=2 * stage.parameter_bytes) for stage in graph.stages)
     )
-    history = own_history([replace(job, spec=replace(job.spec, stage_graph=heavier))], cluster, None, carry=False)
+    job = replace(job, record=replace(job.record, spec=replace(job.record.spec, stage_graph=heavier)))
+    history = own_history([job], cluster, None, carry=False)
     (own,) = history.jobs
     assert (own.row.model, own.own_graph) == ("", True)
     (simulated,) = simulated_jobs(history, cluster).jobs
@@ -231,7 +245,7 @@ def test_faster_networks_make_the_same_iterations_shorter() -> None:
     spec = replace(SPEC, gpus=4, stage_graph=graph, parallelism=parallelism, model="vgg19")
     placement = place([ServerShare(ServerIndex(server), 2, (2,)) for server in (0, 1)])
     times = iteration_times(graph, parallelism, slow, None)
-    job = past(spec=spec, iteration_times=times, attempts=(PastAttempt(placement, 0.0, 1050.0, 1150.0),))
+    job = past(spec=spec, iteration_times=times, attempts=(ran(placement, 1050.0, 1150.0),))
     history = own_history([job], slow, None, carry=False)
     (here,), (there,) = (simulated_jobs(history, each).jobs for each in (slow, fast))
     assert there.row.duration_s / here.row.duration_s == pytest.approx(after / before)
@@ -239,9 +253,12 @@ def test_faster_networks_make_the_same_iterations_shorter() -> None:
 
 def test_jobs_keep_what_a_policy_goes_by() -> None:
     estimate = Estimate((10.0, 20.0), Unit.SERVICE_S, "told")
-    first = past(1, predicted=estimate, graceful=False)
+    first = past(1, predicted=estimate, spec=replace(SPEC, preemption=None))
     second = past(
-        2, spec=replace(SPEC, priority=3, after=(JobId(1), JobId(99)), preemption=None), submitted_at_s=1001.0
+        2,
+        spec=replace(SPEC, priority=3, after=(JobId(1), JobId(99)), preemption=None),
+        submitted_at_s=1001.0,
+        reports_checkpoints=True,
     )
     history = own_history([second, first], CLUSTER, None, carry=False)
     one, two = simulated_jobs(history, CLUSTER).jobs
@@ -285,8 +302,8 @@ def test_the_newest_jobs_of_the_database_are_what_they_were(database: Database) 
     live(database, "fifo", rows(4))
     with database.reading() as session:
         stored = session.connection().execute(select(JOBS).order_by(JOBS.c.id)).mappings().all()
-    for row, job in zip(stored, past_jobs(database, None, None), strict=True):
-        assert (job.finished_at_s, job.service_s, job.held_gpu_s) == (
+    for row, job in zip(stored, recorded_jobs(database, None, None), strict=True):
+        assert (job.record.finished_at_s, job.record.service_s, job.record.held_gpu_s) == (
             row["finished_at_s"],
             row["service_s"],
             row["held_gpu_s"],
