@@ -55,11 +55,6 @@ class VirtualMachine:
         """Remove a job (cancelled, held); unknown jobs are ignored."""
         self._tasks.pop(job, None)
 
-    def set_remaining(self, job: JobId, work_s: float) -> None:
-        """Replace a job's remaining work (a new estimate); unknown jobs are ignored."""
-        if (task := self._tasks.get(job)) is not None:
-            self._push(job, max(0.0, work_s), task.submitted_at_s)
-
     def rescale(self, factor: float) -> None:
         """Multiply all remaining work: the machine has become faster or slower. O(n)."""
         for task in self._tasks.values():

@@ -2,8 +2,8 @@
 
 Servers with equal GPU type and equal free count share a level, in all and rack by rack. A level is a set of servers as the
 bits of one integer, and another integer says which levels hold anything: taking the first server of a level, or finding the
-least sufficient level, takes a few machine operations even for thousands of servers. The pool does not know jobs:
-its owner takes and gives placements.
+least sufficient level, takes a few machine operations even for thousands of servers. The pool holds no jobs:
+its owner sets the free GPUs of each server.
 """
 
 import copy
@@ -13,7 +13,6 @@ from typing import Any
 
 from policies.model.cluster import Cluster
 from policies.model.ids import ServerIndex
-from policies.model.placement import Placement
 
 Grant = tuple[ServerIndex, int]
 """GPUs granted on one server."""
@@ -94,7 +93,7 @@ class _Buckets:
         return 0
 
     def greedy(self, gpus: int, quantum: int) -> list[Grant]:
-        """Fullest servers first, the last one best fit to the remainder. The caller knows that enough is free."""
+        """Fullest servers first, the last one best fit to the remainder. Enough must be free."""
         grants: list[Grant] = []
         left = _Left(self)
         for level in self.descending():
@@ -248,12 +247,12 @@ class FreePool:
         self.servers_with_free = sum(1 for count in free if count)
 
     def __len__(self) -> int:
-        """How many servers the pool knows."""
+        """The number of servers in the pool."""
         return len(self._free)
 
     @property
     def gpu_types(self) -> tuple[str, ...]:
-        """The GPU types of the known servers, in the order in which they first occur."""
+        """The GPU types of the servers, in the order in which they first occur."""
         return tuple(self._types)
 
     def free(self, server: ServerIndex) -> int:
@@ -268,20 +267,26 @@ class FreePool:
         return 0 if pool is None else pool.all.total
 
     def set_free(self, server: ServerIndex, gpus: int, cluster: Cluster | None = None) -> None:
-        """The server has ``gpus`` free from now on. The next unknown index appends a server: ``cluster`` describes it."""
+        """The server has ``gpus`` free from now on. The next unknown index appends a server: ``cluster`` describes it.
+
+        ValueError, and no change, for a count that is negative or above the server's GPUs.
+        """
         if server == len(self._free):
             self._append(cluster)
-        if gpus != self._free[server]:
-            self._check(server, gpus)
-            self._move(server, gpus)
-
-    def take(self, placement: Placement) -> None:
-        """Its GPUs are no longer free. ValueError, and no change, if one server has too few."""
-        self._shift(placement, -1)
-
-    def give(self, placement: Placement) -> None:
-        """Its GPUs are free again. ValueError, and no change, if a server would have more free than it has."""
-        self._shift(placement, +1)
+        before = self._free[server]
+        if gpus == before:
+            return
+        self._check(server, gpus)
+        pool, rack = self._place[server]
+        pool.move(rack, server, before, gpus)
+        self._free[server] = gpus
+        if self.found:
+            self.found = {}
+        self.total += gpus - before
+        if not before:
+            self.servers_with_free += 1
+        elif not gpus:
+            self.servers_with_free -= 1
 
     def best_fit(self, gpus: int, gpu_type: str | None) -> ServerIndex | None:
         """The server with the smallest sufficient free count, ties by index; None if no single server has enough."""
@@ -343,27 +348,6 @@ class FreePool:
     def _check(self, server: int, free: int) -> None:
         if not 0 <= free <= self._capacity[server]:
             raise ValueError(f"server {server} has {self._capacity[server]} GPUs; {free} cannot be free")
-
-    def _shift(self, placement: Placement, sign: int) -> None:
-        after = [(share.server, self._free[share.server] + sign * share.gpus) for share in placement.shares]
-        for server, free in after:
-            self._check(server, free)
-        for server, free in after:
-            self._move(server, free)
-
-    def _move(self, server: int, after: int) -> None:
-        before = self._free[server]
-        if before != after:
-            pool, rack = self._place[server]
-            pool.move(rack, server, before, after)
-            self._free[server] = after
-            if self.found:
-                self.found = {}
-            self.total += after - before
-            if not before:
-                self.servers_with_free += 1
-            elif not after:
-                self.servers_with_free -= 1
 
     def _append(self, cluster: Cluster | None) -> None:
         if cluster is None or len(cluster.servers) <= len(self._free):

@@ -205,7 +205,8 @@ def test_a_choice_holds_the_gang_on_free_gpus_of_one_type_and_is_always_the_same
         )
         assert room < spec.gpus or not whole
         return
-    pool.take(found.placement)  # raises on oversubscription
+    for share in found.placement.shares:
+        pool.set_free(share.server, pool.free(share.server) - share.gpus)  # raises on oversubscription
     assert found.placement.gpus == spec.gpus
     assert len({servers[m].gpu_type for m in found.placement.servers} | ({spec.gpu_type} - {None})) == 1
     if spec.stage_graph is None or spec.parallelism is None:

@@ -35,8 +35,8 @@ def test_a_job_that_leaves_or_changes_is_not_remembered_as_it_was() -> None:
     machine.add(B, 6.0, 0.0)
     machine.remove(A)
     machine.remove(A)
-    machine.set_remaining(B, 2.0)
-    machine.set_remaining(C, 2.0)
+    machine.remove(B)
+    machine.add(B, 2.0, 0.0)
     assert machine.advance(10.0) == [(2.0, B)]
     machine.add(A, 1.0, 0.0)
     assert machine.next_completion_s() == 11.0

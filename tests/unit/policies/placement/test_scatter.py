@@ -89,7 +89,8 @@ def test_it_finds_room_whenever_the_best_placement_does(free, stages, job) -> No
     assert [pool.free(ServerIndex(m)) for m in range(4)] == free
     if found is None:
         return
-    pool.take(found.placement)  # raises on oversubscription
+    for share in found.placement.shares:
+        pool.set_free(share.server, pool.free(share.server) - share.gpus)  # raises on oversubscription
     assert found.placement.gpus == spec.gpus
     if spec.stage_graph is None or spec.parallelism is None:
         return
