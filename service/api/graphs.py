@@ -13,6 +13,7 @@ from policies.model.parallelism import ParallelismConfig, Schedule
 from policies.stages import GraphError, cut, layer_graph
 from policies.suggestion import did_you_mean
 from service.api.problems import Fault, json_pointer
+from service.config.settings import Settings
 from service.wire.bodies import CatalogueGraphBody, JobBody, LayersGraphBody, ParallelismBody, StageGraphBody
 
 
@@ -33,14 +34,6 @@ class Faults:
 
 
 @dataclass(frozen=True, slots=True)
-class GraphLimits:
-    """How large a graph may be; settings."""
-
-    layers_max: int
-    edges_max: int
-
-
-@dataclass(frozen=True, slots=True)
 class Shape:
     """The GPUs of a job, and its stages where it has a graph."""
 
@@ -49,7 +42,7 @@ class Shape:
     parallelism: ParallelismConfig | None = None
 
 
-def shape_of(body: JobBody, limits: GraphLimits, cluster: Cluster, faults: Faults) -> Shape | None:
+def shape_of(body: JobBody, settings: Settings, cluster: Cluster, faults: Faults) -> Shape | None:
     """The job's shape; None where its faults leave none."""
     if body.graph is None:
         return _shape_without_graph(body, faults)
@@ -57,12 +50,12 @@ def shape_of(body: JobBody, limits: GraphLimits, cluster: Cluster, faults: Fault
     if config is not None and body.gpus is not None and body.gpus != config.gpus:
         faults.add(f"must be {config.gpus}, the GPUs of parallelism (got {body.gpus})", "gpus")
     if isinstance(body.graph, StageGraphBody):
-        stage_graph = _stage_graph(body.graph, body.parallelism, limits, faults)
+        stage_graph = _stage_graph(body.graph, body.parallelism, settings, faults)
         return None if stage_graph is None or config is None else Shape(config.gpus, stage_graph, config)
     if isinstance(body.graph, CatalogueGraphBody):
         graph = _catalogue_graph(body.graph, body.gpu_type, config, cluster, faults)
     else:
-        graph = _layers_graph(body.graph, body.gpu_type, limits, cluster, faults)
+        graph = _layers_graph(body.graph, body.gpu_type, settings, cluster, faults)
     if graph is None or config is None:
         return None
     stages: int | Sequence[Sequence[str]] = len(config.replicas)
@@ -155,21 +148,11 @@ def _on_reference(graph: LayerGraph, gpu_type: str, cluster: Cluster) -> LayerGr
 
 
 def _layers_graph(
-    body: LayersGraphBody, gpu_type: str | None, limits: GraphLimits, cluster: Cluster, faults: Faults
+    body: LayersGraphBody, gpu_type: str | None, settings: Settings, cluster: Cluster, faults: Faults
 ) -> LayerGraph | None:
-    if len(body.layers) > limits.layers_max:
-        faults.add(
-            f"at most {limits.layers_max} layers (setting layers_max; got {len(body.layers)})",
-            "graph",
-            "layers",
-        )
-    if len(body.edges) > limits.edges_max:
-        faults.add(
-            f"at most {limits.edges_max} edges (setting edges_max; got {len(body.edges)})",
-            "graph",
-            "edges",
-        )
-    if len(body.layers) > limits.layers_max or len(body.edges) > limits.edges_max:
+    layers_fit = _check_number("layers", body.layers, settings.layers_max, faults)
+    edges_fit = _check_number("edges", body.edges, settings.edges_max, faults)
+    if not (layers_fit and edges_fit):
         return None
     # All broken names are collected here, because building the graph stops at the first.
     broken = list(_broken_names(body))
@@ -179,17 +162,7 @@ def _layers_graph(
         faults.add("must have a layer that takes time", "graph", "layers")
     if broken:
         return None
-    layers = [
-        Layer(
-            layer.name,
-            layer.forward_s,
-            layer.backward_s,
-            layer.parameter_bytes,
-            layer.activation_bytes,
-            layer.tensor_bytes,
-        )
-        for layer in body.layers
-    ]
+    layers = [Layer(**layer.model_dump()) for layer in body.layers]
     try:
         graph = layer_graph(layers, [(tail, head) for tail, head in body.edges])
     except GraphError as error:
@@ -199,19 +172,14 @@ def _layers_graph(
 
 
 def _stage_graph(
-    body: StageGraphBody, parallelism: ParallelismBody | None, limits: GraphLimits, faults: Faults
+    body: StageGraphBody, parallelism: ParallelismBody | None, settings: Settings, faults: Faults
 ) -> StageGraph | None:
     count, known = len(body.stages), len(faults.found)
     if parallelism is None and count > 1:
         faults.add(f"is required for a graph of {count} stages", "parallelism")
     if parallelism is not None and parallelism.stages != count:
         faults.add(f"must be {count}, the number of the graph's stages", "parallelism", "stages")
-    if len(body.edges) > limits.edges_max:
-        faults.add(
-            f"at most {limits.edges_max} edges (setting edges_max; got {len(body.edges)})",
-            "graph",
-            "edges",
-        )
+    _check_number("edges", body.edges, settings.edges_max, faults)
     for index, (tail, head, _) in enumerate(body.edges):
         if not tail < head < count:
             faults.add(f"must lead from a stage to a later one of the {count}", "graph", "edges", index)
@@ -226,11 +194,15 @@ def _stage_graph(
     except GraphError as error:
         faults.add_graph(error, "graph")
         return None
-    stages = (
-        Stage(each.name, each.forward_s, each.backward_s, each.parameter_bytes, each.tensor_bytes)
-        for each in body.stages
-    )
-    return StageGraph(tuple(stages), tuple(sorted((tail, head, size) for tail, head, size in body.edges)))
+    stages = tuple(Stage(**stage.model_dump()) for stage in body.stages)
+    return StageGraph(stages, tuple(sorted((tail, head, size) for tail, head, size in body.edges)))
+
+
+def _check_number(key: str, entries: Sequence[object], most: int, faults: Faults) -> bool:
+    """Whether a list of the graph has at most ``most`` entries, which is a setting."""
+    if len(entries) > most:
+        faults.add(f"must have at most {most} entries, the setting {key}_max (got {len(entries)})", "graph", key)
+    return len(entries) <= most
 
 
 def _broken_names(body: LayersGraphBody) -> Iterator[tuple[str, tuple[str | int, ...]]]:

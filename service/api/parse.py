@@ -10,7 +10,7 @@ from dataclasses import replace
 from policies.choose import fits_empty
 from policies.model.cluster import Cluster
 from policies.model.job import ArrayPlace, JobSpec
-from service.api.graphs import Faults, GraphLimits, shape_of
+from service.api.graphs import Faults, shape_of
 from service.api.job_bodies import job_spec
 from service.api.problems import Fault, Problem, ProblemType, json_pointer
 from service.config.settings import Settings
@@ -96,7 +96,7 @@ def _parse_all(placed: Sequence[Placed], settings: Settings, cluster: Cluster) -
 def _parse_job(body: JobBody, settings: Settings, cluster: Cluster, faults: Faults) -> JobSpec | None:
     _check_command(body, faults)
     body = _with_types(body, faults)
-    shape = shape_of(body, GraphLimits(settings.layers_max, settings.edges_max), cluster, faults)
+    shape = shape_of(body, settings, cluster, faults)
     if shape is not None:
         _check_range(body, shape.gpus, faults)
     if body.min_run_s > settings.min_run_s_max:

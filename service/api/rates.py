@@ -1,4 +1,4 @@
-"""How often somebody may ask: token buckets, in this process, of bounded number."""
+"""Rate limits of this process: token buckets, of which a limited number is kept."""
 
 import threading
 import time
@@ -7,12 +7,11 @@ from collections.abc import Callable
 from typing import Final
 
 BUCKETS_MAX: Final = 10_000
-"""Buckets held at once. The one that nobody has used for longest goes first: it is the likeliest to be full, and a full bucket
-and none are the same."""
+"""Buckets that are kept. The least recently used one is dropped first: it is probably full, and a new bucket is full too."""
 
 
 class Buckets:
-    """One bucket for each name. Each holds ``burst`` at most, loses one a request and gains ``per_s`` a second.
+    """One bucket for each name. Each has at most ``burst`` tokens, loses one per request and gains ``per_s`` per second.
 
     Safe to share between threads. ``now_s`` is a clock that never goes back.
     """
@@ -36,7 +35,7 @@ class Buckets:
         return len(self._levels)
 
     def take(self, name: str) -> float:
-        """Take one: 0.0 if there was one, else the seconds until there will be (and nothing is taken)."""
+        """Take a token and return 0.0; without a token, return the seconds until there is one."""
         with self._lock:
             now_s = self._now_s()
             level = self._level(name, now_s)
@@ -49,7 +48,7 @@ class Buckets:
             return 0.0
 
     def wait_s(self, name: str) -> float:
-        """Seconds until there is one to take; takes nothing."""
+        """Seconds until there is a token. Takes none."""
         with self._lock:
             return self._wait_s(self._level(name, self._now_s()))
 

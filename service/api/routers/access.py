@@ -157,12 +157,12 @@ def put_user(dependencies: Deps, change: Change, request: Request, user: UserPat
         now_s = dependencies.now_s()
         access.add_user(connection, user, now_s)
         access.set_disabled(connection, user, now_s if body.disabled else None)
-        return _told(connection, user, {"disabled": body.disabled})
+        return _user_answer(connection, user, {"disabled": body.disabled})
 
     return _changed(request, change, lambda: effect)
 
 
-def _told(connection: Connection, user: str, detail: dict[str, bool]) -> Answer:
+def _user_answer(connection: Connection, user: str, detail: dict[str, bool]) -> Answer:
     row = found_or_404(access.user(connection, user), f"user {user!r}")
     document = user_document(row, access.projects_of(connection, [user])[user])
     return Answer(200, document, detail=detail)

@@ -61,13 +61,13 @@ def follow(
     authenticator: Authenticator = request.app.state.authenticator
     rights = authenticator.rights
     since = _position(last_event_id)
-    feed, event, tell = _topic(dependencies, caller, streams, topic)
+    feed, event, show = _topic(dependencies, caller, streams, topic)
     limit = dependencies.settings.event_streams_max
     if streams.open >= limit:
         detail = f"At most {limit} open event streams (setting event_streams_max)."
         raise Problem(ProblemType.TOO_MANY_REQUESTS, detail, headers={"Retry-After": "10"})
     return StreamingResponse(
-        stream(feed, since, event, tell, lambda: dependencies.process.is_stopping() or authenticator.rights != rights),
+        stream(feed, since, event, show, lambda: dependencies.process.is_stopping() or authenticator.rights != rights),
         media_type=MEDIA_TYPE,
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
@@ -97,13 +97,13 @@ def _topic(
     if only is not None:
         _require(dependencies, caller, only)
 
-    def tell(entry: Entry) -> Any | None:
+    def show(entry: Entry) -> Any | None:
         row = entry[1]
         if (only is not None and row.job_id != only) or not caller.sees(row.project, row.user):
             return None
         return document(StreamedEvent, row, reason_sentence=Reason(row.reason).sentence)
 
-    return streams.job_events, "job", tell
+    return streams.job_events, "job", show
 
 
 def _require(dependencies: Deps, caller: Caller, job: int) -> None:

@@ -168,14 +168,14 @@ def _document(
     window = stored.window
     owners = [Owner(Scope.USER, window.user)] if window.user is not None else []
     owners += [Owner(Scope.PROJECT, window.project)] if window.project is not None else []
-    told = all(concerns(caller, owner) for owner in owners)
+    visible = all(concerns(caller, owner) for owner in owners)
     return document(
         ReservationDocument,
         window,
         servers=[names[server] for server in window.servers if server in names],
-        user=window.user if told else None,
-        project=window.project if told else None,
-        reason=stored.reason if told else "",
+        user=window.user if visible else None,
+        project=window.project if visible else None,
+        reason=stored.reason if visible else "",
         created_at=instant(stored.created_at_s),
         active=window.active(now_s),
     )
