@@ -1,28 +1,33 @@
-"""``sooner forecast``, the ETA column, expected starts, and the plan that ``job submit --dry-run`` shows.
+"""``sooner forecast`` and its record, the ETA column, expected starts, and the plan that ``job submit --dry-run`` shows.
 
 A forecast is shown as a spread, ``p50 [p10-p90]``, or as the service's reason why there is none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from service.cli.connect import connect
 from service.cli.fail import fail
-from service.cli.forecast_record import show_accuracy, show_told
-from service.cli.job_tables import JOBS, total
+from service.cli.job_tables import JOBS, duration, total, when
 from service.cli.output import Answer, Column, Style, Table, show
 from service.cli.selectors import select
 from service.client import TERMINAL_STATES, ApiError, Client
 
 if TYPE_CHECKING:
-    from service.wire.jobs import JobDocument
-    from service.wire.predictions import JobForecastDocument, PlanDocument, PlansDocument, SpreadDocument
+    from service.wire.jobs import JobDocument, ToldDocument
+    from service.wire.predictions import (
+        AccuracyDocument,
+        JobForecastDocument,
+        PlanDocument,
+        PlansDocument,
+        SpreadDocument,
+    )
 
 
 _NO_FORECAST = frozenset({404, 409, 503})
@@ -32,6 +37,7 @@ JOBS_NAMED_MAX = 200
 """Jobs that a request for forecasts names; of more, all forecasts are loaded. An address must stay below 8 kB."""
 
 _SOON = timedelta(hours=1)
+_DAY_S = 86_400.0
 
 
 def spread(of: SpreadDocument | None, made_at: str) -> str:
@@ -138,10 +144,10 @@ def forecast_command(
         fail("--told needs JOBS")
     with connect() as client:
         if accuracy:
-            show_accuracy(client, days, how)
+            _show_accuracy(client, days, how)
             return
         if told and jobs:
-            show_told(client, select(client, jobs), how)
+            _show_told(client, select(client, jobs), how)
             return
         ids = select(client, jobs, unfinished=True) if jobs else None
         show(FORECASTS, lambda: _forecasts(client, ids), how)
@@ -185,3 +191,114 @@ def _predicted(plan: PlanDocument) -> str:
 def _placement(plan: PlanDocument) -> str:
     """``s0001:4 s0002:4``."""
     return " ".join(f"{share['server']}:{share['gpus']}" for share in plan["placement"])
+
+
+class _Line(NamedTuple):
+    """One class of forecasts: ``start`` or ``finish``, which of them, and their scores."""
+
+    milestone: str
+    which: str
+    tally: Mapping[str, Any]
+
+
+def _signed(value: float) -> str:
+    return f"-{duration(-value)}" if value <= -1.0 else duration(abs(value))
+
+
+def _range(low: float | None, high: float | None) -> str:
+    if low is None:
+        return f"ahead < {_whole(high)}"
+    return f"ahead {_whole(low)}-{_whole(high)}" if high is not None else f"ahead >= {_whole(low)}"
+
+
+def _whole(value: float | None) -> str:
+    assert value is not None
+    for unit, name in ((_DAY_S, "d"), (3600.0, "h"), (60.0, "min")):
+        if value >= unit:
+            return f"{value / unit:g} {name}"
+    return f"{value:g} s"
+
+
+def _gang(of: Mapping[str, Any]) -> str:
+    low, high = of["gpus_min"], of["gpus_max"]
+    return f"{low} GPU{'s' if low > 1 else ''}" if low == high else f"{low}-{high} GPUs"
+
+
+def _lines(found: AccuracyDocument) -> Iterator[_Line]:
+    for milestone in ("start", "finish"):
+        of: Mapping[str, Any] = found["start"] if milestone == "start" else found["finish"]
+        if of["all"] is not None:
+            yield _Line(milestone, "all", of["all"])
+        for each in of["by_horizon"]:
+            yield _Line(milestone, _range(each["horizon_s_min"], each["horizon_s_max"]), each)
+        for each in of["by_gpus"]:
+            yield _Line(milestone, _gang(each), each)
+
+
+def _relative(line: _Line) -> str:
+    value = line.tally["median_relative_error"]
+    return "-" if value is None else f"{value:.0%}"
+
+
+_ACCURACY: Table[_Line] = Table(
+    columns=(
+        Column("OF", lambda line: line.milestone),
+        Column("FORECASTS", lambda line: line.which),
+        Column("COUNT", lambda line: str(line.tally["forecasts"]), right=True),
+        Column("JOBS", lambda line: str(line.tally["jobs"]), right=True),
+        Column("INSIDE 80%", lambda line: f"{line.tally['coverage_80']:.0%}", right=True),
+        Column("BIAS", lambda line: _signed(line.tally["median_error_s"]), right=True),
+        Column("ERROR", lambda line: duration(line.tally["median_absolute_error_s"]), right=True),
+        Column("OF HORIZON", _relative, right=True),
+    ),
+    key=lambda line: f"{line.milestone} {line.which}",
+    hidden=(Column("PINBALL", lambda line: duration(line.tally["mean_pinball_s"]), right=True),),
+)
+
+
+def _show_accuracy(client: Client, days: int, how: Style) -> None:
+    """Accuracy of the forecasts of the last ``days``."""
+
+    def ask() -> Answer[_Line]:
+        found = client.forecast_accuracy(days)
+        note = "" if found["forecasts"] else f"No forecast of the last {days} days has been settled yet."
+        return Answer(list(_lines(found)), {"schema": "sooner.forecasts.accuracy/1", "accuracy": found}, note)
+
+    show(_ACCURACY, ask, how)
+
+
+_TOLD: Table[ToldDocument] = Table(
+    columns=(
+        Column("JOB", lambda each: str(each["job_id"]), right=True),
+        Column("OF", lambda each: each["milestone"]),
+        Column("TOLD AT", lambda each: when(each["made_at"])),
+        Column("P50", lambda each: when(each["p50"])),
+        Column("P10", lambda each: when(each["p10"])),
+        Column("P90", lambda each: when(each["p90"])),
+        Column("ACTUAL", lambda each: when(each["actual_at"])),
+        Column("ERROR", lambda each: "" if each["error_s"] is None else _signed(each["error_s"]), right=True),
+        Column("INSIDE", lambda each: "" if each["inside"] is None else "yes" if each["inside"] else "no"),
+        Column("SOURCE", lambda each: each["source"], long=True),
+    ),
+    key=lambda each: str(each["id"]),
+    hidden=(
+        Column("POLICY", lambda each: each["policy"]),
+        Column("MODEL", lambda each: each["model_version"] or ""),
+        Column("SAMPLES", lambda each: str(each["samples"]), right=True),
+    ),
+)
+
+
+def _show_told(client: Client, jobs: Sequence[int], how: Style) -> None:
+    """Every forecast of these jobs on record."""
+
+    def ask() -> Answer[ToldDocument]:
+        found = [each for job in jobs for each in client.forecast_records(job)]
+        note = (
+            ""
+            if found
+            else "No forecast is recorded yet. A new job gets one within seconds if the queue can be forecast."
+        )
+        return Answer(found, {"schema": "sooner.forecasts.told/1", "forecasts": found}, note)
+
+    show(_TOLD, ask, how)

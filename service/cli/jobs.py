@@ -15,7 +15,7 @@ from service.cli import completion
 from service.cli.connect import connect
 from service.cli.fail import fail
 from service.cli.forecast import Outlook
-from service.cli.job_tables import ATTEMPTS, EVENTS, JOBS, SORT_KEYS, amount, eta_note, sorted_jobs
+from service.cli.job_tables import ATTEMPTS, EVENTS, JOBS, SORT_KEYS, amount, eta_note, prediction_lines, sorted_jobs
 from service.cli.options import ProjectOption, UserOption, instant_s
 from service.cli.output import (
     Answer,
@@ -30,7 +30,6 @@ from service.cli.output import (
     printable,
     show,
 )
-from service.cli.prediction_lines import prediction_lines
 from service.cli.selectors import JobArgument, SelectorArgument, select, select_one
 from service.client import TERMINAL_STATES, UNFINISHED_STATES, ApiError, Client
 

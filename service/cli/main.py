@@ -52,7 +52,7 @@ _GROUPS = {
     ),
     "model": Group(
         "Trained models: evaluate, list, show, serving, train, promote.",
-        _commands(evaluate="evaluate", models="list show serving train promote"),
+        _commands(models="evaluate list show serving train promote"),
     ),
     "config": Group("The settings in force.", _commands(admin="show")),
     "db": Group("The database.", _commands(database="upgrade backup restore check")),

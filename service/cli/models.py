@@ -1,17 +1,19 @@
-"""``sooner model ...``: what was trained, and an operator's wish to train or promote."""
+"""``sooner model ...``: trained models, training and promotion by an operator, and the evaluation of models on a workload."""
 
 from __future__ import annotations
 
 import json
+import sys
 import time
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from service.cli.connect import connect
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.job_tables import amount, when
-from service.cli.options import seconds_option
+from service.cli.options import FirstOption, HtmlOption, SkipInvalidFlag, WorkloadOption, seconds_option
 from service.cli.output import (
     Answer,
     Column,
@@ -21,6 +23,7 @@ from service.cli.output import (
     pause,
     print_json,
     print_result,
+    print_table,
     printable,
     show,
     show_rows,
@@ -38,8 +41,22 @@ if TYPE_CHECKING:
 
 
 TRAIN_POLL_S = 0.5
+CHUNKS_MAX = 1000
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A model's id.")]
+ModelsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--models", metavar="a,b,c", help="Models to train, by name; left out: all. Baselines are always scored."
+    ),
+]
+ChunksOption = Annotated[
+    int, typer.Option("--chunks", min=1, max=CHUNKS_MAX, help="How often the models are retrained in the test.")
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option("--out", file_okay=False, help="Folder for evaluation.json, predictions.csv and report.html."),
+]
 
 MODELS: Table[ModelDocument] = Table(
     columns=(
@@ -167,3 +184,84 @@ def promote_command(model: ModelArgument, as_json: JsonFlag = False) -> None:
         champion = client.promote(model)
     document = {"schema": "sooner.promotion/1", "champion": champion}
     print_result(document, printable(f"{champion} is the champion"), as_json)
+
+
+_SHOWN = (
+    ("MAE_S", "mae_s", ",.0f"),
+    ("MEDIAN_APE", "median_ape", ".3f"),
+    ("R2_LOG", "r2_log", ".3f"),
+    ("WITHIN_2X", "within_2x", ".3f"),
+    ("UNDER_4X", "under_4x", ".3f"),
+    ("TAU", "kendall_tau", ".3f"),
+    ("CONCORDANCE", "concordance", ".3f"),
+    ("PINBALL", "pinball_log", ".4f"),
+    ("COVERAGE_80", "coverage_80", ".3f"),
+    ("FIT_S", "fit_s", ".2f"),
+    ("PREDICT_MS", "predict_ms", ".3f"),
+)
+
+
+def evaluate_command(
+    workload: WorkloadOption,
+    models: ModelsOption = None,
+    chunks: ChunksOption = 12,
+    seed: Annotated[int, typer.Option("--seed", help="Equal seeds give equal models.", min=0, max=2**31 - 1)] = 0,
+    first: FirstOption = None,
+    skip_invalid: SkipInvalidFlag = False,
+    out: OutOption = None,
+    html: HtmlOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Predict the last 40% of a workload, each job with what was known at its submission, and score it when it ends."""
+    # Here and not above: the other commands of `sooner model` need neither numpy nor the tables of workloads.
+    from service.cli.sim_options import check_file, make_folder, writing
+    from service.cli.workload import report_skipped
+    from service.reports.evaluation_files import write_evaluation, write_page
+    from service.sim.evaluate import EvaluationError, evaluate
+    from service.sim.workloads.files import WorkloadError
+    from service.sim.workloads.table import read_workload
+
+    kinds = None if models is None else [name.strip() for name in models.split(",")]
+    try:
+        jobs = read_workload(workload, first=first, skip_invalid=skip_invalid)
+        report_skipped(jobs)
+        make_folder("--out", out)
+        check_file("--html", html)
+        evaluation = evaluate(jobs, kinds, chunks=chunks, seed=seed, on_progress=_evaluation_progress())
+    except (WorkloadError, EvaluationError) as error:
+        fail(str(error))
+    if out is not None:
+        with writing("--out"):
+            write_evaluation(evaluation, out)
+    if html is not None:
+        with writing("--html"):
+            write_page(evaluation, html)
+    if as_json:
+        print_json(evaluation.document)
+    else:
+        _print_scores(evaluation.document)
+
+
+def _evaluation_progress() -> Any:
+    """A line on the terminal, redrawn after each chunk; nothing where standard error is a file."""
+    if not sys.stderr.isatty():
+        return None
+    return lambda done, rows: typer.echo(f"\rpredicted {done} of {rows} jobs", err=True, nl=done == rows)
+
+
+def _print_scores(document: dict[str, Any]) -> None:
+    """The mix that would serve first, then from the least pinball loss to the most."""
+    models: dict[str, dict[str, Any]] = document["models"]
+    names = sorted(models, key=lambda name: (name != "served", models[name]["pinball_log"], name))
+    columns = [Column[str]("MODEL", lambda name: name)]
+    columns += [Column[str](header, _score_cell(models, key, form), right=True) for header, key, form in _SHOWN]
+    print_table(columns, names)
+    typer.echo(f"{document['test_jobs']} test jobs of {document['workload']}; served: {document['served']}", err=True)
+
+
+def _score_cell(models: dict[str, dict[str, Any]], key: str, form: str) -> Any:
+    def text(name: str) -> str:
+        value = models[name][key]
+        return "-" if value is None else format(value, form)
+
+    return text

@@ -17,6 +17,16 @@ DatabaseOption = Annotated[str | None, typer.Option("--database-url", help="Sett
 DataDirOption = Annotated[Path | None, typer.Option("--data-dir", file_okay=False, help="Setting data_dir.")]
 
 
+WorkloadOption = Annotated[Path, typer.Option("--workload", help="Workload table (sooner.workload/1).")]
+FirstOption = Annotated[int | None, typer.Option("--first", min=1, help="Take the first N rows of the file.")]
+SkipInvalidFlag = Annotated[
+    bool, typer.Option("--skip-invalid", help="Leave out and count rows that break the table instead of ending there.")
+]
+HtmlOption = Annotated[
+    Path | None, typer.Option("--html", dir_okay=False, help="Write numbers and pictures as one self-contained page.")
+]
+
+
 def seconds_option(flag: str, text: str, least_s: float = 0.0) -> Any:
     """An option that takes a duration, such as 90, 2h, 30min or 02:30:00, and gives seconds."""
 

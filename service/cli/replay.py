@@ -1,6 +1,7 @@
 """``sooner sim snapshot`` and ``sooner sim replay``: save a live cycle, and decide it again."""
 
 import json
+import sys
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -8,19 +9,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from policies.base import Policy
 from policies.model.decision import Action, Preempt, Start
 from policies.model.ids import JobId
+from policies.options import OptionError
 from policies.registry import make_policy
 from service.cli import completion
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.output import Column, JsonFlag, print_json, print_table, printable
-from service.cli.recorded import STANDARD, read_snapshot, recorded_policy
 from service.cli.sim_options import OptionOption, policy_options
 from service.db.codec import encode_actions
+from service.history.cycle_file import CycleFileError, read_cycle
 from service.history.cycles import CycleSnapshot, Replay, replay
 
 if TYPE_CHECKING:
     from service.client import Client
+
+FILE_BYTES_MAX = 1 << 30
+"""A recorded cycle above this is not one."""
+
+STANDARD = "-"
+"""A file name that means standard input or output."""
 
 
 def replay_command(
@@ -61,6 +70,33 @@ def replay_command(
             _print_waiting(snapshot, outcome)
     if not outcome.equal:
         raise typer.Exit(EXIT_FAILED)
+
+
+def recorded_policy(file: Path, snapshot: CycleSnapshot) -> Policy[Any]:
+    """The policy that decided the cycle, with its options; or an end with one line."""
+    try:
+        return make_policy(snapshot.policy, snapshot.options)
+    except OptionError as error:
+        fail(f"{file}: {error}")
+
+
+def read_snapshot(file: Path) -> CycleSnapshot:
+    """The recorded cycle, or an end with one line that says what is wrong with the file."""
+    try:
+        if str(file) == STANDARD:
+            raw = sys.stdin.buffer.read(FILE_BYTES_MAX + 1)
+        else:
+            with file.open("rb") as stream:
+                raw = stream.read(FILE_BYTES_MAX + 1)
+        if len(raw) > FILE_BYTES_MAX:
+            fail(f"{file}: larger than {FILE_BYTES_MAX} bytes")
+        return read_cycle(json.loads(raw))
+    except OSError as error:
+        fail(f"{file}: {error.strerror or error}")
+    except CycleFileError as error:
+        fail(f"{file}: {error}")
+    except (ValueError, RecursionError) as error:
+        fail(f"{file}: not JSON: {' '.join(str(error).split())}")
 
 
 def snapshot_command(

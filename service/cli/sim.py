@@ -1,18 +1,20 @@
-"""``sooner sim run|compare|bounds``: simulate a workload with the production engine.
+"""``sooner sim run|compare|bounds``: simulate a workload with the production engine, and print the results.
 
 Only what a simulation needs is imported: no web framework, no database, no machine learning.
 """
 
+from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from service.cli.compare import Finished, Plan, Setting, compare
 from service.cli.comparison_files import NoRasterizer, rasterizer, write_pngs, write_summaries
 from service.cli.fail import EXIT_FAILED, fail
-from service.cli.output import JsonFlag, print_json
+from service.cli.output import Column, JsonFlag, print_json, print_table
 from service.cli.sim_options import (
     InputOptions,
     OutOption,
@@ -27,7 +29,6 @@ from service.cli.sim_options import (
     policy_options,
     writing,
 )
-from service.cli.sim_tables import cell, end, print_results
 from service.reports.comparison import comparison_html
 from service.reports.comparison_charts import charts
 from service.sim.drive import SimulationStuck
@@ -35,6 +36,15 @@ from service.sim.jobs import bounds_of, prepare
 from service.sim.predictors import PredictorNameError, make_predictor
 from service.sim.results import bounds_dict, comparison_dict
 from service.sim.workloads.files import WorkloadError
+
+_COLUMNS_MAX = 6
+"""Runs that are shown side by side; more are shown one a line, with the decisive measures."""
+_DECISIVE = (
+    *("ratio_to_lower_bound", "mean_jct_s", "p99_jct_s", "mean_queueing_delay_s", "mean_slowdown"),
+    *("utilization_ratio", "preemptions", "wasted_gpu_s"),
+)
+_NAMED_MAX = 5
+"""Unfinished jobs of a run that are named; the count covers all."""
 
 
 def run_command(
@@ -54,7 +64,7 @@ def run_command(
         print_json(finished[0].result.to_dict())
     else:
         print_results(finished)
-    end(finished)
+    _end(finished)
 
 
 def compare_command(
@@ -107,7 +117,7 @@ def compare_command(
         print_json(comparison_dict(results))
     else:
         print_results(finished)
-    end(finished)
+    _end(finished)
 
 
 def run_all(setting: Setting, plans: list[Plan], workers: int | None, *, with_workers: bool = True) -> list[Finished]:
@@ -143,4 +153,43 @@ def bounds_command(flags: InputOptions, as_json: JsonFlag = False) -> None:
         print_json(document)
         return
     for key, value in document.items():
-        typer.echo(f"{key:<26}{cell(value)}")
+        typer.echo(f"{key:<26}{_cell(value)}")
+
+
+def print_results(runs: Sequence[Finished]) -> None:
+    """One line a measure and one column a run, or the other way round where there are many runs."""
+    documents = [run.result.to_dict() | (run.faults.to_dict() if run.faults is not None else {}) for run in runs]
+    if len(runs) <= _COLUMNS_MAX:
+        wide = max(18, *(2 + len(run.result.policy) for run in runs))
+        for key in documents[0]:
+            if key != "schema":
+                typer.echo(f"{key:<24}" + "".join(f"{_cell(document[key]):>{wide}}" for document in documents))
+        return
+    columns = [Column[dict[str, Any]](key, partial(_value, key)) for key in ("policy", "predictor")]
+    columns += [Column(key, partial(_value, key), right=True) for key in _DECISIVE]
+    print_table(columns, documents)
+
+
+def _value(key: str, document: dict[str, Any]) -> str:
+    return _cell(document[key])
+
+
+def _cell(value: object) -> str:
+    """A value of a document as text."""
+    if value is None:
+        return "-"
+    return f"{value:,.3f}" if isinstance(value, float) else str(value)
+
+
+def _end(runs: Sequence[Finished]) -> None:
+    """Exit code 1 if a run left jobs behind; says which, and why."""
+    behind = [_behind(run) for run in runs if run.unfinished]
+    if behind:
+        fail(f"jobs that did not finish: {'; '.join(behind)}", EXIT_FAILED)
+
+
+def _behind(run: Finished) -> str:
+    named = [f"{job.job_id} {job.reason}" for job in run.unfinished[:_NAMED_MAX]]
+    if len(run.unfinished) > _NAMED_MAX:
+        named.append("...")
+    return f"{run.result.policy}: {len(run.unfinished)} ({', '.join(named)})"

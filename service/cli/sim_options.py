@@ -15,8 +15,8 @@ from policies.registry import make_policy
 from service.cli import completion
 from service.cli.compare import Plan
 from service.cli.fail import EXIT_FAILED, fail
-from service.cli.options import seconds_option
-from service.cli.workload import FirstOption, SkipInvalidFlag, report_skipped
+from service.cli.options import FirstOption, SkipInvalidFlag, WorkloadOption, seconds_option
+from service.cli.workload import report_skipped
 from service.config.cluster_file import ClusterFileError, load_cluster
 from service.sim.experiment import SimulationOptions
 from service.sim.faults import NO_FAULTS, FaultPlan
@@ -78,7 +78,7 @@ WorkersOption = Annotated[
 class InputOptions:
     """The workload and the cluster of a simulation."""
 
-    workload: Annotated[Path, typer.Option("--workload", help="Workload table (sooner.workload/1).")]
+    workload: WorkloadOption
     cluster: Annotated[Path, typer.Option("--cluster", help="Cluster file (sooner.cluster/1).")]
     first: FirstOption = None
     skip_invalid: SkipInvalidFlag = False

@@ -11,6 +11,7 @@ import typer
 from service.cli.connect import connect
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.job_tables import when
+from service.cli.options import ProjectOption, UserOption
 from service.cli.output import (
     Column,
     IdsStyle,
@@ -71,8 +72,8 @@ def add_command(
         list[str] | None,
         typer.Option("--event", help="Events to send, such as job.failed; repeatable. Left out: the ends of jobs."),
     ] = None,
-    user: Annotated[str | None, typer.Option("--user", help="Only jobs of this user.")] = None,
-    project: Annotated[str | None, typer.Option("--project", help="Only jobs of this project.")] = None,
+    user: UserOption = None,
+    project: ProjectOption = None,
     secret_file: Annotated[
         typer.FileText | None,
         typer.Option("--secret-file", help="Sign with this secret (- = standard input); left out: one is made."),

@@ -25,8 +25,8 @@ from service.cli.past import (
     told_left_out,
     window,
 )
-from service.cli.recorded import read_snapshot, recorded_policy
-from service.cli.sim import run_all
+from service.cli.replay import read_snapshot, recorded_policy
+from service.cli.sim import print_results, run_all
 from service.cli.sim_options import (
     NetworkOption,
     OptionOption,
@@ -35,7 +35,6 @@ from service.cli.sim_options import (
     WorkersOption,
     make_plans,
 )
-from service.cli.sim_tables import print_results
 from service.config.cluster_export import with_servers
 from service.config.cluster_file import ClusterFileError, load_cluster
 from service.config.settings import Settings, env_name

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from service.cli.fail import EXIT_FAILED, fail
+from service.cli.options import FirstOption, HtmlOption, SkipInvalidFlag
 from service.cli.output import JsonFlag
 from service.config.cluster_file import ClusterFileError, load_cluster
 from service.reports.workload import description_html, formatted
@@ -20,10 +21,6 @@ from service.sim.workloads.table import read_workload, write_workload
 _SKIPPED_LINES_MAX = 1000
 """Skipped rows that are named one by one; the counts by reason always cover all of them."""
 
-FirstOption = Annotated[int | None, typer.Option("--first", min=1, help="Take the first N rows of the file.")]
-SkipInvalidFlag = Annotated[
-    bool, typer.Option("--skip-invalid", help="Leave out and count rows that break the table instead of ending there.")
-]
 OutOption = Annotated[
     Path, typer.Option("--out", help="File to write: .csv, .csv.gz, .parquet, or .json (for Batsim).", dir_okay=False)
 ]
@@ -69,10 +66,7 @@ def describe_command(
     cluster: Annotated[Path | None, typer.Option("--cluster", help="Cluster file: adds the load on it.")] = None,
     first: FirstOption = None,
     skip_invalid: SkipInvalidFlag = False,
-    html: Annotated[
-        Path | None,
-        typer.Option("--html", dir_okay=False, help="Write numbers and pictures as one self-contained page."),
-    ] = None,
+    html: HtmlOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Sizes, durations, users and recurrence of a workload, and the load on a cluster."""

@@ -16,8 +16,7 @@ from service.notebooks.judging import (
 )
 from service.notebooks.pictures import Picture, Table
 from service.notebooks.replaying import corrected_run, drift_curve, trust_changes, who_answered
-from service.notebooks.scored import Scored, history_words
-from service.notebooks.source import Source, SourceError
+from service.notebooks.source import Scored, Source, SourceError, history_words
 from service.notebooks.sources import open_source
 
 __all__ = [

@@ -12,7 +12,7 @@ from predictor.evaluation import pinball
 from predictor.intervals import quantile_of
 from predictor.pending import FALLBACK, MIX, TRACKED, UNTRACKED, baseline_name
 from predictor.rows import UNITS_MIN
-from service.notebooks.scored import HISTORY, Scored
+from service.notebooks.source import HISTORY, Scored
 
 SET_ASIDE = " is set aside"
 """Words in a source where the model's record for such jobs is too bad to be trusted (:mod:`predictor.selection`)."""

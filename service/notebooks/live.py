@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from policies.model.cluster import Cluster
 from service.client import TERMINAL_STATES, Client
 from service.config.cluster_file import SCHEMA, parse_cluster
-from service.notebooks.scored import Scored, first_predictions
-from service.notebooks.source import Past
+from service.notebooks.source import Past, Scored, first_predictions
 from service.sim.jobs import prepare
 from service.sim.workloads.model import Workload, WorkloadJob, in_submission_order
 

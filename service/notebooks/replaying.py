@@ -16,7 +16,7 @@ from predictor.intervals import Array, ConformalCalibrator
 from predictor.recurrence import error_group
 from predictor.training import ESTIMATORS, TEST_RATIO
 from service.notebooks.judging import SET_ASIDE, answered_by, over_time
-from service.notebooks.scored import HISTORY, RANKED_BY_SERVICE, Scored
+from service.notebooks.source import HISTORY, RANKED_BY_SERVICE, Scored
 from service.sim.evaluate import rows_of
 from service.sim.workloads.model import Workload
 

@@ -1,13 +1,100 @@
-"""The interface of a notebook's data source, and the values that it returns."""
+"""A notebook's data source: its interface, and the values that it returns."""
 
-from dataclasses import dataclass
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from policies.model.cluster import Cluster
-from service.notebooks.scored import Scored
+from predictor.recurrence import BUCKETS, bucket_of
 from service.sim.jobs import SimJobs
 from service.sim.results import Result
 from service.sim.workloads.model import Workload
+
+HISTORY = tuple("never run before" if name == "0" else f"{name} past runs" for name in BUCKETS)
+"""The predictor's history buckets, in words: how often the program had ended before, with as many GPUs."""
+RANKED_BY_SERVICE = "ranked by attained service"
+UNTRUSTED = (RANKED_BY_SERVICE, "too few to rank by", "not confirmed by any past run")
+"""Words in the source of an estimate that is shown but ranks no job (:mod:`predictor.fallback`, :mod:`predictor.selection`)."""
+_PAST_RUNS = re.compile(r"([\d,]+) past runs?\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """The first prediction of a job, and its outcome.
+
+    Instants are seconds since the Unix epoch, or since the beginning of a table. Totals (``p10`` to ``actual``) count
+    ``unit``: ``iterations``, or ``service_s`` for seconds. ``point`` is the single number that people saw, None where
+    that is p50. ``points`` are the whole distribution, and ``others`` those of every baseline and model, where the source has
+    them.
+    """
+
+    job_id: int
+    name: str
+    user: str
+    project: str
+    gpus: int
+    submitted_at_s: float
+    scored_at_s: float
+    unit: str
+    p10: float
+    p50: float
+    p90: float
+    actual: float
+    source: str
+    model: str = ""
+    point: float | None = None
+    points: Sequence[float] = ()
+    others: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+    @property
+    def predicted(self) -> float:
+        """The single number that people saw."""
+        return self.p50 if self.point is None else self.point
+
+    @property
+    def log_error(self) -> float:
+        """ln(predicted / actual): above 0 the prediction was too long."""
+        return math.log(self.predicted / self.actual)
+
+    @property
+    def factor(self) -> float:
+        """The error as a factor, either way: 2.0 is twice or half of the actual total."""
+        return math.exp(abs(self.log_error))
+
+    @property
+    def program(self) -> str:
+        """User, project and name: the recurrence key without the size."""
+        return "/".join(part for part in (self.user, self.project, self.name) if part) or "(unnamed)"
+
+    @property
+    def runs(self) -> int:
+        """Past runs of the program with the same GPUs behind the prediction, parsed from its source."""
+        if not self.source.startswith("recurrence:"):
+            return 0
+        found = _PAST_RUNS.search(self.source)
+        return int(found[1].replace(",", "")) if found is not None else 0
+
+    @property
+    def trusted(self) -> bool:
+        """Whether it could rank the job; else the job is ranked by attained service."""
+        return not any(words in self.source for words in UNTRUSTED)
+
+    @property
+    def history(self) -> str:
+        """The history bucket, one of :data:`HISTORY`."""
+        return HISTORY[bucket_of(self.runs)]
+
+
+def history_words(name: str) -> str:
+    """A history bucket in a sentence: ``for programs with 5-19 past runs``."""
+    return f"for programs {name}" if name == HISTORY[0] else f"for programs with {name}"
+
+
+def first_predictions(rows: Mapping[int, Scored]) -> list[Scored]:
+    """One prediction per job, in the order of submission."""
+    return sorted(rows.values(), key=lambda row: (row.submitted_at_s, row.job_id))
 
 
 class SourceError(Exception):

@@ -13,8 +13,7 @@ from service.db.codec import decode_shadows
 from service.db.prediction_log import scored_predictions, submission_of_newest
 from service.db.session import Database
 from service.history.workload import OwnHistory, actual_result, simulated_jobs
-from service.notebooks.scored import Scored, first_predictions
-from service.notebooks.source import Past
+from service.notebooks.source import Past, Scored, first_predictions
 from service.sim.workloads.model import Workload
 
 

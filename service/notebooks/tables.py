@@ -11,8 +11,7 @@ from policies.model.estimate import EndedJob, Estimate, PredictionRequest, Shado
 from policies.model.ids import JobId
 from predictor.retraining import RetrainingPredictor
 from service.cli.history import label_of
-from service.notebooks.scored import Scored
-from service.notebooks.source import Past
+from service.notebooks.source import Past, Scored
 from service.sim.jobs import prepare
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.generate import generate
