@@ -1,10 +1,10 @@
-"""``sooner key ...``, ``sooner user ...``, ``sooner project ...`` and ``sooner whoami``: API keys, their users, and projects."""
+"""``sooner key ...``, ``user ...``, ``project ...``, ``whoami`` and ``audit``: API keys, users, projects, and the audit log."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +13,9 @@ from service.cli.fail import fail
 from service.cli.job_tables import when
 from service.cli.options import seconds_option
 from service.cli.output import (
+    Answer,
     Column,
+    ColumnsStyle,
     IdsStyle,
     JsonFlag,
     OnceStyle,
@@ -22,11 +24,12 @@ from service.cli.output import (
     print_json,
     print_result,
     printable,
+    show,
     show_rows,
 )
 
 if TYPE_CHECKING:
-    from service.wire.access import KeyDocument, NewKeyDocument, ProjectDocument, UserDocument
+    from service.wire.access import AuditDocument, KeyDocument, NewKeyDocument, ProjectDocument, UserDocument
 
 
 class RoleName(StrEnum):
@@ -93,6 +96,27 @@ PROJECTS: Table[ProjectDocument] = Table(
     key=lambda project: project["name"],
     name="projects",
     empty="no project has members",
+)
+
+
+CHANGES: Table[AuditDocument] = Table(
+    columns=(
+        Column("AT", lambda change: when(change["at"])),
+        Column("USER", lambda change: change["user"] or "-"),
+        Column("FROM", lambda change: change["address"] or "-"),
+        Column("ACTION", lambda change: change["action"]),
+        Column("TARGET", lambda change: change["target"]),
+        Column("OUTCOME", lambda change: change["outcome"]),
+        Column("DETAIL", lambda change: _detail(change["detail"]), long=True),
+    ),
+    key=lambda change: str(change["id"]),
+    hidden=(
+        Column("ID", lambda change: str(change["id"]), right=True),
+        Column("ROLE", lambda change: str(change["role"])),
+        Column("KEY", lambda change: change["key_id"] or "-"),
+        Column("REQUEST", lambda change: change["request_id"]),
+        Column("STATUS", lambda change: str(change["status"]), right=True),
+    ),
 )
 
 
@@ -218,3 +242,24 @@ def _set_member(project: str, user: str, *, member: bool, as_json: bool) -> None
         membership = client.set_member(project, user, member=member)
     document = {"schema": "sooner.membership/1", "membership": membership}
     print_result(document, f"{user} is {'a' if member else 'no'} member of {project}", as_json)
+
+
+def audit_command(
+    user: Annotated[str | None, typer.Option("--user", help="Changes of this user alone.")] = None,
+    target: Annotated[str | None, typer.Option("--target", help="Changes of this alone: 'job 12', 'key ...'.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Newest lines to show.")] = 50,
+    *,
+    how: ColumnsStyle,
+) -> None:
+    """Who changed what, newest first."""
+
+    def ask() -> Answer[AuditDocument]:
+        changes = client.changes(user=user, target=target, limit=limit)
+        return Answer(changes, {"schema": "sooner.audit/1", "changes": changes}, "" if changes else "no such changes")
+
+    with connect() as client:
+        show(CHANGES, ask, how)
+
+
+def _detail(detail: dict[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in detail.items())

@@ -14,16 +14,14 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from service.cli.connect import connect, settings_or_fail
 from service.cli.fail import fail
 from service.cli.guard import DISTRIBUTION
-
-if TYPE_CHECKING:
-    from service.client import Client
+from service.client import UNFINISHED_STATES, Client, ClientError
 
 CYCLES_MAX: Final = 3
 """Newest recorded cycles that go in: the last decision alone often follows from the one before."""
@@ -80,10 +78,8 @@ def bugreport_command(
     typer.echo(str(target))
 
 
-def collect(client: "Client") -> tuple[dict[str, bytes], dict[str, str]]:
+def collect(client: Client) -> tuple[dict[str, bytes], dict[str, str]]:
     """The files of a report by name, and why others are missing."""
-    from service.client import ClientError
-
     parts = {"versions.json": _json(_versions()), "settings.json": _json(_settings())}
     missing: dict[str, str] = {}
 
@@ -109,13 +105,11 @@ def collect(client: "Client") -> tuple[dict[str, bytes], dict[str, str]]:
     return parts, missing
 
 
-def _snapshot(client: "Client", number: int) -> bytes:
+def _snapshot(client: Client, number: int) -> bytes:
     return _json(client.snapshot(number))
 
 
-def _queue(client: "Client") -> list[Mapping[str, Any]]:
-    from service.client import UNFINISHED_STATES
-
+def _queue(client: Client) -> list[Mapping[str, Any]]:
     jobs = client.jobs(states=UNFINISHED_STATES, limit=JOBS_MAX)
     return [{name: dict(job)[name] for name in _JOB_KEYS if name in job} for job in jobs]
 

@@ -24,7 +24,7 @@ TABLES = {
     "services": "services:SERVICES",
     "forecast": "forecast:FORECASTS",
     "shadow": "shadow:JOBS",
-    "audit": "audit:CHANGES",
+    "audit": "access:CHANGES",
     "webhook list": "webhook:WEBHOOKS",
     "webhook deliveries": "webhook:DELIVERIES",
     "queue show": "limits:PAUSES",

@@ -15,7 +15,7 @@ import typer
 from service.cli.connect import connect
 from service.cli.fail import fail
 from service.cli.job_tables import JOBS, duration, total, when
-from service.cli.output import Answer, Column, Style, Table, show
+from service.cli.output import Answer, Column, Style, Table, show, show_rows
 from service.cli.selectors import select
 from service.client import TERMINAL_STATES, ApiError, Client
 
@@ -120,6 +120,7 @@ FORECASTS: Table[JobForecastDocument] = Table(
         Column("WHY NOT", lambda each: each["reason"] or "", long=True),
     ),
     key=lambda each: str(each["job_id"]),
+    name="forecasts",
 )
 
 
@@ -150,12 +151,11 @@ def forecast_command(
             _show_told(client, select(client, jobs), how)
             return
         ids = select(client, jobs, unfinished=True) if jobs else None
-        show(FORECASTS, lambda: _forecasts(client, ids), how)
+        show_rows(FORECASTS, lambda: _forecasts(client, ids), how)
 
 
-def _forecasts(client: Client, ids: Sequence[int] | None) -> Answer[JobForecastDocument]:
-    found = client.forecasts()["forecasts"] if ids is None else [client.forecast(job_id) for job_id in ids]
-    return Answer(found, {"schema": "sooner.forecasts/1", "forecasts": found})
+def _forecasts(client: Client, ids: Sequence[int] | None) -> Sequence[JobForecastDocument]:
+    return client.forecasts()["forecasts"] if ids is None else [client.forecast(job_id) for job_id in ids]
 
 
 def show_plans(plans: PlansDocument, how: Style) -> None:

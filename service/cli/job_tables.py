@@ -161,6 +161,7 @@ ATTEMPTS: Table[AttemptDocument] = Table(
         Column("GPUS", lambda attempt: gpus(attempt), long=True),
     ),
     key=lambda attempt: attempt["id"],
+    name="attempts",
 )
 
 
@@ -181,6 +182,7 @@ EVENTS: Table[EventDocument] = Table(
         Column("DETAIL", lambda event: event["detail"], long=True),
     ),
     key=lambda event: str(event["id"]),
+    name="events",
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +22,7 @@ from service.cli.output import (
     Column,
     JsonFlag,
     OnceStyle,
+    Row,
     Style,
     Table,
     WatchStyle,
@@ -34,7 +35,7 @@ from service.cli.selectors import JobArgument, SelectorArgument, select, select_
 from service.client import TERMINAL_STATES, UNFINISHED_STATES, ApiError, Client
 
 if TYPE_CHECKING:
-    from service.wire.jobs import AttemptDocument, EventDocument, ExplanationDocument, JobDocument
+    from service.wire.jobs import ExplanationDocument, JobDocument
     from service.wire.predictions import PredictionDetailsDocument
 
 
@@ -55,7 +56,7 @@ class JobFilters:
     array: Annotated[int | None, typer.Option("--array", min=1, help="Only elements of this job array.")] = None
 
     def __bool__(self) -> bool:
-        return any(value is not None for value in (self.user, self.project, self.name, self.array))
+        return any(value is not None for value in asdict(self).values())
 
 
 def jobs_answer(jobs: Sequence[JobDocument], note: str | None = None) -> Answer[JobDocument]:
@@ -99,10 +100,7 @@ def _queue(client: Client, filters: JobFilters, most: int) -> tuple[Sequence[Job
     """The first jobs of the queue, and how many follow them. ``most`` 0 = all."""
     found = client.jobs(
         states=UNFINISHED_STATES,
-        user=filters.user,
-        project=filters.project,
-        name=filters.name,
-        array=filters.array,
+        **asdict(filters),
         order="oldest",
         limit=most + 1 if most else None,
     )
@@ -152,10 +150,7 @@ def list_command(
     def ask() -> tuple[Sequence[JobDocument], str]:
         found = client.jobs(
             states=state or (),
-            user=filters.user,
-            project=filters.project,
-            name=filters.name,
-            array=filters.array,
+            **asdict(filters),
             since_s=since_s,
             # What stands first is known only when all are sorted.
             limit=(limit or None) if sort is None else None,
@@ -254,26 +249,22 @@ def _explanation(each: ExplanationDocument, outlook: Outlook) -> str:
 
 def attempts_command(job: JobArgument, *, how: OnceStyle) -> None:
     """The attempts of a job: where each ran, from which iteration to which, and how it ended."""
-
-    def ask() -> Answer[AttemptDocument]:
-        found = client.attempts(job_id)
-        return Answer(found, {"schema": "sooner.attempts/1", "job_id": job_id, "attempts": found})
-
     with connect() as client:
         job_id = select_one(client, job)
-        show(ATTEMPTS, ask, how)
+        show(ATTEMPTS, lambda: _of_job(job_id, ATTEMPTS, client.attempts(job_id)), how)
 
 
 def events_command(job: JobArgument, *, how: Style) -> None:
     """The story of a job: every change of its state and what caused it."""
-
-    def ask() -> Answer[EventDocument]:
-        found = client.events(job_id)
-        return Answer(found, {"schema": "sooner.events/1", "job_id": job_id, "events": found})
-
     with connect() as client:
         job_id = select_one(client, job)
-        show(EVENTS, ask, how)
+        show(EVENTS, lambda: _of_job(job_id, EVENTS, client.events(job_id)), how)
+
+
+def _of_job(job_id: int, table: Table[Row], rows: Sequence[Row]) -> Answer[Row]:
+    """Rows about one job; the document has its number."""
+    answer = table.answer(rows)
+    return Answer(rows, {"schema": answer.document["schema"], "job_id": job_id, **answer.document})
 
 
 def logs_command(

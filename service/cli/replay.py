@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,15 +15,14 @@ from policies.model.ids import JobId
 from policies.options import OptionError
 from policies.registry import make_policy
 from service.cli import completion
+from service.cli.connect import connect
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.output import Column, JsonFlag, print_json, print_table, printable
 from service.cli.sim_options import OptionOption, policy_options
+from service.client import Client
 from service.db.codec import encode_actions
 from service.history.cycle_file import CycleFileError, read_cycle
 from service.history.cycles import CycleSnapshot, Replay, replay
-
-if TYPE_CHECKING:
-    from service.client import Client
 
 FILE_BYTES_MAX = 1 << 30
 """A recorded cycle above this is not one."""
@@ -115,9 +114,6 @@ def snapshot_command(
     ] = None,
 ) -> None:
     """Save everything that a live cycle's decision rests on; commands and environments of jobs are left out."""
-    # Only this command talks to a service; a simulation need not pay for that.
-    from service.cli.connect import connect
-
     if sum((cycle is not None, now, known)) > 1:
         fail("give a cycle, --now or --list, not several of them")
     with connect() as client:
@@ -138,7 +134,7 @@ def snapshot_command(
     typer.echo(printable(str(target)))
 
 
-def _newest(client: "Client") -> int:
+def _newest(client: Client) -> int:
     known = client.snapshots()
     if not known:
         fail(

@@ -14,6 +14,7 @@ from policies.registry import make_policy
 from service.cli.compare import Finished, Plan, Setting
 from service.cli.connect import settings_or_fail
 from service.cli.fail import EXIT_FAILED, fail
+from service.cli.job_tables import duration
 from service.cli.options import DatabaseOption, DataDirOption
 from service.cli.output import Column, JsonFlag, print_json, print_table, printable
 from service.cli.past import (
@@ -313,8 +314,6 @@ def _ends(found: Outlooks, job: Any) -> dict[str, str]:
 
 
 def _ahead(seconds: float) -> str:
-    from service.cli.job_tables import duration
-
     return duration(max(0.0, seconds))
 
 
