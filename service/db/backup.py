@@ -11,6 +11,7 @@ import os
 import tempfile
 import time
 import zipfile
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, MetaData, Table
 
 from service.db.dialects import last_ids
-from service.db.migrate import SchemaError, SchemaState, revision_of, state
+from service.db.migrate import VERSION_TABLE, SchemaError, SchemaState, revision_of, state
 from service.db.session import open_database
 
 BACKUP_SCHEMA = "sooner.backup/1"
@@ -27,7 +28,6 @@ MANIFEST = "manifest.json"
 
 _ROWS_PER_FETCH = 1000
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-_VERSION_TABLE = "alembic_version"
 
 
 class BackupError(RuntimeError):
@@ -66,7 +66,7 @@ def reflected(connection: Connection) -> MetaData:
     """The tables of the database, whatever its revision, with the type of documents corrected."""
     found = MetaData()
     found.reflect(connection)
-    found.remove(found.tables[_VERSION_TABLE])
+    found.remove(found.tables[VERSION_TABLE])
     for table in found.tables.values():
         for column in table.c:
             if isinstance(column.type, sa.JSON):
@@ -85,12 +85,8 @@ def back_up(url: str, file: Path) -> Manifest:
     where = state(url)  # which creates no file
     if where not in (SchemaState.CURRENT, SchemaState.OLDER):
         raise SchemaError(where.sentence)
-    database = open_database(url)
-    try:
-        with database.reading() as session:
-            return _write(session.connection(), file)
-    finally:
-        database.close()
+    with closing(open_database(url)) as database, database.reading() as session:
+        return _write(session.connection(), file)
 
 
 def _write(connection: Connection, file: Path) -> Manifest:

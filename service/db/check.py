@@ -5,6 +5,7 @@ Reads one snapshot, also beside a running service. Each fault is one line that n
 
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, func, select
@@ -55,12 +56,8 @@ def check(url: str) -> Health:
     """Check the database of a URL. Raises DatabaseUrlError and OperationalError."""
     if state(url) is SchemaState.EMPTY:  # which creates no file
         return Health(SchemaState.EMPTY, "", 0, 0, (SchemaState.EMPTY.sentence,))
-    database = open_database(url)
-    try:
-        with database.reading() as session:
-            return check_connection(session.connection())
-    finally:
-        database.close()
+    with closing(open_database(url)) as database, database.reading() as session:
+        return check_connection(session.connection())
 
 
 def check_connection(connection: Connection) -> Health:

@@ -5,6 +5,7 @@ not current. There is no downgrade: restore a backup made before the upgrade.
 """
 
 import re
+from contextlib import closing
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -71,12 +72,8 @@ def state(url: str) -> SchemaState:
     path = sqlite_path(parse_url(url))
     if path is not None and not path.exists():
         return SchemaState.EMPTY
-    database = open_database(url)
-    try:
-        with database.reading() as session:
-            return state_of(session.connection())
-    finally:
-        database.close()
+    with closing(open_database(url)) as database, database.reading() as session:
+        return state_of(session.connection())
 
 
 def open_current(url: str) -> Database:
@@ -114,15 +111,7 @@ def upgrade(url: str) -> SchemaState:
     leaves everything as it was. Raises :class:`SchemaError` for a newer or foreign database, and for an older one on which
     a service leads.
     """
-    database = open_database(url)
-    try:
-        return _upgrade(database)
-    finally:
-        database.close()
-
-
-def _upgrade(database: Database) -> SchemaState:
-    with database.writing(WAIT_S) as session:
+    with closing(open_database(url)) as database, database.writing(WAIT_S) as session:
         connection = session.connection()
         take_locks(connection, LOCK)
         before = state_of(connection)

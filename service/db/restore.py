@@ -8,11 +8,14 @@ import hashlib
 import json
 import zipfile
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+from pydantic import TypeAdapter
 from sqlalchemy import Connection, Table
 from sqlmodel import Session
 
@@ -56,11 +59,8 @@ def restore(url: str, file: Path, *, force: bool = False) -> Restored:
     try:
         with zipfile.ZipFile(file) as archive:
             manifest = _manifest(archive, file)
-            database = open_database(url)
-            try:
+            with closing(open_database(url)) as database:
                 return _restore(database, archive, manifest, force)
-            finally:
-                database.close()
     except (OSError, zipfile.BadZipFile) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise BackupError(f"cannot read the backup {file}: {reason}") from error
@@ -74,15 +74,13 @@ def _restore(database: Database, archive: zipfile.ZipFile, manifest: Manifest, f
         if manifest.revision not in migrate.revisions():
             raise SchemaError(SchemaState.NEWER.sentence)
         migrate.upgrade_to(connection, manifest.revision)
-        tables = reflected(connection).tables
-        if set(tables) != set(manifest.tables):
+        tables = reflected(connection).sorted_tables
+        if {table.name for table in tables} != set(manifest.tables):
             raise BackupError(f"the backup holds other tables than revision {manifest.revision} has")
-        for name in [found.name for found in reflected(connection).sorted_tables]:
-            _fill(connection, tables[name], archive, manifest.tables[name])
-        ids = dict(manifest.last_ids)
-        jobs = JOBS.name
-        ids[jobs] = ids.get(jobs, 0) + IDS_SKIPPED
-        set_last_ids(connection, ids)
+        for table in tables:
+            _fill(connection, table, archive, manifest.tables[table.name])
+        newest_job = manifest.last_ids.get(JOBS.name, 0)
+        set_last_ids(connection, {**manifest.last_ids, JOBS.name: newest_job + IDS_SKIPPED})
         _expire_leases(connection, database.now_s(session))
         migrate.upgrade_to(connection, "head")
         rows = sum(part.rows for part in manifest.tables.values())
@@ -97,16 +95,15 @@ def _clear(database: Database, session: Session, force: bool) -> None:
         return
     if where not in (SchemaState.CURRENT, SchemaState.OLDER):
         raise SchemaError(where.sentence)
-    tables = reflected(connection)
+    tables = reflected(connection).sorted_tables
     # The leases are locked: a service that starts now sees the restored database.
     if is_any_held(database, session):
         raise LiveDatabase("a service leads on this database: stop it first")
     if not force:
-        for found in tables.sorted_tables:
+        for found in tables:
             if found.name != PropertyRow.__tablename__ and connection.execute(sa.select(found).limit(1)).first():
                 raise BackupError("the database is not empty; --force replaces what is there")
-    names = [found.name for found in reversed(tables.sorted_tables)]
-    drop_everything(connection, [*names, migrate.VERSION_TABLE])
+    drop_everything(connection, [*(found.name for found in reversed(tables)), migrate.VERSION_TABLE])
 
 
 def _manifest(archive: zipfile.ZipFile, file: Path) -> Manifest:
@@ -114,13 +111,8 @@ def _manifest(archive: zipfile.ZipFile, file: Path) -> Manifest:
         document: Any = json.loads(archive.read(MANIFEST))
         if document["schema"] != BACKUP_SCHEMA:
             raise BackupError(f"{file} is a {document['schema']}, not a {BACKUP_SCHEMA}")
-        parts = {
-            str(name): TablePart(tuple(part["columns"]), int(part["rows"]), str(part["sha256"]))
-            for name, part in document["tables"].items()
-        }
-        last_ids = {str(name): int(number) for name, number in document["last_ids"].items()}
-        return Manifest(str(document["revision"]), float(document["made_at_s"]), last_ids, parts)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return TypeAdapter(Manifest).validate_python(document)
+    except (KeyError, TypeError, ValueError) as error:
         raise BackupError(f"{file} is no backup of Sooner: its manifest cannot be read") from error
 
 
@@ -128,14 +120,9 @@ def _fill(connection: Connection, into: Table, archive: zipfile.ZipFile, part: T
     if set(part.columns) != set(into.c.keys()):
         raise BackupError(f"the backup's table {into.name} has other columns than its revision has")
     connection.execute(sa.delete(into))  # a migration may insert rows into a table that it creates
-    rows: list[Mapping[str, Any]] = []
-    for row in _rows(archive, into.name, part):
-        rows.append(row)
-        if len(rows) == _ROWS_PER_INSERT:
-            connection.execute(sa.insert(into), rows)
-            rows = []
-    if rows:
-        connection.execute(sa.insert(into), rows)
+    rows = _rows(archive, into.name, part)
+    while batch := list(islice(rows, _ROWS_PER_INSERT)):
+        connection.execute(sa.insert(into), batch)
 
 
 def _rows(archive: zipfile.ZipFile, name: str, part: TablePart) -> Iterator[Mapping[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -64,12 +65,8 @@ def measured(database_url: str, ids: Sequence[int]) -> list[Measured]:
         )
     ]
     statement = select(*columns).where(JOBS.c.id.in_(ids), JOBS.c.finished_at_s.is_not(None)).order_by(JOBS.c.id)
-    database = open_database(database_url)
-    try:
-        with database.reading() as session:
-            return [Measured(*row) for row in session.connection().execute(statement)]
-    finally:
-        database.close()
+    with closing(open_database(database_url)) as database, database.reading() as session:
+        return [Measured(*row) for row in session.connection().execute(statement)]
 
 
 def replay(jobs: Sequence[Measured], cluster_file: Path, policy: str) -> Result:
