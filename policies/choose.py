@@ -9,7 +9,7 @@ from policies.model.job import IterationTimes, JobSpec
 from policies.model.placement import Placement, ServerShare, place
 from policies.model.value import value
 from policies.model.view import ClusterView, JobView
-from policies.placement.candidates import Timed, fastest, servers_needed
+from policies.placement.candidates import fastest, servers_needed
 from policies.placement.fleet import Fleet, fleet_of
 from policies.placement.iteration import Gang
 from policies.placement.iteration import gang as gang_of
@@ -110,12 +110,10 @@ def free_for(pool: FreePool, spec: JobSpec) -> int:
 
 
 def _fastest_of_types(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str | None) -> Candidate | None:
-    best: Timed | None = None
-    for name in pool.gpu_types if gpu_type is None else (gpu_type,):
-        timed = fastest(pool, cluster, gang, name)
-        if timed is not None and (best is None or timed[0] < best[0]):
-            best = timed
-    return None if best is None else Candidate(best[1], best[0])
+    types = pool.gpu_types if gpu_type is None else (gpu_type,)
+    found = [timed for name in types if (timed := fastest(pool, cluster, gang, name)) is not None]
+    iteration_s, placement = min(found, key=lambda timed: timed[0], default=(None, None))
+    return None if placement is None else Candidate(placement, iteration_s)
 
 
 def servers_wanted(cluster: Cluster, spec: JobSpec) -> int:

@@ -27,8 +27,8 @@ class GraphError(ValueError):
 def layer_graph(layers: Sequence[Layer], edges: Sequence[tuple[str, str]]) -> LayerGraph:
     """The layers in topological order (the order given, wherever the edges allow it). O((layers + edges) log layers).
 
-    Raises :class:`GraphError` for no layers, a doubled name, and an edge that is unknown at one end, doubled, from a layer to
-    itself or part of a cycle.
+    Raises :class:`GraphError` for no layers, a duplicate name, and an edge that names an unknown layer, is a duplicate, leads
+    from a layer to itself or is part of a cycle.
     """
     if not layers:
         raise GraphError("/layers", "a graph needs at least one layer")
@@ -83,8 +83,8 @@ def _topological(count: int, pairs: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _cycle(pairs: Sequence[tuple[int, int]], rest: set[int]) -> tuple[list[int], int]:
-    """A cycle among ``rest`` as a closed path from its first layer, and the number of its edge that stands last in the list."""
-    # Every layer of the rest has a predecessor there: walking backwards must come round.
+    """A cycle among ``rest`` as a closed path from its first layer, and the largest position in the list of its edges."""
+    # Every layer of ``rest`` has a predecessor in ``rest``, so a walk backwards closes a cycle.
     before = {head: (tail, number) for number, (tail, head) in enumerate(pairs) if tail in rest and head in rest}
     seen: dict[int, int] = {}
     path: list[int] = []
@@ -104,8 +104,8 @@ def cut(graph: LayerGraph, stages: int | Sequence[Sequence[str]]) -> StageGraph:
     Automatically: contiguous in topological order with the least bottleneck time (forward + backward of the slowest stage);
     of equal cuts, the one whose last stages start latest. Memoised by the graph. O(layers x stages).
 
-    Raises :class:`GraphError` for fewer than one stage or more stages than layers; a layer that is unknown, doubled or in no
-    stage; a stage that is empty, whose layers are not connected, that is not connected with the others, or that feeds an
+    Raises :class:`GraphError` for fewer than one stage or more stages than layers; a layer that is unknown, a duplicate or in
+    no stage; a stage that is empty, whose layers are not connected, that is not connected with the others, or that feeds an
     earlier one.
     """
     if isinstance(stages, int):

@@ -84,12 +84,12 @@ class Asrpt(RankedPolicy):
         return self.options.fill is Fill.AUTO and self.options.preemption is not Preemption.NEVER
 
     def fills(self, state: SchedulerState) -> bool:
-        """With ``server_filling``, or while ``auto`` says so."""
+        """True with ``server_filling``, and with ``auto`` while large gangs bring much of the work."""
         assert isinstance(state, AsrptState)
         return self.options.fill is Fill.SERVER_FILLING or (self._watches_the_mix and state.mix.filling)
 
     def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:
-        """Remaining virtual work; without preemption, virtual work or virtual completion time as ``order`` says."""
+        """Remaining virtual work; without preemption, virtual work or virtual completion time by the option ``order``."""
         if self.options.preemption is not Preemption.NEVER:
             return remaining_work_rank(job, view.now_s, state.gpus, self.options.over_run)
         assert isinstance(state, AsrptState)
@@ -178,7 +178,7 @@ class Asrpt(RankedPolicy):
         return RankedPolicy.on_resize(self, view, state, gpus_before)
 
     def waiting_reason(self, state: SchedulerState, job: JobId) -> Reason:
-        """Behind the gate, or behind better jobs."""
+        """The virtual gate for jobs that the virtual machine has not completed; else as in other policies."""
         if job in state.waiting:
             return RankedPolicy.waiting_reason(self, state, job)
         return Reason.VIRTUAL_GATE

@@ -17,7 +17,7 @@ from policies.stages import cut, layer_graph
 __all__ = ["GPUS", "MODELS", "CatalogueModel", "GpuModel", "UnknownModel", "build", "default_config", "pipeline"]
 
 PEAK_RATIO = 0.35
-"""Share of the peak that training is taken to reach."""
+"""Share of the peak that training is assumed to reach."""
 
 BYTES = 4
 """fp32."""
@@ -26,7 +26,7 @@ STATE_BYTES_PER_PARAMETER = 16
 """Weight, gradient and two moments of Adam, in fp32."""
 
 STATE_BYTES_PER_GPU_MAX = 10 * 2**30
-"""What a stage may hold of these on a GPU of 16 GiB; the rest is for activations."""
+"""Training state that a stage may hold on a GPU of 16 GiB; the remaining memory is for activations."""
 
 
 class UnknownModel(ValueError):
@@ -89,16 +89,18 @@ def build(model: str, batch_size: int, gpu: str = "V100", replicas: int = 1) -> 
 def default_config(model: str, gpus: int) -> ParallelismConfig:
     """Data-parallel, in as few pipeline stages as keep the training state within a GPU of 16 GiB.
 
-    Rather a few stages more if then all have equally many replicas. Where GPUs or layers are too few for that, about as many
-    stages as there can be: the model then needs larger GPUs. Raises :class:`UnknownModel`, and ValueError below 1 GPU.
+    A few more stages are used if all stages then have equally many replicas. If GPUs or layers are too few for the memory
+    limit, about as many stages as possible: the model then needs larger GPUs. Raises :class:`UnknownModel`, and ValueError
+    below 1 GPU.
     """
     found = _found(model)
     if gpus < 1:
         raise ValueError(f"a job takes at least one GPU, not {gpus}")
-    needed = -(-found.parameters * STATE_BYTES_PER_PARAMETER // STATE_BYTES_PER_GPU_MAX)
-    most = min(gpus, len(found.units))
-    wished = range(needed, min(2 * needed, most) + 1) if needed <= most else range(most, most // 2, -1)
-    stages = next((s for s in wished if gpus % s == 0), wished[0])
+    stages_min = -(-found.parameters * STATE_BYTES_PER_PARAMETER // STATE_BYTES_PER_GPU_MAX)
+    stages_max = min(gpus, len(found.units))
+    most = min(2 * stages_min, stages_max)
+    counts = range(stages_min, most + 1) if stages_min <= stages_max else range(stages_max, stages_max // 2, -1)
+    stages = next((count for count in counts if gpus % count == 0), counts[0])
     replicas = tuple(gpus // stages + (s < gpus % stages) for s in range(stages))
     return ParallelismConfig(replicas=replicas, tensor=(1,) * stages)
 

@@ -1,4 +1,4 @@
-"""How a network is written down: its units with what they cost, counted from their shapes."""
+"""Networks as units with their costs, counted from the shapes of their layers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,10 +32,10 @@ def dense(inputs: int, outputs: int, *, positions: int = 1, bias: bool = True) -
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A layer in the scheduler's sense: a block that is never split over pipeline stages.
+    """A block of layers that is never split over pipeline stages: one layer of a job's layer graph.
 
-    ``outputs`` is what it hands to each successor, in elements a sample; ``reduced`` what a tensor-parallel replica
-    all-reduces for it in an iteration, in elements a sample.
+    ``outputs``: elements per sample that it sends to each successor. ``reduced``: elements per sample that a tensor-parallel
+    replica all-reduces for it in an iteration.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class CatalogueModel:
-    """A published network. ``samples_per_gpu`` is a usual batch; ``sample`` says what one sample is."""
+    """A published network. ``samples_per_gpu`` is a usual batch; ``sample`` describes one sample."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""Transformers, a block a layer. Attention counts all pairs of positions, also where a mask would halve them."""
+"""Transformers, with one unit per block. Attention counts all pairs of positions, without the half that a mask saves."""
 
 from policies.catalogue.architecture import Cost, Unit, Units, dense, in_a_row
 

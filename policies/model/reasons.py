@@ -1,4 +1,4 @@
-"""Why a job is where it is. Each reason has a sentence that says what would change it; docs/reference/reasons.md lists all."""
+"""Reasons for the state of a job. Each has a sentence that names what would change it; docs/reference/reasons.md lists all."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum

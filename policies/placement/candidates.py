@@ -17,7 +17,7 @@ Timed = tuple[float, Placement]
 
 SEARCH_STATES_MAX = 2_000
 SEARCH_GROUPS_MAX = 64
-"""How far the search for a packing of tensor groups goes before it gives up."""
+"""Limits of the search for a packing of tensor groups. Beyond them it finds none."""
 
 _Layout = tuple[Sequence[Grant], Sequence[Counts]]
 
@@ -25,21 +25,18 @@ _Layout = tuple[Sequence[Grant], Sequence[Counts]]
 def fastest(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> Timed | None:
     """The candidate of least alpha(x), ties to the one on fewer servers; None if the gang does not fit now.
 
-    One server if any has enough free. Otherwise the fewest servers in the fewest racks, even splits over as many and one
-    more; for several stages also what the mapping takes of the fullest servers, and one stage a server. Only a gang
-    that allows it, and fits in no other way, gets a broken tensor group.
+    If a server has enough free GPUs, that server alone. Otherwise the candidates are the fewest servers in the fewest racks
+    and even splits over as many servers and one more; for several stages also the servers that the mapping uses, and one
+    server per stage. A tensor group is split over servers only if the gang allows it and fits in no other way.
     """
     server = pool.best_fit(gang.gpus, gpu_type)
     if server is not None:
         return timed(cluster, gang, [(server, gang.gpus)], [gang.replicas])
-    best: Timed | None = None
-    for grants, rows in _intact(pool, cluster, gang, gpu_type):
-        found = timed(cluster, gang, grants, rows)
-        if best is None or found[0] < best[0]:
-            best = found
+    found = (timed(cluster, gang, grants, rows) for grants, rows in _intact(pool, cluster, gang, gpu_type))
+    best = min(found, key=lambda each: each[0], default=None)
     if best is None and gang.tensor_across_servers:
-        broken = pool.fewest_servers(gang.gpus, gpu_type)
-        best = timed(cluster, gang, broken, _in_rank_order(gang, broken)) if broken else None
+        split = pool.fewest_servers(gang.gpus, gpu_type)
+        best = timed(cluster, gang, split, _in_rank_order(gang, split)) if split else None
     return best
 
 
@@ -50,17 +47,17 @@ def servers_needed(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) 
     fewest = _on_fewest(pool, cluster, gang, gpu_type, _quantum(gang))
     if fewest is not None:
         return len(fewest[0])
-    broken = pool.fewest_servers(gang.gpus, gpu_type) if gang.tensor_across_servers else None
-    return len(broken) if broken else 0
+    split = pool.fewest_servers(gang.gpus, gpu_type) if gang.tensor_across_servers else None
+    return len(split) if split else 0
 
 
 def _quantum(gang: Gang) -> int:
-    """What every server's grant must be a multiple of: the tensor degree, where all stages have the same."""
+    """Every server's grant must be a multiple of this: the tensor degree if all stages have the same, else 1."""
     return gang.tensor[0] if len(set(gang.tensor)) == 1 else 1
 
 
 def _intact(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> Iterator[_Layout]:
-    """Layouts over several servers that break no tensor group."""
+    """Layouts over several servers that keep each tensor group on one server."""
     quantum = _quantum(gang)
     fewest = _on_fewest(pool, cluster, gang, gpu_type, quantum)
     if fewest is None:
@@ -85,7 +82,7 @@ def _on_fewest(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str, quan
         return grants, rows
     if not grants or quantum != 1:
         return None
-    # Tensor groups of several sizes pack like items into bins: the exact count of GPUs is not enough to go by.
+    # Packing tensor groups of several sizes is bin packing: enough free GPUs do not mean that all groups fit.
     return _largest_groups_first(pool, gang, gpu_type) or _searched(pool, gang, gpu_type)
 
 
@@ -111,9 +108,9 @@ def _even(pool: FreePool, gpus: int, servers: int, gpu_type: str, quantum: int) 
 
 
 def _as_mapped(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str, servers: int) -> Iterator[_Layout]:
-    """Grants cut where the mapping cuts least: it gets all that is free on the fullest servers and takes what it wants.
+    """Grants of the sizes that the mapping uses when it is offered all free GPUs of the fullest servers.
 
-    What it leaves stays whole: each part then goes where it fits best, not to the fullest servers.
+    Each part is then put on the server that fits it best, so that the fullest servers stay free for other gangs.
     """
     fullest = [(m, min(free, gang.gpus)) for m, free in islice(pool.fullest(gpu_type), servers)]
     rows = _mapped(cluster, gang, fullest) if sum(free for _, free in fullest) > gang.gpus else None
@@ -126,7 +123,7 @@ def _as_mapped(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str, serv
 
 
 def _stage_a_server(pool: FreePool, gang: Gang, gpu_type: str) -> Iterator[_Layout]:
-    """Each stage alone on a server: its ring stays inside, only activations travel."""
+    """Each stage on a server of its own: its ring stays inside the server, and only activations cross servers."""
     stages = range(len(gang.replicas))
     if len(stages) > pool.servers_with_free:
         return
@@ -138,8 +135,8 @@ def _stage_a_server(pool: FreePool, gang: Gang, gpu_type: str) -> Iterator[_Layo
 def _largest_groups_first(pool: FreePool, gang: Gang, gpu_type: str) -> _Layout | None:
     """First fit of the tensor groups, largest first, into servers opened fullest first.
 
-    Finds room whenever there is any if the degrees divide each other, as powers of two do: then a larger group takes
-    the same amount of what is usable to smaller ones wherever it goes.
+    Finds a packing whenever one exists if the degrees divide each other, as powers of two do: then a larger group takes
+    the same room from smaller ones on whichever server it is.
     """
     opening = pool.fullest(gpu_type)
     servers: list[Grant] = []
@@ -173,30 +170,30 @@ def _searched(pool: FreePool, gang: Gang, gpu_type: str) -> _Layout | None:
     servers = list(islice(pool.fullest(gpu_type), len(groups)))
     failed: set[tuple[int, tuple[int, ...]]] = set()
     rooms = [free for _, free in servers]
-    homes: list[int] = []
+    chosen: list[int] = []
 
     def packed() -> bool:
-        if len(homes) == len(groups):
+        if len(chosen) == len(groups):
             return True
-        state = (len(homes), tuple(sorted(rooms)))
+        state = (len(chosen), tuple(sorted(rooms)))
         if state in failed or len(failed) >= SEARCH_STATES_MAX:
             return False
-        tensor = groups[len(homes)][0]
-        able = {room: m for m, room in enumerate(rooms) if room >= tensor}
-        for room in sorted(able):
-            homes.append(able[room])
-            rooms[able[room]] -= tensor
+        tensor = groups[len(chosen)][0]
+        server_by_room = {room: m for m, room in enumerate(rooms) if room >= tensor}
+        for room in sorted(server_by_room):
+            chosen.append(server_by_room[room])
+            rooms[server_by_room[room]] -= tensor
             if packed():
                 return True
-            rooms[homes.pop()] += tensor
+            rooms[chosen.pop()] += tensor
         failed.add(state)
         return False
 
     # Each group is one level of recursion, and large gangs have degrees that first fit packs.
     if len(groups) > SEARCH_GROUPS_MAX or not packed():
         return None
-    rows = {m: [0] * len(gang.replicas) for m in sorted(set(homes))}
-    for (_, s), m in zip(groups, homes, strict=True):
+    rows = {m: [0] * len(gang.replicas) for m in sorted(set(chosen))}
+    for (_, s), m in zip(groups, chosen, strict=True):
         rows[m][s] += 1
     return [(servers[m][0], gang.gpus_for(row)) for m, row in rows.items()], [tuple(row) for row in rows.values()]
 

@@ -1,4 +1,4 @@
-"""All mappings, and the best of them: for small gangs, and as the oracle that tests hold the search against. Exponential."""
+"""All mappings, and the best of them: for small gangs, and as the reference for tests of the search. Exponential."""
 
 from collections.abc import Iterator, Sequence
 
@@ -29,9 +29,9 @@ def mappings(gang: Gang, granted: Sequence[int], links: Sequence[Link] | None = 
             return
         if gang.gpus_for(rest) > sum(granted[m:]):
             return
-        twin = links is not None and m > 0 and (granted[m], links[m]) == (granted[m - 1], links[m - 1])
+        alike = links is not None and m > 0 and (granted[m], links[m]) == (granted[m - 1], links[m - 1])
         for row in rows(rest, granted[m]):
-            if twin and row > before:
+            if alike and row > before:
                 continue
             left = tuple(r - h for r, h in zip(rest, row, strict=True))
             for tail in fill(left, m + 1, row):

@@ -24,8 +24,8 @@ class Fleet:
     def empty(self, gpus: int) -> tuple[Cluster, FreePool]:
         """A small cluster with all GPUs free on which a gang of ``gpus`` finds what it would find on the whole one.
 
-        A gang uses at most one server a GPU, so more of a class are of no use to it. Equally large servers of several classes
-        come class by class here, whatever their order in the cluster.
+        A gang of n GPUs uses at most n servers of a class, so the small cluster has no more. Its servers are ordered by class,
+        whatever their order in the cluster.
         """
         servers = tuple(server for server, count in self.classes for _ in range(min(count, gpus)))
         cluster = Cluster("empty", servers)

@@ -62,12 +62,12 @@ class _Mapper:
         ]
 
     def fill(self, room: int) -> Counts:
-        """Take replicas for a server with ``room`` GPUs."""
+        """Choose the replicas for a server with ``room`` free GPUs."""
         if self.gang.gpus_for(self.rest) <= room:
             row, self.rest = tuple(self.rest), [0 for _ in self.stages]
             return row
         held = [0 for _ in self.stages]
-        ties = [0.0 for _ in self.stages]
+        traffic = [0.0 for _ in self.stages]
         added = self._seed(room)
         while added:
             for s in added:
@@ -75,12 +75,12 @@ class _Mapper:
                 self.rest[s] -= 1
                 room -= self.gang.tensor[s]
                 for q, weight in self.weights[s].items():
-                    ties[q] += weight
-            added = self._next(room, held, ties)
+                    traffic[q] += weight
+            added = self._next(room, held, traffic)
         return tuple(held)
 
     def _seed(self, room: int) -> tuple[int, ...]:
-        """The stages of the heaviest edge inside the rest that fits; else the vertex of least weight that does."""
+        """The stages of the heaviest edge between unplaced replicas that fit; else the vertex of least weight that fits."""
         best: tuple[float, tuple[int, ...]] | None = None
         for s in self.stages:
             ring = {s: self.ring[s]} if self.rest[s] >= 2 else {}
@@ -93,16 +93,16 @@ class _Mapper:
         lightest = [(self.vertex_bytes[s], s) for s in self.stages if self.rest[s] and self.gang.tensor[s] <= room]
         return (min(lightest)[1],) if lightest else ()
 
-    def _next(self, room: int, held: Sequence[int], ties: Sequence[float]) -> tuple[int, ...]:
-        """The stage whose next replica has the strongest tie to what the server holds (ties: the earlier stage)."""
-        best, strongest = -1, -1.0
+    def _next(self, room: int, held: Sequence[int], traffic: Sequence[float]) -> tuple[int, ...]:
+        """The stage whose next replica exchanges most bytes with the replicas on the server; of equals the earlier stage."""
+        best, largest = -1, -1.0
         for s in self.stages:
             if not self.rest[s] or self.gang.tensor[s] > room:
                 continue
-            tie = ties[s]
+            sent = traffic[s]
             if held[s]:
                 closes = held[s] + 1 == self.gang.replicas[s] > 2
-                tie += 2.0 * self.ring[s] if closes else self.ring[s]
-            if tie > strongest:
-                best, strongest = s, tie
+                sent += 2.0 * self.ring[s] if closes else self.ring[s]
+            if sent > largest:
+                best, largest = s, sent
         return () if best < 0 else (best,)

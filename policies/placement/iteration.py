@@ -96,8 +96,8 @@ def straddles(gang: Gang, gpus: Iterable[int], counts: Iterable[Sequence[int]]) 
 def seconds(gang: Gang, links: Sequence[Link], counts: Sequence[Sequence[int]], straddling: bool = False) -> float:
     """alpha(x) for ``counts[m][s]`` replicas of stage s on the server behind ``links[m]``. O(servers x stages x degree).
 
-    In a ``straddling`` placement a replica counts where its first rank is; as the counts do not say whose ranks lie
-    elsewhere, every stage is charged the slowest GPU and the narrowest share: never too little.
+    In a ``straddling`` placement a replica counts where its first rank is. The counts do not show where its other ranks are,
+    so the slowest GPU and the narrowest share are used for every stage: the result is an upper bound.
     """
     narrowest = min(link.share_bytes_s for link in links)
     slowest = min(link.speed for link in links)

@@ -70,7 +70,7 @@ def _cost(gang: Gang, links: tuple[Link, ...], rows: Rows) -> _Cost:
 
 
 def _improved(gang: Gang, links: tuple[Link, ...], granted: tuple[int, ...], rows: Rows) -> Rows:
-    """The best exchange between two servers, again and again, while it lowers (alpha, cut bytes)."""
+    """Apply the best exchange between two servers, and repeat while (alpha, cut bytes) falls."""
     cost = _cost(gang, links, rows)
     for _ in range(SEARCH_ROUNDS_MAX):
         best = min(
@@ -85,30 +85,30 @@ def _improved(gang: Gang, links: tuple[Link, ...], granted: tuple[int, ...], row
 
 
 def _exchanges(gang: Gang, granted: tuple[int, ...], rows: Rows) -> Iterator[Rows]:
-    """Mappings in which one server gives another all of a stage or one replica, into free room or for equally many GPUs of
-    another stage; and those in which two servers change places."""
+    """Mappings in which one replica or all replicas of a stage move to another server, into free GPUs or in exchange for equally
+    many GPUs of another stage; and those in which two servers swap everything."""
     for a, b in permutations(range(len(rows)), 2):
         room = granted[b] - gang.gpus_for(rows[b])
-        for row_a, row_b in _given(gang, rows[a], rows[b], room):
+        for row_a, row_b in _transfers(gang, rows[a], rows[b], room):
             if gang.gpus_for(row_a) <= granted[a] and gang.gpus_for(row_b) <= granted[b]:
                 yield tuple(row_a if m == a else row_b if m == b else row for m, row in enumerate(rows))
 
 
-def _given(gang: Gang, giver: Counts, taker: Counts, room: int) -> Iterator[tuple[Counts, Counts]]:
-    if giver > taker:
-        yield taker, giver
-    for s, held in enumerate(giver):
+def _transfers(gang: Gang, source: Counts, target: Counts, room: int) -> Iterator[tuple[Counts, Counts]]:
+    if source > target:
+        yield target, source
+    for s, held in enumerate(source):
         for count in {min(1, held), min(held, room // gang.tensor[s])} - {0}:
-            yield _plus(giver, s, -count), _plus(taker, s, count)
-        for q in range(s + 1, len(giver)):
-            if not held or not taker[q]:
+            yield _plus(source, s, -count), _plus(target, s, count)
+        for q in range(s + 1, len(source)):
+            if not held or not target[q]:
                 continue
             gpus = lcm(gang.tensor[s], gang.tensor[q])
             one_s, one_q = gpus // gang.tensor[s], gpus // gang.tensor[q]
-            most = min(held // one_s, taker[q] // one_q)
+            most = min(held // one_s, target[q] // one_q)
             for count in {min(1, most), most} - {0}:
-                new_giver = _plus(_plus(giver, s, -count * one_s), q, count * one_q)
-                yield new_giver, _plus(_plus(taker, s, count * one_s), q, -count * one_q)
+                new_source = _plus(_plus(source, s, -count * one_s), q, count * one_q)
+                yield new_source, _plus(_plus(target, s, count * one_s), q, -count * one_q)
 
 
 def _plus(row: Counts, s: int, count: int) -> Counts:

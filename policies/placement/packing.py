@@ -27,44 +27,44 @@ def packings(gang: Gang, granted: tuple[int, ...]) -> Iterator[Rows]:
 def packed(gang: Gang, granted: tuple[int, ...], spread: Sequence[int] = ()) -> Rows | None:
     """Every stage whole on a server but those to ``spread``, which fill what is left; None if they do not fit so.
 
-    Whole stages that exchange most are joined first, as long as what is joined can still be packed. A stage to spread goes
+    Stages that exchange most bytes are put on one server first, while the others can still be packed. A stage to spread goes
     to the servers with most room: the fewer they are, the larger is the smallest arc of its ring.
     """
     group_of = {s: s for s in range(len(gang.replicas)) if s not in spread}
-    homes = _homes(gang, granted, group_of)
-    if homes is None:
+    hosts = _packed_groups(gang, granted, group_of)
+    if hosts is None:
         return None
     edges = sorted((-sent * gang.replicas[s], s, q) for s in group_of for q, sent in gang.neighbours[s] if s < q)
     for _, s, q in edges:
         if q not in group_of or group_of[s] == group_of[q]:
             continue
         joined = {stage: group_of[s] if group == group_of[q] else group for stage, group in group_of.items()}
-        if (found := _homes(gang, granted, joined)) is not None:
-            group_of, homes = joined, found
+        if (found := _packed_groups(gang, granted, joined)) is not None:
+            group_of, hosts = joined, found
     rows = [
-        [gang.replicas[s] if homes.get(s) == m else 0 for s in range(len(gang.replicas))] for m in range(len(granted))
+        [gang.replicas[s] if hosts.get(s) == m else 0 for s in range(len(gang.replicas))] for m in range(len(granted))
     ]
     return tuple(map(tuple, rows)) if all(_spread(gang, granted, rows, s) for s in spread) else None
 
 
-def _homes(gang: Gang, granted: tuple[int, ...], group_of: dict[int, int]) -> dict[int, int] | None:
-    """The server of each stage when groups of stages are packed best fit, largest first; None if one finds no room."""
+def _packed_groups(gang: Gang, granted: tuple[int, ...], group_of: dict[int, int]) -> dict[int, int] | None:
+    """The server of each stage when groups of stages are packed best fit, largest first; None if a group does not fit."""
     sizes: dict[int, int] = {}
     for s, group in group_of.items():
         sizes[group] = sizes.get(group, 0) + gang.replicas[s] * gang.tensor[s]
     rooms = list(granted)
-    home: dict[int, int] = {}
+    server_of_group: dict[int, int] = {}
     for group in sorted(sizes, key=lambda group: -sizes[group]):
         able = [(room, m) for m, room in enumerate(rooms) if room >= sizes[group]]
         if not able:
             return None
-        home[group] = min(able)[1]
-        rooms[home[group]] -= sizes[group]
-    return {s: home[group] for s, group in group_of.items()}
+        server_of_group[group] = min(able)[1]
+        rooms[server_of_group[group]] -= sizes[group]
+    return {s: server_of_group[group] for s, group in group_of.items()}
 
 
 def _spread(gang: Gang, granted: tuple[int, ...], rows: list[list[int]], s: int) -> bool:
-    """Put the replicas of s where most room is left; whether all of them found some."""
+    """Put the replicas of s on the servers with most room; return whether all were placed."""
     rooms = [gpus - gang.gpus_for(row) for gpus, row in zip(granted, rows, strict=True)]
     rest = gang.replicas[s]
     for m in sorted(range(len(rooms)), key=lambda m: -rooms[m]):

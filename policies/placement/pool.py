@@ -95,7 +95,7 @@ class _Buckets:
     def greedy(self, gpus: int, quantum: int) -> list[Grant]:
         """Fullest servers first, the last one best fit to the remainder. Enough must be free."""
         grants: list[Grant] = []
-        left = _Left(self)
+        left = _RemainingBuckets(self)
         for level in self.descending():
             usable = level - level % quantum
             while left.servers[level]:
@@ -108,7 +108,7 @@ class _Buckets:
         raise AssertionError("fewer GPUs than servers_needed counted")
 
 
-class _Left:
+class _RemainingBuckets:
     """Buckets from which servers are taken one by one, without changing them."""
 
     __slots__ = ("mask", "servers")
@@ -361,9 +361,8 @@ class FreePool:
 
 
 def _distinct(buckets: _Buckets, sizes: Sequence[int]) -> list[ServerIndex] | None:
-    """Distinct servers for the sizes, each best fit, which blocks no other size that another choice could serve: a server
-    that is large enough for both is left to the larger one if there is a smaller for the other."""
-    left = _Left(buckets)
+    """Distinct servers for the sizes, each best fit, which finds them whenever they exist; None otherwise."""
+    left = _RemainingBuckets(buckets)
     servers: list[ServerIndex] = []
     for size in sizes:
         server = left.best_fit(size)

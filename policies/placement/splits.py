@@ -1,4 +1,4 @@
-"""How many GPUs of a gang each of several servers gets, when the split shall be even."""
+"""Even splits of the GPUs of a gang over several servers."""
 
 import heapq
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 def balanced(gpus: int, servers: int, quantum: int = 1) -> list[int] | None:
     """``gpus`` over ``servers`` as evenly as multiples of ``quantum`` allow, larger parts first; None if a part is empty.
 
-    An uneven split rings through its smallest part: 8 + 1 is as slow as full scatter, 5 + 4 four times as fast.
+    A ring is as slow as its smallest part: 8 + 1 is as slow as one GPU on each server, 5 + 4 is four times as fast.
     """
     parts, rest = divmod(gpus, quantum)
     if rest or parts < servers:
@@ -19,7 +19,7 @@ def balanced(gpus: int, servers: int, quantum: int = 1) -> list[int] | None:
 def levelled(gpus: int, rooms: Sequence[int], quantum: int = 1) -> list[int] | None:
     """The most even split over servers that have only ``rooms`` free; None if they have too little.
 
-    A quantum at a time goes to the server that has least and still has room (ties: the earlier one). O(GPUs log servers).
+    Each quantum goes to the server with fewest GPUs so far that still has room, of equals the first. O(GPUs log servers).
     """
     sizes = [0 for _ in rooms]
     heap = [(0, i) for i in range(len(rooms))]

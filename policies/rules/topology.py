@@ -21,7 +21,7 @@ class TopologyRule:
         return spec.topology
 
     def required(self, spec: JobSpec) -> bool:
-        """As the job says."""
+        """Whether the job names its ``topology`` as required."""
         return spec.topology is not None and spec.topology.required
 
     def allows(self, cluster: Cluster, spec: JobSpec, placement: Placement) -> bool:
