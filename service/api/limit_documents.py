@@ -1,7 +1,5 @@
 """Quotas with their use, and whose limits a caller may see."""
 
-from collections.abc import Mapping
-
 from service.api.documents import document
 from service.db.limits import StoredLimit, Use
 from service.domain.access import Identity
@@ -19,8 +17,3 @@ def concerns(caller: Identity, owner: Owner) -> bool:
     if caller.projects is None or owner.scope is Scope.QUEUE:
         return True
     return owner.name in caller.projects if owner.scope is Scope.PROJECT else caller.owns(owner.name)
-
-
-def in_use(uses: Mapping[Owner, Use], owner: Owner) -> Use:
-    """What the owner uses; zeros where it has no unfinished job."""
-    return uses.get(owner, Use())

@@ -38,8 +38,11 @@ class PageRequest:
         self.limit = limit
         self._after = after
 
-    def position(self, scope: str, kinds: tuple[type, ...]) -> tuple[Any, ...] | None:
-        """The key of the last row of the page before, or None on the first page. Raises 422 for a foreign cursor."""
+    def position(self, scope: str, *kinds: type) -> Any:
+        """The key of the last row of the page before, or None on the first page. Raises 422 for a foreign cursor.
+
+        A key of one part is that part, a longer one a tuple of parts of these ``kinds``.
+        """
         if self._after is None:
             return None
         try:
@@ -50,7 +53,7 @@ class PageRequest:
             raise _foreign()
         if not all(type(part) is kind and _storable(part) for part, kind in zip(key, kinds, strict=True)):
             raise _foreign()
-        return tuple(key)
+        return key[0] if len(kinds) == 1 else tuple(key)
 
     def page(
         self,

@@ -60,8 +60,7 @@ def list_keys(caller: Caller, dependencies: Deps, paging: Paging, user: FilterTe
         return Page(items=[], next=None)
     user = user if caller.role.covers(Role.ADMIN) else caller.user
     scope = f"keys {user!r}"
-    position = paging.position(scope, (float, str))
-    before = (position[0], position[1]) if position else None
+    before = paging.position(scope, float, str)
     with dependencies.reading() as connection:
         rows = access.keys(connection, user, before, paging.limit + 1)
     return paging.page(scope, rows, lambda row: (row.created_at_s, row.id), key_document)
@@ -141,9 +140,9 @@ def revoke_key(
 @routes.read("/users", ADMINISTER, "List users by name")
 def list_users(dependencies: Deps, paging: Paging) -> Page[UserDocument]:
     """Those who have or had API keys, with their projects."""
-    position = paging.position("users", (str,))
+    after = paging.position("users", str)
     with dependencies.reading() as connection:
-        rows = access.users(connection, position[0] if position else None, paging.limit + 1)
+        rows = access.users(connection, after, paging.limit + 1)
         projects = access.projects_of(connection, [row.name for row in rows])
     return paging.page("users", rows, lambda row: (row.name,), lambda row: user_document(row, projects[row.name]))
 
@@ -171,9 +170,9 @@ def _user_answer(connection: Connection, user: str, detail: dict[str, bool]) -> 
 @routes.read("/projects", ADMINISTER, "List projects by name")
 def list_projects(dependencies: Deps, paging: Paging) -> Page[ProjectDocument]:
     """Those with members."""
-    position = paging.position("projects", (str,))
+    after = paging.position("projects", str)
     with dependencies.reading() as connection:
-        names = access.projects(connection, position[0] if position else None, paging.limit + 1)
+        names = access.projects(connection, after, paging.limit + 1)
         members = access.members_of(connection, names)
     return paging.page(
         "projects", names, lambda name: (name,), lambda name: ProjectDocument(name=name, members=members[name])
@@ -203,7 +202,7 @@ def add_member(
         connection = session.connection()
         found_or_404(access.user(connection, user), f"user {user!r}")
         access.add_member(connection, project, user, dependencies.now_s())
-        return Answer(200, _membership(project, user, member=True))
+        return Answer(200, MembershipDocument(project=project, user=user, member=True))
 
     return _changed(request, change, lambda: effect)
 
@@ -225,13 +224,9 @@ def remove_member(
     def effect(session: Session) -> Answer:
         if not access.remove_member(session.connection(), project, user):
             raise Problem(ProblemType.NOT_FOUND, f"User {user!r} is not a member of project {project!r}.")
-        return Answer(200, _membership(project, user, member=False))
+        return Answer(200, MembershipDocument(project=project, user=user, member=False))
 
     return _changed(request, change, lambda: effect)
-
-
-def _membership(project: str, user: str, *, member: bool) -> MembershipDocument:
-    return MembershipDocument(project=project, user=user, member=member)
 
 
 @routes.read("/audit", ADMINISTER, "Who changed what, newest first")
@@ -240,10 +235,9 @@ def list_changes(
 ) -> Page[AuditDocument]:
     """One line for every change, and for every one that was refused. `target` as in the lines: `job 12`, `key ...`."""
     scope = f"audit {user!r} {target!r}"
-    position = paging.position(scope, (int,))
+    before = paging.position(scope, int)
     with dependencies.reading() as connection:
-        wanted = audit.AuditFilter(user, target)
-        rows = audit.lines(connection, wanted, position[0] if position else None, paging.limit + 1)
+        rows = audit.lines(connection, audit.AuditFilter(user, target), before, paging.limit + 1)
     return paging.page(scope, rows, lambda row: (row.id,), partial(document, AuditDocument))
 
 

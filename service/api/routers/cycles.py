@@ -22,9 +22,9 @@ LISTS = ("changes", "actions", "refusals")
 @routes.read("/cycles", OPERATE, "List cycles, newest first")
 def list_cycles(dependencies: Deps, paging: Paging) -> Page[CycleSummary]:
     """Cycles in which nothing happened are not kept."""
-    position = paging.position("cycles", (int,))
+    before = paging.position("cycles", int)
     with dependencies.reading() as connection:
-        rows = reads.cycles(connection, position[0] if position else None, paging.limit + 1)
+        rows = reads.cycles(connection, before, paging.limit + 1)
     return paging.page("cycles", rows, lambda row: (row.number,), cycle_summary)
 
 

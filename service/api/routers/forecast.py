@@ -79,10 +79,10 @@ def job_forecasts(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[T
     """Every forecast of it on record, oldest first: made soon after it came and whenever the time since has doubled, scored
     when it started and ended."""
     scope = f"forecasts {job_id}"
-    position = paging.position(scope, (int,))
+    after = paging.position(scope, int) or 0
     with dependencies.reading() as connection:
         require_job(connection, job_id)
-        rows = forecasts_of(connection, job_id, position[0] if position else 0, paging.limit + 1)
+        rows = forecasts_of(connection, job_id, after, paging.limit + 1)
     return paging.page(scope, rows, lambda row: (row.id,), forecast_record_document)
 
 

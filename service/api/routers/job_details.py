@@ -61,10 +61,10 @@ def spec(caller: Caller, dependencies: Deps, job_id: JobPath) -> Response:
 def attempts(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[AttemptDocument]:
     """In their order."""
     scope = f"attempts {job_id}"
-    position = paging.position(scope, (int,))
+    after = paging.position(scope, int) or 0
     with dependencies.reading() as connection:
         require_job(connection, job_id)
-        rows = reads.attempts(connection, job_id, position[0] if position else 0, paging.limit + 1)
+        rows = reads.attempts(connection, job_id, after, paging.limit + 1)
         names = reads.server_names(connection, (placement for _, placement in rows))
     return paging.page(scope, rows, lambda pair: (pair[0].number,), lambda pair: attempt_document(*pair, names))
 
@@ -73,10 +73,10 @@ def attempts(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[Attemp
 def events(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[EventDocument]:
     """Every change of its state, oldest first."""
     scope = f"events {job_id}"
-    position = paging.position(scope, (int,))
+    after = paging.position(scope, int) or 0
     with dependencies.reading() as connection:
         require_job(connection, job_id)
-        rows = reads.events(connection, job_id, position[0] if position else 0, paging.limit + 1)
+        rows = reads.events(connection, job_id, after, paging.limit + 1)
     return paging.page(scope, rows, lambda row: (row.id,), event_document)
 
 
@@ -84,10 +84,10 @@ def events(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[EventDoc
 def progress(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[ProgressDocument]:
     """Oldest first; old ones are thinned out."""
     scope = f"progress {job_id}"
-    position = paging.position(scope, (int,))
+    after = paging.position(scope, int) or 0
     with dependencies.reading() as connection:
         require_job(connection, job_id)
-        rows = reads.progress(connection, job_id, position[0] if position else 0, paging.limit + 1)
+        rows = reads.progress(connection, job_id, after, paging.limit + 1)
     return paging.page(scope, rows, lambda row: (row.id,), partial(document, ProgressDocument))
 
 

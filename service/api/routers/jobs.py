@@ -63,9 +63,8 @@ def list_jobs(
     oldest_first = order == "oldest"
     wanted = reads.JobFilter(tuple(dict.fromkeys(state or ())), user, project, name, array, caller, oldest_first)
     scope = f"jobs {sorted(wanted.states)} {user!r} {project!r} {name!r} {array}{' oldest' if oldest_first else ''}"
-    position = paging.position(scope, (int,))
+    past = paging.position(scope, int)
     with dependencies.reading() as connection:
-        past = position[0] if position is not None else None
         rows = reads.jobs(connection, wanted, past, paging.limit + 1)
     return paging.page(scope, rows, lambda row: (row.job.id,), job_document)
 

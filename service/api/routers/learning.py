@@ -38,9 +38,8 @@ def list_predictions(
 ) -> Page[PredictionDocument]:
     """Of all jobs that the caller sees, or of one; scored once the job has ended."""
     scope = f"predictions {job}"
-    position = paging.position(scope, (int,))
+    before = paging.position(scope, int)
     with dependencies.reading() as connection:
-        before = position[0] if position else None
         rows = reads.predictions(connection, job, before, paging.limit + 1, caller)
     return paging.page(scope, rows, lambda row: (row.id,), prediction_document)
 
@@ -48,8 +47,7 @@ def list_predictions(
 @routes.read("/models", READ, "List models, newest first")
 def list_models(dependencies: Deps, paging: Paging) -> Page[ModelDocument]:
     """Candidates, the champion, and retired ones."""
-    position = paging.position("models", (float, str))
-    before = (position[0], position[1]) if position else None
+    before = paging.position("models", float, str)
     with dependencies.reading() as connection:
         rows = reads.models(connection, before, paging.limit + 1)
     return paging.page("models", rows, lambda row: (row.created_at_s, row.id), partial(document, ModelDocument))
@@ -113,8 +111,7 @@ def promote(dependencies: Deps, leader: ToLeader, change: Change, model_id: Mode
 @routes.read("/throughput", LIST_JOBS, "The throughput table")
 def list_throughput(caller: Caller, dependencies: Deps, paging: Paging) -> Page[ThroughputDocument]:
     """Learnt seconds per iteration, by user, project, name, GPUs, GPU type and servers spanned."""
-    position = paging.position("throughput", (str, str, str, int, str, int))
-    after = (position[0], position[1], position[2], position[3], position[4], position[5]) if position else None
+    after = paging.position("throughput", str, str, str, int, str, int)
     with dependencies.reading() as connection:
         rows = reads.throughput(connection, after, paging.limit + 1, caller)
     return paging.page(

@@ -7,11 +7,11 @@ from service.api.access import Caller
 from service.api.changes import Change, ChangeRequest
 from service.api.deps import ApiDependencies, Deps
 from service.api.idempotency import Answer
-from service.api.limit_documents import concerns, in_use
+from service.api.limit_documents import concerns
 from service.api.permissions import OPERATE, READ
 from service.api.problems import Fault, Problem, ProblemType
 from service.api.routers.common import Routes
-from service.db.limits import stored_limit, stored_limits, uses
+from service.db.limits import Use, stored_limit, stored_limits, uses
 from service.engine.events import EngineRequest, RequestKind
 from service.engine.limits import QUEUE, Owner, Scope
 from service.wire.bodies import PauseBody, QueuePartBody
@@ -26,7 +26,7 @@ def show_queue(dependencies: Deps, caller: Caller) -> QueueDocument:
     """Unfinished jobs and held GPUs of everybody; the pauses that concern the caller."""
     with dependencies.reading() as connection:
         used, stored = uses(connection), stored_limits(connection)
-    everything = in_use(used, QUEUE)
+    everything = used.get(QUEUE, Use())
     return QueueDocument(
         jobs=everything.jobs,
         gpus_running=everything.gpus_running,

@@ -9,11 +9,11 @@ from service.api.access import Caller
 from service.api.changes import Change, ChangeRequest
 from service.api.deps import ApiDependencies, Deps
 from service.api.idempotency import Answer
-from service.api.limit_documents import concerns, in_use, quota_document
+from service.api.limit_documents import concerns, quota_document
 from service.api.permissions import OPERATE, READ
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import NoBody, Routes
-from service.db.limits import store_limit, stored_limit, stored_limits, uses
+from service.db.limits import Use, store_limit, stored_limit, stored_limits, uses
 from service.engine.events import EngineRequest, RequestKind
 from service.engine.limits import Owner, Scope
 from service.wire.bodies import TEXT_MAX, QuotaBody
@@ -33,7 +33,7 @@ def list_quotas(dependencies: Deps, caller: Caller) -> QuotasDocument:
         stored = [each for each in stored_limits(connection) if each.owner.scope is not Scope.QUEUE]
     limited = [each for each in stored if each.limit.gpus_running_max is not None or each.jobs_queued_max is not None]
     return QuotasDocument(
-        quotas=[quota_document(each, in_use(used, each.owner)) for each in limited if concerns(caller, each.owner)]
+        quotas=[quota_document(each, used.get(each.owner, Use())) for each in limited if concerns(caller, each.owner)]
     )
 
 
@@ -62,6 +62,6 @@ def _change(dependencies: ApiDependencies, change: ChangeRequest, owner: Owner, 
         request = EngineRequest(0, RequestKind.QUOTA_SET, now_s, owner=owner, gpus_running_max=wanted.gpus_running_max)
         dependencies.store.add_request(session, request)
         after = stored_limit(connection, owner)
-        return Answer(200, quota_document(after, in_use(uses(connection), owner)))
+        return Answer(200, quota_document(after, uses(connection).get(owner, Use())))
 
     return change.ask(effect)

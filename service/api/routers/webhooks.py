@@ -36,9 +36,8 @@ WebhookPath = Annotated[int, Path(ge=1, le=ID_MAX, description="The webhook's nu
 def list_webhooks(caller: Caller, dependencies: Deps, paging: Paging) -> Page[WebhookDocument]:
     """Oldest first, without their secrets."""
     scope = f"webhooks {_owner(caller)!r}"
-    position = paging.position(scope, (int,))
+    after = paging.position(scope, int) or 0
     with dependencies.reading() as connection:
-        after = position[0] if position else 0
         rows = webhooks.webhooks(connection, _owner(caller), after, paging.limit + 1)
     return paging.page(scope, rows, lambda row: (row.id,), webhook_document)
 
@@ -95,10 +94,10 @@ def list_deliveries(
 ) -> Page[DeliveryDocument]:
     """Newest first; those that have ended are forgotten after a while."""
     scope = f"deliveries {webhook_id}"
-    position = paging.position(scope, (int,))
+    before = paging.position(scope, int)
     with dependencies.reading() as connection:
         _mine(connection, webhook_id, caller)
-        rows = webhooks.deliveries(connection, webhook_id, position[0] if position else None, paging.limit + 1)
+        rows = webhooks.deliveries(connection, webhook_id, before, paging.limit + 1)
     return paging.page(scope, rows, lambda row: (row.id,), delivery_document)
 
 
