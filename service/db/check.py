@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, func, select
 
-from policies.lifecycle import ATTEMPT_OPEN, HOLDS_GPUS, TERMINAL, JobState
+from policies.lifecycle import HOLDS_GPUS, JobState
 from policies.model.cluster import Server
 from policies.model.ids import AttemptId
 from policies.model.placement import Placement
 from service.db.codec import decode
 from service.db.dialects import damage
 from service.db.migrate import SchemaState, revision_of, state, state_of
+from service.db.rows import ENDED_JOBS, OPEN_ATTEMPTS
 from service.db.session import open_database
 from service.db.tables import (
     ATTEMPTS,
@@ -31,9 +32,7 @@ from service.engine.events import RequestKind
 FAULTS_MAX = 20
 """Rows listed for one kind of fault; further ones are summarised."""
 
-_OPEN = tuple(state.value for state in ATTEMPT_OPEN)
 _HOLDING = tuple(state.value for state in HOLDS_GPUS)
-_ENDED = tuple(state.value for state in TERMINAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ def check_connection(connection: Connection) -> Health:
         where,
         revision_of(connection),
         int(connection.execute(count).scalar_one()),
-        int(connection.execute(count.where(JOBS.c.state.not_in(_ENDED))).scalar_one()),
+        int(connection.execute(count.where(JOBS.c.state.not_in(ENDED_JOBS))).scalar_one()),
         tuple(faults),
     )
 
@@ -91,7 +90,7 @@ def _jobs_without_an_end(connection: Connection) -> Iterator[str]:
     yield from _named(connection, never, "was submitted, but no cycle will admit it")
     twice = and_(jobs.version > 0, jobs.id.in_(pending))
     yield from _named(connection, twice, "is admitted, but its submission is still pending")
-    ended = jobs.state.in_(_ENDED)
+    ended = jobs.state.in_(ENDED_JOBS)
     yield from _named(connection, and_(ended, jobs.finished_at_s.is_(None)), "has ended, but has no time of its end")
     yield from _named(
         connection, and_(~ended, jobs.finished_at_s.is_not(None)), "has a time of its end, but has not ended"
@@ -101,7 +100,7 @@ def _jobs_without_an_end(connection: Connection) -> Iterator[str]:
 def _attempts(connection: Connection) -> Iterator[str]:
     """A job holds GPUs exactly while one attempt of it is open, and counts its attempts."""
     jobs, attempts = JOBS.c, ATTEMPTS.c
-    open_ones = select(attempts.job_id).where(attempts.state.in_(_OPEN))
+    open_ones = select(attempts.job_id).where(attempts.state.in_(OPEN_ATTEMPTS))
     holds = jobs.state.in_(_HOLDING)
     yield from _named(
         connection, and_(holds, jobs.id.not_in(open_ones)), "holds GPUs, but none of its attempts is open"
@@ -112,7 +111,7 @@ def _attempts(connection: Connection) -> Iterator[str]:
     newest = select(func.max(attempts.number)).where(attempts.job_id == jobs.id).correlate(JOBS).scalar_subquery()
     counted = jobs.attempts != func.coalesce(newest, 0)
     yield from _named(connection, counted, "has another number of attempts than it counts")
-    closed = select(attempts.id).where(attempts.state.not_in(_OPEN), attempts.ended_at_s.is_(None))
+    closed = select(attempts.id).where(attempts.state.not_in(OPEN_ATTEMPTS), attempts.ended_at_s.is_(None))
     yield from _listed("attempt", _few(connection, closed), "is closed, but has no time of its end")
 
 
@@ -123,7 +122,7 @@ def _gpus(connection: Connection) -> Iterator[str]:
         for position, spec in connection.execute(select(SERVERS.c.position, SERVERS.c.spec))
     }
     holders: dict[tuple[int, int], list[AttemptId]] = defaultdict(list)
-    held = select(ATTEMPTS.c.id, ATTEMPTS.c.placement, ATTEMPTS.c.gpu_ids).where(ATTEMPTS.c.state.in_(_OPEN))
+    held = select(ATTEMPTS.c.id, ATTEMPTS.c.placement, ATTEMPTS.c.gpu_ids).where(ATTEMPTS.c.state.in_(OPEN_ATTEMPTS))
     for attempt, placement, gpu_ids in connection.execute(held):
         for position, ids in zip(decode(Placement, placement).servers, gpu_ids, strict=True):
             for gpu in ids:

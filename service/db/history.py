@@ -57,15 +57,12 @@ def import_history(session: Session, source: str, past: Iterable[ImportedJob]) -
 
 def last_label(database: Database) -> int:
     """The number of the label that was written last; 0 where there is none."""
-    with database.reading() as session:
-        return int(session.connection().execute(select(func.max(HISTORY.c.id))).scalar() or 0)
+    return int(database.value(select(func.max(HISTORY.c.id))) or 0)
 
 
 def last_imported(database: Database) -> int:
     """The number of the imported label that was written last; 0 where there is none."""
-    with database.reading() as session:
-        newest = select(func.max(HISTORY.c.id)).where(HISTORY.c.source != OWN_HISTORY)
-        return int(session.connection().execute(newest).scalar() or 0)
+    return int(database.value(select(func.max(HISTORY.c.id)).where(HISTORY.c.source != OWN_HISTORY)) or 0)
 
 
 def ended_jobs(database: Database, *, newest: int | None = None, last: int | None = None) -> Iterator[EndedJob]:

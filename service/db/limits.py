@@ -6,13 +6,12 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, select, update
 
-from policies.lifecycle import HOLDS_GPUS, TERMINAL, JobState
+from policies.lifecycle import HOLDS_GPUS
+from service.db.rows import UNFINISHED_JOBS, chunks
 from service.db.tables import JOBS, LIMITS
 from service.engine.events import EngineRequest, limit_after
 from service.engine.limits import Owner, OwnerLimit, Scope
 
-_UNFINISHED = tuple(state.value for state in JobState if state not in TERMINAL)
-_NAMES_MAX = 5000
 _HOLDING = frozenset(state.value for state in HOLDS_GPUS)
 
 
@@ -57,8 +56,8 @@ def stored_limit(connection: Connection, owner: Owner, *, for_update: bool = Fal
 def locked_limits(connection: Connection, owners: Sequence[Owner]) -> list[StoredLimit]:
     """The existing limits of these owners, locked until the transaction ends."""
     wanted, found = set(owners), []
-    for at in range(0, len(owners), _NAMES_MAX):
-        names = {owner.name for owner in owners[at : at + _NAMES_MAX]}
+    for part in chunks(owners):
+        names = {owner.name for owner in part}
         # By name alone: a name of both a user and a project locks both.
         statement = select(LIMITS).where(LIMITS.c.name.in_(sorted(names))).order_by(LIMITS.c.scope, LIMITS.c.name)
         found += [_stored(row) for row in connection.execute(statement.with_for_update())]
@@ -87,7 +86,9 @@ def uses(connection: Connection) -> Mapping[Owner, Use]:
     """The use of every owner with an unfinished job. One pass over the unfinished jobs."""
     columns = (JOBS.c.user, JOBS.c.project, JOBS.c.state)
     statement = (
-        select(*columns, func.count(), func.sum(JOBS.c.gpus)).where(JOBS.c.state.in_(_UNFINISHED)).group_by(*columns)
+        select(*columns, func.count(), func.sum(JOBS.c.gpus))
+        .where(JOBS.c.state.in_(UNFINISHED_JOBS))
+        .group_by(*columns)
     )
     found: dict[Owner, Use] = {}
     for user, project, state, jobs, gpus in connection.execute(statement):
@@ -101,7 +102,7 @@ def unfinished_of(connection: Connection, owner: Owner, at_most: int) -> int:
     """The number of an owner's unfinished jobs, counted up to ``at_most`` so that the cost is bounded by the limit."""
     column = JOBS.c.user if owner.scope is Scope.USER else JOBS.c.project
     found = 0
-    for state in _UNFINISHED:
+    for state in UNFINISHED_JOBS:
         # One index walk per state; a single statement with IN would first collect all matches.
         if found < at_most:
             some = select(JOBS.c.id).where(JOBS.c.state == state, column == owner.name).limit(at_most - found)

@@ -1,7 +1,7 @@
 """The progress curve of a job: reported points, thinned out so that the curve of a long job keeps its shape."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from sqlalchemy import delete, func, insert, select
 from sqlmodel import Session
@@ -15,7 +15,7 @@ from service.db.tables import PROGRESS
 class ProgressPoint:
     """One report of a training program."""
 
-    attempt: AttemptId
+    attempt_id: AttemptId
     at_s: float
     iteration: float
     total_iterations: float | None = None
@@ -27,18 +27,7 @@ def record_progress(session: Session, points: Sequence[ProgressPoint]) -> None:
     """Store points, in one statement. Each job must exist."""
     if not points:
         return
-    rows = [
-        {
-            "job_id": job_of(point.attempt),
-            "attempt_id": point.attempt,
-            "at_s": point.at_s,
-            "iteration": point.iteration,
-            "total_iterations": point.total_iterations,
-            "checkpoint_iteration": point.checkpoint_iteration,
-            "loss": point.loss,
-        }
-        for point in points
-    ]
+    rows = [{"job_id": job_of(point.attempt_id), **asdict(point)} for point in points]
     session.connection().execute(insert(PROGRESS), rows)
 
 

@@ -10,14 +10,14 @@ from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Table, func, select, tuple_
 
-from policies.lifecycle import ATTEMPT_OPEN, TERMINAL, AttemptState, JobState
+from policies.lifecycle import TERMINAL, AttemptState, JobState
 from policies.model.ids import AttemptId, JobId
 from policies.model.job import JobSpec
 from policies.model.placement import Placement
 from service.db.access import seen
 from service.db.codec import decode
 from service.db.forecasts import newest_forecasts
-from service.db.rows import chunks
+from service.db.rows import OPEN_ATTEMPTS, chunks
 from service.db.tables import (
     ATTEMPTS,
     CYCLES,
@@ -179,7 +179,7 @@ def _held(connection: Connection, job_ids: Collection[int]) -> Mapping[int, tupl
     if not job_ids:
         return {}
     statement = select(ATTEMPTS.c.job_id, ATTEMPTS.c.placement).where(
-        ATTEMPTS.c.job_id.in_(job_ids), ATTEMPTS.c.state.in_([state.value for state in ATTEMPT_OPEN])
+        ATTEMPTS.c.job_id.in_(job_ids), ATTEMPTS.c.state.in_(OPEN_ATTEMPTS)
     )
     placements = {row.job_id: decode(Placement, row.placement) for row in connection.execute(statement)}
     names = server_names(connection, placements.values())
@@ -247,9 +247,7 @@ def attempts(connection: Connection, job_id: int, after_number: int, limit: int)
 
 def open_attempts(connection: Connection, host: str | None = None) -> Mapping[AttemptId, tuple[JobId, AttemptState]]:
     """Attempts that may have processes, with their jobs and states; of one service where ``host`` is given."""
-    statement = select(ATTEMPTS.c.id, ATTEMPTS.c.job_id, ATTEMPTS.c.state).where(
-        ATTEMPTS.c.state.in_([state.value for state in ATTEMPT_OPEN])
-    )
+    statement = select(ATTEMPTS.c.id, ATTEMPTS.c.job_id, ATTEMPTS.c.state).where(ATTEMPTS.c.state.in_(OPEN_ATTEMPTS))
     if host is not None:
         statement = statement.where(ATTEMPTS.c.host == host)
     return {AttemptId(row.id): (JobId(row.job_id), AttemptState(row.state)) for row in connection.execute(statement)}

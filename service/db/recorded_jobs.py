@@ -49,8 +49,7 @@ def recorded_jobs(database: Database, since_s: float | None, until_s: float | No
 
 def _read(connection: Connection, wanted: Select[Any]) -> Iterator[RecordedJob]:
     records = list(JobReader(connection).read(wanted, {}))
-    for at in range(0, len(records), _JOBS_PER_STATEMENT):
-        part = records[at : at + _JOBS_PER_STATEMENT]
+    for part in chunks(records, _JOBS_PER_STATEMENT):
         ids = sorted(record.id for record in part)
         attempts, predictions = _attempts(connection, ids), _first_predictions(connection, ids)
         for record in part:
@@ -60,22 +59,18 @@ def _read(connection: Connection, wanted: Select[Any]) -> Iterator[RecordedJob]:
 def _attempts(connection: Connection, ids: Sequence[int]) -> Mapping[int, list[AttemptRecord]]:
     attempts = ATTEMPTS.c
     found: dict[int, list[AttemptRecord]] = {}
-    for part in chunks(ids):
-        statement = select(ATTEMPTS).where(attempts.job_id.in_(part)).order_by(attempts.job_id, attempts.number)
-        for row in connection.execute(statement).mappings():
-            found.setdefault(row["job_id"], []).append(attempt_record(row))
+    statement = select(ATTEMPTS).where(attempts.job_id.in_(ids)).order_by(attempts.job_id, attempts.number)
+    for row in connection.execute(statement).mappings():
+        found.setdefault(row["job_id"], []).append(attempt_record(row))
     return found
 
 
 def _first_predictions(connection: Connection, ids: Sequence[int]) -> Mapping[int, Estimate]:
     """The first prediction of each job."""
     predictions = PREDICTIONS.c
-    found: dict[int, Estimate] = {}
-    for part in chunks(ids):
-        first = select(func.min(predictions.id)).where(predictions.job_id.in_(part)).group_by(predictions.job_id)
-        for row in connection.execute(select(PREDICTIONS).where(predictions.id.in_(first))).mappings():
-            found[row["job_id"]] = estimate_of(row)
-    return found
+    first = select(func.min(predictions.id)).where(predictions.job_id.in_(ids)).group_by(predictions.job_id)
+    rows = connection.execute(select(PREDICTIONS).where(predictions.id.in_(first))).mappings()
+    return {row["job_id"]: estimate_of(row) for row in rows}
 
 
 def stored_servers(database: Database) -> list[tuple[Server, ServerRecord]]:

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, and_, delete, or_, select, update
 
-from policies.lifecycle import TERMINAL
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from service.db.codec import decode
-from service.db.rows import OWN_HISTORY
+from service.db.rows import ENDED_JOBS, OWN_HISTORY
 from service.db.tables import ATTEMPTS, EVENTS, FORECASTS, HISTORY, JOBS, PREDICTIONS, PROGRESS, REQUESTS
 
-_ENDED = tuple(state.value for state in TERMINAL)
 _OF_JOBS = (PROGRESS, PREDICTIONS, FORECASTS, EVENTS, REQUESTS, ATTEMPTS)
 
 
@@ -23,7 +21,7 @@ def referenced_jobs(connection: Connection) -> set[JobId]:
 
     A restarted engine needs the end of a dependency, and the owner of an array is that of its first element.
     """
-    specs = select(JOBS.c.spec).where(JOBS.c.state.not_in(_ENDED))
+    specs = select(JOBS.c.spec).where(JOBS.c.state.not_in(ENDED_JOBS))
     referenced: set[JobId] = set()
     for row in connection.execute(specs, execution_options={"yield_per": 1000}).scalars():
         spec = decode(JobSpec, row)
@@ -41,7 +39,7 @@ def expired_jobs(
     With ``files_gone_before_s`` only jobs whose files were deleted before that. A job with unscored forecasts or unconsumed
     requests is kept.
     """
-    old = and_(JOBS.c.state.in_(_ENDED), JOBS.c.finished_at_s < ended_before_s, JOBS.c.id > after)
+    old = and_(JOBS.c.state.in_(ENDED_JOBS), JOBS.c.finished_at_s < ended_before_s, JOBS.c.id > after)
     if files_gone_before_s is not None:
         old = and_(old, JOBS.c.files_deleted_at_s < files_gone_before_s)
     pending = select(REQUESTS.c.job_id).where(REQUESTS.c.consumed_cycle.is_(None), REQUESTS.c.job_id.is_not(None))

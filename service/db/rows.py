@@ -5,11 +5,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, RowMapping, Select, Text, cast, select
 
-from policies.lifecycle import AttemptState, JobState
+from policies.lifecycle import ATTEMPT_OPEN, TERMINAL, AttemptState, JobState
 from policies.model.cluster import Server
 from policies.model.estimate import EndedJob, Estimate, Prediction, Unit
 from policies.model.ids import JobId
@@ -23,8 +23,14 @@ from service.engine.record import AttemptRecord, JobRecord, ServerRecord
 
 Values = dict[str, Any]
 
+T = TypeVar("T")
+
 OWN_HISTORY = "sooner"
 """The history source of jobs that ran here."""
+
+OPEN_ATTEMPTS = tuple(state.value for state in ATTEMPT_OPEN)
+UNFINISHED_JOBS = tuple(state.value for state in JobState if state not in TERMINAL)
+ENDED_JOBS = tuple(state.value for state in TERMINAL)
 
 LABEL_COLUMNS = tuple(field.name for field in fields(EndedJob) if field.name not in ("job", "spec"))
 """A label's columns in the history, named like its fields."""
@@ -258,7 +264,7 @@ def by_job(attempts: Iterable[AttemptRecord]) -> dict[JobId, AttemptRecord]:
     return {attempt.job: attempt for attempt in attempts}
 
 
-def chunks(values: Sequence[int], size: int = 5000) -> Iterable[Sequence[int]]:
+def chunks(values: Sequence[T], size: int = 5000) -> Iterable[Sequence[T]]:
     """Parts short enough for the parameters of one statement on both databases."""
     return (values[at : at + size] for at in range(0, len(values), size))
 

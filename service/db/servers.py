@@ -7,12 +7,11 @@ from threading import Lock
 
 from sqlalchemy import Connection, bindparam, insert, select, update
 
-from policies.lifecycle import ATTEMPT_OPEN
 from policies.model.cluster import Cluster, Server
 from policies.model.placement import Placement
 from service.db.codec import decode, encode
 from service.db.dialects import SERVERS_LOCK, take_locks
-from service.db.rows import ServerOrigin, Values, server_values
+from service.db.rows import OPEN_ATTEMPTS, ServerOrigin, Values, server_values
 from service.db.session import Database
 from service.db.tables import ATTEMPTS, SERVERS
 from service.engine.record import ServerRecord
@@ -94,9 +93,7 @@ def _all(connection: Connection) -> Sequence[Server]:
 
 
 def _check_unused(connection: Connection, position: int, server: Server) -> None:
-    held = select(ATTEMPTS.c.id, ATTEMPTS.c.placement).where(
-        ATTEMPTS.c.state.in_([state.value for state in ATTEMPT_OPEN])
-    )
+    held = select(ATTEMPTS.c.id, ATTEMPTS.c.placement).where(ATTEMPTS.c.state.in_(OPEN_ATTEMPTS))
     for attempt, placement in connection.execute(held):
         if position in decode(Placement, placement).servers:
             raise ServerInUse(

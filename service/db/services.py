@@ -10,13 +10,11 @@ from dataclasses import asdict, dataclass
 
 from sqlalchemy import delete, insert, select, update
 
-from policies.lifecycle import ATTEMPT_OPEN
 from policies.model.ids import JobId
 from service.db.lease import LEADER_LEASE, check_fence
+from service.db.rows import OPEN_ATTEMPTS
 from service.db.session import Database
 from service.db.tables import ATTEMPTS, LEASES, SERVICES
-
-_OPEN = tuple(state.value for state in ATTEMPT_OPEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ def register(database: Database, service: Registered, *, claim: bool) -> bool:
             # Not a heartbeat: the service first has to look at what its supervisors did meanwhile.
             connection.execute(update(SERVICES).where(ours).values(values))
         if claim:
-            unowned = (ATTEMPTS.c.host == "") & ATTEMPTS.c.state.in_(_OPEN)
+            unowned = (ATTEMPTS.c.host == "") & ATTEMPTS.c.state.in_(OPEN_ATTEMPTS)
             connection.execute(update(ATTEMPTS).where(unowned).values(host=service.id))
     return found is None or found.condemned_at_s is None
 
@@ -102,7 +100,7 @@ def reinstate(database: Database, service_id: str) -> None:
 def delete_silent(database: Database, silent_s: float) -> int:
     """Delete services without a heartbeat for so long and without an open attempt; returns how many."""
     with database.writing() as session:
-        busy = select(ATTEMPTS.c.host).where(ATTEMPTS.c.state.in_(_OPEN))
+        busy = select(ATTEMPTS.c.host).where(ATTEMPTS.c.state.in_(OPEN_ATTEMPTS))
         gone = (SERVICES.c.seen_at_s < database.now_s(session) - silent_s) & SERVICES.c.id.not_in(busy)
         return session.connection().execute(delete(SERVICES).where(gone)).rowcount
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlmodel import Session
 
-from policies.lifecycle import ATTEMPT_OPEN, TERMINAL, Cause, JobState
+from policies.lifecycle import Cause, JobState
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from policies.model.reasons import Reason
@@ -20,6 +20,8 @@ from service.db.lease import LEADER_LEASE, check_fence
 from service.db.limits import keep_request, limits_of_engine
 from service.db.reservations import keep_reservation, open_windows
 from service.db.rows import (
+    OPEN_ATTEMPTS,
+    UNFINISHED_JOBS,
     JobReader,
     attempt_record,
     by_job,
@@ -35,9 +37,6 @@ from service.engine.crash_points import CrashPoint, reached
 from service.engine.events import EngineRequest, JobEvent, RequestKind
 from service.engine.ports import CycleBatch, StoreUnavailable
 from service.engine.record import JobRecord, ServerRecord, StoredWorld
-
-_UNFINISHED = tuple(state.value for state in JobState if state not in TERMINAL)
-_OPEN = tuple(state.value for state in ATTEMPT_OPEN)
 
 T = TypeVar("T")
 
@@ -200,7 +199,7 @@ def _server_known(connection: Connection, name: str) -> bool:
 
 
 def _load(connection: Connection) -> StoredWorld:
-    open_attempts = connection.execute(select(ATTEMPTS).where(ATTEMPTS.c.state.in_(_OPEN))).mappings()
+    open_attempts = connection.execute(select(ATTEMPTS).where(ATTEMPTS.c.state.in_(OPEN_ATTEMPTS))).mappings()
     attempt_of = by_job(attempt_record(row) for row in open_attempts)
     unseen = select(REQUESTS.c.job_id).where(
         REQUESTS.c.consumed_cycle.is_(None),
@@ -208,7 +207,7 @@ def _load(connection: Connection) -> StoredWorld:
         REQUESTS.c.job_id.is_not(None),
     )
     reader = JobReader(connection)
-    unfinished = reader.query().where(JOBS.c.state.in_(_UNFINISHED), JOBS.c.id.not_in(unseen))
+    unfinished = reader.query().where(JOBS.c.state.in_(UNFINISHED_JOBS), JOBS.c.id.not_in(unseen))
     known = select(SERVERS.c.drained, SERVERS.c.down).order_by(SERVERS.c.position)
     newest = connection.execute(
         select(CYCLES.c.number, CYCLES.c.at_s).order_by(CYCLES.c.number.desc()).limit(1)
@@ -229,7 +228,7 @@ def _jobs(connection: Connection, ids: Sequence[JobId]) -> list[JobRecord]:
     reader = JobReader(connection)
     found: list[JobRecord] = []
     for part in chunks(ids):
-        theirs = select(ATTEMPTS).where(ATTEMPTS.c.job_id.in_(part), ATTEMPTS.c.state.in_(_OPEN))
+        theirs = select(ATTEMPTS).where(ATTEMPTS.c.job_id.in_(part), ATTEMPTS.c.state.in_(OPEN_ATTEMPTS))
         attempt_of = by_job(attempt_record(row) for row in connection.execute(theirs).mappings())
         found += reader.read(reader.query().where(JOBS.c.id.in_(part)), attempt_of)
     return found

@@ -8,8 +8,9 @@ from typing import Any
 from sqlalchemy import Connection, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from policies.lifecycle import ATTEMPT_OPEN, AttemptState
+from policies.lifecycle import AttemptState
 from service.db.access import seen
+from service.db.rows import OPEN_ATTEMPTS
 from service.db.tables import ATTEMPTS, JOBS, USAGE
 from service.domain.access import Identity
 from service.domain.usage import Held, Usage, UsageKey, day_of, usage_of
@@ -118,7 +119,7 @@ def _running(connection: Connection, wanted: UsageWanted, now_s: float) -> dict[
             attempts.resume_service_s,
         )
         .join_from(ATTEMPTS, JOBS, attempts.job_id == jobs.id)
-        .where(attempts.state.in_([state.value for state in ATTEMPT_OPEN]))
+        .where(attempts.state.in_(OPEN_ATTEMPTS))
         .where(seen(wanted.caller, jobs.project, jobs.user))
     )
     held = []
