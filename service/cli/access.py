@@ -135,7 +135,7 @@ def key_create_command(
         bool,
         typer.Option(
             "--first",
-            help="Make an admin's key in the database itself, without asking a service: the first one, or a lost one's heir.",
+            help="Make an admin's key in the database itself, without a service: the first key, or one that replaces a lost key.",
         ),
     ] = False,
     *,
@@ -185,7 +185,7 @@ def key_revoke_command(
 
 
 def whoami_command(as_json: JsonFlag = False) -> None:
-    """Who this machine's token or SOONER_TOKEN is to the service."""
+    """The user, role and projects of this machine's token or of SOONER_TOKEN."""
     with connect() as client:
         me = client.me()
     if as_json:
@@ -204,7 +204,7 @@ def user_list_command(how: OnceStyle) -> None:
 
 
 def user_add_command(user: UserArgument, as_json: JsonFlag = False) -> None:
-    """Add a user, to let him into projects before he has a key. Making a key adds its user, too."""
+    """Add a user who has no key yet, so that projects can have this member. Making a key adds its user, too."""
     with connect() as client:
         show_rows(USERS, lambda: [client.put_user(user)], Style(as_json))
 

@@ -65,7 +65,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What comes back from a run; ``figures`` is None unless they were asked for, ``faults`` where nothing goes wrong."""
+    """The outcome of a run; ``figures`` is None unless they are drawn, ``faults`` in a run without faults."""
 
     result: Result
     figures: RunFigures | None
@@ -112,7 +112,7 @@ def _rare_collections() -> Iterator[None]:
 def compare(setting: Setting, plans: Sequence[Plan], workers: int | None = None) -> list[Finished]:
     """Run the plans and return their results in the order of the plans, however many ``workers`` there are.
 
-    None: a worker a core, and none beside this process where the work is not worth it. Raises what :func:`simulate`
+    None: one worker per core, or this process alone where starting workers takes longer. Raises what :func:`simulate`
     raises, OSError for files that cannot be written, and BrokenProcessPool if a worker was killed.
     """
     jobs = len(setting.workload.jobs)
@@ -176,9 +176,9 @@ def _in_processes(
 
 @contextmanager
 def _signals_later() -> Iterator[None]:
-    """Ends nothing half-way, and processes that start now never hear of Ctrl-C: it is for the parent, who ends them.
+    """Delay signals, and start processes with SIGINT and SIGTERM blocked: the parent handles Ctrl-C and ends them.
 
-    They inherit what is blocked here. This process may have threads that block nothing, so it has to take note itself.
+    They inherit the mask of this thread. Other threads of this process may block nothing, so a handler records the signal.
     """
     if current_thread() is not main_thread():
         yield
@@ -202,7 +202,7 @@ def _signals_later() -> Iterator[None]:
 
 @contextmanager
 def _sigterm_ends() -> Iterator[None]:
-    """SIGTERM is an exception like Ctrl-C, so that no worker is left behind; the exit code is the one shells give it."""
+    """Raise SystemExit at SIGTERM, so that no worker is left; the exit code is that of shells."""
     if current_thread() is not main_thread():
         yield
         return
@@ -228,7 +228,7 @@ def _watch(futures: Sequence[Future[Finished]], counts: _Counts, show: Callable[
 
 
 _shared: tuple[Setting, _Counts] | None = None
-"""Of a worker process: what all its runs have in common, sent once instead of with each run."""
+"""In a worker process: the data that its runs share, sent once instead of with each run."""
 
 
 def _begin(shared: Path, counts: _Counts) -> None:

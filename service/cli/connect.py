@@ -41,12 +41,12 @@ def settings_or_fail(flags: dict[str, object] | None = None) -> "Settings":
 
 
 class AddressError(ValueError):
-    """What is no address of a service; one line."""
+    """The text is not an address of a service; the message is one line."""
 
 
 @contextmanager
 def connect() -> Iterator[Client]:
-    """A client of the service that this user means. What the service refuses ends the command with an error line."""
+    """A client of the service in the user's settings. A refusal by the service ends the command with an error line."""
     try:
         client = service_client(usual_service() or settings_or_fail(), os.environ.get(URL_VARIABLE) or None)
     except AddressError as error:
@@ -57,7 +57,7 @@ def connect() -> Iterator[Client]:
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Turn what the client raises into an error line and an exit code."""
+    """Turn errors of the client into an error line and an exit code."""
     try:
         yield
     except Unreachable as error:
@@ -72,7 +72,7 @@ def refusals() -> Iterator[None]:
 
 
 def has_key() -> bool:
-    """Whether this user comes with an API key, which has a name, and not with the token of this machine."""
+    """Whether the user has an API key, which names its user, instead of the token of this machine."""
     return os.environ.get(TOKEN_VARIABLE, "").strip().startswith(KEY_PREFIX)
 
 
@@ -105,7 +105,7 @@ def _parsed(url: str) -> httpx.URL:
 
 
 def _is_here(host: str) -> bool:
-    """Whether a host that was named is this machine."""
+    """Whether the host is this machine."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

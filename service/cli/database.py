@@ -20,7 +20,7 @@ from service.config.settings import Settings
 
 @contextmanager
 def _database_faults() -> Iterator[None]:
-    """What is wrong with a URL is the caller's fault; what is wrong with the database is not."""
+    """Exit code 2 for a wrong URL, 1 for a fault of the database."""
     from sqlalchemy.exc import OperationalError
 
     from service.db.backup import BackupError

@@ -1,7 +1,7 @@
-"""The start-up guard: Sooner's three import names are plain words, so make sure that they are Sooner's own.
+"""The check at start-up that the import names ``policies``, ``predictor`` and ``service`` belong to Sooner.
 
 Another distribution that installs a top-level ``policies``, ``predictor`` or ``service`` would shadow ours or, worse, mix its
-files with ours in one folder. Starting on such a mixture would fail later and strangely; it is refused at once.
+files with ours in one folder. Such a mixture would fail later with an unrelated error, so the start is refused.
 """
 
 from collections.abc import Mapping, Sequence

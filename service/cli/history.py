@@ -1,6 +1,7 @@
 """Loading a workload table of ended jobs into the history of the database."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,16 +55,13 @@ def add_history(
         upgrade(database_url)
     except SchemaError as error:
         raise HistoryError(str(error)) from error
-    database = open_database(database_url)
     try:
-        with database.writing() as session:
+        with closing(open_database(database_url)) as database, database.writing() as session:
             new = import_history(session, source, _past(workload, start_s))
             detail = {"jobs": len(workload.jobs), "new": new}
             record_command(session.connection(), "sooner history import", f"history {source}", detail, now_s)
     except ValueError as error:
         raise HistoryError(str(error)) from error
-    finally:
-        database.close()
     return LoadedHistory(source, len(workload.jobs), new)
 
 

@@ -1,30 +1,26 @@
-"""Reading a job file: YAML or JSON with the keys of the API, and what people write where the API wants numbers or text.
+"""Reading a job file: YAML or JSON with the keys of the API. Some values may be written differently.
 
 A duration may be ``2h`` or ``02:00:00``; a number in ``env`` or ``command`` is the text that stands in the file.
 """
 
 import json
 import shlex
-import sys
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from service.cli.fail import fail
+from service.cli.options import read_file
 from service.domain.duration import seconds_of
 
 FILE_BYTES_MAX = 64 << 20
-"""A job file above this is not a job file; what the service takes is its own setting (body_bytes_max)."""
+"""Limit of a job file. The service has its own limit, the setting body_bytes_max."""
 
 
 def read_job_file(path: str) -> dict[str, Any]:
     """The file (``-``: standard input) as a body that can be sent. Ends the command for one that cannot."""
     try:
-        raw = sys.stdin.buffer.read(FILE_BYTES_MAX + 1) if path == "-" else _bytes_of(Path(path))
-        if len(raw) > FILE_BYTES_MAX:
-            fail(f"{path}: larger than {FILE_BYTES_MAX} bytes")
-        content = _parse(raw.decode("utf-8"))
+        content = _parse(read_file(path, FILE_BYTES_MAX).decode("utf-8"))
         # YAML has dates and not-a-numbers, JSON has neither: refuse them here, where the file's name is known.
         json.dumps(content, allow_nan=False)
     except FileNotFoundError:
@@ -38,11 +34,6 @@ def read_job_file(path: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         fail(f"{path}: expected a job (name: ..., command: [...]) or a list of them")
     return content
-
-
-def _bytes_of(path: Path) -> bytes:
-    with path.open("rb") as stream:
-        return stream.read(FILE_BYTES_MAX + 1)
 
 
 def _parse(text: str) -> Any:

@@ -73,7 +73,7 @@ def interval(job: JobDocument) -> str:
 
 
 def eta(job: JobDocument) -> str:
-    """When it will end: what the service says, which may be nothing. Never a guess of ours."""
+    """When the job will end, as the service returns it; empty where it returns none."""
     return when(job["eta"])
 
 
@@ -194,7 +194,7 @@ _TRUST = {
 
 
 def prediction_lines(found: PredictionDetailsDocument | None) -> list[str]:
-    """The prediction, who trusts it, what moved it, and past jobs to compare it with; or that there is none."""
+    """The prediction, its trust, its contributions, and similar past jobs; or that there is none."""
     if found is None:
         return ["There is no prediction: no cycle has taken the job in yet, or nothing like it has ended."]
     unit = "iterations" if found["unit"] == "iterations" else "s"

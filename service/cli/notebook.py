@@ -1,6 +1,6 @@
 """``sooner notebook``: the notebooks that study errors, policies, work and calibration, opened in JupyterLab.
 
-They are copied first, for they are there to be changed: what a person has in the folder is never written over.
+They are copied first, because users change them. A file that is in the folder already is never overwritten.
 """
 
 import os
@@ -88,6 +88,6 @@ def notebook_command(
 
 
 def _open(folder: Path, port: int, no_browser: bool, more: list[str]) -> NoReturn:
-    """Become JupyterLab: the terminal, Ctrl-C and the exit code are its own from here on."""
+    """Replace this process by JupyterLab, which then has the terminal, Ctrl-C and the exit code."""
     words = [sys.executable, "-m", LAB, f"--port={port}", *(["--no-browser"] if no_browser else []), *more, str(folder)]
     os.execv(sys.executable, words)  # noqa: S606 (our own interpreter, no shell)

@@ -1,6 +1,7 @@
 """Options that several commands have, and how their values are read."""
 
 import math
+import sys
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +11,9 @@ import typer
 
 from service.cli.fail import fail
 from service.domain.duration import DurationError, seconds_of
+
+STANDARD = "-"
+"""A file name that means standard input or output."""
 
 UserOption = Annotated[str | None, typer.Option("--user", help="Only jobs of this user.")]
 ProjectOption = Annotated[str | None, typer.Option("--project", help="Only jobs of this project.")]
@@ -25,6 +29,18 @@ SkipInvalidFlag = Annotated[
 HtmlOption = Annotated[
     Path | None, typer.Option("--html", dir_okay=False, help="Write numbers and pictures as one self-contained page.")
 ]
+
+
+def read_file(path: str, bytes_max: int) -> bytes:
+    """The content of a file, or of standard input for ``-``; more than ``bytes_max`` ends the command. Raises OSError."""
+    if path == STANDARD:
+        content = sys.stdin.buffer.read(bytes_max + 1)
+    else:
+        with Path(path).open("rb") as stream:
+            content = stream.read(bytes_max + 1)
+    if len(content) > bytes_max:
+        fail(f"{path}: larger than {bytes_max} bytes")
+    return content
 
 
 def seconds_option(flag: str, text: str, least_s: float = 0.0) -> Any:

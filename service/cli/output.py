@@ -1,4 +1,4 @@
-"""How commands speak: a table for people, one versioned JSON document for programs, ids alone for pipes; once or watching.
+"""Output of commands: a table for people, one versioned JSON document for programs, ids alone for pipes; once or repeated.
 
 Standard output holds the answer and nothing else; notes, progress and errors go to standard error.
 """
@@ -61,7 +61,7 @@ class Table(Generic[Row]):
 
 @dataclass(frozen=True)
 class Answer(Generic[Row]):
-    """What a command found: rows for the table, the document for programs, lines above and below the table, a note after all."""
+    """The result of a command: rows of the table, the document for programs, lines above and below the table, a last note."""
 
     rows: Sequence[Row]
     document: Mapping[str, Any]
@@ -72,7 +72,7 @@ class Answer(Generic[Row]):
 
 @dataclass(frozen=True)
 class Style:
-    """How the user wants to see an answer. ``--json``, ``--quiet`` and ``--output`` exclude each other (exit code 2)."""
+    """The form of the output. ``--json``, ``--quiet`` and ``--output`` exclude each other (exit code 2)."""
 
     as_json: JsonFlag = False
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print ids alone, one a line.")] = False
@@ -207,7 +207,7 @@ def rich_table(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> Any:
 
 
 def printable(text: str) -> str:
-    """The text without anything that could steer a terminal."""
+    """The text with each control character replaced by ``?``."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 

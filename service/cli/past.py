@@ -4,7 +4,7 @@ What opens the database is imported when it is opened: the other commands must n
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -59,10 +59,8 @@ def own_database(database_url: str | None, data_dir: Path | None) -> Iterator[tu
         database = open_current(settings.database_url)
     except (DatabaseUrlError, SchemaError) as error:
         fail(str(error))
-    try:
+    with closing(database):
         yield settings, database
-    finally:
-        database.close()
 
 
 def read_past(

@@ -1,7 +1,6 @@
 """``sooner sim snapshot`` and ``sooner sim replay``: save a live cycle, and decide it again."""
 
 import json
-import sys
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +16,7 @@ from policies.registry import make_policy
 from service.cli import completion
 from service.cli.connect import connect
 from service.cli.fail import EXIT_FAILED, fail
+from service.cli.options import STANDARD, read_file
 from service.cli.output import Column, JsonFlag, print_json, print_table, printable
 from service.cli.sim_options import OptionOption, policy_options
 from service.client import Client
@@ -26,9 +26,6 @@ from service.history.cycles import CycleSnapshot, Replay, replay
 
 FILE_BYTES_MAX = 1 << 30
 """A recorded cycle above this is not one."""
-
-STANDARD = "-"
-"""A file name that means standard input or output."""
 
 
 def replay_command(
@@ -82,14 +79,7 @@ def recorded_policy(file: Path, snapshot: CycleSnapshot) -> Policy[Any]:
 def read_snapshot(file: Path) -> CycleSnapshot:
     """The recorded cycle, or an end with one line that says what is wrong with the file."""
     try:
-        if str(file) == STANDARD:
-            raw = sys.stdin.buffer.read(FILE_BYTES_MAX + 1)
-        else:
-            with file.open("rb") as stream:
-                raw = stream.read(FILE_BYTES_MAX + 1)
-        if len(raw) > FILE_BYTES_MAX:
-            fail(f"{file}: larger than {FILE_BYTES_MAX} bytes")
-        return read_cycle(json.loads(raw))
+        return read_cycle(json.loads(read_file(str(file), FILE_BYTES_MAX)))
     except OSError as error:
         fail(f"{file}: {error.strerror or error}")
     except CycleFileError as error:

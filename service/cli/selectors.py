@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 RANGE_MAX = 10_000
-"""Jobs that one range may name: a slip of the finger must not ask for millions."""
+"""Jobs that one range may name, so that a typing mistake does not ask for millions."""
 ID_MAX = 2**31 - 1
 LONGEST = 10
 """Digits of the largest number."""

@@ -269,7 +269,7 @@ def check_file(flag: str, path: Path | None) -> None:
 
 @contextmanager
 def writing(flag: str) -> Iterator[None]:
-    """What a run has found is written here: a file that cannot be ends the command with one line."""
+    """Write results of a run within the block: a file that cannot be written ends the command with one line."""
     try:
         yield
     except OSError as error:

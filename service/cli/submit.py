@@ -169,7 +169,7 @@ def _topology(value: str | None) -> dict[str, Any] | None:
 
 
 def _types(value: str | None) -> dict[str, Any]:
-    """``TYPE`` or ``TYPE,TYPE,...`` as the body says it."""
+    """``TYPE`` or ``TYPE,TYPE,...`` as keys of the body."""
     if value is None or "," not in value:
         return {"gpu_type": value}
     return {"gpu_types": [part.strip() for part in value.split(",")]}

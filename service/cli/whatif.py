@@ -138,7 +138,7 @@ def past_under(
     with_workers: bool = True,
     as_json: bool = False,
 ) -> None:
-    """Print what the service's past in the window would have been under each plan, beside what it was."""
+    """Simulate the service's past of the window under each plan, and print the results beside the real outcome."""
     with own as (settings, database):
         history, present, _ = read_past(database, settings, when, carry=True)
     if not history.jobs:

@@ -1,7 +1,7 @@
 """What the demo runs: four recurring families of real training programs, their synthetic past, and the burst of today.
 
 The past comes from the seeded generator and is labelled synthetic. Today's jobs draw their lengths from the same generator, so
-the predictor can be right about them for the same reason as on a real cluster: most jobs are like their predecessors.
+they can be predicted for the same reason as on a real cluster: most jobs are like their predecessors.
 """
 
 import math
@@ -70,7 +70,7 @@ SECOND_WAVE = (
 
 def synthetic_history() -> Workload:
     """The past that the demo brings along: runs of the four families, labelled synthetic."""
-    # Forwards and backwards: the generator runs earlier families more often, and here all are to have a past.
+    # Forwards and backwards: the generator runs earlier families more often, and here every family needs past runs.
     families = [program.family for program in (*PROGRAMS, *reversed(PROGRAMS))]
     return generate(HISTORY_SEED, HISTORY_JOBS, families, gpus=GPUS, load=HISTORY_LOAD)
 
@@ -90,7 +90,7 @@ def _lengths(program: Program, seed: int, count: int) -> Iterator[int]:
 
 
 def body(program: Program, iterations: int, *, seed: int = 0, hold: bool = False) -> dict[str, Any]:
-    """One job of a program. The iterations are in its command, where no predictor looks."""
+    """One job of a program. The iterations are in its command, which no predictor reads."""
     family = program.family
     return {
         "name": family.name,

@@ -42,7 +42,7 @@ def predicted(job: JobDocument) -> str:
 
 
 class Watch:
-    """Follows jobs until a condition holds, and tells what changed. ``started_s`` is the monotonic time of second 0."""
+    """Follows jobs until a condition holds, and prints what changed. ``started_s`` is the monotonic time of second 0."""
 
     def __init__(self, client: Client, started_s: float, say: Callable[[str], None]) -> None:
         self._client = client

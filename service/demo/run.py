@@ -1,4 +1,4 @@
-"""The story of ``sooner demo``, from an empty folder to a summary, and the checks that decide its exit code."""
+"""The steps of ``sooner demo``, from an empty folder to a summary, and the checks that decide its exit code."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ from service.cli.models import wait_for_training
 from service.client import TERMINAL_STATES, Client, ClientError
 from service.demo import jobs as today
 from service.demo.live import Watch, predicted
-from service.demo.server import Place, ServerError, log_tail, running_service, temporary_place
+from service.demo.server import Place, ServerError, log_tail, running_service, signals_handled, temporary_place
 from service.demo.summary import measured, prediction_errors, replay, resumptions
 
 if TYPE_CHECKING:
@@ -45,13 +44,14 @@ class DemoFailed(Exception):
 
 
 def run_demo(*, keep: bool = False) -> int:
-    """Run it; 0 if everything that it shows really happened.
+    """Run the demo and return its exit code: 0 if all its checks hold.
 
     Leaves no process behind, also at Ctrl-C, and no folder unless ``keep``.
     """
     started_s = time.monotonic()
     try:
-        with _signals_as_interrupts(), temporary_place(keep=keep) as place:
+        # SIGINT too: a shell starts background jobs with SIGINT ignored.
+        with signals_handled(_interrupt), temporary_place(keep=keep) as place:
             if keep:
                 typer.echo(f"The demo's data stays in {place.folder}; serve it later with:")
                 typer.echo(f"  SOONER_DATA_DIR={place.data_dir} SOONER_CLUSTER={place.cluster_file} sooner serve")
@@ -71,20 +71,8 @@ def run_demo(*, keep: bool = False) -> int:
     return 0
 
 
-@contextmanager
-def _signals_as_interrupts() -> Iterator[None]:
-    """SIGTERM and a closed terminal end the demo as Ctrl-C does."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    # Ctrl-C itself too: a shell starts background jobs with SIGINT ignored.
-    former = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 class Demo:
@@ -116,7 +104,7 @@ class Demo:
         sys.stdout.flush()
 
     def load_history(self) -> None:
-        """The bundled past, through the door that `sooner history import` uses."""
+        """Load the synthetic history as `sooner history import` loads a file."""
         now_s = datetime.now(UTC).timestamp()
         loaded = add_history(
             today.synthetic_history(), self.place.database_url, today.HISTORY_SOURCE, start_s=None, now_s=now_s

@@ -1,4 +1,4 @@
-"""A service of the demo's own: a process with a temporary folder, and nothing left of either afterwards."""
+"""The demo's service: a process with a temporary folder. Both are gone when the demo ends."""
 
 import os
 import re
@@ -8,10 +8,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 import psutil
 
@@ -94,7 +95,8 @@ def temporary_place(*, keep: bool = False) -> Iterator[Place]:
         place.cluster_file.write_text(CLUSTER, encoding="utf-8")
         yield place
     finally:
-        with _undisturbed():
+        # A second Ctrl-C must not stop the cleaning up, whose waits are bounded.
+        with signals_handled(signal.SIG_IGN):
             _end_attempts(place.data_dir / "attempts")
             _end_processes(place.folder)
             if not keep:
@@ -121,7 +123,7 @@ def running_service(place: Place) -> Iterator[Client]:
             _await_ready(process, client, place)
             yield client
     finally:
-        with _undisturbed():
+        with signals_handled(signal.SIG_IGN):
             _end(process)
 
 
@@ -169,7 +171,7 @@ def log_tail(place: Place) -> str:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """SIGTERM, and SIGKILL for one that does not listen."""
+    """SIGTERM, and SIGKILL for a process that does not end in time."""
     if process.poll() is None:
         process.terminate()
     try:
@@ -223,13 +225,11 @@ def _remove(folder: Path) -> None:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """A second Ctrl-C must not stop the cleaning up half-way; its waits are bounded."""
-    former = {
-        number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    }
+def signals_handled(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
+    """Handle Ctrl-C, SIGTERM and the closing of the terminal by ``handler`` within the block."""
+    former = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
+        for number, before in former.items():
+            signal.signal(number, before)

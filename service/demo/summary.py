@@ -1,4 +1,4 @@
-"""What came of the demo's jobs: completion times against the simulator, predictions against the truth, what preemption cost."""
+"""Results of the demo's jobs: completion times beside simulated ones, errors of predictions, and the cost of preemption."""
 
 from __future__ import annotations
 

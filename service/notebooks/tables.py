@@ -27,7 +27,7 @@ CHANGE_AT = 2.0 / 3.0
 """Share of the generator's jobs that come before its programs change."""
 FIRST_TRAINING_JOBS = 400
 GROWTH = 2.0
-"""Fewer trainings than in a service: each takes seconds, and the notebook waits for them."""
+"""Growth of the data between trainings: fewer trainings than in a service, because the notebook waits for each."""
 
 
 class TableSource:
