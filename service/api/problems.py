@@ -184,41 +184,30 @@ def no_leader(detail: str = "") -> Problem:
     return Problem(ProblemType.NO_LEADER, detail, headers={"Retry-After": "2"})
 
 
-def pointer_token(part: str | int) -> str:
-    """One reference token of a JSON pointer, escaped as RFC 6901 asks."""
-    return str(part).replace("~", "~0").replace("/", "~1")
+def unavailable() -> Problem:
+    """503 while the database does not answer. Nothing was changed."""
+    return Problem(ProblemType.UNAVAILABLE, headers={"Retry-After": "1"})
 
 
 def json_pointer(parts: Iterable[str | int]) -> str:
-    """The JSON pointer of a path of keys and positions; the empty path is the whole document."""
-    return "".join(f"/{pointer_token(part)}" for part in parts)
+    """The JSON pointer of a path of keys and positions, escaped by RFC 6901; the empty path is the whole document."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
 
 
-def document(kind: ProblemType, detail: str, instance: str, faults: Sequence[Fault] = ()) -> dict[str, Any]:
-    """The body of a problem answer."""
-    listed = [fault.document() for fault in faults[:FAULTS_MAX]]
+def response(problem: Problem, instance: str) -> JSONResponse:
+    """The answer for a problem with the request of the path ``instance``."""
+    kind, faults, detail = problem.kind, problem.faults, problem.detail
     if len(faults) > FAULTS_MAX:
         detail = f"{detail} The first {FAULTS_MAX} of {len(faults)} faults are listed."
-    return {
+    body = {
         "type": kind.uri,
         "title": kind.value.title,
         "status": kind.status,
         "detail": detail,
         "instance": instance,
-        "errors": listed,
+        "errors": [fault.document() for fault in faults[:FAULTS_MAX]],
     }
-
-
-def response(
-    kind: ProblemType,
-    instance: str,
-    detail: str = "",
-    faults: Sequence[Fault] = (),
-    headers: Mapping[str, str] | None = None,
-) -> JSONResponse:
-    """A complete problem answer."""
-    body = document(kind, detail or _summary(kind, faults), instance, faults)
-    return JSONResponse(body, kind.status, dict(headers or {}), MEDIA_TYPE)
+    return JSONResponse(body, kind.status, problem.headers, MEDIA_TYPE)
 
 
 def _fault(error: Mapping[str, Any], body_type: Any) -> Fault:
@@ -236,7 +225,7 @@ def _on_validation(request: Request, error: Exception) -> JSONResponse:
     faults = [_fault(entry, field.field_info.annotation if field is not None else None) for entry in error.errors()]
     body = any(fault.pointer is not None for fault in faults)
     kind = ProblemType.INVALID_BODY if body else ProblemType.INVALID_PARAMETER
-    return response(kind, request.url.path, faults=faults)
+    return response(Problem(kind, faults=faults), request.url.path)
 
 
 _BY_STATUS = {
@@ -248,16 +237,16 @@ _BY_STATUS = {
 def _on_http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, StarletteHTTPException)
     if isinstance(error, Problem):
-        return response(error.kind, request.url.path, error.detail, error.faults, error.headers)
+        return response(error, request.url.path)
     fallback = ProblemType.BAD_REQUEST if error.status_code < HTTPStatus.INTERNAL_SERVER_ERROR else ProblemType.INTERNAL
     kind = _BY_STATUS.get(HTTPStatus(error.status_code), fallback)
-    return response(kind, request.url.path, headers=error.headers)
+    return response(Problem(kind, headers=error.headers), request.url.path)
 
 
 def _on_unavailable(request: Request, error: Exception) -> JSONResponse:
     # Busy, full or unreachable: nothing was committed, so the caller may repeat the request.
     logger.error("%s", f"database unavailable: {error.orig}" if isinstance(error, OperationalError) else error)
-    return response(ProblemType.UNAVAILABLE, request.url.path, headers={"Retry-After": "1"})
+    return response(unavailable(), request.url.path)
 
 
 def install(app: FastAPI) -> None:

@@ -20,7 +20,7 @@ from service.api.authenticate import Authenticator
 from service.api.deps import ApiDependencies
 from service.api.docs_page import DOCS_PATH
 from service.api.peers import CLIENT_HEADER, Peers, is_from_peer
-from service.api.problems import TYPE_PREFIX, Problem, ProblemType, response
+from service.api.problems import TYPE_PREFIX, Problem, ProblemType, response, unavailable
 from service.api.rates import Buckets
 from service.config.settings import Settings
 from service.domain.access import Identity
@@ -92,19 +92,18 @@ class RequestGuard:
             await self._app(scope, _SizeLimited(receive, self._body_bytes_max), answer)
             await self._log_refusal(scope, answer.status)
         except Problem as problem:
-            refusal = response(problem.kind, scope["path"], problem.detail, problem.faults, problem.headers)
-            await refusal(scope, receive, answer)
+            await response(problem, scope["path"])(scope, receive, answer)
         except OperationalError as error:
             logger.error("database unavailable: %s", error.orig)
             if answer.started:
                 raise
-            await response(ProblemType.UNAVAILABLE, scope["path"], headers={"Retry-After": "1"})(scope, receive, answer)
+            await response(unavailable(), scope["path"])(scope, receive, answer)
         except Exception:
             # The cause goes into the log, never into the answer.
             logger.exception("unhandled error in %s %s", scope["method"], scope["path"])
             if answer.started:
                 raise
-            await response(ProblemType.INTERNAL, scope["path"])(scope, receive, answer)
+            await response(Problem(ProblemType.INTERNAL), scope["path"])(scope, receive, answer)
 
     async def _peer(self, scope: Scope) -> Identity | None:
         """The caller of a request that another service of this database forwards; None for other requests."""
