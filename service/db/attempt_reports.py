@@ -45,7 +45,7 @@ def delete_committed(database: Database, reports: Sequence[Report]) -> None:
 
 
 def delete_of_attempts(database: Database, attempts: Collection[AttemptId]) -> None:
-    """Delete all reports of closed attempts: nobody waits for them."""
+    """Delete all reports of closed attempts, which nothing reads any more."""
     database.execute(delete(REPORTS).where(REPORTS.c.attempt_id.in_(attempts)))
 
 

@@ -139,8 +139,8 @@ def _gpus(connection: Connection) -> Iterator[str]:
 def _events(connection: Connection) -> Iterator[str]:
     """The newest event of a job has the job's state as its target. Jobs whose events were pruned have none."""
     events = EVENTS.c
-    told = select(events.target).where(events.job_id == JOBS.c.id).order_by(events.id.desc()).limit(1)
-    other = told.correlate(JOBS).scalar_subquery() != JOBS.c.state  # NULL, where there is no story, is not true
+    newest = select(events.target).where(events.job_id == JOBS.c.id).order_by(events.id.desc()).limit(1)
+    other = newest.correlate(JOBS).scalar_subquery() != JOBS.c.state  # NULL, without an event, is not true
     yield from _named(connection, other, "is in another state than its newest event")
 
 

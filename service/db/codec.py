@@ -2,7 +2,7 @@
 
 The shape of a document follows from the dataclass: an object with the field names, enumerations as their words, a
 :class:`ServerShare` as a row. Both directions are strict: a value that is not what the annotation says is refused when it is
-*written*, because nobody could read it back later. What is absent takes the field's default, so that a field added to the
+*written*, because it could not be read back later. What is absent takes the field's default, so that a field added to the
 vocabulary does not orphan old rows; an unknown key or another version is refused, because it would be lost silently.
 """
 
@@ -119,7 +119,7 @@ def decode_refusals(document: object) -> list[tuple[JobId, Reason]]:
 
 
 def encode_shadows(shadows: Sequence[ShadowPrediction]) -> dict[str, Any]:
-    """What other models would have said."""
+    """The predictions of other models."""
     return _encode_rows(ShadowPrediction, shadows)
 
 
@@ -291,7 +291,7 @@ def _mapping(key_hint: Any, value_hint: Any) -> _Shape:
 
 
 def _union(members: tuple[Any, ...]) -> _Shape:
-    """``X | None``, or the one union of dataclasses that there is: actions, told apart by a word."""
+    """``X | None``, or the one union of dataclasses that there is: actions, distinguished by a word."""
     kinds = [member for member in members if member is not type(None)]
     if len(kinds) == 1:
         shape = _shape(kinds[0])

@@ -35,6 +35,7 @@ from service.db.tables import (
     REQUESTS,
     SERVERS,
     THROUGHPUT,
+    columns,
 )
 from service.db.usage import add_usage
 from service.engine.events import RequestKind
@@ -146,10 +147,11 @@ def _write_labels(connection: Connection, labels: Sequence[EndedJob], at_s: floa
 
 def _score(connection: Connection, labels: dict[JobId, EndedJob], at_s: float) -> None:
     """Score the jobs' predictions against the actual values, each in its own unit."""
-    columns = (PREDICTIONS.c.id, PREDICTIONS.c.job_id, PREDICTIONS.c.unit, PREDICTIONS.c.p50)
     rows: list[Values] = []
     for part in chunks(sorted(labels)):
-        open_ones = select(*columns).where(PREDICTIONS.c.job_id.in_(part), PREDICTIONS.c.scored_at_s.is_(None))
+        open_ones = select(*columns(PREDICTIONS, "id job_id unit p50")).where(
+            PREDICTIONS.c.job_id.in_(part), PREDICTIONS.c.scored_at_s.is_(None)
+        )
         for number, job, unit, p50 in connection.execute(open_ones):
             label = labels[job]
             actual = label.iterations if unit == Unit.ITERATIONS.value else label.service_s
@@ -170,14 +172,7 @@ def _learn_throughput(connection: Connection, labels: Sequence[EndedJob], at_s: 
         speeds.setdefault(key, []).append(label.seconds_per_iteration)
     if not speeds:
         return
-    keys = (
-        THROUGHPUT.c.user,
-        THROUGHPUT.c.project,
-        THROUGHPUT.c.name,
-        THROUGHPUT.c.gpus,
-        THROUGHPUT.c.gpu_type,
-        THROUGHPUT.c.servers_spanned,
-    )
+    keys = columns(THROUGHPUT, "user project name gpus gpu_type servers_spanned")
     stored = connection.execute(
         select(*keys, THROUGHPUT.c.samples, THROUGHPUT.c.count).where(tuple_(*keys).in_(list(speeds)))
     )

@@ -7,17 +7,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, Connection, Row, and_, bindparam, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, func, insert, or_, select, update
 
 from policies.lifecycle import JobState
 from policies.model.ids import JobId
 from policies.model.reasons import Reason
 from service.db.rows import Values, chunks
-from service.db.tables import EVENTS, FORECASTS, JOBS
+from service.db.tables import EVENTS, FORECASTS, JOBS, columns
 from service.domain.forecast_scores import Milestone, Score, Scored, score
 
 _START = Milestone.START.value
 _STARTING = JobState.STARTING.value
+_OF_FORECAST = columns(FORECASTS, "id job_id milestone made_at_s p10_s p50_s p90_s")
+_OF_JOB = columns(JOBS, "state reason finished_at_s")
 
 _BY_ITSELF = frozenset({JobState.SUCCEEDED, JobState.FAILED})
 """Ends of a job that a forecast is compared with. An end by walltime is known beforehand and counts as well."""
@@ -79,13 +81,8 @@ def settled_forecasts(connection: Connection, limit: int) -> Sequence[Row[Any]]:
     ended = JOBS.c.finished_at_s.is_not(None)
     began = (events.job_id == forecasts.job_id) & (events.target == _STARTING) & (events.at_s >= forecasts.made_at_s)
     started = and_(forecasts.milestone == _START, JOBS.c.attempts > 0, select(events.id).where(began).exists())
-    columns: tuple[Column[Any], ...] = (
-        *(forecasts.id, forecasts.job_id, forecasts.milestone, forecasts.made_at_s),
-        *(forecasts.p10_s, forecasts.p50_s, forecasts.p90_s),
-        *(JOBS.c.state, JOBS.c.reason, JOBS.c.finished_at_s),
-    )
     statement = (
-        select(*columns)
+        select(*_OF_FORECAST, *_OF_JOB)
         .join_from(FORECASTS, JOBS, JOBS.c.id == forecasts.job_id)
         .where(forecasts.scored_at_s.is_(None), or_(ended, started))
         .limit(limit)

@@ -46,7 +46,7 @@ def open_reservation(connection: Connection, number: int) -> StoredReservation |
     return None if row is None else _stored(row)
 
 
-def wait_for_turn(connection: Connection) -> None:
+def lock_reservations(connection: Connection) -> None:
     """Lock the creation of reservations until the transaction ends."""
     take_locks(connection, RESERVATIONS_LOCK)
 

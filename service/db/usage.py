@@ -11,7 +11,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from policies.lifecycle import AttemptState
 from service.db.access import seen
 from service.db.rows import OPEN_ATTEMPTS
-from service.db.tables import ATTEMPTS, JOBS, USAGE
+from service.db.tables import ATTEMPTS, JOBS, USAGE, columns
 from service.domain.access import Identity
 from service.domain.usage import Held, Usage, UsageKey, day_of, usage_of
 from service.engine.ports import JobWrite
@@ -81,12 +81,12 @@ def usage(
 
     O(days x users x projects of the interval + open attempts), whatever the number of ended jobs.
     """
-    columns = [USAGE.c[name] for name in GROUPS if name in wanted.groups]
+    keys = [USAGE.c[name] for name in GROUPS if name in wanted.groups]
     statement = (
-        select(*columns, *(func.sum(USAGE.c[name]) for name in _SUMS))
+        select(*keys, *(func.sum(USAGE.c[name]) for name in _SUMS))
         .where(USAGE.c.day >= wanted.first_day, USAGE.c.day < wanted.end_day)
         .where(seen(wanted.caller, USAGE.c.project, USAGE.c.user))
-        .group_by(*columns)
+        .group_by(*keys)
         .limit(groups_max + 1)
     )
     for name, value in (("user", wanted.user), ("project", wanted.project)):
@@ -94,10 +94,10 @@ def usage(
             statement = statement.where(USAGE.c[name] == value)
     sums: defaultdict[Group, Usage] = defaultdict(Usage)
     for row in connection.execute(statement):
-        values = row[len(columns) :]
+        values = row[len(keys) :]
         # Without groups there is one row even where nothing was used, and its sums are NULL.
         if values[0] is not None:
-            sums[tuple(row[: len(columns)])] = Usage(float(values[0]), float(values[1]), *map(int, values[2:]))
+            sums[tuple(row[: len(keys)])] = Usage(float(values[0]), float(values[1]), *map(int, values[2:]))
     for key, more in _running(connection, wanted, now_s).items():
         named: Mapping[str, int | str] = key._asdict()
         sums[tuple(named[name] for name in GROUPS if name in wanted.groups)].add(more)
@@ -109,14 +109,8 @@ def _running(connection: Connection, wanted: UsageWanted, now_s: float) -> dict[
     jobs, attempts = JOBS.c, ATTEMPTS.c
     statement = (
         select(
-            jobs.user,
-            jobs.project,
-            jobs.gpus,
-            jobs.service_s,
-            jobs.anchor_s,
-            jobs.progressing,
-            attempts.opened_at_s,
-            attempts.resume_service_s,
+            *columns(JOBS, "user project gpus service_s anchor_s progressing"),
+            *columns(ATTEMPTS, "opened_at_s resume_service_s"),
         )
         .join_from(ATTEMPTS, JOBS, attempts.job_id == jobs.id)
         .where(attempts.state.in_(OPEN_ATTEMPTS))

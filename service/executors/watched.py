@@ -158,8 +158,8 @@ class WatchedAttempt:
             return
         record = read_json(self.folder / names.STARTED)
         if record is not None:
-            told_s = names.seconds(record.get("at_s"))
-            at_s = now_s if told_s is None else told_s
+            reported_s = names.seconds(record.get("at_s"))
+            at_s = now_s if reported_s is None else reported_s
             self.started = Report(ReportKind.STARTED, at_s, self.attempt)
             self.progress = ProgressFile(self.folder / names.PROGRESS, at_s)
 

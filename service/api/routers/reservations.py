@@ -22,9 +22,9 @@ from service.api.routers.common import NoBody, Routes
 from service.db import reads
 from service.db.reservations import (
     StoredReservation,
+    lock_reservations,
     open_reservation,
     open_reservations,
-    wait_for_turn,
 )
 from service.domain.access import Identity
 from service.engine.events import EngineRequest, RequestKind
@@ -58,7 +58,7 @@ def reserve(dependencies: Deps, change: Change, caller: Caller, body: Reservatio
 
     def effect(session: Session) -> Answer:
         connection, now_s = session.connection(), dependencies.now_s()
-        wait_for_turn(connection)
+        lock_reservations(connection)
         names = _names(connection)
         taken = [
             each
