@@ -1,7 +1,7 @@
 """``sooner sim what-if``: other policies or other servers, on the service's own past or on its queue as it is."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from policies.model.cluster import Cluster
+from policies.model.ids import JobId
 from policies.registry import make_policy
 from service.cli.compare import Finished, Plan, Setting
 from service.cli.connect import settings_or_fail
@@ -283,34 +284,22 @@ def _from_now_on(
     )
     print_table(_policy_columns(found), found.outlooks)
     typer.echo("")
-    rows = [
-        {"job": str(job), "name": jobs[job].spec.name, "gpus": str(jobs[job].spec.gpus)} | _ends(found, job)
-        for job in found.jobs
-    ]
     columns = [
-        Column[Mapping[str, str]]("JOB", lambda row: row["job"], right=True),
-        Column("NAME", lambda row: row["name"], long=True),
-        Column("GPUS", lambda row: row["gpus"], right=True),
-        *(Column(f"END {each.label}", partial(_cell, f"end {each.label}"), right=True) for each in found.outlooks),
+        Column[JobId]("JOB", str, right=True),
+        Column("NAME", lambda job: jobs[job].spec.name, long=True),
+        Column("GPUS", lambda job: str(jobs[job].spec.gpus), right=True),
+        *(Column(f"END {each.label}", partial(_end, found.now_s, each), right=True) for each in found.outlooks),
     ]
-    print_table(columns, rows[:_JOBS_SHOWN])
-    if len(rows) > _JOBS_SHOWN:
-        typer.echo(f"... and {len(rows) - _JOBS_SHOWN} more jobs; --json has all", err=True)
+    print_table(columns, found.jobs[:_JOBS_SHOWN])
+    if len(found.jobs) > _JOBS_SHOWN:
+        typer.echo(f"... and {len(found.jobs) - _JOBS_SHOWN} more jobs; --json has all", err=True)
 
 
-def _cell(name: str, row: Mapping[str, str]) -> str:
-    return row[name]
-
-
-def _ends(found: Outlooks, job: Any) -> dict[str, str]:
-    """When a job ends under each policy: p50 [p10-p90], from now."""
-    ends = {each.label: each.finishes[job] for each in found.outlooks}
-    return {
-        f"end {label}": " ".join(
-            (_ahead(end.p50_s - found.now_s), f"[{_ahead(end.p10_s - found.now_s)}-{_ahead(end.p90_s - found.now_s)}]")
-        )
-        for label, end in ends.items()
-    }
+def _end(now_s: float, outlook: Outlook, job: JobId) -> str:
+    """When a job ends under a policy: p50 [p10-p90], from now."""
+    end = outlook.finishes[job]
+    p10, p50, p90 = (_ahead(at_s - now_s) for at_s in (end.p10_s, end.p50_s, end.p90_s))
+    return f"{p50} [{p10}-{p90}]"
 
 
 def _ahead(seconds: float) -> str:
