@@ -1,4 +1,4 @@
-"""The audit log's words for a request: its action, its target, and that it was refused."""
+"""The action and the target of a request in the audit log, and the record of a refused request."""
 
 import logging
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""``Idempotency-Key``: a POST that is repeated gives its first answer again and has its effect once.
+"""``Idempotency-Key``: a repeated POST takes effect once and gets its first answer again.
 
 The answer is stored in the transaction of the effect, so a crash leaves both or neither, and no dead process leaves a key locked.
 A second request with the key of one that runs gets 409 in this process; in another process it waits for the commit and finds the

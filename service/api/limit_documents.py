@@ -1,4 +1,4 @@
-"""Quotas with their use, and whose limits a caller may see."""
+"""Quotas with their use, and the limits that a caller may see."""
 
 from service.api.documents import document
 from service.db.limits import StoredLimit, Use

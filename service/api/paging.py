@@ -1,4 +1,4 @@
-"""Pages by cursor: ``next`` is an opaque word that says after which row the next page begins.
+"""Pages by cursor: ``next`` is an opaque text with the key of the last row of the page.
 
 A page is found through an index by its first row, never by counting rows, so it costs the same at any depth, and what is
 inserted meanwhile neither repeats nor hides a row.
@@ -62,7 +62,7 @@ class PageRequest:
         key: Callable[[Row], tuple[Any, ...]],
         item: Callable[[Row], Item],
     ) -> Page[Item]:
-        """The page of rows that were read with one row more than ``limit`` (which tells whether there is a next page)."""
+        """The page of rows that were read with one row more than ``limit``, which shows whether a next page exists."""
         shown = rows[: self.limit]
         following = cursor(scope, key(shown[-1])) if len(rows) > self.limit else None
         return Page(items=[item(row) for row in shown], next=following)

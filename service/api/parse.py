@@ -99,11 +99,9 @@ def _parse_job(body: JobBody, settings: Settings, cluster: Cluster, faults: Faul
     shape = shape_of(body, settings, cluster, faults)
     if shape is not None:
         _check_range(body, shape.gpus, faults)
-    if body.min_run_s > settings.min_run_s_max:
-        faults.add(
-            f"must be at most {settings.min_run_s_max:g}, the setting min_run_s_max (got {body.min_run_s:g})",
-            "min_run_s",
-        )
+    most = settings.min_run_s_max
+    if body.min_run_s > most:
+        faults.add(f"must be at most {most:g}, the setting min_run_s_max (got {body.min_run_s:g})", "min_run_s")
     if faults.found or shape is None:
         return None
     return job_spec(body, shape)
@@ -169,12 +167,8 @@ class _Fit:
         shape = (spec.gpus, spec.gpu_types, spec.topology, spec.stage_graph, spec.parallelism)
         if shape not in self._known:
             self._known[shape] = fits_empty(self._cluster, spec)
-        if (
-            not self._known[shape]
-            and spec.topology is not None
-            and fits_empty(self._cluster, replace(spec, topology=None))
-        ):
+        if self._known[shape]:
+            return None
+        if spec.topology is not None and fits_empty(self._cluster, replace(spec, topology=None)):
             return f"no {spec.topology.level} can hold the job even when empty", "topology"
-        if not self._known[shape]:
-            return "no set of servers can hold the job even when empty: a tensor group stays on one server", key
-        return None
+        return "no set of servers can hold the job even when empty: a tensor group stays on one server", key

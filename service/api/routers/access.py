@@ -1,4 +1,4 @@
-"""Who may do what: API keys, users and projects; who the caller is; and the log of changes."""
+"""API keys, users and projects, the identity of the caller, and the audit log."""
 
 from collections.abc import Callable
 from functools import partial

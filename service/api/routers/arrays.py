@@ -1,4 +1,4 @@
-"""Job arrays: how their elements are doing, and requests about all of them at once."""
+"""Job arrays: the states of their elements, and requests about all elements at once."""
 
 from typing import Annotated, Any, NamedTuple
 

@@ -1,4 +1,4 @@
-"""Progress of a training program, opened by the token of its attempt and by nothing else."""
+"""Progress of a training program, which only the token of its attempt opens."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""The cluster: what there is, what is free, and an operator's requests."""
+"""The cluster: its servers, their free GPUs, and an operator's requests."""
 
 from typing import Annotated
 

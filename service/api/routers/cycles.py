@@ -1,4 +1,4 @@
-"""Cycles: what the loop was told, what it decided, and what was refused."""
+"""Cycles: the changes, the actions and the refusals of each."""
 
 from typing import Annotated, Any
 

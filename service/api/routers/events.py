@@ -1,4 +1,4 @@
-"""What happens, as it happens: a stream of server-sent events."""
+"""Changes of jobs and cycles as a stream of server-sent events."""
 
 import re
 from collections.abc import Callable

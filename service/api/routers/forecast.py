@@ -1,4 +1,4 @@
-"""Forecasts of the queue as it is and how right they were, and plans: what would become of jobs that nobody has submitted yet."""
+"""Forecasts of the queue and their accuracy, and plans: forecasts of jobs that are not submitted."""
 
 from typing import Annotated
 

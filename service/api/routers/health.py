@@ -1,4 +1,4 @@
-"""For probes: is the process alive, is it ready; and the pages that problem types name."""
+"""Probes of the process, and the pages of the problem types."""
 
 from typing import Annotated
 

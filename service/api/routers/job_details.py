@@ -1,4 +1,4 @@
-"""What belongs to one job: explanation, attempts, events, logs, progress, prediction."""
+"""The details of one job: explanation, attempts, events, logs, progress, prediction."""
 
 from functools import partial
 from typing import Annotated

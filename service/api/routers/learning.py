@@ -1,4 +1,4 @@
-"""What was learnt: predictions, models, the throughput table, and an operator's requests to train and promote."""
+"""Predictions, models, the throughput table, and an operator's requests to train and promote."""
 
 from functools import partial
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""The queue as a whole: how long it is, and whether jobs start."""
+"""The queue as a whole: its length and its pauses."""
 
 from fastapi import Response
 from sqlmodel import Session

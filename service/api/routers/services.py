@@ -1,4 +1,4 @@
-"""The services of this database: the leader, the standbys, and those that have not been seen for long."""
+"""The services of this database: the leader, the standbys, and the silent ones."""
 
 from service.api.deps import Deps
 from service.api.documents import document

@@ -1,4 +1,4 @@
-"""What a simulation elsewhere starts from: recorded cycles, to decide again with ``sooner sim replay``."""
+"""Recorded cycles, the input of ``sooner sim replay``."""
 
 from typing import Annotated, cast
 

@@ -1,6 +1,6 @@
-"""Webhooks: add, list, try and remove them, and see what became of what was told.
+"""Webhooks: add, list, test and remove them, and list their deliveries.
 
-Operators see all of them. Others see those that they have added themselves, which tell of their own jobs alone.
+Operators see all of them. Other users see those that they have added, which receive events of their own jobs only.
 """
 
 from typing import Annotated, Any
