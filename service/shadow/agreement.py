@@ -1,7 +1,7 @@
-"""Where two policies that look at the same world agree: counted decision by decision, in numbers and in GPU-seconds.
+"""Counts where two policies that decide about the same world agree, decision by decision and in GPU-seconds.
 
-The first policy's actions are what happens; the second one's, the shadow's, are wishes that nobody carries out. However often
-it comes up, the wish to start a job counts once until the job has started, and the wish to stop one once an attempt.
+The first policy's actions are carried out. The actions of the second policy, the shadow, are not; they are called wishes. The
+wish to start a job counts once until the job starts, and the wish to stop a job counts once for each attempt.
 """
 
 from collections import deque
@@ -18,15 +18,15 @@ from policies.model.view import ClusterView
 from service.shadow.comparison import Comparison
 
 DIFFERENCES_KEPT = 100
-"""Newest cycles with a difference that are kept one by one."""
+"""Number of newest cycles with a difference that are kept."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """Decisions of one kind. ``first_only`` and ``shadow_only`` were made, or wished for, by one policy alone.
+    """Decisions of one kind. ``first_only`` and ``shadow_only`` count the decisions of one policy alone.
 
-    The GPU-seconds of starts: held by attempts that both policies, or only the first, started; and free on GPUs that only
-    the shadow would have used. Of preemptions: the work that a stop then and there would lose, times its GPUs.
+    For starts, ``both_gpu_s`` and ``first_only_gpu_s`` are held by the started attempts, and ``shadow_only_gpu_s`` were free
+    on GPUs that the shadow would have used. For preemptions they are the lost work at the time of the stop, times its GPUs.
     """
 
     both: int = 0
@@ -38,18 +38,18 @@ class Tally:
 
     @property
     def agreement_ratio(self) -> float | None:
-        """The share that both wanted; None where nobody wanted anything."""
+        """The share of decisions that both policies made; None without decisions."""
         total = self.both + self.first_only + self.shadow_only
         return self.both / total if total else None
 
 
 @dataclass(slots=True)
 class Totals:
-    """Everything that was counted. ``granted_later``: wished starts that the first policy made in a later cycle, and the
-    seconds from the first wish to that, over all of them.
+    """All counts. ``granted_later`` counts wished starts that the first policy made in a later cycle; ``granted_later_s`` is
+    the sum of the seconds from the first wish to that start.
 
-    The last four are about starts that both made in one cycle: on the same servers with the same shares, or the shadow's on
-    fewer, more, or as many other servers (or in other shares).
+    The last four count starts that both policies made in one cycle: on the same servers with the same shares, or the shadow's
+    on fewer servers, on more, or on as many but other servers (or in other shares).
     """
 
     passes: int = 0
@@ -66,7 +66,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the shadow wants and the first policy does not do: start the job on ``placement``, or stop it ``for_job``."""
+    """An action of the shadow that the first policy does not take: start the job on ``placement``, or stop it ``for_job``."""
 
     job: JobId
     since_s: float
@@ -77,9 +77,9 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Unwanted:
-    """An attempt that the first policy alone wanted, while it lasts.
+    """An open attempt that only the first policy started.
 
-    ``shadow`` says why the job would have waited; ``instead`` are jobs that the shadow would have started in that cycle.
+    ``shadow`` explains why the job would have waited; ``instead`` are jobs that the shadow would have started in that cycle.
     """
 
     job: JobId
@@ -91,9 +91,9 @@ class Unwanted:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One cycle in which the two did not want the same. ``cycle`` is None for a cycle in which nothing happened.
+    """One cycle in which the two policies decided differently. ``cycle`` is None for a cycle without changes.
 
-    ``shadow_*`` are wishes that came up in this cycle, also if they had come up and gone before.
+    ``starts_shadow`` and ``stops_shadow`` are wishes that are new in this cycle, even if they existed earlier.
     """
 
     cycle: int | None
@@ -108,10 +108,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """An :class:`Agreement` as a value: what a restart begins from.
+    """An :class:`Agreement` as an immutable value, from which a restarted service continues.
 
-    ``agreed``: GPUs of running attempts that both wanted; ``first_wished``: when the start of a waiting job was first wished;
-    ``counted_stops``: running jobs whose wished stop is counted.
+    ``agreed``: GPUs of running attempts that both policies started; ``first_wished``: when the start of a waiting job was
+    first wished; ``counted_stops``: running jobs whose wished stop is counted.
     """
 
     since_s: float
@@ -127,7 +127,7 @@ class Remembered:
 
 
 class Agreement:
-    """The account of two policies. Times are seconds on the engine's clock and never go back."""
+    """The counts for two policies. Times are seconds on the engine's clock and never decrease."""
 
     def __init__(self, since_s: float) -> None:
         self.since_s = since_s
@@ -140,11 +140,10 @@ class Agreement:
         self._first_wished: dict[JobId, float] = {}
         self._counted_stops: set[JobId] = set()
         self._at_s = since_s
-        self._gpus_agreed = self._gpus_unwanted = self._gpus_wished = 0
 
     @classmethod
     def recall(cls, past: Remembered) -> Self:
-        """The account of an earlier time: attempts and wishes that it knows have gone on since."""
+        """The agreement of an earlier time; its attempts and wishes are taken to have continued since then."""
         account = cls(past.since_s)
         account.totals = deepcopy(past.totals)
         account._at_s = past.at_s
@@ -155,13 +154,10 @@ class Agreement:
         account.differences.extend(past.differences)
         account._first_wished = dict(past.first_wished)
         account._counted_stops = set(past.counted_stops)
-        account._gpus_agreed = sum(account._agreed.values())
-        account._gpus_unwanted = sum(each.gpus for each in past.unwanted)
-        account._gpus_wished = sum(each.gpus for each in past.wished_starts)
         return account
 
     def remember(self) -> Remembered:
-        """A copy that does not change any more."""
+        """An immutable copy."""
         return Remembered(
             self.since_s,
             self._at_s,
@@ -176,28 +172,28 @@ class Agreement:
         )
 
     def advance(self, now_s: float) -> None:
-        """Let GPU-seconds grow until now. O(1)."""
+        """Add the GPU-seconds until ``now_s``. O(attempts + wishes)."""
         elapsed_s = max(0.0, now_s - self._at_s)
         self._at_s = max(self._at_s, now_s)
         starts = self.totals.starts
-        starts.both_gpu_s += elapsed_s * self._gpus_agreed
-        starts.first_only_gpu_s += elapsed_s * self._gpus_unwanted
-        starts.shadow_only_gpu_s += elapsed_s * self._gpus_wished
+        starts.both_gpu_s += elapsed_s * sum(self._agreed.values())
+        starts.first_only_gpu_s += elapsed_s * sum(each.gpus for each in self.unwanted.values())
+        starts.shadow_only_gpu_s += elapsed_s * sum(each.gpus for each in self.wished_starts.values())
 
     def note(self, changes: Sequence[Change]) -> None:
-        """Attempts that have ended, and waiting jobs that are gone. O(changes)."""
+        """Remove attempts that have ended and waiting jobs that are gone. O(changes)."""
         for change in changes:
             if change.job is None:
                 continue
             if change.kind is ChangeKind.VACATED:
                 self._release(change.job)
             elif change.kind in (ChangeKind.FINISHED, ChangeKind.WITHDRAWN):
-                self._drop_wish(change.job)
+                self.wished_starts.pop(change.job, None)
                 if change.kind is ChangeKind.FINISHED:
                     self._first_wished.pop(change.job, None)
 
     def count(self, seen: Comparison) -> None:
-        """The first policy's half has been carried out. O(actions + open wishes)."""
+        """Count one cycle, after the first policy's actions are carried out. O(actions + attempts + wishes)."""
         self.advance(seen.at_s)
         self.note(seen.changes)
         self.totals.passes += 1
@@ -220,21 +216,20 @@ class Agreement:
             )
 
     def skip(self, now_s: float) -> None:
-        """A cycle of which the shadow says nothing: what it wished before is not known to be wished any more."""
+        """Count a cycle without a decision of the shadow. Its earlier wishes may not hold any more and are dropped."""
         self.advance(now_s)
         self.totals.skipped += 1
-        for job in list(self.wished_starts):
-            self._drop_wish(job)
+        self.wished_starts.clear()
         self.wished_stops.clear()
 
     def reconcile(self, view: ClusterView) -> None:
-        """Let go of what the world does not have: changes may have been lost. O(attempts + wishes)."""
+        """Remove entries that contradict the world, because changes may have been lost. O(attempts + wishes)."""
         for job in (*self._agreed, *self.unwanted):
             if job not in view.jobs or view.jobs[job].placement is None:
                 self._release(job)
         for job in list(self.wished_starts):
             if job not in view.jobs or not view.jobs[job].waiting:
-                self._drop_wish(job)
+                del self.wished_starts[job]
         for job in list(self._first_wished):
             if job not in view.jobs:
                 del self._first_wished[job]
@@ -243,7 +238,7 @@ class Agreement:
         totals, now_s = self.totals, seen.at_s
         instead = tuple(job for job in seen.starts_shadow if job not in seen.starts_first)
         for job in [job for job in self.wished_starts if job not in seen.starts_shadow]:
-            self._drop_wish(job)
+            del self.wished_starts[job]
         for job, placement in seen.starts_first.items():
             self._release(job)
             first_wished_s = self._first_wished.pop(job, None)
@@ -254,12 +249,10 @@ class Agreement:
             if wished is None:
                 totals.starts.first_only += 1
                 self.unwanted[job] = Unwanted(job, now_s, seen.gpus[job], seen.why_waits.get(job), instead)
-                self._gpus_unwanted += seen.gpus[job]
                 continue
             totals.starts.both += 1
-            self._drop_wish(job)
+            self.wished_starts.pop(job, None)
             self._agreed[job] = seen.gpus[job]
-            self._gpus_agreed += seen.gpus[job]
             self._count_placement(placement, wished)
         new = []
         for job, placement in seen.starts_shadow.items():
@@ -267,7 +260,6 @@ class Agreement:
                 continue
             before = self.wished_starts.get(job)
             if before is None:
-                self._gpus_wished += seen.gpus[job]
                 new.append(job)
             if job not in self._first_wished:
                 totals.starts.shadow_only += 1
@@ -314,13 +306,8 @@ class Agreement:
         return tuple(new)
 
     def _release(self, job: JobId) -> None:
-        """The job's attempt has ended."""
-        self._gpus_agreed -= self._agreed.pop(job, 0)
-        if (unwanted := self.unwanted.pop(job, None)) is not None:
-            self._gpus_unwanted -= unwanted.gpus
+        """Remove the job's attempt, which has ended."""
+        self._agreed.pop(job, None)
+        self.unwanted.pop(job, None)
         self.wished_stops.pop(job, None)
         self._counted_stops.discard(job)
-
-    def _drop_wish(self, job: JobId) -> None:
-        if (wish := self.wished_starts.pop(job, None)) is not None:
-            self._gpus_wished -= wish.gpus

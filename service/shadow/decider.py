@@ -164,25 +164,6 @@ class Decider:
         return Decided(comparison, rejected)
 
 
-class LocalWorker:
-    """Implements :class:`Worker` in the calling thread, without a time limit: for simulations, where no clock may count."""
-
-    def __init__(self) -> None:
-        self._decider = Decider()
-
-    def submit(self, request: Request, timeout_s: float) -> Future[Any]:
-        """The answer, at once."""
-        future: Future[Any] = Future()
-        try:
-            future.set_result(self._decider.answer(request))
-        except DeciderFailed as error:
-            future.set_exception(error)
-        return future
-
-    def close(self) -> None:
-        """Nothing is ever under way."""
-
-
 def _unexplained(first: Decision, wished: Decision) -> list[JobId]:
     """What the first policy alone starts, if the shadow starts nothing of its own: else that says why, and costs nothing."""
     starts = [action.job for action in first.actions if isinstance(action, Start)]

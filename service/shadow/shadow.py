@@ -34,7 +34,6 @@ from service.shadow.decider import (
     DeciderFailed,
     DumpState,
     Explain,
-    LocalWorker,
     NoAnswer,
     Worker,
 )
@@ -72,11 +71,6 @@ class Opinion:
     explanation: Explanation | None
     wish: Wish | None
     unwanted: Unwanted | None
-
-    @property
-    def agrees(self) -> bool:
-        """Whether it wants nothing else for the job than what is."""
-        return self.wish is None and self.unwanted is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +126,8 @@ class Shadow(WatchingPolicy):
         other: Policy[Any],
         options: Mapping[str, str] | None = None,
         *,
+        worker: Worker,
         budget_s: float = 1.0,
-        worker: Worker | None = None,
         trouble: Callable[[str, BaseException | None], None] = lambda message, error: None,
     ) -> None:
         super().__init__(inner)
@@ -143,7 +137,7 @@ class Shadow(WatchingPolicy):
         self.budget_s = budget_s
         self._other = other
         self._options = dict(options or {})
-        self._worker = worker or LocalWorker()
+        self._worker = worker
         self._trouble = trouble
         self._source = ReplicaSource()
         self._agreement: Agreement | None = None

@@ -8,6 +8,7 @@ import pytest
 from policies.base import Policy
 from policies.registry import BUILT_IN
 from service.shadow.shadow import Shadow, Status
+from tests.local_shadow import local_shadow
 from tests.simulation.swarm import Swarm, swarm
 from tests.simulation.weather import Weather, weather
 
@@ -20,7 +21,7 @@ def _beside(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     alone = Weather.make
 
     def make(self: Weather) -> Policy[Any]:
-        return Shadow(alone(self), alone(other))
+        return local_shadow(alone(self), alone(other))
 
     monkeypatch.setattr(Weather, "make", make)
 
@@ -40,13 +41,13 @@ def test_a_shadow_survives_the_storm_and_the_first_policy_does_not_notice(
     account = shadow.agreement(shadowed.engine.world)
     assert account.totals.passes > 50
     assert (account.unwanted, account.wished_starts, account.wished_stops) == ({}, {}, {})
-    assert (account._gpus_agreed, account._gpus_unwanted, account._gpus_wished) == (0, 0, 0)
+    assert (account._agreed, account.unwanted, account.wished_starts) == ({}, {}, {})
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_policy_agrees_with_itself_in_the_storm(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     alone = Weather.make
-    monkeypatch.setattr(Weather, "make", lambda self: Shadow(alone(self), alone(self)))
+    monkeypatch.setattr(Weather, "make", lambda self: local_shadow(alone(self), alone(self)))
     story = swarm(seed, sorted(BUILT_IN)[seed % len(BUILT_IN)])
     shadow = story.engine.policy
     assert isinstance(shadow, Shadow)

@@ -16,6 +16,7 @@ from service.engine.watch import WatchingPolicy
 from service.shadow.process import ShadowProcess
 from service.shadow.shadow import OVERRUNS_MAX, PAUSE_S, Shadow, Status
 from tests.conformance.policy_suite import history
+from tests.local_shadow import local_shadow
 from tests.scenarios.chance import crowd
 from tests.scenarios.dsl import Story, cluster, policy
 from tests.unit.service.shadow.test_shadow import account
@@ -38,7 +39,7 @@ def answered(shadow: Shadow, story: Story) -> None:
 
 @pytest.mark.parametrize(("first", "other"), [("fifo", "asrpt"), ("srtf", "fifo_backfill"), ("asrpt", "asrpt")])
 def test_the_account_is_the_same_as_in_this_process(process: ShadowProcess, first: str, other: str) -> None:
-    here = crowd(3, Shadow(policy(first), policy(other))).to_the_end()
+    here = crowd(3, local_shadow(policy(first), policy(other))).to_the_end()
     shadow = Shadow(policy(first), policy(other), budget_s=AMPLE_S, worker=process)
     there = crowd(3, shadow).to_the_end()
     answered(shadow, there)

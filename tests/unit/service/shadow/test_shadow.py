@@ -22,6 +22,7 @@ from service.shadow.comparison import Comparison
 from service.shadow.decider import View
 from service.shadow.shadow import Shadow, Status
 from tests.conformance.policy_suite import disturb, history
+from tests.local_shadow import local_shadow
 from tests.scenarios.chance import Flaky, Watched, crowd
 from tests.scenarios.dsl import Story, cluster, policy
 
@@ -31,7 +32,7 @@ SEEDS = st.integers(min_value=0, max_value=10**9)
 
 def beside(first: str, shadow: str | Policy[Any], **options: object) -> Shadow:
     other = policy(shadow, **options) if isinstance(shadow, str) else shadow
-    return Shadow(policy(first), other)
+    return local_shadow(policy(first), other)
 
 
 def account(story: Story) -> Agreement:
@@ -180,7 +181,7 @@ def test_another_attempt_may_be_wished_to_stop_again() -> None:
 
 
 def test_preemptions_that_only_the_first_policy_makes() -> None:
-    story = cluster("1x4", Shadow(policy("srtf", preemption="always"), policy("sjf")))
+    story = cluster("1x4", local_shadow(policy("srtf", preemption="always"), policy("sjf")))
     story.job("long", gpus=4, runs_s=1000.0).job("short", gpus=4, runs_s=10.0, at_s=100.0)
     story.until(99).until(100).preempts("long").starts("short")
     assert (stops(story), starts(story)) == ((0, 1, 0), (2, 0, 0))
@@ -189,7 +190,7 @@ def test_preemptions_that_only_the_first_policy_makes() -> None:
 
 
 def test_the_same_preemption_is_agreement() -> None:
-    story = cluster("1x4", Shadow(policy("srtf", preemption="always"), policy("srsf", preemption="always")))
+    story = cluster("1x4", local_shadow(policy("srtf", preemption="always"), policy("srsf", preemption="always")))
     story.job("long", gpus=4, runs_s=1000.0).job("short", gpus=4, runs_s=10.0, at_s=100.0)
     story.to_the_end()
     assert (stops(story), starts(story)) == ((1, 0, 0), (3, 0, 0))
@@ -253,7 +254,12 @@ def test_opinions_of_jobs() -> None:
     assert all(opinion is not None and opinion.policy == "fifo_backfill" for opinion in told.values())
     runs, head, small, held = told.values()
     assert runs is not None and head is not None and small is not None and held is not None
-    assert runs.agrees and head.agrees and held.agrees and not small.agrees
+    assert [each.wish is None and each.unwanted is None for each in (runs, head, held, small)] == [
+        True,
+        True,
+        True,
+        False,
+    ]
     assert small.wish is not None and small.wish.placement is not None
     assert head.explanation is not None
     assert (head.explanation.reason, head.explanation.jobs_ahead) == (Reason.RESOURCES, 0)
@@ -312,7 +318,7 @@ def test_it_decides_as_if_just_rebuilt_in_a_world_that_it_does_not_rule(first: s
     assert shadow.status is Status.WATCHING, shadow.reason
     assert shadow.rejected == 0
     told = account(story)
-    assert (told._gpus_agreed, told._gpus_unwanted, told._gpus_wished) == (0, 0, 0)
+    assert (told._agreed, told.unwanted, told.wished_starts) == ({}, {}, {})
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)
@@ -338,7 +344,7 @@ def test_a_start_that_was_taken_back_is_not_counted(first: str, other: str, seed
 def test_the_first_policy_decides_as_without_it(first: str, other: str, seed: int) -> None:
     alone, watched = Watched(policy(first)), Watched(policy(first))
     plain = fuzzed(seed, alone, failing=0.03)
-    shadowed = fuzzed(seed, Shadow(watched, policy(other)), failing=0.03)
+    shadowed = fuzzed(seed, local_shadow(watched, policy(other)), failing=0.03)
     assert history(plain) == history(shadowed)
     assert repr(alone.decisions) == repr(watched.decisions)
 
@@ -386,5 +392,5 @@ def test_a_window_shows_the_world_and_its_instant() -> None:
 
 def test_who_only_looks_on_can_be_taken_away() -> None:
     inner = policy("fifo")
-    assert unwatched(Shadow(WatchingPolicy(inner), policy("sjf"))) is inner
+    assert unwatched(local_shadow(WatchingPolicy(inner), policy("sjf"))) is inner
     assert unwatched(inner) is inner

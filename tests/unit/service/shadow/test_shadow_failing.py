@@ -12,9 +12,10 @@ from policies.model.ids import JobId
 from policies.model.reasons import Explanation
 from policies.model.view import ClusterView
 from service.engine.watch import WatchingPolicy
-from service.shadow.decider import LocalWorker, NoAnswer, Request
+from service.shadow.decider import NoAnswer, Request
 from service.shadow.shadow import OVERRUNS_MAX, PAUSE_S, Shadow, Status
 from tests.conformance.policy_suite import history
+from tests.local_shadow import LocalWorker, local_shadow
 from tests.scenarios.chance import crowd
 from tests.scenarios.dsl import cluster, policy
 from tests.unit.service.shadow.test_shadow import account, beside, placed, starts, totals
@@ -65,7 +66,7 @@ def test_a_shadow_that_fails_is_switched_off_and_nobody_else_notices(
 ) -> None:
     troubles: list[tuple[str, BaseException | None]] = []
     broken = Broken(policy("sjf"), happens)
-    shadow = Shadow(policy("asrpt"), broken, trouble=lambda *told: troubles.append(told))
+    shadow = local_shadow(policy("asrpt"), broken, trouble=lambda *told: troubles.append(told))
     story = crowd(1, shadow).to_the_end()
     assert history(story) == history(crowd(1, policy("asrpt")).to_the_end())
     assert (shadow.status, shadow.reason, shadow.failures) == (Status.DISABLED, said, 1)
@@ -82,7 +83,7 @@ def test_a_failing_rebuild_and_explanation_switch_it_off_too() -> None:
         def rebuild(self, view: ClusterView, dump: dict[str, Any] | None = None) -> Any:
             raise KeyError("lost")
 
-    shadow = Shadow(policy("fifo"), NoStart(policy("fifo")))
+    shadow = local_shadow(policy("fifo"), NoStart(policy("fifo")))
     cluster("1x4", shadow).job("a").to_the_end()
     assert (shadow.status, shadow.reason) == (Status.DISABLED, "it failed: KeyError: 'lost'")
 
@@ -90,7 +91,7 @@ def test_a_failing_rebuild_and_explanation_switch_it_off_too() -> None:
         def explain(self, view: ClusterView, state: Any, job: JobId) -> Explanation:
             raise KeyError("why")
 
-    shadow = Shadow(policy("fifo"), Silent(policy("fifo")))
+    shadow = local_shadow(policy("fifo"), Silent(policy("fifo")))
     story = cluster("1x4", shadow).job("a", gpus=4).until(0)
     opinion = shadow.opinion(story.engine.world, story.ids["a"])
     assert opinion is not None and opinion.explanation is None

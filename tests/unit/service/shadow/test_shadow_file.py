@@ -11,10 +11,10 @@ from policies.model.view import ClusterView
 from service.config.settings import Settings, load_settings
 from service.engine.watch import WatchingPolicy
 from service.shadow import file as shadow_file
-from service.shadow.decider import LocalWorker
 from service.shadow.file import FILE, Pair, load
 from service.shadow.live import Shadowing, make_shadow
 from service.shadow.shadow import Memory, Shadow, Status
+from tests.local_shadow import LocalWorker, local_shadow
 from tests.scenarios.dsl import Story, cluster, policy
 from tests.unit.service.shadow.test_shadowing import Loop
 
@@ -102,7 +102,7 @@ def test_the_policys_own_state_is_used_once_and_forgiven(story: Story) -> None:
         (None, [None]),
     ):
         remembering = Remembering()
-        shadow = Shadow(policy("fifo"), remembering)
+        shadow = local_shadow(policy("fifo"), remembering)
         shadow.resume(Memory(memory.account, dump))
         again = cluster("1x4", shadow)
         assert remembering.given == expected

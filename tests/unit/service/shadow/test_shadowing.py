@@ -12,9 +12,9 @@ from service.config.policy import configured_shadow
 from service.config.settings import Settings, SettingsError, load_settings
 from service.engine.engine import Engine
 from service.shadow import live as shadowing
-from service.shadow.decider import LocalWorker
 from service.shadow.live import Shadowing, ShadowReport, Want, make_shadow
 from service.shadow.shadow import Shadow, Status
+from tests.local_shadow import LocalWorker, local_shadow
 from tests.scenarios.dsl import Story, cluster, policy
 
 
@@ -42,7 +42,7 @@ def report_of(story: Story) -> ShadowReport:
 @pytest.fixture
 def blocked() -> Story:
     """Strict FIFO lets "small" and "tiny" wait behind "head"; backfill would start both."""
-    story = cluster("2x2", Shadow(policy("fifo"), policy("fifo_backfill"), {"tau": "2"}))
+    story = cluster("2x2", local_shadow(policy("fifo"), policy("fifo_backfill"), {"tau": "2"}))
     story.job("runs", gpus=1, runs_s=100.0).job("head", gpus=4, runs_s=50.0, at_s=10.0)
     return story.job("small", gpus=2, runs_s=20.0, at_s=20.0).job("tiny", gpus=1, runs_s=20.0, at_s=30.0).until(40)
 
@@ -76,7 +76,7 @@ def test_the_oldest_disagreements_are_told_and_all_are_counted(blocked: Story, m
 
 
 def test_a_job_that_would_be_stopped() -> None:
-    story = cluster("1x4", Shadow(policy("sjf"), policy("srtf", preemption="always")))
+    story = cluster("1x4", local_shadow(policy("sjf"), policy("srtf", preemption="always")))
     story.job("long", gpus=4, runs_s=1000.0).job("short", gpus=4, runs_s=10.0, at_s=100.0).until(120)
     (told,) = report_of(story).disagreements
     assert (told.job, told.wants, told.servers, told.for_job, told.since_s) == (1, Want.STOP, (), 2, 100.0)
@@ -86,7 +86,7 @@ def test_a_job_that_would_be_stopped() -> None:
 
 def test_jobs_that_would_have_waited() -> None:
     """SJF would have started the four short jobs on the GPUs that FIFO gave to the long one."""
-    story = cluster("1x4", Shadow(policy("fifo"), policy("sjf")))
+    story = cluster("1x4", local_shadow(policy("fifo"), policy("sjf")))
     story.job("long", gpus=4, runs_s=1000.0)
     for number in range(4):
         story.job(f"short{number}", gpus=1, runs_s=10.0)
@@ -101,7 +101,7 @@ def test_jobs_that_would_have_waited() -> None:
 
 def test_a_job_that_waits_for_its_gate_says_so() -> None:
     """A-SRPT without preemption lets a job compete when the virtual machine has completed it."""
-    story = cluster("1x4", Shadow(policy("fifo"), policy("asrpt", preemption="never")))
+    story = cluster("1x4", local_shadow(policy("fifo"), policy("asrpt", preemption="never")))
     story.job("a", gpus=4, runs_s=100.0).until(50)
     (told,) = report_of(story).disagreements
     assert told.sentence.startswith("It would not have been started. Needs 4 GPUs; 4 free on 1 server.")
