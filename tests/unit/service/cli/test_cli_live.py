@@ -127,7 +127,7 @@ def test_the_cluster_is_the_one_of_the_command_line(installed: Installation) -> 
     ]
     never = installed.run("job", "submit", "--name", "huge", "--gpus", "5", "--", "true")
     assert never.returncode == 2
-    assert "can never run on this cluster" in never.stderr
+    assert "needs 5 GPUs; the cluster has 4" in never.stderr
 
 
 def test_a_second_service_is_refused_in_one_line(installed: Installation) -> None:

@@ -129,7 +129,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliWorld]:
 
 
 def test_services_are_listed_with_their_roles(cli: CliWorld) -> None:
-    assert "nobody leads" in cli.run("services").stderr
+    assert "no service leads" in cli.run("services").stderr
     registered = Registered("a1", "host:/data", "http://host:8765", "1", 60.0)
     cli.world.services = [
         ServiceNow(registered, True, NOW_S, NOW_S, 0.4, False),
