@@ -11,7 +11,7 @@ from service.engine.requests import request_stop
 
 
 def apply_action(cycle: Cycle, action: Action) -> Change:
-    """Apply one action and return the change that tells the policy of it."""
+    """Apply one action and return the change that reports it to the policy."""
     job = cycle.world.jobs[action.job]
     if isinstance(action, Start):
         return _start(cycle, job, action)
@@ -50,11 +50,11 @@ def _start(cycle: Cycle, job: JobRecord, action: Start) -> Change:
 
 
 def launch_command(cycle: Cycle, job: JobRecord) -> Launch:
-    """The launch of a job's open attempt, under the token of whoever leads now."""
+    """The launch of a job's open attempt, under the fencing token of the present leader."""
     return launch_of(job, cycle.settings.fencing_token)
 
 
-def launch_of(job: JobRecord, fencing_token: int) -> Launch:
+def launch_of(job: JobRecord, fencing_token: int = 0) -> Launch:
     """The launch of a job's open attempt: the same each time it is sent."""
     attempt = job.attempt
     assert attempt is not None

@@ -1,13 +1,13 @@
-"""The gate in front of the policy: a job that may not start for its owner's sake is simply not told to the policy.
+"""The gate in front of the policy: a job that may not start because of its owner's limits is not shown to the policy.
 
 An owner (a user, a project, the whole queue) may be paused, or limited to so many GPUs at a time. Of an owner's waiting jobs
 only so many are let through that their GPUs and those that the owner's jobs hold stay within its limit. So no policy can
 break a limit, and nothing is preempted for a job that may not start.
 
-Who is let through follows one rule, our construction: the waiting jobs in the order of :class:`Turn`, each unless one of its
-owners lacks the room; an owner that lacked it for one job lets none through that comes after it, so wide gangs are not
-starved by narrow ones. A better job that comes later takes the place of worse ones that have not started. A limit that is
-lowered below what is held stops nobody. A gang larger than a limit waits apart and keeps nobody else waiting.
+The rule is our construction: waiting jobs are let through in the order of :class:`Turn`, unless one of their owners lacks the
+room; an owner that lacks it for one job lets no later job through, so wide gangs are not starved by narrow ones. A better
+job that comes later takes the place of worse ones that have not started. A limit that is lowered below what is held stops no
+job. A gang larger than a limit waits apart and keeps no other job waiting.
 """
 
 import heapq
@@ -31,7 +31,7 @@ Owners = tuple[Owner, ...]
 
 class Turn(NamedTuple):
     """The order in which an owner's jobs are let through: larger priorities first, then ``due_s`` = submission + PATIENCE x
-    expected remaining time (attained service, where nobody knows that), then submission and serial."""
+    expected remaining time (attained service, where that is unknown), then submission and serial."""
 
     minus_priority: int
     due_s: float
@@ -40,8 +40,8 @@ class Turn(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """What became of the jobs before the gate: let through, sent back though they had been, and all that are told anew why
-    they may not start (those sent back among them)."""
+    """The outcome for the jobs before the gate: newly let through, sent back after they were let through, and all jobs whose
+    reason for waiting is to be set again (those sent back among them)."""
 
     admitted: tuple[JobRecord, ...] = ()
     sent_back: tuple[JobRecord, ...] = ()
@@ -52,7 +52,7 @@ _NOTHING = Settled()
 
 
 class Admission:
-    """The limits, who is let through and who waits before them. Costs nothing while nobody is limited.
+    """The limits, the jobs let through and the jobs that wait. Costs nothing while no owner is limited.
 
     Every update is O(log n). :meth:`settle` is O((sets of limited owners that jobs wait for + jobs let through or sent back)
     log n), and does nothing unless room or a job has come.
@@ -65,7 +65,7 @@ class Admission:
     def _clear(self) -> None:
         self._jobs: dict[JobId, JobRecord] = {}
         self._charged: dict[JobId, Owners] = {}
-        """Whose GPUs count: those that hold some, and those let through."""
+        """Jobs whose GPUs count against the limits: those that hold GPUs, and those let through."""
         self._used: dict[Owner, int] = dict.fromkeys(self._limits, 0)
         self._through: dict[Owner, SortedList] = {owner: SortedList() for owner in self._limits}
         self._through_turns: dict[JobId, Turn] = {}
@@ -78,15 +78,15 @@ class Admission:
         self._restless = False
         self._lowered = False
 
-    # What the engine says.
+    # Called by the engine.
 
     @property
     def limits(self) -> Mapping[Owner, OwnerLimit]:
-        """Everyone who is limited, for reading."""
+        """All limited owners, for reading."""
         return self._limits
 
     def arrive(self, job: JobRecord) -> bool:
-        """The job would be free to start. Whether it is, at once: else :meth:`settle` says when."""
+        """Add a job that is otherwise free to start. True if it may start at once; else :meth:`settle` lets it through later."""
         self.know_array(job)
         owners = self._owners(job) if self._limits else ()
         if not owners:
@@ -98,7 +98,7 @@ class Admission:
         return False
 
     def know_array(self, job: JobRecord) -> None:
-        """Limit the job's array if its submission did. Called before anything else is said of a job."""
+        """Limit the job's array if its submission did. Called before any other method for the job."""
         limit = limit_of_array(job.spec)
         if limit is not None:
             [owner] = [owner for owner in owners_of(job.spec) if owner.scope is Scope.ARRAY]
@@ -127,7 +127,7 @@ class Admission:
                 self._forget_array(owners_of(job.spec)[-1])
 
     def _forget_array(self, owner: Owner) -> None:
-        """Limit an array no longer whose last element has left; one that arrives later would say so again."""
+        """Limit an array no longer whose last element has left; one that arrives later sets the limit again."""
         if self._used[owner] == 0 and not any(owner in owners for owners in self._kept):
             del self._limits[owner], self._used[owner], self._through[owner]
 
@@ -143,7 +143,7 @@ class Admission:
             self._restless = True
 
     def limit(self, owner: Owner, limit: OwnerLimit, jobs: Collection[JobRecord]) -> None:
-        """An owner's limits are these from now on. ``jobs``: all unfinished ones. O(n log n): operators ask, and rarely."""
+        """An owner's limits are these from now on. ``jobs``: all unfinished ones. O(n log n); called rarely, for an operator."""
         if limit.limits:
             self._limits[owner] = limit
         else:
@@ -166,10 +166,10 @@ class Admission:
                 self._admitted[job.id] = job
         self._restless = self._lowered = True
 
-    # What comes of it.
+    # Decisions.
 
     def settle(self) -> Settled:
-        """Who is let through and who is sent back now, each in a fixed order. ``gate`` of the jobs says so from here on."""
+        """The jobs that are let through and sent back now, each in a fixed order. Sets ``gate`` of the jobs."""
         if not self._restless:
             return _NOTHING
         if self._lowered:
@@ -187,8 +187,8 @@ class Admission:
         return Settled(admitted, sent_back, noted)
 
     def _let_through(self) -> bool:
-        """Let jobs through in the order of their turns while there is room. Whether worse ones had to go back for them:
-        that may have made room for others of their owners."""
+        """Let jobs through in the order of their turns while there is room. True if later jobs were sent back for them,
+        which may have made room for other jobs of their owners."""
         heads = [(turns[0], owners) for owners, turns in self._kept.items()]
         heapq.heapify(heads)
         stopped = {owner for owner, limit in self._limits.items() if limit.paused}
@@ -212,8 +212,8 @@ class Admission:
         return displaced
 
     def _worse_ones(self, job: JobRecord, turn: Turn, short: list[Owner]) -> list[JobRecord] | None:
-        """Jobs let through, but of later turns, without whom none of these owners would lack room; None if that is not to
-        be had. Jobs for which GPUs are being vacated stay."""
+        """Jobs let through, of later turns, without which none of these owners would lack room; None if there are not
+        enough. Jobs for which GPUs are being vacated stay."""
         picked: dict[JobId, JobRecord] = {}
         for owner in short:
             missing = job.spec.gpus - self._room(owner)
@@ -230,7 +230,7 @@ class Admission:
         return list(picked.values())
 
     def _send_back_beyond_limits(self) -> None:
-        """After limits have changed: nobody waits on the far side of a pause, or beyond what is allowed now."""
+        """After a change of limits, send back the jobs let through that a pause or a limit forbids now."""
         for owner, limit in self._limits.items():
             for turn in list(reversed(self._through[owner])):
                 if limit.paused or self._room(owner) < 0:
@@ -244,7 +244,7 @@ class Admission:
         if self._sent_back.pop(job.id, None) is None:
             self._admitted[job.id] = job
         else:
-            job.gate = None  # as far as the policy knows it never went back
+            job.gate = None  # the policy was not told that it went back
 
     def _send_back(self, job: JobRecord) -> None:
         self._unlist(job)
@@ -269,10 +269,7 @@ class Admission:
             self._too_wide[job.id] = None
             return
         turn = self._kept_turns[job.id] = _turn(job)
-        turns = self._kept.get(owners)
-        if turns is None:
-            turns = self._kept[owners] = SortedList()
-        turns.add(turn)
+        self._kept.setdefault(owners, SortedList()).add(turn)
 
     def _list_through(self, job: JobRecord, owners: Owners) -> None:
         turn = self._through_turns[job.id] = _turn(job)
@@ -280,7 +277,7 @@ class Admission:
             self._through[owner].add(turn)
 
     def _unlist(self, job: JobRecord) -> None:
-        """Take the job out of the lists of those who wait, on either side."""
+        """Remove the job from the lists of waiting jobs, kept back or let through."""
         if (turn := self._through_turns.pop(job.id, None)) is not None:
             for owner in self._charged[job.id]:
                 self._through[owner].remove(turn)
@@ -309,7 +306,7 @@ class Admission:
                 return owner
         return None
 
-    # Why.
+    # Reasons.
 
     def _reason(self, owners: Owners) -> Reason:
         return Reason.QUEUE_PAUSED if any(self._limits[owner].paused for owner in owners) else Reason.QUOTA

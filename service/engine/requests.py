@@ -1,4 +1,4 @@
-"""How a user's or operator's request changes the world. Requests that make no sense any more are consumed and ignored."""
+"""How a user's or operator's request changes the world. Requests that no longer apply are consumed and ignored."""
 
 from collections.abc import Mapping, Sequence
 
@@ -74,7 +74,7 @@ def _first_reason(job: JobRecord) -> Reason:
 def count_dependencies(job: JobRecord, world: World, states: DependencyStates) -> JobId | None:
     """Set ``unmet_dependencies`` and wait for those jobs; return a dependency that can never succeed, if there is one.
 
-    What the world says of a job goes before ``states``: it may have ended in this very cycle.
+    The world takes precedence over ``states``: a job may have ended in this cycle.
     """
     unmet: list[JobId] = []
     for needed in dict.fromkeys(job.spec.needs):
@@ -114,8 +114,7 @@ def cancel_dependent(cycle: Cycle, job: JobRecord, failed: JobId) -> None:
 def cancel(cycle: Cycle, job: JobRecord) -> None:
     """Cancel: at once while queued, by a stop while it holds GPUs."""
     if job.state is JobState.QUEUED:
-        was_waiting = job.waiting
-        if was_waiting:
+        if job.waiting:
             cycle.change(ChangeKind.WITHDRAWN, job)
         cycle.finish(job, JobState.CANCELLED, Cause.CANCEL_REQUESTED, Reason.CANCELLED_BY_USER)
     elif job.state is not JobState.CANCELLING:
@@ -139,7 +138,7 @@ def request_stop(cycle: Cycle, job: JobRecord, target: JobState, cause: Cause, r
 
 
 def stop_command(cycle: Cycle, job: JobRecord) -> Stop:
-    """The stop of a job's open attempt, under the token of whoever leads now."""
+    """The stop of a job's open attempt, under the fencing token of the present leader."""
     return stop_of(job, cycle.settings.stop_grace_s, cycle.settings.fencing_token)
 
 
@@ -198,7 +197,7 @@ def _apply_reservation(cycle: Cycle, request: EngineRequest) -> None:
 
 
 def server_reservation_changed(cycle: Cycle, reserved: ServerReservation) -> None:
-    """Let the policy look at the servers of a server reservation again."""
+    """Report to the policy that the servers of a server reservation have changed."""
     for server in reserved.servers:
         if server < len(cycle.world.servers):
             server_changed(cycle, server)
@@ -218,7 +217,7 @@ def _apply_server(cycle: Cycle, request: EngineRequest) -> None:
 
 
 def server_changed(cycle: Cycle, server: ServerIndex) -> None:
-    """Tell the policy to look at a server again."""
+    """Report to the policy that a server has changed."""
     cycle.changes.append(Change(ChangeKind.SERVER_CHANGED, server=server))
 
 

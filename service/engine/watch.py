@@ -1,4 +1,4 @@
-"""Policies that look on while another one decides: they take part in the live loop and change nothing of its decisions."""
+"""Policies that observe the decisions of another policy in the live loop and do not change them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,8 +16,8 @@ from service.engine.record import JobRecord
 class WatchingPolicy:
     """Implements :class:`policies.base.Policy` by asking ``inner``; its states are the inner policy's own.
 
-    A watching policy belongs to one engine. Whoever lets the policy decide about another world (a forecast, a replay) takes
-    :func:`unwatched`, so that nobody mistakes that world for the live one.
+    A watching policy belongs to one engine. A forecast or a replay, in which the policy decides about another world, uses
+    :func:`unwatched`, so that the observer sees the live world alone.
     """
 
     def __init__(self, inner: Policy[Any]) -> None:
@@ -45,7 +45,7 @@ class WatchingPolicy:
 
 
 class WatchingSink:
-    """Tells those who look on which decisions were committed, and passes everything on."""
+    """Reports committed decisions to watching policies, and passes everything on."""
 
     def __init__(self, inner: Sink, watching: Sequence[WatchingPolicy]) -> None:
         self._inner = inner
@@ -56,14 +56,14 @@ class WatchingSink:
         self._inner.transition(event, job)
 
     def cycle(self, batch: CycleBatch) -> None:
-        """Tell, and pass on."""
+        """Report the committed decision, and pass on."""
         for policy in self._watching:
             policy.committed(batch.cycle)
         self._inner.cycle(batch)
 
 
 def unwatched(policy: Policy[Any]) -> Policy[Any]:
-    """The policy itself, without those who look on."""
+    """The policy itself, without the policies that watch it."""
     while isinstance(policy, WatchingPolicy):
         policy = policy.inner
     return policy

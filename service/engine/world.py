@@ -1,4 +1,4 @@
-"""The engine's live picture: unfinished jobs, who holds which GPU, which servers are usable. Policies see it read-only.
+"""The engine's live state: unfinished jobs, the GPUs that each holds, the usable servers. Policies see it read-only.
 
 It is rebuilt from the store at start and after a failed transaction, and changed by ``service.engine`` alone.
 """
@@ -35,9 +35,9 @@ class World:
         self.servers = [ServerRecord() for _ in cluster.servers]
         self.server_reservations: tuple[ServerReservation, ...] = ()
         self.begun_reservations: set[int] = set()
-        """Those of which the policy knows that they have begun."""
+        """Reservations whose begin was reported to the policy."""
         self.dependents: dict[JobId, dict[JobId, None]] = {}
-        """Who waits for an unfinished job, in the order in which they asked."""
+        """The jobs that wait for an unfinished job, in the order of admission."""
         self.admission = admission or Admission()
         self._free = [(1 << server.gpus) - 1 for server in cluster.servers]
         self._holding: dict[JobId, Placement] = {}
@@ -49,7 +49,7 @@ class World:
         return self.cluster.servers[server].gpus if self.servers[server].usable else 0
 
     def free_gpus(self, server: ServerIndex) -> int:
-        """GPUs held by nobody on a usable server."""
+        """Free GPUs of a usable server, else 0."""
         record = self.servers[server]
         # Spelt out, not asked of the record: this is read several times an event.
         return 0 if record.drained or record.down else self._free[server].bit_count()
@@ -73,9 +73,9 @@ class World:
         self._free.append((1 << server.gpus) - 1)
 
     def add_job(self, job: JobRecord) -> None:
-        """Take in an unfinished job, with its GPUs if its open attempt holds any."""
+        """Add an unfinished job, with its GPUs if its open attempt holds any."""
         if job.iteration_times is None:
-            # A job of a larger cluster may fit nowhere today; it waits, and says so, until servers come back.
+            # A job of a larger cluster may fit nowhere today; it waits until servers come back.
             with suppress(NeverFits):
                 job.iteration_times = times_of(job.spec, self.cluster)
         self.jobs[job.id] = job
@@ -83,12 +83,12 @@ class World:
             self._hold(job.id, job.attempt.placement, job.attempt.gpu_ids)
 
     def remove_job(self, job_id: JobId) -> None:
-        """Forget a finished job; it must hold nothing."""
+        """Remove a finished job; it must hold no GPUs."""
         assert job_id not in self._holding, f"job {job_id} still holds GPUs"
         del self.jobs[job_id]
 
     def drop_job(self, job_id: JobId) -> None:
-        """Take a job out with whatever it holds: our version of it was not committed."""
+        """Remove a job and free its GPUs: this version of it was not committed."""
         if (held := self._holding.get(job_id)) is not None:
             attempt = self.jobs[job_id].attempt
             assert attempt is not None
@@ -124,7 +124,7 @@ class World:
 
 
 def world_of(stored: StoredWorld, cluster: Cluster, costs: Costs) -> World:
-    """The world as the store remembers it. ``cluster`` holds every stored server. O(jobs + servers)."""
+    """The world as it is stored. ``cluster`` holds every stored server. O(jobs + servers)."""
     world = World(cluster, costs, Admission(stored.limits))
     world.server_reservations = stored.windows
     for index, record in enumerate(stored.servers):

@@ -2,8 +2,8 @@
 
 Each future gives every unfinished job a total drawn from its estimate (given that it exceeds what the job has done), then
 lets the engine, the live policy and simulated machines run until nothing is left to happen: running jobs go on from their
-progress and placement, no further job arrives, no server fails or comes back. What is told of a job is the spread over the
-futures, never a lone number. One set of futures serves all jobs. Equal snapshot, policy, seed and number of futures give an
+progress and placement, no further job arrives, no server fails or comes back. The answer for a job is the spread over the
+futures, never a single number. One set of futures serves all jobs. Equal snapshot, policy, seed and number of futures give an
 equal forecast; nothing here reads a clock.
 """
 
@@ -17,7 +17,7 @@ from policies.base import Policy
 from policies.lifecycle import JobState
 from policies.model.ids import JobId
 from policies.model.reasons import Reason
-from service.engine.commands import Launch
+from service.engine.actions import launch_of
 from service.engine.cycle import EngineSettings
 from service.engine.engine import Engine, Ports
 from service.engine.events import JobEvent
@@ -222,15 +222,7 @@ def _take_over(executor: SimulatedExecutor, snapshot: WorldSnapshot, prospect: P
     """Let the simulated machines have the job's open attempt as it is."""
     job, attempt = prospect.job, prospect.job.attempt
     assert attempt is not None
-    launch = Launch(
-        attempt=attempt.id,
-        job=job.id,
-        number=attempt.number,
-        spec=job.spec,
-        placement=attempt.placement,
-        gpu_ids=attempt.gpu_ids,
-        resume_iteration=int(attempt.resume_iteration),
-    )
+    launch = launch_of(job)
     if attempt.started_at_s is None:
         executor.send([launch])
     else:
