@@ -1,7 +1,7 @@
 """The frame of every policy that orders jobs by a rank.
 
-A policy says what its rank is and which options it takes. One decision looks at the best waiting job of each gang class and
-at the worst running jobs, through ordered indexes; it never scans the whole queue.
+A policy defines its rank and the options that it takes. One decision considers the best waiting job of each gang class and
+the worst running jobs, through ordered indexes; it never scans the whole queue.
 """
 
 import math
@@ -34,7 +34,7 @@ _ROUNDING = 1e-9
 """Ranks that differ by less, relatively, are equal."""
 
 DELAYED_PER_CLASS_MAX = 8
-"""Jobs of one gang class that one cycle looks at while those before them wait for a better placement."""
+"""Jobs of one gang class that one cycle tries while those before them wait for a better placement."""
 
 
 class RankedPolicy:
@@ -50,7 +50,7 @@ class RankedPolicy:
     delayed_per_class_max = DELAYED_PER_CLASS_MAX
     ranks_keep_to_lines = False
     """Whether the rank of a running job follows the line (value, slope) that :meth:`rank` gives until it is refreshed. If a
-    policy does not promise that, preemption computes the rank of each running job that it looks at."""
+    policy does not promise that, preemption computes the rank of each running job that it considers."""
     head_matters = False
     """Whether it matters to other jobs that a job was tried and could not start."""
 

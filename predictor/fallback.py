@@ -69,7 +69,7 @@ def estimate_from_history(
 
 
 def _cold_start(history: HistoryStore, user: Hashable | None, unit: Unit) -> LogEstimate:
-    """The estimate of a new program: the first runs of other programs, of this user or of everybody."""
+    """The estimate of a new program: the first runs of other programs, of this user or of all users."""
     own = history.first_runs_of(user)
     if own is not None and own.count >= USER_PROGRAMS_MIN:
         points = quantile_of(np.array(sorted(own.labels)), LEVELS)

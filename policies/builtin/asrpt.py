@@ -98,7 +98,7 @@ class Asrpt(RankedPolicy):
         return Rank(_virtual_work_s(view, job, state), 0)
 
     def restore(self, view: ClusterView, state: SchedulerState, dump: dict[str, Any]) -> None:
-        """Restore the virtual machine and the mix of gangs from the dump; jobs that it does not know are new."""
+        """Restore the virtual machine and the mix of gangs from the dump; jobs that are not in the dump are new."""
         assert isinstance(state, AsrptState)
         state.mix = GangMix(**dump.get("mix", {}))
         if self._watches_the_mix:

@@ -1,4 +1,4 @@
-"""Max-min fairness over users: the next GPUs go to the user who has had the least GPU-time (deficit order).
+"""Max-min fairness over users: the next GPUs go to the user with the least GPU-time so far (deficit order).
 
 A user's account counts all GPU-seconds that the user's jobs have held, ended ones included; nothing decays. The rank is the
 level of the account, and each level is about a quarter above the one before: so a user's waiting jobs are ranked again a few
@@ -87,7 +87,7 @@ class FairState(SchedulerState):
         self.waiting_of.setdefault(user, {})[job.id] = None
 
     def dequeue(self, job: JobId) -> None:
-        """Forget a waiting job; unknown ones are ignored."""
+        """Remove a waiting job; unknown jobs are ignored."""
         SchedulerState.dequeue(self, job)
         if (user := self.user_of.pop(job, None)) is not None:
             del self.waiting_of[user][job]

@@ -1,4 +1,4 @@
-"""Well-known networks as layer graphs, for users who name a model instead of measuring its layers.
+"""Well-known networks as layer graphs, for jobs that name a model instead of measured layers.
 
 Parameter counts follow from the architectures and match the published ones. Layer times are an ESTIMATE: operations over 35%
 of the peak that a GPU's data sheet names. Everything is in fp32: 4 bytes a parameter, a gradient and an activation.

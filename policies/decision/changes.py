@@ -66,7 +66,7 @@ def _index_change(
     elif kind is ChangeKind.FINISHED:
         assert job is not None
         policy.on_withdrawal(change.job, state)
-        state.forget(job)
+        state.end(job)
     elif job is None:
         return False
     elif kind is ChangeKind.ARRIVED:

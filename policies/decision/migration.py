@@ -16,7 +16,7 @@ from policies.rank import expected_remaining_s
 from policies.throughput import iteration_time_s
 
 TRIED_MAX = 8
-"""Scattered jobs that one cycle looks at, the most stretched first."""
+"""Scattered jobs that one cycle tries, the most stretched first."""
 
 
 def stretch(job: JobView, cluster: Cluster, placement: Placement) -> float | None:
@@ -29,7 +29,7 @@ def stretch(job: JobView, cluster: Cluster, placement: Placement) -> float | Non
 
 
 def migrate(context: PreemptionContext, plan: Plan) -> None:
-    """Stop the jobs that gain by starting again elsewhere. O(jobs tried x log n)."""
+    """Stop the jobs that gain by starting again elsewhere; not those of unknown remaining time. O(jobs tried x log n)."""
     view, state = context.view, context.state
     if state.pool.total == 0:
         return
@@ -44,10 +44,9 @@ def migrate(context: PreemptionContext, plan: Plan) -> None:
         better = _better_stretch(context, job)
         if better is None:
             continue
-        remaining_s = expected_remaining_s(job, view.now_s)
-        if remaining_s is not None and context.eta * remaining_s * (-minus_stretch - better) > context.seconds_lost(
-            job
-        ):
+        remaining_s = expected_remaining_s(job, view.now_s) or 0.0
+        gain_s = context.eta * remaining_s * (-minus_stretch - better)
+        if gain_s > context.seconds_lost(job):
             plan.preempt(job_id)
 
 

@@ -61,14 +61,14 @@ class QueueHeads:
             heapq.heappush(self.waiting, following)
 
     def retry_infeasible(self, after: QueueHead) -> None:
-        """Jobs are being stopped for this head: GPUs of theirs may be left for the heads that come after it."""
+        """Jobs are being stopped for this head. It may leave some of their GPUs to the heads that come after it."""
         for head in self.infeasible:
             if head.key > after.key:
                 heapq.heappush(self.waiting, head)
         self.infeasible = [head for head in self.infeasible if head.key <= after.key]
 
-    def give_up(self) -> None:
-        """No head can be helped any more."""
+    def mark_rest_infeasible(self) -> None:
+        """No head that is left can start."""
         self.infeasible += self.waiting
         self.waiting = []
 

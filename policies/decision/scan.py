@@ -84,7 +84,7 @@ def _try_heads(policy: Scanner, context: PreemptionContext, plan: Plan, heads: Q
     delayed: dict[GangClass, int] = {}
     while heads.waiting:
         if state.pool.total == 0 and not context.worth_trying(heads.waiting[0].key):
-            heads.give_up()
+            heads.mark_rest_infeasible()
             return
         if (head := heads.pop()) is None:
             return

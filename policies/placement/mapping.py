@@ -1,6 +1,6 @@
 """The mapping of replicas to servers: the best of all mappings if they are few, else the best of a search from Heavy-Edge.
 
-Heavy-Edge looks at one edge at a time, and a ring is as slow as its smallest arc: with several stages it may cut two rings
+Heavy-Edge adds one replica at a time, and a ring is as slow as its smallest arc: with several stages it may cut two rings
 where none must be cut. So layouts that keep stages whole are tried as well, and the best of all are improved by exchanges.
 For the catalogue's networks on up to 8 GPUs the search finds the fastest mapping on any free GPUs. For custom pipelines it
 misses some, so small ones are enumerated. ``python -m benchmarks.heavy_edge`` prints by how much each of

@@ -59,7 +59,7 @@ class ProjectShares:
     members: dict[str, dict[JobId, None]] = field(default_factory=dict)
     """Jobs that are indexed by their project's level."""
     _counted: dict[JobId, tuple[str, int]] = field(default_factory=dict)
-    """Jobs that hold GPUs as far as the accounts know."""
+    """Project and GPUs of each job whose GPUs the accounts count."""
     _due: list[tuple[float, str]] = field(default_factory=list)
 
     def level(self, project: str) -> int:
@@ -97,9 +97,8 @@ class ProjectShares:
         for job in sorted(started, key=lambda job: (job.attempt_started_at_s or 0.0, job.id)):
             if job.id not in self._counted:
                 project = job.spec.project
-                started_s = min(
-                    self.now_s, self.now_s if job.attempt_started_at_s is None else job.attempt_started_at_s
-                )
+                at_s = job.attempt_started_at_s
+                started_s = self.now_s if at_s is None else min(self.now_s, at_s)
                 account = self._account(project, started_s)
                 self._settle(account, started_s)
                 account.gpus += job.spec.gpus
@@ -193,7 +192,7 @@ class ProjectShares:
         """Compute the level at ``now_s``, and when it must be computed again."""
         level = math.floor(self._log_use(account, self.now_s) / _STEP_LN)
         if account.next_s <= self.now_s:
-            level = max(level, account.level + 1)  # rounding must not cause another look at this instant
+            level = max(level, account.level + 1)  # rounding must not make the level due again at this instant
         account.level = max(account.level, level)
         there = math.exp((account.level + 1) * _STEP_LN - self._forgetting * account.at_s)
         grown = (there - account.used - self._idle) / self._aim(account)

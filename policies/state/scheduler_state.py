@@ -155,7 +155,7 @@ class SchedulerState:
         self.placements.remove(job, placement)
         self.ledger.touch(placement)
 
-    def forget(self, job: JobView) -> None:
+    def end(self, job: JobView) -> None:
         """The job has ended."""
         self.dequeue(job.id)
         self.ledger.release(job.id)

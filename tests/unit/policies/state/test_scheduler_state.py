@@ -132,7 +132,7 @@ def test_the_oldest_jobs_are_guarded_while_they_fit_the_share() -> None:
     assert state.guard.fill(-1e9) == [1, 2, 3], "two that fit, and the oldest waiting one besides"
     assert (sorted(state.guard.guarded), state.guard.extra, state.guard.guarded_gpus) == ([1, 2], 3, 3)
     assert [state.guard.tier(record.id) for record in jobs] == [0, 0, 0, 1]
-    state.forget(jobs[0])
+    state.end(jobs[0])
     assert state.guard.fill(-1e9) == [3, 4]
     assert (sorted(state.guard.guarded), state.guard.extra) == ([2, 3], 4)
 
@@ -167,7 +167,7 @@ def test_the_wait_of_a_job_that_has_run_counts_later() -> None:
         state.enqueue(record, 1.0)
     assert list(state.guard.overdue_order) == [(0.0, 2), (40.0, 1)]
     assert state.guard.fill(39.0) == [2]
-    state.forget(job(2, 4))
+    state.end(job(2, 4))
     assert state.guard.fill(39.0) == []
     assert state.guard.fill(40.0) == [1]
     state.dequeue(JobId(1))
