@@ -140,6 +140,8 @@ class Agreement:
         self._first_wished: dict[JobId, float] = {}
         self._counted_stops: set[JobId] = set()
         self._at_s = since_s
+        # Running sums: the GPU-seconds of a cycle cost O(1), not O(attempts).
+        self._gpus_agreed = self._gpus_unwanted = self._gpus_wished = 0
 
     @classmethod
     def recall(cls, past: Remembered) -> Self:
@@ -154,6 +156,9 @@ class Agreement:
         account.differences.extend(past.differences)
         account._first_wished = dict(past.first_wished)
         account._counted_stops = set(past.counted_stops)
+        account._gpus_agreed = sum(account._agreed.values())
+        account._gpus_unwanted = sum(each.gpus for each in past.unwanted)
+        account._gpus_wished = sum(each.gpus for each in past.wished_starts)
         return account
 
     def remember(self) -> Remembered:
@@ -172,13 +177,13 @@ class Agreement:
         )
 
     def advance(self, now_s: float) -> None:
-        """Add the GPU-seconds until ``now_s``. O(attempts + wishes)."""
+        """Add the GPU-seconds until ``now_s``. O(1)."""
         elapsed_s = max(0.0, now_s - self._at_s)
         self._at_s = max(self._at_s, now_s)
         starts = self.totals.starts
-        starts.both_gpu_s += elapsed_s * sum(self._agreed.values())
-        starts.first_only_gpu_s += elapsed_s * sum(each.gpus for each in self.unwanted.values())
-        starts.shadow_only_gpu_s += elapsed_s * sum(each.gpus for each in self.wished_starts.values())
+        starts.both_gpu_s += elapsed_s * self._gpus_agreed
+        starts.first_only_gpu_s += elapsed_s * self._gpus_unwanted
+        starts.shadow_only_gpu_s += elapsed_s * self._gpus_wished
 
     def note(self, changes: Sequence[Change]) -> None:
         """Remove attempts that have ended and waiting jobs that are gone. O(changes)."""
@@ -188,12 +193,12 @@ class Agreement:
             if change.kind is ChangeKind.VACATED:
                 self._release(change.job)
             elif change.kind in (ChangeKind.FINISHED, ChangeKind.WITHDRAWN):
-                self.wished_starts.pop(change.job, None)
+                self._drop_wish(change.job)
                 if change.kind is ChangeKind.FINISHED:
                     self._first_wished.pop(change.job, None)
 
     def count(self, seen: Comparison) -> None:
-        """Count one cycle, after the first policy's actions are carried out. O(actions + attempts + wishes)."""
+        """Count one cycle, after the first policy's actions are carried out. O(actions + wishes)."""
         self.advance(seen.at_s)
         self.note(seen.changes)
         self.totals.passes += 1
@@ -220,6 +225,7 @@ class Agreement:
         self.advance(now_s)
         self.totals.skipped += 1
         self.wished_starts.clear()
+        self._gpus_wished = 0
         self.wished_stops.clear()
 
     def reconcile(self, view: ClusterView) -> None:
@@ -229,7 +235,7 @@ class Agreement:
                 self._release(job)
         for job in list(self.wished_starts):
             if job not in view.jobs or not view.jobs[job].waiting:
-                del self.wished_starts[job]
+                self._drop_wish(job)
         for job in list(self._first_wished):
             if job not in view.jobs:
                 del self._first_wished[job]
@@ -238,7 +244,7 @@ class Agreement:
         totals, now_s = self.totals, seen.at_s
         instead = tuple(job for job in seen.starts_shadow if job not in seen.starts_first)
         for job in [job for job in self.wished_starts if job not in seen.starts_shadow]:
-            del self.wished_starts[job]
+            self._drop_wish(job)
         for job, placement in seen.starts_first.items():
             self._release(job)
             first_wished_s = self._first_wished.pop(job, None)
@@ -249,10 +255,12 @@ class Agreement:
             if wished is None:
                 totals.starts.first_only += 1
                 self.unwanted[job] = Unwanted(job, now_s, seen.gpus[job], seen.why_waits.get(job), instead)
+                self._gpus_unwanted += seen.gpus[job]
                 continue
             totals.starts.both += 1
-            self.wished_starts.pop(job, None)
+            self._drop_wish(job)
             self._agreed[job] = seen.gpus[job]
+            self._gpus_agreed += seen.gpus[job]
             self._count_placement(placement, wished)
         new = []
         for job, placement in seen.starts_shadow.items():
@@ -260,6 +268,7 @@ class Agreement:
                 continue
             before = self.wished_starts.get(job)
             if before is None:
+                self._gpus_wished += seen.gpus[job]
                 new.append(job)
             if job not in self._first_wished:
                 totals.starts.shadow_only += 1
@@ -307,7 +316,12 @@ class Agreement:
 
     def _release(self, job: JobId) -> None:
         """Remove the job's attempt, which has ended."""
-        self._agreed.pop(job, None)
-        self.unwanted.pop(job, None)
+        self._gpus_agreed -= self._agreed.pop(job, 0)
+        if (unwanted := self.unwanted.pop(job, None)) is not None:
+            self._gpus_unwanted -= unwanted.gpus
         self.wished_stops.pop(job, None)
         self._counted_stops.discard(job)
+
+    def _drop_wish(self, job: JobId) -> None:
+        if (wish := self.wished_starts.pop(job, None)) is not None:
+            self._gpus_wished -= wish.gpus

@@ -42,6 +42,7 @@ def test_a_shadow_survives_the_storm_and_the_first_policy_does_not_notice(
     assert account.totals.passes > 50
     assert (account.unwanted, account.wished_starts, account.wished_stops) == ({}, {}, {})
     assert (account._agreed, account.unwanted, account.wished_starts) == ({}, {}, {})
+    assert (account._gpus_agreed, account._gpus_unwanted, account._gpus_wished) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

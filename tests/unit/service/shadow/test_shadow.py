@@ -319,6 +319,7 @@ def test_it_decides_as_if_just_rebuilt_in_a_world_that_it_does_not_rule(first: s
     assert shadow.rejected == 0
     told = account(story)
     assert (told._agreed, told.unwanted, told.wished_starts) == ({}, {}, {})
+    assert (told._gpus_agreed, told._gpus_unwanted, told._gpus_wished) == (0, 0, 0)
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)
