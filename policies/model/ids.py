@@ -2,6 +2,9 @@
 
 from typing import NewType
 
+ID_MAX = 2**31 - 1
+"""Largest number of a job, an attempt, or a cycle: databases store them in 32 bits."""
+
 JobId = NewType("JobId", int)
 """A job's serial number: it grows with submission, so it also breaks ties between equal ranks."""
 

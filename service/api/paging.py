@@ -9,11 +9,13 @@ import binascii
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Generic, TypeVar
+from functools import cache
+from typing import Annotated, Any, Final, Generic, TypeVar
 
 from fastapi import Depends, Query
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError
 
+from policies.model.ids import ID_MAX
 from service.api.deps import Deps
 from service.api.problems import Problem, invalid_parameter
 
@@ -21,6 +23,22 @@ Row = TypeVar("Row")
 Item = TypeVar("Item")
 
 CURSOR_LENGTH_MAX = 2048
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("holds characters that a database may refuse")
+    return text
+
+
+# A client can forge a cursor. Each kind bounds its part to what its column can hold and compare with.
+NUMBER: Final = Annotated[int, Field(ge=0, le=ID_MAX)]
+"""A number in 32 bits: of jobs, attempts, cycles; and counts."""
+SERIAL: Final = Annotated[int, Field(ge=0, le=2**63 - 1)]
+"""A row's number in 64 bits: of events, requests, progress, predictions, audit entries, deliveries."""
+INSTANT: Final = Annotated[float, Field(allow_inf_nan=False)]
+"""Seconds since the Unix epoch."""
+TEXT: Final = Annotated[str, AfterValidator(_printable)]
 
 
 class Page(BaseModel, Generic[Item]):
@@ -38,10 +56,10 @@ class PageRequest:
         self.limit = limit
         self._after = after
 
-    def position(self, scope: str, *kinds: type) -> Any:
+    def position(self, scope: str, *kinds: Any) -> Any:
         """The key of the last row of the page before, or None on the first page. Raises 422 for a foreign cursor.
 
-        A key of one part is that part, a longer one a tuple of parts of these ``kinds``.
+        ``kinds``: of the key's parts, such as :data:`NUMBER`. A key of one part is that part, a longer one a tuple.
         """
         if self._after is None:
             return None
@@ -49,11 +67,13 @@ class PageRequest:
             mark, *key = json.loads(base64.b64decode(self._after.encode("ascii"), altchars=b"-_", validate=True))
         except (ValueError, binascii.Error, TypeError, RecursionError):
             raise _foreign() from None
-        if mark != _mark(scope) or len(key) != len(kinds):
+        if mark != _mark(scope):
             raise _foreign()
-        if not all(type(part) is kind and _storable(part) for part, kind in zip(key, kinds, strict=True)):
-            raise _foreign()
-        return key[0] if len(kinds) == 1 else tuple(key)
+        try:
+            parts = _checked(kinds).validate_python(tuple(key), strict=True)
+        except ValidationError:
+            raise _foreign() from None
+        return parts[0] if len(kinds) == 1 else parts
 
     def page(
         self,
@@ -77,11 +97,9 @@ def _mark(scope: str) -> str:
     return hashlib.sha256(scope.encode()).hexdigest()[:12]
 
 
-def _storable(part: object) -> bool:
-    # A forged cursor must not reach the database with a number that it cannot hold, or a text that it cannot encode.
-    if isinstance(part, int):
-        return abs(part) < 2**63
-    return not isinstance(part, str) or part.isprintable()
+@cache
+def _checked(kinds: tuple[Any, ...]) -> TypeAdapter[tuple[Any, ...]]:
+    return TypeAdapter(tuple[kinds])  # type: ignore[valid-type]
 
 
 def _foreign() -> Problem:

@@ -8,10 +8,10 @@ parsed; ``About`` says which routes these are.
 from collections import OrderedDict
 from collections.abc import Callable
 from enum import Enum
-from typing import Annotated, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from fastapi import Request
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from service.api.access import caller_of
@@ -19,7 +19,7 @@ from service.api.problems import Problem, ProblemType
 from service.db.access import Owner, owner_of
 from service.db.session import Database
 from service.domain.access import Identity, Role
-from service.wire.bodies import ID_MAX
+from service.wire.bodies import Id
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., object])
 
@@ -87,7 +87,7 @@ OWNERS_MAX: Final = 10_000
 
 _ONE_JOB: Final = frozenset({About.JOB, About.CHANGE, About.OUTPUT})
 
-_NUMBER: Final[TypeAdapter[int]] = TypeAdapter(Annotated[int, Field(ge=1, le=ID_MAX)])
+_NUMBER: Final[TypeAdapter[int]] = TypeAdapter(Id)
 """Parses a job's number exactly as the routes do, so that every spelling of it is checked."""
 
 

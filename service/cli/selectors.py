@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from policies.model.ids import ID_MAX
 from service.cli import completion
 from service.cli.fail import EXIT_FAILED, fail
 from service.client import UNFINISHED_STATES, Client
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 RANGE_MAX = 10_000
 """Jobs that one range may name, so that a typing mistake does not ask for millions."""
-ID_MAX = 2**31 - 1
 LONGEST = 10
 """Digits of the largest number."""
 

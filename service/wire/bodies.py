@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from policies.model.ids import ID_MAX
 from service.domain.duration import DurationError, seconds_of
 from service.domain.webhooks import WebhookEvent
 from service.wire import examples
@@ -35,7 +36,6 @@ BYTES_MAX = 2**53
 ITERATIONS_MAX = 10**12
 """A microsecond each, this many iterations take eleven days; more is a mistake."""
 
-ID_MAX = 2**31 - 1
 GPUS_MAX = 1_000_000
 PRIORITY_MAX = 1_000_000
 GPU_TYPES_MAX = 16
@@ -117,7 +117,9 @@ GracePeriod = Annotated[
     float, Field(ge=0, le=GRACE_S_MAX), _FROM_TEXT, _duration_schema(minimum=0, maximum=GRACE_S_MAX)
 ]
 Bytes = Annotated[int, Field(ge=0, le=BYTES_MAX)]
-JobNumber = Annotated[int, Field(ge=1, le=ID_MAX)]
+Id = Annotated[int, Field(ge=1, le=ID_MAX)]
+"""The number of a job, an attempt, an array, a reservation, a webhook or a training run, wherever a request names one."""
+CycleNumber = Annotated[int, Field(ge=0, le=ID_MAX)]
 Gpus = Annotated[int, Field(ge=1, le=GPUS_MAX)]
 Degree = Annotated[int, Field(ge=1, le=GPUS_MAX)]
 ElementIndex = Annotated[int, Field(ge=0, le=ID_MAX)]
@@ -229,7 +231,7 @@ class PreemptionBody(Body):
 class AfterBody(Body):
     """A job that must end first: with success, or in whatever way."""
 
-    job: JobNumber
+    job: Id
     when: Literal["success", "any"] = "success"
 
 
@@ -238,7 +240,7 @@ def _after_tag(value: Any) -> str:
 
 
 AfterEntry = Annotated[
-    Annotated[JobNumber, Tag("<number>")] | Annotated[AfterBody, Tag("<condition>")], Discriminator(_after_tag)
+    Annotated[Id, Tag("<number>")] | Annotated[AfterBody, Tag("<condition>")], Discriminator(_after_tag)
 ]
 
 

@@ -15,7 +15,7 @@ from service.api.changes import Change, ChangeRequest
 from service.api.deps import Deps
 from service.api.documents import document
 from service.api.idempotency import Answer, Effect
-from service.api.paging import Page, Paging
+from service.api.paging import INSTANT, SERIAL, TEXT, Page, Paging
 from service.api.permissions import ADMINISTER, OWN_KEYS, READ
 from service.api.problems import Fault, Problem, ProblemType
 from service.api.routers.common import FilterText, NoBody, Routes, found_or_404
@@ -60,7 +60,7 @@ def list_keys(caller: Caller, dependencies: Deps, paging: Paging, user: FilterTe
         return Page(items=[], next=None)
     user = user if caller.role.covers(Role.ADMIN) else caller.user
     scope = f"keys {user!r}"
-    before = paging.position(scope, float, str)
+    before = paging.position(scope, INSTANT, TEXT)
     with dependencies.reading() as connection:
         rows = access.keys(connection, user, before, paging.limit + 1)
     return paging.page(scope, rows, lambda row: (row.created_at_s, row.id), key_document)
@@ -140,7 +140,7 @@ def revoke_key(
 @routes.read("/users", ADMINISTER, "List users by name")
 def list_users(dependencies: Deps, paging: Paging) -> Page[UserDocument]:
     """Those who have or had API keys, with their projects."""
-    after = paging.position("users", str)
+    after = paging.position("users", TEXT)
     with dependencies.reading() as connection:
         rows = access.users(connection, after, paging.limit + 1)
         projects = access.projects_of(connection, [row.name for row in rows])
@@ -170,7 +170,7 @@ def _user_answer(connection: Connection, user: str, detail: dict[str, bool]) -> 
 @routes.read("/projects", ADMINISTER, "List projects by name")
 def list_projects(dependencies: Deps, paging: Paging) -> Page[ProjectDocument]:
     """Those with members."""
-    after = paging.position("projects", str)
+    after = paging.position("projects", TEXT)
     with dependencies.reading() as connection:
         names = access.projects(connection, after, paging.limit + 1)
         members = access.members_of(connection, names)
@@ -235,7 +235,7 @@ def list_changes(
 ) -> Page[AuditDocument]:
     """One line for every change, and for every one that was refused. `target` as in the lines: `job 12`, `key ...`."""
     scope = f"audit {user!r} {target!r}"
-    before = paging.position(scope, int)
+    before = paging.position(scope, SERIAL)
     with dependencies.reading() as connection:
         rows = audit.lines(connection, audit.AuditFilter(user, target), before, paging.limit + 1)
     return paging.page(scope, rows, lambda row: (row.id,), partial(document, AuditDocument))

@@ -14,12 +14,12 @@ from service.api.problems import Problem, ProblemType
 from service.api.routers.common import NoBody, Routes
 from service.db import reads
 from service.engine.events import EngineRequest, RequestKind
-from service.wire.bodies import ID_MAX, HoldBody, PriorityBody
+from service.wire.bodies import HoldBody, Id, PriorityBody
 from service.wire.jobs import ArrayAcceptedDocument, ArrayDocument
 
 routes = Routes("arrays")
 
-ArrayPath = Annotated[int, Path(ge=1, le=ID_MAX, description="The array's number: that of its first job.")]
+ArrayPath = Annotated[Id, Path(description="The array's number: that of its first job.")]
 
 
 @routes.read("/arrays/{array_id}", READ_JOB, "Show a job array", 404)

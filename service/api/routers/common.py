@@ -12,12 +12,12 @@ from service.api.permissions import Endpoint, Rule, allow, permitted
 from service.api.problems import MEDIA_TYPE, Fault, Problem, ProblemType
 from service.db import reads
 from service.db.reads import JobSummary
-from service.wire.bodies import ID_MAX, TEXT_MAX
+from service.wire.bodies import TEXT_MAX, Id
 
 FilterText = Annotated[str | None, Query(max_length=TEXT_MAX)]
 """A filter of a list."""
 
-JobPath = Annotated[int, Path(ge=1, le=ID_MAX, description="The job's number.")]
+JobPath = Annotated[Id, Path(description="The job's number.")]
 
 
 class ProblemFault(BaseModel):

@@ -7,11 +7,11 @@ from sqlalchemy import Row
 
 from service.api.deps import Deps
 from service.api.documents import document
-from service.api.paging import Page, Paging
+from service.api.paging import NUMBER, Page, Paging
 from service.api.permissions import OPERATE
 from service.api.routers.common import Routes, found_or_404
 from service.db import reads
-from service.wire.bodies import ID_MAX
+from service.wire.bodies import CycleNumber
 from service.wire.cluster import CycleDocument, CycleSummary
 
 routes = Routes("cycles")
@@ -22,14 +22,14 @@ LISTS = ("changes", "actions", "refusals")
 @routes.read("/cycles", OPERATE, "List cycles, newest first")
 def list_cycles(dependencies: Deps, paging: Paging) -> Page[CycleSummary]:
     """Cycles in which nothing happened are not kept."""
-    before = paging.position("cycles", int)
+    before = paging.position("cycles", NUMBER)
     with dependencies.reading() as connection:
         rows = reads.cycles(connection, before, paging.limit + 1)
     return paging.page("cycles", rows, lambda row: (row.number,), cycle_summary)
 
 
 @routes.read("/cycles/{number}", OPERATE, "Show a cycle", 404)
-def show_cycle(dependencies: Deps, number: Annotated[int, Path(ge=0, le=ID_MAX)]) -> CycleDocument:
+def show_cycle(dependencies: Deps, number: Annotated[CycleNumber, Path()]) -> CycleDocument:
     """Its changes and actions in their order."""
     with dependencies.reading() as connection:
         row = found_or_404(reads.cycle(connection, number), f"cycle {number}")

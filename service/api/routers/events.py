@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import Header, Query, Request
 from fastapi.responses import StreamingResponse
 
+from policies.model.ids import ID_MAX
 from policies.model.reasons import Reason
 from service.api.access import Caller
 from service.api.authenticate import Authenticator
@@ -22,7 +23,6 @@ from service.db.access import owner_of
 from service.db.event_log import Entry
 from service.domain.access import Role
 from service.runtime.stream_position import Position
-from service.wire.bodies import ID_MAX
 from service.wire.jobs import StreamedEvent
 
 routes = Routes("events")

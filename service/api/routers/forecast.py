@@ -3,7 +3,6 @@
 from typing import Annotated
 
 from fastapi import Query
-from pydantic import Field
 from sqlalchemy import Connection
 
 from policies.lifecycle import TERMINAL, JobState
@@ -13,7 +12,7 @@ from service.api.access import Caller
 from service.api.deps import Deps, Leader, ToLeader
 from service.api.documents import forecast_record_document, instant
 from service.api.forecast_documents import accuracy_document, forecast_document, plan_document
-from service.api.paging import Page, Paging
+from service.api.paging import SERIAL, Page, Paging
 from service.api.permissions import LIST_JOBS, READ, READ_JOB, SUBMIT
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import JobPath, Routes, job_or_404, require_job
@@ -23,13 +22,12 @@ from service.db.access import seen_jobs
 from service.db.forecasts import forecasts_of, scored_forecasts
 from service.domain.forecast_scores import accuracy
 from service.forecast.forecast import Forecast, NoForecast
-from service.wire.bodies import ID_MAX, SubmissionBody
+from service.wire.bodies import Id, SubmissionBody
 from service.wire.jobs import ToldDocument
 from service.wire.predictions import AccuracyDocument, ForecastsDocument, JobForecastDocument, PlansDocument
 
 routes = Routes("forecasts")
 
-JobNumber = Annotated[int, Field(ge=1, le=ID_MAX)]
 JOBS_ASKED_MAX = 500
 """Jobs that one request may name: those of a page."""
 
@@ -43,7 +41,7 @@ def list_forecasts(
     dependencies: Deps,
     leader: ToLeader,
     job: Annotated[
-        list[JobNumber] | None, Query(max_length=JOBS_ASKED_MAX, description="Only these jobs; repeatable.")
+        list[Id] | None, Query(max_length=JOBS_ASKED_MAX, description="Only these jobs; repeatable.")
     ] = None,
 ) -> ForecastsDocument:
     """All unfinished jobs that the loop knows and the caller sees, in order of submission. Made once a cycle, for all
@@ -79,7 +77,7 @@ def job_forecasts(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[T
     """Every forecast of it on record, oldest first: made soon after it came and whenever the time since has doubled, scored
     when it started and ended."""
     scope = f"forecasts {job_id}"
-    after = paging.position(scope, int) or 0
+    after = paging.position(scope, SERIAL) or 0
     with dependencies.reading() as connection:
         require_job(connection, job_id)
         rows = forecasts_of(connection, job_id, after, paging.limit + 1)

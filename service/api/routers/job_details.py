@@ -14,7 +14,7 @@ from service.api.deps import Deps, ToLeader
 from service.api.documents import attempt_document, document, event_document, explanation_document
 from service.api.forwarding import HeldElsewhere
 from service.api.job_bodies import shown_body
-from service.api.paging import Page, Paging
+from service.api.paging import NUMBER, SERIAL, Page, Paging
 from service.api.peers import is_from_peer
 from service.api.permissions import READ_JOB, READ_OUTPUT
 from service.api.prediction_documents import SIMILAR_MAX, prediction_details
@@ -22,7 +22,7 @@ from service.api.problems import Problem, ProblemType
 from service.api.routers.common import JobPath, Routes, job_or_404, no_such_job, require_job
 from service.db import reads
 from service.db.prediction_log import newest_prediction, similar_jobs
-from service.wire.bodies import ID_MAX, SpecDocument
+from service.wire.bodies import Id, SpecDocument
 from service.wire.jobs import AttemptDocument, EventDocument, ExplanationDocument, ProgressDocument
 from service.wire.predictions import PredictionDetailsDocument
 
@@ -61,7 +61,7 @@ def spec(caller: Caller, dependencies: Deps, job_id: JobPath) -> Response:
 def attempts(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[AttemptDocument]:
     """In their order."""
     scope = f"attempts {job_id}"
-    after = paging.position(scope, int) or 0
+    after = paging.position(scope, NUMBER) or 0
     with dependencies.reading() as connection:
         require_job(connection, job_id)
         rows = reads.attempts(connection, job_id, after, paging.limit + 1)
@@ -73,7 +73,7 @@ def attempts(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[Attemp
 def events(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[EventDocument]:
     """Every change of its state, oldest first."""
     scope = f"events {job_id}"
-    after = paging.position(scope, int) or 0
+    after = paging.position(scope, SERIAL) or 0
     with dependencies.reading() as connection:
         require_job(connection, job_id)
         rows = reads.events(connection, job_id, after, paging.limit + 1)
@@ -84,7 +84,7 @@ def events(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[EventDoc
 def progress(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[ProgressDocument]:
     """Oldest first; old ones are thinned out."""
     scope = f"progress {job_id}"
-    after = paging.position(scope, int) or 0
+    after = paging.position(scope, SERIAL) or 0
     with dependencies.reading() as connection:
         require_job(connection, job_id)
         rows = reads.progress(connection, job_id, after, paging.limit + 1)
@@ -128,7 +128,7 @@ def logs(
     dependencies: Deps,
     request: Request,
     job_id: JobPath,
-    attempt: Annotated[int | None, Query(ge=1, le=ID_MAX, description="The newest one if left out.")] = None,
+    attempt: Annotated[Id | None, Query(description="The newest one if left out.")] = None,
     offset: Annotated[int, Query(ge=-(2**53), le=2**53, description="Negative: from the end.")] = 0,
     limit: Annotated[int, Query(ge=1, le=LOG_PART_BYTES_MAX, description="Bytes.")] = LOG_PART_BYTES_MAX,
 ) -> Response:

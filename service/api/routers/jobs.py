@@ -13,7 +13,7 @@ from service.api.changes import Change, ChangeRequest
 from service.api.deps import ApiDependencies, Deps
 from service.api.documents import etag, etag_matches, job_document
 from service.api.idempotency import Answer
-from service.api.paging import Page, Paging
+from service.api.paging import NUMBER, Page, Paging
 from service.api.parse import is_single
 from service.api.permissions import CHANGE_JOB, LIST_JOBS, READ_JOB, SUBMIT
 from service.api.problems import Problem, ProblemType
@@ -21,7 +21,7 @@ from service.api.routers.common import FilterText, JobPath, NoBody, Routes, job_
 from service.api.submission import parse, wait_for_predictions
 from service.db import reads
 from service.engine.events import EngineRequest, RequestKind
-from service.wire.bodies import ID_MAX, HoldBody, PriorityBody, SubmissionBody
+from service.wire.bodies import HoldBody, Id, PriorityBody, SubmissionBody
 from service.wire.jobs import AcceptedDocument, JobDocument, JobsDocument
 
 routes = Routes("jobs")
@@ -56,14 +56,14 @@ def list_jobs(
     user: FilterText = None,
     project: FilterText = None,
     name: FilterText = None,
-    array: Annotated[int | None, Query(ge=1, le=ID_MAX, description="Only elements of this array.")] = None,
+    array: Annotated[Id | None, Query(description="Only elements of this array.")] = None,
     order: Annotated[Literal["newest", "oldest"], Query(description="Which jobs come first.")] = "newest",
 ) -> Page[JobDocument]:
     """One page; filters and order belong to its cursor."""
     oldest_first = order == "oldest"
     wanted = reads.JobFilter(tuple(dict.fromkeys(state or ())), user, project, name, array, caller, oldest_first)
     scope = f"jobs {sorted(wanted.states)} {user!r} {project!r} {name!r} {array}{' oldest' if oldest_first else ''}"
-    past = paging.position(scope, int)
+    past = paging.position(scope, NUMBER)
     with dependencies.reading() as connection:
         rows = reads.jobs(connection, wanted, past, paging.limit + 1)
     return paging.page(scope, rows, lambda row: (row.job.id,), job_document)

@@ -3,20 +3,20 @@
 from functools import partial
 from typing import Annotated
 
-from fastapi import Path, Query, Response
+from fastapi import Path, Response
 
 from service.api.access import Caller
 from service.api.changes import Change
 from service.api.deps import Deps, Refused, ToLeader
 from service.api.documents import document, prediction_document
 from service.api.idempotency import Answer, Effect
-from service.api.paging import Page, Paging
+from service.api.paging import INSTANT, NUMBER, SERIAL, TEXT, Page, Paging
 from service.api.permissions import LIST_JOBS, OPERATE, READ
 from service.api.prediction_documents import predictor_document
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import NoBody, Routes, found_or_404
 from service.db import reads
-from service.wire.bodies import ID_MAX, TEXT_MAX
+from service.wire.bodies import TEXT_MAX, Id
 from service.wire.jobs import PredictionDocument
 from service.wire.predictions import (
     ModelDocument,
@@ -34,11 +34,11 @@ ModelPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX)]
 
 @routes.read("/predictions", LIST_JOBS, "List predictions, newest first")
 def list_predictions(
-    caller: Caller, dependencies: Deps, paging: Paging, job: Annotated[int | None, Query(ge=1, le=ID_MAX)] = None
+    caller: Caller, dependencies: Deps, paging: Paging, job: Id | None = None
 ) -> Page[PredictionDocument]:
     """Of all jobs that the caller sees, or of one; scored once the job has ended."""
     scope = f"predictions {job}"
-    before = paging.position(scope, int)
+    before = paging.position(scope, SERIAL)
     with dependencies.reading() as connection:
         rows = reads.predictions(connection, job, before, paging.limit + 1, caller)
     return paging.page(scope, rows, lambda row: (row.id,), prediction_document)
@@ -47,7 +47,7 @@ def list_predictions(
 @routes.read("/models", READ, "List models, newest first")
 def list_models(dependencies: Deps, paging: Paging) -> Page[ModelDocument]:
     """Candidates, the champion, and retired ones."""
-    before = paging.position("models", float, str)
+    before = paging.position("models", INSTANT, TEXT)
     with dependencies.reading() as connection:
         rows = reads.models(connection, before, paging.limit + 1)
     return paging.page("models", rows, lambda row: (row.created_at_s, row.id), partial(document, ModelDocument))
@@ -82,7 +82,7 @@ def train(leader: ToLeader, change: Change, body: NoBody = None) -> Response:
 
 
 @routes.read("/training-runs/{run}", READ, "Show a retraining", 404)
-def show_training_run(dependencies: Deps, run: Annotated[int, Path(ge=1, le=ID_MAX)]) -> TrainingRunDocument:
+def show_training_run(dependencies: Deps, run: Annotated[Id, Path()]) -> TrainingRunDocument:
     """How it ended, or that it is still under way."""
     with dependencies.reading() as connection:
         row = found_or_404(reads.training_run(connection, run), f"training run {run}")
@@ -111,7 +111,7 @@ def promote(dependencies: Deps, leader: ToLeader, change: Change, model_id: Mode
 @routes.read("/throughput", LIST_JOBS, "The throughput table")
 def list_throughput(caller: Caller, dependencies: Deps, paging: Paging) -> Page[ThroughputDocument]:
     """Learnt seconds per iteration, by user, project, name, GPUs, GPU type and servers spanned."""
-    after = paging.position("throughput", str, str, str, int, str, int)
+    after = paging.position("throughput", TEXT, TEXT, TEXT, NUMBER, TEXT, NUMBER)
     with dependencies.reading() as connection:
         rows = reads.throughput(connection, after, paging.limit + 1, caller)
     return paging.page(

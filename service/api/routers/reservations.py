@@ -29,7 +29,7 @@ from service.db.reservations import (
 from service.domain.access import Identity
 from service.engine.events import EngineRequest, RequestKind
 from service.engine.limits import Owner, Scope
-from service.wire.bodies import ID_MAX, ReservationBody
+from service.wire.bodies import Id, ReservationBody
 from service.wire.cluster import ReservationDocument, ReservationsDocument
 from service.wire.jobs import AcceptedDocument
 
@@ -38,7 +38,7 @@ routes = Routes("cluster")
 AHEAD_S_MAX = 366 * 86_400.0
 """A reservation ends within a year: a later one is a mistake in a date."""
 
-NumberPath = Annotated[int, Path(ge=1, le=ID_MAX, description="The reservation's number.")]
+NumberPath = Annotated[Id, Path(description="The reservation's number.")]
 
 
 @routes.read("/reservations", READ, "List reservations")

@@ -9,7 +9,7 @@ from service.api.permissions import OPERATE
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import Routes
 from service.history.cycle_file import cycle_document
-from service.wire.bodies import ID_MAX
+from service.wire.bodies import CycleNumber
 from service.wire.cluster import CycleSnapshotDocument, SnapshotsDocument
 
 routes = Routes("cycles")
@@ -35,7 +35,7 @@ def snapshot_now(dependencies: Deps, leader: ToLeader) -> CycleSnapshotDocument:
 
 @routes.read("/cycles/{number}/snapshot", OPERATE, "Everything that a cycle's decision rests on", 404)
 def cycle_snapshot(
-    dependencies: Deps, leader: ToLeader, number: Annotated[int, Path(ge=0, le=ID_MAX)]
+    dependencies: Deps, leader: ToLeader, number: Annotated[CycleNumber, Path()]
 ) -> CycleSnapshotDocument:
     """A file for `sooner sim replay`."""
     found = leader.recorder.snapshot(number)

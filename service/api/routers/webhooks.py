@@ -14,7 +14,7 @@ from service.api.access_documents import delivery_document, webhook_document
 from service.api.changes import Change
 from service.api.deps import Deps
 from service.api.idempotency import Answer, Effect
-from service.api.paging import Page, Paging
+from service.api.paging import SERIAL, Page, Paging
 from service.api.permissions import OWN_WEBHOOKS
 from service.api.problems import Fault, Problem, ProblemType
 from service.api.routers.common import NoBody, Routes
@@ -25,18 +25,18 @@ from service.domain.access import Identity, Role
 from service.domain.webhooks import WebhookEvent, new_secret
 from service.runtime.webhook_post import refusal_of
 from service.wire.access import DeliveryDocument, NewWebhookDocument, WebhookDocument
-from service.wire.bodies import ID_MAX, WebhookBody
+from service.wire.bodies import Id, WebhookBody
 
 routes = Routes("webhooks")
 
-WebhookPath = Annotated[int, Path(ge=1, le=ID_MAX, description="The webhook's number.")]
+WebhookPath = Annotated[Id, Path(description="The webhook's number.")]
 
 
 @routes.read("/webhooks", OWN_WEBHOOKS, "List webhooks")
 def list_webhooks(caller: Caller, dependencies: Deps, paging: Paging) -> Page[WebhookDocument]:
     """Oldest first, without their secrets."""
     scope = f"webhooks {_owner(caller)!r}"
-    after = paging.position(scope, int) or 0
+    after = paging.position(scope, SERIAL) or 0
     with dependencies.reading() as connection:
         rows = webhooks.webhooks(connection, _owner(caller), after, paging.limit + 1)
     return paging.page(scope, rows, lambda row: (row.id,), webhook_document)
@@ -94,7 +94,7 @@ def list_deliveries(
 ) -> Page[DeliveryDocument]:
     """Newest first; those that have ended are forgotten after a while."""
     scope = f"deliveries {webhook_id}"
-    before = paging.position(scope, int)
+    before = paging.position(scope, SERIAL)
     with dependencies.reading() as connection:
         _mine(connection, webhook_id, caller)
         rows = webhooks.deliveries(connection, webhook_id, before, paging.limit + 1)
