@@ -121,30 +121,35 @@ CHANGES: Table[AuditDocument] = Table(
 
 
 def key_create_command(
-    user: Annotated[str, typer.Option("--user", help="Whose key it is; made if there is no such user yet.")],
-    role: Annotated[RoleName | None, typer.Option("--role", help="What the key is good for.")] = None,
+    user: Annotated[str, typer.Option("--user", help="User of the key; added if unknown.")],
+    role: Annotated[RoleName | None, typer.Option("--role", help="Role of the key.")] = None,
     project: Annotated[
         list[str] | None,
-        typer.Option("--project", help="Narrow it to this project, of which the user becomes a member; repeatable."),
+        typer.Option(
+            "--project", help="Restrict the key to this project, and add the user to the project; repeatable."
+        ),
     ] = None,
     expires_in: Annotated[
-        float | None, seconds_option("--expires-in", "How long it is valid: 90d, 12h or 30m.", 1.0)
+        float | None,
+        seconds_option("--expires-in", "Lifetime, such as 90d or 12h. Default: the setting key_lifetime_s.", 1.0),
     ] = None,
-    note: Annotated[str, typer.Option("--note", help="What it is for.")] = "",
+    note: Annotated[str, typer.Option("--note", help="Purpose of the key.")] = "",
     first: Annotated[
         bool,
         typer.Option(
             "--first",
-            help="Make an admin's key in the database itself, without a service: the first key, or one that replaces a lost key.",
+            help="Create an admin key directly in the database, for the first admin or to replace a lost key.",
         ),
     ] = False,
     *,
     how: IdsStyle,
 ) -> None:
-    """Create a key and show it once. Its user sets SOONER_TOKEN to it."""
+    """Create an API key and print it once. The user sets SOONER_TOKEN to it."""
     if first:
         if role not in (None, RoleName.ADMIN) or project:
-            fail("--first makes an admin's key, which is for every project")
+            fail(
+                "--first creates an admin key for all projects; it cannot be combined with --project or another --role"
+            )
         # It needs the libraries of the database, which the other commands do not.
         from service.cli.first_key import make_first_key
 
@@ -165,13 +170,13 @@ def _print(made: NewKeyDocument, how: Style) -> None:
     if not how.quiet:
         line = f"key {made['id']}: {made['role']} {made['user']}, {_projects(made)}, until {when(made['expires_at'])}"
         typer.echo(printable(line), err=True)
-        typer.echo("It is not shown again. Use it as: export SOONER_TOKEN=...", err=True)
+        typer.echo("The key is not stored and cannot be shown again. To use it: export SOONER_TOKEN=...", err=True)
 
 
 def key_list_command(
-    user: Annotated[str | None, typer.Option("--user", help="Of this user alone.")] = None, *, how: OnceStyle
+    user: Annotated[str | None, typer.Option("--user", help="Only keys of this user.")] = None, *, how: OnceStyle
 ) -> None:
-    """Your keys (for an admin: all keys), newest first, with expired and revoked ones; never their secrets."""
+    """List your keys (for admins: all keys), newest first, including expired and revoked ones."""
     with connect() as client:
         show_rows(KEYS, lambda: client.keys(user), how)
 
@@ -179,13 +184,13 @@ def key_list_command(
 def key_revoke_command(
     keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Ids of keys.")], as_json: JsonFlag = False
 ) -> None:
-    """Revoke keys of yours (as an admin: any keys). They are refused from the next request on."""
+    """Revoke your keys (for admins: any keys). The next request with a revoked key is refused."""
     with connect() as client:
         show_rows(KEYS, lambda: [client.revoke_key(key) for key in keys], Style(as_json))
 
 
 def whoami_command(as_json: JsonFlag = False) -> None:
-    """The user, role and projects of this machine's token or of SOONER_TOKEN."""
+    """Show the user, role and projects of the token in use: SOONER_TOKEN, or this machine's token."""
     with connect() as client:
         me = client.me()
     if as_json:
@@ -198,42 +203,42 @@ def whoami_command(as_json: JsonFlag = False) -> None:
 
 
 def user_list_command(how: OnceStyle) -> None:
-    """Users by name, with their projects."""
+    """List users by name, with their projects."""
     with connect() as client:
         show_rows(USERS, client.users, how)
 
 
 def user_add_command(user: UserArgument, as_json: JsonFlag = False) -> None:
-    """Add a user who has no key yet, so that projects can have this member. Making a key adds its user, too."""
+    """Add a user without a key, for example to add the user to a project. `sooner key create` adds users too."""
     with connect() as client:
         show_rows(USERS, lambda: [client.put_user(user)], Style(as_json))
 
 
 def user_disable_command(user: UserArgument, as_json: JsonFlag = False) -> None:
-    """Let all of a user's keys open nothing, from the next request on. The user's jobs go on."""
+    """Disable a user: the next request with one of the user's keys is refused. Jobs continue."""
     with connect() as client:
         show_rows(USERS, lambda: [client.put_user(user, disabled=True)], Style(as_json))
 
 
 def user_enable_command(user: UserArgument, as_json: JsonFlag = False) -> None:
-    """Let a disabled user's keys open again what they opened before."""
+    """Enable a disabled user. The user's keys work again."""
     with connect() as client:
         show_rows(USERS, lambda: [client.put_user(user)], Style(as_json))
 
 
 def project_list_command(how: OnceStyle) -> None:
-    """Projects with their members, by name."""
+    """List projects by name, with their members."""
     with connect() as client:
         show_rows(PROJECTS, client.projects, how)
 
 
 def project_add_command(project: ProjectArgument, user: UserArgument, as_json: JsonFlag = False) -> None:
-    """Let a user see a project's jobs and submit to it. A project exists as soon as it has a member."""
+    """Add a user to a project. Members see its jobs and submit to it. A project exists while it has members."""
     _set_member(project, user, member=True, as_json=as_json)
 
 
 def project_remove_command(project: ProjectArgument, user: UserArgument, as_json: JsonFlag = False) -> None:
-    """Let a user see a project's jobs no more, the user's own among them; they go on."""
+    """Remove a user from a project. The user no longer sees any of its jobs. The user's own jobs in it continue."""
     _set_member(project, user, member=False, as_json=as_json)
 
 
@@ -245,13 +250,15 @@ def _set_member(project: str, user: str, *, member: bool, as_json: bool) -> None
 
 
 def audit_command(
-    user: Annotated[str | None, typer.Option("--user", help="Changes of this user alone.")] = None,
-    target: Annotated[str | None, typer.Option("--target", help="Changes of this alone: 'job 12', 'key ...'.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Newest lines to show.")] = 50,
+    user: Annotated[str | None, typer.Option("--user", help="Only changes by this user.")] = None,
+    target: Annotated[
+        str | None, typer.Option("--target", help="Only changes of this target, such as 'job 12'.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many changes.")] = 50,
     *,
     how: ColumnsStyle,
 ) -> None:
-    """Who changed what, newest first."""
+    """List changes with user, target and outcome, newest first."""
 
     def ask() -> Answer[AuditDocument]:
         changes = client.changes(user=user, target=target, limit=limit)

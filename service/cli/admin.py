@@ -23,26 +23,26 @@ from service.config.settings import SettingLine
 
 def serve_command(
     host: Annotated[str | None, typer.Option("--host", help="Address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option("--port", help="TCP port; 0 takes any free one.")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="TCP port; 0 takes any free port.")] = None,
     database_url: DatabaseOption = None,
     cluster: Annotated[Path | None, typer.Option("--cluster", help="Cluster file (sooner.cluster/1).")] = None,
     executor: Annotated[
-        str | None, typer.Option("--executor", help="local (processes) or fake (a timed imitation).")
+        str | None, typer.Option("--executor", help="local (runs processes) or fake (timers, for tests).")
     ] = None,
     policy: Annotated[
-        str | None, typer.Option("--policy", help="Scheduling policy by name.", autocompletion=completion.policies)
+        str | None, typer.Option("--policy", help="Scheduling policy.", autocompletion=completion.policies)
     ] = None,
     shadow_policy: Annotated[
         str | None,
         typer.Option(
             "--shadow-policy",
-            help="A second policy that decides beside the first and changes nothing: `sooner shadow`.",
+            help="A second policy that decides without effect, for comparison (see `sooner shadow`).",
             autocompletion=completion.policies,
         ),
     ] = None,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Run the service until Ctrl-C or SIGTERM. Every other setting is an environment variable: see `sooner config show`."""
+    """Run the service until Ctrl-C or SIGTERM. `sooner config show` lists the environment variables of all settings."""
     settings = settings_or_fail(
         {
             "host": host,
@@ -73,7 +73,7 @@ SETTINGS: Table[SettingLine] = Table(
 
 
 def show_command(how: ColumnsStyle) -> None:
-    """Each setting with its value, where that came from, and its environment variable."""
+    """List each setting with its value, source and environment variable."""
     lines = settings_or_fail().describe()
     document = {"schema": "sooner.config/1", "settings": [line._asdict() for line in lines]}
     show(SETTINGS, lambda: Answer(lines, document), how)

@@ -38,16 +38,17 @@ _JOB_KEYS = (
 
 _README = """This is a bug report of Sooner, made at {at} with `sooner bugreport`.
 
-versions.json     the program, Python, the platform, what is installed beside it
+versions.json     versions of the program, Python, the platform and the installed packages
 settings.json     the settings of the machine where the report was made; passwords and tokens are left out
-ready.json        whether the service is ready, and where its loop stands
+ready.json        whether the service is ready, and its newest cycle
 cluster.json      servers and GPUs
 queue.json        at most {jobs} unfinished jobs: no commands, environments, folders, labels or logs
-predictor.json    which models serve
+predictor.json    the models that serve
 metrics.txt       counters and gauges
-cycles/*.json     the queue as it is, and the newest recorded decisions:  sooner sim replay cycles/now.json --why
+cycles/*.json     the current queue (now.json) and the newest recorded decisions; to read them:
+                  sooner sim replay cycles/now.json --why
 
-A part that could not be had is named in {missing}, with the reason.
+{missing} names each part that could not be collected, with the reason.
 """
 
 _MISSING = "missing.txt"
@@ -55,12 +56,12 @@ _MISSING = "missing.txt"
 
 def bugreport_command(
     out: Annotated[
-        Path | None, typer.Option("--out", dir_okay=False, help="Write it here; left out: sooner-bugreport-TIME.zip.")
+        Path | None, typer.Option("--out", dir_okay=False, help="File to write. Default: sooner-bugreport-TIME.zip.")
     ] = None,
 ) -> None:
-    """Collect what a bug report needs in one zip file: versions, settings, queue, recorded decisions; no secrets.
+    """Write a zip file for a bug report: versions, settings, queue and recorded decisions, without secrets.
 
-    Look at it before you send it: names of jobs, users and servers are in it.
+    Check the file before you send it. It contains names of jobs, users and servers.
     """
     now = datetime.now(UTC)
     target = out or Path(f"sooner-bugreport-{now:%Y%m%dT%H%M%SZ}.zip")

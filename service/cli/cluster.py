@@ -62,7 +62,7 @@ def _answer(client: Client) -> Answer[ServerDocument]:
 
 
 def info_command(how: Style) -> None:
-    """The servers: state, GPUs, and how many of them are free."""
+    """List the servers with their state, GPUs and free GPUs."""
     with connect() as client:
         show(SERVERS, lambda: _answer(client), how)
 
@@ -83,7 +83,7 @@ def add_command(
     gpu_memory_gib: Annotated[float | None, typer.Option("--gpu-memory-gib", min=0.0)] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Add a server; jobs may use it from the next cycle on."""
+    """Add a server. Jobs may use it from the next cycle."""
     given = {
         "name": name,
         "gpus": gpus,
@@ -100,12 +100,12 @@ def add_command(
 
 
 def drain_command(servers: ServersArgument, as_json: JsonFlag = False) -> None:
-    """Start no new jobs on these servers. Running jobs continue."""
+    """Drain servers: start no new jobs on them. Running jobs continue."""
     with connect() as client:
         print_accepted({f"server {name}": client.drain(name) for name in servers}, as_json)
 
 
 def resume_command(servers: ServersArgument, as_json: JsonFlag = False) -> None:
-    """Start jobs on drained servers again."""
+    """Resume drained servers."""
     with connect() as client:
         print_accepted({f"server {name}": client.resume(name) for name in servers}, as_json)

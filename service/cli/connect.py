@@ -61,7 +61,7 @@ def refusals() -> Iterator[None]:
     try:
         yield
     except Unreachable as error:
-        fail(f"{error}; start the service with: sooner serve", EXIT_FAILED)
+        fail(f"{error}; to start the service, run: sooner serve", EXIT_FAILED)
     except ApiError as error:
         for fault in error.errors if len(error.errors) > 1 else ():
             where = fault.get("pointer", fault.get("parameter", ""))

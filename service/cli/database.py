@@ -40,7 +40,7 @@ def _database_faults() -> Iterator[None]:
 def upgrade_command(
     database_url: DatabaseOption = None, data_dir: DataDirOption = None, as_json: JsonFlag = False
 ) -> None:
-    """Bring the database to this program's schema. Back it up first: there is no way back."""
+    """Upgrade the database to this program's schema. Back it up first: there is no downgrade."""
     from service.db.migrate import SchemaState, upgrade
 
     settings = _prepared(database_url, data_dir)
@@ -60,7 +60,7 @@ def backup_command(
     data_dir: DataDirOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Copy the whole database into one file, while the service runs on. Keep it safe: it holds what users submitted."""
+    """Back up the whole database to one file. The service may be running. The file contains secrets."""
     from service.db.backup import back_up
 
     settings = _prepared(database_url, data_dir)
@@ -74,12 +74,12 @@ def backup_command(
 
 def restore_command(
     file: Annotated[Path, typer.Argument(help="A file that `sooner db backup` wrote.", dir_okay=False)],
-    force: Annotated[bool, typer.Option("--force", help="Replace what the database holds.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the contents of the database.")] = False,
     database_url: DatabaseOption = None,
     data_dir: DataDirOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Fill an empty database, of either kind, from a backup: whole or not at all. Refused while a service leads on it."""
+    """Restore a backup into an empty SQLite or PostgreSQL database. A failed restore changes nothing."""
     from service.db.restore import restore
 
     settings = _prepared(database_url, data_dir)
@@ -93,7 +93,7 @@ def restore_command(
 def check_command(
     database_url: DatabaseOption = None, data_dir: DataDirOption = None, as_json: JsonFlag = False
 ) -> None:
-    """Look whether the database is sound: its file, its schema, and jobs, attempts, GPUs and requests against each other."""
+    """Check the database: its file, its schema, and the relations between jobs, attempts, GPUs and requests."""
     from service.db.check import check
 
     settings = _prepared(database_url, data_dir)
@@ -110,7 +110,7 @@ def check_command(
         }
         print_json({"schema": "sooner.database.check/1", **document})
     elif health.sound:
-        typer.echo(f"sound: schema {health.revision}, {health.jobs} jobs, {health.unfinished_jobs} of them not ended")
+        typer.echo(f"sound: schema {health.revision}, {health.jobs} jobs, {health.unfinished_jobs} of them unfinished")
     else:
         for fault in health.faults:
             typer.echo(fault)
@@ -121,17 +121,23 @@ def check_command(
 def import_command(
     file: Annotated[Path, typer.Argument(help="A workload table (sooner.workload/1) of jobs that ran elsewhere.")],
     source: Annotated[
-        str | None, typer.Option("--source", help="Name of this past; the same job of a source is loaded once.")
+        str | None,
+        typer.Option(
+            "--source", help="Name of the history. Each job of a source is imported once. Default: the file's name."
+        ),
     ] = None,
     start: Annotated[
         datetime | None,
-        typer.Option("--start", help="When second 0 of the table was, UTC; left out: so that its last job ends now."),
+        typer.Option(
+            "--start",
+            help="Date and time (UTC) of second 0 of the table. Default: chosen so that the last job ends now.",
+        ),
     ] = None,
     database_url: DatabaseOption = None,
     data_dir: DataDirOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Load ended jobs for the predictor to learn from. A running service uses them from its next training on."""
+    """Import ended jobs as training data for the predictor. A running service uses them after its next training."""
     from service.cli.history import HistoryError, load_history
     from service.db.session import DatabaseUrlError
 
@@ -146,7 +152,7 @@ def import_command(
         )
     except (HistoryError, DatabaseUrlError) as error:
         fail(str(error))
-    text = f"{loaded.new} of {loaded.jobs} jobs are new in the history {loaded.source!r}"
+    text = f"{loaded.new} of {loaded.jobs} jobs were added to the history {loaded.source!r}"
     print_result({"schema": "sooner.history.import/1", **loaded._asdict()}, text, as_json)
 
 

@@ -98,7 +98,7 @@ class Outlook:
             return f"ETA: {self._missing}"
         found = [self._found.get(job["id"]) for job in jobs if job["state"] not in TERMINAL_STATES]
         reasons = [
-            "A job that was just submitted has one from the next cycle on." if each is None else each["reason"]
+            "A new job has a forecast after the next cycle." if each is None else each["reason"]
             for each in found
             if each is None or each["finish_at"] is None
         ]
@@ -126,21 +126,23 @@ FORECASTS: Table[JobForecastDocument] = Table(
 
 def forecast_command(
     jobs: Annotated[
-        list[str] | None, typer.Argument(metavar="JOBS", help="Job numbers: 7, 1,3,5-8, last or all; left out: all.")
+        list[str] | None, typer.Argument(metavar="JOBS", help="Job numbers: 7, 1,3,5-8, last or all. Default: all.")
     ] = None,
     accuracy: Annotated[
-        bool, typer.Option("--accuracy", help="Accuracy of the recorded forecasts, by horizon and gang size.")
+        bool, typer.Option("--accuracy", help="Show the accuracy of recorded forecasts by horizon and gang size.")
     ] = False,
     told: Annotated[
-        bool, typer.Option("--told", help="Every recorded forecast of the JOBS, with the outcome.")
+        bool, typer.Option("--told", help="Show every recorded forecast of JOBS with its outcome.")
     ] = False,
-    days: Annotated[int, typer.Option("--days", min=1, max=3650, help="With --accuracy: how many days back.")] = 30,
+    days: Annotated[
+        int, typer.Option("--days", min=1, max=3650, help="With --accuracy: forecasts of the last N days.")
+    ] = 30,
     *,
     how: Style,
 ) -> None:
-    """When jobs will start and end, as p50 [p10-p90] over sampled futures of the queue; or how right that was."""
+    """Forecast when jobs start and end, as p50 [p10-p90] over sampled futures, or show the accuracy of past forecasts."""
     if accuracy and (told or jobs):
-        fail("--accuracy is about all jobs; leave JOBS and --told out")
+        fail("--accuracy covers all jobs and cannot be combined with JOBS or --told")
     if told and not jobs:
         fail("--told needs JOBS")
     with connect() as client:
@@ -261,7 +263,7 @@ def _show_accuracy(client: Client, days: int, how: Style) -> None:
 
     def ask() -> Answer[_Line]:
         found = client.forecast_accuracy(days)
-        note = "" if found["forecasts"] else f"No forecast of the last {days} days has been settled yet."
+        note = "" if found["forecasts"] else f"No forecast of the last {days} days has been scored yet."
         return Answer(list(_lines(found)), {"schema": "sooner.forecasts.accuracy/1", "accuracy": found}, note)
 
     show(_ACCURACY, ask, how)

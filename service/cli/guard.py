@@ -25,10 +25,10 @@ def shadowed(origins: Mapping[str, Path | None], home: Path) -> str | None:
     """The line about a package that Python finds somewhere else than beside this one."""
     for name, origin in origins.items():
         if origin != home / name:
-            where = f"in {origin}" if origin is not None else "nowhere"
+            found = f"is imported from {origin}" if origin is not None else "is not found"
             return (
-                f"the import name {name!r} is found {where}, not in {home / name}: another package of that name comes first; "
-                "install Sooner in an environment of its own"
+                f"the package {name!r} {found}, but must be {home / name}: another package has the same name; "
+                "install Sooner in a separate environment"
             )
     return None
 
@@ -39,7 +39,7 @@ def claimed(claims: Mapping[str, Sequence[str]]) -> str | None:
         if names and owner.lower() != DISTRIBUTION:
             return (
                 f"the distribution {owner!r} also installs {', '.join(map(repr, names))}, a top-level package of Sooner; "
-                "install Sooner in an environment of its own"
+                "install Sooner in a separate environment"
             )
     return None
 

@@ -26,21 +26,21 @@ _REFUSED_ALONE = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStat
 
 
 def cancel_command(jobs: SelectorArgument, as_json: JsonFlag = False) -> None:
-    """End jobs; all means all unfinished ones."""
+    """Cancel jobs. `all` means all unfinished jobs."""
     _act(jobs, as_json, Client.cancel, Client.cancel_array)
 
 
 def hold_command(
     jobs: SelectorArgument,
-    preempt: Annotated[bool, typer.Option("--preempt", help="Stop a running attempt too.")] = False,
+    preempt: Annotated[bool, typer.Option("--preempt", help="Also preempt a running attempt.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Keep jobs from starting until they are released."""
+    """Prevent jobs from starting until they are released."""
     _act(jobs, as_json, partial(Client.hold, preempt=preempt), partial(Client.hold_array, preempt=preempt))
 
 
 def release_command(jobs: SelectorArgument, as_json: JsonFlag = False) -> None:
-    """Let held jobs compete again."""
+    """Release held jobs."""
     _act(jobs, as_json, Client.release, Client.release_array)
 
 

@@ -24,7 +24,7 @@ def read_job_file(path: str) -> dict[str, Any]:
         # YAML has dates and not-a-numbers, JSON has neither: refuse them here, where the file's name is known.
         json.dumps(content, allow_nan=False)
     except FileNotFoundError:
-        fail(f"{path}: No such file; to run it as a command, give a name: --name NAME -- {shlex.quote(path)}")
+        fail(f"{path}: No such file; to run it as a command, add a name: --name NAME -- {shlex.quote(path)}")
     except OSError as error:
         fail(f"{path}: {error.strerror or error}")
     except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:

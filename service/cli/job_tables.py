@@ -188,21 +188,21 @@ EVENTS: Table[EventDocument] = Table(
 
 _TRUST = {
     "model": "ranked by the model's distribution",
-    "history": "ranked by how past runs went",
-    "attained_service": "not trusted: ranked by the service it has had so far",
+    "history": "ranked by the history of past runs",
+    "attained_service": "not trusted: ranked by attained service",
 }
 
 
 def prediction_lines(found: PredictionDetailsDocument | None) -> list[str]:
     """The prediction, its trust, its contributions, and similar past jobs; or that there is none."""
     if found is None:
-        return ["There is no prediction: no cycle has taken the job in yet, or nothing like it has ended."]
+        return ["There is no prediction: no cycle has processed the job yet, or no similar job has ended."]
     unit = "iterations" if found["unit"] == "iterations" else "s"
     spread = f"{amount(found['point'])} [{amount(found['p10'])}-{amount(found['p90'])}] {unit}"
     lines = [f"Predicted {spread}: {found['source']}.", f"It is {_TRUST.get(found['trust'], found['trust'])}."]
     if found["bucket"] is not None and found["past_runs"] is not None:
         runs = f"{found['past_runs']:,} past run{'' if found['past_runs'] == 1 else 's'} with as many GPUs"
-        lines.append(f"{runs}; intervals are calibrated among jobs with {found['bucket']} of them.")
+        lines.append(f"{runs}; intervals are calibrated on jobs with {found['bucket']} past runs.")
     if found["contributions"] is None:
         lines.append(found["contributions_reason"] or "")
     else:
@@ -213,17 +213,17 @@ def prediction_lines(found: PredictionDetailsDocument | None) -> list[str]:
 
 def _moved(found: ContributionsDocument, unit: str) -> Iterator[str]:
     start, whole = amount(found["history_median"]), amount(found["total"])
-    yield f"What moved {found['model_version']} from {start} {unit}, the nearest past's median, to {whole}:"
+    yield f"Factors from the median of the nearest history, {start} {unit}, to the median of {found['model_version']}, {whole}:"
     yield from (f"  x{each['factor']:.2f}  {each['words']}" for each in found["top"])
-    yield f"  x{found['others_factor']:.2f}  everything else"
-    yield f"  x{found['usual_factor']:.2f}  what it adds to every job"
+    yield f"  x{found['others_factor']:.2f}  all other features"
+    yield f"  x{found['usual_factor']:.2f}  constant factor of the model"
 
 
 def _similar(found: PredictionDetailsDocument, unit: str) -> Iterator[str]:
     if not found["similar"]:
-        yield "No job like it has ended here."
+        yield "No similar job has ended."
         return
-    yield "Jobs like it:"
+    yield "Similar jobs:"
     for each in found["similar"]:
         whole = "reported none" if each["total"] is None else f"{amount(each['total'])} {unit}"
         yield f"  job {each['job_id']}: {each['name']}, {each['gpus']} GPUs, {whole}, {each['state']}"

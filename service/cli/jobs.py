@@ -52,7 +52,7 @@ class JobFilters:
 
     user: UserOption = None
     project: ProjectOption = None
-    name: Annotated[str | None, typer.Option("--name", help="Only jobs of this name.")] = None
+    name: Annotated[str | None, typer.Option("--name", help="Only jobs with this name.")] = None
     array: Annotated[int | None, typer.Option("--array", min=1, help="Only elements of this job array.")] = None
 
     def __bool__(self) -> bool:
@@ -84,13 +84,13 @@ def q_command(
         typer.Option(
             "--limit",
             min=0,
-            help=f"At most this many jobs; 0 = all. Left out: {QUEUE_LIMIT} in a table, all with --json or --quiet.",
+            help=f"At most this many jobs; 0 = all. Default: {QUEUE_LIMIT} in a table, all with --json or --quiet.",
         ),
     ] = None,
     *,
     how: Style,
 ) -> None:
-    """The queue: the jobs that have not ended, in order of submission."""
+    """List the unfinished jobs in order of submission."""
     most = limit if limit is not None else 0 if how.as_json or how.quiet else QUEUE_LIMIT
     with connect() as client:
         _show_jobs(client, lambda: _queue(client, filters, most), how)
@@ -124,7 +124,9 @@ def list_command(
     since: Annotated[
         str | None,
         typer.Option(
-            "--since", metavar="WHEN", help="Only jobs submitted since: 7d, 12h (ago), or a date and time, UTC."
+            "--since",
+            metavar="WHEN",
+            help="Only jobs submitted since then: 7d or 12h (ago), or a date and time in UTC.",
         ),
     ] = None,
     sort: Annotated[
@@ -132,14 +134,14 @@ def list_command(
         typer.Option(
             "--sort",
             metavar="COLUMN",
-            help=f"Sort by {', '.join(SORT_KEYS)}; -COLUMN: in descending order. Left out: newest first.",
+            help=f"Sort by {', '.join(SORT_KEYS)}; -COLUMN: descending. Default: newest first.",
         ),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=0, help="At most this many jobs; 0 = all.")] = LIST_LIMIT,
     *,
     how: Style,
 ) -> None:
-    """Jobs in any state, newest first."""
+    """List jobs in any state, newest first."""
     for word in state or ():
         _check("--state", word, UNFINISHED_STATES + TERMINAL_STATES)
     if sort is not None:
@@ -163,11 +165,11 @@ def list_command(
 
 def _check(option: str, word: str, known: Sequence[str]) -> None:
     if word not in known:
-        fail(f"{option}: {word!r} is none of {', '.join(known)}{did_you_mean(word, known)}")
+        fail(f"{option}: {word!r} is not one of {', '.join(known)}{did_you_mean(word, known)}")
 
 
 def show_command(jobs: SelectorArgument, *, how: Style) -> None:
-    """Everything about jobs; several of them as a table."""
+    """Show all details of one job, or several jobs as a table."""
     with connect() as client:
         ids = select(client, jobs)
         if len(ids) == 1 and not how.columns and not how.quiet:
@@ -192,9 +194,9 @@ def _card(client: Client, job_id: int, how: Style) -> Answer[tuple[str, str]]:
 
 
 def explain_command(jobs: SelectorArgument, *, how: WatchStyle) -> None:
-    """Why jobs are where they are, with the numbers behind it, and when a waiting one is expected to start.
+    """Explain the state of jobs with numbers, and forecast when waiting jobs start.
 
-    For a single job also why it is predicted as it is: the source, what moved the model, and past jobs like it.
+    For a single job, also explain its prediction: the source, the effect of each feature, and similar past jobs.
     """
     with connect() as client:
         ids = select(client, jobs, unfinished=True)
@@ -248,14 +250,14 @@ def _explanation(each: ExplanationDocument, outlook: Outlook) -> str:
 
 
 def attempts_command(job: JobArgument, *, how: OnceStyle) -> None:
-    """The attempts of a job: where each ran, from which iteration to which, and how it ended."""
+    """List the attempts of a job with GPUs, first and last iteration, and outcome."""
     with connect() as client:
         job_id = select_one(client, job)
         show(ATTEMPTS, lambda: _of_job(job_id, ATTEMPTS, client.attempts(job_id)), how)
 
 
 def events_command(job: JobArgument, *, how: Style) -> None:
-    """The story of a job: every change of its state and what caused it."""
+    """List every change of a job's state with its cause."""
     with connect() as client:
         job_id = select_one(client, job)
         show(EVENTS, lambda: _of_job(job_id, EVENTS, client.events(job_id)), how)
@@ -270,11 +272,11 @@ def _of_job(job_id: int, table: Table[Row], rows: Sequence[Row]) -> Answer[Row]:
 def logs_command(
     job: JobArgument,
     attempt: Annotated[
-        int | None, typer.Option("--attempt", min=1, help="The output of this attempt; left out: the newest.")
+        int | None, typer.Option("--attempt", min=1, help="Attempt number. Default: the newest.")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job has ended.")] = False,
 ) -> None:
-    """What a job printed."""
+    """Print the output of a job."""
     with connect() as client:
         job_id = select_one(client, job)
         try:
@@ -293,7 +295,7 @@ def _copy(client: Client, job_id: int, attempt: int | None, offset: int) -> int:
         if not chunk.data:
             return offset
         if chunk.cut_bytes:
-            typer.echo(f"[{chunk.cut_bytes} bytes over the log's limit are gone]", err=True)
+            typer.echo(f"[{chunk.cut_bytes} bytes were removed here: the log exceeded its limit]", err=True)
         typer.echo(chunk.data, nl=False)
         sys.stdout.flush()
         offset = chunk.next_offset
@@ -318,7 +320,7 @@ def _follow(client: Client, job_id: int) -> None:
 
 
 def spec_command(jobs: SelectorArgument, as_json: JsonFlag = False) -> None:
-    """Show jobs as they were submitted: job files that can be submitted again. Hidden values of environments are null."""
+    """Print jobs as job files that can be submitted again. Values of env that you may not see are null."""
     import yaml
 
     with connect() as client:

@@ -50,7 +50,7 @@ def _queue(client: Client) -> Answer[PauseDocument]:
 
 
 def queue_show_command(how: Style) -> None:
-    """What is paused. 'sooner q' lists the jobs."""
+    """List the pauses of the queue. `sooner q` lists the jobs."""
     with connect() as client:
         show(PAUSES, lambda: _queue(client), how)
 
@@ -58,17 +58,17 @@ def queue_show_command(how: Style) -> None:
 def queue_pause_command(
     user: UserOption = None,
     project: ProjectOption = None,
-    reason: Annotated[str, typer.Option("--reason", help="Shown to users whose jobs wait.")] = "",
+    reason: Annotated[str, typer.Option("--reason", help="Reason, shown to users whose jobs wait.")] = "",
     as_json: JsonFlag = False,
 ) -> None:
-    """Start no jobs until 'sooner queue resume'. Running jobs continue."""
+    """Pause the queue: start no jobs until `sooner queue resume`. Running jobs continue."""
     part = _part(user, project)
     with connect() as client:
         _print_change(client.pause_queue({**part, "reason": reason}), part, as_json)
 
 
 def queue_resume_command(user: UserOption = None, project: ProjectOption = None, as_json: JsonFlag = False) -> None:
-    """Let jobs start again."""
+    """Resume the queue."""
     part = _part(user, project)
     with connect() as client:
         _print_change(client.resume_queue(part), part, as_json)
@@ -94,7 +94,7 @@ class Whose(StrEnum):
     PROJECT = "project"
 
 
-WhoseArgument = Annotated[Whose, typer.Argument(help="Whose quota.")]
+WhoseArgument = Annotated[Whose, typer.Argument(help="Kind of the quota's owner.")]
 NameArgument = Annotated[str, typer.Argument(help="The user's or project's name.")]
 
 
@@ -118,7 +118,7 @@ QUOTAS: Table[QuotaDocument] = Table(
 
 
 def quota_list_command(how: Style) -> None:
-    """Quotas with what is used of them: GPUs held, and unfinished jobs."""
+    """List quotas and their use: GPUs held, and unfinished jobs."""
     with connect() as client:
         show_rows(QUOTAS, client.quotas, how)
 
@@ -127,14 +127,14 @@ def quota_set_command(
     whose: WhoseArgument,
     name: NameArgument,
     gpus_running_max: Annotated[
-        int | None, typer.Option("--gpus-running-max", min=0, help="GPUs that its jobs may hold at a time.")
+        int | None, typer.Option("--gpus-running-max", min=0, help="GPUs that the owner's jobs may hold at a time.")
     ] = None,
     jobs_queued_max: Annotated[
-        int | None, typer.Option("--jobs-queued-max", min=0, help="Unfinished jobs that it may have.")
+        int | None, typer.Option("--jobs-queued-max", min=0, help="Unfinished jobs that the owner may have.")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Set a quota; a limit that is not given stays as it is."""
+    """Set a quota. A limit whose option is not given keeps its value."""
     given = {"gpus_running_max": gpus_running_max, "jobs_queued_max": jobs_queued_max}
     if all(value is None for value in given.values()):
         fail("give --gpus-running-max, --jobs-queued-max or both; 'sooner quota remove' removes a quota")
@@ -144,7 +144,7 @@ def quota_set_command(
 
 
 def quota_remove_command(whose: WhoseArgument, name: NameArgument, as_json: JsonFlag = False) -> None:
-    """Remove a quota: the number of its jobs and GPUs is no longer limited."""
+    """Remove a quota."""
     with connect() as client:
         show_rows(QUOTAS, lambda: [client.remove_quota(whose.value, name)], Style(as_json))
 
@@ -181,28 +181,28 @@ RESERVATIONS: Table[ReservationDocument] = Table(
 
 
 def reservation_list_command(how: Style) -> None:
-    """Reservations that are not over, the first to begin first."""
+    """List current and future reservations by start time."""
     with connect() as client:
         show_rows(RESERVATIONS, client.reservations, how)
 
 
 def reservation_create_command(
-    starts_at: Annotated[str, typer.Option("--starts-at", help="ISO 8601; without a zone, local time.")],
-    ends_at: Annotated[str, typer.Option("--ends-at", help="ISO 8601; without a zone, local time.")],
+    starts_at: Annotated[str, typer.Option("--starts-at", help="Start in ISO 8601; local time if it has no zone.")],
+    ends_at: Annotated[str, typer.Option("--ends-at", help="End in ISO 8601; local time if it has no zone.")],
     servers: Annotated[
         list[str] | None,
         typer.Argument(metavar="[SERVERS]", help="Names of servers.", autocompletion=completion.servers),
     ] = None,
     count: Annotated[int | None, typer.Option("--count", min=1, help="Number of servers, instead of names.")] = None,
-    user: Annotated[str | None, typer.Option("--user", help="Only this user's jobs may be there.")] = None,
-    project: Annotated[str | None, typer.Option("--project", help="Only this project's jobs may be there.")] = None,
-    reason: Annotated[str, typer.Option("--reason")] = "",
+    user: Annotated[str | None, typer.Option("--user", help="Only this user's jobs may run there.")] = None,
+    project: Annotated[str | None, typer.Option("--project", help="Only this project's jobs may run there.")] = None,
+    reason: Annotated[str, typer.Option("--reason", help="Reason, shown to the owner and to operators.")] = "",
     no_preempt: Annotated[
-        bool, typer.Option("--no-preempt", help="Stop no job that still runs there at the start.")
+        bool, typer.Option("--no-preempt", help="Do not preempt jobs that still run there at the start.")
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Reserve servers: for a user or a project, or (neither) for maintenance."""
+    """Reserve servers for a user or a project; without either, for maintenance."""
     given = {
         "servers": servers or None,
         "count": count,
@@ -219,10 +219,10 @@ def reservation_create_command(
 
 
 def reservation_cancel_command(
-    reservation: Annotated[int, typer.Argument(help="Its number.")],
+    reservation: Annotated[int, typer.Argument(help="The reservation's number.")],
     as_json: JsonFlag = False,
 ) -> None:
-    """Cancel a reservation: its servers are open to all jobs again."""
+    """Cancel a reservation. All jobs may use its servers again."""
     with connect() as client:
         print_accepted({f"reservation {reservation}": client.cancel_reservation(reservation)}, as_json)
 

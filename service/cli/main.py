@@ -42,21 +42,19 @@ _GROUPS = {
     ),
     "queue": Group("Pause and resume the queue.", _commands("queue_", limits="show pause resume")),
     "quota": Group("Limit what users and projects may use.", _commands("quota_", limits="list set remove")),
-    "reservation": Group("Reserve servers for a time.", _commands("reservation_", limits="list create cancel")),
+    "reservation": Group("Reserve servers for a period.", _commands("reservation_", limits="list create cancel")),
     "key": Group("API keys: create, list, revoke.", _commands("key_", access="create list revoke")),
     "user": Group(
         "Users with API keys: list, add, disable, enable.", _commands("user_", access="list add disable enable")
     ),
-    "project": Group(
-        "Projects and their members, who see their jobs.", _commands("project_", access="list add remove")
-    ),
+    "project": Group("Projects and their members.", _commands("project_", access="list add remove")),
     "model": Group(
         "Trained models: evaluate, list, show, serving, train, promote.",
         _commands(models="evaluate list show serving train promote"),
     ),
-    "config": Group("The settings in force.", _commands(admin="show")),
-    "db": Group("The database.", _commands(database="upgrade backup restore check")),
-    "history": Group("Ended jobs from elsewhere, to learn from.", _commands(database="import")),
+    "config": Group("Show the settings.", _commands(admin="show")),
+    "db": Group("Manage the database.", _commands(database="upgrade backup restore check")),
+    "history": Group("Import ended jobs as training data.", _commands(database="import")),
     "sim": Group(
         "Simulate a workload with the production engine.",
         _commands(sim="run compare bounds", whatif="what-if", replay="replay snapshot"),
@@ -117,7 +115,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _main(
     show_version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass

@@ -47,11 +47,11 @@ ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A model's i
 ModelsOption = Annotated[
     str | None,
     typer.Option(
-        "--models", metavar="a,b,c", help="Models to train, by name; left out: all. Baselines are always scored."
+        "--models", metavar="a,b,c", help="Models to train, comma-separated. Default: all. Baselines are always scored."
     ),
 ]
 ChunksOption = Annotated[
-    int, typer.Option("--chunks", min=1, max=CHUNKS_MAX, help="How often the models are retrained in the test.")
+    int, typer.Option("--chunks", min=1, max=CHUNKS_MAX, help="Number of trainings during the test.")
 ]
 OutOption = Annotated[
     Path | None,
@@ -114,13 +114,13 @@ SERVED: Table[Served] = Table(
 
 
 def list_command(how: Style) -> None:
-    """All models, newest first."""
+    """List all models, newest first."""
     with connect() as client:
         show_rows(MODELS, client.models, how)
 
 
 def show_command(model: ModelArgument, as_json: JsonFlag = False) -> None:
-    """One model with its metrics."""
+    """Show one model with its metrics."""
     with connect() as client:
         found = client.model(model)
     if as_json:
@@ -139,7 +139,7 @@ def buckets_answer(predictor: PredictorDocument) -> Answer[Served]:
 
 
 def serving_command(how: Style) -> None:
-    """Who predicts now for jobs that were seen so often before, how well, and how far that is trusted."""
+    """Show which source predicts new jobs, by number of past runs, with its accuracy."""
     with connect() as client:
         show(SERVED, lambda: buckets_answer(client.predictor()), how)
 
@@ -149,7 +149,7 @@ def train_command(
     timeout_s: Annotated[float, seconds_option("--timeout-s", "Wait at most this long.")] = 900.0,
     as_json: JsonFlag = False,
 ) -> None:
-    """Train the models now, from all jobs that have ended. A better one becomes the champion by itself."""
+    """Train the models now on all ended jobs. A better model is promoted automatically."""
     with connect() as client:
         run = client.train()
         if not wait:
@@ -159,7 +159,7 @@ def train_command(
         typer.echo(f"training run {run} started", err=True)
         ended = wait_for_training(client, run, timeout_s)
         if ended is None:
-            fail(f"training run {run} is still under way after {timeout_s:g} s", EXIT_FAILED)
+            fail(f"training run {run} has not ended after {timeout_s:g} s", EXIT_FAILED)
         typer.echo(printable(f"training run {run}: {ended['outcome']}: {ended['detail']}"), err=True)
         if ended["outcome"] not in ("promoted", "not_promoted"):
             raise typer.Exit(EXIT_FAILED)
@@ -179,7 +179,7 @@ def wait_for_training(client: Client, run: int, timeout_s: float) -> TrainingRun
 
 
 def promote_command(model: ModelArgument, as_json: JsonFlag = False) -> None:
-    """Let this model predict new jobs from the next cycle on."""
+    """Make this model the champion. It predicts new jobs from the next cycle."""
     with connect() as client:
         champion = client.promote(model)
     document = {"schema": "sooner.promotion/1", "champion": champion}
@@ -212,7 +212,7 @@ def evaluate_command(
     html: HtmlOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Predict the last 40% of a workload, each job with what was known at its submission, and score it when it ends."""
+    """Evaluate models on a workload: predict each of the last 40% of its jobs from what was known at its submission."""
     # Here and not above: the other commands of `sooner model` need neither numpy nor the tables of workloads.
     from service.cli.sim_options import check_file, make_folder, writing
     from service.cli.workload import report_skipped

@@ -18,8 +18,8 @@ from service.runtime.packaged import packaged_folder
 FOLDER = "sooner-notebooks"
 LAB = "jupyterlab"
 NOT_INSTALLED = (
-    "JupyterLab is not installed: pip install 'sooner[notebooks]'; "
-    "or take the notebooks to an editor that opens them: sooner notebook --copy-only"
+    "JupyterLab is not installed; install it with: pip install 'sooner[notebooks]'; "
+    "or copy the notebooks and open them in an editor: sooner notebook --copy-only"
 )
 
 
@@ -51,22 +51,24 @@ def copy_notebooks(folder: Path) -> Copied:
 def notebook_command(
     more: Annotated[
         list[str] | None,
-        typer.Argument(metavar="-- OPTION...", help="Options of JupyterLab itself, as in `-- --allow-root`."),
+        typer.Argument(metavar="-- OPTION...", help="Options for JupyterLab, as in `-- --allow-root`."),
     ] = None,
     folder: Annotated[
-        Path, typer.Option("--folder", file_okay=False, help="Where the notebooks are, or are copied to.")
+        Path, typer.Option("--folder", file_okay=False, help="Folder of the notebooks; they are copied to it.")
     ] = Path(FOLDER),
     port: Annotated[
-        int, typer.Option("--port", min=1, max=65535, help="TCP port of JupyterLab, on this machine alone.")
+        int, typer.Option("--port", min=1, max=65535, help="TCP port of JupyterLab. It listens on this machine only.")
     ] = 8888,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address and open nothing.")] = False,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Print the address instead of opening a browser.")
+    ] = False,
     copy_only: Annotated[
-        bool, typer.Option("--copy-only", help="Copy the notebooks and end; needs no JupyterLab.")
+        bool, typer.Option("--copy-only", help="Copy the notebooks and exit. JupyterLab is not needed.")
     ] = False,
 ) -> None:
-    """Open the notebooks in JupyterLab, from a copy that is yours. They find the service as every command does.
+    """Copy the notebooks to a folder and open them in JupyterLab. They find the service as other commands do.
 
-    Prediction error, comparison of policies, workload, calibration. Without a service they show made-up jobs, and say so.
+    They show prediction errors, policies, workload and calibration. Without a service they use generated jobs and say so.
     """
     if not copy_only and find_spec(LAB) is None:
         fail(NOT_INSTALLED, EXIT_FAILED)
@@ -79,7 +81,7 @@ def notebook_command(
     if copied.kept:
         typer.echo(
             printable(
-                f"kept as they are in {folder}, changed since: {', '.join(copied.kept)} (remove one to get ours)"
+                f"not overwritten in {folder}: {', '.join(copied.kept)} (changed since; delete a file to get the original)"
             ),
             err=True,
         )

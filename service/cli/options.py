@@ -17,17 +17,19 @@ STANDARD = "-"
 
 UserOption = Annotated[str | None, typer.Option("--user", help="Only jobs of this user.")]
 ProjectOption = Annotated[str | None, typer.Option("--project", help="Only jobs of this project.")]
-DatabaseOption = Annotated[str | None, typer.Option("--database-url", help="Setting database_url.")]
-DataDirOption = Annotated[Path | None, typer.Option("--data-dir", file_okay=False, help="Setting data_dir.")]
+DatabaseOption = Annotated[str | None, typer.Option("--database-url", help="Database URL (setting database_url).")]
+DataDirOption = Annotated[
+    Path | None, typer.Option("--data-dir", file_okay=False, help="Data folder (setting data_dir).")
+]
 
 
 WorkloadOption = Annotated[Path, typer.Option("--workload", help="Workload table (sooner.workload/1).")]
-FirstOption = Annotated[int | None, typer.Option("--first", min=1, help="Take the first N rows of the file.")]
+FirstOption = Annotated[int | None, typer.Option("--first", min=1, help="Read only the first N rows.")]
 SkipInvalidFlag = Annotated[
-    bool, typer.Option("--skip-invalid", help="Leave out and count rows that break the table instead of ending there.")
+    bool, typer.Option("--skip-invalid", help="Skip and count invalid rows instead of stopping at the first one.")
 ]
 HtmlOption = Annotated[
-    Path | None, typer.Option("--html", dir_okay=False, help="Write numbers and pictures as one self-contained page.")
+    Path | None, typer.Option("--html", dir_okay=False, help="Write a self-contained HTML report to this file.")
 ]
 
 

@@ -75,19 +75,20 @@ class Style:
     """The form of the output. ``--json``, ``--quiet`` and ``--output`` exclude each other (exit code 2)."""
 
     as_json: JsonFlag = False
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print ids alone, one a line.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only ids, one per line.")] = False
     output: Annotated[
         str | None,
         typer.Option(
             "--output",
             "-o",
             metavar="COL,COL",
-            help="Only these columns, in this order.",
+            help="Print only these columns, in this order.",
             autocompletion=completion.columns,
         ),
     ] = None
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C; with --json, one document a line (NDJSON).")
+        bool,
+        typer.Option("--watch", "-w", help="Refresh until Ctrl-C; with --json, print one document per line (NDJSON)."),
     ] = False
 
     def __post_init__(self) -> None:

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 SinceOption = Annotated[
     str | None,
-    typer.Option("--since", metavar="WHEN", help="Begin of the window: 7d, 12h (ago), or a date and time, UTC."),
+    typer.Option("--since", metavar="WHEN", help="Start of the period: 7d or 12h (ago), or a date and time in UTC."),
 ]
 UntilOption = Annotated[
-    str | None, typer.Option("--until", metavar="WHEN", help="End of the window: jobs submitted before it.")
+    str | None, typer.Option("--until", metavar="WHEN", help="End of the period: only jobs submitted before it.")
 ]
 
 
@@ -44,7 +44,7 @@ def window(since: str | None, until: str | None) -> Window:
         None if since is None else instant_s("--since", since), None if until is None else instant_s("--until", until)
     )
     if found.since_s is not None and found.until_s is not None and found.since_s >= found.until_s:
-        fail("--since is not before --until")
+        fail("--since must be before --until")
     return found
 
 
@@ -92,18 +92,18 @@ def export_command(
     database_url: DatabaseOption = None,
     data_dir: DataDirOption = None,
 ) -> None:
-    """The service's servers as a cluster file; those that are down are left out and named."""
+    """Write the service's servers to a cluster file, without those that are down."""
     from service.config.cluster_export import present_cluster, write_cluster
     from service.db.recorded_jobs import stored_servers
 
     with own_database(database_url, data_dir) as (settings, database):
         cluster, down = present_cluster(stored_servers(database), settings.cluster)
     if not cluster.servers:
-        fail("the database holds no server that is not down", EXIT_FAILED)
+        fail("all servers in the database are down", EXIT_FAILED)
     try:
         write_cluster(cluster, out)
     except OSError as error:
         fail(f"{out}: {error.strerror or error}")
     if down:
-        typer.echo(printable(f"left out, because down: {', '.join(down)}"), err=True)
+        typer.echo(printable(f"not written because they are down: {', '.join(down)}"), err=True)
     typer.echo(printable(f"wrote {len(cluster.servers)} servers to {out}"), err=True)

@@ -30,25 +30,23 @@ FILE_BYTES_MAX = 1 << 30
 
 def replay_command(
     file: Annotated[
-        Path, typer.Argument(metavar="CYCLE.json", help="What 'sooner sim snapshot' wrote; - reads standard input.")
+        Path, typer.Argument(metavar="CYCLE.json", help="File that `sooner sim snapshot` wrote; - = standard input.")
     ],
     policy: Annotated[
         str | None,
         typer.Option(
             "--policy",
-            help="Decide with this policy instead, with its defaults: a what-if.",
+            help="Decide with this policy and its default options instead.",
             autocompletion=completion.policies,
         ),
     ] = None,
     option: OptionOption = None,
-    why: Annotated[
-        bool, typer.Option("--why", help="Also why each job waits that is not started, as the policy explains it.")
-    ] = False,
+    why: Annotated[bool, typer.Option("--why", help="Also explain why each other job waits.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Decide a recorded cycle again: exit code 0 if the actions are the recorded ones, 1 if not.
+    """Replay the decision of a recorded cycle. Exit code 0 if the actions are equal, else 1.
 
-    Options without a policy replace those of the recorded one.
+    --option without --policy changes options of the recorded policy.
     """
     snapshot = read_snapshot(file)
     if policy is None and option is None:
@@ -90,22 +88,20 @@ def read_snapshot(file: Path) -> CycleSnapshot:
 
 def snapshot_command(
     cycle: Annotated[
-        int | None, typer.Argument(metavar="CYCLE", min=0, help="A cycle's number; left out: the newest with actions.")
+        int | None, typer.Argument(metavar="CYCLE", min=0, help="Cycle number. Default: the newest cycle with actions.")
     ] = None,
     now: Annotated[
-        bool, typer.Option("--now", help="The cluster and its queue as they are, whatever was decided last.")
+        bool, typer.Option("--now", help="Save the current cluster and queue instead of a recorded cycle.")
     ] = False,
     known: Annotated[bool, typer.Option("--list", help="Print the cycles that can be saved, newest first.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", dir_okay=False, help="Write it here, - for standard output; left out: cycle-NUMBER.json."
-        ),
+        typer.Option("--out", dir_okay=False, help="File to write; - = standard output. Default: cycle-NUMBER.json."),
     ] = None,
 ) -> None:
-    """Save everything that a live cycle's decision rests on; commands and environments of jobs are left out."""
+    """Save the input of a cycle's decision to a file, without commands and environments of jobs."""
     if sum((cycle is not None, now, known)) > 1:
-        fail("give a cycle, --now or --list, not several of them")
+        fail("give only one of CYCLE, --now and --list")
     with connect() as client:
         if known:
             for number in client.snapshots():
@@ -128,8 +124,8 @@ def _newest(client: Client) -> int:
     known = client.snapshots()
     if not known:
         fail(
-            "no cycle has been recorded: none had actions yet, or too many jobs are unfinished; "
-            "--now saves the queue as it is",
+            "no cycle is recorded: no cycle has had actions yet, or too many jobs are unfinished; "
+            "--now saves the current queue",
             EXIT_FAILED,
         )
     return known[0]
@@ -205,7 +201,7 @@ def _words(action: Action, snapshot: CycleSnapshot) -> str:
         return f"preempt {job(action.job)}" + (f" for {job(action.for_job)}" if action.for_job is not None else "")
     verb = "start" if isinstance(action, Start) else "reserve for"
     if action.placement is None:
-        return f"release what is reserved for {job(action.job)}"
+        return f"release the reservation for {job(action.job)}"
     servers = snapshot.world.cluster.servers
     where = " ".join(f"{servers[share.server].name}:{share.gpus}" for share in action.placement.shares)
     return f"{verb} {job(action.job)} on {where}"

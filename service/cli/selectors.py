@@ -82,7 +82,7 @@ def _range(text: str, least: int) -> list[int]:
 
 def _number(text: str, whole: str, least: int) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= LONGEST and least <= int(text) <= ID_MAX):
-        raise SelectorError(f"{whole!r} names no jobs; write 7, 1,3,5-8, 42[0-9], 42[*], last or all")
+        raise SelectorError(f"{whole!r} is not a job; write 7, 1,3,5-8, 42[0-9], 42[*], last or all")
     return int(text)
 
 

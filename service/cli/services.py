@@ -44,29 +44,31 @@ SERVICES: Table[ServiceDocument] = Table(
 
 
 def services_command(how: Style) -> None:
-    """The services of this database: the leader, the standbys, and since when each is silent."""
+    """List the services of this database: the leader, the standbys, and the seconds since each was last seen."""
     with connect() as client:
 
         def answer() -> Answer[ServiceDocument]:
             found = client.services()
             leads = any(service["role"] == "leader" for service in found)
             return Answer(
-                found, {"schema": "sooner.services/1", "services": found}, "" if leads else "no service leads now"
+                found,
+                {"schema": "sooner.services/1", "services": found},
+                "" if leads else "no service leads at the moment",
             )
 
         show(SERVICES, answer, how)
 
 
 def events_command(
-    topic: Annotated[str, typer.Option("--topic", help="'jobs', 'job:NUMBER', or 'cycle' (for operators).")] = "jobs",
+    topic: Annotated[str, typer.Option("--topic", help="'jobs', 'job:NUMBER', or 'cycle' (operators only).")] = "jobs",
     since: Annotated[
-        str | None, typer.Option("--since", metavar="ID", help="From the event after this one on; 0 = from the first.")
+        str | None, typer.Option("--since", metavar="ID", help="Start after this event; 0 = start at the first event.")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Follow events until Ctrl-C. The stream continues when a service ends or is replaced.
+    """Print events until Ctrl-C. The stream continues if a service stops or another takes over.
 
-    With --json one document a line (NDJSON); its id is what --since takes.
+    With --json, print one document per line (NDJSON). --since takes the id of a document.
     """
     with connect() as client, suppress(KeyboardInterrupt):
         for happening in client.follow(topic, since):

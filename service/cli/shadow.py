@@ -36,15 +36,15 @@ def shadow_command(
         bool,
         typer.Option(
             "--what-if",
-            help="Simulate both policies on the service's past since then, beside what happened; reads its database.",
+            help="Simulate both policies on the jobs since the shadow began, with the actual schedule. Reads the database.",
         ),
     ] = False,
     *,
     how: Style,
 ) -> None:
-    """What the shadow policy would have done: where it agrees with the first one, and the jobs on which it does not now."""
+    """Compare the decisions of the shadow policy and the active policy, and list the jobs on which they disagree now."""
     if what_if and (cycles or how.quiet or how.columns or how.watch):
-        fail("--what-if goes with --json alone")
+        fail("--what-if can be combined only with --json")
     with connect() as client:
         if what_if:
             _what_if(client.shadow(), how.as_json)
@@ -162,19 +162,19 @@ def _remarks(found: ShadowDocument) -> list[str]:
     remarks = []
     if starts["both"]:
         remarks.append(
-            f"Of the starts that both made, {starts['same_placement']} on the same GPUs; the shadow would have used fewer "
+            f"Of the starts of both, {starts['same_placement']} were on the same GPUs; the shadow would have used fewer "
             f"servers for {starts['fewer_servers']}, more for {starts['more_servers']}, others for {starts['other_servers']}."
         )
     if starts["shadow_only"]:
         later = starts["granted_later"]
         mean = f", {duration(starts['granted_later_s'] / later)} later on average" if later else ""
         remarks.append(
-            f"Of the starts that only the shadow would have made, {later} came all the same{mean}; "
-            "the GPU-hours are those of free GPUs that it would have used."
+            f"Of the starts of only the shadow, the active policy made {later} in a later cycle{mean}; "
+            "the GPU-hours count free GPUs that the shadow would have used."
         )
     for count, what in (
-        (found["overruns"], "decisions of the shadow took too long"),
-        (found["rejected"], "decisions of the shadow broke a rule and count for nothing"),
+        (found["overruns"], "decisions of the shadow exceeded the time limit"),
+        (found["rejected"], "decisions of the shadow broke a rule and are not counted"),
     ):
         if count:
             remarks.append(f"{count} {what}.")

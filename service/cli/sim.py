@@ -73,21 +73,22 @@ def compare_command(
     predictor: PredictorOption = "oracle",
     predictors: Annotated[
         str | None,
-        typer.Option("--predictors", help="Several predictors, separated by commas, each with every policy."),
+        typer.Option("--predictors", help="Predictors, comma-separated. Every policy runs with every predictor."),
     ] = None,
     workers: WorkersOption = None,
     out: OutOption = None,
     html: Annotated[
-        Path | None, typer.Option("--html", dir_okay=False, help="Write the comparison as one self-contained page.")
+        Path | None, typer.Option("--html", dir_okay=False, help="Write a self-contained HTML report to this file.")
     ] = None,
     png: Annotated[
-        Path | None, typer.Option("--png", file_okay=False, help="Folder for each picture as PNG (needs sooner[png]).")
+        Path | None,
+        typer.Option("--png", file_okay=False, help="Folder for the charts as PNG files (needs sooner[png])."),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Simulate a workload under several policies, everything else being equal, in parallel processes.
+    """Simulate a workload under several policies in parallel, with everything else equal.
 
-    A policy may carry options of its own: asrpt:preemption=never.
+    Options after a policy's name apply to that policy only: asrpt:preemption=never.
     """
     plans = make_plans(policies, predictors or predictor, flags.option, flags.preemption, out)
     draw = html is not None or png is not None
@@ -135,14 +136,16 @@ def run_all(setting: Setting, plans: list[Plan], workers: int | None, *, with_wo
     except SimulationStuck as error:
         fail(" ".join((str(error), *getattr(error, "__notes__", ()))), EXIT_FAILED)
     except BrokenProcessPool:
-        advice = "; with fewer --workers less memory is needed" if with_workers else ", probably for lack of memory"
+        advice = (
+            ", probably for lack of memory; use fewer --workers" if with_workers else ", probably for lack of memory"
+        )
         fail(f"a worker process was killed{advice}", EXIT_FAILED)
     except OSError as error:
         fail(f"{error.filename}: {error.strerror or error}", EXIT_FAILED)
 
 
 def bounds_command(flags: InputOptions, as_json: JsonFlag = False) -> None:
-    """The lower bound on the mean JCT that no schedule of this workload on this cluster can beat."""
+    """Compute a lower bound on the mean JCT of every schedule of this workload on this cluster."""
     machines, jobs = flags.read()
     try:
         bounds = bounds_of(prepare(jobs, machines, skip_invalid=flags.skip_invalid).jobs, machines)

@@ -45,23 +45,23 @@ def _known_network(value: str) -> str:
     return value
 
 
-PolicyOption = Annotated[str, typer.Option("--policy", help="Policy by name.", autocompletion=completion.policies)]
+PolicyOption = Annotated[str, typer.Option("--policy", help="Scheduling policy.", autocompletion=completion.policies)]
 PoliciesOption = Annotated[
-    str, typer.Option("--policies", help="Policies by name, separated by commas.", autocompletion=completion.policies)
+    str, typer.Option("--policies", help="Policies, comma-separated.", autocompletion=completion.policies)
 ]
 OptionOption = Annotated[
-    list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of the policy; repeatable.")
+    list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="Policy option; repeatable.")
 ]
 PredictorOption = Annotated[str, typer.Option("--predictor", help="oracle, noisy:SIGMA, adversarial, trained or none.")]
 PreemptionOption = Annotated[
-    str | None, typer.Option("--preemption", help="never, guided or always; left out: the policy's own default.")
+    str | None, typer.Option("--preemption", help="never, guided or always. Default: the policy's default.")
 ]
 NetworkOption = Annotated[
     str,
     typer.Option(
         "--network",
         callback=_known_network,
-        help="reserved: each GPU owns its share of the NIC; contended: jobs that straddle servers share it; "
+        help="reserved: each GPU owns its share of the NIC; contended: jobs that span servers share it; "
         "or contended:xi1=X,a=Y,xi2=Z.",
     ),
 ]
@@ -70,7 +70,7 @@ OutOption = Annotated[
     Path | None, typer.Option("--out", file_okay=False, help="Folder for result.json, jobs.csv and batsim_jobs.csv.")
 ]
 WorkersOption = Annotated[
-    int | None, typer.Option("--workers", min=1, help="Processes; left out: one a core, none for little work.")
+    int | None, typer.Option("--workers", min=1, help="Worker processes. Default: one per core; none for small runs.")
 ]
 
 
@@ -100,22 +100,24 @@ class SimulationFlags(InputOptions):
 
     option: OptionOption = None
     preemption: PreemptionOption = None
-    checkpoint_s: Annotated[float, seconds_option("--checkpoint-s", "Seconds the GPUs stay held at a preemption.")] = (
-        _DEFAULTS.checkpoint_s
-    )
+    checkpoint_s: Annotated[
+        float, seconds_option("--checkpoint-s", "Seconds that the GPUs stay held at a preemption.")
+    ] = _DEFAULTS.checkpoint_s
     restart_s: Annotated[
         float, seconds_option("--restart-s", "Seconds without progress at each start after the first.")
     ] = _DEFAULTS.restart_s
     checkpoint_period_s: Annotated[
         float,
         seconds_option(
-            "--checkpoint-period-s", "Seconds between checkpoints; a crash loses what follows the last one."
+            "--checkpoint-period-s", "Seconds between checkpoints. A crash loses the work since the last one."
         ),
     ] = 300.0
     network: NetworkOption = "reserved"
     launch_latency_s: Annotated[
         float,
-        seconds_option("--launch-latency-s", "Seconds from the decision to start a job to its start, its GPUs held."),
+        seconds_option(
+            "--launch-latency-s", "Seconds from the decision to start a job until it runs. Its GPUs are held."
+        ),
     ] = _DEFAULTS.launch_latency_s
     stop_latency_s: Annotated[
         float,
@@ -124,12 +126,12 @@ class SimulationFlags(InputOptions):
     mtbf_s: Annotated[
         float | None,
         seconds_option(
-            "--mtbf-s", "Mean seconds between a server's repair and its next failure; left out: none fails.", MTBF_S_MIN
+            "--mtbf-s", "Mean seconds between a server's repair and its next failure. Default: no failures.", MTBF_S_MIN
         ),
     ] = None
     mttr_s: Annotated[
         float | None,
-        seconds_option("--mttr-s", f"Mean seconds until a failed server is back; left out: {NO_FAULTS.mttr_s:g}."),
+        seconds_option("--mttr-s", f"Mean seconds to repair a failed server. Default: {NO_FAULTS.mttr_s:g}."),
     ] = None
     failure_shape: Annotated[
         float | None,
@@ -138,13 +140,13 @@ class SimulationFlags(InputOptions):
             min=SHAPE_MIN,
             max=SHAPE_MAX,
             callback=_finite,
-            help="Weibull shape of the times between failures; left out: 1, exponential.",
+            help="Weibull shape of the times between failures. Default: 1 (exponential).",
         ),
     ] = None
     crash_mtbf_s: Annotated[
         float | None,
         seconds_option(
-            "--crash-mtbf-s", "Mean seconds between crashes of a running program; left out: none crashes.", MTBF_S_MIN
+            "--crash-mtbf-s", "Mean seconds between crashes of a running program. Default: no crashes.", MTBF_S_MIN
         ),
     ] = None
     drain: Annotated[
@@ -152,7 +154,7 @@ class SimulationFlags(InputOptions):
         typer.Option(
             "--drain",
             metavar="SERVER:FROM_S:TO_S",
-            help="The server takes no new work; without TO_S for good; repeatable.",
+            help="Drain the server from FROM_S to TO_S; without TO_S, until the end. Repeatable.",
         ),
     ] = None
     faults: Annotated[
@@ -221,7 +223,7 @@ def make_plans(
 def _names(flag: str, text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
     if len(set(names)) != len(names):
-        fail(f"{flag}: {text!r} names one twice")
+        fail(f"{flag}: {text!r} contains a name twice")
     return names
 
 

@@ -39,80 +39,98 @@ WaitTimeoutOption = Annotated[
 def submit_command(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="FILE | -- COMMAND...", help="A YAML or JSON file (- = standard input), or the command to run."
-        ),
+        typer.Argument(metavar="FILE | -- COMMAND...", help="A YAML or JSON file (- = standard input), or a command."),
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", help="Name; runs of one name are predicted from each other.")
+        str | None, typer.Option("--name", help="Name. Runs with the same name are predicted from each other.")
     ] = None,
-    gpus: Annotated[int | None, typer.Option("--gpus", "-g", min=1, help="GPUs of the gang.")] = None,
-    command: Annotated[str | None, typer.Option("--command", help="The command as one text, split into words.")] = None,
-    project: Annotated[str | None, typer.Option("--project")] = None,
-    user: Annotated[str | None, typer.Option("--user", help="Left out: your login name.")] = None,
-    env: Annotated[list[str] | None, typer.Option("--env", "-e", metavar="NAME=VALUE", help="Repeatable.")] = None,
+    gpus: Annotated[int | None, typer.Option("--gpus", "-g", min=1, help="Number of GPUs.")] = None,
+    command: Annotated[
+        str | None,
+        typer.Option("--command", help="The command as one string. It is split into words, without a shell."),
+    ] = None,
+    project: Annotated[str | None, typer.Option("--project", help="Project of the job.")] = None,
+    user: Annotated[str | None, typer.Option("--user", help="User of the job. Default: your login name.")] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", "-e", metavar="NAME=VALUE", help="Environment variable of the job; repeatable."),
+    ] = None,
     secret_env: Annotated[
         list[str] | None,
         typer.Option(
             "--secret-env",
             metavar="NAME",
-            help="Pass on this variable of your environment and never show it. Repeatable.",
+            help="Copy this variable from your environment; its value is never shown. Repeatable.",
         ),
     ] = None,
-    working_dir: Annotated[Path | None, typer.Option("--working-dir", help="Left out for a command: here.")] = None,
+    working_dir: Annotated[
+        Path | None, typer.Option("--working-dir", help="Working directory. Default for a command: the current folder.")
+    ] = None,
     gpu_type: Annotated[
-        str | None, typer.Option("--gpu-type", help="TYPE, or TYPE,TYPE,...: whichever it gets first, in this order.")
+        str | None,
+        typer.Option("--gpu-type", help="GPU type, or several separated by commas, the preferred type first."),
     ] = None,
     iterations: Annotated[
         int | None,
-        typer.Option("--declared-iterations", min=1, help="What you expect; trusted as far as it held before."),
+        typer.Option(
+            "--declared-iterations",
+            min=1,
+            help="Iterations that you expect. Weighted by how accurate your earlier declarations were.",
+        ),
     ] = None,
-    walltime_s: Annotated[float | None, seconds_option("--walltime-s", "Stop it after this long.")] = None,
-    priority: Annotated[int | None, typer.Option("--priority", help="Larger comes first.")] = None,
+    walltime_s: Annotated[float | None, seconds_option("--walltime-s", "Stop the job after this running time.")] = None,
+    priority: Annotated[int | None, typer.Option("--priority", help="Priority; larger comes first.")] = None,
     checkpoint_period_s: Annotated[
         float | None, seconds_option("--checkpoint-period-s", "Time between the program's checkpoints.")
     ] = None,
     signal: Annotated[
-        str | None, typer.Option("--preemption-signal", help="Warn the program so before a stop.")
+        str | None, typer.Option("--preemption-signal", help="Signal that warns the program before a preemption.")
     ] = None,
-    grace_s: Annotated[float | None, seconds_option("--grace-s", "Time between that warning and SIGTERM.")] = None,
+    grace_s: Annotated[
+        float | None, seconds_option("--grace-s", "Time between the warning signal and SIGTERM.")
+    ] = None,
     topology: Annotated[
         str | None,
         typer.Option(
-            "--topology", help="All GPUs within one 'server' or 'rack'; 'server?', 'rack?': where that is free."
+            "--topology", help="All GPUs in one 'server' or 'rack' (required), or 'server?' or 'rack?' (preferred)."
         ),
     ] = None,
     min_run_s: Annotated[
         float | None,
-        seconds_option("--min-run-s", "Each attempt runs this long before other jobs may stop it."),
+        seconds_option("--min-run-s", "Minimum running time of each attempt before a preemption."),
     ] = None,
-    max_retries: Annotated[int | None, typer.Option("--max-retries", min=0)] = None,
+    max_retries: Annotated[int | None, typer.Option("--max-retries", min=0, help="Retries after failures.")] = None,
     after: Annotated[
-        str | None, typer.Option("--after", metavar="JOBS", help="Start when these have succeeded.")
+        str | None, typer.Option("--after", metavar="JOBS", help="Start after these jobs have succeeded.")
     ] = None,
     after_any: Annotated[
-        str | None, typer.Option("--after-any", metavar="JOBS", help="Start when these have ended, in whatever way.")
+        str | None,
+        typer.Option("--after-any", metavar="JOBS", help="Start after these jobs have ended, successfully or not."),
     ] = None,
-    label: Annotated[list[str] | None, typer.Option("--label", metavar="NAME=VALUE", help="Repeatable.")] = None,
+    label: Annotated[list[str] | None, typer.Option("--label", metavar="NAME=VALUE", help="Label; repeatable.")] = None,
     array: Annotated[
         str | None,
         typer.Option(
             "--array",
             metavar="INDICES",
-            help="Once for each of these indices: 0-99, or 1,5,20-30; 0-99%10: ten at a time.",
+            help="Submit one job per index: 0-99, or 1,5,20-30; 0-99%10: ten at a time.",
         ),
     ] = None,
-    launch: Annotated[str | None, typer.Option("--launch", help="server (once a server) or gpu (once a GPU).")] = None,
-    hold: Annotated[bool, typer.Option("--hold", help="Do not start it before it is released.")] = False,
+    launch: Annotated[
+        str | None, typer.Option("--launch", help="server (one process per server) or gpu (one process per GPU).")
+    ] = None,
+    hold: Annotated[bool, typer.Option("--hold", help="Submit the job held.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Submit nothing: check, predict, and say where and when it would run.")
+        bool, typer.Option("--dry-run", help="Validate, predict and forecast the job without submitting it.")
     ] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end, and print meanwhile why it waits.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until the job has ended, and print each change of its state.")
+    ] = False,
     timeout_s: WaitTimeoutOption = None,
     *,
     how: OnceStyle,
 ) -> None:
-    """Submit a job from a file (one job or a list) or from a command; options win over the file's keys."""
+    """Submit jobs from a file, or one job from a command. Options override the file's keys."""
     if dry_run and wait:
         fail("--dry-run and --wait exclude each other")
     given: dict[str, Any] = {
@@ -156,7 +174,7 @@ def submit_command(
 
 
 def wait_command(jobs: SelectorArgument, timeout_s: WaitTimeoutOption = None, *, how: OnceStyle) -> None:
-    """Wait until jobs have ended: exit code 0 if all succeeded, 1 otherwise."""
+    """Wait until jobs have ended. Exit code 0 if all succeeded, else 1."""
     with connect() as client:
         ended = _wait(client, select(client, jobs, unfinished=True), timeout_s)
         _show(ended, how)
@@ -212,7 +230,7 @@ def _wait(client: Client, ids: Sequence[int], timeout_s: float | None) -> list[J
             return [ended[job_id] for job_id in ids]
         if deadline_s is not None and time.monotonic() >= deadline_s:
             missing = ", ".join(str(job_id) for job_id in ids if job_id not in ended)
-            fail(f"not ended after {timeout_s:g} s: {missing}", EXIT_FAILED)
+            fail(f"jobs that have not ended after {timeout_s:g} s: {missing}", EXIT_FAILED)
         pause(WAIT_POLL_S)
 
 
@@ -268,7 +286,7 @@ def _own(names: Sequence[str]) -> dict[str, str]:
     """Variables of this process, so that no value stands on a command line, where others can read it."""
     for name in names:
         if name not in os.environ:
-            fail(f"--secret-env: there is no variable {name!r} here")
+            fail(f"--secret-env: your environment has no variable {name!r}")
     return {name: os.environ[name] for name in names}
 
 
@@ -301,7 +319,7 @@ def _array(text: str | None) -> dict[str, Any] | None:
         array: dict[str, Any] = {"indices": parse_indices(indices)}
         return array | {"max_running": int(most)} if percent else array
     except (SelectorError, ValueError):
-        fail(f"--array {text!r} lists no indices; write 0-99, 1,5,20-30 or 0-99%10")
+        fail(f"--array {text!r} is not a list of indices; write 0-99, 1,5,20-30 or 0-99%10")
 
 
 def _preemption(signal: str | None, grace_s: float | None) -> dict[str, Any] | None:

@@ -41,26 +41,28 @@ _GROUPS: dict[str, Column[UsageRowDocument]] = {
 def usage_command(
     by: Annotated[
         str,
-        typer.Option("--by", metavar="GROUPS", help="What to sum up by: user, project, day, or several with commas."),
+        typer.Option(
+            "--by", metavar="GROUPS", help="Group by user, project or day, or by several of these, comma-separated."
+        ),
     ] = "user",
     first: Annotated[
         datetime | None,
-        typer.Option("--from", formats=["%Y-%m-%d"], help="First day (UTC); left out: 30 days up to the last one."),
+        typer.Option("--from", formats=["%Y-%m-%d"], help="First day (UTC). Default: the 30 days up to the last day."),
     ] = None,
     last: Annotated[
-        datetime | None, typer.Option("--to", formats=["%Y-%m-%d"], help="Last day, included; left out: today.")
+        datetime | None, typer.Option("--to", formats=["%Y-%m-%d"], help="Last day (UTC), included. Default: today.")
     ] = None,
-    user: Annotated[str | None, typer.Option("--user", help="Only of this user.")] = None,
-    project: Annotated[str | None, typer.Option("--project", help="Only of this project.")] = None,
+    user: Annotated[str | None, typer.Option("--user", help="Only this user's jobs.")] = None,
+    project: Annotated[str | None, typer.Option("--project", help="Only this project's jobs.")] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV with a header.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """GPU-hours held, useful and wasted, jobs and preemptions; running attempts count until now."""
+    """Report GPU-hours, jobs and preemptions. Running attempts count up to now."""
     if as_csv and as_json:
         fail("--csv and --json exclude each other")
     groups = [word.strip() for word in by.split(",")] if by else []
     if unknown := [word for word in groups if word not in GROUPS]:
-        fail(f"--by: {unknown[0]!r} is none of {', '.join(GROUPS)}")
+        fail(f"--by: {unknown[0]!r} is not one of {', '.join(GROUPS)}")
     first_day, last_day = _day(first), _day(last)
     with connect() as client:
         if as_csv:

@@ -67,16 +67,18 @@ DELIVERIES: Table[DeliveryDocument] = Table(
 
 
 def add_command(
-    url: Annotated[str, typer.Argument(metavar="URL", help="Where to post to.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="URL to which events are posted.")],
     event: Annotated[
         list[str] | None,
-        typer.Option("--event", help="Events to send, such as job.failed; repeatable. Left out: the ends of jobs."),
+        typer.Option("--event", help="Event to send, such as job.failed; repeatable. Default: the ends of jobs."),
     ] = None,
     user: UserOption = None,
     project: ProjectOption = None,
     secret_file: Annotated[
         typer.FileText | None,
-        typer.Option("--secret-file", help="Sign with this secret (- = standard input); left out: one is made."),
+        typer.Option(
+            "--secret-file", help="File with the signing secret (- = standard input). Default: a generated secret."
+        ),
     ] = None,
     *,
     how: IdsStyle,
@@ -98,13 +100,13 @@ def add_command(
 
 
 def list_command(how: OnceStyle) -> None:
-    """Webhooks: your own, or all for operators."""
+    """List your webhooks (for operators: all webhooks)."""
     with connect() as client:
         show_rows(WEBHOOKS, client.webhooks, how)
 
 
 def remove_command(webhook: WebhookArgument) -> None:
-    """Remove a webhook with its secret and its pending deliveries."""
+    """Remove a webhook, its secret and its pending deliveries."""
     with connect() as client:
         client.remove_webhook(webhook)
     typer.echo(f"webhook {webhook} removed", err=True)
@@ -112,17 +114,17 @@ def remove_command(webhook: WebhookArgument) -> None:
 
 def deliveries_command(
     webhook: WebhookArgument,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="At most this many; 0 = all.")] = LIST_LIMIT,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="At most this many deliveries; 0 = all.")] = LIST_LIMIT,
     *,
     how: OnceStyle,
 ) -> None:
-    """Deliveries of a webhook, sent and pending, newest first."""
+    """List a webhook's deliveries, newest first."""
     with connect() as client:
         show_rows(DELIVERIES, lambda: client.deliveries(webhook, limit=limit or None), how)
 
 
 def try_command(webhook: WebhookArgument, as_json: JsonFlag = False) -> None:
-    """Send webhook.test and wait for the first attempt; exit code 1 if it failed."""
+    """Post webhook.test and wait for the result. Exit code 1 if the delivery failed."""
     with connect() as client:
         delivery = _first_attempt(client, webhook, client.test_webhook(webhook)["id"])
     if as_json:

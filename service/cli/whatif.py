@@ -70,7 +70,9 @@ def what_if_command(
     snapshot: Annotated[
         Path | None,
         typer.Option(
-            "--snapshot", dir_okay=False, help="From now on: what 'sooner sim snapshot' wrote, into sampled futures."
+            "--snapshot",
+            dir_okay=False,
+            help="File that `sooner sim snapshot` wrote: simulate sampled futures from it.",
         ),
     ] = None,
     since: SinceOption = None,
@@ -78,7 +80,9 @@ def what_if_command(
     servers: Annotated[
         str | None,
         typer.Option(
-            "--servers", metavar="+N|FILE", help="N more servers like the last one, or a cluster file instead."
+            "--servers",
+            metavar="+N|FILE",
+            help="+N: add N servers like the last one. FILE: use the servers of this cluster file.",
         ),
     ] = None,
     predictor: Annotated[
@@ -90,11 +94,12 @@ def what_if_command(
     ] = RECORDED,
     option: OptionOption = None,
     preemption: Annotated[
-        str | None, typer.Option("--preemption", help="never, guided or always, for all policies.")
+        str | None,
+        typer.Option("--preemption", help="never, guided or always, for all policies. Default: each policy's default."),
     ] = None,
     network: NetworkOption = "reserved",
     samples: Annotated[
-        int, typer.Option("--samples", min=5, max=1000, help="With --snapshot: sampled futures of each policy.")
+        int, typer.Option("--samples", min=5, max=1000, help="With --snapshot: number of sampled futures.")
     ] = _FUTURES,
     seed: SeedOption = 0,
     workers: WorkersOption = None,
@@ -102,15 +107,15 @@ def what_if_command(
     data_dir: DataDirOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Other policies on the service's own past, beside what really happened; or, with --snapshot, on the queue as it is.
+    """Simulate policies on the service's past jobs, beside the actual schedule; or, with --snapshot, on a saved queue.
 
-    Among the policies `current` is the one in force and `shadow` the shadow policy, as the settings have them. The past is
-    read from the database of the settings, also while the service runs.
+    `current` stands for the active policy of the settings, and `shadow` for the shadow policy. The past jobs are read
+    from the service's database; the service may be running.
     """
     ours = settings_or_fail({"database_url": database_url, "data_dir": data_dir})
     if snapshot is not None:
         if since is not None or until is not None or servers is not None:
-            fail("--snapshot is about what comes: leave --since, --until and --servers out")
+            fail("--snapshot cannot be combined with --since, --until or --servers")
         _from_now_on(snapshot, policies, option, preemption, ForecastOptions(samples, _JOBS_MAX, seed), ours, as_json)
         return
     when = window(since, until)
@@ -143,7 +148,10 @@ def past_under(
     with own as (settings, database):
         history, present, _ = read_past(database, settings, when, carry=True)
     if not history.jobs:
-        fail("; ".join(["no job of the window has run and ended", *told_left_out(history)]), EXIT_FAILED)
+        fail(
+            "; ".join(["no job that was submitted in this period has run and ended", *told_left_out(history)]),
+            EXIT_FAILED,
+        )
     options = SimulationOptions(
         checkpoint_s=settings.checkpoint_s, restart_s=settings.restart_s, network=network, seed=seed
     )
@@ -173,7 +181,7 @@ def _plans(
 def _named(policies: str) -> list[str]:
     names = [name.strip() for name in policies.split(",")]
     if any(names.count(name) > 1 for name in (CURRENT, SHADOW)):
-        fail(f"--policies: {policies!r} names one twice")
+        fail(f"--policies: {policies!r} contains a name twice")
     return names
 
 
@@ -186,7 +194,7 @@ def _shadow_plan(settings: Settings, predictor: str) -> Plan:
     except SettingsError as error:
         fail(str(error))
     if found is None:
-        fail(f"--policies: 'shadow' is the policy of {env_name('shadow_policy')}, and that is not set")
+        fail(f"--policies: 'shadow' needs the setting {env_name('shadow_policy')}, which is empty")
     return Plan(SHADOW, settings.shadow_policy, dict(found.options), predictor)
 
 
@@ -249,7 +257,7 @@ def _on_the_past(
 def _opening(history: "OwnHistory", machines: Cluster) -> str:
     start = datetime.fromtimestamp(history.start_s, UTC).isoformat(sep=" ", timespec="seconds")
     carried = sum(job.carried for job in history.jobs)
-    before = f", {carried} of them there before" if carried else ""
+    before = f", {carried} of them submitted earlier" if carried else ""
     return f"{len(history.jobs)} jobs from {start}{before}; {len(machines.servers)} servers with {machines.gpus} GPUs"
 
 

@@ -45,31 +45,35 @@ def _write(workload: Workload, out: Path) -> None:
 
 
 def import_command(
-    path: Annotated[Path, typer.Argument(help="The trace (for pai a folder of tables); gzip is recognised.")],
+    path: Annotated[Path, typer.Argument(help="The trace, plain or gzip (for pai: a folder of tables).")],
     out: OutOption,
-    trace_format: Annotated[str, typer.Option("--format", help=f"{', '.join(sorted(IMPORTERS))}.")],
+    trace_format: Annotated[str, typer.Option("--format", help=f"One of {', '.join(sorted(IMPORTERS))}.")],
 ) -> None:
-    """Turn a public trace into a workload table, sorted by submission; rows that cannot be jobs are named and counted."""
+    """Convert a public trace into a workload table, sorted by submission. Rows that are not jobs are skipped and counted."""
     try:
         workload = import_trace(trace_format, path)
     except WorkloadError as error:
         fail(str(error))
     if not workload.jobs:
         reasons = "; ".join(f"{count:,} rows: {reason}" for reason, count in workload.skipped_by_reason().items())
-        fail(f"{path}: no row of it is a job{f' ({reasons})' if reasons else ', it is empty'}; is it {trace_format}?")
+        fail(
+            f"{path}: contains no job{f' ({reasons})' if reasons else ' (it is empty)'}; check that its format is {trace_format}"
+        )
     report_skipped(workload)
     _write(workload, out)
 
 
 def describe_command(
     path: Annotated[Path, typer.Argument(help="A workload table.")],
-    cluster: Annotated[Path | None, typer.Option("--cluster", help="Cluster file: adds the load on it.")] = None,
+    cluster: Annotated[
+        Path | None, typer.Option("--cluster", help="Cluster file; the load is computed for it.")
+    ] = None,
     first: FirstOption = None,
     skip_invalid: SkipInvalidFlag = False,
     html: HtmlOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Sizes, durations, users and recurrence of a workload, and the load on a cluster."""
+    """Describe a workload: sizes, durations, users, recurrence, and the load on a cluster."""
     try:
         machines = load_cluster(cluster) if cluster is not None else None
         workload = read_workload(path, first=first, skip_invalid=skip_invalid)
@@ -91,24 +95,27 @@ def describe_command(
 
 def generate_command(
     out: OutOption,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, max=JOBS_MAX, help="How many jobs.")],
+    jobs: Annotated[int, typer.Option("--jobs", min=1, max=JOBS_MAX, help="Number of jobs.")],
     seed: Annotated[int, typer.Option("--seed", help="Equal seeds give equal workloads.")] = 0,
     families: Annotated[
         int, typer.Option("--families", min=1, max=100_000, help="Recurring programs at any one time.")
     ] = PROGRAMS,
-    users: Annotated[int, typer.Option("--users", min=1, max=100_000, help="Users who own them.")] = USERS,
+    users: Annotated[int, typer.Option("--users", min=1, max=100_000, help="Number of users.")] = USERS,
     gpus: Annotated[
-        int, typer.Option("--gpus", min=1, help="GPUs that the load refers to; no gang exceeds half.")
+        int,
+        typer.Option("--gpus", min=1, help="GPUs of the cluster to which --load refers. No gang exceeds half of them."),
     ] = 64,
-    load: Annotated[float, typer.Option("--load", min=0.01, max=10.0, help="Work offered per GPU and second.")] = 0.7,
+    load: Annotated[
+        float, typer.Option("--load", min=0.01, max=10.0, help="Share of those GPUs that the jobs request.")
+    ] = 0.7,
     no_communication: Annotated[
-        bool, typer.Option("--no-communication", help="Name no models: every placement is as good as any other.")
+        bool, typer.Option("--no-communication", help="Jobs name no model, so placement has no effect.")
     ] = False,
     steady: Annotated[
-        bool, typer.Option("--steady", help="The same rate of submissions at any hour, without nights and weekends.")
+        bool, typer.Option("--steady", help="Submit at a constant rate, without a daily and weekly pattern.")
     ] = False,
 ) -> None:
-    """Generate a synthetic workload of recurring training programs: seeded, and labelled in every job id."""
+    """Generate a synthetic workload of recurring training programs. Job ids begin with synthetic-."""
     workload = generate(
         *(seed, jobs),
         gpus=gpus,

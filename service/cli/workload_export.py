@@ -28,22 +28,25 @@ def export_command(
     since: SinceOption = None,
     until: UntilOption = None,
     carry: Annotated[
-        bool, typer.Option("--carry", help="Also jobs unfinished at --since, with what they had left, at second 0.")
+        bool,
+        typer.Option(
+            "--carry", help="Also export jobs that were unfinished at --since, with their remaining work, at second 0."
+        ),
     ] = False,
     cluster_out: Annotated[
-        Path | None, typer.Option("--cluster-out", dir_okay=False, help="Write the servers as a cluster file as well.")
+        Path | None, typer.Option("--cluster-out", dir_okay=False, help="Also write the servers to this cluster file.")
     ] = None,
     database_url: DatabaseOption = None,
     data_dir: DataDirOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """The service's own ended jobs as a workload table: what they truly needed, for `sooner sim compare`."""
+    """Export the service's ended jobs as a workload table, for example for `sooner sim compare`."""
     when = window(since, until)
     with own_database(database_url, data_dir) as (settings, database):
         history, cluster, _ = read_past(database, settings, when, carry=carry)
     notes = told_left_out(history)
     if not history.jobs:
-        fail("; ".join(["no job of the window has run and ended", *notes]), EXIT_FAILED)
+        fail("; ".join(["no job that was submitted in this period has run and ended", *notes]), EXIT_FAILED)
     try:
         write_workload(history.workload, out)
         if cluster_out is not None:
@@ -55,7 +58,7 @@ def export_command(
     own_graphs = sum(job.own_graph for job in history.jobs)
     if own_graphs:
         notes.append(
-            f"{count_of(own_graphs)} with a graph of their own: a table holds catalogue models alone, so without it"
+            f"{count_of(own_graphs)} with their own graph are written without it: a table can hold only catalogue models"
         )
     carried = sum(job.carried for job in history.jobs)
     for note in notes:

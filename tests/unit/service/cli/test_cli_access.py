@@ -113,8 +113,8 @@ def test_the_first_key_needs_no_service(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--user", "a", "--first", "--role", "viewer"], "admin's key"),
-        (["--user", "a", "--first", "--project", "nlp"], "admin's key"),
+        (["--user", "a", "--first", "--role", "viewer"], "admin key"),
+        (["--user", "a", "--first", "--project", "nlp"], "admin key"),
         (["--user", "a/b", "--first"], "user: "),
         (["--user", "a", "--first", "--expires-in", "999d"], "key_lifetime_s_max"),
         (["--user", "a"], "give --role"),

@@ -143,7 +143,7 @@ def test_training_is_started_and_can_be_waited_for(cli: CliWorld, monkeypatch: p
     assert "training run 4: failed: why" in failed.stderr
     late = cli.run("model", "train", "--wait", "--timeout-s", "0")
     assert late.exit_code == 1
-    assert "training run 5 is still under way after 0 s" in late.stderr
+    assert "training run 5 has not ended after 0 s" in late.stderr
 
 
 def open_trainings(cli: CliWorld, count: int) -> None:
@@ -230,7 +230,7 @@ def test_history_is_loaded_once_and_becomes_labels(tmp_path: Path) -> None:
     first = RUNNER.invoke(app, [*arguments, "--json"])
     assert first.exit_code == 0, first.stderr
     assert json.loads(first.stdout) == {"schema": "sooner.history.import/1", "source": "past.csv", "jobs": 2, "new": 2}
-    assert RUNNER.invoke(app, arguments).stdout == "0 of 2 jobs are new in the history 'past.csv'\n"
+    assert RUNNER.invoke(app, arguments).stdout == "0 of 2 jobs were added to the history 'past.csv'\n"
     eval_job, train_job = labels(f"sqlite:///{tmp_path / 'data' / 'sooner.db'}")
     start_s = 1_767_225_600.0
     assert (eval_job.spec.recurrence, eval_job.spec.walltime_s) == (("ben", "", "eval"), 60.0)
@@ -319,7 +319,7 @@ def test_a_service_that_does_not_run_is_one_line_with_the_remedy(
     result = RUNNER.invoke(app, ["q"])
     assert result.exit_code == 1
     assert result.stderr == (
-        "error: cannot reach Sooner at http://127.0.0.1:9 (connection refused); start the service with: sooner serve\n"
+        "error: cannot reach Sooner at http://127.0.0.1:9 (connection refused); to start the service, run: sooner serve\n"
     )
     monkeypatch.setenv("SOONER_URL", "nonsense")
     wrong = RUNNER.invoke(app, ["q"])
@@ -399,8 +399,8 @@ def test_a_package_found_elsewhere_is_named(tmp_path: Path) -> None:
     assert guard.shadowed(ours, tmp_path) is None
     line = guard.shadowed(ours | {"policies": Path("/elsewhere/policies")}, tmp_path)
     assert line is not None
-    assert "'policies' is found in /elsewhere/policies" in line
-    assert "nowhere" in (guard.shadowed(ours | {"service": None}, tmp_path) or "")
+    assert "'policies' is imported from /elsewhere/policies" in line
+    assert "'service' is not found" in (guard.shadowed(ours | {"service": None}, tmp_path) or "")
 
 
 def distribution(folder: Path, name: str, record: str, top_level: str = "") -> PathDistribution:

@@ -82,9 +82,7 @@ def test_the_queue_shows_the_eta_of_all_from_one_question(cli: CliWorld, monkeyp
     lines = result.stdout.splitlines()
     assert lines[1].split(maxsplit=7)[7] == FINISH_TEXT
     assert FINISH_TEXT not in lines[2] + lines[3]
-    assert result.stderr == (
-        "ETA: It is held by a user.\nETA: A job that was just submitted has one from the next cycle on.\n"
-    )
+    assert result.stderr == ("ETA: It is held by a user.\nETA: A new job has a forecast after the next cycle.\n")
     assert asked == [1]
     assert cli.run("q", "--quiet").stdout.split() == [str(first), str(second), str(third)]
     assert cli.run("q", "-o", "job,name").exit_code == 0
@@ -176,7 +174,7 @@ def settle(cli: CliWorld) -> int:
 
 
 def test_accuracy_is_a_table_and_a_document(cli: CliWorld) -> None:
-    assert "has been settled yet" in cli.run("forecast", "--accuracy").stderr
+    assert "has been scored yet" in cli.run("forecast", "--accuracy").stderr
     settle(cli)
     result = cli.run("forecast", "--accuracy")
     lines = [line.split() for line in result.stdout.splitlines()]

@@ -103,7 +103,7 @@ def test_job_list_sorts_and_begins_at_a_time(cli: CliWorld) -> None:
     assert one not in ids("--since", "2020-01-01")
     wrong = cli.run("job", "list", "--sort", "gpu")
     assert wrong.exit_code == 2
-    assert "--sort: 'gpu' is none of" in wrong.stderr
+    assert "--sort: 'gpu' is not one of" in wrong.stderr
     assert "did you mean 'gpus'?" in wrong.stderr
     assert "did you mean 'queued'?" in cli.run("job", "list", "--state", "queue").stderr
 
@@ -142,7 +142,7 @@ def test_list_shows_all_states_newest_first(cli: CliWorld) -> None:
     assert cli.run("job", "list", "--quiet", "--limit", "2").stdout.split() == ["3", "2"]
     wrong = cli.run("job", "list", "--state", "sleeping")
     assert wrong.exit_code == 2
-    assert "'sleeping' is none of" in wrong.stderr
+    assert "'sleeping' is not one of" in wrong.stderr
 
 
 def test_show_is_a_card_for_one_job_and_a_table_for_several(cli: CliWorld) -> None:
@@ -181,14 +181,15 @@ def test_explain_of_one_job_says_why_it_is_predicted_so(cli: CliWorld) -> None:
     lines = cli.run("job", "explain", str(job_id)).stdout.splitlines()
     assert "Predicted 200 [100-200] s: recurrence: 14 past runs, median 150 s." in lines
     assert "It is ranked by the model's distribution." in lines
-    assert "14 past runs with as many GPUs; intervals are calibrated among jobs with 5-19 of them." in lines
-    start = lines.index(next(line for line in lines if line.startswith("What moved")))
-    assert lines[start].startswith(f"What moved {model.version}/xgboost from 150 s, the nearest past's median, to ")
+    assert "14 past runs with as many GPUs; intervals are calibrated on jobs with 5-19 past runs." in lines
+    start = lines.index(next(line for line in lines if line.startswith("Factors from")))
+    words = f"Factors from the median of the nearest history, 150 s, to the median of {model.version}/xgboost, "
+    assert lines[start].startswith(words)
     assert all(re.match(r"  x\d+\.\d\d  \w", line) for line in lines[start + 1 : start + 9])
-    assert lines[start + 9 :] == ["Jobs like it:", f"  job {past}: digits, 2 GPUs, 60 s, succeeded"]
+    assert lines[start + 9 :] == ["Similar jobs:", f"  job {past}: digits, 2 GPUs, 60 s, succeeded"]
     assert "Predicted" not in cli.run("job", "explain", f"{job_id},{other}").stdout
     assert cli.run("job", "explain", str(other)).stdout.endswith(
-        "There is no prediction: no cycle has taken the job in yet, or nothing like it has ended.\n"
+        "There is no prediction: no cycle has processed the job yet, or no similar job has ended.\n"
     )
     document = json.loads(cli.run("job", "explain", f"{job_id},{other}", "--json").stdout)
     assert document["predictions"] == [cli.client.prediction(job_id), None]
@@ -198,8 +199,8 @@ def test_explain_says_why_no_model_moved_a_prediction(cli: CliWorld) -> None:
     job_id = cli.submit()
     take_in(cli.world, job_id, said(trusted=False))
     text = cli.run("job", "explain", str(job_id)).stdout
-    assert "It is not trusted: ranked by the service it has had so far.\n" in text
-    assert "The prediction comes from history alone; no model moved it.\nNo job like it has ended here.\n" in text
+    assert "It is not trusted: ranked by attained service.\n" in text
+    assert "The prediction comes from history alone; no model moved it.\nNo similar job has ended.\n" in text
 
 
 def test_attempts_and_events_are_versioned_documents(cli: CliWorld) -> None:

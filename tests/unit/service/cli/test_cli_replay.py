@@ -128,7 +128,7 @@ def test_what_cannot_be_replayed_is_one_line(cli: CliWorld, tmp_path: Path) -> N
     cli.world.snapshots = {}
     none = cli.run("sim", "snapshot")
     assert none.exit_code == 1
-    assert "no cycle has been recorded" in none.stderr
+    assert "no cycle is recorded" in none.stderr
     assert cli.run("sim", "snapshot", "7").exit_code == 1
     cli.world.snapshots = {cycle: kept}
     unwritable = cli.run("sim", "snapshot", "--out", str(tmp_path / "no" / "such" / "folder.json"))

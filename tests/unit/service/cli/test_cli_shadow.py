@@ -47,12 +47,12 @@ def test_the_counts_and_the_jobs_on_which_they_disagree(cli: CliWorld) -> None:
         "preemptions                 0            1            0           0%",
         "  lost GPU-hours         0.00         0.11         0.00",
         "",
-        "Of the starts that both made, 3 on the same GPUs; the shadow would have used fewer servers for 2, more for 1, "
+        "Of the starts of both, 3 were on the same GPUs; the shadow would have used fewer servers for 2, more for 1, "
         "others for 0.",
-        "Of the starts that only the shadow would have made, 1 came all the same, 1:30 later on average; the GPU-hours are "
-        "those of free GPUs that it would have used.",
-        "1 decisions of the shadow took too long.",
-        "2 decisions of the shadow broke a rule and count for nothing.",
+        "Of the starts of only the shadow, the active policy made 1 in a later cycle, 1:30 later on average; the GPU-hours count "
+        "free GPUs that the shadow would have used.",
+        "1 decisions of the shadow exceeded the time limit.",
+        "2 decisions of the shadow broke a rule and are not counted.",
     ]
     assert lines[12] == "They disagree on 101 jobs now:"
     assert lines[13].split() == ["JOB", "NAME", "GPUS", "SINCE", "SHADOW", "WOULD", "SHADOW", "FIRST"]
@@ -177,7 +177,7 @@ def test_what_if_goes_with_nothing_but_json(cli: CliWorld) -> None:
         assert cli.run("shadow", "--what-if", flag).exit_code == 2
     nothing = cli.run("shadow", "--what-if")
     assert (nothing.exit_code, nothing.stdout) == (1, "")
-    assert "no job of the window" in nothing.stderr
+    assert "no job that was submitted in this period" in nothing.stderr
 
 
 def test_a_killed_worker_names_no_option_that_shadow_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:

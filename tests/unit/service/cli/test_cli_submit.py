@@ -110,7 +110,7 @@ def test_after_takes_selectors(cli: CliWorld) -> None:
         (["--name", "x", "--command", "a", "--", "b"], "not both"),
         (["--name", "x", "--env", "LR", "--", "b"], "--env 'LR' is not NAME=VALUE"),
         (["/nowhere/job.yaml"], "No such file"),
-        (["--", "my train.sh"], "give a name: --name NAME -- 'my train.sh'"),
+        (["--", "my train.sh"], "add a name: --name NAME -- 'my train.sh'"),
         (["job.yaml", "other.yaml"], "give a job file"),
     ],
 )
@@ -191,7 +191,7 @@ def test_waiting_gives_up_after_its_timeout(cli: CliWorld) -> None:
     cli.submit()
     result = cli.run("job", "wait", "all", "--timeout-s", "0")
     assert result.exit_code == 1
-    assert result.stderr.splitlines()[-1] == "error: not ended after 0 s: 1"
+    assert result.stderr.splitlines()[-1] == "error: jobs that have not ended after 0 s: 1"
 
 
 def test_names_cannot_steer_the_terminal(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +237,7 @@ def test_an_array_is_submitted_named_by_elements_and_acted_on_in_one_request(cli
 
 
 @pytest.mark.parametrize(
-    ("selector", "words"), [("2[3]", "no element 3"), ("1[*]", "no job array 1"), ("2[", "names no jobs")]
+    ("selector", "words"), [("2[3]", "no element 3"), ("1[*]", "no job array 1"), ("2[", "is not a job")]
 )
 def test_an_element_that_is_not_there_is_said(cli: CliWorld, selector: str, words: str) -> None:
     cli.submit()
@@ -252,7 +252,7 @@ def test_an_element_that_is_not_there_is_said(cli: CliWorld, selector: str, word
 def test_indices_that_are_none_are_refused_before_anything_is_sent(cli: CliWorld, indices: str) -> None:
     refused = cli.run("job", "submit", "--name", "a", "--array", indices, "--", "true")
     assert refused.exit_code == 2
-    assert f"--array '{indices}' lists no indices" in refused.stderr
+    assert f"--array '{indices}' is not a list of indices" in refused.stderr
 
 
 def test_so_many_elements_at_a_time_are_asked_for_as_in_slurm(cli: CliWorld) -> None:

@@ -47,7 +47,7 @@ def test_days_csv_and_json(cli: CliWorld) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--by", "team"), "'team' is none of day, user, project"),
+        (("--by", "team"), "'team' is not one of day, user, project"),
         (("--csv", "--json"), "exclude each other"),
         (("--from", "2026-01-02"), "must not be after 'to'"),
     ],

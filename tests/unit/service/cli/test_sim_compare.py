@@ -116,8 +116,8 @@ def test_policies_with_options_of_their_own_and_several_predictors(files: list[s
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--policies", "fifo,fifo"], "names one twice"),
-        (["--policies", "fifo", "--predictors", "none,none"], "names one twice"),
+        (["--policies", "fifo,fifo"], "contains a name twice"),
+        (["--policies", "fifo", "--predictors", "none,none"], "contains a name twice"),
         (["--policies", "asrpt:preemption"], "is not NAME=VALUE"),
         (["--policies", "asrpt:colour=red"], "colour"),
         (["--policies", "fifo", "--predictors", "oracle,crystal"], "unknown predictor 'crystal'"),

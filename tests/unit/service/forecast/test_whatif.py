@@ -123,7 +123,7 @@ def test_the_past_under_other_policies_beside_what_happened(lived: CliWorld) -> 
     assert "12 jobs from 1970-01-01" in table.stderr
     assert table.stdout.splitlines()[0].split() == ["policy", "actual", "current", "fifo"]
     late = lived.run("sim", "what-if", "--policies", "fifo", "--since", "1970-01-01T00:05")
-    assert "of them there before" in late.stderr
+    assert "of them submitted earlier" in late.stderr
 
 
 def test_exported_files_are_for_the_other_commands(lived: CliWorld, tmp_path: Path) -> None:
@@ -150,14 +150,18 @@ def test_exported_files_are_for_the_other_commands(lived: CliWorld, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "said", "code"),
     [
-        (("sim", "what-if", "--policies", "fifo", "--snapshot", "c.json", "--servers", "+1"), "leave --since", 2),
+        (
+            ("sim", "what-if", "--policies", "fifo", "--snapshot", "c.json", "--servers", "+1"),
+            "combined with --since",
+            2,
+        ),
         (("sim", "what-if", "--policies", "fifo", "--snapshot", "c.json"), "No such file", 2),
         (("sim", "what-if", "--policies", "raffle"), "unknown policy", 2),
-        (("sim", "what-if", "--policies", "current,current"), "one twice", 2),
-        (("sim", "what-if", "--policies", "fifo"), "no job of the window", 1),
+        (("sim", "what-if", "--policies", "current,current"), "a name twice", 2),
+        (("sim", "what-if", "--policies", "fifo"), "no job that was submitted in this period", 1),
         (("sim", "what-if", "--policies", "fifo", "--since", "yesterday"), "neither a time", 2),
-        (("sim", "what-if", "--policies", "fifo", "--since", "1d", "--until", "2d"), "not before", 2),
-        (("workload", "export", "--out", "x.csv"), "no job of the window", 1),
+        (("sim", "what-if", "--policies", "fifo", "--since", "1d", "--until", "2d"), "must be before", 2),
+        (("workload", "export", "--out", "x.csv"), "no job that was submitted in this period", 1),
         (("workload", "export", "--out", "x.csv", "--database-url", "sqlite:///none.db"), "database is empty", 2),
         (("cluster", "export", "--out", "no/such/folder.yaml"), "No such file", 2),
     ],
