@@ -7,7 +7,7 @@ made before an upgrade can be restored by the new program. The result becomes vi
 import hashlib
 import json
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -17,6 +17,7 @@ from typing import Any
 import sqlalchemy as sa
 from pydantic import TypeAdapter
 from sqlalchemy import Connection, Table
+from sqlalchemy.exc import OperationalError, StatementError
 from sqlmodel import Session
 
 from service.db import migrate
@@ -56,14 +57,33 @@ def restore(url: str, file: Path, *, force: bool = False) -> Restored:
     :class:`~service.db.backup.BackupError` for an invalid backup and for a database that is not empty;
     SchemaError, DatabaseUrlError and OperationalError.
     """
-    try:
-        with zipfile.ZipFile(file) as archive:
-            manifest = _manifest(archive, file)
-            with closing(open_database(url)) as database:
+    with _open(file) as archive:
+        manifest = _manifest(archive, file)
+        # Everything is read once before the database is opened: what is damaged changes nothing and locks nothing.
+        for name, part in manifest.tables.items():
+            for _ in _rows(archive, name, part):
+                pass
+        with closing(open_database(url)) as database:
+            try:
                 return _restore(database, archive, manifest, force)
-    except (OSError, zipfile.BadZipFile) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise BackupError(f"cannot read the backup {file}: {reason}") from error
+            except OperationalError:
+                raise
+            except (StatementError, ValueError) as error:
+                raise BackupError(f"the rows of {file} do not fit their tables: {_line(error)}") from error
+
+
+def _open(file: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(file)
+    except (
+        Exception
+    ) as error:  # zipfile raises whatever a damaged byte leads to: half a dozen kinds, not all documented
+        raise BackupError(f"cannot read the backup {file}: {_line(error)}") from error
+
+
+def _line(error: Exception) -> str:
+    cause = getattr(error, "orig", None) or error
+    return getattr(cause, "strerror", None) or " ".join(str(cause).split()) or type(cause).__name__
 
 
 def _restore(database: Database, archive: zipfile.ZipFile, manifest: Manifest, force: bool) -> Restored:
@@ -109,11 +129,13 @@ def _clear(database: Database, session: Session, force: bool) -> None:
 def _manifest(archive: zipfile.ZipFile, file: Path) -> Manifest:
     try:
         document: Any = json.loads(archive.read(MANIFEST))
-        if document["schema"] != BACKUP_SCHEMA:
-            raise BackupError(f"{file} is a {document['schema']}, not a {BACKUP_SCHEMA}")
-        return TypeAdapter(Manifest).validate_python(document)
-    except (KeyError, TypeError, ValueError) as error:
-        raise BackupError(f"{file} is no backup of Sooner: its manifest cannot be read") from error
+        schema = str(document["schema"])
+        manifest = TypeAdapter(Manifest).validate_python(document) if schema == BACKUP_SCHEMA else None
+    except Exception as error:  # as in _open
+        raise BackupError(f"{file} is no backup of Sooner, or damaged: its manifest cannot be read") from error
+    if manifest is None:
+        raise BackupError(f"{file} is a {schema}, not a {BACKUP_SCHEMA}")
+    return manifest
 
 
 def _fill(connection: Connection, into: Table, archive: zipfile.ZipFile, part: TablePart) -> None:
@@ -121,20 +143,24 @@ def _fill(connection: Connection, into: Table, archive: zipfile.ZipFile, part: T
         raise BackupError(f"the backup's table {into.name} has other columns than its revision has")
     connection.execute(sa.delete(into))  # a migration may insert rows into a table that it creates
     rows = _rows(archive, into.name, part)
-    while batch := list(islice(rows, _ROWS_PER_INSERT)):
+    while batch := [dict(zip(part.columns, row, strict=True)) for row in islice(rows, _ROWS_PER_INSERT)]:
         connection.execute(sa.insert(into), batch)
 
 
-def _rows(archive: zipfile.ZipFile, name: str, part: TablePart) -> Iterator[Mapping[str, Any]]:
-    """The rows of a table. Raises BackupError after the last one if their number or digest is wrong."""
+def _rows(archive: zipfile.ZipFile, name: str, part: TablePart) -> Iterator[list[Any]]:
+    """The rows of a table. Raises BackupError for a row that cannot be read, and after the last one if their number or
+    digest is wrong."""
     digest, count = hashlib.sha256(), 0
     try:
         with archive.open(member(name)) as lines:
             while line := lines.readline(_BYTES_MAX):
                 digest.update(line)
                 count += 1
-                yield dict(zip(part.columns, json.loads(line), strict=True))
-    except (KeyError, ValueError, TypeError) as error:
+                row = json.loads(line)
+                if not isinstance(row, list):
+                    raise ValueError(f"{type(row).__name__} instead of a list")
+                yield row
+    except Exception as error:  # as in _open
         raise BackupError(f"the backup's table {name} cannot be read at row {count}") from error
     if (count, digest.hexdigest()) != (part.rows, part.sha256):
         raise BackupError(f"the backup's table {name} is not what was written: its digest differs")
