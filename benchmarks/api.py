@@ -112,7 +112,7 @@ def _fill(service: Service, queued: int) -> None:
     """So many jobs of some thousand programs, and the passes that take them in."""
     connection = http.client.HTTPConnection(service.host, service.port, timeout=600.0)
     headers = {"Authorization": f"Bearer {service.token}", "Content-Type": "application/json"}
-    already = _taken_in(service)
+    already = taken_in(service)
     for start in range(0, queued, _FILL):
         numbers = range(start, min(queued, start + _FILL))
         jobs = [
@@ -125,11 +125,12 @@ def _fill(service: Service, queued: int) -> None:
         if response.status != 201:
             raise SystemExit(f"filling the queue: {response.status} {answer[:300]!r}")
     for _ in _tries(f"{queued} jobs are taken in", 0.5):
-        if _taken_in(service) >= already + queued:
+        if taken_in(service) >= already + queued:
             break
 
 
-def _taken_in(service: Service) -> float:
+def taken_in(service: Service) -> float:
+    """How many jobs cycles have admitted, ended ones included."""
     counted = ("sooner_jobs{", "sooner_job_ends_total{")  # some end meanwhile
     return sum(value for name, value in _metrics(service) if name.startswith(counted))
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from policies.model.graph import StageGraph
 from policies.model.ids import JobId
 from policies.model.parallelism import ParallelismConfig
-from policies.model.value import value
+from policies.model.value import shared_value, value
 
 
 class Launch(StrEnum):
@@ -44,16 +44,18 @@ class PreemptionSignal:
 class ArrayPlace:
     """Which element of a job array a job is. ``id`` is the array's: the id of its first job; 0 before that is known.
 
-    ``max_running``: elements that may hold GPUs at a time (None: any number).
+    ``max_running``: elements that may hold GPUs at a time (None: any number). ``shared``: what all elements in memory share; it
+    lives as long as one of them.
     """
 
     index: int
     count: int
     id: JobId = JobId(0)
     max_running: int | None = None
+    shared: object = field(default=None, init=False, repr=False, compare=False)
 
 
-@value
+@shared_value
 class JobSpec:
     """A submitted job.
 

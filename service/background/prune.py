@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Table, delete, func, select, update
 from policies.model.ids import JobId
 from service.config.settings import Settings
 from service.db.progress import thin_progress
-from service.db.retention import delete_jobs, expired_jobs, expired_labels, referenced_jobs
+from service.db.retention import delete_jobs, delete_labels, expired_jobs, expired_labels, referenced_jobs
 from service.db.rows import chunks
 from service.db.services import delete_silent
 from service.db.session import Database
@@ -22,7 +22,6 @@ from service.db.tables import (
     AUDIT_LOG,
     CYCLES,
     FORECASTS,
-    HISTORY,
     IDEMPOTENCY_KEYS,
     JOBS,
     PROGRESS,
@@ -192,7 +191,7 @@ def _prune_labels(database: Database, settings: Settings, now_s: float) -> int:
             connection = session.connection()
             ids = expired_labels(connection, before_s, settings.retrain_rows_max, portion)
             if ids:
-                connection.execute(delete(HISTORY).where(HISTORY.c.id.in_(ids)))
+                delete_labels(connection, ids)
         deleted += len(ids)
         if len(ids) < portion:
             return deleted

@@ -20,9 +20,11 @@ from service.db.migrate import SchemaState, revision_of, state, state_of
 from service.db.rows import ENDED_JOBS, OPEN_ATTEMPTS
 from service.db.session import open_database
 from service.db.tables import (
+    ARRAY_SPECS,
     ATTEMPTS,
     CYCLES,
     EVENTS,
+    HISTORY,
     JOBS,
     REQUESTS,
     SERVERS,
@@ -66,7 +68,7 @@ def check_connection(connection: Connection) -> Health:
         revision = revision_of(connection) if where in (SchemaState.OLDER, SchemaState.NEWER) else ""
         return Health(where, revision, 0, 0, (where.sentence,))
     faults = [*damage(connection), *_jobs_without_an_end(connection), *_attempts(connection), *_gpus(connection)]
-    faults += [*_events(connection), *_requests(connection)]
+    faults += [*_events(connection), *_requests(connection), *_array_specs(connection)]
     count = select(func.count()).select_from(JOBS)
     return Health(
         where,
@@ -142,6 +144,16 @@ def _events(connection: Connection) -> Iterator[str]:
     newest = select(events.target).where(events.job_id == JOBS.c.id).order_by(events.id.desc()).limit(1)
     other = newest.correlate(JOBS).scalar_subquery() != JOBS.c.state  # NULL, without an event, is not true
     yield from _named(connection, other, "is in another state than its newest event")
+
+
+def _array_specs(connection: Connection) -> Iterator[str]:
+    """Each array of which a job or a label is left has its spec."""
+    stored = select(ARRAY_SPECS.c.id)
+    jobs, labels = (and_(rows.c.array_id.is_not(None), rows.c.array_id.not_in(stored)) for rows in (JOBS, HISTORY))
+    yield from _named(connection, jobs, "is an element of an array whose spec is missing")
+    yield from _listed(
+        "label", _few(connection, select(HISTORY.c.id).where(labels)), "belongs to an array whose spec is missing"
+    )
 
 
 def _requests(connection: Connection) -> Iterator[str]:

@@ -25,6 +25,7 @@ from service.db.rows import (
     request_record,
     server_values,
 )
+from service.db.specs import keep_array_specs
 from service.db.tables import (
     ATTEMPTS,
     CYCLES,
@@ -83,6 +84,7 @@ def _write_jobs(connection: Connection, writes: Sequence[JobWrite]) -> None:
     ]
     _update(connection, JOBS, guarded, {"at_id": "id", "expected_version": "version"})
     new = [write.job for write in writes if write.expected_version < 0]
+    keep_array_specs(connection, (job.spec for job in new))
     _insert(connection, JOBS, [new_job_values(job.spec, job.submitted_at_s, job) | {"id": job.id} for job in new])
 
 

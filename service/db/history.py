@@ -4,19 +4,21 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from sqlalchemy import RowMapping, Select, func, insert, select, true
+from sqlalchemy import RowMapping, Select, Text, cast, func, insert, select, true
 from sqlmodel import Session
 
 from policies.model.estimate import EndedJob
 from policies.model.ids import JobId
-from policies.model.job import JobSpec
-from service.db.codec import decode, encode
+from service.db.codec import encode
 from service.db.dialects import take_locks
 from service.db.rows import LABEL_COLUMNS, OWN_HISTORY, label_values
 from service.db.session import Database
+from service.db.specs import RecentSpecs, SpecReader
 from service.db.tables import HISTORY, JOBS
 
 _ROWS_PER_STATEMENT = 1000
+
+_COLUMNS = [column for column in HISTORY.c if column.name != "spec"]
 
 
 HISTORY_ROWS_MAX = 40_000
@@ -83,24 +85,24 @@ def ended_jobs(database: Database, *, newest: int | None = None, last: int | Non
             known = history.c.id.in_(ran)
         wanted = wanted.where(known)
         rows = connection.execute(wanted, execution_options={"yield_per": _ROWS_PER_STATEMENT})
+        specs = SpecReader(connection, RecentSpecs())
         for row in rows.mappings():
-            yield _label(row)
+            yield _label(row, specs)
 
 
 def _statement() -> Select[tuple[object, ...]]:
     joined = HISTORY.outerjoin(JOBS, JOBS.c.id == HISTORY.c.job_id)
     return (
-        select(HISTORY, JOBS.c.spec.label("own_spec"))
+        select(*_COLUMNS, cast(func.coalesce(HISTORY.c.spec, JOBS.c.spec), Text).label("spec_text"))
         .select_from(joined)
         .where(HISTORY.c.service_s > 0.0)
         .order_by(HISTORY.c.ended_at_s, HISTORY.c.id)
     )
 
 
-def _label(row: RowMapping) -> EndedJob:
-    own = row["job_id"] is not None
+def _label(row: RowMapping, specs: SpecReader) -> EndedJob:
     return EndedJob(
-        job=JobId(row["job_id"] if own else -row["id"]),
-        spec=decode(JobSpec, row["own_spec"] if own else row["spec"]),
+        job=JobId(-row["id"] if row["job_id"] is None else row["job_id"]),
+        spec=specs.read(row["spec_text"]),
         **{name: row[name] for name in LABEL_COLUMNS},
     )

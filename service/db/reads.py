@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Table, func, select, tuple_
+from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Table, Text, cast, func, select, tuple_
 
 from policies.lifecycle import TERMINAL, AttemptState, JobState
 from policies.model.ids import AttemptId, JobId
@@ -18,6 +18,7 @@ from service.db.access import seen
 from service.db.codec import decode
 from service.db.forecasts import newest_forecasts
 from service.db.rows import OPEN_ATTEMPTS, chunks
+from service.db.specs import SpecReader
 from service.db.tables import (
     ATTEMPTS,
     CYCLES,
@@ -215,8 +216,8 @@ def element_states(connection: Connection, array_id: int) -> Mapping[JobState, i
 
 def spec(connection: Connection, job_id: int) -> JobSpec | None:
     """The spec of a job as submitted, or None if there is no such job."""
-    document = connection.execute(select(JOBS.c.spec).where(JOBS.c.id == job_id)).scalar_one_or_none()
-    return None if document is None else decode(JobSpec, document)
+    text = connection.execute(select(cast(JOBS.c.spec, Text)).where(JOBS.c.id == job_id)).scalar_one_or_none()
+    return None if text is None else SpecReader(connection).read(text)
 
 
 def all_admitted(connection: Connection, job_ids: Collection[int]) -> bool:

@@ -5,12 +5,11 @@ A training label takes over the job's spec, so training goes on as before. Usage
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, and_, delete, or_, select, update
+from sqlalchemy import Connection, Text, and_, cast, delete, or_, select, update
 
 from policies.model.ids import JobId
-from policies.model.job import JobSpec
-from service.db.codec import decode
 from service.db.rows import ENDED_JOBS, OWN_HISTORY
+from service.db.specs import RecentSpecs, SpecReader, delete_unused_array_specs
 from service.db.tables import ATTEMPTS, EVENTS, FORECASTS, HISTORY, JOBS, PREDICTIONS, PROGRESS, REQUESTS
 
 _OF_JOBS = (PROGRESS, PREDICTIONS, FORECASTS, EVENTS, REQUESTS, ATTEMPTS)
@@ -21,10 +20,11 @@ def referenced_jobs(connection: Connection) -> set[JobId]:
 
     A restarted engine needs the end of a dependency, and the owner of an array is that of its first element.
     """
-    specs = select(JOBS.c.spec).where(JOBS.c.state.not_in(ENDED_JOBS))
+    texts = select(cast(JOBS.c.spec, Text)).where(JOBS.c.state.not_in(ENDED_JOBS))
+    specs = SpecReader(connection, RecentSpecs())
     referenced: set[JobId] = set()
-    for row in connection.execute(specs, execution_options={"yield_per": 1000}).scalars():
-        spec = decode(JobSpec, row)
+    for text in connection.execute(texts, execution_options={"yield_per": 1000}).scalars():
+        spec = specs.read(text)
         referenced.update(spec.needs)
         if spec.array is not None:
             referenced.add(spec.array.id)
@@ -50,11 +50,26 @@ def expired_jobs(
 
 def delete_jobs(connection: Connection, ids: Sequence[JobId]) -> None:
     """Delete these jobs and all rows that belong to them."""
-    spec = select(JOBS.c.spec).where(JOBS.c.id == HISTORY.c.job_id).scalar_subquery()
-    connection.execute(update(HISTORY).where(HISTORY.c.job_id.in_(ids)).values(spec=spec, job_id=None))
+    of_arrays = select(JOBS.c.array_id).where(JOBS.c.id.in_(ids), JOBS.c.array_id.is_not(None)).distinct()
+    arrays = connection.execute(of_arrays).scalars().all()
+    spec, array = (
+        select(column).where(JOBS.c.id == HISTORY.c.job_id).scalar_subquery()
+        for column in (JOBS.c.spec, JOBS.c.array_id)
+    )
+    taken_over = {"spec": spec, "array_id": array, "job_id": None}
+    connection.execute(update(HISTORY).where(HISTORY.c.job_id.in_(ids)).values(taken_over))
     for rows in _OF_JOBS:
         connection.execute(delete(rows).where(rows.c.job_id.in_(ids)))
     connection.execute(delete(JOBS).where(JOBS.c.id.in_(ids)))
+    delete_unused_array_specs(connection, arrays)
+
+
+def delete_labels(connection: Connection, ids: Sequence[int]) -> None:
+    """Delete these labels, and the specs of arrays that no other row needs."""
+    of_arrays = select(HISTORY.c.array_id).where(HISTORY.c.id.in_(ids), HISTORY.c.array_id.is_not(None)).distinct()
+    arrays = connection.execute(of_arrays).scalars().all()
+    connection.execute(delete(HISTORY).where(HISTORY.c.id.in_(ids)))
+    delete_unused_array_specs(connection, arrays)
 
 
 def expired_labels(connection: Connection, ended_before_s: float, kept: int, limit: int) -> list[int]:

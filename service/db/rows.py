@@ -17,6 +17,7 @@ from policies.model.job import IterationTimes, JobSpec
 from policies.model.placement import Placement
 from policies.model.reasons import Reason
 from service.db.codec import CodecError, RequestPayload, decode, decode_shadows, encode, encode_shadows
+from service.db.specs import SpecReader, SpecsOfArrays, spec_document
 from service.db.tables import JOBS
 from service.engine.events import EngineRequest, JobEvent, RequestKind
 from service.engine.record import AttemptRecord, JobRecord, ServerRecord
@@ -67,13 +68,13 @@ def job_values(job: JobRecord) -> Values:
 
 
 def new_job_values(spec: JobSpec, submitted_at_s: float, job: JobRecord) -> Values:
-    """Every column of a job but its id."""
+    """Every column of a job but its id. The spec of an array is stored beside its jobs: :mod:`service.db.specs`."""
     return job_values(job) | {
         "name": spec.name,
         "user": spec.user,
         "project": spec.project,
         "gpus": spec.gpus,
-        "spec": encode(spec),
+        "spec": spec_document(spec),
         "submitted_at_s": submitted_at_s,
         "array_id": None if spec.array is None else spec.array.id,
         "array_index": None if spec.array is None else spec.array.index,
@@ -81,20 +82,21 @@ def new_job_values(spec: JobSpec, submitted_at_s: float, job: JobRecord) -> Valu
 
 
 _READ_PLAIN = ("id", "submitted_at_s", *_JOB_PLAIN)
-_READ_DOCUMENTS: dict[str, type] = {"spec": JobSpec, **_JOB_DOCUMENTS}
 _READ_COLUMNS = (
     *(JOBS.c[name] for name in (*_READ_PLAIN, *_JOB_WORDS)),
-    *(cast(JOBS.c[name], Text) for name in _READ_DOCUMENTS),
+    *(cast(JOBS.c[name], Text) for name in ("spec", *_JOB_DOCUMENTS)),
 )
 
 
 class JobReader:
     """Reads jobs from one snapshot. Documents with the same text share one immutable value: recurring submissions have equal
-    documents, and decoding a document is most of the work on a row."""
+    documents, and decoding a document is most of the work on a row. ``arrays``: as for :class:`SpecReader`."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, arrays: SpecsOfArrays | None = None) -> None:
         self._connection = connection
-        self._known: dict[str, dict[str, Any]] = {name: {} for name in _READ_DOCUMENTS}
+        self._specs = SpecReader(connection, arrays)
+        self._known_specs: dict[str, JobSpec] = {}
+        self._known: dict[str, dict[str, Any]] = {name: {} for name in _JOB_DOCUMENTS}
 
     @staticmethod
     def query() -> Select[Any]:
@@ -110,14 +112,22 @@ class JobReader:
             values["reason"] = Reason(reason)
             values["stop_cause"] = None if stop_cause is None else Reason(stop_cause)
             values["attempt"] = attempt_of.get(values["id"])
+            spec, *documents = row[-1 - len(_JOB_DOCUMENTS) :]
             try:
-                for (name, known), text in zip(self._known.items(), row[-len(_READ_DOCUMENTS) :], strict=True):
+                values["spec"] = self._known_specs.get(spec) or self._read_spec(spec)
+                for (name, known), text in zip(self._known.items(), documents, strict=True):
                     if text is not None and text not in known:
-                        known[text] = decode(_READ_DOCUMENTS[name], json.loads(text))
+                        known[text] = decode(_JOB_DOCUMENTS[name], json.loads(text))
                     values[name] = None if text is None else known[text]
             except CodecError as error:
                 raise error.within(f"job {values['id']}") from None
             yield JobRecord(**values)
+
+    def _read_spec(self, text: str) -> JobSpec:
+        spec = self._specs.read(text)
+        if spec.array is None:  # no two elements have the same text
+            self._known_specs[text] = spec
+        return spec
 
 
 def attempt_values(attempt: AttemptRecord) -> Values:

@@ -32,6 +32,7 @@ from service.db.rows import (
     request_values,
 )
 from service.db.session import Database
+from service.db.specs import SpecsOfArrays, keep_array_specs, shared_specs, spec_document
 from service.db.tables import ATTEMPTS, CYCLES, EVENTS, JOBS, REQUESTS, SERVERS
 from service.engine.crash_points import CrashPoint, reached
 from service.engine.events import EngineRequest, JobEvent, RequestKind
@@ -56,16 +57,17 @@ class SqlStore:
         self._database = database
         self._fencing_token = fencing_token
         self._lease = lease
+        self._arrays = shared_specs()
 
     # The engine's side.
 
     def load(self) -> StoredWorld:
         """All unfinished jobs that a cycle has admitted, servers, and where the loop stood. Raises StoreUnavailable."""
-        return self._read(_load)
+        return self._read(lambda connection: _load(connection, self._arrays))
 
     def jobs(self, ids: Sequence[JobId]) -> list[JobRecord]:
         """Those jobs as committed, in ascending id; unknown ones are left out. Raises StoreUnavailable."""
-        return self._read(lambda connection: _jobs(connection, sorted(set(ids))))
+        return self._read(lambda connection: _jobs(connection, sorted(set(ids)), self._arrays))
 
     def pending_requests(self, limit: int) -> Sequence[EngineRequest]:
         """At most ``limit`` unconsumed requests, oldest first. Raises StoreUnavailable."""
@@ -169,11 +171,12 @@ def _insert_jobs(connection: Connection, specs: Sequence[JobSpec], now_s: float)
 
 
 def _insert_array(connection: Connection, specs: Sequence[JobSpec], now_s: float) -> list[JobId]:
-    """Insert the elements of one array. The array's id is that of its first job, which the database assigns."""
+    """Insert the elements of one array and its spec. The array's id is that of its first job, which the database assigns."""
     [first] = _insert_jobs(connection, specs[:1], now_s)
     named = [replace(spec, array=replace(spec.array, id=first)) for spec in specs if spec.array is not None]
-    values = new_job_values(named[0], now_s, _new_job(named[0], now_s))
-    connection.execute(update(JOBS).where(JOBS.c.id == first).values(array_id=first, spec=values["spec"]))
+    changed = {"array_id": first, "spec": spec_document(named[0])}
+    connection.execute(update(JOBS).where(JOBS.c.id == first).values(changed))
+    keep_array_specs(connection, named[:1])
     return [first, *_insert_jobs(connection, named[1:], now_s)]
 
 
@@ -198,7 +201,7 @@ def _server_known(connection: Connection, name: str) -> bool:
     return any(spec is not None and spec.name == name for spec in specs)
 
 
-def _load(connection: Connection) -> StoredWorld:
+def _load(connection: Connection, arrays: SpecsOfArrays) -> StoredWorld:
     open_attempts = connection.execute(select(ATTEMPTS).where(ATTEMPTS.c.state.in_(OPEN_ATTEMPTS))).mappings()
     attempt_of = by_job(attempt_record(row) for row in open_attempts)
     unseen = select(REQUESTS.c.job_id).where(
@@ -206,7 +209,7 @@ def _load(connection: Connection) -> StoredWorld:
         REQUESTS.c.kind == RequestKind.SUBMITTED.value,
         REQUESTS.c.job_id.is_not(None),
     )
-    reader = JobReader(connection)
+    reader = JobReader(connection, arrays)
     unfinished = reader.query().where(JOBS.c.state.in_(UNFINISHED_JOBS), JOBS.c.id.not_in(unseen))
     known = select(SERVERS.c.drained, SERVERS.c.down).order_by(SERVERS.c.position)
     newest = connection.execute(
@@ -224,8 +227,8 @@ def _load(connection: Connection) -> StoredWorld:
     )
 
 
-def _jobs(connection: Connection, ids: Sequence[JobId]) -> list[JobRecord]:
-    reader = JobReader(connection)
+def _jobs(connection: Connection, ids: Sequence[JobId], arrays: SpecsOfArrays) -> list[JobRecord]:
+    reader = JobReader(connection, arrays)
     found: list[JobRecord] = []
     for part in chunks(ids):
         theirs = select(ATTEMPTS).where(ATTEMPTS.c.job_id.in_(part), ATTEMPTS.c.state.in_(OPEN_ATTEMPTS))

@@ -71,7 +71,8 @@ class Base(SQLModel):
 
 
 class JobRow(Base, table=True):
-    """One job: the spec as submitted, and every field of the engine's ``JobRecord``.
+    """One job: the spec as submitted (of an element of an array a reference to ``array_specs``), and every field of the
+    engine's ``JobRecord``.
 
     ``name``, ``user``, ``project``, ``gpus`` and ``array_*`` repeat the spec so that filters can use an index. The engine alone
     updates a row, guarded by ``version``; the API only inserts.
@@ -137,6 +138,18 @@ class JobRow(Base, table=True):
     files_deleted_at_s: float | None = _seconds_or_null()
     array_id: int | None = None
     array_index: int | None = None
+
+
+class ArraySpecRow(Base, table=True):
+    """The spec of a job array, as that of one of its elements: they differ by their index alone. ``id`` is the array's.
+
+    The row outlives the array's first job: it is deleted with the last job or label that refers to it.
+    """
+
+    __tablename__ = "array_specs"
+
+    id: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})
+    spec: Any = _document()
 
 
 class AttemptRow(Base, table=True):
@@ -280,6 +293,7 @@ class PredictionRow(Base, table=True):
 class HistoryRow(Base, table=True):
     """The training label of an ended job: one that ran here (``job_id``) or one that was imported (``spec``).
 
+    A label takes over the spec of a job that is deleted; that of an element refers to ``array_specs`` (``array_id``).
     ``source_key`` names the job in its source, so importing the same history twice changes nothing.
     """
 
@@ -288,6 +302,7 @@ class HistoryRow(Base, table=True):
         sa.UniqueConstraint("source", "source_key"),
         sa.CheckConstraint("(job_id IS NULL) <> (spec IS NULL)", name="job_or_spec"),
         sa.Index("ix_history_ended_at_s_id", "ended_at_s", "id"),
+        _partial_index("ix_history_array_id", "array_id", "array_id IS NOT NULL"),
         _NUMBERED,
     )
 
@@ -305,6 +320,7 @@ class HistoryRow(Base, table=True):
     gpu_type: str | None = None
     servers_spanned: int | None = None
     reported_iterations: float | None = _seconds_or_null()
+    array_id: int | None = None
 
 
 class ThroughputRow(Base, table=True):
@@ -681,6 +697,7 @@ def table(row: type[Base]) -> sa.Table:
 
 
 JOBS = table(JobRow)
+ARRAY_SPECS = table(ArraySpecRow)
 ATTEMPTS = table(AttemptRow)
 EVENTS = table(JobEventRow)
 REQUESTS = table(RequestRow)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,19 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
+from policies.model.ids import JobId
+from policies.model.job import ArrayPlace
 from service.db import migrate
+from service.db.check import check
+from service.db.codec import encode
 from service.db.lease import LEADER_LEASE, acquire, release
 from service.db.migrate import SchemaError, SchemaState, scripts_folder, state, upgrade
+from service.db.rows import new_job_values
 from service.db.session import Database, open_database
-from service.db.tables import METADATA
+from service.db.store import SqlStore
+from service.db.tables import JOBS, METADATA
+from service.engine.record import JobRecord
+from tests.conformance.store_suite import SPEC
 from tests.postgres import PostgresServer
 
 REVISIONS = sorted(path.name[:4] for path in (scripts_folder() / "versions").glob("[0-9]*.py"))
@@ -24,9 +33,11 @@ REVISIONS = sorted(path.name[:4] for path in (scripts_folder() / "versions").glo
 _FIXED: Mapping[tuple[str, str], object] = {
     ("history", "spec"): {"v": 1},
     ("history", "job_id"): None,
+    ("jobs", "array_id"): None,
     ("queue_limits", "scope"): "user",
 }
-"""What no rule below finds: a label is one of ours or has a spec; only limits of somebody have a name."""
+"""What no rule below finds: a label is one of ours or has a spec; only limits of somebody have a name. An upgrade moves the
+specs of arrays."""
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -112,6 +123,33 @@ def test_rows_of_every_earlier_schema_are_there_afterwards(url: str, revision: s
         assert state(url) is SchemaState.CURRENT
         for name, rows in filled.items():
             assert _rows(database, name, list(rows[0])) == rows, name
+
+
+def test_the_spec_of_an_array_is_moved_and_its_elements_keep_theirs(url: str) -> None:
+    """Of two arrays beside a single job; the first job of one was deleted."""
+    _upgrade_to(url, "0012")
+    indices = {11: {12: 4, 13: 9}, 21: {21: 0, 22: 1}}
+    element = replace(SPEC, env={"LR": "0.1:2", "%": "?"})
+    specs = {30: SPEC} | {
+        job: replace(element, array=ArrayPlace(index, 3, JobId(array)))
+        for array, elements in indices.items()
+        for job, index in elements.items()
+    }
+    with closing(open_database(url)) as database:
+        with database.writing() as session:
+            connection = session.connection()
+            there = sa.MetaData()
+            there.reflect(connection, only=["jobs"])
+            for job, spec in specs.items():
+                row = new_job_values(spec, 1.0, JobRecord(JobId(job), spec, 1.0)) | {"id": job, "spec": encode(spec)}
+                given = {name: value for name, value in row.items() if value is not None}
+                connection.execute(sa.insert(there.tables["jobs"]), given)
+        assert upgrade(url) is SchemaState.OLDER
+        read = {record.id: record.spec for record in SqlStore(database).jobs([JobId(job) for job in specs])}
+        assert read == specs
+        size = sa.func.max(sa.func.length(sa.cast(JOBS.c.spec, sa.Text)))
+        assert database.value(sa.select(size).where(JOBS.c.array_id.is_not(None))) < 60
+        assert check(url).faults == tuple(f"job {job} was submitted, but no cycle will admit it" for job in specs)
 
 
 @pytest.mark.parametrize("revision", [REVISIONS[0], REVISIONS[-2]])

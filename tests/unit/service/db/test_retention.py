@@ -15,6 +15,7 @@ from service.config.settings import Settings, SettingsError, load_settings
 from service.db.check import check_connection
 from service.db.history import ended_jobs
 from service.db.progress import ProgressPoint, record_progress
+from service.db.retention import delete_labels
 from service.db.session import Database
 from service.db.store import SqlStore
 from service.db.tables import HISTORY, JOBS, METADATA, HistoryRow
@@ -161,6 +162,29 @@ def test_the_first_element_of_an_array_stays_as_long_as_one_has_not_ended(
     _prune(any_database, settings, 50 * DAY_S)
     _prune(any_database, settings, 60 * DAY_S)
     assert _jobs(any_database) == []
+
+
+def test_the_spec_of_an_array_goes_with_the_last_label_that_needs_it(any_database: Database, tmp_path: Path) -> None:
+    driver, store = Driver(SqlStore(any_database)), SqlStore(any_database)
+    for _ in range(2):
+        with any_database.writing() as session:
+            store.submit(session, [replace(SPEC, array=ArrayPlace(index, 2)) for index in (3, 5)], 0.0)
+    for job in driver.admit():
+        driver.commit(_ended(job, 1.0), at_s=1.0)
+    before = [label.spec for label in ended_jobs(any_database)]
+    assert [spec.array for spec in before] == [ArrayPlace(index, 2, JobId(id)) for id in (1, 3) for index in (3, 5)]
+    _prune(any_database, _settings(tmp_path, prune_rows_max=1), 30 * DAY_S)
+    _prune(any_database, _settings(tmp_path, prune_rows_max=1), 40 * DAY_S)
+    assert _jobs(any_database) == []
+    assert [label.spec for label in ended_jobs(any_database)] == before
+    assert _counts(any_database)["array_specs"] == 2
+    with any_database.writing() as session:
+        delete_labels(session.connection(), [1, 2, 3])
+    assert [label.spec for label in ended_jobs(any_database)] == before[3:]
+    assert _counts(any_database)["array_specs"] == 1
+    with any_database.writing() as session:
+        delete_labels(session.connection(), [4])
+    assert _counts(any_database)["array_specs"] == 0
 
 
 def test_labels_of_jobs_that_are_there_stay_however_many(any_database: Database, tmp_path: Path) -> None:

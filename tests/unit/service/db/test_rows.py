@@ -9,7 +9,7 @@ from sqlalchemy import event, update
 
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
-from service.db import codec, rows
+from service.db import codec, specs
 from service.db.codec import CodecError
 from service.db.history import ImportedJob, ended_jobs, import_history, last_label
 from service.db.lease import LEADER_LEASE, LeaderLease
@@ -20,17 +20,17 @@ from service.server.leader_store import LeaderStore
 from tests.conformance.store_suite import SPEC, Driver, ended
 
 
-def admit(database: Database, driver: Driver, specs: Sequence[JobSpec]) -> None:
+def admit(database: Database, driver: Driver, given: Sequence[JobSpec]) -> None:
     """The jobs are submitted and taken in by a cycle."""
     with database.writing() as session:
-        SqlStore(database).submit(session, specs, 5.0)
+        SqlStore(database).submit(session, given, 5.0)
     driver.admit()
 
 
-def admitted(database: Database, specs: Sequence[JobSpec]) -> Driver:
+def admitted(database: Database, given: Sequence[JobSpec]) -> Driver:
     """The first cycle of a store took these jobs in."""
     driver = Driver(SqlStore(database))
-    admit(database, driver, specs)
+    admit(database, driver, given)
     return driver
 
 
@@ -44,7 +44,7 @@ def test_documents_of_the_same_text_are_read_once(database: Database, monkeypatc
         read.append(kind)
         return decode(kind, document)
 
-    monkeypatch.setattr(rows, "decode", noted)
+    monkeypatch.setattr(specs, "decode", noted)
     jobs = store.load().jobs
     assert [job.spec for job in jobs] == [SPEC, other, SPEC, other, SPEC]
     assert len([kind for kind in read if kind is type(SPEC)]) == 2
