@@ -7,6 +7,8 @@ import os
 import secrets
 from pathlib import Path
 
+from service.runtime.untrusted import open_file
+
 TOKEN_FILE = "token"  # noqa: S105 (a file's name)
 TOKEN_BYTES = 32
 
@@ -50,7 +52,7 @@ def _create(path: Path) -> None:
 
 
 def _read(path: Path) -> str:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    descriptor = open_file(path)
     with os.fdopen(descriptor, encoding="utf-8", errors="replace") as file:
         if os.fstat(file.fileno()).st_mode & 0o077:
             os.fchmod(file.fileno(), 0o600)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from service.executors.files import PRIVATE_FILE
+from service.runtime.untrusted import open_file
 
 
 class Fence:
@@ -19,7 +19,7 @@ class Fence:
     @contextlib.contextmanager
     def held(self) -> Iterator["Fence"]:
         """Keep others from raising the token while commands that were admitted are carried out."""
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+        descriptor = open_file(self._path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             text = os.pread(descriptor, 32, 0).strip()

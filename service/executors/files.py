@@ -1,16 +1,20 @@
 """Small files that survive a crash: written whole or not at all. Standard library only, the supervisor uses it too."""
 
+import contextlib
 import errno
 import json
 import os
+import secrets
 from pathlib import Path
 from typing import Any
 
-JSON_BYTES_MAX = 1024 * 1024
+from service.runtime.untrusted import PRIVATE_FILE, open_below, open_file, open_folder, read_small
+
+JSON_BYTES_MAX = 256 * 1024
 """Limit of a record; all records are much shorter."""
 
-PRIVATE_FILE = 0o600
-PRIVATE_FOLDER = 0o700
+_REPLACED = ".replaced-"
+_REPLACE_TRIES = 3
 
 
 def sync_folder(folder: Path) -> None:
@@ -23,30 +27,64 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_json(path: Path, value: dict[str, Any], reserved: Path | None = None) -> None:
-    """Replace ``path`` atomically and durably. Raises OSError and leaves no trace when the disk is full.
+    """Replace ``path`` atomically and durably, whatever is there. Raises OSError and leaves no trace when the disk is full.
 
-    ``reserved`` is a file of :func:`reserve` on the same file system: its blocks are used first, so that a record that
-    fits in it can be written on a full disk.
+    ``reserved`` is a file of :func:`reserve` in the same folder: its blocks are used first, so that a record that fits in it can
+    be written on a full disk.
     """
     data = json.dumps(value).encode()
-    temporary = (
-        reserved if reserved is not None and reserved.is_file() else path.with_name(f".{path.name}.{os.getpid()}")
-    )
+    folder = open_folder(path.parent)
     try:
-        descriptor = open_at_once(str(temporary), os.O_WRONLY | os.O_CREAT)
+        name, descriptor = _draft(folder, path.name, reserved)
         try:
-            _write_all(descriptor, data)
-            # Whitespace behind a document is no part of it, so a reserved file keeps its length until it is cut.
-            os.ftruncate(descriptor, len(data))
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        temporary.replace(path)
-    except OSError:
-        if temporary != reserved:
-            temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+            try:
+                _write_all(descriptor, data)
+                # Whitespace behind a document is no part of it, so a reserved file keeps its length until it is cut.
+                os.ftruncate(descriptor, len(data))
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            _replace(folder, name, path.name)
+        except OSError:
+            if reserved is None or name != reserved.name:
+                with contextlib.suppress(OSError):
+                    os.unlink(name, dir_fd=folder)
+            raise
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _draft(folder: int, name: str, reserved: Path | None) -> tuple[str, int]:
+    if reserved is not None:
+        with contextlib.suppress(OSError):
+            return reserved.name, open_file(reserved.name, os.O_WRONLY, folder)
+    # A name that cannot be guessed: a job may have put something in place of one that can.
+    drawn = f".{name}.{secrets.token_hex(8)}"
+    return drawn, open_file(drawn, os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder)
+
+
+def rename_over(folder: Path, source: str, target: str) -> None:
+    """Rename a file in ``folder``, whatever is in place of the target. Needs no room on the disk. Raises OSError."""
+    place = open_folder(folder)
+    try:
+        _replace(place, source, target)
+    finally:
+        os.close(place)
+
+
+def _replace(folder: int, source: str, target: str) -> None:
+    for _ in range(_REPLACE_TRIES):
+        try:
+            os.rename(source, target, src_dir_fd=folder, dst_dir_fd=folder)
+        except IsADirectoryError:
+            # A job has put a folder in place of the file. It is deleted with the attempt's other files.
+            aside = f"{_REPLACED}{secrets.token_hex(8)}"
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(target, aside, src_dir_fd=folder, dst_dir_fd=folder)
+        else:
+            return
+    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target)
 
 
 def reserve(path: Path, size_bytes: int) -> None:
@@ -62,20 +100,13 @@ def reserve(path: Path, size_bytes: int) -> None:
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in ``path``; None if the file is missing or holds no object.
 
-    A job runs as the user of the service and may have overwritten the file, and a disk may have lost it.
+    A job that runs as the user of the service may have replaced the file, and a disk may have lost it.
     """
     try:
-        with open(path, "rb", opener=open_at_once) as stream:
-            data = stream.read(JSON_BYTES_MAX + 1) or b""
-        value = json.loads(data) if len(data) <= JSON_BYTES_MAX else None
+        value = json.loads(read_small(open_below(path.parent, path.name), JSON_BYTES_MAX))
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def open_at_once(path: str, flags: int) -> int:
-    """os.open that does not block on a FIFO in place of the file. Raises OSError."""
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, PRIVATE_FILE)
 
 
 def is_disk_full(error: OSError) -> bool:

@@ -24,13 +24,15 @@ import errno
 import fcntl
 import math
 import os
-import shutil
+import stat
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from service.executors.files import PRIVATE_FILE, PRIVATE_FOLDER, open_at_once, read_json, sync_folder, write_json
+from service.executors.deletion import delete_path
+from service.executors.files import read_json, sync_folder, write_json
+from service.runtime.untrusted import PRIVATE_FILE, PRIVATE_FOLDER, open_below, open_file, open_folder, read_small
 
 LOCK = "lock"
 SUPERVISOR = "supervisor.json"
@@ -46,8 +48,9 @@ RESERVED = "reserved"
 WAKE = "wake"
 WORK = "work"
 UNNAMED = ".new-"
-_NO_LOCK = frozenset({errno.ENOENT, errno.ELOOP, errno.ENXIO})
-"""There is no lock file, or a job has replaced it by a link or a socket."""
+_NO_LOCK = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL})
+"""There is no lock file, or a job has replaced it by something that is no file."""
+_LEASE_BYTES_MAX = 64
 _DETAIL_CHARS = 1000
 _OUTCOMES = ("exited", "launch_failed", "lost")
 _EXIT_CODE_MAX = 255
@@ -148,14 +151,32 @@ def publish(drafted: Path, attempt: str) -> Path:
     folder = drafted.parent / attempt
     try:
         # A folder that holds files is never replaced (POSIX rename), and no attempt's folder is ever empty.
+        with contextlib.suppress(IsADirectoryError, FileNotFoundError):
+            folder.unlink()  # a link or a file that a job has put there
         drafted.rename(folder)
     except OSError:
-        shutil.rmtree(drafted, ignore_errors=True)
-        if folder.exists():
+        delete_draft(drafted)
+        if exists(folder):
             raise Taken(attempt) from None
         raise
     sync_folder(folder.parent)
     return folder
+
+
+def exists(folder: Path) -> bool:
+    """Whether there is a folder, and not something else in its place. Raises OSError if the disk does not answer."""
+    try:
+        return stat.S_ISDIR(folder.lstat().st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def has(folder: Path, name: str) -> bool:
+    """Whether a folder of an attempt has a regular file of this name."""
+    try:
+        return stat.S_ISREG((folder / name).lstat().st_mode)
+    except OSError:
+        return False
 
 
 def write_tombstone(attempts: Path, attempt: str, record: dict[str, Any]) -> None:
@@ -166,13 +187,13 @@ def write_tombstone(attempts: Path, attempt: str, record: dict[str, Any]) -> Non
         publish(drafted, attempt)
     finally:
         os.close(lock)
-        shutil.rmtree(drafted, ignore_errors=True)
+        delete_draft(drafted)
 
 
 def is_supervised(folder: Path) -> bool:
     """Whether a supervisor holds the folder's lock. The test is a shared lock, so that two observers do not conflict."""
     try:
-        descriptor = open_at_once(str(folder / LOCK), os.O_RDONLY)
+        descriptor = open_below(folder, LOCK)
     except OSError as error:
         if error.errno in _NO_LOCK:
             return False
@@ -189,7 +210,7 @@ def is_supervised(folder: Path) -> bool:
 def is_gone(folder: Path) -> bool:
     """Whether a folder has been deleted; False if the disk does not answer."""
     try:
-        (folder / LOCK).stat()
+        (folder / LOCK).lstat()
     except FileNotFoundError:
         return True
     except OSError:
@@ -213,7 +234,7 @@ def boot_time_s() -> float:
 
 def write_lease(file: Path, until_s: float) -> None:
     """Write until when (:func:`boot_time_s`) attempts may start. The write also keeps running attempts alive. Raises OSError."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+    descriptor = open_file(file, os.O_WRONLY | os.O_CREAT)
     try:
         os.utime(descriptor)  # needs no room on the disk
         os.pwrite(descriptor, b"%-31.3f\n" % until_s, 0)
@@ -233,7 +254,7 @@ def lease_used_s(file: Path, lease_s: float) -> float:
 
 def _lease_left_s(file: Path) -> float:
     try:
-        until_s = float(file.read_bytes())
+        until_s = float(read_small(open_file(file), _LEASE_BYTES_MAX))
     except (OSError, ValueError):
         return math.inf
     return math.inf if math.isnan(until_s) else until_s - boot_time_s()
@@ -242,19 +263,37 @@ def _lease_left_s(file: Path) -> float:
 def ring(folder: Path) -> None:
     """Wake the supervisor, if there is one."""
     with contextlib.suppress(OSError):
-        descriptor = os.open(folder / WAKE, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        place = open_folder(folder)
         try:
-            os.write(descriptor, b"!")
+            flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = os.open(WAKE, flags, dir_fd=place)
+        finally:
+            os.close(place)
+        try:
+            # Never write into a file that a job has put there.
+            if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+                os.write(descriptor, b"!")
         finally:
             os.close(descriptor)
+
+
+def mark_signalled(folder: Path) -> None:
+    """Leave the mark that a stop signal is about to be sent. Needs no room on the disk. Raises OSError."""
+    os.close(open_below(folder, SIGNALLED, flags=os.O_WRONLY | os.O_CREAT))
+
+
+def delete_draft(drafted: Path) -> None:
+    """Delete a draft, if it exists; what cannot be deleted now is swept later."""
+    with contextlib.suppress(OSError):
+        delete_path(drafted)
 
 
 def sweep_drafts(attempts: Path, before_s: float) -> None:
     """Delete drafts made before ``before_s`` (Unix time) whose supervisor died before it could rename them."""
     for path in attempts.glob(f"{UNNAMED}*"):
-        with contextlib.suppress(FileNotFoundError):
-            if path.stat().st_mtime < before_s and not is_supervised(path):
-                shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            if path.lstat().st_mtime < before_s and not is_supervised(path):
+                delete_path(path)
 
 
 def make_private(folder: Path) -> Path:

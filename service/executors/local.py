@@ -12,7 +12,6 @@ import logging
 import os
 import re
 import secrets
-import shutil
 import sys
 import threading
 import time
@@ -29,18 +28,21 @@ from service.engine.crash_points import CrashPoint, reached
 from service.engine.events import Report
 from service.engine.ports import AttemptStatus, Clock, ExecutorUnavailable
 from service.executors import folder as names
+from service.executors.deletion import delete_entry, delete_path
 from service.executors.fencing import Fence
-from service.executors.files import PRIVATE_FILE, is_disk_full, read_json
+from service.executors.files import is_disk_full, read_json, rename_over
 from service.executors.gpus import GpuInfo, physical_ids
 from service.executors.launch_plan import Site, build_plan, free_port
 from service.executors.logs import LogChunk, read_log
 from service.executors.progress import LINE_BYTES_MAX, Ignored, RateLimit, check_line
 from service.executors.watched import WatchedAttempt
 from service.runtime.processes import boot_time_s
+from service.runtime.untrusted import PRIVATE_FILE, open_below, open_file, open_folder, read_small
 
 logger = logging.getLogger(__name__)
 
-_ATTEMPT = re.compile(r"[0-9]+\.[0-9]+")
+_ATTEMPT = re.compile(r"[0-9]{1,18}\.[0-9]{1,9}")
+"""Of names in the folder of the attempts. The numbers fit in the database, whatever a job has put there."""
 _DRAFT_AGE_S = 60.0
 _KEY_BYTES = 32
 _PATIENCE_S = 1.0
@@ -97,6 +99,7 @@ class LocalExecutor:
         self._never: set[AttemptId] = set()
         self._orphans: list[WatchedAttempt] = []
         self._unseen: set[AttemptId] = set()
+        self._undeleted: set[Path] = set()
         self._url_limits: dict[AttemptId, RateLimit] = {}
         self.refused_commands = 0
         """Commands refused because a newer leader has sent some."""
@@ -159,14 +162,14 @@ class LocalExecutor:
 
     def jobs_with_files(self) -> set[JobId]:
         """Jobs that still have logs. O(all attempts ever made)."""
-        logs = (path for path in self._attempts.iterdir() if _ATTEMPT.fullmatch(path.name))
-        return {job_of(AttemptId(path.name)) for path in logs if (path / names.OUTPUT).exists()}
+        logs = (path for path in self._attempts.iterdir() if _ATTEMPT.fullmatch(path.name) and names.exists(path))
+        return {job_of(AttemptId(path.name)) for path in logs if os.path.lexists(path / names.OUTPUT)}
 
     def read_logs(self, job: JobId, attempt: int | None = None, offset: int = 0, limit_bytes: int = 65536) -> LogChunk:
         """A part of the log of an attempt (None: the newest that has a folder). Raises KeyError if there is no such attempt."""
         number = attempt if attempt is not None else max(self._numbers(job), default=0)
         folder = self._attempts / attempt_id(job, number)
-        if not folder.is_dir():
+        if not names.exists(folder):
             raise KeyError(attempt_id(job, number))
         return read_log(folder / names.OUTPUT, offset, limit_bytes)
 
@@ -198,22 +201,32 @@ class LocalExecutor:
     def prune(self, jobs: Iterable[JobId]) -> int:
         """Delete logs, work folders and checkpoints of ended jobs; returns the number of attempts.
 
-        A few bytes of each attempt stay, so that it never runs again.
+        A few bytes of each attempt stay, so that it never runs again. Files that cannot be deleted hold up no other job; they are
+        logged once. They count as files of their job until they are gone.
         """
         pruned = 0
         for job in jobs:
-            shutil.rmtree(self._site.checkpoint_dir(job), ignore_errors=True)
+            if not self._deleted(self._site.checkpoint_dir(job)):
+                continue
             for number in self._numbers(job):
                 folder = self._attempts / attempt_id(job, number)
-                if not (folder / names.ACKNOWLEDGED).exists():
-                    continue
-                for path in folder.iterdir():
-                    if path.is_dir() and not path.is_symlink():
-                        shutil.rmtree(path, ignore_errors=True)
-                    elif path.name not in _KEPT_WHEN_PRUNED:
-                        path.unlink(missing_ok=True)
-                pruned += 1
+                if names.has(folder, names.ACKNOWLEDGED):
+                    pruned += self._deleted(folder)
         return pruned
+
+    def _deleted(self, path: Path) -> bool:
+        try:
+            if path.parent == self._attempts:
+                _delete_files(path)
+            else:
+                delete_path(path)
+        except OSError as error:
+            if path not in self._undeleted:
+                logger.error("%s cannot be deleted: %s", path, error)
+            self._undeleted.add(path)
+            return False
+        self._undeleted.discard(path)
+        return True
 
     def close(self) -> None:
         """Release everything. Attempts run on, and the next executor on the folder finds them."""
@@ -225,9 +238,11 @@ class LocalExecutor:
     def _adopt(self) -> None:
         names.sweep_drafts(self._attempts, time.time() - _DRAFT_AGE_S)
         for folder in self._attempts.iterdir():
-            if _ATTEMPT.fullmatch(folder.name) and not (folder / names.ACKNOWLEDGED).exists():
+            if not _ATTEMPT.fullmatch(folder.name) or not names.exists(folder):
+                continue
+            if not names.has(folder, names.ACKNOWLEDGED):
                 watched = self._watch(AttemptId(folder.name))
-                watched.stopping = (folder / names.STOP).exists()
+                watched.stopping = names.has(folder, names.STOP)
                 identity = read_json(folder / names.SUPERVISOR) or {}
                 port = identity.get("master_port")
                 watched.master_port = port if isinstance(port, int) else 0
@@ -287,17 +302,17 @@ class LocalExecutor:
                 return
             watched = self._watch(attempt)
         watched.stopping = True
-        if not watched.folder.exists() and watched.end_unstarted(self._clock.now_s()):
+        if not names.exists(watched.folder) and watched.end_unstarted(self._clock.now_s()):
             return
         watched.stop(warning, stop.grace_s)
 
     def _reopened(self, attempt: AttemptId) -> bool:
         """Whether the end of the attempt is acknowledged. A command for it means that the end was lost: report it again."""
-        acknowledged = self._attempts / attempt / names.ACKNOWLEDGED
-        if not acknowledged.exists():
+        folder = self._attempts / attempt
+        if not names.has(folder, names.ACKNOWLEDGED):
             return False
-        if names.read_end(acknowledged.parent, names.ACKNOWLEDGED) is not None:
-            acknowledged.rename(acknowledged.with_name(names.EXIT))
+        if names.read_end(folder, names.ACKNOWLEDGED) is not None:
+            rename_over(folder, names.ACKNOWLEDGED, names.EXIT)
             self._watch(attempt).again = True
         return True
 
@@ -333,25 +348,23 @@ def _spawn(plan: dict[str, Any]) -> int:
 
 def _load_key(path: Path) -> bytes:
     """The secret behind progress tokens: drawn once for all executors on the folder."""
-    if path.exists():
-        return path.read_bytes()
-    with contextlib.suppress(FileExistsError):
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
-        try:
-            os.write(descriptor, secrets.token_bytes(_KEY_BYTES))
-            os.fsync(descriptor)
-            path.hardlink_to(temporary)
-        finally:
-            os.close(descriptor)
-            temporary.unlink()
-    return path.read_bytes()
+    if not path.exists():
+        with contextlib.suppress(FileExistsError):
+            temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
+            try:
+                os.write(descriptor, secrets.token_bytes(_KEY_BYTES))
+                os.fsync(descriptor)
+                path.hardlink_to(temporary)
+            finally:
+                os.close(descriptor)
+                temporary.unlink()
+    return read_small(open_file(path), _KEY_BYTES)
 
 
 def _append(path: Path, data: bytes) -> bool:
     try:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        descriptor = os.open(path, flags)
+        descriptor = open_below(path.parent, path.name, flags=os.O_WRONLY | os.O_APPEND)
     except OSError:
         return False
     try:
@@ -360,3 +373,19 @@ def _append(path: Path, data: bytes) -> bool:
         return False
     finally:
         os.close(descriptor)
+
+
+def _delete_files(folder: Path) -> None:
+    """Delete all of an attempt except the records that keep it from running again, and the log last. Raises OSError."""
+    place = open_folder(folder)
+    try:
+        with os.scandir(place) as entries:
+            found = [entry.name for entry in entries if not _is_kept(entry)]
+        for name in sorted(found, key=lambda name: name == names.OUTPUT):
+            delete_entry(place, name)
+    finally:
+        os.close(place)
+
+
+def _is_kept(entry: os.DirEntry[str]) -> bool:
+    return entry.name in _KEPT_WHEN_PRUNED and not entry.is_dir(follow_symlinks=False)

@@ -5,13 +5,21 @@ there. Offsets count every byte that was ever written, so a reader can page on w
 Standard library only: the supervisor writes with this.
 """
 
+import contextlib
 import os
+import re
+import stat
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from service.executors.files import PRIVATE_FILE, is_disk_full
+from service.executors.files import is_disk_full
+from service.runtime.untrusted import open_file, open_folder
 
 _TAIL_SEGMENTS = 2
+_NAME = re.compile(r"[0-9]{1,18}")
+_NAMES_MAX = 10_000
+"""Names looked at in a log's folder: a job that runs as the service's user can make many."""
 
 
 class LogChunk(NamedTuple):
@@ -25,10 +33,13 @@ class LogChunk(NamedTuple):
 
 
 class LogWriter:
-    """Appends to a folder of segments. One writer per folder. Never raises on a full disk: output without space is dropped."""
+    """Appends to a folder of segments. One writer per folder. Output that cannot be written (a full disk) is dropped.
+
+    The folder is held by its descriptor from the beginning, so that nothing is written elsewhere if a job replaces it.
+    """
 
     def __init__(self, folder: Path, bytes_max: int) -> None:
-        self._folder = folder
+        self._folder = open_folder(folder)
         self._head_bytes = bytes_max // 2
         self._segment_bytes = max(1, bytes_max // 4)
         self._offset = 0
@@ -55,7 +66,13 @@ class LogWriter:
             view = view[written:]
 
     def close(self) -> None:
-        """Close the open segment."""
+        """Close the folder and the open segment."""
+        self._close_segment()
+        if self._folder >= 0:
+            os.close(self._folder)
+            self._folder = -1
+
+    def _close_segment(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -66,62 +83,78 @@ class LogWriter:
         try:
             return os.write(self._descriptor, part)
         except OSError as error:
-            if not is_disk_full(error):
-                raise
-            self.disk_full = True
+            self.disk_full = self.disk_full or is_disk_full(error)
             return 0
 
     def _next_segment(self) -> None:
-        self.close()
+        self._close_segment()
         self._room = self._head_bytes - self._offset
         if self._room <= 0:
             self._room = self._segment_bytes
             while len(self._tail) >= _TAIL_SEGMENTS:
-                (self._folder / str(self._tail.pop(0))).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    os.unlink(str(self._tail.pop(0)), dir_fd=self._folder)
             self._tail.append(self._offset)
+        name, flags = str(self._offset), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
         try:
-            self._descriptor = os.open(
-                self._folder / str(self._offset),
-                os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
-                PRIVATE_FILE,
-            )
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=self._folder)  # whatever a job has put there
+            self._descriptor = open_file(name, flags, self._folder)
         except OSError as error:
-            if not is_disk_full(error):
-                raise
-            self.disk_full = True
+            self.disk_full = self.disk_full or is_disk_full(error)
 
 
 def read_log(folder: Path, offset: int, limit_bytes: int) -> LogChunk:
     """Up to ``limit_bytes`` from ``offset`` on, or from the first byte after it that was kept.
 
-    A negative offset counts from the end. An unknown folder reads as an empty log.
+    A negative offset counts from the end. An unknown folder reads as an empty log. What is no part of a log is ignored.
+    ``folder`` is that of the log in an attempt's folder; neither may be a link.
     """
-    segments = _segments(folder)
-    size = segments[-1][0] + segments[-1][1] if segments else 0
+    try:
+        attempt = open_folder(folder.parent)
+    except OSError:
+        return _read(None, offset, limit_bytes)
+    try:
+        place = open_folder(folder.name, attempt)
+    except OSError:
+        return _read(None, offset, limit_bytes)
+    finally:
+        os.close(attempt)
+    try:
+        return _read(place, offset, limit_bytes)
+    finally:
+        os.close(place)
+
+
+def _read(folder: int | None, offset: int, limit_bytes: int) -> LogChunk:
+    segments = _segments(folder) if folder is not None else []
+    size = max((first + length for first, length in segments), default=0)
     start = max(0, size + offset) if offset < 0 else min(offset, size)
     for first, length in segments:
         if start < first + length:
             begin = max(start, first)
             try:
-                with (folder / str(first)).open("rb") as stream:
-                    stream.seek(begin - first)
-                    data = stream.read(limit_bytes)
-            except FileNotFoundError:
+                descriptor = open_file(str(first), parent=folder)
+                try:
+                    data = os.pread(descriptor, limit_bytes, begin - first)
+                finally:
+                    os.close(descriptor)
+            except OSError:
                 # Deleted between listing and reading: the next segment is read, and its gap is reported.
                 continue
             return LogChunk(data, begin, begin + len(data), begin - start, size)
     return LogChunk(b"", start, start, 0, size)
 
 
-def _segments(folder: Path) -> list[tuple[int, int]]:
+def _segments(folder: int) -> list[tuple[int, int]]:
+    """The first byte and the length of each segment, in order."""
     found = []
-    try:
-        names = [path for path in folder.iterdir() if path.name.isdigit()]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    for path in names:
-        try:
-            found.append((int(path.name), path.stat().st_size))
-        except FileNotFoundError:
-            continue
+    with os.scandir(folder) as entries:
+        for entry in islice(entries, _NAMES_MAX):
+            if not _NAME.fullmatch(entry.name):
+                continue
+            with contextlib.suppress(OSError):
+                status = os.stat(entry.name, dir_fd=folder, follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode):
+                    found.append((int(entry.name), status.st_size))
     return sorted(found)

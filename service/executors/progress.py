@@ -6,13 +6,14 @@ Invalid lines are counted by kind and ignored, never an error: they cost the pro
 import json
 import math
 import os
-import stat
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+
+from service.runtime.untrusted import open_below
 
 LINE_BYTES_MAX = 64 * 1024
 LINES_PER_S_MAX = 10.0
@@ -179,7 +180,7 @@ class ProgressFile:
 
     def _new_lines(self) -> list[bytes]:
         try:
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            descriptor = open_below(self._path.parent, self._path.name)
         except FileNotFoundError:
             return []
         except OSError:
@@ -192,9 +193,6 @@ class ProgressFile:
 
     def _new_bytes(self, descriptor: int) -> bytes:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            self.progress.ignored[Ignored.NOT_A_FILE] += 1
-            return b""
         if status.st_ino != self._file or status.st_size < self._offset:
             # Another file, or a truncated one: read it from its beginning.
             self._file, self._offset, self._partial, self._discarding = status.st_ino, 0, b"", False

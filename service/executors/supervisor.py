@@ -12,7 +12,6 @@ identities, then the commands are executed, then ``started.json``, then ``exit.j
 import json
 import os
 import select
-import shutil
 import signal
 import sys
 import time
@@ -260,7 +259,7 @@ class Supervisor:
         if not self.stop_signalled and any(rank.code is None for rank in self.ranks):
             self.stop_signalled = True
             try:
-                (self.folder / names.SIGNALLED).touch()
+                names.mark_signalled(self.folder)
             except OSError as error:
                 if not is_disk_full(error):
                     raise
@@ -290,7 +289,7 @@ class Supervisor:
 
     def failure_record(self, reason: str, detail: str) -> dict[str, Any]:
         """The record of an attempt without an exit status: it never ran, or this supervisor failed."""
-        outcome = "lost" if (self.folder / names.STARTED).exists() else "launch_failed"
+        outcome = "lost" if names.has(self.folder, names.STARTED) else "launch_failed"
         return names.end_record(
             outcome, now_s(self.plan), reason=reason, detail=detail, stop_signalled=self.stop_signalled
         )
@@ -300,7 +299,7 @@ def run(plan: dict[str, Any], folder: Path, wakeups: tuple[int, ...]) -> None:
     """Launch, supervise and record the end. In every case no process is left and one ``exit.json`` is written."""
     supervisor = Supervisor(plan, folder)
     try:
-        if (folder / names.STOP).exists():
+        if names.has(folder, names.STOP):
             record = names.end_record("exited", now_s(plan), detail=names.STOPPED_FIRST, stop_signalled=True)
         else:
             supervisor.launch()
@@ -345,7 +344,7 @@ def create_folder(plan: dict[str, Any]) -> tuple[Path, int]:
         wake = os.open(drafted / names.WAKE, os.O_RDWR | os.O_NONBLOCK)
         return names.publish(drafted, plan["attempt"]), wake
     except BaseException:
-        shutil.rmtree(drafted, ignore_errors=True)
+        names.delete_draft(drafted)
         raise
 
 

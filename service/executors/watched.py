@@ -11,7 +11,7 @@ from policies.model.reasons import Reason
 from service.engine.events import Report, ReportKind
 from service.engine.ports import AttemptStatus
 from service.executors import folder as names
-from service.executors.files import is_disk_full, read_json, write_json
+from service.executors.files import is_disk_full, read_json, rename_over, write_json
 from service.executors.progress import Progress, ProgressFile
 from service.executors.supervisor import EXIT_DISK_FULL, EXIT_TAKEN
 from service.runtime import processes
@@ -117,17 +117,16 @@ class WatchedAttempt:
         An attempt that failed before it had a folder gets a tombstone, so that a late duplicate of its launch never runs.
         """
         assert self.end is not None
-        exit_file = self.folder / names.EXIT
         try:
-            if not self.folder.exists():
+            if not names.exists(self.folder):
                 record = names.end_record(
                     "launch_failed", self.end.at_s, reason=self.end.reason, detail=self.end.detail
                 )
                 names.write_tombstone(self.folder.parent, self.attempt, record)
             # A rename needs no disk space, so this works on a full disk.
-            exit_file.rename(self.folder / names.ACKNOWLEDGED)
+            rename_over(self.folder, names.EXIT, names.ACKNOWLEDGED)
         except (OSError, names.Taken):
-            return (self.folder / names.ACKNOWLEDGED).exists()
+            return names.has(self.folder, names.ACKNOWLEDGED)
         return True
 
     def _unacknowledged(self, progress: list[Report]) -> list[Report]:
@@ -202,7 +201,7 @@ class WatchedAttempt:
 
     def _is_alive(self, child_code: int | None, now_s: float) -> bool:
         """Whether the supervisor lives. If not, kill the processes that it left and write the end for it."""
-        if not self.folder.exists():
+        if not names.exists(self.folder):
             if self.started is None:
                 self._end_without_folder(child_code, now_s)
             if self.end is None and (self.stopping or self.started is not None):
@@ -235,7 +234,7 @@ class WatchedAttempt:
         self.fail(now_s, reason, f"its supervisor ended with {child_code} before it began")
 
     def _write_lost(self, detail: str, now_s: float) -> None:
-        signalled = (self.folder / names.SIGNALLED).exists()
+        signalled = names.has(self.folder, names.SIGNALLED)
         record = names.end_record("lost", now_s, reason=Reason.NODE_LOST, detail=detail, stop_signalled=signalled)
         try:
             write_json(self.folder / names.EXIT, record, reserved=self.folder / names.RESERVED)

@@ -12,9 +12,12 @@ from typing import NamedTuple
 from service.config.settings import Settings
 from service.db import migrate
 from service.db.session import Database, open_database
+from service.runtime.untrusted import open_file, read_small
 
 DATABASE_ID_FILE = "database_id"
 """A file in the data folder with the id of the database that the attempts belong to."""
+
+_WORD_BYTES_MAX = 256
 
 HOST_ID_FILE = "host_id"
 """A file in the data folder with its own id, which its attempts carry in the database."""
@@ -43,7 +46,7 @@ def bind(data_dir: Path, identity: str) -> None:
     """Bind the data folder to its database. Raises StartError if it belongs to another one, whose attempts have the same ids."""
     file = data_dir / DATABASE_ID_FILE
     if file.exists():
-        used = file.read_text(encoding="ascii").strip()
+        used = _read_word(file)
         if used != identity:
             raise StartError(
                 f"{data_dir} holds the attempts of another database ({used}, this one is {identity}); "
@@ -62,6 +65,14 @@ def _write_whole(file: Path, word: str) -> None:
     draft.replace(file)
 
 
+def _read_word(file: Path) -> str:
+    """The id in ``file``, which a job of the same user may have replaced. Raises StartError."""
+    try:
+        return read_small(open_file(file), _WORD_BYTES_MAX).decode("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartError(f"cannot read the id in {file}: {error}") from None
+
+
 class Host(NamedTuple):
     """The id of a data folder, which attempts carry. ``old``: the folder held attempts before it had an id."""
 
@@ -73,7 +84,7 @@ def host_of(data_dir: Path) -> Host:
     """The id of this service, drawn at the first start. A data folder belongs to one machine."""
     file = data_dir / HOST_ID_FILE
     if file.exists():
-        return Host(file.read_text(encoding="ascii").strip(), old=False)
+        return Host(_read_word(file), old=False)
     drawn = secrets.token_hex(8)
     _write_whole(file, drawn)
     return Host(drawn, old=(data_dir / "attempts").exists())

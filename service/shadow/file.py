@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from service.db.codec import CodecError, decode, encode
+from service.runtime.untrusted import open_file
 from service.shadow.agreement import Remembered
 from service.shadow.shadow import Memory
 
@@ -40,7 +41,7 @@ def save(folder: Path, pair: Pair, memory: Memory) -> None:
         "dump": memory.dump,
     }
     draft = folder / f"{FILE}.draft"
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    descriptor = open_file(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
         json.dump(document, stream, allow_nan=False)
     draft.replace(folder / FILE)
@@ -50,7 +51,8 @@ def load(folder: Path, pair: Pair) -> Memory | None:
     """What an earlier service left for these two policies; None if there is nothing of use."""
     file = folder / FILE
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        with os.fdopen(open_file(file), encoding="utf-8") as stream:
+            document = json.load(stream)
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise ValueError(f"it is not {SCHEMA}")
         if decode(Pair, document["policies"]) != pair:
