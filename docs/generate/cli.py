@@ -17,8 +17,8 @@ _INTRODUCTION = """
 Commands have the form `sooner NOUN VERB`. `--help` (or `-h`) works after every part of a command. `sooner --version` prints the
 version. `sooner --install-completion` installs shell completion (`--show-completion` prints it).
 
-Exit codes: 0 done, 1 the operation failed, 2 wrong usage or input. With `--json` standard output is one JSON document; notes,
-progress and errors go to standard error. `NO_COLOR` turns colours off.
+Exit codes: 0 done, 1 the operation failed, 2 wrong usage or input, or a full disk. With `--json` standard output is one
+JSON document; notes, progress and errors go to standard error. `NO_COLOR` turns colours off.
 
 Jobs are selected by number: `7`, `1,3,5-8`, `last`, `all` (for commands that change jobs: all unfinished ones).
 

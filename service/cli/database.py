@@ -12,15 +12,16 @@ from typing import Annotated
 import typer
 
 from service.cli.connect import settings_or_fail
-from service.cli.fail import EXIT_FAILED, fail
+from service.cli.fail import EXIT_FAILED, EXIT_USAGE, fail
 from service.cli.options import DatabaseOption, DataDirOption
 from service.cli.output import JsonFlag, print_json, print_result
 from service.config.settings import Settings
+from service.runtime.no_room import no_room
 
 
 @contextmanager
 def _database_faults() -> Iterator[None]:
-    """Exit code 2 for a wrong URL, 1 for a fault of the database."""
+    """Exit code 2 for a wrong URL and a full disk, 1 for a fault of the database."""
     from sqlalchemy.exc import OperationalError
 
     from service.db.backup import BackupError
@@ -32,8 +33,10 @@ def _database_faults() -> Iterator[None]:
     except DatabaseUrlError as error:
         fail(str(error))
     except (SchemaError, BackupError) as error:
-        fail(str(error), EXIT_FAILED)
+        fail(str(error), EXIT_USAGE if no_room(error) else EXIT_FAILED)
     except OperationalError as error:
+        if line := no_room(error):
+            fail(line)
         fail(f"the database does not answer: {' '.join(str(error.orig).split())}", EXIT_FAILED)
 
 

@@ -1,9 +1,10 @@
 """The entry point ``sooner`` and the tree of its commands.
 
-Exit codes: 0 done, 1 the operation failed, 2 wrong usage or input; 130 after Ctrl-C, as shells expect, except where Ctrl-C is the
-ordinary end (``--watch``, ``--follow``, ``serve``).
+Exit codes: 0 done, 1 the operation failed, 2 wrong usage or input, or a full disk; 130 after Ctrl-C, as shells expect, except
+where Ctrl-C is the ordinary end (``--watch``, ``--follow``, ``serve``).
 """
 
+import os
 import sys
 from typing import Annotated
 
@@ -12,6 +13,7 @@ import typer
 from service.cli.commands import MARKUP, CommandGroup, Group
 from service.cli.fail import EXIT_USAGE
 from service.cli.guard import DISTRIBUTION, conflict
+from service.runtime.no_room import no_room
 
 
 def _commands(prefix: str = "", /, **modules: str) -> dict[str, str | Group]:
@@ -127,7 +129,19 @@ def main() -> None:
     if problem is not None:
         print(f"error: {problem}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
-    app()
+    try:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
+    except Exception as error:
+        line = no_room(error)
+        if line is None:
+            raise
+        # What stays in the buffer cannot be written either; at the end of the process it would be tried again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"error: {line}", file=sys.stderr)
+        sys.exit(EXIT_USAGE)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import signal
 import sys
 import time
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from service.cli.fail import EXIT_USAGE
 from service.cli.history import add_history
 from service.cli.job_tables import interval
 from service.cli.models import wait_for_training
@@ -39,12 +41,20 @@ FIRST_WAVE_ITERATIONS = 20.0
 _FIRST_WAVE_DEADLINE_S = 30.0
 
 
+ROOM_BYTES_MIN = 1 << 20
+"""With less room the database or the log of the service cannot grow, and that is why the demo failed."""
+
+
+class NoRoom(Exception):
+    """The disk is full; one line."""
+
+
 class DemoFailed(Exception):
     """Something that the demo must show did not happen; one line."""
 
 
 def run_demo(*, keep: bool = False) -> int:
-    """Run the demo and return its exit code: 0 if all its checks hold.
+    """Run the demo and return its exit code: 0 if all its checks hold, 2 if its disk is full.
 
     Leaves no process behind, also at Ctrl-C, and no folder unless ``keep``.
     """
@@ -57,9 +67,15 @@ def run_demo(*, keep: bool = False) -> int:
                 typer.echo(f"  SOONER_DATA_DIR={place.data_dir} SOONER_CLUSTER={place.cluster_file} sooner serve")
             try:
                 Demo(place, started_s).run()
-            except DemoFailed:
-                typer.echo(f"the end of the service's log:\n{log_tail(place)}", err=True)
+            except (DemoFailed, ServerError, ClientError) as error:
+                if shutil.disk_usage(place.folder).free < ROOM_BYTES_MIN:
+                    raise NoRoom(f"the disk of {place.folder} is full") from error
+                if isinstance(error, DemoFailed):
+                    typer.echo(f"the end of the service's log:\n{log_tail(place)}", err=True)
                 raise
+    except NoRoom as error:
+        typer.echo(f"error: {error}", err=True)
+        return EXIT_USAGE
     except KeyboardInterrupt:
         typer.echo("interrupted; everything is cleaned up", err=True)
         return EXIT_INTERRUPTED

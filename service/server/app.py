@@ -7,10 +7,12 @@ clear line and exit code 2 before anything runs.
 import signal
 import socket
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 
 import uvicorn
+from sqlalchemy.exc import DBAPIError
 
 from policies.options import OptionError
 from service.api.app import create_app
@@ -28,6 +30,7 @@ from service.db.servers import CachedCluster, ServerInUse, enroll, stored_cluste
 from service.db.session import DatabaseUrlError
 from service.db.store import SqlStore
 from service.executors.gpus import local_cluster
+from service.runtime.no_room import no_room
 from service.runtime.steady_clock import SteadyClock
 from service.server.agent import Agent
 from service.server.api_ports import ServiceFleet, ServiceProcess, ServiceScheduler, readings
@@ -56,7 +59,9 @@ def serve(settings: Settings) -> int:
     """Run the service until SIGINT or SIGTERM; returns the exit code. Jobs run on under their supervisors."""
     try:
         with ExitStack() as stack:
-            service = Service(settings, stack)
+            with _starting():
+                service = Service(settings, stack)
+                service.begin()
             return service.run()
     except (
         StartError,
@@ -71,6 +76,16 @@ def serve(settings: Settings) -> int:
     ) as error:
         print(f"sooner: {error}", file=sys.stderr)
         return EXIT_USAGE
+
+
+@contextmanager
+def _starting() -> Iterator[None]:
+    """Turn a failure of a file or of the database into a StartError: one line, no traceback."""
+    try:
+        yield
+    except (OSError, DBAPIError) as error:
+        cause = error if isinstance(error, OSError) else error.orig
+        raise StartError(no_room(error) or f"cannot start: {' '.join(str(cause).split())}") from error
 
 
 class Service:
@@ -120,11 +135,14 @@ class Service:
             )
         )
 
-    def run(self) -> int:
-        """Serve until stopped."""
+    def begin(self) -> None:
+        """Register, and lead if no other service does."""
         log.configure()
         self._register()
         self.leadership.begin()
+
+    def run(self) -> int:
+        """Serve until stopped."""
         self.leadership.schedule(self.scheduler)
         self.scheduler.add_job(self._prune_files, "interval", seconds=self.settings.prune_period_s, id="files", **ONCE)
         self.scheduler.start()
