@@ -1,6 +1,6 @@
 """Server-sent events: a log as a stream that a client can resume.
 
-``id`` is the position after the event. With it in ``Last-Event-ID`` any service of the database resumes the stream there.
+``id`` is the number of the event. With it in ``Last-Event-ID`` any service of the database resumes the stream after it.
 Comments keep the connection alive while nothing happens.
 """
 
@@ -14,7 +14,6 @@ from service.api.feed import Feed, Log
 from service.db import event_log
 from service.db.event_log import Entry
 from service.db.session import Database
-from service.runtime.stream_position import Position
 
 PULSE_S: Final = 15.0
 """Pause between two comments on a silent stream: proxies close connections that are silent for a minute."""
@@ -40,7 +39,7 @@ class Streams:
 
 async def stream(
     feed: Feed,
-    since: Position | None,
+    since: int | None,
     event: str,
     show: Callable[[Entry], Any | None],
     stopping: Callable[[], bool],
@@ -51,14 +50,13 @@ async def stream(
     ends_at_s = time.monotonic() + STREAM_S_MAX
     async with aclosing(feed.follow(since, lambda: stopping() or time.monotonic() > ends_at_s, pulse_s)) as found:
         hello = "retry: 2000\n\n"
-        async for step in found:
-            if step is None:
+        async for entry in found:
+            if entry is None:
                 yield hello or ": alive\n\n"
                 hello = ""
                 continue
-            entry, position = step
             document = show(entry)
             if document is not None:
                 # JSON on one line: a line break would end the field.
                 data = json.dumps(document, separators=(",", ":"))
-                yield f"id: {position}\nevent: {event}\ndata: {data}\n\n"
+                yield f"id: {entry[0]}\nevent: {event}\ndata: {data}\n\n"

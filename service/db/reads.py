@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Table, Text, cast, func, select, tuple_
+from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Table, Text, cast, func, literal, select, tuple_
 
-from policies.lifecycle import TERMINAL, AttemptState, JobState
+from policies.lifecycle import TERMINAL, AttemptState, Cause, JobState
 from policies.model.ids import AttemptId, JobId
 from policies.model.job import JobSpec
 from policies.model.placement import Placement
@@ -261,8 +261,21 @@ def attempt_exists(connection: Connection, job_id: int, number: int) -> bool:
 
 
 def events(connection: Connection, job_id: int, after_id: int, limit: int) -> Sequence[Row[Any]]:
-    """A job's changes of state, oldest first."""
-    return _of_job(connection, EVENTS, job_id, after_id, limit)
+    """A job's changes of state, oldest first.
+
+    A job that no cycle has admitted yet has no event. Its submission is shown from its row, as event 0 of cycle 0.
+    """
+    rows = _of_job(connection, EVENTS, job_id, after_id, limit)
+    if rows or after_id:
+        return rows
+    submission = {"id": 0, "source": None, "cause": Cause.SUBMITTED.value, "cycle": 0, "attempt_id": None, "detail": ""}
+    statement = select(
+        JOBS.c.submitted_at_s.label("at_s"),
+        JOBS.c.state.label("target"),
+        JOBS.c.reason,
+        *(literal(value).label(name) for name, value in submission.items()),
+    )
+    return connection.execute(statement.where(JOBS.c.id == job_id)).all()
 
 
 def progress(connection: Connection, job_id: int, after_id: int, limit: int) -> Sequence[Row[Any]]:

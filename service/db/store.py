@@ -9,7 +9,6 @@ from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlmodel import Session
 
-from policies.lifecycle import Cause, JobState
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from policies.model.reasons import Reason
@@ -26,16 +25,15 @@ from service.db.rows import (
     attempt_record,
     by_job,
     chunks,
-    event_values,
     new_job_values,
     request_record,
     request_values,
 )
 from service.db.session import Database
 from service.db.specs import SpecsOfArrays, keep_array_specs, shared_specs, spec_document
-from service.db.tables import ATTEMPTS, CYCLES, EVENTS, JOBS, REQUESTS, SERVERS
+from service.db.tables import ATTEMPTS, CYCLES, JOBS, REQUESTS, SERVERS
 from service.engine.crash_points import CrashPoint, reached
-from service.engine.events import EngineRequest, JobEvent, RequestKind
+from service.engine.events import EngineRequest, RequestKind
 from service.engine.ports import CycleBatch, StoreUnavailable
 from service.engine.record import JobRecord, ServerRecord, StoredWorld
 
@@ -95,18 +93,13 @@ class SqlStore:
     # The API's side, in the API's own transactions.
 
     def submit(self, session: Session, specs: Sequence[JobSpec], now_s: float) -> list[JobId]:
-        """Insert jobs (each with its first event) and their SUBMITTED requests; the ids are in the order of the specs."""
+        """Insert jobs and their SUBMITTED requests; the ids are in the order of the specs."""
         if not specs:
             return []
         connection = session.connection()
         ids: list[JobId] = []
         for run in _runs(specs):
             ids += _insert_array(connection, run, now_s) if run[0].array else _insert_jobs(connection, run, now_s)
-        events = [
-            JobEvent(job, now_s, None, JobState.QUEUED, Cause.SUBMITTED, _first_reason(spec), 0)
-            for job, spec in zip(ids, specs, strict=True)
-        ]
-        insert_rows(connection, EVENTS, [event_values(event) for event in events])
         requests = [request_values(RequestKind.SUBMITTED, now_s, job, RequestPayload()) for job in ids]
         insert_rows(connection, REQUESTS, requests)
         return ids
@@ -182,13 +175,8 @@ def _insert_array(connection: Connection, specs: Sequence[JobSpec], now_s: float
 
 def _new_job(spec: JobSpec, now_s: float) -> JobRecord:
     # The database assigns the id; nothing in the record depends on it.
-    return JobRecord(
-        JobId(0), spec, now_s, reason=_first_reason(spec), priority=spec.priority, held=spec.hold, anchor_s=now_s
-    )
-
-
-def _first_reason(spec: JobSpec) -> Reason:
-    return Reason.HELD if spec.hold else Reason.NEW
+    reason = Reason.HELD if spec.hold else Reason.NEW
+    return JobRecord(JobId(0), spec, now_s, reason=reason, priority=spec.priority, held=spec.hold, anchor_s=now_s)
 
 
 def _server_known(connection: Connection, name: str) -> bool:

@@ -1,9 +1,7 @@
 """Webhooks and their outbox in the database.
 
-Deliveries follow from ``job_events``. The leader alone writes the rows of a cycle (number 1 or more), one transaction after
-another under its fencing token, so their ids grow in the order in which they become visible, and a cursor over them misses
-none. Rows of cycle 0 (submissions) are written by every service at any time; they are not delivered. The cursor moves in the
-transaction that writes the outbox, so each change enters it exactly once, at no cost for the cycle.
+Deliveries follow from the log of job events, which is read with one cursor. The cursor moves in the transaction that writes the
+outbox, so each change enters it exactly once, at no cost for the cycle.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,15 +14,9 @@ from sqlalchemy import Connection, Row, and_, delete, func, insert, select, upda
 from policies.lifecycle import JobState
 from policies.model.reasons import Reason
 from service.db.dialects import take_locks
+from service.db.event_log import job_events, newest_job_event
 from service.db.rows import Values
-from service.db.tables import (
-    DELIVERIES,
-    EVENTS,
-    JOBS,
-    PROPERTIES,
-    USERS,
-    WEBHOOKS,
-)
+from service.db.tables import DELIVERIES, PROPERTIES, USERS, WEBHOOKS
 from service.domain.webhooks import WebhookEvent, event_of
 
 _SHOWN = tuple(column for column in WEBHOOKS.c if column.name != "secret")
@@ -64,13 +56,8 @@ def add_webhook(connection: Connection, new: NewWebhook, webhooks_max: int, now_
     if int(connection.execute(select(func.count()).select_from(WEBHOOKS)).scalar_one()) >= webhooks_max:
         return None
     values = asdict(new) | {"events": [event.value for event in new.events]}
-    values |= {"after_event": _newest_event(connection), "created_at_s": now_s}
+    values |= {"after_event": newest_job_event(connection), "created_at_s": now_s}
     return int(connection.execute(insert(WEBHOOKS).returning(WEBHOOKS.c.id), values).scalar_one())
-
-
-def _newest_event(connection: Connection) -> int:
-    newest = select(EVENTS.c.id).where(EVENTS.c.cycle > 0).order_by(EVENTS.c.id.desc()).limit(1)
-    return int(connection.execute(newest).scalar() or 0)
 
 
 def webhooks(connection: Connection, owner: str | None, after_id: int, limit: int) -> Sequence[Row[Any]]:
@@ -125,7 +112,7 @@ def add_deliveries(connection: Connection, now_s: float, rows_max: int, pending_
         return 0
     known = connection.execute(select(PROPERTIES.c.value).where(PROPERTIES.c.name == _CURSOR)).scalar()
     cursor = max(int(known or 0), min(hook.after_event for hook in hooks))
-    rows = _changes(connection, cursor, rows_max)
+    rows = [row for _, row in job_events(connection, cursor, rows_max)]
     if not rows:
         return 0
     # A disabled user gets no deliveries, neither now nor later for this time: the cursor moves all the same.
@@ -137,7 +124,7 @@ def add_deliveries(connection: Connection, now_s: float, rows_max: int, pending_
     while done < len(rows) and len(outbox) < rows_max:
         row = rows[done]
         done += 1
-        event = event_of(JobState(row.target))
+        event = event_of(JobState(row.target)) if row.source is not None else None
         for hook in hooks if event is not None else ():
             if event is not None and _matches(hook, row, event):
                 new = _delivery(hook.id, row.id, event, _body(row, event), now_s)
@@ -202,18 +189,6 @@ def delete_ended(connection: Connection, before_s: float, limit: int) -> int:
     if ids:
         connection.execute(delete(DELIVERIES).where(DELIVERIES.c.id.in_(ids)))
     return len(ids)
-
-
-def _changes(connection: Connection, cursor: int, limit: int) -> Sequence[Row[Any]]:
-    of_job = [JOBS.c[name] for name in ("name", "user", "project", "gpus", "array_id", "array_index")]
-    statement = (
-        select(EVENTS, *of_job)
-        .join(JOBS, JOBS.c.id == EVENTS.c.job_id)
-        .where(EVENTS.c.id > cursor, EVENTS.c.cycle > 0)
-        .order_by(EVENTS.c.id)
-        .limit(limit)
-    )
-    return connection.execute(statement).all()
 
 
 def _waiting(connection: Connection, webhook_id: int, at_most: int) -> int:

@@ -47,7 +47,7 @@ _EVENT_OF: Mapping[JobState, WebhookEvent] = {
 
 
 def event_of(target: JobState) -> WebhookEvent | None:
-    """The event of a job that an engine moved into this state; None for states on the way to one."""
+    """The event of a job that an engine moved into this state from another one; None for states on the way to one."""
     return _EVENT_OF.get(target)
 
 

@@ -413,7 +413,8 @@ class Engine(Generic[State]):
         for job_id, write in cycle.writes.items():
             if job_id not in dropped:
                 for event in write.events:
-                    transition(event, write.job)
+                    if event.source is not None:
+                        transition(event, write.job)
                 if write.label is not None:
                     self._teach(write.label)
 

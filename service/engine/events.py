@@ -111,7 +111,10 @@ class Report:
 
 @value
 class JobEvent:
-    """One line of a job's story: append-only, and the source of its state history."""
+    """One line of a job's story: append-only, and the source of its state history.
+
+    ``cycle`` wrote it. The first event of a job has no ``source`` and the time of the submission.
+    """
 
     job: JobId
     at_s: float

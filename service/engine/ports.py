@@ -257,7 +257,7 @@ class Sink(Protocol):
     """Where the story goes besides the store: results in simulation, logs and metrics live."""
 
     def transition(self, event: JobEvent, job: JobRecord) -> None:
-        """A job changed its state; called after the commit."""
+        """A job changed its state; called after the commit. Submissions are not reported."""
 
     def cycle(self, batch: CycleBatch) -> None:
         """A cycle was committed."""

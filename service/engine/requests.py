@@ -9,7 +9,7 @@ from policies.model.reasons import Reason
 from policies.model.server_reservation import ServerReservation, server_reservations_after
 from service.engine.commands import Stop
 from service.engine.cycle import Cycle
-from service.engine.events import EngineRequest, RequestKind, limit_after
+from service.engine.events import EngineRequest, JobEvent, RequestKind, limit_after
 from service.engine.limits import Owner, OwnerLimit
 from service.engine.record import JobRecord, ServerRecord
 from service.engine.world import World
@@ -49,9 +49,23 @@ def apply_request(cycle: Cycle, request: EngineRequest) -> None:
 
 
 def admit(cycle: Cycle, job: JobRecord, request: EngineRequest, dependency_states: DependencyStates) -> None:
-    """Take in a newly submitted job. Dependencies that are not unfinished jobs are looked up in ``dependency_states``."""
+    """Take in a newly submitted job and write its first event, the submission.
+
+    Dependencies that are not unfinished jobs are looked up in ``dependency_states``.
+    """
     write = cycle.touch(job)
     write.requests.append(request.id)
+    write.events.append(
+        JobEvent(
+            job.id,
+            job.submitted_at_s,
+            None,
+            JobState.QUEUED,
+            Cause.SUBMITTED,
+            Reason.HELD if job.held else Reason.NEW,
+            cycle.number,
+        )
+    )
     cycle.world.add_job(job)
     cycle.admitted.add(job.id)
     failed = count_dependencies(job, cycle.world, dependency_states)

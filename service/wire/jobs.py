@@ -143,7 +143,10 @@ class AttemptDocument(TypedDict):
 
 
 class EventDocument(TypedDict):
-    """One change of a job's state."""
+    """One change of a job's state.
+
+    The first one is the submission; it has no ``source``. Until a cycle has admitted the job, it has the id and the cycle 0.
+    """
 
     id: int
     at: Time

@@ -5,8 +5,15 @@ from typing import Any
 
 from httpx import Response
 
+from policies.model.cluster import Cluster
+from policies.registry import make_policy
 from service.api.problems import ProblemType
+from service.engine.engine import Engine, Ports
+from service.engine.ports import NullSink
+from service.executors.fake import FakeExecutor
+from service.sim.predictors import NoPredictor
 from service.wire import examples
+from tests.api.conftest import World
 
 SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
@@ -38,6 +45,23 @@ def assert_problem(response: Response, slug: str, pointers: list[str] | None = N
     if pointers is not None:
         assert sorted(fault["pointer"] for fault in document["errors"]) == sorted(pointers), document["errors"]
     return document
+
+
+class _WorldClock:
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def now_s(self) -> float:
+        return self._world.now_s
+
+
+def admit(world: World) -> None:
+    """One cycle of an engine whose servers are drained: it admits what was submitted and starts nothing."""
+    world.say_of_servers({server.name: (True, False) for server in world.servers})
+    clock = _WorldClock(world)
+    ports = Ports(world.store, FakeExecutor(clock), clock, NoPredictor(), NullSink())
+    outcome = Engine(make_policy("fifo"), Cluster("test", tuple(world.servers)), ports).cycle()
+    assert not outcome.failed
 
 
 def plain_job(**changes: Any) -> dict[str, Any]:

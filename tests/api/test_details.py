@@ -17,7 +17,7 @@ from service.engine.events import JobEvent
 from service.engine.ports import CycleBatch, JobWrite
 from service.engine.record import AttemptRecord
 from tests.api.conftest import NOW_S, World
-from tests.api.helpers import assert_problem, plain_job
+from tests.api.helpers import admit, assert_problem, plain_job
 
 PLACEMENT: Placement = place([ServerShare(ServerIndex(0), 2), ServerShare(ServerIndex(1), 1)])
 
@@ -36,6 +36,7 @@ def started(client: Client, world: World, number_of_cycle: int = 1) -> int:
         job,
         job.version - 1,
         events=[
+            JobEvent(job_id, NOW_S, None, JobState.QUEUED, Cause.SUBMITTED, Reason.NEW, 1),
             JobEvent(
                 job_id,
                 NOW_S + 1,
@@ -45,7 +46,7 @@ def started(client: Client, world: World, number_of_cycle: int = 1) -> int:
                 Reason.STARTED,
                 1,
                 attempt.id,
-            )
+            ),
         ],
         attempts=[attempt],
         requests=[request.id for request in world.store.pending_requests(100) if request.job == job_id],
@@ -147,8 +148,22 @@ def test_events_tell_the_story_in_order(client: Client, world: World) -> None:
     rest = client.get(f"/v1/jobs/{job_id}/events", params={"limit": 1, "after": first["next"]}).json()
     assert rest["next"] is None
     story = [(e["source"], e["target"], e["cause"], e["cycle"]) for e in first["items"] + rest["items"]]
-    assert story == [(None, "queued", "submitted", 0), ("queued", "starting", "start_decided", 1)]
+    assert story == [(None, "queued", "submitted", 1), ("queued", "starting", "start_decided", 1)]
     assert rest["items"][0]["attempt_id"] == f"{job_id}.1"
+
+
+@pytest.mark.parametrize(("hold", "reason"), [(False, "new"), (True, "held")])
+def test_the_events_of_a_job_begin_with_its_submission_before_and_after_a_cycle_admits_it(
+    client: Client, world: World, hold: bool, reason: str
+) -> None:
+    job_id = client.post("/v1/jobs", json=plain_job(hold=hold)).json()["id"]
+    shown: dict[str, Any] = {"at": "2026-01-01T00:00:00Z", "source": None, "target": "queued", "cause": "submitted"}
+    shown |= {"reason": reason, "reason_sentence": Reason(reason).sentence, "attempt_id": None, "detail": ""}
+    for number, cycle in ((0, 0), (1, 1)):
+        page = client.get(f"/v1/jobs/{job_id}/events").json()
+        assert page == {"items": [shown | {"id": number, "cycle": cycle}], "next": None}
+        world.now_s += 5.0
+        admit(world)
 
 
 def test_cycles_show_what_was_decided(client: Client, world: World) -> None:

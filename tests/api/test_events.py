@@ -15,7 +15,7 @@ from service.domain.access import Role
 from service.wire.jobs import StreamedEvent
 from tests.api.client import BASE_URL
 from tests.api.conftest import World
-from tests.api.helpers import assert_problem, plain_job
+from tests.api.helpers import admit, assert_problem, plain_job
 from tests.api.people import client as client_for
 from tests.api.people import person
 
@@ -104,18 +104,22 @@ def test_a_stream_tells_from_its_beginning_on_and_goes_on_where_it_was_left(
     app: FastAPI, client: Client, world: World
 ) -> None:
     client.post("/v1/jobs", json=plain_job(name="before"))
+    admit(world)
 
     def submit() -> None:
         for name in ("one", "two", "three"):
             client.post("/v1/jobs", json=plain_job(name=name))
+        admit(world)
 
     first = stream(app, world.token, until=enough(2), meanwhile=submit)[:2]
     assert [event["data"]["name"] for event in first] == ["one", "two"]
     assert {event["event"] for event in first} == {"job"}
     assert first[0]["data"]["target"] == "queued"
     assert TypeAdapter(StreamedEvent).validate_python(first[0]["data"])["job_id"] == 2
-    rest = stream(app, world.token, last=first[1]["id"], until=enough(1))
-    assert [event["data"]["name"] for event in rest] == ["three"]
+    assert [event["id"] for event in first] == ["2", "3"]
+    for position in (first[1]["id"], "3+2.4", "3+100.200"):  # release 0.1 appended distances to larger numbers
+        rest = stream(app, world.token, last=position, until=enough(1))
+        assert [event["data"]["name"] for event in rest] == ["three"]
     everything = stream(app, world.token, "topic=jobs", last="0", until=enough(4))
     assert [event["data"]["name"] for event in everything] == ["before", "one", "two", "three"]
     assert app.state.streams.open == 0
@@ -124,6 +128,7 @@ def test_a_stream_tells_from_its_beginning_on_and_goes_on_where_it_was_left(
 def test_a_topic_narrows_to_one_job_and_rights_to_ones_own(app: FastAPI, client: Client, world: World) -> None:
     for name, project in (("a", "nlp"), ("b", "vision"), ("c", "nlp")):
         client.post("/v1/jobs", json=plain_job(name=name, project=project))
+    admit(world)
     assert [event["data"]["name"] for event in stream(app, world.token, "topic=job:2", "0", until=enough(1))] == ["b"]
     ada = person(world, "ada", Role.VIEWER, "nlp")
     seen = stream(app, ada.key, "topic=jobs", "0", until=enough(2))
@@ -147,7 +152,8 @@ def test_it_shows_a_sign_of_life_and_ends_with_the_service(
 
 def test_what_is_wrong_is_said_before_anything_is_streamed(app: FastAPI, client: Client, world: World) -> None:
     assert_problem(client.get("/v1/events?topic=weather"), "invalid-parameter")
-    assert_problem(client.get("/v1/events", headers={"Last-Event-ID": "yesterday"}), "invalid-parameter")
+    for position in ("yesterday", "", "-1", "1+", "+1", "1+2,", "9" * 19, "1+2.", "1++2"):
+        assert_problem(client.get("/v1/events", headers={"Last-Event-ID": position}), "invalid-parameter")
     assert_problem(client.get("/v1/events?topic=job:7"), "not-found")
     app.state.dependencies = world.dependencies()
     world.settings = world.settings.model_copy(update={"event_streams_max": 0})
@@ -166,6 +172,7 @@ def test_the_limit_is_what_is_open(app: FastAPI, client: Client, world: World) -
 
     def second() -> None:
         client.post("/v1/jobs", json=plain_job())
+        admit(world)
 
     assert len(stream(app, world.token, until=refused, meanwhile=second)) == 1
     assert len(stream(app, world.token, last="0", until=refused)) == 1

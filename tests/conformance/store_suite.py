@@ -79,7 +79,13 @@ class Driver:
             if request.kind is RequestKind.SUBMITTED
         }
         jobs = self.store.jobs([job for job in requests if job is not None])
-        self.commit(*(touched(job, requests=[requests[job.id]]) for job in jobs))
+        writes = [touched(job, requests=[requests[job.id]]) for job in jobs]
+        for write in writes:
+            job = write.job
+            write.events.append(
+                JobEvent(job.id, job.submitted_at_s, None, job.state, Cause.SUBMITTED, job.reason, self.cycle + 1)
+            )
+        self.commit(*writes)
         return jobs
 
 

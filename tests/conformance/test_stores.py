@@ -130,8 +130,10 @@ def test_every_field_of_the_engines_records_has_a_column() -> None:
     assert attempts <= set(ATTEMPTS.c.keys())
 
 
-def test_a_submission_is_the_first_line_of_the_story(sql: SqlHarness) -> None:
+def test_a_submission_has_an_event_from_its_admission_on(sql: SqlHarness, driver: Driver) -> None:
     (job, held) = sql.submit([SPEC, replace(SPEC, hold=True)], 5.0)
+    assert _rows(sql.database, JobEventRow, "job_id") == []
+    driver.admit()
     assert _rows(sql.database, JobEventRow, "job_id", "at_s", "source", "target", "cause", "reason") == [
         (job, 5.0, None, "queued", "submitted", "new"),
         (held, 5.0, None, "queued", "submitted", "held"),

@@ -22,12 +22,15 @@ from service.api.sse import MEDIA_TYPE, Streams, stream
 from service.db.access import owner_of
 from service.db.event_log import Entry
 from service.domain.access import Role
-from service.runtime.stream_position import Position
 from service.wire.jobs import StreamedEvent
 
 routes = Routes("events")
 
 _JOB_TOPIC = re.compile(r"job:([1-9][0-9]{0,9})")
+
+_POSITION = re.compile(r"([0-9]{1,18})(?:\+[0-9]{1,9}(?:\.[0-9]{1,9})*)?")
+"""The number of an event. Release 0.1 appended the distances to larger numbers that the client had received as well; such a
+client receives those events again."""
 
 
 @routes.read(
@@ -73,13 +76,13 @@ def follow(
     )
 
 
-def _position(text: str | None) -> Position | None:
+def _position(text: str | None) -> int | None:
     if text is None:
         return None
-    found = Position.parse(text)
+    found = _POSITION.fullmatch(text)
     if found is None:
         raise invalid_parameter("last-event-id", "must be the id of an event")
-    return found
+    return int(found[1])
 
 
 def _topic(

@@ -149,18 +149,18 @@ def test_a_webhook_is_not_told_what_happened_before_it_though_another_still_is(d
     assert desk.told() == [(first, "job.failed", before), (first, "job.failed", after), (second, "job.failed", after)]
 
 
-def test_rows_of_other_servers_move_no_cursor_and_hide_nothing(desk: Post) -> None:
-    """A submission may take an id first and become visible last: what a leader wrote meanwhile is told, in any order."""
-    desk.add("http://127.0.0.1:1/")
+def test_a_submission_is_read_and_not_delivered(desk: Post) -> None:
+    """It has the target of a requeued job, and no source. Requests of release 0.1 wrote it for cycle 0."""
+    desk.add("http://127.0.0.1:1/", list(WebhookEvent))
     first, second = desk.submit(JobSpec("a", "u", 1), JobSpec("b", "u", 1))
-    desk.happen(first, JobState.FAILED, id=1000)
+    desk.happen(first, JobState.QUEUED, cycle=0, source=None)
+    desk.happen(second, JobState.QUEUED, source=None)
+    desk.happen(first, JobState.QUEUED)
+    assert desk.sender()._add_deliveries() == 3
+    assert [(event, job) for _, event, job in desk.told()] == [("job.requeued", first)]
+    desk.happen(second, JobState.QUEUED, source=None)
     assert desk.sender()._add_deliveries() == 1
-    desk.happen(second, JobState.FAILED, id=1001)
-    desk.happen(second, JobState.QUEUED, cycle=0, id=2000)
-    assert desk.sender()._add_deliveries() == 1
-    desk.happen(first, JobState.CANCELLED, id=1500)
-    assert desk.sender()._add_deliveries() == 1
-    assert [event for _, event, _ in desk.told()] == ["job.failed", "job.failed", "job.cancelled"]
+    assert desk.sender()._add_deliveries() == 0
 
 
 def test_two_leaders_at_once_put_each_change_there_once(desk: Post) -> None:
