@@ -7,13 +7,12 @@ from datetime import UTC, date, datetime, timedelta
 
 from service.api.documents import document, instant
 from service.db.usage import GROUPS, Group
+from service.domain.spreadsheet import cells
 from service.domain.usage import Usage
 from service.wire.access import UsageDocument, UsageRowDocument
 
 HOUR_S = 3600.0
 _EPOCH = date(1970, 1, 1)
-_STEERS = ("=", "+", "-", "@", "\t", "\r")
-"""First characters of a formula in a spreadsheet. Names of users and projects are free text, so they are escaped."""
 
 SUMS = ("held_gpu_h", "useful_gpu_h", "wasted_gpu_h", "jobs", "attempts", "preemptions")
 
@@ -69,9 +68,5 @@ def usage_csv(found: UsageDocument) -> str:
     writer.writerow(columns)
     for row in found["rows"]:
         values = dict(row)
-        writer.writerow([_harmless(values[name]) for name in columns])
+        writer.writerow(cells([values[name] for name in columns]))
     return out.getvalue()
-
-
-def _harmless(value: object) -> object:
-    return f"'{value}" if isinstance(value, str) and value.startswith(_STEERS) else value

@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from service.domain.spreadsheet import cells
 from service.reports.page import Chart
 from service.reports.svg import standalone
 from service.sim.results import Result, comparison_dict
@@ -22,9 +23,9 @@ def write_summaries(results: Sequence[Result], folder: Path) -> None:
     (folder / "comparison.json").write_text(text + "\n", encoding="utf-8")
     rows = [result.to_dict() for result in results]
     with (folder / "comparison.csv").open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(rows[0])
+        writer.writerows(cells(list(row.values())) for row in rows)
 
 
 def write_pngs(charts: Sequence[Chart], folder: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from predictor.evaluation import middle
 from predictor.intervals import quantile_of
+from service.domain.spreadsheet import cells
 from service.reports.evaluation import evaluation_html
 from service.sim.evaluate import Evaluation
 
@@ -27,7 +28,7 @@ def write_evaluation(evaluation: Evaluation, folder: Path) -> None:
         writer = csv.writer(stream, lineterminator="\n")
         others = sorted(evaluation.run.all_points)
         writer.writerow((*_PREDICTION_COLUMNS, *(f"{name}_s" for name in others)))
-        writer.writerows(_predictions(evaluation, others))
+        writer.writerows(map(cells, _predictions(evaluation, others)))
     write_page(evaluation, folder / "report.html")
 
 

@@ -14,6 +14,7 @@ from policies.model.cluster import Cluster
 from policies.model.placement import Placement
 from policies.model.reasons import Reason
 from policies.model.value import value
+from service.domain.spreadsheet import cells
 from service.sim.faults import FaultCounts
 
 RESULT_SCHEMA = "sooner.sim.result/1"
@@ -215,7 +216,7 @@ def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object
     with path.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(header)
-        writer.writerows(rows)
+        writer.writerows(map(cells, rows))
 
 
 def _job_row(outcome: JobOutcome, names: Sequence[str]) -> Sequence[object]:

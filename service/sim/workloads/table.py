@@ -9,6 +9,7 @@ from pathlib import Path
 from sys import intern
 from typing import Any, TypeVar
 
+from service.domain.spreadsheet import cells, text_of
 from service.sim.workloads.batsim import write_batsim
 from service.sim.workloads.files import READ_ERRORS, WorkloadError, create_text, open_text
 from service.sim.workloads.model import (
@@ -188,7 +189,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Cell] | _BadCell]]
                 if not row:
                     continue
                 if len(row) == len(header):
-                    yield reader.line_num, dict(zip(header, row, strict=True))
+                    yield reader.line_num, dict(zip(header, map(text_of, row), strict=True))
                 else:
                     at = header[min(len(row), len(header) - 1)]
                     yield reader.line_num, _BadCell(at, f"the row has {len(row)} cells, the header {len(header)}")
@@ -241,12 +242,12 @@ def write_workload(workload: Workload, path: Path) -> None:
     if ".json" in path.suffixes[-2:]:
         write_batsim(workload, path)
         return
-    cells = attrgetter(*COLUMNS)
+    values = attrgetter(*COLUMNS)
     with create_text(path) as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(COLUMNS)
         for job in workload.jobs:
-            writer.writerow(cells(job))  # the writer leaves the cell of a None empty
+            writer.writerow(cells(values(job)))  # the writer leaves the cell of a None empty
 
 
 def _write_parquet(workload: Workload, path: Path) -> None:

@@ -187,6 +187,17 @@ def test_bounds_count_the_whole_cluster() -> None:
     assert bounds_of(jobs, ONE).lower_bound_mean_jct_s == 15.0
 
 
+def test_no_cell_of_a_run_is_a_formula(tmp_path: Path) -> None:
+    cluster = Cluster("c", (Server("=HYPERLINK(1)", 4),))
+    simulation = _run(Workload("w", (WorkloadJob("@x", 0.0, 1, 1.0), WorkloadJob("-y", 0.0, 1, 1.0))), cluster)
+    write_simulation(simulation, tmp_path, "=w")
+    for name in ("jobs.csv", "batsim_jobs.csv"):
+        with (tmp_path / name).open(newline="") as stream:
+            words = [word for row in csv.reader(stream) for word in row]
+        assert not [word for word in words if word.startswith(("=", "+", "@", "\t", "\r", "-y"))], name
+        assert {"'@x", "'-y"} <= set(words)
+
+
 def test_files_of_a_run(tmp_path: Path) -> None:
     workload = _workload((0, 4, 1000), (100, 6, 10), (101, 1, 5))
     simulation = _run(workload, TWO, "srsf", UNGUARDED | {"preemption": "guided"})

@@ -1,5 +1,6 @@
 """The workload table: what is read, what is refused, and the position that an error names."""
 
+import csv
 import gzip
 import sys
 from pathlib import Path
@@ -168,6 +169,19 @@ def test_what_is_written_is_read_back_exactly(
     ordered = tuple(sorted(jobs, key=lambda job: job.submit_time_s))
     write_workload(Workload("w", ordered), path)
     assert read_workload(path).jobs == ordered
+
+
+def test_no_cell_of_a_table_is_a_formula(tmp_path: Path) -> None:
+    steering = ("=1+1", "+a", "-a", "@sum", "\tcmd", "'=1", "''@x")
+    jobs = tuple(
+        WorkloadJob(text, 0.0, 1, 10.0, user=text, project=text, name=text, gpu_type=text, end_time_s=20.0)
+        for text in steering
+    )
+    write_workload(Workload("w", jobs), tmp_path / "w.csv")
+    with (tmp_path / "w.csv").open(newline="") as stream:
+        written = [word for row in csv.reader(stream) for word in row]
+    assert not [word for word in written if word.startswith(("=", "+", "-", "@", "\t", "\r"))]
+    assert read_workload(tmp_path / "w.csv").jobs == jobs
 
 
 def test_equal_workloads_give_equal_bytes(tmp_path: Path) -> None:
