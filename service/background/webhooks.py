@@ -19,7 +19,7 @@ from service.config.settings import Settings
 from service.db import webhooks
 from service.db.session import Database
 from service.db.webhooks import Attempted
-from service.domain.webhooks import EVENT_HEADER, SIGNATURE_HEADER, body_of, retry_after_s, signature
+from service.domain.webhooks import EVENT_HEADER, SIGNATURE_HEADER, body_of, origin_of, retry_after_s, signature
 from service.runtime.webhook_post import PostFailed, PostLimits, post
 
 logger = logging.getLogger(__name__)
@@ -165,7 +165,8 @@ class WebhookSender:
         last = attempts >= self._settings.webhook_attempts_max
         if last:
             logger.warning(
-                "webhook %s: delivery %s given up after %s attempts: %s", row.webhook_id, row.id, attempts, error
+                "webhook %s (%s): delivery %s given up after %s attempts: %s",
+                *(row.webhook_id, origin_of(row.url), row.id, attempts, error),
             )
         self._count("given_up" if last else "failed")
         retry_at_s = None if last else self._now_s() + retry_after_s(attempts)

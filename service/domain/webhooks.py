@@ -8,6 +8,7 @@ in no promised order; the ``id`` in the body tells repetitions apart.
 import hashlib
 import hmac
 import json
+import re
 import secrets
 from collections.abc import Mapping
 from enum import StrEnum
@@ -54,6 +55,12 @@ def event_of(target: JobState) -> WebhookEvent | None:
 def new_secret() -> str:
     """A secret with 256 bits of chance."""
     return SECRET_PREFIX + secrets.token_urlsafe(32)
+
+
+def origin_of(url: str) -> str:
+    """Scheme and host of a webhook's URL. Logs hold no more of it: path and query are often a secret."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{re.split('[/?#]', rest, maxsplit=1)[0]}"
 
 
 def body_of(document: Mapping[str, Any]) -> bytes:

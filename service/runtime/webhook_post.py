@@ -89,7 +89,7 @@ async def post(url: str, body: bytes, headers: Mapping[str, str], limits: PostLi
                 return await _status(client, parsed.copy_with(host=addresses[-1]), host, body, sent)
     except TimeoutError:
         raise PostFailed(f"no answer within {limits.timeout_s:g} s") from None
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise PostFailed(_KINDS.get(type(error), "the connection failed")) from error
 
 

@@ -32,8 +32,9 @@ def configure(level: int = logging.INFO) -> None:
     logging.basicConfig(level=level, handlers=[handler], force=True)
     # These libraries log each timer, each schema check and each request. The service logs the relevant ones itself.
     logging.getLogger("apscheduler").setLevel(logging.ERROR)
-    logging.getLogger("alembic").setLevel(logging.WARNING)
-    logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
+    # The HTTP client logs whole URLs, and the path of a webhook's is a secret.
+    for name in ("alembic", "uvicorn.access", "httpx", "httpcore"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 class LogSink:

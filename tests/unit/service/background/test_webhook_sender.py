@@ -1,6 +1,7 @@
 """The outbox and its delivery: what is put there, in which order of ids, how often it is tried, and what a failure costs."""
 
 import json
+import logging
 import random
 import threading
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ from service.db.tables import DELIVERIES, EVENTS, WEBHOOKS
 from service.db.webhooks import OVERFLOW, Attempted, NewWebhook
 from service.domain.webhooks import WebhookEvent, signature
 from service.engine.events import JobEvent
+from service.telemetry import log
 from tests.unit.service.runtime.test_webhook_post import Receiver, receiver
 
 ENDS = (WebhookEvent.SUCCEEDED, WebhookEvent.FAILED, WebhookEvent.CANCELLED)
@@ -112,6 +114,29 @@ def test_a_change_is_told_once_signed_and_written_down(desk: Post, there: Receiv
     assert (row.webhook_id, row.state, row.attempts, row.status, row.error) == (hook, "delivered", 1, 204, "")
     assert row.ended_at_s == desk.now_s
     assert desk.counted == ["delivered"]
+
+
+def test_logs_name_the_host_of_a_webhook_and_nothing_more_of_its_url(
+    desk: Post, there: Receiver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Path and query of many receivers are all that their messages need."""
+    desk.add(f"{there.url}hooks/s3cr3t-path?key=s3cr3t-query")
+    refused = desk.add("http://127.0.0.1:1/hooks/s3cr3t-path?key=s3cr3t-query")
+    [job] = desk.submit(JobSpec("a", "ann", 1))
+    desk.happen(job, JobState.FAILED)
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        log.configure()
+        desk.sender(webhook_attempts_max=1).run()
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+    logged = capsys.readouterr().err
+    assert f"webhook {refused} (http://127.0.0.1:1)" in logged
+    assert "s3cr3t" not in logged
+    assert len(there.got) == 1
+    assert [row.error for row in desk.outbox()] == ["", "cannot connect"]
 
 
 def test_filters_and_events_and_nothing_of_the_time_before(desk: Post) -> None:
