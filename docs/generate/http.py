@@ -23,7 +23,9 @@ Routes are below `/v1` and use JSON. The OpenAPI document at `{OPENAPI_PATH}` is
   `POST /v1/attempts/ID/progress` needs the attempt's own token, which is valid for nothing else.
 - **Permissions.** [Permissions](permissions.md) lists the routes of each role. What a caller may not see is reported as not found
   (404); what a caller may see but not do, as forbidden (403).
-- **Rate limits.** Too many requests of a key, or wrong tokens from an address, get 429 with `Retry-After`.
+- **Limits.** Too many requests of a key per second, wrong tokens from an address, and too many requests, plans, event streams or
+  bytes of a caller at a time get 429. Limits of all callers together give 503. Both have `Retry-After`, and `detail` names the
+  setting ([security](../explanation/security.md#one-caller-and-the-others)).
 - **Request ids.** Every answer has `X-Request-Id`, the client's own if it sent one. The audit log contains it.
 - **Host and origin.** A request is refused if its `Host` is not in `allowed_hosts`, or its `Origin` is not in `allowed_origins`.
   Bodies must be `application/json`.

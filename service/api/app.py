@@ -7,12 +7,14 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 from service.api import problems
+from service.api.admission import Admission
 from service.api.authenticate import Authenticator
 from service.api.deps import ApiDependencies
 from service.api.docs_page import DOCS_PATH, docs_page_of
 from service.api.idempotency import Keys
 from service.api.peers import Peers
 from service.api.permissions import Owners, Rule, rule_of
+from service.api.readiness import Readiness
 from service.api.routers import (
     access,
     arrays,
@@ -88,6 +90,8 @@ def create_app(dependencies: ApiDependencies) -> FastAPI:
     for module in ROUTERS:
         app.include_router(module.routes)
     app.state.streams = Streams(dependencies.database)
+    app.state.admission = Admission()
+    app.state.readiness = Readiness(lambda: health.read_readiness(app.state.dependencies))
     app.state.peers = Peers(lambda: peer_secret(dependencies.database), dependencies.now_s)
     problems.install(app)
     app.add_middleware(RequestGuard, settings=dependencies.settings)

@@ -16,7 +16,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from service.api.access import REQUEST_ID_HEADER, caller_of, forwarded, origin_of
+from service.api.admission import Bound, ticket_of
 from service.api.deps import dependencies_of, the_leader
+from service.api.heavy import is_heavy
 from service.api.peers import CLIENT_HEADER, PEER_HEADER, Peers, is_from_peer, target_of
 from service.api.problems import no_leader
 from service.api.strict_json import StrictRoute
@@ -52,10 +54,14 @@ class Route(StrictRoute):
         handler = super().get_route_handler()
         needs_leader = any(part.call is the_leader for part in self.dependant.dependencies)
 
+        computes = is_heavy(self.endpoint)
+
         async def answer(request: Request) -> Response:
             # Before anything of the body is read: the leader checks the request.
             if needs_leader and dependencies_of(request).scheduler.leader() is None:
                 return await _forward_to_leader(request)
+            if computes:
+                ticket_of(request.scope).take(Bound.HEAVY)
             try:
                 return await handler(request)
             except HeldElsewhere as elsewhere:

@@ -7,6 +7,7 @@ import logging
 import math
 import re
 from collections.abc import Sequence
+from contextlib import closing
 
 from sqlalchemy.exc import OperationalError
 from starlette.concurrency import run_in_threadpool
@@ -15,6 +16,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.access import REQUEST_ID_HEADER, address_of, is_forwarded, origin_of, remember, request_id
+from service.api.admission import Bound, Caller, Ticket, caller_name, keep_ticket
 from service.api.audited import FORBIDDEN_STATUS, record_refusal
 from service.api.authenticate import Authenticator
 from service.api.deps import ApiDependencies
@@ -27,7 +29,10 @@ from service.domain.access import Identity
 
 logger = logging.getLogger(__name__)
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz", DOCS_PATH})
+PROBES = frozenset({"/healthz", "/readyz"})
+"""Answered whatever else is under way."""
+
+OPEN_PATHS = PROBES | {DOCS_PATH}
 """Open without a token."""
 
 _OWN_TOKEN = re.compile(r"/v1/attempts/[^/]+/progress")
@@ -85,12 +90,15 @@ class RequestGuard:
         try:
             peer = await self._peer(scope)
             self._check(scope, is_peer=peer is not None)
+            caller: Caller = ("address", address_of(scope))
             if peer is not None:
                 remember(scope, peer, given, Headers(scope=scope).get(CLIENT_HEADER))
+                caller = caller_name(peer)
             elif not _open(scope["path"]):
-                remember(scope, await self._identity(scope), given)
-            await self._app(scope, _SizeLimited(receive, self._body_bytes_max), answer)
-            await self._log_refusal(scope, answer.status)
+                identity = await self._identity(scope)
+                remember(scope, identity, given)
+                caller = caller_name(identity)
+            await self._admitted(scope, receive, answer, caller)
         except Problem as problem:
             await response(problem, scope["path"])(scope, receive, answer)
         except OperationalError as error:
@@ -104,6 +112,20 @@ class RequestGuard:
             if answer.started:
                 raise
             await response(Problem(ProblemType.INTERNAL), scope["path"])(scope, receive, answer)
+
+    async def _admitted(self, scope: Scope, receive: Receive, answer: "_Answer", caller: Caller) -> None:
+        """Pass the request on within the limits of its caller. Raises Problem (429)."""
+        if scope["path"] in PROBES:
+            await self._app(scope, receive, answer)
+            return
+        with closing(_ticket(scope, caller)) as ticket:
+            ticket.take(Bound.REQUESTS)
+            declared = int(Headers(scope=scope).get("content-length", 0))
+            ticket.take(Bound.BODY_BYTES, declared)
+            keep_ticket(scope, ticket)
+            await ticket.wait_for_turn()
+            await self._app(scope, _SizeLimited(receive, self._body_bytes_max, declared, ticket), answer)
+            await self._log_refusal(scope, answer.status)
 
     async def _peer(self, scope: Scope) -> Identity | None:
         """The caller of a request that another service of this database forwards; None for other requests."""
@@ -135,7 +157,10 @@ class RequestGuard:
         authenticator: Authenticator = scope["app"].state.authenticator
         caller = authenticator.known(token)
         if caller is None:
-            caller = await self._looked_up(authenticator, token, address_of(scope))
+            # Each look-up occupies a thread.
+            with closing(_ticket(scope, ("address", address_of(scope)))) as ticket:
+                ticket.take(Bound.REQUESTS)
+                caller = await self._looked_up(authenticator, token, address_of(scope))
         if caller.key_id is not None:
             wait_s = self._requests.take(caller.key_id)
             if wait_s:
@@ -204,12 +229,14 @@ class _Answer:
 
 
 class _SizeLimited:
-    """``receive`` with a size limit, for bodies without a declared length."""
+    """``receive`` with limits of size, for bodies without a declared length."""
 
-    def __init__(self, receive: Receive, body_bytes_max: int) -> None:
+    def __init__(self, receive: Receive, body_bytes_max: int, declared: int, ticket: Ticket) -> None:
         self._receive = receive
         self._left = body_bytes_max
         self._max = body_bytes_max
+        self._declared = declared
+        self._ticket = ticket
 
     async def __call__(self) -> Message:
         message = await self._receive()
@@ -217,7 +244,14 @@ class _SizeLimited:
             self._left -= len(message.get("body", b""))
             if self._left < 0:
                 raise too_large(self._max)
+            if not self._declared:
+                self._ticket.take(Bound.BODY_BYTES, len(message.get("body", b"")))
         return message
+
+
+def _ticket(scope: Scope, caller: Caller) -> Ticket:
+    state = scope["app"].state
+    return Ticket(state.admission, state.dependencies.settings, caller)
 
 
 def too_large(limit_bytes: int) -> Problem:

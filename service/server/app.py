@@ -8,15 +8,15 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 
-import uvicorn
 from sqlalchemy.exc import DBAPIError
 
 from policies.options import OptionError
 from service.api.app import create_app
 from service.api.deps import ApiDependencies
+from service.api.readiness import PERIOD_S, Readiness
 from service.api.token import TokenFileError, load_or_create
 from service.background.prune import prune_left_files
 from service.background.timers import SteadyScheduler
@@ -34,10 +34,10 @@ from service.runtime.no_room import no_room
 from service.runtime.steady_clock import SteadyClock
 from service.server.agent import Agent
 from service.server.api_ports import ServiceFleet, ServiceProcess, ServiceScheduler, readings
+from service.server.http_server import http_server
 from service.server.leadership import Leadership
 from service.server.leading import ONCE, Leading
 from service.server.live_stack import LeaderContext, engine_settings, gpus_of_host, make_executor, make_recorder
-from service.server.slow_clients import prompt_protocol
 from service.server.startup import (
     StartError,
     advertised_url,
@@ -120,20 +120,8 @@ class Service:
         )
         self.leadership = Leadership(self.lead, agent, settings, self._begin_leading)
         self.scheduler = SteadyScheduler()
-        api = self._api()
-        self.server = uvicorn.Server(
-            uvicorn.Config(
-                MeasuredApp(create_app(api), self.metrics),
-                http=prompt_protocol(settings.request_timeout_s),
-                limit_concurrency=settings.connections_max,
-                log_config=None,
-                access_log=False,
-                timeout_graceful_shutdown=5,
-                # Else a client on this machine could put another address into the audit log.
-                proxy_headers=bool(settings.trusted_proxies),
-                forwarded_allow_ips=list(settings.trusted_proxies),
-            )
-        )
+        self.api = create_app(self._api())
+        self.server = http_server(MeasuredApp(self.api, self.metrics), settings)
 
     def begin(self) -> None:
         """Register, and lead if no other service does."""
@@ -145,6 +133,7 @@ class Service:
         """Serve until stopped."""
         self.leadership.schedule(self.scheduler)
         self.scheduler.add_job(self._prune_files, "interval", seconds=self.settings.prune_period_s, id="files", **ONCE)
+        self.scheduler.add_job(self._read_readiness, "interval", seconds=PERIOD_S, id="readiness", **ONCE)
         self.scheduler.start()
         # A client that reads the address below may connect or send a signal at once, before uvicorn accepts either.
         self.socket.listen()
@@ -210,6 +199,11 @@ class Service:
 
     def _end(self, *_: object) -> None:
         self.server.should_exit = True
+
+    def _read_readiness(self) -> None:
+        readiness: Readiness = self.api.state.readiness
+        with suppress(DBAPIError):  # the probe reports it
+            readiness.refresh()
 
     def _prune_files(self) -> None:
         files = self.executor.attempts

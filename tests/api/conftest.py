@@ -40,6 +40,8 @@ from service.api.deps import (
 from service.api.idempotency import Keys
 from service.api.peers import Peers
 from service.api.permissions import Owners
+from service.api.readiness import Readiness
+from service.api.routers.health import read_readiness
 from service.api.sse import Streams
 from service.config.settings import Settings
 from service.db.identity import peer_secret
@@ -351,6 +353,7 @@ def app_of(world: World, name: str = "the only one") -> FastAPI:
     shared.state.owners = Owners(world.database)
     shared.state.authenticator = Authenticator(world.database, world.settings, world.token, lambda: world.now_s)
     shared.state.idempotency_keys = Keys(world.database, lambda: world.now_s, world.settings.idempotency_kept_s)
+    shared.state.readiness = Readiness(lambda: read_readiness(shared.state.dependencies), wait_s=60.0)
     shared.state.streams = Streams(world.database)
     shared.state.peers = Peers(lambda: peer_secret(world.database), lambda: world.now_s)
     return shared

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection, Row
 
 from service.api.forwarding import Route
+from service.api.heavy import heavy
 from service.api.permissions import Endpoint, Rule, allow, permitted
 from service.api.problems import MEDIA_TYPE, Fault, Problem, ProblemType
 from service.db import reads
@@ -81,16 +82,18 @@ class Routes(APIRouter):
         summary: str,
         *errors: int,
         method: str = "GET",
+        computes: bool = False,
         responses: Mapping[int | str, Any] | None = None,
         **options: Any,
     ) -> Callable[[Endpoint], Endpoint]:
         """Decorates a route that is no change: it takes no ``Idempotency-Key`` and leaves no line in the audit log.
 
-        ``errors``: statuses besides those of every route. The other parameters are FastAPI's.
+        ``errors``: statuses besides those of every route. ``computes``: the route is heavy (:mod:`service.api.heavy`). The
+        other parameters are FastAPI's.
         """
         answers = {**problems(*errors), **(responses or {})}
         register = self.api_route(path, methods=[method], summary=summary, responses=answers, **options)
-        return lambda endpoint: register(allow(rule)(endpoint))
+        return lambda endpoint: register(allow(rule)(heavy(endpoint) if computes else endpoint))
 
     def change(
         self, method: str, path: str, rule: Rule, summary: str, model: Any, *errors: int, status: int = 202

@@ -4,12 +4,13 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import Header, Query, Request
+from fastapi import Depends, Header, Query, Request
 from fastapi.responses import StreamingResponse
 
 from policies.model.ids import ID_MAX
 from policies.model.reasons import Reason
 from service.api.access import Caller
+from service.api.admission import ticket_of
 from service.api.authenticate import Authenticator
 from service.api.deps import Deps
 from service.api.documents import document
@@ -26,6 +27,11 @@ from service.wire.jobs import StreamedEvent
 
 routes = Routes("events")
 
+
+async def _as_stream(request: Request) -> None:
+    ticket_of(request.scope).become_stream()
+
+
 _JOB_TOPIC = re.compile(r"job:([1-9][0-9]{0,9})")
 
 _POSITION = re.compile(r"([0-9]{1,18})(?:\+[0-9]{1,9}(?:\.[0-9]{1,9})*)?")
@@ -38,6 +44,7 @@ client receives those events again."""
     LIST_JOBS,
     "Follow what happens",
     *(403, 404, 429),
+    dependencies=[Depends(_as_stream)],
     response_class=StreamingResponse,
     responses={
         200: {
@@ -65,10 +72,6 @@ def follow(
     rights = authenticator.rights
     since = _position(last_event_id)
     feed, event, show = _topic(dependencies, caller, streams, topic)
-    limit = dependencies.settings.event_streams_max
-    if streams.open >= limit:
-        detail = f"At most {limit} open event streams (setting event_streams_max)."
-        raise Problem(ProblemType.TOO_MANY_REQUESTS, detail, headers={"Retry-After": "10"})
     return StreamingResponse(
         stream(feed, since, event, show, lambda: dependencies.process.is_stopping() or authenticator.rights != rights),
         media_type=MEDIA_TYPE,

@@ -35,7 +35,7 @@ SCORED_MAX = 20_000
 """Newest scored forecasts behind an answer on accuracy: enough for every class, and read in a fraction of a second."""
 
 
-@routes.read("/forecasts", LIST_JOBS, "When will the queue's jobs start and end?", 409)
+@routes.read("/forecasts", LIST_JOBS, "When will the queue's jobs start and end?", 409, computes=True)
 def list_forecasts(
     caller: Caller,
     dependencies: Deps,
@@ -59,7 +59,7 @@ def list_forecasts(
     )
 
 
-@routes.read("/forecasts/accuracy", READ, "How right were the forecasts?")
+@routes.read("/forecasts/accuracy", READ, "How right were the forecasts?", computes=True)
 def forecast_accuracy(
     dependencies: Deps,
     days: Annotated[int, Query(ge=1, le=3650, description="Of forecasts made in the last so many days.")] = 30,
@@ -84,7 +84,7 @@ def job_forecasts(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[T
     return paging.page(scope, rows, lambda row: (row.id,), forecast_record_document)
 
 
-@routes.read("/jobs/{job_id}/forecast", READ_JOB, "When will a job start and end?", 404, 409)
+@routes.read("/jobs/{job_id}/forecast", READ_JOB, "When will a job start and end?", 404, 409, computes=True)
 def job_forecast(dependencies: Deps, leader: ToLeader, job_id: JobPath) -> JobForecastDocument:
     """10 %, 50 % and 90 % points over sampled futures. 409 says why there is none."""
     with dependencies.reading() as connection:
@@ -98,7 +98,7 @@ def job_forecast(dependencies: Deps, leader: ToLeader, job_id: JobPath) -> JobFo
     return forecast_document(found, job)
 
 
-@routes.read("/plans", SUBMIT, "What would become of these jobs?", 400, 413, 415, 429, method="POST")
+@routes.read("/plans", SUBMIT, "What would become of these jobs?", 400, 413, 415, 429, method="POST", computes=True)
 def plan(caller: Caller, dependencies: Deps, leader: ToLeader, body: SubmissionBody) -> PlansDocument:
     """Checks a submission as `POST /v1/jobs` does, predicts it, and fast-forwards the cluster with it in the queue.
     Nothing is stored; the jobs of one body are planned together."""

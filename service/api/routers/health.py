@@ -2,13 +2,14 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import PlainTextResponse
 
-from service.api.deps import Deps
+from service.api.deps import ApiDependencies
 from service.api.documents import instant_or_none
 from service.api.permissions import OPEN, allow
 from service.api.problems import TYPE_PREFIX, Problem, ProblemType
+from service.api.readiness import Readiness
 from service.api.routers.common import problems
 from service.wire.cluster import HealthDocument, ReadinessDocument
 
@@ -29,15 +30,21 @@ async def healthz() -> HealthDocument:
     summary="Is the service ready?",
 )
 @allow(OPEN)
-def readyz(dependencies: Deps, response: Response) -> ReadinessDocument:
+async def readyz(request: Request, response: Response) -> ReadinessDocument:
     """503 while the schema is another program's, the database does not answer, or the loop of a leader has not looked for
-    long. A standby is ready as soon as it reaches the database."""
+    long. A standby is ready as soon as it reaches the database. The answer is at most 15 seconds old."""
+    readiness: Readiness = request.app.state.readiness
+    document = await readiness.now()
+    response.status_code = 200 if document["ready"] else 503
+    return document
+
+
+def read_readiness(dependencies: ApiDependencies) -> ReadinessDocument:
+    """Whether the service is ready now. Blocks."""
     loop = dependencies.scheduler.status()
     migrated = dependencies.process.is_migrated()
-    ready = migrated and (loop.healthy or not loop.leads)
-    response.status_code = 200 if ready else 503
     return ReadinessDocument(
-        ready=ready,
+        ready=migrated and (loop.healthy or not loop.leads),
         role="leader" if loop.leads else "standby",
         migrated=migrated,
         loop_healthy=loop.healthy,

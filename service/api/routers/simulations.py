@@ -21,7 +21,7 @@ def list_snapshots(leader: ToLeader) -> SnapshotsDocument:
     return SnapshotsDocument(cycles=list(leader.recorder.cycles()))
 
 
-@routes.read("/snapshots/now", OPERATE, "The cluster and its queue as they are", 409)
+@routes.read("/snapshots/now", OPERATE, "The cluster and its queue as they are", 409, computes=True)
 def snapshot_now(dependencies: Deps, leader: ToLeader) -> CycleSnapshotDocument:
     """A cycle in which nothing was told and nothing decided: for `sooner sim what-if --snapshot` and `sooner sim replay`."""
     found = leader.snapshot_now()
@@ -33,7 +33,7 @@ def snapshot_now(dependencies: Deps, leader: ToLeader) -> CycleSnapshotDocument:
     return cast(CycleSnapshotDocument, cycle_document(found))
 
 
-@routes.read("/cycles/{number}/snapshot", OPERATE, "Everything that a cycle's decision rests on", 404)
+@routes.read("/cycles/{number}/snapshot", OPERATE, "Everything that a cycle's decision rests on", 404, computes=True)
 def cycle_snapshot(
     dependencies: Deps, leader: ToLeader, number: Annotated[CycleNumber, Path()]
 ) -> CycleSnapshotDocument:

@@ -25,13 +25,13 @@ class Listening(BaseModel):
         30.0,
         1.0,
         3600.0,
-        "Time for a request to arrive completely before its connection is closed. Slow clients occupy file handles.",
+        "Time for a request to arrive, and for a client to read on, before its connection is closed: slow ones cost handles.",
     )
     connections_max: int = between(
         500,
         10,
         100_000,
-        "Open connections; a further one gets 503. The default is half of a process's usual file handles.",
+        "Open connections. For a new one the longest idle one is closed; without an idle one, requests but probes get 503.",
     )
     data_dir: Folder = Field(
         default_factory=default_data_dir,

@@ -47,5 +47,29 @@ class Requests(BaseModel):
     event_streams_max: int = between(
         200, 0, 100_000, "Open event streams; further ones are refused. Each takes some memory but no thread."
     )
+    caller_requests_max: int = between(
+        128,
+        1,
+        100_000,
+        "Requests of one caller at a time; further ones are refused. All keys of a user are one caller. 16 of them run.",
+    )
+    heavy_requests_max: int = between(
+        16,
+        1,
+        10_000,
+        "Plans, forecasts and snapshots at a time; further ones are refused. Each takes seconds of computation.",
+    )
+    caller_heavy_requests_max: int = between(
+        4, 1, 10_000, "Plans, forecasts and snapshots of one caller at a time. Others then find a free place."
+    )
+    caller_event_streams_max: int = between(
+        20, 0, 100_000, "Open event streams of one caller: enough for a person's windows and scripts."
+    )
+    caller_body_bytes_max: int = between(
+        32 * MIB,
+        1024,
+        65_536 * MIB,
+        "Bytes of all request bodies of one caller at a time. A body that is alone is always taken.",
+    )
     page_size_default: int = between(50, 1, 10_000, "Entries of a page if the request has no limit. Small is fast.")
     page_size_max: int = between(500, 1, 10_000, "Largest page. An answer then stays below a megabyte.")

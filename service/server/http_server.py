@@ -1,0 +1,162 @@
+"""The HTTP server: uvicorn with limits of time and size for slow clients, and of the number of connections.
+
+uvicorn waits without limit for the rest of a header or a body, and for a client to read its answer. Each such connection holds
+a file descriptor, and a process has a few thousand of them. The faster of uvicorn's two parsers does not limit the size of a
+header either. uvicorn's own limit of connections counts silent ones, and above it every request gets 503.
+"""
+
+import asyncio
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+from service.config.settings import Settings
+
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.h11_impl import H11Protocol as Protocol
+else:
+    Protocol = AutoHTTPProtocol
+
+
+HEAD_BYTES_MAX: Final = 64 * 1024
+"""Largest request line and headers, not counting the last read: far more than Sooner's clients send."""
+
+BACKLOG: Final = 128
+"""Connections that the kernel holds for the server. All of them may be accepted before the first one is closed."""
+
+_TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
+class Connections:
+    """The connections of one server. Used by the thread of its event loop alone.
+
+    A connection is idle while no request is under way: before its first header is complete, and after an answer.
+    """
+
+    def __init__(self, connections_max: int) -> None:
+        self._max = connections_max
+        self._open: set[PromptProtocol] = set()
+        self._idle: OrderedDict[PromptProtocol, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, connection: "PromptProtocol") -> None:
+        """Add a new one. Above the limit the one that has been idle for longest is closed."""
+        self._open.add(connection)
+        while len(self._open) > self._max and self._idle:
+            oldest = next(iter(self._idle))
+            self.remove(oldest)
+            # Not ``close``, which waits for as long as the client does not read.
+            oldest.transport.abort()
+        self._idle[connection] = None
+
+    def set_idle(self, connection: "PromptProtocol", idle: bool) -> None:
+        """Note whether it is idle."""
+        if not idle:
+            self._idle.pop(connection, None)
+        elif connection in self._open:
+            self._idle.setdefault(connection)
+
+    def remove(self, connection: "PromptProtocol") -> None:
+        """Remove one that is closed, or will be."""
+        self._open.discard(connection)
+        self._idle.pop(connection, None)
+
+
+class PromptProtocol(Protocol):
+    """The protocol that uvicorn chose, with a time limit for the arrival of a request and for a client that does not read."""
+
+    request_timeout_s: float
+    opened: Connections
+    _deadline: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
+    _head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the time limit of the first request."""
+        super().connection_made(transport)
+        self.opened.add(self)
+        self._set_deadline()
+
+    def data_received(self, data: bytes) -> None:
+        """Take a part of a request, a whole one, or several."""
+        super().data_received(data)
+        self._head_bytes = self._head_bytes + len(data) if self._is_between() else 0
+        if self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
+            self.transport.write(_TOO_LARGE)
+            self.transport.close()
+        self.opened.set_idle(self, self._is_between())
+        if not self._is_incomplete():
+            self._drop_deadline()
+        elif self._deadline is None:
+            self._set_deadline()
+
+    def on_response_complete(self) -> None:
+        """Note the end of an answer."""
+        super().on_response_complete()
+        self.opened.set_idle(self, self._is_between())
+
+    def pause_writing(self) -> None:
+        """Start the time limit of a client that does not read."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(self.request_timeout_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Stop that time limit."""
+        self._drop_unread()
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the time limits."""
+        self._drop_deadline()
+        self._drop_unread()
+        self.opened.remove(self)
+        super().connection_lost(exc)
+
+    def _is_incomplete(self) -> bool:
+        """Whether a part of a request is still to come."""
+        return self._is_between() or self.cycle.more_body
+
+    def _is_between(self) -> bool:
+        """Whether the head of the next request is not complete yet."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _set_deadline(self) -> None:
+        self._deadline = self.loop.call_later(self.request_timeout_s, self._give_up)
+
+    def _drop_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _drop_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def _give_up(self) -> None:
+        self._deadline = None
+        if self._is_incomplete() and not self.transport.is_closing():
+            self.transport.close()
+
+
+def http_server(app: ASGIApp, settings: Settings) -> uvicorn.Server:
+    """The server of the application."""
+    limits = {"request_timeout_s": settings.request_timeout_s, "opened": Connections(settings.connections_max)}
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            http=type("PromptProtocol", (PromptProtocol,), limits),
+            backlog=BACKLOG,
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=5,
+            # Else a client on this machine could put another address into the audit log.
+            proxy_headers=bool(settings.trusted_proxies),
+            forwarded_allow_ips=list(settings.trusted_proxies),
+        )
+    )
