@@ -17,10 +17,10 @@ def shadow_document(report: ShadowReport) -> ShadowDocument:
     """The whole report."""
     return document(
         ShadowDocument,
-        report.standing,
+        report.state,
         report,
         report.totals,
-        status_reason=report.standing.reason or None,
+        status_reason=report.state.reason or None,
         starts=document(ShadowStartsDocument, report.totals.starts, report.totals),
         preemptions=_stops_document(report.totals.preemptions),
         disagreements=[_disagreement_document(each) for each in report.disagreements],

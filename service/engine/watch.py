@@ -1,23 +1,36 @@
-"""Policies that observe the decisions of another policy in the live loop and do not change them."""
+"""Observers of a live engine: policies that watch the decisions of another policy, and readers between two cycles."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
 from policies.base import Policy
 from policies.model.decision import Change, Decision
 from policies.model.ids import JobId
 from policies.model.reasons import Explanation
 from policies.model.view import ClusterView
+from service.engine.engine import Engine
 from service.engine.events import JobEvent
 from service.engine.ports import CycleBatch, Sink
 from service.engine.record import JobRecord
 
+Answer = TypeVar("Answer")
+
+
+class EngineReader(Protocol):
+    """Read access to a live engine. The scheduling loop implements it."""
+
+    @property
+    def cycle_number(self) -> int: ...
+
+    def read(self, look: Callable[[Engine[Any]], Answer]) -> Answer:
+        """Call ``look`` with the engine between two cycles."""
+
 
 class WatchingPolicy:
-    """Implements :class:`policies.base.Policy` by asking ``inner``; its states are the inner policy's own.
+    """Implements :class:`policies.base.Policy` by calling ``inner``. Its states are those of the inner policy.
 
     A watching policy belongs to one engine. A forecast or a replay, in which the policy decides about another world, uses
-    :func:`unwatched`, so that the observer sees the live world alone.
+    :func:`unwatched`, so that the observer sees only the live world.
     """
 
     def __init__(self, inner: Policy[Any]) -> None:

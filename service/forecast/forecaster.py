@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 from policies.base import Policy
 from policies.choose import Candidate, find
@@ -21,7 +21,7 @@ from policies.throughput import NeverFits, times_of
 from service.config.settings import Settings
 from service.engine.engine import Engine
 from service.engine.record import JobRecord
-from service.engine.watch import unwatched
+from service.engine.watch import EngineReader, unwatched
 from service.forecast.forecast import Forecast, ForecastOptions, JobForecast, NoForecast
 from service.forecast.worker import Question
 from service.history.snapshot import WorldSnapshot, take
@@ -32,22 +32,11 @@ KEPT_S = 60.0
 _FIRST_PLANNED = 2**31
 """Numbers of planned jobs begin above every number that a real job can have, so they lose every tie."""
 
-Answer = TypeVar("Answer")
 Preview = Callable[[float, Sequence[PredictionRequest]], Sequence[Prediction | None]]
 Compute = Callable[[Question], Forecast]
 """Makes a forecast, or raises :class:`NoForecast`."""
 Keep = Callable[[int, Forecast], None]
 """(cycle, forecast): called with each forecast that is made."""
-
-
-class Loop(Protocol):
-    """The part of the scheduling loop that forecasts use."""
-
-    @property
-    def cycle_number(self) -> int: ...
-
-    def read(self, look: Callable[[Engine[Any]], Answer]) -> Answer:
-        """Look at the engine between two cycles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +86,7 @@ class Forecaster:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: EngineReader,
         now_s: Callable[[], float],
         preview: Preview,
         settings: Settings,

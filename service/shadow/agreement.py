@@ -107,8 +107,8 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
-    """An :class:`Agreement` as an immutable value, from which a restarted service continues.
+class SavedAgreement:
+    """An :class:`Agreement` as an immutable value. A restarted service continues from it.
 
     ``agreed``: GPUs of running attempts that both policies started; ``first_wished``: when the start of a waiting job was
     first wished; ``counted_stops``: running jobs whose wished stop is counted.
@@ -144,26 +144,26 @@ class Agreement:
         self._gpus_agreed = self._gpus_unwanted = self._gpus_wished = 0
 
     @classmethod
-    def recall(cls, past: Remembered) -> Self:
-        """The agreement of an earlier time; its attempts and wishes are taken to have continued since then."""
-        account = cls(past.since_s)
-        account.totals = deepcopy(past.totals)
-        account._at_s = past.at_s
-        account._agreed = dict(past.agreed)
-        account.unwanted = {each.job: each for each in past.unwanted}
-        account.wished_starts = {each.job: each for each in past.wished_starts}
-        account.wished_stops = {each.job: each for each in past.wished_stops}
-        account.differences.extend(past.differences)
-        account._first_wished = dict(past.first_wished)
-        account._counted_stops = set(past.counted_stops)
-        account._gpus_agreed = sum(account._agreed.values())
-        account._gpus_unwanted = sum(each.gpus for each in past.unwanted)
-        account._gpus_wished = sum(each.gpus for each in past.wished_starts)
-        return account
+    def restore(cls, past: SavedAgreement) -> Self:
+        """Continue a saved agreement. Its attempts and wishes count as if they had continued since then."""
+        agreement = cls(past.since_s)
+        agreement.totals = deepcopy(past.totals)
+        agreement._at_s = past.at_s
+        agreement._agreed = dict(past.agreed)
+        agreement.unwanted = {each.job: each for each in past.unwanted}
+        agreement.wished_starts = {each.job: each for each in past.wished_starts}
+        agreement.wished_stops = {each.job: each for each in past.wished_stops}
+        agreement.differences.extend(past.differences)
+        agreement._first_wished = dict(past.first_wished)
+        agreement._counted_stops = set(past.counted_stops)
+        agreement._gpus_agreed = sum(agreement._agreed.values())
+        agreement._gpus_unwanted = sum(each.gpus for each in past.unwanted)
+        agreement._gpus_wished = sum(each.gpus for each in past.wished_starts)
+        return agreement
 
-    def remember(self) -> Remembered:
+    def saved(self) -> SavedAgreement:
         """An immutable copy."""
-        return Remembered(
+        return SavedAgreement(
             self.since_s,
             self._at_s,
             deepcopy(self.totals),
@@ -175,6 +175,10 @@ class Agreement:
             tuple(self._first_wished.items()),
             tuple(sorted(self._counted_stops)),
         )
+
+    def disagreements(self) -> dict[JobId, Wish | Unwanted]:
+        """One entry for each job on which the policies disagree now. A wish takes precedence over an unwanted attempt."""
+        return {**self.unwanted, **self.wished_stops, **self.wished_starts}
 
     def advance(self, now_s: float) -> None:
         """Add the GPU-seconds until ``now_s``. O(1)."""

@@ -1,4 +1,4 @@
-"""Two policies' decisions on one world, side by side."""
+"""The decisions of two policies on one world."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,8 +14,10 @@ from policies.model.view import ClusterView
 
 @dataclass(slots=True)
 class Comparison:
-    """Two decisions on one world. ``gpus`` are of all jobs that either starts or the shadow stops, ``lost_gpu_s`` of all
-    that either stops. ``changes`` came before the decisions. ``cycle`` is None for a cycle in which nothing happened.
+    """Two decisions on one world.
+
+    ``gpus`` holds the jobs that either policy starts or the shadow stops; ``lost_gpu_s`` those that either policy stops.
+    ``changes`` precede the decisions. ``cycle`` is None for a cycle without changes.
     """
 
     at_s: float
@@ -36,9 +38,9 @@ def compare(
     shadow: Decision,
     why_waits: Mapping[JobId, Explanation],
 ) -> Comparison:
-    """The two decisions side by side, before any of them is applied. O(actions).
+    """Compare two decisions before either is applied. O(actions).
 
-    ``why_waits`` is why the shadow would not start what the first policy starts.
+    ``why_waits`` explains why the shadow would not start jobs that the first policy starts.
     """
     starts_first, stops_first = _wanted(first)
     starts_shadow, stops_shadow = _wanted(shadow)
@@ -56,14 +58,14 @@ def compare(
 
 
 def lost_decisions(view: ClusterView, first: Decision, attempts: Mapping[JobId, int]) -> tuple[frozenset[JobId], bool]:
-    """The jobs on which the first policy's decision did not come true, and whether that is all that it decided. O(actions).
+    """The jobs on which the first policy's decision was rolled back, and whether all of it was. O(actions).
 
-    ``view`` is the world after the engine has taken back its cycle, or parts of it; ``attempts`` are those of the started jobs
-    before the cycle.
+    ``view`` is the world after the engine has rolled back its cycle, or a part of it. ``attempts`` holds the number of
+    attempts of each started job before the cycle.
     """
     jobs = view.jobs
     starts, stops = _wanted(first)
-    # An attempt with the same placement may be the one before, whose end was taken back together with the new start.
+    # An equal placement proves nothing: the end of the previous attempt may be rolled back together with the new start.
     kept = {
         job for job in starts if job in jobs and jobs[job].attempts > attempts[job] and jobs[job].placement is not None
     }
@@ -73,7 +75,7 @@ def lost_decisions(view: ClusterView, first: Decision, attempts: Mapping[JobId, 
 
 
 def without(seen: Comparison, lost: Collection[JobId]) -> Comparison:
-    """The comparison without the jobs on which the first policy's decision did not come true: there neither counts."""
+    """The comparison without these jobs, on which the first policy's decision was rolled back. Neither decision counts."""
 
     def left(wanted: dict[JobId, Any]) -> dict[JobId, Any]:
         return {job: value for job, value in wanted.items() if job not in lost}

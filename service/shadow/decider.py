@@ -1,4 +1,4 @@
-"""Decides for the shadow policy, about a copy of the live world: the work that :mod:`service.shadow.process` does elsewhere."""
+"""Decides for the shadow policy about a copy of the live world. Runs in the process of :mod:`service.shadow.process`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -19,12 +19,12 @@ from service.history.snapshot import WorldSnapshot
 from service.shadow.comparison import Comparison, compare
 
 EXPLAINED_PER_CYCLE_MAX = 2
-"""Jobs of one cycle that only the first policy starts and for which the shadow is asked why not: each answer is O(servers)."""
+"""Largest number of explained jobs of one cycle that only the first policy starts. An explanation costs O(servers)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Rebuild ``policy`` from the world: from ``dump`` where there is one, else from the state that is there, if any."""
+    """Rebuild ``policy`` from the world and from ``dump``; without one, from the previous state, if any."""
 
     policy: Policy[Any]
     world: WorldSnapshot
@@ -33,7 +33,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class DecideCycle:
-    """Decide the recorded cycle, and compare with what the first policy decided. Answer: :class:`Decided`."""
+    """Decide a recorded cycle, and compare with the first policy's decision. Answer: :class:`Decided`."""
 
     update: WorldUpdate
     changes: Sequence[Change]
@@ -58,14 +58,14 @@ Request = Begin | DecideCycle | Explain | DumpState
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """``rejected``: the decision broke an invariant and was replaced by none."""
+    """``rejected``: the decision broke an invariant and was replaced by an empty one."""
 
     comparison: Comparison
     rejected: bool
 
 
 class NoAnswer(Exception):
-    """There was no answer in time, or the process ended. The state is lost; a :class:`Begin` restores it."""
+    """The time limit expired, or the process ended. The state is lost; a :class:`Begin` restores it."""
 
 
 class DeciderFailed(Exception):
@@ -73,17 +73,17 @@ class DeciderFailed(Exception):
 
 
 class Worker(Protocol):
-    """Where requests are answered, one after the other."""
+    """Answers requests, one after the other."""
 
     def submit(self, request: Request, timeout_s: float) -> Future[Any]:
-        """The answer to come. It raises :class:`NoAnswer` or :class:`DeciderFailed`."""
+        """Return the future answer. It raises :class:`NoAnswer` or :class:`DeciderFailed`."""
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel requests in progress."""
 
 
 class View:
-    """Implements :class:`policies.model.view.ClusterView` on a world, without its methods that change it."""
+    """Implements :class:`policies.model.view.ClusterView` on a world, without the methods that change the world."""
 
     __slots__ = ("cluster", "costs", "free_gpus", "holding", "jobs", "now_s", "server_reservations", "usable_gpus")
 
@@ -138,7 +138,7 @@ class Decider:
                 self._refused = []
                 return
             except Exception:
-                # Another version may have written the dump.
+                # Another version of the policy may have written the dump.
                 self._state = None
         self._rebuild()
 
@@ -156,7 +156,7 @@ class Decider:
         }
         rejected = bool(check(view, wished))
         if rejected:
-            # As the engine would do: nothing of it counts, and the policy starts over.
+            # As in the engine: the decision is dropped, and the policy is rebuilt.
             self._rebuild()
             wished, explained = Decision(), {}
         comparison = compare(view, first, wished, explained)
@@ -165,14 +165,14 @@ class Decider:
 
 
 def _unexplained(first: Decision, wished: Decision) -> list[JobId]:
-    """What the first policy alone starts, if the shadow starts nothing of its own: else that says why, and costs nothing."""
+    """The jobs that only the first policy starts; none if the shadow starts others, which explains the difference."""
     starts = [action.job for action in first.actions if isinstance(action, Start)]
     others = {action.job for action in wished.actions if isinstance(action, Start)}
     return [job for job in starts if job not in others][:EXPLAINED_PER_CYCLE_MAX] if others.issubset(starts) else []
 
 
 def _refusals(first: Decision, wished: Decision) -> list[Change]:
-    """The refusals of the shadow's actions that the first policy did not take; it learns of the others from the changes."""
+    """Refusals of the shadow's actions that the first policy did not take. The changes report the other actions."""
     taken = {_kind(action) for action in first.actions}
     jobs = dict.fromkeys(action.job for action in wished.actions if _kind(action) not in taken)
     return [Change(ChangeKind.REFUSED, job, reason=Reason.REFUSED) for job in jobs]

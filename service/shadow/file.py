@@ -1,6 +1,6 @@
-"""What a shadow policy leaves in the data folder, so that its account outlives a restart of the service.
+"""The file in the data folder that keeps the shadow's counts across restarts of the service.
 
-The file is a convenience: one that is missing, damaged or of other policies means that counting begins anew.
+If the file is missing, damaged or about other policies, counting begins anew.
 """
 
 import json
@@ -13,8 +13,8 @@ from typing import Any
 
 from service.db.codec import CodecError, decode, encode
 from service.runtime.untrusted import open_file
-from service.shadow.agreement import Remembered
-from service.shadow.shadow import Memory
+from service.shadow.agreement import SavedAgreement
+from service.shadow.shadow import SavedShadow
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ FILE = "shadow.json"
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The two policies that an account is about. Under other names or options it would say nothing."""
+    """The two compared policies. Saved counts are valid only for equal names and options."""
 
     first: str
     first_options: Mapping[str, str]
@@ -32,13 +32,13 @@ class Pair:
     shadow_options: Mapping[str, str]
 
 
-def save(folder: Path, pair: Pair, memory: Memory) -> None:
-    """Replace the folder's file, at once or not at all. Raises OSError."""
+def save(folder: Path, pair: Pair, saved: SavedShadow) -> None:
+    """Replace the folder's file atomically. Raises OSError."""
     document = {
         "schema": SCHEMA,
         "policies": encode(pair),
-        "account": encode(memory.account),
-        "dump": memory.dump,
+        "account": encode(saved.agreement),
+        "dump": saved.dump,
     }
     draft = folder / f"{FILE}.draft"
     descriptor = open_file(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -47,8 +47,8 @@ def save(folder: Path, pair: Pair, memory: Memory) -> None:
     draft.replace(folder / FILE)
 
 
-def load(folder: Path, pair: Pair) -> Memory | None:
-    """What an earlier service left for these two policies; None if there is nothing of use."""
+def load(folder: Path, pair: Pair) -> SavedShadow | None:
+    """What an earlier service saved for these two policies; None without a usable file."""
     file = folder / FILE
     try:
         with os.fdopen(open_file(file), encoding="utf-8") as stream:
@@ -57,11 +57,11 @@ def load(folder: Path, pair: Pair) -> Memory | None:
             raise ValueError(f"it is not {SCHEMA}")
         if decode(Pair, document["policies"]) != pair:
             return None
-        return Memory(decode(Remembered, document["account"]), _dump(document["dump"]))
+        return SavedShadow(decode(SavedAgreement, document["account"]), _dump(document["dump"]))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, RecursionError) as error:
-        logger.warning("%s: the shadow's account begins anew: %s", file, error)
+        logger.warning("%s: the counts of the shadow policy begin anew: %s", file, error)
         return None
 
 

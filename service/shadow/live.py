@@ -1,4 +1,4 @@
-"""The shadow policy of the live service: made from settings, and told to those who ask, between two cycles."""
+"""The shadow policy of the live service: creation from the settings, and reports between two cycles."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -6,7 +6,7 @@ from concurrent.futures import Future, wait
 from copy import deepcopy
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from policies.base import Policy
 from policies.model.cluster import Cluster
@@ -16,43 +16,35 @@ from policies.model.reasons import Explanation
 from service.config.policy import configured_options, configured_shadow
 from service.config.settings import Settings
 from service.engine.engine import Engine
+from service.engine.watch import EngineReader
 from service.shadow import file as shadow_file
-from service.shadow.agreement import Agreement, Difference, Totals, Unwanted, Wish
+from service.shadow.agreement import Difference, Totals, Unwanted, Wish
 from service.shadow.decider import Worker
-from service.shadow.shadow import Opinion, Shadow, Standing
+from service.shadow.shadow import Shadow, ShadowState
 
 logger = logging.getLogger(__name__)
 
 DISAGREEMENTS_MAX = 100
-"""Jobs that a report tells one by one: the oldest disagreements. The first policy explains each of them."""
+"""Largest number of disagreements in a report, oldest first. The first policy explains each of them."""
 
 ANSWER_S = 10.0
-"""How long a reader waits for the shadow's process before it gets what is known."""
-
-Answer = TypeVar("Answer")
-
-
-class Loop(Protocol):
-    """What is needed of the scheduling loop."""
-
-    def read(self, look: Callable[[Engine[Any]], Answer]) -> Answer:
-        """Look at the engine between two cycles."""
+"""Time limit for the shadow's process, seconds. After it a report holds what is known so far."""
 
 
 class Want(StrEnum):
-    """What the shadow wants for a job where the first policy does something else."""
+    """What the shadow would do with a job that the first policy treats otherwise."""
 
     START = "start"
-    """It waits, and would start now."""
+    """The job waits; the shadow would start it now."""
     WAIT = "wait"
-    """It runs, and would not have been started when it was."""
+    """The job runs; the shadow would not have started it."""
     STOP = "stop"
-    """It runs, and would be stopped now for another one."""
+    """The job runs; the shadow would preempt it now for another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """One job on which the two disagree now. ``servers``: names and GPUs, where it would start."""
+    """One job on which the two policies disagree now. ``servers``: name and GPUs of each server where it would start."""
 
     job: JobId
     name: str
@@ -67,7 +59,7 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True)
 class JobOpinion:
-    """What the shadow thinks of one job, in a sentence. ``wants`` is None where it agrees."""
+    """What the shadow would do with one job, in a sentence. ``wants`` is None if both policies agree."""
 
     policy: str
     wants: Want | None
@@ -76,9 +68,9 @@ class JobOpinion:
 
 @dataclass(frozen=True, slots=True)
 class ShadowReport:
-    """Where the two policies have agreed since ``since_s``, and the jobs on which they do not now. Seconds since the epoch."""
+    """Agreement of the two policies since ``since_s``, and the jobs on which they disagree now. Seconds since the epoch."""
 
-    standing: Standing
+    state: ShadowState
     first_options: Mapping[str, str]
     since_s: float
     at_s: float
@@ -89,11 +81,9 @@ class ShadowReport:
 
 
 def make_shadow(settings: Settings, first: Policy[Any], worker: Callable[[], Worker]) -> Shadow | None:
-    """``first`` with the second policy of the settings beside it, from where an earlier service left it.
+    """``first`` with the shadow policy of the settings, which continues from the saved file; None without such a setting.
 
-    ``worker`` makes the place where the second policy decides.
-
-    Raises :class:`~service.server.startup.StartError`.
+    ``worker`` creates the worker in which the second policy decides. Raises :class:`~service.config.settings.SettingsError`.
     """
     found = configured_shadow(settings)
     if found is None:
@@ -104,90 +94,83 @@ def make_shadow(settings: Settings, first: Policy[Any], worker: Callable[[], Wor
         found.options,
         budget_s=settings.shadow_budget_s,
         worker=worker(),
-        trouble=_log_trouble,
+        warn=lambda message, error: logger.error("%s", message, exc_info=error),
     )
-    past = shadow_file.load(settings.data_dir, _pair(settings, shadow))
-    if past is not None:
-        shadow.resume(past)
+    saved = shadow_file.load(settings.data_dir, _pair(settings, shadow))
+    if saved is not None:
+        shadow.resume(saved)
     return shadow
 
 
 def _pair(settings: Settings, shadow: Shadow) -> shadow_file.Pair:
-    standing = shadow.standing()
-    return shadow_file.Pair(settings.policy, configured_options(settings), standing.policy, standing.options)
-
-
-def _log_trouble(said: str, error: BaseException | None) -> None:
-    logger.error("%s", said, exc_info=error)
+    state = shadow.state()
+    return shadow_file.Pair(settings.policy, configured_options(settings), state.policy, state.options)
 
 
 class Shadowing:
-    """Answers for one live shadow. Methods may be called from any thread."""
+    """Reports of one live shadow. Methods may be called from any thread.
 
-    def __init__(self, shadow: Shadow | None, loop: Loop, settings: Settings) -> None:
+    The scheduling loop does not wait for the other policy: one read of the engine sends a request, and after the answer
+    a second read uses it.
+    """
+
+    def __init__(self, shadow: Shadow | None, loop: EngineReader, settings: Settings) -> None:
         self._shadow = shadow
         self._loop = loop
         self._settings = settings
 
-    # The loop does not wait for the other policy: its answers are asked for in one look, and read in another.
-
     def report(self) -> ShadowReport | None:
-        """The account up to the newest cycle; None without a shadow policy."""
+        """The counts up to the newest cycle; None without a shadow policy."""
         shadow = self._shadow
         if shadow is None:
             return None
         options = configured_options(self._settings)
-        self._wait(self._loop.read(lambda engine: shadow.unanswered()))
+        wait(self._loop.read(lambda engine: shadow.unanswered()), ANSWER_S)
         return self._loop.read(lambda engine: _report(engine, shadow, options))
 
     def opinion(self, job: JobId) -> JobOpinion | None:
-        """What the shadow thinks of an unfinished job; None where it has nothing to say."""
+        """What the shadow would do with an unfinished job; None if the job does not compete or run."""
         shadow = self._shadow
         if shadow is None:
             return None
-        asked = self._loop.read(
+        answer = self._request(
             lambda engine: shadow.request_explanation(engine.world, job) if job in engine.world.jobs else None
         )
-        self._wait([asked] if asked is not None else [])
-        return self._loop.read(lambda engine: _opinion(engine, shadow, job, asked))
+        return self._loop.read(lambda engine: _opinion(engine, shadow, job, answer))
 
     def save(self) -> None:
-        """Write down what a later service resumes from. The loop waits while it is copied, not while it is written."""
+        """Write the file from which a later service continues. The loop waits for the copy, but not for the writing."""
         shadow = self._shadow
         if shadow is None:
             return
-        asked = self._loop.read(lambda engine: shadow.request_dump())
-        self._wait([asked] if asked is not None else [])
-        memory = self._loop.read(lambda engine: shadow.memory(engine.world, asked))
+        dump = self._request(lambda engine: shadow.request_dump())
+        saved = self._loop.read(lambda engine: shadow.saved(engine.world, dump))
         try:
-            shadow_file.save(self._settings.data_dir, _pair(self._settings, shadow), memory)
+            shadow_file.save(self._settings.data_dir, _pair(self._settings, shadow), saved)
         except (OSError, ValueError, TypeError) as error:
-            logger.warning("the shadow's account was not saved: %s", error)
+            logger.warning("the counts of the shadow policy were not saved: %s", error)
 
-    def _wait(self, answers: Sequence[Future[Any]]) -> None:
-        wait(answers, ANSWER_S)
+    def _request(self, send: Callable[[Engine[Any]], Future[Any] | None]) -> Future[Any] | None:
+        answer = self._loop.read(send)
+        if answer is not None:
+            wait([answer], ANSWER_S)
+        return answer
 
 
 def _report(engine: Engine[Any], shadow: Shadow, first_options: Mapping[str, str]) -> ShadowReport:
-    account = shadow.agreement(engine.world)
-    found = _found(engine, account)
+    agreement = shadow.agreement(engine.world)
+    found = [each for job, each in agreement.disagreements().items() if job in engine.world.jobs]
     oldest = sorted(found, key=lambda each: (each.since_s, each.job))[:DISAGREEMENTS_MAX]
     return ShadowReport(
-        shadow.standing(),
+        shadow.state(),
         first_options,
-        account.since_s,
+        agreement.since_s,
         engine.world.now_s,
-        deepcopy(account.totals),
+        deepcopy(agreement.totals),
         [_disagreement(engine, each) for each in oldest],
         len(found),
-        tuple(account.differences),
+        tuple(agreement.differences),
     )
-
-
-def _found(engine: Engine[Any], account: Agreement) -> list[Wish | Unwanted]:
-    """One entry a job: what it would do now says more than what it would not have done."""
-    found: dict[JobId, Wish | Unwanted] = {**account.unwanted, **account.wished_stops, **account.wished_starts}
-    return [each for job, each in found.items() if job in engine.world.jobs]
 
 
 def _disagreement(engine: Engine[Any], each: Wish | Unwanted) -> Disagreement:
@@ -206,14 +189,15 @@ def _disagreement(engine: Engine[Any], each: Wish | Unwanted) -> Disagreement:
     )
 
 
-def _opinion(engine: Engine[Any], shadow: Shadow, job: JobId, asked: Future[Any] | None) -> JobOpinion | None:
-    opinion: Opinion | None = shadow.opinion(engine.world, job, asked) if job in engine.world.jobs else None
-    if opinion is None:
-        return None
-    told = opinion.wish or opinion.unwanted
-    if told is not None:
-        return JobOpinion(opinion.policy, _wants(told), _sentence(engine.world.cluster, told))
-    return None if opinion.explanation is None else JobOpinion(opinion.policy, None, opinion.explanation.sentence)
+def _opinion(engine: Engine[Any], shadow: Shadow, job: JobId, answer: Future[Any] | None) -> JobOpinion | None:
+    opinion = shadow.opinion(engine.world, job, answer) if job in engine.world.jobs else None
+    policy = shadow.state().policy
+    match opinion:
+        case Explanation():
+            return JobOpinion(policy, None, opinion.sentence)
+        case Wish() | Unwanted():
+            return JobOpinion(policy, _wants(opinion), _sentence(engine.world.cluster, opinion))
+    return None
 
 
 def _wants(each: Wish | Unwanted) -> Want:

@@ -1,7 +1,7 @@
-"""The process in which the shadow policy decides: it may hang, crash or need too much memory without a cost to the service.
+"""The process in which the shadow policy decides. It may hang, crash or exceed its memory without harm to the service.
 
-Messages wait for their turn in a thread that does nothing else, so the scheduling loop never waits for the process. One that
-exceeds its time limit is killed; the next request starts another one.
+A thread sends the requests one by one, so the scheduling loop never waits for the process. A process that exceeds its time
+limit is killed; the next request starts a new one.
 """
 
 import pickle
@@ -21,7 +21,7 @@ class ShadowProcess:
         self._thread = ThreadPoolExecutor(1, "shadow")
 
     def submit(self, request: Request, timeout_s: float) -> Future[Any]:
-        """The answer to come. The request is copied before this returns."""
+        """Return the future answer. The request is copied before this returns."""
         return self._thread.submit(self._ask, pickle.dumps(request), timeout_s)
 
     def close(self) -> None:
@@ -44,7 +44,7 @@ class ShadowProcess:
 
 
 def main() -> None:
-    """Answer requests until the input ends. An exception of the policy is an answer."""
+    """Answer requests until the input ends. An exception of the policy is sent as an answer."""
     decider = Decider()
 
     def answer(request: Request) -> Any:

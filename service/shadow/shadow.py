@@ -1,12 +1,12 @@
-"""A second policy beside the first: it decides about every recorded cycle, and nothing that it decides is carried out.
+"""A second policy that decides about every cycle beside the first one. Its decisions have no effect.
 
-What comes of it is an account (:mod:`service.shadow.agreement`) and, for any job, what the other policy would do now. Reality
-is always the first policy's: in the next cycle the shadow learns it as changes, and of each of its own actions that reality
-did not take it is told that it was refused. So it never lives in a world of its own; how much better a world that it had
-ruled all along would be is a question for a simulation.
+The results are counts of agreement (:mod:`service.shadow.agreement`) and, for any job, what the second policy would do now. The
+world is always that of the first policy. In the next cycle the shadow receives what happened as changes, and a refusal for each
+of its own actions that the first policy did not take. So the counts compare single decisions. A simulation compares the results
+of two policies over time.
 
-The first policy is out of its reach: the shadow decides about a copy of the world, in a process of its own
-(:mod:`service.shadow.process`), and its answers are counted when they come.
+The shadow cannot affect the first policy: it decides about a copy of the world, in a separate process
+(:mod:`service.shadow.process`). Its answers are counted when they arrive.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from policies.base import Policy
 from policies.lifecycle import JobState
@@ -25,7 +25,7 @@ from policies.model.view import ClusterView
 from service.engine.watch import WatchingPolicy
 from service.engine.world import World
 from service.history.replica import ReplicaSource
-from service.shadow.agreement import Agreement, Remembered, Unwanted, Wish
+from service.shadow.agreement import Agreement, SavedAgreement, Unwanted, Wish
 from service.shadow.comparison import lost_decisions, without
 from service.shadow.decider import (
     Begin,
@@ -39,43 +39,33 @@ from service.shadow.decider import (
 )
 
 REBUILD_BUDGETS = 20.0
-"""A rebuild from all jobs may take so many times what a decision may: it is rare, and O(jobs)."""
+"""Time limit of a rebuild, in time limits of a decision. A rebuild is rare and costs O(jobs)."""
 
 PAUSE_S = 60.0
-"""After a decision that took too long the shadow is left out for so long, then rebuilt."""
+"""Length of the pause after a decision that took too long. A rebuild follows."""
 
 OVERRUNS_MAX = 5
-"""So many decisions without an answer within :data:`OVERRUN_WINDOW_S` switch it off."""
+"""Number of decisions without an answer within :data:`OVERRUN_WINDOW_S` that switch the shadow off."""
 
 OVERRUN_WINDOW_S = 3600.0
 
 BACKLOG_MAX = 1000
-"""Cycles that may wait for their decision. With more the shadow pauses: it is too slow, and each holds memory."""
+"""Largest number of cycles without an answer. With more the shadow pauses, because each of them holds memory."""
 
 
 class Status(StrEnum):
-    """Where the shadow stands."""
+    """Whether the shadow decides."""
 
     WATCHING = "watching"
     PAUSED = "paused"
-    """A decision took too long, or the process ended; it starts over after a while."""
+    """A decision took too long, or the process ended. The shadow starts again after :data:`PAUSE_S`."""
     DISABLED = "disabled"
-    """It raised, or gave no decision too often. A restart of the service tries again."""
+    """The policy raised an exception, or too many decisions had no answer. A restart of the service enables it again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Opinion:
-    """What the shadow thinks of one job: ``wish`` is what it would do now, ``unwanted`` what it would not have done."""
-
-    policy: str
-    explanation: Explanation | None
-    wish: Wish | None
-    unwanted: Unwanted | None
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """The shadow as it stands: copies that nobody changes any more. ``reason`` says why it does not watch."""
+class ShadowState:
+    """The shadow's state as an immutable copy. ``reason`` is the cause of a status other than WATCHING."""
 
     policy: str
     options: Mapping[str, str]
@@ -87,19 +77,18 @@ class Standing:
     rejected: int
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """What outlives a restart: the account, and the policy's state where it could be dumped."""
+class SavedShadow(NamedTuple):
+    """What a restarted service continues from. ``dump`` is the policy's state; None if it could not be dumped."""
 
-    account: Remembered
+    agreement: SavedAgreement
     dump: dict[str, Any] | None
 
 
 @dataclass(slots=True)
 class _Cycle:
-    """A cycle that was sent to be decided, until it is counted. ``over``: nothing of it can be taken back any more.
+    """A cycle between its request and its count. ``over``: the first policy's decision can no longer be rolled back.
 
-    ``lost``: jobs on which the first policy's decision was taken back; ``void``: all of it was.
+    ``lost``: jobs on which the first policy's decision was rolled back. ``void``: all of it was rolled back.
     """
 
     answer: Future[Any]
@@ -114,10 +103,10 @@ class _Cycle:
 
 
 class Shadow(WatchingPolicy):
-    """Decides as ``inner`` does, and lets ``other`` decide about a copy. Belongs to one engine's thread, as its state does.
+    """Decides as ``inner`` does, and sends each cycle to ``other``. Belongs to one engine's thread, as its state does.
 
-    ``options`` appear in reports. ``budget_s`` is what one decision of the other policy may take in ``worker``. ``trouble`` is
-    called with the reason for a pause or the end, and the exception, if any.
+    ``options`` appear in reports. ``budget_s`` is the time limit of one decision of ``other`` in ``worker``. ``warn`` is
+    called with the reason for a pause or for switching off, and with the exception, if any.
     """
 
     def __init__(
@@ -128,7 +117,7 @@ class Shadow(WatchingPolicy):
         *,
         worker: Worker,
         budget_s: float = 1.0,
-        trouble: Callable[[str, BaseException | None], None] = lambda message, error: None,
+        warn: Callable[[str, BaseException | None], None] = lambda message, error: None,
     ) -> None:
         super().__init__(inner)
         self.status = Status.WATCHING
@@ -138,7 +127,7 @@ class Shadow(WatchingPolicy):
         self._other = other
         self._options = dict(options or {})
         self._worker = worker
-        self._trouble = trouble
+        self._warn = warn
         self._source = ReplicaSource()
         self._agreement: Agreement | None = None
         self._dump: dict[str, Any] | None = None
@@ -149,31 +138,31 @@ class Shadow(WatchingPolicy):
     # The first policy.
 
     def rebuild(self, view: ClusterView, dump: dict[str, Any] | None = None) -> Any:
-        """The inner policy's. The newest decision was not carried out, or not as decided: the shadow starts over too."""
+        """Rebuild the inner policy and the shadow: the newest decision was rolled back, in whole or in part."""
         state = self.inner.rebuild(view, dump)
-        account = self._account(view)
+        agreement = self._started(view)
         newest = self._cycles[-1] if self._cycles else None
         if newest is not None and not newest.over and newest.first is not None:
             assert newest.attempts is not None
             newest.lost, newest.void = lost_decisions(view, newest.first, newest.attempts)
         wait(self.unanswered(), self.budget_s)
         self._settle(view.now_s)
-        # What has no answer yet cannot be counted on the world as it is now.
+        # A cycle that is still unanswered cannot be counted on the world as it is now.
         self._skip_all()
-        account.reconcile(view)
+        agreement.reconcile(view)
         if self.status is Status.WATCHING:
             self._begin(view)
         return state
 
     def decide(self, view: ClusterView, changes: Sequence[Change], state: Any) -> Decision:
-        """The inner policy's decision. The same cycle is sent to the shadow."""
+        """Return the inner policy's decision, and send the same cycle to the shadow."""
         decision = self.inner.decide(view, changes, state)
         if self.status is not Status.DISABLED:
             try:
                 self._settle(view.now_s)
                 self._send(view, changes, decision)
             except Exception as error:
-                # Whatever it is, it concerns the shadow alone.
+                # No failure of the shadow may reach the live loop.
                 self._fail(error)
         return decision
 
@@ -185,8 +174,7 @@ class Shadow(WatchingPolicy):
     # The shadow.
 
     def _send(self, view: ClusterView, changes: Sequence[Change], first: Decision) -> None:
-        account = self._account(view)
-        assert isinstance(view, World)
+        agreement = self._started(view)
         if self.status is Status.PAUSED and view.now_s >= self._resume_at_s:
             self.status, self.reason = Status.WATCHING, ""
             self._begin(view)
@@ -197,10 +185,13 @@ class Shadow(WatchingPolicy):
         else:
             if self.status is Status.WATCHING:
                 self._overrun(view.now_s, f"it is {BACKLOG_MAX} cycles behind")
-            account.note(changes)
-            account.skip(view.now_s)
+            agreement.note(changes)
+            agreement.skip(view.now_s)
 
-    def _decide_cycle(self, view: World, changes: Sequence[Change], noted: Sequence[Change], first: Decision) -> None:
+    def _decide_cycle(
+        self, view: ClusterView, changes: Sequence[Change], noted: Sequence[Change], first: Decision
+    ) -> None:
+        assert isinstance(view, World)
         request = DecideCycle(self._source.update(view, changes), tuple(changes), first)
         attempts = {action.job: view.jobs[action.job].attempts for action in first.actions if isinstance(action, Start)}
         answer = self._worker.submit(request, self.budget_s)
@@ -216,11 +207,11 @@ class Shadow(WatchingPolicy):
         self._count(view.now_s)
 
     def unanswered(self) -> Sequence[Future[Any]]:
-        """The decisions that are still to come."""
+        """The answers that have not arrived yet."""
         return [cycle.answer for cycle in self._cycles if not cycle.answer.done()]
 
     def _settle(self, now_s: float) -> None:
-        """The newest cycle is over. Count what has been answered."""
+        """Mark the newest cycle as over, and count the cycles that are answered."""
         if self._cycles:
             self._cycles[-1].over = True
         self._count(now_s)
@@ -239,8 +230,10 @@ class Shadow(WatchingPolicy):
                     seen = without(found.comparison, cycle.lost)
                     self._agreement.count(replace(seen, cycle=cycle.number, changes=cycle.changes))
 
-    def _result(self, answer: Future[Any], now_s: float) -> Any:
-        """The answer; None if there is none in time. A failure ends the watching, for a while or for good."""
+    def _result(self, answer: Future[Any] | None, now_s: float) -> Any:
+        """The answer; None without one in time. A failure pauses the shadow or switches it off."""
+        if answer is None:
+            return None
         try:
             return answer.result(0.0 if answer.done() else self.budget_s)
         except NoAnswer as error:
@@ -265,16 +258,16 @@ class Shadow(WatchingPolicy):
         self.status, self.reason = Status.PAUSED, reason
         self._resume_at_s = now_s + PAUSE_S
         self._skip_all()
-        self._trouble(f"the shadow policy {self._other.name} pauses: {reason}", None)
+        self._warn(f"the shadow policy {self._other.name} pauses: {reason}", None)
 
     def _disable(self, reason: str, error: BaseException | None) -> None:
         self.status, self.reason = Status.DISABLED, reason
         self._skip_all()
         self._worker.close()
-        self._trouble(f"the shadow policy {self._other.name} is switched off: {reason}", error)
+        self._warn(f"the shadow policy {self._other.name} is switched off: {reason}", error)
 
     def _skip_all(self) -> None:
-        """Give up what was sent and not counted."""
+        """Skip the cycles that were sent and are not counted."""
         for cycle in self._cycles:
             cycle.answer.cancel()
             if cycle.first is not None and self._agreement is not None:
@@ -282,7 +275,8 @@ class Shadow(WatchingPolicy):
                 self._agreement.skip(cycle.at_s)
         self._cycles.clear()
 
-    def _account(self, view: ClusterView) -> Agreement:
+    def _started(self, view: ClusterView) -> Agreement:
+        """The counts, which begin with the first call."""
         if self._agreement is None:
             self._agreement = Agreement(view.now_s)
         return self._agreement
@@ -293,28 +287,27 @@ class Shadow(WatchingPolicy):
 
     # Across restarts.
 
-    def resume(self, past: Memory) -> None:
-        """Go on where an earlier process ended; before the engine is made."""
-        self._agreement = Agreement.recall(past.account)
-        self._dump = past.dump
+    def resume(self, saved: SavedShadow) -> None:
+        """Continue from what an earlier process saved. Call it before the engine is created."""
+        self._agreement = Agreement.restore(saved.agreement)
+        self._dump = saved.dump
 
     def request_dump(self) -> Future[Any] | None:
-        """Ask for the other policy's state; None while it does not watch."""
+        """Request the other policy's state; None while the shadow does not watch."""
         if self.status is not Status.WATCHING:
             return None
         return self._worker.submit(DumpState(), REBUILD_BUDGETS * self.budget_s)
 
-    def memory(self, view: ClusterView, dump: Future[Any] | None = None) -> Memory:
-        """What a later process can resume from, between two cycles. ``dump``: see :meth:`request_dump`."""
-        dump = dump or self.request_dump()
-        state = None if dump is None else self._result(dump, view.now_s)
-        return Memory(self.agreement(view).remember(), state)
+    def saved(self, view: ClusterView, dump: Future[Any] | None) -> SavedShadow:
+        """What a later process can resume from. Call it between two cycles. ``dump``: see :meth:`request_dump`."""
+        state = self._result(dump, view.now_s)
+        return SavedShadow(self.agreement(view).saved(), state)
 
     # Reports, between two cycles.
 
-    def standing(self) -> Standing:
-        """Where it stands."""
-        return Standing(
+    def state(self) -> ShadowState:
+        """A copy of the state."""
+        return ShadowState(
             self._other.name,
             self._options,
             self.name,
@@ -326,27 +319,30 @@ class Shadow(WatchingPolicy):
         )
 
     def agreement(self, view: ClusterView) -> Agreement:
-        """The account up to now, or to the oldest cycle without an answer; for reading, until the next cycle."""
+        """The counts up to now, or up to the oldest cycle without an answer. Read them before the next cycle."""
         self._settle(view.now_s)
-        account = self._account(view)
+        agreement = self._started(view)
         if self.status is not Status.DISABLED and not self._cycles:
-            account.advance(view.now_s)
-        return account
+            agreement.advance(view.now_s)
+        return agreement
 
     def request_explanation(self, view: ClusterView, job: JobId) -> Future[Any] | None:
-        """Ask what the other policy says of an unfinished job; None where it has nothing to say."""
+        """Request the other policy's explanation of an unfinished job; None if the job does not compete or run."""
         record = view.jobs[job]
         if self.status is not Status.WATCHING or not (record.waiting or record.state is not JobState.QUEUED):
             return None
         assert isinstance(view, World)
         return self._worker.submit(Explain(self._source.present(view), job), self.budget_s)
 
-    def opinion(self, view: ClusterView, job: JobId, explanation: Future[Any] | None = None) -> Opinion | None:
-        """What it thinks of an unfinished job; None while it does not watch. ``explanation``: :meth:`request_explanation`."""
+    def opinion(
+        self, view: ClusterView, job: JobId, explanation: Future[Any] | None
+    ) -> Wish | Unwanted | Explanation | None:
+        """Where the shadow disagrees about an unfinished job, or else its explanation; None while it does not watch.
+
+        ``explanation``: see :meth:`request_explanation`.
+        """
         if self.status is not Status.WATCHING:
             return None
-        account = self.agreement(view)
-        wish = account.wished_starts.get(job) or account.wished_stops.get(job)
-        explanation = explanation or self.request_explanation(view, job)
-        found = None if explanation is None else self._result(explanation, view.now_s)
-        return Opinion(self._other.name, found, wish, account.unwanted.get(job))
+        disagreement = self.agreement(view).disagreements().get(job)
+        explained: Explanation | None = self._result(explanation, view.now_s)
+        return disagreement or explained

@@ -6,11 +6,11 @@ from policies.model.ids import JobId
 from policies.model.reasons import Explanation, Reason
 from service.shadow.agreement import Difference, Tally, Totals
 from service.shadow.live import Disagreement, JobOpinion, ShadowReport, Want
-from service.shadow.shadow import Standing, Status
+from service.shadow.shadow import ShadowState, Status
 from tests.api.conftest import NOW_S, World
 from tests.api.helpers import assert_problem, plain_job
 
-STANDING = Standing("sjf", {"preemption": "never"}, "fifo", Status.WATCHING, "", 1, 0, 2)
+STATE = ShadowState("sjf", {"preemption": "never"}, "fifo", Status.WATCHING, "", 1, 0, 2)
 TOTALS = Totals(
     passes=12,
     skipped=3,
@@ -28,7 +28,7 @@ WISH = Disagreement(
     JobId(7), "train", 4, NOW_S - 60.0, Want.START, [("a", 3), ("b", 1)], None, FIRST, "It would start now on a:3 b:1."
 )
 REPORT = ShadowReport(
-    STANDING,
+    STATE,
     {"tau": "2"},
     NOW_S - 3600.0,
     NOW_S,

@@ -19,7 +19,7 @@ from service.shadow.live import JobOpinion, Want
 from service.shadow.shadow import Status
 from service.sim.experiment import SimulationOptions
 from service.sim.workloads.model import Workload
-from tests.api.test_shadow import FIRST, REPORT, STANDING, TOTALS, WISH
+from tests.api.test_shadow import FIRST, REPORT, STATE, TOTALS, WISH
 from tests.unit.service.cli.cli_world import CliWorld, cli_world
 from tests.unit.service.history.test_own_history import live, rows
 
@@ -63,8 +63,8 @@ def test_the_counts_and_the_jobs_on_which_they_disagree(cli: CliWorld) -> None:
 
 
 def test_a_shadow_that_does_not_watch_says_why(cli: CliWorld) -> None:
-    standing = replace(STANDING, status=Status.DISABLED, reason="it failed: ValueError: \x1b[31mno", options={})
-    cli.world.shadow = replace(REPORT, standing=standing, disagreements=[], disagreements_total=0)
+    state = replace(STATE, status=Status.DISABLED, reason="it failed: ValueError: \x1b[31mno", options={})
+    cli.world.shadow = replace(REPORT, state=state, disagreements=[], disagreements_total=0)
     lines = cli.run("shadow").stdout.splitlines()
     assert lines[0].startswith("sjf beside fifo since ")
     assert lines[0].endswith(": disabled")
@@ -128,9 +128,7 @@ def lived(cli: CliWorld) -> CliWorld:
         for name in ("job_events", "facts", "jobs", "servers"):
             session.connection().exec_driver_sql(f"DELETE FROM {name}")
     live(cli.world.database, "fifo", rows())
-    cli.world.shadow = replace(
-        REPORT, standing=replace(STANDING, policy="srtf", options={}), first_options={}, since_s=0.0
-    )
+    cli.world.shadow = replace(REPORT, state=replace(STATE, policy="srtf", options={}), first_options={}, since_s=0.0)
     return cli
 
 
@@ -151,8 +149,8 @@ def test_both_policies_on_the_past_since_the_shadow_began(lived: CliWorld) -> No
 
 def test_the_same_policy_with_other_options_keeps_a_name_of_its_own(lived: CliWorld) -> None:
     assert lived.world.shadow is not None
-    standing = replace(STANDING, policy="fifo", options={"tau": "3"})
-    lived.world.shadow = replace(lived.world.shadow, standing=standing)
+    state = replace(STATE, policy="fifo", options={"tau": "3"})
+    lived.world.shadow = replace(lived.world.shadow, state=state)
     table = lived.run("shadow", "--what-if").stdout
     assert table.splitlines()[0].split() == ["policy", "actual", "fifo", "fifo", "(shadow)"]
 

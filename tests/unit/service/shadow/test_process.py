@@ -19,7 +19,7 @@ from tests.conformance.policy_suite import history
 from tests.local_shadow import local_shadow
 from tests.scenarios.chance import crowd
 from tests.scenarios.dsl import Story, cluster, policy
-from tests.unit.service.shadow.test_shadow import account
+from tests.unit.service.shadow.test_shadow import agreement
 
 MIB = 2**20
 AMPLE_S = 120.0
@@ -38,14 +38,14 @@ def answered(shadow: Shadow, story: Story) -> None:
 
 
 @pytest.mark.parametrize(("first", "other"), [("fifo", "asrpt"), ("srtf", "fifo_backfill"), ("asrpt", "asrpt")])
-def test_the_account_is_the_same_as_in_this_process(process: ShadowProcess, first: str, other: str) -> None:
+def test_counts_equal_those_of_a_shadow_in_this_process(process: ShadowProcess, first: str, other: str) -> None:
     here = crowd(3, local_shadow(policy(first), policy(other))).to_the_end()
     shadow = Shadow(policy(first), policy(other), budget_s=AMPLE_S, worker=process)
     there = crowd(3, shadow).to_the_end()
     answered(shadow, there)
     assert (shadow.status, shadow.reason) == (Status.WATCHING, "")
-    assert account(there).remember() == account(here).remember()
-    assert account(there).totals.passes > 10
+    assert agreement(there).saved() == agreement(here).saved()
+    assert agreement(there).totals.passes > 10
 
 
 class Broken(WatchingPolicy):
@@ -83,7 +83,9 @@ _ACTS: dict[str, Callable[[], object]] = {
         ("exit", "its process ended (exit code 4)"),
     ],
 )
-def test_one_that_hangs_or_ends_pauses_and_starts_over(process: ShadowProcess, what: str, reason: str) -> None:
+def test_a_process_that_hangs_or_ends_pauses_the_shadow_until_it_starts_again(
+    process: ShadowProcess, what: str, reason: str
+) -> None:
     broken = Broken(policy("sjf"), what)
     # The rebuild may take 20 times as long as a decision, and has to succeed on a busy machine.
     shadow = Shadow(policy("fifo"), broken, budget_s=0.05 if "hang" in what else AMPLE_S, worker=process)
@@ -96,10 +98,10 @@ def test_one_that_hangs_or_ends_pauses_and_starts_over(process: ShadowProcess, w
             story.job(f"j{number}", gpus=4, at_s=story.clock.now_s() + PAUSE_S).until(story.clock.now_s() + PAUSE_S)
     assert (shadow.status, shadow.reason) == (Status.DISABLED, f"it gave no decision 5 times within an hour: {reason}")
     story.to_the_end()
-    assert account(story).totals.passes == 0
+    assert agreement(story).totals.passes == 0
 
 
-def test_one_that_eats_memory_is_switched_off_and_its_process_ends(process: ShadowProcess) -> None:
+def test_a_process_above_its_memory_limit_is_switched_off_and_ended(process: ShadowProcess) -> None:
     shadow = Shadow(policy("asrpt"), Broken(policy("sjf"), "eat memory"), budget_s=AMPLE_S, worker=process)
     story = crowd(2, shadow).to_the_end()
     answered(shadow, story)
@@ -110,18 +112,18 @@ def test_one_that_eats_memory_is_switched_off_and_its_process_ends(process: Shad
     assert child is not None and child.poll() is not None
 
 
-def test_the_loop_does_not_wait_and_what_waits_is_bounded(
+def test_the_loop_does_not_wait_and_the_backlog_is_limited(
     process: ShadowProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.shadow.shadow.BACKLOG_MAX", 8)
     shadow = Shadow(policy("asrpt"), Broken(policy("sjf"), "hang in C"), budget_s=AMPLE_S, worker=process)
     story = crowd(2, shadow).to_the_end()
     assert "it is 8 cycles behind" in shadow.reason
-    assert account(story).totals.skipped > 8
+    assert agreement(story).totals.skipped > 8
     assert history(story) == history(crowd(2, policy("asrpt")).to_the_end())
 
 
-def test_it_ends_with_its_owner(process: ShadowProcess) -> None:
+def test_the_process_ends_with_its_parent(process: ShadowProcess) -> None:
     shadow = Shadow(policy("fifo"), policy("sjf"), budget_s=AMPLE_S, worker=process)
     story = cluster("1x4", shadow).job("a", gpus=4).until(0)
     answered(shadow, story)

@@ -1,4 +1,4 @@
-"""A second policy beside the first: what it wants is counted right, and nothing that it does reaches the first."""
+"""Shadow policy: correct counts of agreement, and no effect on the first policy."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,11 +13,12 @@ from policies.builtin import las
 from policies.model.decision import Change, ChangeKind, Decision
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import ServerShare, place
-from policies.model.reasons import Reason
+from policies.model.reasons import Explanation, Reason
 from policies.model.view import ClusterView
 from policies.registry import BUILT_IN
 from service.engine.watch import WatchingPolicy, unwatched
-from service.shadow.agreement import Agreement, Totals
+from service.engine.world import World
+from service.shadow.agreement import Agreement, Totals, Unwanted, Wish
 from service.shadow.comparison import Comparison
 from service.shadow.decider import View
 from service.shadow.shadow import Shadow, Status
@@ -35,13 +36,17 @@ def beside(first: str, shadow: str | Policy[Any], **options: object) -> Shadow:
     return local_shadow(policy(first), other)
 
 
-def account(story: Story) -> Agreement:
+def agreement(story: Story) -> Agreement:
     assert isinstance(story.policy, Shadow)
     return story.policy.agreement(story.engine.world)
 
 
+def opinion_of(shadow: Shadow, world: World, job: JobId) -> Wish | Unwanted | Explanation | None:
+    return shadow.opinion(world, job, shadow.request_explanation(world, job) if job in world.jobs else None)
+
+
 def totals(story: Story) -> Totals:
-    return account(story).totals
+    return agreement(story).totals
 
 
 def starts(story: Story) -> tuple[int, int, int]:
@@ -64,56 +69,60 @@ def test_fifo_beside_sjf() -> None:
     story.until(0)
     # Only FIFO starts the long one, only SJF the short one.
     assert starts(story) == (0, 1, 1)
-    assert account(story).since_s == 0.0
-    unwanted = account(story).unwanted[story.ids["long"]]
+    assert agreement(story).since_s == 0.0
+    unwanted = agreement(story).unwanted[story.ids["long"]]
     assert (unwanted.since_s, unwanted.gpus) == (0.0, 4)
     # What it would have started says why; there is no need to ask.
     assert (unwanted.shadow, unwanted.instead) == (None, (story.ids["short"],))
     story.until(50)
     # On the GPUs that are taken SJF would not start anything either.
-    assert account(story).wished_starts == {}
+    assert agreement(story).wished_starts == {}
     assert totals(story).starts.first_only_gpu_s == 4 * 50.0
     story.to_the_end()
-    told = totals(story)
+    counts = totals(story)
     assert starts(story) == (1, 1, 1)
-    assert told.starts.agreement_ratio == pytest.approx(1 / 3)
-    assert (told.starts.both_gpu_s, told.starts.first_only_gpu_s, told.starts.shadow_only_gpu_s) == (40.0, 400.0, 0.0)
-    assert (told.same_placement, told.skipped) == (1, 0)
+    assert counts.starts.agreement_ratio == pytest.approx(1 / 3)
+    assert (counts.starts.both_gpu_s, counts.starts.first_only_gpu_s, counts.starts.shadow_only_gpu_s) == (
+        40.0,
+        400.0,
+        0.0,
+    )
+    assert (counts.same_placement, counts.skipped) == (1, 0)
     # SJF would have started the short one at once, FIFO did so after 100 s.
-    assert (told.granted_later, told.granted_later_s) == (1, 100.0)
-    assert account(story).unwanted == {}
-    newest, oldest = account(story).differences[0], account(story).differences[-1]
+    assert (counts.granted_later, counts.granted_later_s) == (1, 100.0)
+    assert agreement(story).unwanted == {}
+    newest, oldest = agreement(story).differences[0], agreement(story).differences[-1]
     assert newest is oldest
     assert (oldest.at_s, oldest.cycle) == (0.0, None)
     assert (oldest.starts_both, oldest.starts_first, oldest.starts_shadow) == (0, (1,), (2,))
 
 
-def test_a_start_that_the_shadow_would_have_put_off_is_explained() -> None:
+def test_a_start_that_the_shadow_would_delay_is_explained() -> None:
     """A-SRPT's gate is shut for all four; two are asked about, and the answer was true before they started."""
     story = cluster("1x4", beside("fifo", "asrpt", preemption="never"))
     for name in "abcd":
         story.job(name, gpus=1, runs_s=100.0)
     story.until(1)
-    assert len(account(story).unwanted) == 4
-    told = [each.shadow for each in account(story).unwanted.values()]
-    assert [each is not None for each in told] == [True, True, False, False]
-    assert told[0] is not None
-    assert (told[0].reason, told[0].gpus_free) == (Reason.VIRTUAL_GATE, 4)
+    assert len(agreement(story).unwanted) == 4
+    explanations = [each.shadow for each in agreement(story).unwanted.values()]
+    assert [each is not None for each in explanations] == [True, True, False, False]
+    assert explanations[0] is not None
+    assert (explanations[0].reason, explanations[0].gpus_free) == (Reason.VIRTUAL_GATE, 4)
 
 
-def test_a_wish_that_goes_on_is_one_wish() -> None:
+def test_a_wish_that_lasts_several_cycles_counts_once() -> None:
     """Strict FIFO lets nobody pass the blocked head; backfill would start "small" from 20 s on."""
     story = cluster("1x4", beside("fifo", "fifo_backfill"))
     story.job("runs", gpus=2, runs_s=100.0).job("head", gpus=4, runs_s=50.0, at_s=10.0)
     story.job("small", gpus=2, runs_s=20.0, at_s=20.0).job("other", gpus=4, runs_s=1.0, at_s=30.0)
     story.until(60)
     assert starts(story) == (1, 0, 1)
-    wish = account(story).wished_starts[story.ids["small"]]
+    wish = agreement(story).wished_starts[story.ids["small"]]
     assert (wish.since_s, wish.gpus) == (20.0, 2)
     assert wish.placement is not None
     assert wish.placement.servers == (0,)
     assert totals(story).starts.shadow_only_gpu_s == 2 * 40.0
-    assert len(account(story).differences) == 1
+    assert len(agreement(story).differences) == 1
     # At 100 s both start the head, and "small" has no GPUs any more.
     story.until(110)
     assert starts(story) == (2, 0, 1)
@@ -125,7 +134,7 @@ def test_a_wish_that_goes_on_is_one_wish() -> None:
     assert (starts(story), totals(story).granted_later) == ((4, 0, 1), 1)
 
 
-def test_a_wish_that_the_first_policy_grants_later() -> None:
+def test_a_wished_start_that_the_first_policy_makes_later_is_counted_with_its_delay() -> None:
     """When the head is cancelled at 70 s FIFO starts what backfill has wished for since 20 s."""
     story = cluster("1x4", beside("fifo", "fifo_backfill"))
     story.job("runs", gpus=2, runs_s=100.0).job("head", gpus=4, runs_s=50.0, at_s=10.0)
@@ -135,7 +144,7 @@ def test_a_wish_that_the_first_policy_grants_later() -> None:
     assert totals(story).starts.shadow_only_gpu_s == 2 * 50.0
     story.until(80)
     assert totals(story).starts.shadow_only_gpu_s == 2 * 50.0
-    assert account(story).wished_starts == {}
+    assert agreement(story).wished_starts == {}
 
 
 @pytest.mark.parametrize("event", ["cancel", "hold"])
@@ -144,13 +153,13 @@ def test_a_wish_ends_with_its_job(event: str) -> None:
     story.job("runs", gpus=2, runs_s=100.0).job("head", gpus=4, runs_s=50.0, at_s=10.0)
     story.job("small", gpus=2, runs_s=20.0, at_s=20.0)
     getattr(story.until(70), event)("small").until(70)
-    assert account(story).wished_starts == {}
-    assert len(account(story).remember().first_wished) == (event == "hold"), "a held job may come back"
+    assert agreement(story).wished_starts == {}
+    assert len(agreement(story).saved().first_wished) == (event == "hold"), "a held job may come back"
     story.until(90)
     assert totals(story).starts.shadow_only_gpu_s == 2 * 50.0
 
 
-def test_preemptions_that_only_the_shadow_would_have_made() -> None:
+def test_preemptions_of_the_shadow_alone_are_counted() -> None:
     """SJF lets the long job run; SRTF would stop it at 100 s, and lose 4 x 100 GPU-seconds that no checkpoint holds."""
     story = cluster("1x4", beside("sjf", "srtf", preemption="always"))
     story.job("long", gpus=4, runs_s=1000.0, preemption=None).job("short", gpus=4, runs_s=10.0, at_s=100.0)
@@ -158,20 +167,20 @@ def test_preemptions_that_only_the_shadow_would_have_made() -> None:
     story.until(100).until(200)
     assert stops(story) == (0, 0, 1)
     assert totals(story).preemptions.shadow_only_gpu_s == 400.0
-    wish = account(story).wished_stops[story.ids["long"]]
+    wish = agreement(story).wished_stops[story.ids["long"]]
     assert (wish.since_s, wish.gpus, wish.for_job, wish.placement) == (100.0, 4, story.ids["short"], None)
     # It is gone while nobody shorter waits, and when it comes back it is counted already.
     story.hold("short").until(210)
-    assert account(story).wished_stops == {}
+    assert agreement(story).wished_stops == {}
     story.release("short").until(220)
-    assert account(story).wished_stops[story.ids["long"]].since_s == 220.0
+    assert agreement(story).wished_stops[story.ids["long"]].since_s == 220.0
     assert stops(story) == (0, 0, 1)
     story.to_the_end()
     assert stops(story) == (0, 0, 1)
-    assert account(story).wished_stops == {}
+    assert agreement(story).wished_stops == {}
 
 
-def test_another_attempt_may_be_wished_to_stop_again() -> None:
+def test_a_wished_stop_counts_again_for_the_next_attempt() -> None:
     story = cluster("1x4", beside("sjf", "srtf", preemption="always"))
     story.job("long", gpus=4, runs_s=1000.0).job("short", gpus=4, runs_s=10.0, at_s=100.0).until(99).until(110)
     assert stops(story) == (0, 0, 1)
@@ -180,7 +189,7 @@ def test_another_attempt_may_be_wished_to_stop_again() -> None:
     assert stops(story) == (0, 0, 2)
 
 
-def test_preemptions_that_only_the_first_policy_makes() -> None:
+def test_preemptions_of_the_first_policy_alone_are_counted() -> None:
     story = cluster("1x4", local_shadow(policy("srtf", preemption="always"), policy("sjf")))
     story.job("long", gpus=4, runs_s=1000.0).job("short", gpus=4, runs_s=10.0, at_s=100.0)
     story.until(99).until(100).preempts("long").starts("short")
@@ -189,7 +198,7 @@ def test_preemptions_that_only_the_first_policy_makes() -> None:
     assert totals(story).preemptions.first_only_gpu_s == 0.0
 
 
-def test_the_same_preemption_is_agreement() -> None:
+def test_a_preemption_by_both_policies_counts_as_agreement() -> None:
     story = cluster("1x4", local_shadow(policy("srtf", preemption="always"), policy("srsf", preemption="always")))
     story.job("long", gpus=4, runs_s=1000.0).job("short", gpus=4, runs_s=10.0, at_s=100.0)
     story.to_the_end()
@@ -201,7 +210,7 @@ def placed(*servers: tuple[int, int]) -> Any:
     return place([ServerShare(ServerIndex(server), gpus) for server, gpus in servers])
 
 
-def test_placements_of_starts_that_both_made() -> None:
+def test_placements_of_starts_by_both_policies_are_compared() -> None:
     made = placed((0, 2), (1, 2))
     pairs = [made, placed((0, 4)), placed((0, 1), (1, 1), (2, 2)), placed((0, 2), (2, 2)), placed((0, 1), (1, 3))]
     numbers = [JobId(number) for number in range(len(pairs))]
@@ -217,19 +226,19 @@ def test_placements_of_starts_that_both_made() -> None:
     )
     agreement = Agreement(0.0)
     agreement.count(seen)
-    told = agreement.totals
-    assert (told.same_placement, told.fewer_servers, told.more_servers, told.other_servers) == (1, 1, 1, 2)
-    assert (told.starts.both, len(agreement.differences)) == (5, 0)
+    counts = agreement.totals
+    assert (counts.same_placement, counts.fewer_servers, counts.more_servers, counts.other_servers) == (1, 1, 1, 2)
+    assert (counts.starts.both, len(agreement.differences)) == (5, 0)
 
 
-def test_a_pass_that_was_committed_has_its_cycle() -> None:
+def test_a_committed_cycle_has_its_number() -> None:
     story = cluster("1x4", beside("fifo", "sjf"))
     story.job("long", gpus=4, runs_s=100.0).job("short", gpus=4, runs_s=10.0)
     story.until(0)
     shadow = story.policy
     assert isinstance(shadow, Shadow)
     shadow.committed(7)  # the pass with the difference is over: this is a later one's
-    assert account(story).differences[0].cycle is None
+    assert agreement(story).differences[0].cycle is None
     story = cluster("1x4", beside("fifo", "sjf"))
     shadow = story.policy
     assert isinstance(shadow, Shadow)
@@ -237,50 +246,41 @@ def test_a_pass_that_was_committed_has_its_cycle() -> None:
     story.clock.advance(0.0)
     story.cycle()
     shadow.committed(1)
-    assert account(story).differences[0].cycle == 1
+    assert agreement(story).differences[0].cycle == 1
 
 
-# What it says of a job.
+# Opinions of jobs.
 
 
-def test_opinions_of_jobs() -> None:
+def test_opinions_of_running_waiting_and_held_jobs() -> None:
     story = cluster("1x4", beside("fifo", "fifo_backfill"))
     story.job("runs", gpus=2, runs_s=100.0).job("head", gpus=4, runs_s=50.0, at_s=10.0)
     story.job("small", gpus=2, runs_s=20.0, at_s=20.0).job("held", gpus=1, at_s=20.0, hold=True)
     story.until(30)
     shadow, world = story.policy, story.engine.world
     assert isinstance(shadow, Shadow)
-    told = {name: shadow.opinion(world, job) for name, job in story.ids.items()}
-    assert all(opinion is not None and opinion.policy == "fifo_backfill" for opinion in told.values())
-    runs, head, small, held = told.values()
-    assert runs is not None and head is not None and small is not None and held is not None
-    assert [each.wish is None and each.unwanted is None for each in (runs, head, held, small)] == [
-        True,
-        True,
-        True,
-        False,
-    ]
-    assert small.wish is not None and small.wish.placement is not None
-    assert head.explanation is not None
-    assert (head.explanation.reason, head.explanation.jobs_ahead) == (Reason.RESOURCES, 0)
-    assert held.explanation is None
+    runs, head, small, held = (opinion_of(shadow, world, job) for job in story.ids.values())
+    assert isinstance(runs, Explanation) and isinstance(head, Explanation)
+    assert isinstance(small, Wish) and small.placement is not None
+    assert (head.reason, head.jobs_ahead) == (Reason.RESOURCES, 0)
+    assert held is None
     assert story.engine.explain(story.ids["small"]).reason is Reason.QUEUE_HEAD_BLOCKED
 
 
 def test_an_opinion_is_about_the_world_after_the_newest_cycle() -> None:
-    """The copy that the shadow decided about does not know yet that the job was started."""
+    """The copy that the shadow decided about lacks the start of the job."""
     story = cluster("1x4", beside("fifo", "fifo")).job("a", gpus=4, runs_s=100.0)
     story.clock.advance(0.0)
     story.cycle()
     shadow = story.policy
     assert isinstance(shadow, Shadow)
-    opinion = shadow.opinion(story.engine.world, story.ids["a"])
-    assert opinion is not None and opinion.explanation is not None
-    assert opinion.explanation == story.engine.explain(story.ids["a"])
-    assert opinion.explanation.reason is Reason.STARTED
+    opinion = opinion_of(shadow, story.engine.world, story.ids["a"])
+    assert isinstance(opinion, Explanation)
+    assert opinion == story.engine.explain(story.ids["a"])
+    assert opinion.reason is Reason.STARTED
 
 
-# Whatever happens.
+# Properties under random faults.
 
 
 def fuzzed(seed: int, shadow: Policy[Any], *, failing: float = 0.0) -> Story:
@@ -298,17 +298,21 @@ def fuzzed(seed: int, shadow: Policy[Any], *, failing: float = 0.0) -> Story:
 @given(SEEDS)
 def test_a_policy_agrees_with_itself(name: str, seed: int) -> None:
     story = fuzzed(seed, beside(name, name))
-    told = totals(story)
-    assert told.starts.both > 0
-    assert (told.starts.first_only, told.starts.shadow_only) == (0, 0)
-    assert (told.preemptions.first_only, told.preemptions.shadow_only) == (0, 0)
-    assert told.same_placement == told.starts.both
-    assert (account(story).wished_starts, account(story).unwanted, list(account(story).differences)) == ({}, {}, [])
+    counts = totals(story)
+    assert counts.starts.both > 0
+    assert (counts.starts.first_only, counts.starts.shadow_only) == (0, 0)
+    assert (counts.preemptions.first_only, counts.preemptions.shadow_only) == (0, 0)
+    assert counts.same_placement == counts.starts.both
+    assert (agreement(story).wished_starts, agreement(story).unwanted, list(agreement(story).differences)) == (
+        {},
+        {},
+        [],
+    )
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(st.sampled_from(NAMES), st.sampled_from(NAMES), SEEDS)
-def test_it_decides_as_if_just_rebuilt_in_a_world_that_it_does_not_rule(first: str, other: str, seed: int) -> None:
+def test_the_shadow_decides_as_a_policy_rebuilt_from_the_same_world(first: str, other: str, seed: int) -> None:
     """Refused at every turn, it keeps its book right; and it changes nothing that it is lent."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         for module in (ranked, las):
@@ -317,32 +321,32 @@ def test_it_decides_as_if_just_rebuilt_in_a_world_that_it_does_not_rule(first: s
         story = fuzzed(seed, shadow, failing=0.03)
     assert shadow.status is Status.WATCHING, shadow.reason
     assert shadow.rejected == 0
-    told = account(story)
-    assert (told._agreed, told.unwanted, told.wished_starts) == ({}, {}, {})
-    assert (told._gpus_agreed, told._gpus_unwanted, told._gpus_wished) == (0, 0, 0)
+    counts = agreement(story)
+    assert (counts._agreed, counts.unwanted, counts.wished_starts) == ({}, {}, {})
+    assert (counts._gpus_agreed, counts._gpus_unwanted, counts._gpus_wished) == (0, 0, 0)
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(st.sampled_from(NAMES), st.sampled_from(NAMES), SEEDS)
-def test_every_gpu_second_is_agreed_or_not(first: str, other: str, seed: int) -> None:
+def test_agreed_and_unwanted_gpu_seconds_sum_to_those_held(first: str, other: str, seed: int) -> None:
     story = crowd(seed, beside(first, other)).to_the_end()
-    told = totals(story).starts
+    counts = totals(story).starts
     held_gpu_s = sum(story.record(name).held_gpu_s for name in story.ids)
-    assert told.both_gpu_s + told.first_only_gpu_s == pytest.approx(held_gpu_s)
-    assert told.both + told.first_only == sum(story.record(name).attempts for name in story.ids)
+    assert counts.both_gpu_s + counts.first_only_gpu_s == pytest.approx(held_gpu_s)
+    assert counts.both + counts.first_only == sum(story.record(name).attempts for name in story.ids)
 
 
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(st.sampled_from(NAMES), st.sampled_from(NAMES), SEEDS)
-def test_a_start_that_was_taken_back_is_not_counted(first: str, other: str, seed: int) -> None:
+def test_a_start_that_was_rolled_back_is_not_counted(first: str, other: str, seed: int) -> None:
     story = crowd(seed, beside(first, other), store=Flaky(seed, failing=0.0, stale=0.2)).to_the_end()
-    told = totals(story).starts
-    assert told.both + told.first_only == sum(story.record(name).attempts for name in story.ids)
+    counts = totals(story).starts
+    assert counts.both + counts.first_only == sum(story.record(name).attempts for name in story.ids)
 
 
 @settings(max_examples=8, deadline=None, derandomize=True)
 @given(st.sampled_from(NAMES), st.sampled_from(NAMES), SEEDS)
-def test_the_first_policy_decides_as_without_it(first: str, other: str, seed: int) -> None:
+def test_the_first_policy_decides_as_without_a_shadow(first: str, other: str, seed: int) -> None:
     alone, watched = Watched(policy(first)), Watched(policy(first))
     plain = fuzzed(seed, alone, failing=0.03)
     shadowed = fuzzed(seed, local_shadow(watched, policy(other)), failing=0.03)
@@ -353,45 +357,45 @@ def test_the_first_policy_decides_as_without_it(first: str, other: str, seed: in
 # Around it.
 
 
-def test_a_restart_begins_a_new_account_and_agrees_on() -> None:
+def test_a_restart_without_a_file_counts_from_zero() -> None:
     story = cluster("1x4", beside("asrpt", "asrpt"))
     story.job("a", gpus=4, runs_s=100.0).job("b", gpus=2, runs_s=50.0, at_s=10.0).job("c", gpus=2, at_s=20.0)
     story.until(30)
     story.policy = beside("asrpt", "asrpt")
     story.restart().to_the_end()
-    assert account(story).since_s == 30.0
+    assert agreement(story).since_s == 30.0
     both, first_only, shadow_only = starts(story)
     assert both > 0
     assert (first_only, shadow_only) == (0, 0)
 
 
-def test_a_refusal_is_told_of_what_reality_did_not_take() -> None:
-    told: list[Change] = []
+def test_the_shadow_receives_a_refusal_for_each_action_that_was_not_taken() -> None:
+    refusals: list[Change] = []
 
     class Listening(WatchingPolicy):
         def decide(self, view: ClusterView, changes: Sequence[Change], state: Any) -> Decision:
-            told.extend(change for change in changes if change.kind is ChangeKind.REFUSED)
+            refusals.extend(change for change in changes if change.kind is ChangeKind.REFUSED)
             return super().decide(view, changes, state)
 
     story = cluster("1x4", beside("fifo", Listening(policy("sjf"))))
     story.job("long", gpus=4, runs_s=100.0).job("short", gpus=4, runs_s=10.0).until(1)
-    assert told == [Change(ChangeKind.REFUSED, story.ids["short"], reason=Reason.REFUSED)]
+    assert refusals == [Change(ChangeKind.REFUSED, story.ids["short"], reason=Reason.REFUSED)]
 
 
-def test_a_window_shows_the_world_and_its_instant() -> None:
+def test_a_view_shows_the_world_at_its_instant() -> None:
     story = cluster("2x4", policy("fifo")).job("a", gpus=6, runs_s=100.0).until(5)
     world = story.engine.world
-    window = View(world)
-    assert (window.now_s, window.cluster, window.costs) == (5.0, world.cluster, world.costs)
-    assert dict(window.jobs) == world.jobs
-    assert [window.free_gpus(ServerIndex(server)) for server in (0, 1)] == [0, 2]
-    assert window.usable_gpus(ServerIndex(1)) == 4
-    assert list(window.holding()) == [story.ids["a"]]
-    window.now_s = 99.0
+    view = View(world)
+    assert (view.now_s, view.cluster, view.costs) == (5.0, world.cluster, world.costs)
+    assert dict(view.jobs) == world.jobs
+    assert [view.free_gpus(ServerIndex(server)) for server in (0, 1)] == [0, 2]
+    assert view.usable_gpus(ServerIndex(1)) == 4
+    assert list(view.holding()) == [story.ids["a"]]
+    view.now_s = 99.0
     assert world.now_s == 5.0
 
 
-def test_who_only_looks_on_can_be_taken_away() -> None:
+def test_unwatched_returns_the_innermost_policy() -> None:
     inner = policy("fifo")
     assert unwatched(local_shadow(WatchingPolicy(inner), policy("sjf"))) is inner
     assert unwatched(inner) is inner

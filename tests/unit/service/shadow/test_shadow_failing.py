@@ -1,4 +1,4 @@
-"""A shadow that fails, lies, writes or hangs: it is set aside, and nobody else notices."""
+"""A shadow policy that raises, breaks invariants, writes to its world or hangs. The live policy is not affected."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -18,7 +18,7 @@ from tests.conformance.policy_suite import history
 from tests.local_shadow import LocalWorker, local_shadow
 from tests.scenarios.chance import crowd
 from tests.scenarios.dsl import cluster, policy
-from tests.unit.service.shadow.test_shadow import account, beside, placed, starts, totals
+from tests.unit.service.shadow.test_shadow import agreement, beside, opinion_of, placed, starts, totals
 
 
 class Broken(WatchingPolicy):
@@ -54,31 +54,31 @@ def _bind(view: ClusterView) -> None:
 
 
 @pytest.mark.parametrize(
-    ("happens", "said"),
+    ("happens", "expected"),
     [
         (_raise, "it failed: ValueError: no idea"),
         (_write, "it failed: AttributeError: 'mappingproxy' object has no attribute 'clear'"),
         (_bind, "it failed: AttributeError: 'View' object has no attribute 'bind'"),
     ],
 )
-def test_a_shadow_that_fails_is_switched_off_and_nobody_else_notices(
-    happens: Callable[[ClusterView], object], said: str
+def test_an_exception_switches_the_shadow_off_and_the_first_policy_decides_the_same(
+    happens: Callable[[ClusterView], object], expected: str
 ) -> None:
-    troubles: list[tuple[str, BaseException | None]] = []
+    warnings: list[tuple[str, BaseException | None]] = []
     broken = Broken(policy("sjf"), happens)
-    shadow = local_shadow(policy("asrpt"), broken, trouble=lambda *told: troubles.append(told))
+    shadow = local_shadow(policy("asrpt"), broken, warn=lambda *warning: warnings.append(warning))
     story = crowd(1, shadow).to_the_end()
     assert history(story) == history(crowd(1, policy("asrpt")).to_the_end())
-    assert (shadow.status, shadow.reason, shadow.failures) == (Status.DISABLED, said, 1)
+    assert (shadow.status, shadow.reason, shadow.failures) == (Status.DISABLED, expected, 1)
     assert broken.decisions == 11
-    (told,) = troubles
-    assert told[0] == f"the shadow policy sjf is switched off: {said}"
-    assert isinstance(told[1], Exception)
+    ((message, error),) = warnings
+    assert message == f"the shadow policy sjf is switched off: {expected}"
+    assert isinstance(error, Exception)
     assert totals(story).passes == 10
-    assert shadow.opinion(story.engine.world, JobId(1)) is None
+    assert opinion_of(shadow, story.engine.world, JobId(1)) is None
 
 
-def test_a_failing_rebuild_and_explanation_switch_it_off_too() -> None:
+def test_an_exception_in_rebuild_or_explain_switches_the_shadow_off() -> None:
     class NoStart(WatchingPolicy):
         def rebuild(self, view: ClusterView, dump: dict[str, Any] | None = None) -> Any:
             raise KeyError("lost")
@@ -87,20 +87,19 @@ def test_a_failing_rebuild_and_explanation_switch_it_off_too() -> None:
     cluster("1x4", shadow).job("a").to_the_end()
     assert (shadow.status, shadow.reason) == (Status.DISABLED, "it failed: KeyError: 'lost'")
 
-    class Silent(WatchingPolicy):
+    class NoExplanation(WatchingPolicy):
         def explain(self, view: ClusterView, state: Any, job: JobId) -> Explanation:
             raise KeyError("why")
 
-    shadow = local_shadow(policy("fifo"), Silent(policy("fifo")))
+    shadow = local_shadow(policy("fifo"), NoExplanation(policy("fifo")))
     story = cluster("1x4", shadow).job("a", gpus=4).until(0)
-    opinion = shadow.opinion(story.engine.world, story.ids["a"])
-    assert opinion is not None and opinion.explanation is None
+    assert opinion_of(shadow, story.engine.world, story.ids["a"]) is None
     assert shadow.status is Status.DISABLED
 
 
-def test_a_decision_that_breaks_a_rule_counts_for_nothing() -> None:
+def test_a_decision_that_breaks_an_invariant_is_rejected_and_not_counted() -> None:
     class Greedy(WatchingPolicy):
-        """Starts every waiting job on the first server, whoever is there."""
+        """Starts every waiting job on the first server, even if its GPUs are taken."""
 
         def decide(self, view: ClusterView, changes: Sequence[Change], state: Any) -> Decision:
             super().decide(view, changes, state)
@@ -116,18 +115,18 @@ def test_a_decision_that_breaks_a_rule_counts_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("nonsense", [None, Decision([None]), Decision([Start(JobId(1), None)]), "start"])  # type: ignore[list-item,arg-type]
-def test_a_decision_that_is_none_is_the_shadows_affair(nonsense: Any) -> None:
-    class Babbling(WatchingPolicy):
+def test_a_value_that_is_no_decision_switches_the_shadow_off(nonsense: Any) -> None:
+    class Invalid(WatchingPolicy):
         def decide(self, view: ClusterView, changes: Sequence[Change], state: Any) -> Any:
             return nonsense
 
-    shadow = beside("fifo", Babbling(policy("fifo")))
+    shadow = beside("fifo", Invalid(policy("fifo")))
     cluster("1x4", shadow).job("a", gpus=4).job("b", gpus=4).until(0).starts("a").to_the_end().finishes("a", "b")
     assert (shadow.status, shadow.failures) == (Status.DISABLED, 1)
 
 
-class Clockwork(LocalWorker):
-    """A worker that gives no answer in time: now, or with ``every`` to every so manieth request."""
+class LateWorker(LocalWorker):
+    """A worker that gives no answer in time: while ``late``, and to every ``every``-th request."""
 
     def __init__(self, every: int = 0) -> None:
         super().__init__()
@@ -144,23 +143,23 @@ class Clockwork(LocalWorker):
         return super().submit(request, timeout_s)
 
 
-def test_a_decision_that_takes_too_long_is_left_out_and_made_up_for_later() -> None:
+def test_a_late_decision_is_skipped_and_the_shadow_is_rebuilt_after_a_pause() -> None:
     """The decision at 20 s. It pauses until 80 s, and then starts over."""
-    counting, clockwork = Broken(policy("fifo_backfill"), lambda view: None), Clockwork()
-    shadow = Shadow(policy("fifo"), counting, worker=clockwork)
+    counting, worker = Broken(policy("fifo_backfill"), lambda view: None), LateWorker()
+    shadow = Shadow(policy("fifo"), counting, worker=worker)
     story = cluster("1x4", shadow)
     story.job("runs", gpus=2, runs_s=100.0).job("head", gpus=4, runs_s=50.0, at_s=10.0)
     story.job("small", gpus=2, runs_s=20.0, at_s=20.0).job("late", gpus=1, runs_s=20.0, at_s=60.0)
     story.job("tiny", gpus=2, runs_s=20.0, at_s=85.0)
     story.until(10)
     assert shadow.status is Status.WATCHING
-    clockwork.late = True
+    worker.late = True
     story.until(20)
-    clockwork.late = False
+    worker.late = False
     assert (shadow.status, shadow.reason, shadow.overruns) == (Status.PAUSED, "it took longer than 1 s", 1)
     story.until(70)
     decisions = counting.decisions
-    assert (counting.rebuilds, shadow.opinion(story.engine.world, JobId(1))) == (1, None)
+    assert (counting.rebuilds, opinion_of(shadow, story.engine.world, JobId(1))) == (1, None)
     skipped, passes = totals(story).skipped, totals(story).passes
     assert skipped > 1
     story.until(20.0 + PAUSE_S).until(85)
@@ -168,13 +167,13 @@ def test_a_decision_that_takes_too_long_is_left_out_and_made_up_for_later() -> N
     assert counting.decisions > decisions
     assert totals(story).passes > passes
     assert totals(story).skipped == skipped
-    # Rebuilt from the jobs, it wishes what it would have wished.
-    assert [wish.since_s for wish in account(story).wished_starts.values()] == [80.0]
-    assert account(story).wished_starts.keys() == {story.ids["small"]}
+    # Rebuilt from the jobs, it has the wish that it had before.
+    assert [wish.since_s for wish in agreement(story).wished_starts.values()] == [80.0]
+    assert agreement(story).wished_starts.keys() == {story.ids["small"]}
 
 
-def test_too_many_of_them_switch_it_off() -> None:
-    shadow = Shadow(policy("asrpt"), policy("sjf"), worker=Clockwork(every=4))
+def test_too_many_late_decisions_switch_the_shadow_off() -> None:
+    shadow = Shadow(policy("asrpt"), policy("sjf"), worker=LateWorker(every=4))
     story = crowd(1, shadow).to_the_end()
     assert (shadow.status, shadow.overruns) == (Status.DISABLED, OVERRUNS_MAX)
     assert shadow.reason == "it gave no decision 5 times within an hour: it took longer than 1 s"

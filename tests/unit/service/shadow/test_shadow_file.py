@@ -1,4 +1,4 @@
-"""What a shadow leaves in the data folder, and what a later service makes of it."""
+"""The saved counts of a shadow policy in the data folder, and their use by a later service."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ from service.engine.watch import WatchingPolicy
 from service.shadow import file as shadow_file
 from service.shadow.file import FILE, Pair, load
 from service.shadow.live import Shadowing, make_shadow
-from service.shadow.shadow import Memory, Shadow, Status
+from service.shadow.shadow import SavedShadow, Shadow, Status
 from tests.local_shadow import LocalWorker, local_shadow
 from tests.scenarios.dsl import Story, cluster, policy
 from tests.unit.service.shadow.test_shadowing import Loop
@@ -34,7 +34,7 @@ def made(tmp_path: Path, **flags: Any) -> Shadow:
 
 @pytest.fixture
 def story(tmp_path: Path) -> Story:
-    """The shadow would start "small" from 20 s on; "late" runs by both policies' wish."""
+    """The shadow would start "small" from 20 s on; both policies start the others."""
     told = cluster("1x4", made(tmp_path))
     told.job("runs", gpus=2, runs_s=100.0).job("head", gpus=4, runs_s=50.0, at_s=10.0)
     return told.job("small", gpus=2, runs_s=20.0, at_s=20.0).until(40)
@@ -45,7 +45,7 @@ def save(story: Story, tmp_path: Path) -> None:
     Shadowing(story.policy, Loop(story), settings(tmp_path)).save()
 
 
-def test_a_restart_goes_on_with_the_account(story: Story, tmp_path: Path) -> None:
+def test_a_restart_continues_the_counts(story: Story, tmp_path: Path) -> None:
     save(story, tmp_path)
     assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
@@ -66,7 +66,7 @@ def test_a_restart_goes_on_with_the_account(story: Story, tmp_path: Path) -> Non
     assert story.policy.agreement(story.engine.world).totals.starts.both == 3
 
 
-def test_attempts_that_only_the_first_policy_wanted_are_remembered(tmp_path: Path) -> None:
+def test_attempts_that_only_the_first_policy_started_survive_a_restart(tmp_path: Path) -> None:
     story = cluster("1x4", made(tmp_path, shadow_policy="sjf", shadow_options=""))
     story.job("long", gpus=4, runs_s=100.0).job("short", gpus=4, runs_s=10.0).until(50)
     flags = {"shadow_policy": "sjf", "shadow_options": ""}
@@ -77,8 +77,8 @@ def test_attempts_that_only_the_first_policy_wanted_are_remembered(tmp_path: Pat
     assert story.policy.agreement(story.engine.world).totals.starts.first_only_gpu_s == 400.0
 
 
-class Remembering(WatchingPolicy):
-    """Notes the state that it is rebuilt from; one of another version is not understood."""
+class RecordsDumps(WatchingPolicy):
+    """Records the states that it is rebuilt from. It raises for one of another version."""
 
     def __init__(self) -> None:
         super().__init__(policy("asrpt"))
@@ -91,25 +91,25 @@ class Remembering(WatchingPolicy):
         return super().rebuild(view, dump)
 
 
-def test_the_policys_own_state_is_used_once_and_forgiven(story: Story) -> None:
+def test_a_saved_policy_state_is_used_once_and_dropped_if_it_is_invalid(story: Story) -> None:
     assert isinstance(story.policy, Shadow)
-    memory = story.policy.memory(story.engine.world)
-    assert memory.dump is not None
-    assert memory.dump.keys() >= {"delayed_since_s", "guarded", "guarded_extra"}
+    saved = story.policy.saved(story.engine.world, story.policy.request_dump())
+    assert saved.dump is not None
+    assert saved.dump.keys() >= {"delayed_since_s", "guarded", "guarded_extra"}
     for dump, expected in (
         ({"guarded": []}, [{"guarded": []}]),
         ({"version": 9}, [{"version": 9}, None]),
         (None, [None]),
     ):
-        remembering = Remembering()
-        shadow = local_shadow(policy("fifo"), remembering)
-        shadow.resume(Memory(memory.account, dump))
+        recording = RecordsDumps()
+        shadow = local_shadow(policy("fifo"), recording)
+        shadow.resume(SavedShadow(saved.agreement, dump))
         again = cluster("1x4", shadow)
-        assert remembering.given == expected
+        assert recording.given == expected
         assert shadow.status is Status.WATCHING
         again.restart()
-        assert isinstance(remembering.given[-1], dict)
-        assert remembering.given[-1].keys() >= {"machine"}
+        assert isinstance(recording.given[-1], dict)
+        assert recording.given[-1].keys() >= {"machine"}
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_the_policys_own_state_is_used_once_and_forgiven(story: Story) -> None:
         {"shadow_options": "tau=3"},
     ],
 )
-def test_other_policies_begin_anew(story: Story, tmp_path: Path, flags: dict[str, Any]) -> None:
+def test_counts_of_other_policies_are_not_used(story: Story, tmp_path: Path, flags: dict[str, Any]) -> None:
     save(story, tmp_path)
     assert load(tmp_path, PAIR) is not None
     assert made(tmp_path, **flags)._agreement is None
@@ -129,9 +129,9 @@ def test_other_policies_begin_anew(story: Story, tmp_path: Path, flags: dict[str
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
-        (lambda text: text[:-9], "begins anew"),
+        (lambda text: text[:-9], "begin anew"),
         (lambda text: "[]", "sooner.shadow.state/1"),
         (lambda text: text.replace("state/1", "state/2"), "sooner.shadow.state/1"),
         (lambda text: text.replace('"since_s": 0.0', '"since_s": "monday"'), "since_s"),
@@ -139,23 +139,23 @@ def test_other_policies_begin_anew(story: Story, tmp_path: Path, flags: dict[str
         (lambda text: json.dumps(json.loads(text) | {"dump": [1]}), "state is not an object"),
     ],
 )
-def test_a_damaged_file_is_said_and_ignored(
-    story: Story, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Any, said: str
+def test_a_damaged_file_is_logged_and_ignored(
+    story: Story, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Any, message: str
 ) -> None:
     save(story, tmp_path)
     file = tmp_path / FILE
     file.write_text(damage(file.read_text()))
     with caplog.at_level(logging.WARNING):
         assert load(tmp_path, PAIR) is None
-    assert said in caplog.text
+    assert message in caplog.text
 
 
-def test_nothing_there_is_nothing_to_say(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_file_is_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert load(tmp_path, PAIR) is None
     assert caplog.text == ""
 
 
-def test_a_full_disk_is_said(
+def test_a_failure_to_save_is_logged(
     story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*_: object) -> None:
@@ -164,4 +164,4 @@ def test_a_full_disk_is_said(
     monkeypatch.setattr(shadow_file, "save", full)
     with caplog.at_level(logging.WARNING):
         save(story, tmp_path)
-    assert "was not saved: No space left" in caplog.text
+    assert "were not saved: No space left" in caplog.text

@@ -1,4 +1,4 @@
-"""The live shadow: made from settings, reported in words."""
+"""The live shadow: creation from settings, and reports."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,9 @@ from tests.scenarios.dsl import Story, cluster, policy
 
 
 class Loop:
-    """Lets anybody look at a story's engine."""
+    """Read access to a story's engine."""
+
+    cycle_number = 0
 
     def __init__(self, story: Story) -> None:
         self.story = story
@@ -28,13 +30,13 @@ class Loop:
         return look(self.story.engine)
 
 
-def told_of(story: Story) -> Shadowing:
+def shadowing_of(story: Story) -> Shadowing:
     assert isinstance(story.policy, Shadow)
     return Shadowing(story.policy, Loop(story), Settings())
 
 
 def report_of(story: Story) -> ShadowReport:
-    report = told_of(story).report()
+    report = shadowing_of(story).report()
     assert report is not None
     return report
 
@@ -47,11 +49,11 @@ def blocked() -> Story:
     return story.job("small", gpus=2, runs_s=20.0, at_s=20.0).job("tiny", gpus=1, runs_s=20.0, at_s=30.0).until(40)
 
 
-def test_jobs_that_would_start_now(blocked: Story) -> None:
+def test_a_report_lists_jobs_that_the_shadow_would_start_now(blocked: Story) -> None:
     report = report_of(blocked)
-    standing = report.standing
-    assert (standing.policy, standing.options, standing.first_policy) == ("fifo_backfill", {"tau": "2"}, "fifo")
-    assert (standing.status, standing.reason, report.since_s, report.at_s) == (Status.WATCHING, "", 0.0, 40.0)
+    state = report.state
+    assert (state.policy, state.options, state.first_policy) == ("fifo_backfill", {"tau": "2"}, "fifo")
+    assert (state.status, state.reason, report.since_s, report.at_s) == (Status.WATCHING, "", 0.0, 40.0)
     assert (report.totals.starts.both, report.totals.starts.shadow_only, report.disagreements_total) == (1, 2, 2)
     small, tiny = report.disagreements
     assert (small.job, small.name, small.gpus, small.since_s) == (blocked.ids["small"], "small", 2, 20.0)
@@ -69,65 +71,67 @@ def test_a_report_is_a_copy(blocked: Story) -> None:
     assert report_of(blocked).totals.starts.shadow_only_gpu_s == 2 * 40.0 + 1 * 30.0
 
 
-def test_the_oldest_disagreements_are_told_and_all_are_counted(blocked: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_lists_the_oldest_disagreements_and_counts_all(
+    blocked: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shadowing, "DISAGREEMENTS_MAX", 1)
     report = report_of(blocked)
     assert ([each.name for each in report.disagreements], report.disagreements_total) == (["small"], 2)
 
 
-def test_a_job_that_would_be_stopped() -> None:
+def test_a_report_lists_a_job_that_the_shadow_would_preempt() -> None:
     story = cluster("1x4", local_shadow(policy("sjf"), policy("srtf", preemption="always")))
     story.job("long", gpus=4, runs_s=1000.0).job("short", gpus=4, runs_s=10.0, at_s=100.0).until(120)
-    (told,) = report_of(story).disagreements
-    assert (told.job, told.wants, told.servers, told.for_job, told.since_s) == (1, Want.STOP, (), 2, 100.0)
-    assert told.sentence == "It would be stopped now for job 2."
-    assert told.first.reason is Reason.STARTED
+    (listed,) = report_of(story).disagreements
+    assert (listed.job, listed.wants, listed.servers, listed.for_job, listed.since_s) == (1, Want.STOP, (), 2, 100.0)
+    assert listed.sentence == "It would be stopped now for job 2."
+    assert listed.first.reason is Reason.STARTED
 
 
-def test_jobs_that_would_have_waited() -> None:
+def test_a_report_lists_a_job_that_the_shadow_would_not_have_started() -> None:
     """SJF would have started the four short jobs on the GPUs that FIFO gave to the long one."""
     story = cluster("1x4", local_shadow(policy("fifo"), policy("sjf")))
     story.job("long", gpus=4, runs_s=1000.0)
     for number in range(4):
         story.job(f"short{number}", gpus=1, runs_s=10.0)
     story.until(50)
-    (told,) = report_of(story).disagreements
-    assert (told.job, told.wants, told.since_s) == (1, Want.WAIT, 0.0)
-    assert told.sentence == "It would not have been started. It would have started jobs 2, 3, 4, 5 instead."
-    opinion = told_of(story).opinion(JobId(1))
+    (listed,) = report_of(story).disagreements
+    assert (listed.job, listed.wants, listed.since_s) == (1, Want.WAIT, 0.0)
+    assert listed.sentence == "It would not have been started. It would have started jobs 2, 3, 4, 5 instead."
+    opinion = shadowing_of(story).opinion(JobId(1))
     assert opinion is not None
-    assert (opinion.policy, opinion.wants, opinion.sentence) == ("sjf", Want.WAIT, told.sentence)
+    assert (opinion.policy, opinion.wants, opinion.sentence) == ("sjf", Want.WAIT, listed.sentence)
 
 
-def test_a_job_that_waits_for_its_gate_says_so() -> None:
+def test_a_job_at_the_virtual_gate_has_the_gate_in_its_sentence() -> None:
     """A-SRPT without preemption lets a job compete when the virtual machine has completed it."""
     story = cluster("1x4", local_shadow(policy("fifo"), policy("asrpt", preemption="never")))
     story.job("a", gpus=4, runs_s=100.0).until(50)
-    (told,) = report_of(story).disagreements
-    assert told.sentence.startswith("It would not have been started. Needs 4 GPUs; 4 free on 1 server.")
-    assert Reason.VIRTUAL_GATE.sentence in told.sentence
+    (listed,) = report_of(story).disagreements
+    assert listed.sentence.startswith("It would not have been started. Needs 4 GPUs; 4 free on 1 server.")
+    assert Reason.VIRTUAL_GATE.sentence in listed.sentence
 
 
-def test_many_jobs_in_a_sentence() -> None:
+def test_a_sentence_names_five_jobs_and_counts_the_others() -> None:
     assert shadowing._jobs([JobId(2)]) == "job 2"
     assert shadowing._jobs([JobId(number) for number in range(1, 9)]) == "jobs 1, 2, 3, 4, 5 and 3 more"
 
 
-def test_opinions(blocked: Story) -> None:
-    told = told_of(blocked)
-    head = told.opinion(blocked.ids["head"])
+def test_opinions_of_jobs(blocked: Story) -> None:
+    shadowed = shadowing_of(blocked)
+    head = shadowed.opinion(blocked.ids["head"])
     assert head is not None
     assert (head.policy, head.wants) == ("fifo_backfill", None)
     assert head.sentence.startswith("Needs 4 GPUs; 3 free on 2 servers; 0 jobs precede it.")
-    small = told.opinion(blocked.ids["small"])
+    small = shadowed.opinion(blocked.ids["small"])
     assert small is not None
     assert (small.wants, small.sentence) == (Want.START, "It would start now on s1:2.")
-    assert told.opinion(JobId(99)) is None
+    assert shadowed.opinion(JobId(99)) is None
     blocked.hold("head").until(40)
-    assert told.opinion(blocked.ids["head"]) is None
+    assert shadowed.opinion(blocked.ids["head"]) is None
 
 
-def test_without_a_shadow_there_is_nothing_to_say(blocked: Story) -> None:
+def test_without_a_shadow_reports_and_opinions_are_none(blocked: Story) -> None:
     silent = Shadowing(None, Loop(blocked), Settings())
     silent.save()
     assert (silent.report(), silent.opinion(JobId(1))) == (None, None)
@@ -140,7 +144,7 @@ def settings(tmp_path: Path, **flags: Any) -> Settings:
     return load_settings({"data_dir": tmp_path, **flags})
 
 
-def test_a_shadow_from_settings(tmp_path: Path) -> None:
+def test_the_settings_create_a_shadow(tmp_path: Path) -> None:
     assert configured_shadow(settings(tmp_path)) is None
     assert make_shadow(settings(tmp_path), policy("fifo"), LocalWorker) is None
     made = make_shadow(
@@ -149,10 +153,10 @@ def test_a_shadow_from_settings(tmp_path: Path) -> None:
         LocalWorker,
     )
     assert made is not None
-    assert (made.standing().policy, made.standing().options, made.budget_s) == ("sjf", {"tau": "3"}, 7.0)
+    assert (made.state().policy, made.state().options, made.budget_s) == ("sjf", {"tau": "3"}, 7.0)
 
 
-def test_settings_of_the_first_policy_stand_in_where_the_shadow_takes_them(tmp_path: Path) -> None:
+def test_the_shadow_uses_settings_of_the_first_policy_for_options_that_it_has(tmp_path: Path) -> None:
     given = {"preemption": "always", "attempt_duration_s_min": 5.0}
     found = configured_shadow(settings(tmp_path, shadow_policy="srsf", shadow_options={"eta": "0.5"}, **given))
     assert found is not None
@@ -167,7 +171,7 @@ def test_settings_of_the_first_policy_stand_in_where_the_shadow_takes_them(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         ({"shadow_policy": "lottery"}, r"SOONER_SHADOW_POLICY.*unknown policy 'lottery'"),
         ({"shadow_policy": "srsf", "shadow_options": "eta=7"}, "option eta: 7 is outside 0 to 1"),
@@ -175,6 +179,6 @@ def test_settings_of_the_first_policy_stand_in_where_the_shadow_takes_them(tmp_p
         ({"shadow_options": "eta=0.5"}, "SOONER_SHADOW_OPTIONS is set, but there is no SOONER_SHADOW_POLICY"),
     ],
 )
-def test_a_wrong_shadow_refuses_the_start(tmp_path: Path, flags: dict[str, Any], said: str) -> None:
-    with pytest.raises(SettingsError, match=said):
+def test_invalid_shadow_settings_raise_an_error(tmp_path: Path, flags: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
         configured_shadow(settings(tmp_path, **flags))
