@@ -1,4 +1,4 @@
-"""Philly's own job log (``cluster_job_log``, CC BY 4.0): one JSON list of jobs, over 100 MB long, read piece by piece.
+"""Philly's own job log (``cluster_job_log``, CC BY 4.0): one JSON list of jobs, over 100 MB long, decoded job by job.
 
 A job: status (Pass, Killed, Failed), vc, jobid, submitted_time, user, attempts [{start_time, end_time, detail [{ip, gpus}]}].
 Source: the trace's README (msr-fiddle/philly-traces).
@@ -14,13 +14,8 @@ from service.sim.workloads.files import READ_ERRORS, WorkloadError, open_text
 from service.sim.workloads.importers.rows import SkipRow, checked_end_s, collect, timestamp_s
 from service.sim.workloads.model import Workload, WorkloadJob
 
-_PIECE_CHARACTERS: Final = 1 << 20
-_JOB_CHARACTERS_MAX: Final = 16 << 20
-"""A single job longer than this (the longest is well under 1 MB) means that the list is damaged."""
 _FINAL_STATES: Final = {"Pass": "succeeded", "Killed": "killed", "Failed": "failed"}
-_SPACE: Final = " \t\r\n"
-_NO_SPACE: Final = re.compile(f"[^{_SPACE}]")
-_AFTER_VALUE: Final = frozenset(",]" + _SPACE)
+_NO_SPACE: Final = re.compile(r"[^ \t\r\n]")
 _DECODER: Final = json.JSONDecoder()
 
 
@@ -32,82 +27,44 @@ def import_philly_json(path: Path) -> Workload:
     return collect(path.name, _jobs(path), _parse)
 
 
-class _List:
-    """The elements of a JSON list in a stream, decoded one at a time, with the line on which each begins.
+def _elements(path: Path, text: str) -> Iterator[tuple[int, Any]]:
+    """The elements of a JSON list, decoded one at a time, with the line on which each begins."""
+    line, at = 1, 0
 
-    ``_buffer`` from ``_at`` on has been read but not consumed.
-    """
+    def move(to: int) -> str:
+        """Skip to the next character that is no space, and return it; empty at the end of the text."""
+        nonlocal line, at
+        found = _NO_SPACE.search(text, to)
+        to = found.start() if found else len(text)
+        line += text.count("\n", at, to)
+        at = to
+        return text[at : at + 1]
 
-    def __init__(self, path: Path, stream: Any) -> None:
-        self._path = path
-        self._stream = stream
-        self._buffer = ""
-        self._at = 0
-        self._line = 1
+    def fail(message: str) -> NoReturn:
+        raise WorkloadError(message, file=str(path), line=line)
 
-    def elements(self) -> Iterator[tuple[int, Any]]:
-        if self._next_character() != "[":
-            self._fail("the file must hold a JSON list of jobs")
-        self._consume(1)
-        if self._next_character() == "]":
-            self._consume(1)
-        else:
-            yield from self._filled()
-        if self._next_character():
-            self._fail("there is text after the list")
-
-    def _filled(self) -> Iterator[tuple[int, Any]]:
-        separator = ","
-        while separator == ",":
-            self._next_character()
-            value, end = self._decode()
-            yield self._line, value
-            self._consume(end - self._at)
-            separator = self._next_character()
-            if separator not in (",", "]"):
-                self._fail("a comma or the end of the list is missing")
-            self._consume(1)
-
-    def _decode(self) -> tuple[Any, int]:
-        while True:
-            try:
-                value, end = _DECODER.raw_decode(self._buffer, self._at)
-                problem = ""
-            except ValueError as error:  # broken, or not read completely
-                value, end, problem = None, 0, str(error)
-            # A number at the end of the buffer may continue in the next piece.
-            if not problem and self._buffer[end : end + 1] in _AFTER_VALUE:
-                return value, end
-            if len(self._buffer) - self._at > _JOB_CHARACTERS_MAX or not self._read():
-                self._fail(f"not a JSON value: {problem or 'it is followed by something else'}")
-
-    def _next_character(self) -> str:
-        """The next character that is no space, now first in the buffer; empty at the end of the file."""
-        while True:
-            found = _NO_SPACE.search(self._buffer, self._at)
-            self._consume((found.start() if found else len(self._buffer)) - self._at)
-            if found or not self._read():
-                return self._buffer[self._at : self._at + 1]
-
-    def _consume(self, count: int) -> None:
-        self._line += self._buffer.count("\n", self._at, self._at + count)
-        self._at += count
-
-    def _read(self) -> bool:
-        """Append the next piece and drop what is consumed; for speed this happens here and not for each job."""
-        piece = self._stream.read(_PIECE_CHARACTERS)
-        self._buffer = self._buffer[self._at :] + piece
-        self._at = 0
-        return bool(piece)
-
-    def _fail(self, message: str) -> NoReturn:
-        raise WorkloadError(message, file=str(self._path), line=self._line)
+    if move(0) != "[":
+        fail("the file must hold a JSON list of jobs")
+    separator = "," if move(1 + at) != "]" else "]"
+    while separator == ",":
+        try:
+            value, end = _DECODER.raw_decode(text, at)
+        except ValueError as error:
+            fail(f"not a JSON value: {error}")
+        yield line, value
+        separator = move(end)
+        if separator not in (",", "]"):
+            fail("a comma or the end of the list is missing")
+        if separator == ",":
+            move(1 + at)
+    if move(1 + at):
+        fail("there is text after the list")
 
 
 def _jobs(path: Path) -> Iterator[tuple[int, Any]]:
     with open_text(path, errors="replace") as stream:
         try:
-            yield from _List(path, stream).elements()
+            yield from _elements(path, stream.read())
         except (*READ_ERRORS, RecursionError) as error:
             raise WorkloadError(str(error), file=str(path)) from error
 

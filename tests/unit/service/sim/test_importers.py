@@ -63,7 +63,7 @@ def test_swf(tmp_path: Path, name: str) -> None:
     )
     assert [(row.line, row.reason) for row in workload.skipped] == [
         (6, "the run time is under 1 s"),
-        (7, "the job number appears twice"),
+        (7, "the job id appears twice"),
         (8, "neither allocated nor requested processors are known"),
         (9, "fewer than 18 fields"),
     ]

@@ -272,7 +272,7 @@ def test_sacct_names_the_column_that_is_missing(tmp_path: Path, header: str, col
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "PENDING", "REQUEUED", "", None])
-def test_a_job_that_has_not_ended_is_no_label(state: str | None) -> None:
+def test_a_job_that_has_not_ended_is_skipped(state: str | None) -> None:
     with pytest.raises(SkipRow, match="has not ended"):
         slurm_final_state(state)
 
@@ -315,7 +315,7 @@ PHILLY: list[object] = [
 
 
 @pytest.mark.parametrize("name", ["cluster_job_log", "cluster_job_log.gz"])
-def test_phillys_own_log_is_told_from_the_table_by_its_content(tmp_path: Path, name: str) -> None:
+def test_philly_log_and_table_are_distinguished_by_their_content(tmp_path: Path, name: str) -> None:
     text = "[\n" + ",\n".join(json.dumps(job) for job in PHILLY) + "\n]\n"
     workload = import_trace("philly", _file(tmp_path, name, text))
     assert workload.jobs == (
@@ -369,16 +369,13 @@ def test_a_damaged_log_is_an_error_not_a_shorter_trace(tmp_path: Path, text: str
         max_size=6,
     ),
     indent=st.none() | st.integers(0, 3),
-    piece=st.integers(1, 40),
 )
-def test_a_list_read_in_pieces_is_the_list(
-    tmp_path_factory: pytest.TempPathFactory, elements: list[object], indent: int | None, piece: int
+def test_a_list_decoded_job_by_job_equals_the_whole_list(
+    tmp_path_factory: pytest.TempPathFactory, elements: list[object], indent: int | None
 ) -> None:
     path = tmp_path_factory.mktemp("log") / "log.json"
     path.write_text(json.dumps(elements, indent=indent), encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(philly_json, "_PIECE_CHARACTERS", piece)
-        assert [element for _, element in philly_json._jobs(path)] == elements
+    assert [element for _, element in philly_json._jobs(path)] == elements
 
 
 def test_every_import_is_a_valid_table(tmp_path: Path) -> None:
