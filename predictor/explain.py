@@ -22,18 +22,18 @@ from predictor.recurrence import BACKOFF, BUCKETS, Level, bucket_of
 from predictor.training import TrainedModel
 
 TOP: Final = 6
-"""Features that are named; the contribution of all others is one number."""
+"""Number of features that are named. The others are summed."""
 
 
 class Trust(StrEnum):
-    """What ranks the job, most trusted first."""
+    """The source of a job's rank, most trusted first."""
 
     MODEL = "model"
     """A trained model's distribution."""
     HISTORY = "history"
     """The distribution of the group's past runs."""
     ATTAINED_SERVICE = "attained_service"
-    """No prediction, because too little is known: the job is ranked by its attained service."""
+    """No trusted prediction: the job is ranked by its attained service."""
 
 
 def trust_of(model_version: str, trusted: bool) -> Trust:
@@ -66,7 +66,7 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True)
 class Contributions:
-    """How a model's median before calibration is composed, in the prediction's unit.
+    """The factors of a model's median before calibration, in the prediction's unit.
 
     ``total`` = ``history_median`` x ``usual_factor`` x the factors of ``top``, strongest first, x ``others_factor``.
     ``model_version`` is the model that is shown, which may differ from the one that answered.
@@ -81,7 +81,7 @@ class Contributions:
 
 
 def readable(schema: str, vector: Sequence[float | None]) -> bool:
-    """Whether a stored vector means what this version's features mean."""
+    """Whether a stored vector has the features of this version."""
     return schema == SCHEMA and len(vector) == len(features.NAMES)
 
 
@@ -93,9 +93,9 @@ def history_basis(vector: Sequence[float | None]) -> HistoryBasis:
 
 
 def contributions(model: TrainedModel, unit: Unit, vector: Sequence[float | None]) -> Contributions | None:
-    """The contributions of the features to the model's median, for a :func:`readable` vector. About a millisecond.
+    """The contributions of the features to the model's median, for a :func:`readable` vector. Takes about 1 ms.
 
-    None where the model has no XGBoost for the unit, or no history was known.
+    None if the model has no XGBoost for the unit, or if no history was known.
     """
     head = model.heads.get(unit)
     boosting = head.estimators.get(Boosting.kind) if head is not None else None
@@ -104,7 +104,7 @@ def contributions(model: TrainedModel, unit: Unit, vector: Sequence[float | None
         return None
     row = np.array([[math.nan if value is None else value for value in vector]])
     *moved, usual = boosting.contributions(row)[0].tolist()
-    # All features of a group without a history mean the same, so they are shown as one.
+    # The features of a group without a history have one meaning, so they are shown as one.
     parts: dict[str, float] = {}
     texts: dict[str, str] = {}
     for name, value, change in zip(features.NAMES, row[0].tolist(), moved, strict=True):
@@ -131,7 +131,7 @@ def _value(vector: Sequence[float | None], name: str) -> float:
 _LEVELS: Final = {
     Level.RECURRENCE_GPUS: "runs of this program with as many GPUs",
     Level.RECURRENCE: "runs of this program",
-    Level.PROGRAM: "runs under this name by anybody",
+    Level.PROGRAM: "runs under this name by any user",
     Level.USER_GPUS: "the user's jobs with as many GPUs",
     Level.USER: "the user's jobs",
     Level.PROJECT: "the project's jobs",
@@ -172,7 +172,7 @@ _GROUP: Final[dict[str, tuple[str, _Format]]] = {
     "failed_ratio": ("failed of {}", lambda value, unit: f"{value:.0%}"),
     "log_age_s": ("time since the newest of {} ended", lambda value, unit: f"{math.expm1(value):,.0f} s"),
 }
-"""Words and format of a group's features, with the name of the group's jobs left open."""
+"""Words and format of a group's features; ``{}`` stands for the group's jobs."""
 _RELATIVE: Final = frozenset({"last", "previous", "ewma", "low", "high"})
 """Features of a group that are relative to ``base``."""
 _REQUEST: Final[dict[str, tuple[str, _Format]]] = {
@@ -204,7 +204,7 @@ _REQUEST: Final[dict[str, tuple[str, _Format]]] = {
 
 
 def words(name: str, value: float, base: float, unit: Unit) -> str:
-    """A feature and its value for people. ``base`` is the log of the total that group features are relative to."""
+    """A feature and its value in words. ``base`` is the log of the total to which group features are relative."""
     group, _, part = name.partition(".")
     if part and value <= features.MISSING:
         return f"{_LEVELS[Level(group)]}: none"

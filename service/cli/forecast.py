@@ -131,8 +131,8 @@ def forecast_command(
     accuracy: Annotated[
         bool, typer.Option("--accuracy", help="Show the accuracy of recorded forecasts by horizon and gang size.")
     ] = False,
-    told: Annotated[
-        bool, typer.Option("--told", help="Show every recorded forecast of JOBS with its outcome.")
+    recorded: Annotated[
+        bool, typer.Option("--recorded", help="Show every recorded forecast of JOBS with its outcome.")
     ] = False,
     days: Annotated[
         int, typer.Option("--days", min=1, max=3650, help="With --accuracy: forecasts of the last N days.")
@@ -141,16 +141,16 @@ def forecast_command(
     how: Style,
 ) -> None:
     """Forecast when jobs start and end, as p50 [p10-p90] over sampled futures, or show the accuracy of past forecasts."""
-    if accuracy and (told or jobs):
-        fail("--accuracy covers all jobs and cannot be combined with JOBS or --told")
-    if told and not jobs:
-        fail("--told needs JOBS")
+    if accuracy and (recorded or jobs):
+        fail("--accuracy covers all jobs and cannot be combined with JOBS or --recorded")
+    if recorded and not jobs:
+        fail("--recorded needs JOBS")
     with connect() as client:
         if accuracy:
             _show_accuracy(client, days, how)
             return
-        if told and jobs:
-            _show_told(client, select(client, jobs), how)
+        if recorded and jobs:
+            _show_recorded(client, select(client, jobs), how)
             return
         ids = select(client, jobs, unfinished=True) if jobs else None
         show_rows(FORECASTS, lambda: _forecasts(client, ids), how)
@@ -269,7 +269,7 @@ def _show_accuracy(client: Client, days: int, how: Style) -> None:
     show(_ACCURACY, ask, how)
 
 
-_TOLD: Table[ToldDocument] = Table(
+_RECORDED: Table[ToldDocument] = Table(
     columns=(
         Column("JOB", lambda each: str(each["job_id"]), right=True),
         Column("OF", lambda each: each["milestone"]),
@@ -291,8 +291,8 @@ _TOLD: Table[ToldDocument] = Table(
 )
 
 
-def _show_told(client: Client, jobs: Sequence[int], how: Style) -> None:
-    """Every forecast of these jobs on record."""
+def _show_recorded(client: Client, jobs: Sequence[int], how: Style) -> None:
+    """Show every recorded forecast of these jobs."""
 
     def ask() -> Answer[ToldDocument]:
         found = [each for job in jobs for each in client.forecast_records(job)]
@@ -303,4 +303,4 @@ def _show_told(client: Client, jobs: Sequence[int], how: Style) -> None:
         )
         return Answer(found, {"schema": "sooner.forecasts.told/1", "forecasts": found}, note)
 
-    show(_TOLD, ask, how)
+    show(_RECORDED, ask, how)

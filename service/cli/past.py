@@ -77,8 +77,8 @@ def read_past(
     return own_history(jobs, all_servers(servers, cluster), when.since_s, carry=carry), cluster, down
 
 
-def told_left_out(history: "OwnHistory") -> list[str]:
-    """One line for each reason why jobs are not in it."""
+def left_out_notes(history: "OwnHistory") -> list[str]:
+    """One line for each reason for which jobs are left out."""
     return [f"left out {count_of(count)}: {why}" for why, count in sorted(history.left_out.items())]
 
 

@@ -22,9 +22,9 @@ from service.cli.past import (
     SinceOption,
     UntilOption,
     Window,
+    left_out_notes,
     own_database,
     read_past,
-    told_left_out,
     window,
 )
 from service.cli.replay import read_snapshot, recorded_policy
@@ -149,7 +149,7 @@ def past_under(
         history, present, _ = read_past(database, settings, when, carry=True)
     if not history.jobs:
         fail(
-            "; ".join(["no job that was submitted in this period has run and ended", *told_left_out(history)]),
+            "; ".join(["no job that was submitted in this period has run and ended", *left_out_notes(history)]),
             EXIT_FAILED,
         )
     options = SimulationOptions(
@@ -249,7 +249,7 @@ def _on_the_past(
         )
         return
     typer.echo(_opening(history, machines), err=True)
-    for note in told_left_out(history):
+    for note in left_out_notes(history):
         typer.echo(note, err=True)
     print_results([Finished(actual, None), *finished])
 

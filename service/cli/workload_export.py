@@ -12,9 +12,9 @@ from service.cli.past import (
     SinceOption,
     UntilOption,
     count_of,
+    left_out_notes,
     own_database,
     read_past,
-    told_left_out,
     window,
 )
 from service.cli.workload import OutOption
@@ -44,7 +44,7 @@ def export_command(
     when = window(since, until)
     with own_database(database_url, data_dir) as (settings, database):
         history, cluster, _ = read_past(database, settings, when, carry=carry)
-    notes = told_left_out(history)
+    notes = left_out_notes(history)
     if not history.jobs:
         fail("; ".join(["no job that was submitted in this period has run and ended", *notes]), EXIT_FAILED)
     try:

@@ -132,9 +132,9 @@ def calibration_curve(rows: Sequence[Scored]) -> tuple[list[float], list[float]]
 
 
 def answered_by(row: Scored) -> str:
-    """The source of the answer: a model, a kind of history, or none that is trusted (ranked by attained service)."""
+    """The source of the prediction: a model, a kind of history, or attained service without a trusted prediction."""
     if not row.trusted:
-        return "nobody trusted: attained service"
+        return "no trusted prediction: attained service"
     if row.model:
         return "a model"
     if SET_ASIDE in row.source:

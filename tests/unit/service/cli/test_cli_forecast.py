@@ -188,19 +188,19 @@ def test_accuracy_is_a_table_and_a_document(cli: CliWorld) -> None:
 
 def test_what_was_told_of_a_job_and_what_became_of_it(cli: CliWorld) -> None:
     number = settle(cli)
-    result = cli.run("forecast", str(number), "--told")
+    result = cli.run("forecast", str(number), "--recorded")
     assert result.stdout.splitlines()[1].split()[:9] == [
         *(str(number), "start", "2026-01-01", "00:00:00"),
         *("2026-01-01", "00:01:00", "2026-01-01", "00:00:00", "2026-01-01"),
     ]
     assert "-2:59:00" in result.stdout
     assert " no " in result.stdout
-    document = json.loads(cli.run("forecast", str(number), "--told", "--json").stdout)
+    document = json.loads(cli.run("forecast", str(number), "--recorded", "--json").stdout)
     assert (document["schema"], len(document["forecasts"])) == ("sooner.forecasts.told/1", 2)
-    assert "within seconds" in cli.run("forecast", str(cli.submit()), "--told").stderr
+    assert "within seconds" in cli.run("forecast", str(cli.submit()), "--recorded").stderr
 
 
-@pytest.mark.parametrize("arguments", [("--told",), ("7", "--accuracy"), ("7", "--accuracy", "--told")])
+@pytest.mark.parametrize("arguments", [("--recorded",), ("7", "--accuracy"), ("7", "--accuracy", "--recorded")])
 def test_options_that_exclude_each_other(arguments: tuple[str, ...], cli: CliWorld) -> None:
     assert cli.run("forecast", *arguments).exit_code == 2
 

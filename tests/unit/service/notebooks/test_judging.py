@@ -52,7 +52,7 @@ def took(actual: float, **changes: object) -> Scored:
     return replace(ROW, actual=actual, **changes)  # type: ignore[arg-type]
 
 
-def test_a_score_by_hand() -> None:
+def test_a_score_computed_by_hand() -> None:
     """Off by 1, 2 (too long), 4 (too short) and 8 (too short)."""
     found = score([took(100.0), took(50.0), took(400.0), took(800.0)])
     assert found.jobs == 4
@@ -67,7 +67,7 @@ def test_a_score_by_hand() -> None:
 
 @given(st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=30))
 @settings(max_examples=60, deadline=None)
-def test_scores_hold_together(actuals: list[float]) -> None:
+def test_scores_are_consistent(actuals: list[float]) -> None:
     rows = [took(actual) for actual in actuals]
     found = score(rows)
     assert 1.0 <= found.median_factor <= found.p90_factor * (1.0 + 1e-12)
@@ -76,7 +76,7 @@ def test_scores_hold_together(actuals: list[float]) -> None:
     assert score(rows[::-1]) == pytest.approx(found)
 
 
-def test_what_a_prediction_says_of_its_job() -> None:
+def test_a_scored_prediction_has_the_fields_of_its_job() -> None:
     assert took(400.0).log_error == pytest.approx(-math.log(4.0))
     assert took(400.0).factor == took(25.0).factor == pytest.approx(4.0)
     assert ROW.program == "ada/nlp/train"
@@ -93,12 +93,12 @@ def test_what_a_prediction_says_of_its_job() -> None:
         ("declared: 500 iterations, not confirmed by any past run", 0, "never run before"),
     ],
 )
-def test_past_runs_are_read_from_the_words(source: str, runs: int, history: str) -> None:
+def test_the_number_of_past_runs_is_parsed_from_the_source(source: str, runs: int, history: str) -> None:
     row = replace(ROW, source=source)
     assert (row.runs, row.history) == (runs, history)
 
 
-def test_the_predictors_own_words_are_understood() -> None:
+def test_sources_of_the_predictor_are_parsed() -> None:
     """The true predictor's sources, job by job: as many runs as there were, and the rung that answered."""
     predictor = LivePredictor()
     rungs: Counter[str] = Counter()
@@ -129,20 +129,20 @@ def test_the_predictors_own_words_are_understood() -> None:
         ),
         ("cold start: median of the user's last 20 programs, 498 s", "", "history of the user"),
         ("cold start: cluster median of 20 programs at their first run, 5 s", "", "history of the cluster"),
-        ("declared: 500 iterations, not confirmed by any past run", "", "nobody trusted: attained service"),
-        ("recurrence: 7 past runs; ranked by attained service: 51% of", "", "nobody trusted: attained service"),
+        ("declared: 500 iterations, not confirmed by any past run", "", "no trusted prediction: attained service"),
+        ("recurrence: 7 past runs; ranked by attained service: 51% of", "", "no trusted prediction: attained service"),
         (
             "cold start: cluster median of 3 jobs, 5 s (too few to rank by; it takes 20)",
             "",
-            "nobody trusted: attained service",
+            "no trusted prediction: attained service",
         ),
     ],
 )
-def test_who_answered(source: str, model: str, who: str) -> None:
+def test_the_source_of_an_answer(source: str, model: str, who: str) -> None:
     assert answered_by(replace(ROW, source=source, model=model)) == who
 
 
-def test_changes_of_trust_by_hand() -> None:
+def test_changes_of_trust_computed_by_hand() -> None:
     words = [
         "recurrence: 7 past runs; distribution by blend",
         "recurrence: 8 past runs; blend is set aside: 60% of the newest 200",
@@ -161,7 +161,7 @@ def test_changes_of_trust_by_hand() -> None:
     assert {each.history for each in trust_changes(rows)} == {"5-19 past runs"}
 
 
-def test_the_words_of_distrust_are_the_predictors_own() -> None:
+def test_the_words_for_a_distrusted_model_equal_the_predictors() -> None:
     """Its answers, made as it makes them, on every rung of trust."""
     from predictor.dataset import Example
     from predictor.fallback import LogEstimate
@@ -186,11 +186,11 @@ def test_the_words_of_distrust_are_the_predictors_own() -> None:
     assert who == {
         TrustRung.MODEL: "a model",
         TrustRung.GROUP: "history, the model being set aside",
-        TrustRung.ATTAINED_SERVICE: "nobody trusted: attained service",
+        TrustRung.ATTAINED_SERVICE: "no trusted prediction: attained service",
     }
 
 
-def test_the_single_number_is_what_is_judged() -> None:
+def test_the_point_is_scored_if_there_is_one() -> None:
     row = took(100.0, point=50.0)
     assert (row.predicted, row.factor) == (50.0, pytest.approx(2.0))
     assert took(100.0).predicted == 100.0
@@ -235,7 +235,7 @@ def test_levels_from_whole_distributions_or_from_three() -> None:
     assert held == [0.0, 0.5, 0.5, 1.0]
 
 
-def test_others_are_judged_on_the_jobs_they_spoke_of() -> None:
+def test_other_models_are_scored_on_the_jobs_that_they_predicted() -> None:
     exact, twice, half = (100.0,) * 8, (200.0,) * 8, (50.0,) * 8
     rows = [
         took(100.0, points=twice, others={"baseline/user_last": half, "m-1/blend": exact}),
@@ -269,7 +269,7 @@ def test_a_correction_learns_only_from_what_has_ended() -> None:
     assert corrected_run(Workload("few", rows[:50]), "quantile_forest") is None
 
 
-def test_a_correction_helps_where_the_programs_changed() -> None:
+def test_a_correction_helps_after_programs_have_changed() -> None:
     from service.notebooks import open_source
 
     fitted = corrected_run(open_source("generator", jobs=600, change=4.0).workload(), "quantile_forest")
