@@ -62,7 +62,9 @@ class DurableStore(MemoryStore):
         )
 
     def _unseen(self, job_id: JobId) -> bool:
-        return any(request.kind is RequestKind.SUBMITTED and request.job == job_id for request in self._facts.values())
+        return any(
+            request.kind is RequestKind.SUBMITTED and request.job == job_id for request in self._requests.values()
+        )
 
     def jobs(self, ids: Sequence[JobId]) -> list[JobRecord]:
         """Copies of those jobs, in ascending id."""

@@ -1,7 +1,7 @@
-"""Who asks, and what that person may see and change.
+"""The identity of a caller, and what the caller may see and change.
 
-Pure: no framework and no database, so that every side (the request guard, the routes, the statements, another server to which a
-request is forwarded) means the same by it.
+Pure: no framework and no database. The request guard, the routes, the statements and a server that receives a forwarded request
+use the same rules.
 """
 
 from dataclasses import dataclass
@@ -10,39 +10,39 @@ from typing import Final
 
 
 class Role(Enum):
-    """What an API key is good for. Each role may do all that those before it may."""
+    """The role of an API key. Each role includes the rights of those before it."""
 
     VIEWER = "viewer"
     """Reads the jobs of its own projects."""
     SUBMITTER = "submitter"
     """Submits jobs, and changes its own."""
     OPERATOR = "operator"
-    """Sees and changes everybody's jobs, and runs the cluster: servers, queue, models."""
+    """Sees and changes all jobs, and manages the cluster: servers, queue, models."""
     ADMIN = "admin"
-    """Decides who may do what, and reads who did what."""
+    """Manages users and keys, and reads the audit log."""
 
     @property
     def rank(self) -> int:
-        """0 for the least."""
+        """The position in the order of rights; 0 is the least."""
         return _RANKS[self]
 
     def covers(self, least: "Role") -> bool:
-        """Whether this role may do what ``least`` may."""
+        """Whether this role includes the rights of ``least``."""
         return self.rank >= least.rank
 
 
 _RANKS: Final = {role: rank for rank, role in enumerate(Role)}
 
 NO_PROJECT: Final = ""
-"""The project of jobs that name none. They belong to their user alone, so a member of it sees his own and nobody else's."""
+"""The project of jobs without one. A member of it sees only the own jobs there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who sent a request.
+    """The sender of a request.
 
-    ``user`` is None for the local token: it opens this service for whoever may read its data folder, without a name.
-    ``projects`` are those whose jobs may be seen, :data:`NO_PROJECT` among them; None = all. ``key_id`` is the public part
+    ``user`` is None for the local token, which any reader of the data folder can use.
+    ``projects`` are those whose jobs are visible, possibly with :data:`NO_PROJECT`; None = all. ``key_id`` is the public part
     of the API key.
     """
 
@@ -52,7 +52,7 @@ class Identity:
     key_id: str | None
 
     def sees(self, project: str, user: str) -> bool:
-        """Whether a job of this project and user exists for the caller."""
+        """Whether a job of this project and user is visible to the caller."""
         if self.projects is None:
             return True
         return project in self.projects and (project != NO_PROJECT or user == self.user)
@@ -62,15 +62,15 @@ class Identity:
         return self.user is not None and self.user == user
 
     def changes(self, user: str) -> bool:
-        """Whether the caller may change a job of this user that he sees."""
+        """Whether the caller may change a visible job of this user."""
         return self.role.covers(Role.OPERATOR) or (self.role.covers(Role.SUBMITTER) and self.owns(user))
 
     def reads_output(self, user: str) -> bool:
-        """Whether the caller may read the log of a job of this user that he sees."""
+        """Whether the caller may read the log of a visible job of this user."""
         return self.role.covers(Role.OPERATOR) or self.owns(user)
 
     def reads_environment(self, user: str) -> bool:
-        """Whether the caller may read what a job of this user that he sees was given in its environment."""
+        """Whether the caller may read the environment of a visible job of this user."""
         return self.role.covers(Role.ADMIN) or self.owns(user)
 
     @property
@@ -80,4 +80,4 @@ class Identity:
 
 
 LOCAL: Final = Identity(user=None, role=Role.ADMIN, projects=None, key_id=None)
-"""Whoever holds the token in the data folder."""
+"""The sender that uses the token in the data folder."""

@@ -1,8 +1,8 @@
 """The text of an API key: ``sooner_<id>_<secret>``.
 
-The id is public: it names the key in lists, in the log of changes and in the database. The secret is 256 random bits, of which
-the service keeps the SHA-256 alone. A slow password hash would add nothing: it makes guessing words expensive, and nobody
-guesses 256 random bits; but it would cost every request the time of a hundred others.
+The id is public and names the key in lists, in the audit log and in the database. The secret has 256 random bits. The service
+stores only its SHA-256. A slow password hash protects weak passwords; 256 random bits do not need it, and it would slow each
+request down.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ import secrets
 from typing import Final, NamedTuple
 
 KEY_PREFIX: Final = "sooner_"
-"""What every key begins with, so that scanners of repositories find one that was published by mistake."""
+"""Prefix of every key, by which scanners of repositories find published keys."""
 
 SECRET_BYTES: Final = 32
 _ID_LENGTH: Final = 12
@@ -21,7 +21,7 @@ _KEY: Final = re.compile(rf"{KEY_PREFIX}([{_ID_LETTERS}]{{{_ID_LENGTH}}})_([A-Za
 
 
 class NewKey(NamedTuple):
-    """A key at the one moment at which its ``text`` is known."""
+    """A new key. Its ``text`` is shown once and not stored."""
 
     id: str
     secret_sha256: str
@@ -29,20 +29,20 @@ class NewKey(NamedTuple):
 
 
 def new_key() -> NewKey:
-    """Draw a key."""
+    """Create a random key."""
     name = "".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_LENGTH))
     secret = secrets.token_urlsafe(SECRET_BYTES)
     return NewKey(name, _digest(secret), f"{KEY_PREFIX}{name}_{secret}")
 
 
 def key_id(text: str) -> str | None:
-    """The public part of a key; None for what is no key."""
+    """The public part of a key; None if the text is not a key."""
     found = _KEY.fullmatch(text)
     return found[1] if found is not None else None
 
 
 def opens(text: str, secret_sha256: str) -> bool:
-    """Whether the key has this secret. Takes equally long however much of it is right."""
+    """Whether the key has this secret. Takes constant time."""
     found = _KEY.fullmatch(text)
     return found is not None and hmac.compare_digest(_digest(found[2]), secret_sha256)
 

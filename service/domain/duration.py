@@ -1,4 +1,4 @@
-"""Durations as people write them: ``90``, ``2h``, ``1d12h``, ``30 min``, ``02:30:00`` or ``1-12:00:00``."""
+"""Parses and formats durations: ``90``, ``2h``, ``1d12h``, ``30 min``, ``02:30:00`` or ``1-12:00:00``."""
 
 import math
 import re
@@ -9,7 +9,7 @@ _CLOCK = re.compile(r"(?:(\d{1,6})-)?(\d{1,6}):([0-5]\d):([0-5]\d)")
 
 
 class DurationError(ValueError):
-    """A text that is no duration; one line."""
+    """The text is not a duration. The message is one line."""
 
 
 def seconds_of(text: str) -> float:
@@ -32,7 +32,7 @@ def seconds_of(text: str) -> float:
 
 
 def words_of(seconds: float) -> str:
-    """Seconds in the two largest units that they fill: ``45 s``, ``12 min``, ``2 h 10 min``, ``3 d 4 h``."""
+    """Seconds in at most two units: ``45 s``, ``12 min``, ``2 h 10 min``, ``3 d 4 h``."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

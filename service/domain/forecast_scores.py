@@ -1,7 +1,7 @@
-"""How right forecasts were: the score of one, and coverage and errors of many by how far they looked and how large the gang is.
+"""Scores of forecasts: of a single one, and of many by horizon and gang size.
 
-Pure arithmetic on numbers. Pinball loss is the proper score of a quantile (Koenker and Bassett): its mean is least for the
-true one, so a forecast can gain neither by a wider nor by a shifted interval.
+Pinball loss is the proper score of a quantile (Koenker and Bassett): its mean is least for the true quantile, so neither a
+wider nor a shifted interval improves it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,23 +12,23 @@ from statistics import median
 from typing import NamedTuple
 
 LEVELS = (0.1, 0.5, 0.9)
-"""The quantiles that a forecast tells."""
+"""The quantiles of a forecast."""
 
 HORIZONS_S = (60.0, 600.0, 3600.0, 6 * 3600.0, 86_400.0)
-"""Where one class of horizons ends and the next begins. A horizon is what was told, p50 less the instant of telling: what
-it turned out to be would put all late jobs among the long ones."""
+"""Limits between classes of horizons. The horizon is the forecast p50 minus the time of the forecast. With the actual value
+all late jobs would be in the long classes."""
 
 
 class Milestone(StrEnum):
-    """What a forecast is about."""
+    """The event that a forecast predicts."""
 
     START = "start"
-    """The job's next start: when it gets its GPUs."""
+    """The job's next start."""
     FINISH = "finish"
 
 
 class Score(NamedTuple):
-    """One forecast against what happened, in seconds. ``error_s`` = p50 - actual: above 0 = told too late."""
+    """One forecast compared with the actual time, in seconds. ``error_s`` = p50 - actual; above 0 the forecast was too late."""
 
     error_s: float
     inside: bool
@@ -36,10 +36,10 @@ class Score(NamedTuple):
 
 
 def score(quantiles: Sequence[float], actual_s: float) -> Score:
-    """The score of three quantiles (p10, p50, p90). ``inside`` counts both ends of the interval as in it."""
+    """The score of three quantiles (p10, p50, p90). ``inside`` includes both ends of the interval."""
     losses = [
-        max(level * (actual_s - told), (level - 1.0) * (actual_s - told))
-        for level, told in zip(LEVELS, quantiles, strict=True)
+        max(level * (actual_s - quantile), (level - 1.0) * (actual_s - quantile))
+        for level, quantile in zip(LEVELS, quantiles, strict=True)
     ]
     low, middle, high = quantiles
     return Score(middle - actual_s, low <= actual_s <= high, sum(losses) / len(losses))
@@ -47,7 +47,7 @@ def score(quantiles: Sequence[float], actual_s: float) -> Score:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A scored forecast, as far as accuracy depends on it. ``horizon_s`` is p50 less the instant of telling."""
+    """A scored forecast. ``horizon_s`` is p50 minus the time of the forecast."""
 
     milestone: Milestone
     job: int
@@ -58,10 +58,10 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Many scores in one line. ``low`` <= horizon (seconds) or GPUs < ``high``; None = without end on that side.
+    """Scores of a class of forecasts: ``low`` <= horizon (seconds) or GPUs < ``high``; None = no limit on that side.
 
-    ``coverage_80`` is the share inside the interval of 80 %: 0.8 is right, more is too wide. ``median_error_s`` keeps its
-    sign (bias), ``median_absolute_error_s`` is how far off, ``median_relative_error`` that over the horizon.
+    ``coverage_80`` is the share inside the 80 % interval: 0.8 is ideal, more means too wide. ``median_error_s`` is signed.
+    ``median_relative_error`` is the absolute error over the horizon.
     """
 
     low: float | None
@@ -77,7 +77,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Of one milestone: all forecasts, then by horizon and by gang size; classes without a forecast are left out."""
+    """The accuracy of one milestone: overall, by horizon and by gang size. Classes without a forecast are left out."""
 
     all: Tally | None
     by_horizon: Sequence[Tally]
@@ -100,7 +100,7 @@ def accuracy(scored: Iterable[Scored]) -> Mapping[Milestone, Accuracy]:
 
 
 def _gang_classes(found: Sequence[Scored]) -> Sequence[float | None]:
-    """1, 2, 3-4, 5-8, ...: the sizes that gangs mostly have end a class."""
+    """Lower limits of the classes 1, 2, 3-4, 5-8, ...: a class ends with a power of two."""
     edges: list[float | None] = [1.0, 2.0]
     most = max((each.gpus for each in found), default=1)
     power = 2

@@ -1,8 +1,8 @@
-"""What was used of the GPUs, by user, project and UTC day: the arithmetic. Pure: no database, no clock.
+"""Use of GPUs by user, project and UTC day. Pure: no database, no clock.
 
-An attempt holds its GPUs from the decision to start it until they are free again. Of those seconds the ones count as useful
-that moved the job on for good; the rest (launching, restarting, work lost in a stop) is wasted. Where within an attempt they lie
-nobody knows, so an attempt that crosses midnight is useful on each day to the same part.
+An attempt holds its GPUs from the decision to start it until they are free again. Seconds with lasting progress are useful. The
+others (launch, restart, work lost in a stop) are wasted. Their position within the attempt is unknown, so an attempt that spans
+several days has the same useful share on each day.
 """
 
 from collections import defaultdict
@@ -14,7 +14,7 @@ DAY_S = 86_400.0
 
 
 class UsageKey(NamedTuple):
-    """Whose it was, and on which day (days since 1970-01-01, UTC)."""
+    """A user's use in a project on a day (days since 1970-01-01, UTC)."""
 
     day: int
     user: str
@@ -23,8 +23,8 @@ class UsageKey(NamedTuple):
 
 @dataclass(slots=True)
 class Usage:
-    """Sums. ``useful_gpu_s`` <= ``held_gpu_s``. ``attempts`` and ``jobs`` are those that ended, ``preemptions`` those of them
-    that were stopped for others."""
+    """Sums. ``useful_gpu_s`` <= ``held_gpu_s``. ``attempts`` and ``jobs`` are ended ones, ``preemptions`` attempts that were
+    preempted."""
 
     held_gpu_s: float = 0.0
     useful_gpu_s: float = 0.0
@@ -43,8 +43,8 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """GPUs that an attempt held from ``start_s`` to ``end_s`` (seconds since the Unix epoch), and how many of these seconds
-    counted. ``ended`` is False while it holds them."""
+    """GPUs that an attempt held from ``start_s`` to ``end_s`` (seconds since the Unix epoch). ``counted_s`` is the useful part.
+    ``ended`` is False while it holds them."""
 
     user: str
     project: str
@@ -62,7 +62,7 @@ def day_of(at_s: float) -> int:
 
 
 def days_between(start_s: float, end_s: float) -> Iterator[tuple[int, float]]:
-    """Each UTC day that the interval touches, with the seconds of the interval that lie in it. Nothing for an empty one."""
+    """Each UTC day of the interval with the seconds of the interval in it. An empty interval has no days."""
     for day in range(day_of(start_s), day_of(end_s) + 1):
         seconds = min(end_s, (day + 1) * DAY_S) - max(start_s, day * DAY_S)
         if seconds > 0.0:
@@ -70,7 +70,7 @@ def days_between(start_s: float, end_s: float) -> Iterator[tuple[int, float]]:
 
 
 def usage_of(held: Iterable[Held]) -> dict[UsageKey, Usage]:
-    """The sums of these attempts. A clock that was set back makes no negative time: such an attempt held nothing."""
+    """The sums of these attempts. An attempt that ended before its start, because a clock was set back, counts as 0 s."""
     sums: defaultdict[UsageKey, Usage] = defaultdict(Usage)
     for each in held:
         length_s = each.end_s - each.start_s

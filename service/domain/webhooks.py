@@ -1,8 +1,8 @@
-"""Webhooks: what is told, how it is signed, and when a delivery is tried again. Pure but for the making of secrets.
+"""Webhooks: events, signatures, and retries. Pure, except for the creation of secrets.
 
 A receiver checks ``Sooner-Signature: t=<seconds>,v1=<hex>``: the HMAC-SHA256, under the webhook's secret, of the bytes
-``<seconds>.<body>``. The time inside it lets an old request that somebody recorded be refused. Deliveries come at least once and
-in no promised order; the ``id`` in the body tells repetitions apart.
+``<seconds>.<body>``. With the time the receiver can refuse a recorded old request. A delivery may come more than once and in any
+order; the ``id`` in the body identifies repetitions.
 """
 
 import hashlib
@@ -18,14 +18,14 @@ from policies.lifecycle import JobState
 
 SIGNATURE_HEADER = "Sooner-Signature"
 EVENT_HEADER = "Sooner-Event"
-SECRET_PREFIX = "whsec_"  # noqa: S105 (what every secret begins with)
+SECRET_PREFIX = "whsec_"  # noqa: S105 (prefix of every secret)
 
 RETRY_FIRST_S = 10.0
 RETRY_LONGEST_S = 3600.0
 
 
 class WebhookEvent(StrEnum):
-    """What a webhook can be told of."""
+    """Events that a webhook can receive."""
 
     STARTED = "job.started"
     PREEMPTED = "job.preempted"
@@ -34,7 +34,7 @@ class WebhookEvent(StrEnum):
     FAILED = "job.failed"
     CANCELLED = "job.cancelled"
     TEST = "webhook.test"
-    """Asked for by hand; every webhook gets it."""
+    """Sent on request. All webhooks receive it."""
 
 
 _EVENT_OF: Mapping[JobState, WebhookEvent] = {
@@ -48,12 +48,12 @@ _EVENT_OF: Mapping[JobState, WebhookEvent] = {
 
 
 def event_of(target: JobState) -> WebhookEvent | None:
-    """The event of a job that an engine moved into this state from another one; None for states on the way to one."""
+    """The event for a job that changed to this state from another one; None for intermediate states."""
     return _EVENT_OF.get(target)
 
 
 def new_secret() -> str:
-    """A secret with 256 bits of chance."""
+    """A secret with 256 random bits."""
     return SECRET_PREFIX + secrets.token_urlsafe(32)
 
 

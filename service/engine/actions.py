@@ -1,4 +1,4 @@
-"""How a policy's actions change the world. They were checked against the invariants before they come here."""
+"""Applies a policy's actions to the world. The engine checks the invariants before."""
 
 from policies.lifecycle import AttemptState, Cause, JobState
 from policies.model.decision import Action, Change, ChangeKind, Preempt, Start
@@ -50,12 +50,12 @@ def _start(cycle: Cycle, job: JobRecord, action: Start) -> Change:
 
 
 def launch_command(cycle: Cycle, job: JobRecord) -> Launch:
-    """The launch of a job's open attempt, under the fencing token of the present leader."""
+    """The launch of a job's open attempt with the fencing token of this leader."""
     return launch_of(job, cycle.settings.fencing_token)
 
 
 def launch_of(job: JobRecord, fencing_token: int = 0) -> Launch:
-    """The launch of a job's open attempt: the same each time it is sent."""
+    """The launch of a job's open attempt, equal each time it is sent."""
     attempt = job.attempt
     assert attempt is not None
     return Launch(

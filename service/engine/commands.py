@@ -1,4 +1,4 @@
-"""What the engine asks of an executor. Commands carry the attempt id and are idempotent: sending one twice changes nothing."""
+"""Commands of the engine to an executor. They carry the attempt id and are idempotent: a second copy has no effect."""
 
 from policies.model.ids import AttemptId, JobId
 from policies.model.job import JobSpec
@@ -22,9 +22,9 @@ class Launch:
 
 @value
 class Stop:
-    """End an attempt: warn it where it wants that (``graceful``), then SIGTERM, then SIGKILL.
+    """End an attempt: the warning signal if ``graceful``, then SIGTERM, then SIGKILL.
 
-    Also the fence against a zombie: stopping an attempt that does not exist makes sure it never starts.
+    A stop of an attempt that does not exist keeps it from ever starting. The engine uses this as a fence.
     """
 
     attempt: AttemptId

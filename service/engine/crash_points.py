@@ -1,8 +1,7 @@
-"""Named instants at which a crash would matter most. Passing one costs a call; nothing in the service ever acts on it.
+"""Named points in the code at which a crash is tested. In production they do nothing.
 
-Tests install a handler (:func:`on_reached`) that ends the process, or what plays it, at the passage of their choice: so "what
-if it dies just here" is asked of the code that runs in production. No setting, variable or request leads to a handler, so
-nobody outside of a test can make a service die by them.
+A test installs a handler (:func:`on_reached`) that ends the process, or its simulation, at a chosen point. So the tests cover
+crashes of the production code. No setting, variable or request installs a handler.
 """
 
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from enum import StrEnum
 
 
 class CrashPoint(StrEnum):
-    """Where the process may die. Each is named after what has just happened."""
+    """Points at which a test can end the process. Each is named after the step before it."""
 
     LOADED = "loaded"
     """The world was read from the store; the policy's state is not rebuilt yet."""
@@ -21,7 +20,7 @@ class CrashPoint(StrEnum):
     COMMITTED = "committed"
     """The cycle is committed; no report is acknowledged and no command sent."""
     SETTLED = "settled"
-    """The executor has marked one attempt as over for good; others of the same acknowledgement are not."""
+    """The executor has marked one attempt as ended; others of the same acknowledgement are not."""
     ACKNOWLEDGED = "acknowledged"
     """All reports of the cycle are acknowledged; no command is sent."""
     SPAWNED = "spawned"
@@ -31,23 +30,23 @@ class CrashPoint(StrEnum):
     SENT = "sent"
     """All commands of the cycle were carried out."""
     RECONCILING = "reconciling"
-    """What got lost is known; nothing of it was repeated."""
+    """The lost commands are known; none was sent again."""
     RECONCILED = "reconciled"
-    """All that got lost was repeated."""
+    """All lost commands were sent again."""
     REQUEST_WRITTEN = "request_written"
     """A client's request and its key are written, inside the transaction; it is not committed."""
     REQUEST_COMMITTED = "request_committed"
     """A client's request is committed; the client has no answer."""
     FILES_DELETED = "files_deleted"
-    """Files of ended jobs are gone; the database does not say so."""
+    """Files of ended jobs are deleted; the database does not record it yet."""
     MODEL_TRAINED = "model_trained"
-    """A model's files are complete; no row names them."""
+    """A model's files are complete; it has no row."""
     MODEL_REGISTERED = "model_registered"
-    """The model has its row; what served before still serves."""
+    """The model has its row; the previous model still serves."""
     MODEL_SERVED = "model_served"
-    """The model serves; the row of the champion still names the old one."""
+    """The model serves; the champion's row still names the previous model."""
     MODEL_CROWNED = "model_crowned"
-    """The model is the champion; the run that trained it is still open."""
+    """The model is the champion; its training run is still open."""
 
 
 Handler = Callable[[CrashPoint], None]
@@ -56,12 +55,12 @@ _handler: Handler | None = None
 
 
 def reached(point: CrashPoint) -> None:
-    """The process has come to ``point``."""
+    """Call the handler, if any, with ``point``."""
     if _handler is not None:
         _handler(point)
 
 
 def on_reached(handler: Handler | None) -> None:
-    """Call ``handler`` at every passage from now on (None: nothing any more). For tests alone."""
+    """Call ``handler`` at every point from now on (None: no calls). For tests only."""
     global _handler
     _handler = handler

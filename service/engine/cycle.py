@@ -1,4 +1,4 @@
-"""What one cycle gathers before it is committed: writes, changes for the policy, commands, labels."""
+"""The data that one cycle collects before its commit: writes, changes for the policy, commands, labels."""
 
 from collections import deque
 from collections.abc import Callable
@@ -23,23 +23,23 @@ class EngineSettings:
     retry_backoff_s: float = 0.0
     """Pause before a failed job may start again, times the number of failures so far."""
     yields_max: int = 1000
-    """Unasked exits with code 75 before a job counts as failed: a program that yields for ever makes no progress."""
+    """Unrequested exits with code 75 after which a job fails. The limit ends programs that yield for ever."""
     facts_per_cycle_max: int = 10_000
-    """Facts consumed in one cycle, so that a flood of submissions cannot stall the loop."""
+    """Requests consumed in one cycle. The limit keeps cycles short under many submissions."""
     dump_every_cycles: int = 100
-    """How often the policy's state is stored with a cycle."""
+    """The policy's state is stored with every n-th cycle."""
     enforce_walltime: bool = True
     stop_grace_s: float = 30.0
     """Seconds between the stop signals for a job that did not choose its own."""
     enforce_invariants: bool = True
     fencing_token: int = 0
     host: str = ""
-    """The service whose executor runs what is started from now on."""
+    """The service whose executor runs the attempts started by this engine."""
 
 
 @dataclass(slots=True)
 class Cycle:
-    """The working set of one cycle. ``timer`` asks the engine to look at a job again at a time."""
+    """The working set of one cycle. ``timer(at_s, job)`` has the engine examine the job again at that time."""
 
     number: int
     now_s: float
@@ -55,10 +55,10 @@ class Cycle:
     ended: list[JobId] = field(default_factory=list)
     admitted: set[JobId] = field(default_factory=set)
     totals: dict[JobId, float] = field(default_factory=dict)
-    """The newest total of itself that a running job has named in its reports, or has outlived."""
+    """The newest total iterations that a running job reported, or its declaration that it has exceeded."""
 
     def touch(self, job: JobRecord) -> JobWrite:
-        """The write of this job, opened (and its version raised) at the first touch."""
+        """The write of this job. The first call creates it and increments the job's version."""
         write = self.writes.get(job.id)
         if write is None:
             write = self.writes[job.id] = JobWrite(job, job.version)
@@ -66,11 +66,11 @@ class Cycle:
         return write
 
     def change(self, kind: ChangeKind, job: JobRecord, placement: Placement | None = None) -> None:
-        """Tell the policy."""
+        """Add a change for the policy."""
         self.changes.append(Change(kind, job.id, placement))
 
     def move(self, job: JobRecord, target: JobState, cause: Cause, reason: Reason, detail: str = "") -> None:
-        """Change a job's state: the only place where that happens. Raises ImpossibleTransition."""
+        """Change a job's state. No other code does so. Raises ImpossibleTransition."""
         write = self.touch(job)
         source = job.state
         check_transition(job.id, source, target, cause)
@@ -90,12 +90,12 @@ class Cycle:
             attempts.append(attempt)
 
     def arrive(self, job: JobRecord) -> None:
-        """Tell the policy that the job may start now, if it may; else the gates may let it through later."""
+        """Report to the policy that the job may start, if it is eligible and admission lets it compete now."""
         if job.eligible and self.world.admission.arrive(job):
             self.change(ChangeKind.ARRIVED, job)
 
     def settle_admission(self) -> None:
-        """Tell the policy whom the gates let through and send back, and the jobs why."""
+        """Report admitted and withdrawn jobs to the policy, and set the reasons of the jobs that admission holds back."""
         settled = self.world.admission.settle()
         for job in settled.sent_back:
             job.reservation = None
@@ -112,7 +112,7 @@ class Cycle:
             self.change(ChangeKind.ARRIVED, job)
 
     def close_attempt(self, job: JobRecord, state: AttemptState, reason: Reason, exit_code: int | None) -> None:
-        """End the open attempt, free its GPUs and account for them. Progress must be settled and final by now."""
+        """End the open attempt, free its GPUs and account for them. The job's progress must be settled and final."""
         attempt = job.attempt
         assert attempt is not None
         self.move_attempt(job, state)
@@ -130,7 +130,7 @@ class Cycle:
         self.change(ChangeKind.VACATED, job, attempt.placement)
 
     def finish(self, job: JobRecord, target: JobState, cause: Cause, reason: Reason, detail: str = "") -> None:
-        """Move to a terminal state and settle the jobs that waited for it, and those that waited for them."""
+        """Move the job to a terminal state, and update the jobs that depend on it, directly and indirectly."""
         self._end(job, target, cause, reason, detail)
         settled = deque([job])
         while settled:
@@ -142,8 +142,8 @@ class Cycle:
                 if ended.state is JobState.SUCCEEDED or ended.id not in other.spec.after:
                     self._meet(other)
                 else:
-                    story = f"job {ended.id} {ended.state}"
-                    self._end(other, JobState.CANCELLED, Cause.DEPENDENCY_FAILED, Reason.DEPENDENCY_FAILED, story)
+                    detail = f"job {ended.id} {ended.state}"
+                    self._end(other, JobState.CANCELLED, Cause.DEPENDENCY_FAILED, Reason.DEPENDENCY_FAILED, detail)
                     settled.append(other)
 
     def _end(self, job: JobRecord, target: JobState, cause: Cause, reason: Reason, detail: str) -> None:
@@ -155,7 +155,7 @@ class Cycle:
         self.ended.append(job.id)
 
     def _meet(self, job: JobRecord) -> None:
-        """One of the jobs that this one waits for has ended as it wants."""
+        """Count one dependency of the job as met."""
         self.touch(job)
         job.unmet_dependencies -= 1
         if job.unmet_dependencies == 0 and not job.held:

@@ -1,13 +1,13 @@
 """One scheduling cycle: requests -> transitions -> decision -> checks -> one transaction -> commands.
 
-Semantics: a cycle maps (world, requests, reports) to (world', commands). Nothing is sent before the transaction that says so
-is committed, and nothing is acknowledged before it either, so a crash at any point repeats work instead of losing it:
-before the commit nothing happened; after it, commands that were not sent are sent again by :meth:`Engine.reconcile`,
-and are idempotent. The engine never reads a clock and never waits: time is what its clock port says at the start of the cycle.
+Semantics: a cycle maps (world, requests, reports) to (world', commands). Commands are sent and reports are acknowledged
+only after the transaction is committed, so a crash repeats work and loses none. A crash before the commit has no effect.
+After it, :meth:`Engine.reconcile` sends the missing commands again; commands are idempotent. The engine never waits. It reads
+the time once, from its clock port, at the start of a cycle.
 
-How the code deviates from "load everything, decide, store": the world is kept between cycles and changed in place, and
-only what changed is written to the store. That is equivalent because the engine is the only writer (a row changed by someone
-else fails its version guard and is read again), and because a failed transaction throws the world away and loads it anew.
+The world is kept between cycles and changed in place, and only what changed is written to the store. This is equivalent to
+loading everything in each cycle. The engine is the only writer: a row that another writer changed fails its version guard and
+is read again. A failed transaction discards the world and loads it again.
 """
 
 import heapq
@@ -43,7 +43,7 @@ from service.engine.ports import (
 )
 from service.engine.record import JobRecord
 from service.engine.refusals import Refusals
-from service.engine.reported_totals import weigh_totals
+from service.engine.reported_totals import revise_estimates
 from service.engine.reports import apply_report, attained_walltime, fence
 from service.engine.requests import (
     admit,
@@ -62,7 +62,7 @@ State = TypeVar("State", bound=PolicyState)
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where the engine meets the world."""
+    """The implementations that the engine calls."""
 
     store: Store
     executor: Executor
@@ -105,21 +105,21 @@ class Engine(Generic[State]):
         self._now_s = -inf
         self._wake_at_s: float | None = None
         self._backlog = False
-        self._adrift = False
+        self._stale = False
         self._refusals = Refusals()
         self.recover()
 
     @property
     def world(self) -> World:
-        """The live picture, for reading."""
+        """The live world, for reading."""
         return self._world
 
     def recover(self, policy_state: dict[str, Any] | None = None) -> None:
         """Load the world from the store and rebuild the policy's state: at start, and after a failed transaction.
 
-        ``policy_state`` is the policy's newest dump, where there is one; else the store's last one serves.
+        ``policy_state`` is the policy's newest dump; without one, the last stored dump is used.
         """
-        self._adrift = True
+        self._stale = True
         stored = self._ports.store.load()
         reached(CrashPoint.LOADED)
         self._world = world_of(stored, self._cluster, self._costs)
@@ -127,30 +127,30 @@ class Engine(Generic[State]):
         self._number = stored.cycle
         self._timers = []
         self._feedback = []
-        self._orphans: list[tuple[JobId, JobId]] = []
-        self._join(list(self._world.jobs.values()))
+        self._failed_dependents: list[tuple[JobId, JobId]] = []
+        self._register(list(self._world.jobs.values()))
         self._state = self.policy.rebuild(self._world, stored.policy_dump if policy_state is None else policy_state)
         self._wake_at_s = None
-        self._adrift = False
+        self._stale = False
 
     def cycle(self) -> CycleOutcome:
         """One cycle. O((requests + reports + actions) log n) besides the ports' own costs.
 
-        Raises nothing for a store that does not answer: the outcome says so, and nothing happened. After any other
-        exception the next cycle starts from the store.
+        If the store is unavailable, nothing changes and the outcome holds the error. After any other exception the next cycle
+        loads the world from the store.
         """
         try:
-            if self._adrift:
+            if self._stale:
                 self.recover()
             return self._run_cycle()
         except StoreUnavailable as error:
             return self._roll_back(error)
         except Exception:
-            self._adrift = True
+            self._stale = True
             raise
 
     def _run_cycle(self) -> CycleOutcome:
-        # Whatever the clock says: time that went back would undo what the policies count by it.
+        # Time never runs backwards, even if the clock does: policies accumulate over it.
         now_s = self._now_s = self._world.now_s = max(self._now_s, self._ports.clock.now_s())
         cycle = Cycle(self._number + 1, now_s, self._world, self.settings, self._set_timer)
         cycle.changes = self._feedback
@@ -165,7 +165,7 @@ class Engine(Generic[State]):
         return self._commit(cycle, decision, applied)
 
     def reconcile(self) -> None:
-        """Compare what the store wants with what the executor sees, and repeat what got lost. O(open attempts)."""
+        """Compare the stored attempts with those that the executor sees, and send lost commands again. O(open attempts)."""
         observed = self._ports.executor.observed()
         cycle = Cycle(self._number, self._world.now_s, self._world, self.settings, self._set_timer)
         for job_id in self._world.holding():
@@ -177,7 +177,7 @@ class Engine(Generic[State]):
             elif attempt.state is AttemptState.LAUNCHING and attempt.id not in observed:
                 cycle.commands.append((job_id, launch_command(cycle, job)))
             elif attempt.id not in observed:
-                # It ran, and the executor has forgotten it (its folder is gone): make sure, and have its end reported.
+                # The executor lost a running attempt (its folder is gone). The fence stops it and causes a report of its end.
                 fence(cycle, attempt.id)
         for attempt_id, status in observed.items():
             known = self._world.jobs.get(job_of(attempt_id))
@@ -190,7 +190,7 @@ class Engine(Generic[State]):
             reached(CrashPoint.RECONCILED)
 
     def explain(self, job_id: JobId) -> Explanation:
-        """Why an unfinished job is where it is. Raises KeyError for others."""
+        """Explain the state of an unfinished job. Raises KeyError for other jobs."""
         job = self._world.jobs[job_id]
         explanation = self.policy.explain(self._world, self._state, job_id)
         if not job.waiting and job.state is JobState.QUEUED:
@@ -213,23 +213,23 @@ class Engine(Generic[State]):
         """The policy's state, for a snapshot of the cycle."""
         return self._state.dump()
 
-    # 1. Facts.
+    # 1. Reports, timers and requests.
 
     def _drain(self, cycle: Cycle) -> None:
         for report in self._ports.executor.poll():
             apply_report(cycle, report)
         if cycle.totals:
             try:
-                weigh_totals(cycle, self._ports.predictor)
+                revise_estimates(cycle, self._ports.predictor)
             except Exception:
-                # As in _predict: what was said of the jobs before stands.
+                # As in _predict: the jobs keep their estimates.
                 self.counters["prediction_failures"] += 1
         self._fire_timers(cycle)
-        if self._orphans:
-            for job_id, failed in self._orphans:
+        if self._failed_dependents:
+            for job_id, failed in self._failed_dependents:
                 if (job := self._world.jobs.get(job_id)) is not None and job.state is JobState.QUEUED:
                     cancel_dependent(cycle, job, failed)
-            self._orphans = []
+            self._failed_dependents = []
         requests = self._ports.store.pending_requests(self.settings.facts_per_cycle_max)
         self._backlog = len(requests) >= self.settings.facts_per_cycle_max
         if requests:
@@ -260,20 +260,20 @@ class Engine(Generic[State]):
             cycle.requests += [request.id for request in requests if request.job not in admitted]
 
     def _states_of_dependencies(self, jobs: Sequence[JobRecord]) -> dict[JobId, JobState]:
-        """The committed states of what these jobs wait for, as far as the world does not hold it."""
+        """The committed states of the dependencies of these jobs that the world does not hold."""
         unknown = {
             needed for job in jobs if job.spec.needs for needed in job.spec.needs if needed not in self._world.jobs
         }
         return {job.id: job.state for job in self._ports.store.jobs(sorted(unknown))} if unknown else {}
 
-    def _join(self, jobs: Sequence[JobRecord]) -> None:
-        """Find out what jobs that came from the store wait for: other jobs, the end of a pause, a walltime."""
+    def _register(self, jobs: Sequence[JobRecord]) -> None:
+        """Register jobs that were read from the store: their dependencies, admission, and timers for a pause or a walltime."""
         states = self._states_of_dependencies(jobs)
         for job in jobs:
             if job.state is JobState.QUEUED:
                 failed = count_dependencies(job, self._world, states)
                 if failed is not None:
-                    self._orphans.append((job.id, failed))
+                    self._failed_dependents.append((job.id, failed))
                 if job.eligible:
                     self._world.admission.arrive(job)
             if job.not_before_s > 0.0:
@@ -288,7 +288,7 @@ class Engine(Generic[State]):
         try:
             return self._ports.predictor.predict(now_s, requests)
         except Exception:
-            # A broken model must not stop the cluster: without an estimate a job is ranked by attained service.
+            # A broken model must not stop the cluster. Without an estimate a job is ranked by attained service.
             self.counters["prediction_failures"] += 1
             return [None] * len(requests)
 
@@ -310,7 +310,7 @@ class Engine(Generic[State]):
             elif self.settings.enforce_walltime and attained_walltime(job, cycle.now_s):
                 request_stop(cycle, job, JobState.CANCELLING, Cause.WALLTIME, Reason.WALLTIME)
             elif self.settings.enforce_walltime and job.progressing and job.spec.walltime_s is not None:
-                # Its progress was re-anchored since (a restart, a late report): look again when it is due.
+                # Its progress was re-anchored since (a restart, a late report), so the timer is set anew.
                 self._set_timer(
                     cycle.now_s + job.spec.walltime_s - job.service_s - max(0.0, cycle.now_s - job.anchor_s), job_id
                 )
@@ -367,16 +367,16 @@ class Engine(Generic[State]):
         return CycleOutcome(self._number, committed=True, wake_at_s=self._wake(), actions=applied)
 
     def _undo(self, cycle: Cycle, applied: Sequence[Action], dropped: frozenset[JobId]) -> None:
-        """Take the store's version of the dropped jobs, and let the policy start over from what is true."""
+        """Take the store's version of the dropped jobs, and rebuild the policy from the world."""
         self.counters["writes_dropped"] += len(dropped)
-        # A submission that was dropped is still pending, and will be admitted as if it were new.
+        # A dropped submission is still pending. A later cycle admits it.
         fresh = self._ports.store.jobs(sorted(dropped - cycle.admitted))
         for job_id in dropped:
             self._world.drop_job(job_id)
         unfinished = [job for job in fresh if not job.finished]
         for job in unfinished:
             self._world.add_job(job)
-        self._join(unfinished)
+        self._register(unfinished)
         self._refusals.note(applied, dropped, cycle.now_s)
         self._refusals.hold_back(unfinished, cycle)
         self._state = self.policy.rebuild(self._world, self._state.dump())
@@ -389,9 +389,9 @@ class Engine(Generic[State]):
         self._wake_at_s = cycle.now_s
 
     def _roll_back(self, error: StoreUnavailable) -> CycleOutcome:
-        """Forget the cycle: load the world again, now or, if the store does not even load, in the next cycle."""
+        """Discard the cycle and load the world again; if that fails too, the next cycle loads it."""
         self.counters["commits_failed"] += 1
-        if not self._adrift:
+        if not self._stale:
             try:
                 self.recover(self._state.dump())
             except StoreUnavailable:
@@ -416,20 +416,20 @@ class Engine(Generic[State]):
                     if event.source is not None:
                         transition(event, write.job)
                 if write.label is not None:
-                    self._teach(write.label)
+                    self._learn(write.label)
 
-    def _teach(self, label: EndedJob) -> None:
+    def _learn(self, label: EndedJob) -> None:
         try:
             self._ports.predictor.ended(label)
         except Exception:
-            # As in _predict: learning is optional, and everything else about the end is committed.
+            # As in _predict: a failure to learn must not stop the loop. The end itself is committed.
             self.counters["prediction_failures"] += 1
 
     def _wake(self) -> float | None:
         if self._backlog:
             return self._world.now_s
         at_s = self._wake_at_s
-        # Spelt out: asked after every event of a simulation.
+        # No min(): a simulation calls this after every event.
         if self._timers and (at_s is None or self._timers[0][0] < at_s):
             at_s = self._timers[0][0]
         if self._world.server_reservations:

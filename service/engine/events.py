@@ -1,4 +1,4 @@
-"""What the engine is told (requests from users, reports from executors) and what it tells (job events)."""
+"""Inputs of the engine (requests from users, reports from executors) and its job events."""
 
 from dataclasses import replace
 from enum import StrEnum
@@ -13,7 +13,7 @@ from service.engine.limits import Owner, OwnerLimit
 
 
 class RequestKind(StrEnum):
-    """What a user or an operator may ask of the engine."""
+    """Kinds of requests."""
 
     __hash__ = str.__hash__  # an Enum's own is a call of Python code
 
@@ -34,11 +34,11 @@ class RequestKind(StrEnum):
 
 @value
 class EngineRequest:
-    """One accepted request, durable before it is answered and consumed once, by a mark set in the cycle's transaction.
+    """One accepted request. It is stored before it is answered. A cycle consumes it once, by a mark set in its transaction.
 
     ``preempt`` goes with HOLD (stop the attempt too), ``priority`` with PRIORITY, ``server_spec`` with SERVER_ADDED,
-    ``owner`` with all that are about quotas and pauses, ``gpus_running_max`` (None: none) with QUOTA_SET, ``note`` with
-    QUEUE_PAUSED, ``window`` with RESERVATION_MADE (its id is the fact's), ``reservation`` with RESERVATION_CANCELLED.
+    ``owner`` with quotas and pauses, ``gpus_running_max`` (None: none) with QUOTA_SET, ``note`` with
+    QUEUE_PAUSED, ``window`` with RESERVATION_MADE (its id is that of the request), ``reservation`` with RESERVATION_CANCELLED.
     """
 
     id: int
@@ -57,7 +57,7 @@ class EngineRequest:
 
 
 def limit_after(limit: OwnerLimit, request: EngineRequest) -> OwnerLimit:
-    """An owner's limits once a request about them is granted."""
+    """An owner's limits after a request."""
     if request.kind is RequestKind.QUOTA_SET:
         return replace(limit, gpus_running_max=request.gpus_running_max)
     if request.kind is RequestKind.QUEUE_PAUSED:
@@ -66,18 +66,18 @@ def limit_after(limit: OwnerLimit, request: EngineRequest) -> OwnerLimit:
 
 
 class ReportKind(StrEnum):
-    """What an executor may say of an attempt or a server."""
+    """Kinds of reports about an attempt or a server."""
 
     __hash__ = str.__hash__  # an Enum's own is a call of Python code
 
     STARTED = "started"
     PROGRESS = "progress"
     EXITED = "exited"
-    """The attempt has no process any more: ``exit_code`` and ``stop_signalled`` say how it ended."""
+    """The attempt has ended; ``exit_code`` and ``stop_signalled`` are set."""
     LAUNCH_FAILED = "launch_failed"
-    """It never ran: ``reason`` says why."""
+    """The attempt never ran; ``reason`` is set."""
     LOST = "lost"
-    """Confirmed dead without an exit status (its node's lease ran out, the machine rebooted). ``server`` is given where it
+    """The attempt has ended without an exit status (its host's lease expired, the machine rebooted). ``server`` is set if it
     was lost together with a server."""
     SERVER_DOWN = "server_down"
     SERVER_UP = "server_up"
@@ -85,12 +85,11 @@ class ReportKind(StrEnum):
 
 @value
 class Report:
-    """One observation of an executor. Reports may come twice, late or out of order; the engine sorts that out.
+    """One observation of an executor. The engine accepts reports that are doubled, late or out of order.
 
     ``checkpoint_iteration`` is the newest iteration that is complete on disk. ``stop_signalled`` says whether the stop
-    signal had been sent before the end. ``iterations_per_s`` is given where the executor knows the speed (simulation).
-    ``lost_service_s`` is the work since the last checkpoint where the executor knows it (simulation). ``loss`` is what the
-    program says of its training; nothing is decided by it.
+    signal was sent before the end. ``iterations_per_s`` is the speed and ``lost_service_s`` the work since the last
+    checkpoint; only a simulated executor sets them. ``loss`` is the program's reported training loss; no decision uses it.
     """
 
     kind: ReportKind
@@ -111,7 +110,7 @@ class Report:
 
 @value
 class JobEvent:
-    """One line of a job's story: append-only, and the source of its state history.
+    """One change of a job's state. Append-only; the job's history consists of them.
 
     ``cycle`` wrote it. The first event of a job has no ``source`` and the time of the submission.
     """

@@ -1,4 +1,4 @@
-"""What is learnt from a job that has ended."""
+"""Labels of ended jobs, from which predictors learn."""
 
 from policies.model.estimate import EndedJob
 from service.engine.ports import JobWrite
@@ -6,7 +6,7 @@ from service.engine.world import World
 
 
 def label_of(write: JobWrite, world: World) -> EndedJob:
-    """The label of a job that ended in this cycle; ``write`` is what the cycle changes of it."""
+    """The label of a job that ended in this cycle. ``write`` is the cycle's write of the job."""
     job = write.job
     placement = write.attempts[-1].placement if write.attempts else None
     return EndedJob(

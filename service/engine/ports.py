@@ -16,28 +16,28 @@ from service.engine.record import AttemptRecord, JobRecord, ServerRecord, Stored
 
 
 class Clock(Protocol):
-    """Where time comes from."""
+    """The source of time."""
 
     def now_s(self) -> float:
-        """Seconds; only differences and order matter to the engine (live: since the Unix epoch)."""
+        """Seconds; live: since the Unix epoch. The engine uses only differences and order."""
 
 
 class Predictor(Protocol):
-    """Estimates new jobs, learns from ended ones."""
+    """Estimates new jobs, and learns from ended ones."""
 
     def predict(self, now_s: float, requests: Sequence[PredictionRequest]) -> Sequence[Prediction | None]:
-        """One answer a request, in order; None = no estimate. Called outside any transaction. Must not raise for odd jobs."""
+        """One answer per request, in order; None = no estimate. Called outside transactions. Must not raise for unusual jobs."""
 
     def revise(self, now_s: float, reported: Sequence[Reported]) -> Sequence[Prediction | None]:
-        """What running jobs' own reports change of their estimates, in order; None = nothing. Cheap: it asks no model."""
+        """Predictions revised by running jobs' reported totals, in order; None = unchanged. Must be cheap: it calls no model."""
 
     def ended(self, label: EndedJob) -> None:
-        """A job ended (after the commit that says so)."""
+        """Learn from an ended job. Called after the commit of its end."""
 
 
 @dataclass(slots=True)
 class JobWrite:
-    """All that one cycle changes of one job, applied together or not at all.
+    """One cycle's changes of one job, applied as a whole or not at all.
 
     ``job`` already holds the new values; ``job.version`` is ``expected_version`` + 1 (expected -1: a row that the cycle
     itself creates, as the simulator does). ``prediction`` is new, ``label`` is given when the job ended in this cycle.
@@ -54,9 +54,9 @@ class JobWrite:
 
 @dataclass(slots=True)
 class CycleBatch:
-    """One cycle as the store persists it, in one transaction.
+    """One cycle as it is stored, in one transaction.
 
-    ``requests`` are consumed requests that belong to no job's write. ``dump`` is the policy's state, given now and then.
+    ``requests`` are consumed requests that belong to no job's write. ``dump`` is the policy's state, or None in most cycles.
     """
 
     cycle: int
@@ -73,11 +73,11 @@ class CycleBatch:
 
 
 def dropped_with(stale: Iterable[JobId], batch: CycleBatch) -> frozenset[JobId]:
-    """The jobs whose writes fall together with stale rows.
+    """The jobs whose writes must be dropped because of stale rows.
 
-    A stale row drops its own write, and with it what was built on it: the preemptions made for the same reservation (none
-    of them is needed by another start), the start of a job on GPUs whose release is not committed, and what the end of the
-    job did to those that wait for it. O(writes) unless nothing is stale.
+    A stale row drops its own write and all writes that depend on it: preemptions for the same reservation (no other start
+    needs them), starts on GPUs whose release is not committed, and changes of the job's dependents. O(1) if no row is stale,
+    else O(writes).
     """
     dropped = set(stale)
     if not dropped:
@@ -115,31 +115,31 @@ def _gpus(attempt: AttemptRecord) -> Iterator[tuple[ServerIndex, int]]:
 
 
 class StoreUnavailable(Exception):
-    """The transaction failed as a whole; nothing of it is visible. The cycle will be tried again."""
+    """The whole transaction failed and has no effect. The cycle is tried again."""
 
 
 class Busy(Exception):
-    """It cannot be had now; whoever asks again in a moment may get it."""
+    """A resource is not available now. A later try may succeed."""
 
 
 class ExecutorUnavailable(Busy):
-    """The executor does not answer, so nothing is known of what runs."""
+    """The executor does not answer, so the running attempts are unknown."""
 
 
 class Store(Protocol):
     """Durable state. The engine is the only writer of job, attempt and server rows; others add jobs and requests."""
 
     def load(self) -> StoredWorld:
-        """All unfinished jobs with their open attempts, servers, and the loop's last position.
+        """Load all unfinished jobs with their open attempts, the servers, and the loop's last position.
 
         Jobs whose SUBMITTED request is still pending are left out: the next cycle admits them.
         """
 
     def jobs(self, ids: Sequence[JobId]) -> list[JobRecord]:
-        """Those jobs as committed (newly submitted or stale ones), in ascending id; unknown ids are left out."""
+        """The committed rows of these jobs, by ascending id. Unknown ids are left out."""
 
     def pending_requests(self, limit: int) -> Sequence[EngineRequest]:
-        """Unconsumed requests in the order they became visible, oldest first."""
+        """Unconsumed requests in the order in which they became visible."""
 
     def commit(self, batch: CycleBatch) -> frozenset[JobId]:
         """Apply the batch in one transaction and return the jobs that :func:`dropped_with` names for the stale rows.
@@ -150,40 +150,40 @@ class Store(Protocol):
 
 
 class AttemptStatus(StrEnum):
-    """What an executor sees of an attempt."""
+    """The state of an attempt as the executor sees it."""
 
     PENDING = "pending"
-    """The command was taken; nothing runs yet."""
+    """The executor has the command; no process runs yet."""
     RUNNING = "running"
     STOPPING = "stopping"
     ENDED = "ended"
-    """No process any more; the end's report waits for its acknowledgement."""
+    """No process runs; the report of the end is not acknowledged yet."""
 
 
 class Executor(Protocol):
-    """Makes attempts run. It never decides and never waits for a job."""
+    """Runs attempts. It makes no decisions and never waits for a job."""
 
     def send(self, commands: Sequence[Command]) -> None:
-        """Carry out commands. Idempotent by attempt id: an attempt that exists, or ended, or was stopped is never run again.
+        """Carry out commands. Idempotent by attempt id: an attempt that exists, has ended or was stopped is never run again.
 
-        Does not raise for one command's failure: that comes back as a report.
+        The failure of a single command is reported by :meth:`poll` instead of raised.
         """
 
     def poll(self) -> Sequence[Report]:
-        """Reports not acknowledged yet, oldest first. An end is repeated until it is acknowledged; progress need not be."""
+        """Unacknowledged reports, oldest first. An end is repeated until it is acknowledged; progress may be dropped."""
 
     def acknowledge(self, reports: Sequence[Report]) -> None:
-        """These reports are committed; an ended attempt may be forgotten."""
+        """These reports are committed. The executor may forget ended attempts."""
 
     def observed(self) -> Mapping[AttemptId, AttemptStatus]:
-        """Every attempt the executor knows and has not been told to forget: what reconciling compares with.
+        """All attempts of the executor whose end is not acknowledged.
 
-        Raises :class:`ExecutorUnavailable` where that cannot be said.
+        Raises :class:`ExecutorUnavailable` if they cannot be determined.
         """
 
 
 class AttemptLeases(Protocol):
-    """Attempts must not outlive a service that is gone: each ends by itself when the lease of its service runs out."""
+    """Leases of attempts: each attempt ends by itself when the lease of its service expires."""
 
     def renew_leases(self) -> None:
         """Extend the lease of all attempts. Does not raise. Does nothing if attempts cannot outlive the service.
@@ -193,7 +193,7 @@ class AttemptLeases(Protocol):
 
 
 class LogPart(Protocol):
-    """A part of a log. ``cut_bytes`` in front of ``data`` are gone; ``size_bytes`` were written in all so far."""
+    """A part of a log. ``cut_bytes`` before ``data`` are deleted; ``size_bytes`` were written in total."""
 
     @property
     def data(self) -> bytes: ...
@@ -206,7 +206,7 @@ class LogPart(Protocol):
 
 
 class AttemptLogs(Protocol):
-    """What attempts print."""
+    """The output of attempts."""
 
     def read_logs(self, job: JobId, attempt: int | None, offset: int, limit_bytes: int) -> LogPart:
         """A part of the output of an attempt (None: the newest). A negative offset counts from the end.
@@ -219,7 +219,7 @@ class ProgressInput(Protocol):
     """Progress that a training program sends over HTTP."""
 
     def accept_progress(self, attempt: AttemptId, token: str, line: Mapping[str, Any]) -> bool:
-        """Take one line of progress; it comes back as a report. False if the line breaks a rule and was ignored.
+        """Accept one line of progress, which :meth:`Executor.poll` returns as a report. False if the line is invalid and ignored.
 
         Raises PermissionError if the token is not that of this attempt or the attempt does not run, and
         :class:`ExecutorUnavailable` if its files do not answer.
@@ -227,14 +227,14 @@ class ProgressInput(Protocol):
 
 
 class AttemptFiles(Protocol):
-    """Logs, work folders and checkpoints that attempts leave behind."""
+    """Logs, work folders and checkpoints of attempts."""
 
     @property
     def keeps_files(self) -> bool:
-        """Whether attempts leave files at all. If not, jobs are forgotten without a wait for their files."""
+        """Whether attempts have files. If not, jobs are deleted without waiting for their files."""
 
     def jobs_with_files(self) -> set[JobId]:
-        """Jobs whose files are still here."""
+        """Jobs that have files."""
 
     def prune(self, jobs: Iterable[JobId]) -> int:
         """Delete the files of ended jobs; returns the number of attempts. An attempt never runs again afterwards.
@@ -244,30 +244,20 @@ class AttemptFiles(Protocol):
 
 
 class LiveExecutor(Executor, AttemptLeases, AttemptLogs, ProgressInput, AttemptFiles, Protocol):
-    """All that a live service needs of an engine executor. Methods may be called from several threads."""
+    """The executor of a live service. Methods may be called from several threads."""
 
     def use_cluster(self, cluster: Cluster) -> None:
-        """Placements of later launches refer to the servers of this cluster."""
+        """Set the cluster whose servers the placements of later launches refer to."""
 
     def close(self) -> None:
-        """Release everything. Attempts run on, and the next executor of this service finds them."""
+        """Release all resources. Attempts continue, and the next executor of this service finds them."""
 
 
 class Sink(Protocol):
-    """Where the story goes besides the store: results in simulation, logs and metrics live."""
+    """Receives events besides the store: results in simulation; logs and metrics in the live service."""
 
     def transition(self, event: JobEvent, job: JobRecord) -> None:
-        """A job changed its state; called after the commit. Submissions are not reported."""
+        """A job has changed its state. Called after the commit. Submissions are not reported."""
 
     def cycle(self, batch: CycleBatch) -> None:
         """A cycle was committed."""
-
-
-class NullSink:
-    """Keeps nothing."""
-
-    def transition(self, event: JobEvent, job: JobRecord) -> None:
-        """Ignore."""
-
-    def cycle(self, batch: CycleBatch) -> None:
-        """Ignore."""

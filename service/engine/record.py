@@ -1,4 +1,4 @@
-"""The engine's own records: slotted and mutable, written by ``service.engine`` alone and lent to policies read-only."""
+"""The engine's records: slotted and mutable. Only ``service.engine`` changes them; policies read them."""
 
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -15,7 +15,7 @@ from service.engine.limits import Owner, OwnerLimit
 
 @dataclass(slots=True)
 class AttemptRecord:
-    """One attempt. ``resume_*`` is the progress it started from, ``host`` the service whose executor runs it."""
+    """One attempt. ``resume_*`` is the progress at its start, ``host`` the service whose executor runs it."""
 
     id: AttemptId
     job: JobId
@@ -39,16 +39,17 @@ class AttemptRecord:
 
     @property
     def open(self) -> bool:
-        """Whether it may still have processes."""
+        """Whether the attempt may still have processes."""
         return self.state in ATTEMPT_OPEN
 
 
 @dataclass(slots=True)
 class JobRecord:
-    """One job: what was asked, where it stands, and the anchors from which its progress at any instant follows.
+    """One job: its specification, its state, and the anchor from which its progress at any time follows.
 
     Progress between reports is extrapolated from an anchor: ``iterations`` and ``service_s`` hold at ``anchor_s`` and grow
-    with ``iterations_per_s`` and 1.0 a second from then on, while the job runs. ``checkpoint_*`` is what a crash keeps.
+    by ``iterations_per_s`` and 1.0 per second from then on, while the job runs. ``checkpoint_*`` is the progress that
+    survives a crash.
     """
 
     id: JobId
@@ -80,7 +81,7 @@ class JobRecord:
     reports_checkpoints: bool = False
     measured_s_per_iteration: float | None = None
     reported_iterations: float | None = None
-    """The least total that its reports of progress have named: evidence, never truth."""
+    """The least reported total. It may be wrong."""
     held_gpu_s: float = 0.0
     wasted_gpu_s: float = 0.0
     first_started_at_s: float | None = None
@@ -88,11 +89,11 @@ class JobRecord:
     exit_code: int | None = None
     stop_cause: Reason | None = None
     gate: Reason | None = None
-    """Why it is kept from the policy for its owner's sake: :mod:`service.engine.admission` says so anew after each start."""
+    """Why admission keeps the job from competing. :mod:`service.engine.admission` updates it after each start."""
 
     @property
     def eligible(self) -> bool:
-        """QUEUED, and nothing about the job itself keeps it from starting."""
+        """Whether the job is QUEUED and neither held, dependent nor paused. Admission may still hold it back."""
         return (
             self.state is JobState.QUEUED
             and not self.held
@@ -102,8 +103,8 @@ class JobRecord:
 
     @property
     def waiting(self) -> bool:
-        """QUEUED and free to start."""
-        # Spelt out, not by way of ``eligible``: this is read several times an event.
+        """Whether the job is QUEUED and competes for GPUs."""
+        # Does not call ``eligible``: a simulation reads this several times an event.
         return (
             self.state is JobState.QUEUED
             and not self.held
@@ -114,7 +115,7 @@ class JobRecord:
 
     @property
     def finished(self) -> bool:
-        """Whether its state is terminal."""
+        """Whether the state is terminal."""
         return self.state in TERMINAL
 
     @property
@@ -124,7 +125,7 @@ class JobRecord:
 
     @property
     def attempt_started_at_s(self) -> float | None:
-        """When the open attempt was decided."""
+        """When a cycle decided to start the open attempt."""
         return self.attempt.opened_at_s if self.attempt is not None else None
 
     @property
@@ -146,7 +147,7 @@ class JobRecord:
         return 1.0 if unit is Unit.SERVICE_S else self.iterations_per_s
 
     def seconds_per_iteration(self) -> float | None:
-        """Measured, else the model's best, else the predictor's."""
+        """The measured value, else the best of the throughput model, else the predictor's."""
         if self.measured_s_per_iteration is not None:
             return self.measured_s_per_iteration
         if self.iteration_times is not None:
@@ -156,19 +157,19 @@ class JobRecord:
         return None
 
     def attained_service_s(self, now_s: float) -> float:
-        """GPU-seconds held so far, the open attempt's included."""
+        """GPU-seconds held so far, including those of the open attempt."""
         if self.attempt is None:
             return self.held_gpu_s
         return self.held_gpu_s + self.spec.gpus * max(0.0, now_s - self.attempt.opened_at_s)
 
     def lost_s(self, now_s: float) -> float:
-        """Seconds of work since the last checkpoint, if a stop would lose them."""
+        """Seconds of work that a stop would lose: those since the last checkpoint."""
         if self.graceful or not self.progressing:
             return 0.0
         return max(0.0, self.done(Unit.SERVICE_S, now_s) - self.checkpoint_service_s)
 
     def settle(self, now_s: float) -> None:
-        """Move the anchor to ``now_s`` (before a speed changes or the job stops)."""
+        """Move the anchor to ``now_s``. Called before a change of speed and before a stop."""
         if self.progressing and now_s > self.anchor_s:
             elapsed = now_s - self.anchor_s
             self.service_s += elapsed
@@ -182,22 +183,22 @@ class JobRecord:
 
 @dataclass(slots=True)
 class ServerRecord:
-    """What an operator and the executor have said of one server; its size lives in the cluster."""
+    """The state of one server as set by operators and reported by the executor."""
 
     drained: bool = False
     down: bool = False
 
     @property
     def usable(self) -> bool:
-        """Whether new work may go there."""
+        """Whether new attempts may start on the server."""
         return not self.drained and not self.down
 
 
 @dataclass(slots=True)
 class StoredWorld:
-    """Everything that a store hands back at start: unfinished jobs, servers, limits, and where the loop stood.
+    """Everything that a store loads at start: unfinished jobs, servers, limits, and the position of the loop.
 
-    ``at_s``: the newest time that was committed; the engine's time never runs back behind it.
+    ``at_s``: the newest committed time. The engine's time never falls below it.
     """
 
     jobs: list[JobRecord] = field(default_factory=list)

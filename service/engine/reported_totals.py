@@ -1,7 +1,7 @@
-"""What running programs say of their own totals: noted from their reports, weighed by the predictor before the decision.
+"""Reported totals of running programs: collected from progress reports, and passed to the predictor before the decision.
 
-A total is taken from a report of progress alone. What is said at an attempt's end changes no rank any more, and a simulated
-executor knows the truth by then.
+Only progress reports count. A total in the report of an attempt's end can no longer change a rank, and a simulated executor
+fills in the true one there.
 """
 
 from policies.model.decision import ChangeKind
@@ -12,7 +12,7 @@ from service.engine.record import JobRecord
 
 
 def note_total(cycle: Cycle, job: JobRecord, total: float | None, iteration: float) -> None:
-    """Remember the least total that the job has named; have the newest weighed, and a declaration that it has passed."""
+    """Store the job's least reported total, and note its newest one, or its declaration once that is exceeded."""
     if total is not None and total > 0.0:
         job.reported_iterations = total if job.reported_iterations is None else min(total, job.reported_iterations)
         cycle.totals[job.id] = total
@@ -20,8 +20,8 @@ def note_total(cycle: Cycle, job: JobRecord, total: float | None, iteration: flo
         cycle.totals[job.id] = float(job.spec.declared_iterations)
 
 
-def weigh_totals(cycle: Cycle, predictor: Predictor) -> None:
-    """Revise the estimates of the jobs of which a total was noted, and tell the policy of those that have changed.
+def revise_estimates(cycle: Cycle, predictor: Predictor) -> None:
+    """Revise the estimates of the jobs with a noted total, and report changed ones to the policy.
 
     O(reports). Raises what the predictor raises.
     """

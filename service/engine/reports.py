@@ -1,4 +1,4 @@
-"""How an executor's report changes the world. Doubled, late and foreign reports change nothing, or fence a zombie."""
+"""Applies an executor's reports to the world. Doubled, late and unrelated reports change nothing, or cause a fence."""
 
 from dataclasses import replace
 
@@ -23,18 +23,18 @@ _REASON_OF_END = {
     ReportKind.LAUNCH_FAILED: Reason.LAUNCH_FAILED,
     ReportKind.LOST: Reason.NODE_LOST,
 }
-"""Where the executor gives none."""
+"""Reasons for reports without one."""
 
 
 def apply_report(cycle: Cycle, report: Report) -> None:
-    """Apply one report. It is noted as handled together with the job's write, and acknowledged after the commit."""
+    """Apply one report. It is acknowledged after the commit of the job's write."""
     if report.attempt is None:
         _apply_server_report(cycle, report)
         cycle.handled.append((None, report))
         return
     job = cycle.world.jobs.get(job_of(report.attempt))
     if job is None or job.attempt is None or job.attempt.id != report.attempt:
-        # With the job: told twice in one pass, an end must not be acknowledged while what it did is not committed.
+        # Noted with its job: a doubled end must not be acknowledged before the write of the first copy is committed.
         cycle.handled.append((job.id if job is not None else None, report))
         if report.kind is ReportKind.STARTED:
             fence(cycle, report.attempt)
@@ -52,14 +52,14 @@ def apply_report(cycle: Cycle, report: Report) -> None:
 
 
 def _in_time(report: Report, opened_at_s: float, now_s: float) -> Report:
-    """What a machine whose clock is wrong says, at the nearest instant at which it can have happened."""
+    """The report with its time limited to the life of the attempt, in case the machine's clock is wrong."""
     if opened_at_s <= report.at_s <= now_s:
         return report
     return replace(report, at_s=min(max(report.at_s, opened_at_s), now_s))
 
 
 def fence(cycle: Cycle, attempt: AttemptId) -> None:
-    """Stop an attempt that the engine does not count as open: two copies must never write one checkpoint folder."""
+    """Stop an attempt that is not open. Two attempts must never write to one checkpoint folder."""
     token = cycle.settings.fencing_token
     cycle.commands.append(
         (None, Stop(attempt, graceful=False, grace_s=cycle.settings.stop_grace_s, fencing_token=token))
@@ -96,7 +96,7 @@ def _started(cycle: Cycle, job: JobRecord, report: Report) -> None:
 
 
 def expected_speed(cycle: Cycle, job: JobRecord) -> float:
-    """Iterations per second at the job's placement before any are seen: measured, else alpha(x), else the estimate's."""
+    """Iterations per second at the job's placement before its first report: measured, else alpha(x), else the estimate's."""
     best_s = job.seconds_per_iteration()
     if best_s is None or best_s <= 0.0:
         return 0.0
@@ -119,7 +119,7 @@ def _progressed(cycle: Cycle, job: JobRecord, report: Report) -> None:
     if job.state is JobState.RUNNING:
         job.settle(report.at_s)
         if attempt.last_iteration is None and report.at_s < job.anchor_s:
-            # It came back faster than expected; a late report of a later moment must not count time twice.
+            # The restart was shorter than expected. The new anchor keeps a later report from counting time twice.
             job.anchor_s = report.at_s
         _measure(job, report, iteration)
     attempt.last_iteration = iteration
@@ -213,10 +213,10 @@ def _ended_otherwise(cycle: Cycle, job: JobRecord, report: Report) -> None:
 
 
 def _lost_a_server(cycle: Cycle, job: JobRecord, report: Report) -> bool:
-    """Whether a server of the open attempt is down, or the report names one with which it was lost: then its loss is no
-    fault of the job and uses up no retry.
+    """Whether the attempt was lost together with a server. Such a loss uses up no retry.
 
-    An attempt that is lost on servers that answer counts: its program may be what killed it.
+    The report names the server, or a server of the attempt is down. A loss on servers that answer uses up a retry, because
+    the program may have caused it.
     """
     assert job.attempt is not None
     return report.server is not None or any(

@@ -1,4 +1,4 @@
-"""How a user's or operator's request changes the world. Requests that no longer apply are consumed and ignored."""
+"""Applies requests of users and operators to the world. Requests that no longer apply are consumed and ignored."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,11 +17,11 @@ from service.engine.world import World
 DependencyStates = Mapping[JobId, JobState]
 
 _NAMED_MAX = 5
-"""Jobs that a sentence lists; all are in the explanation's ``waiting_for``."""
+"""Largest number of jobs in a sentence. The explanation's ``waiting_for`` holds all."""
 
 
 def apply_request(cycle: Cycle, request: EngineRequest) -> None:
-    """Apply one request other than SUBMITTED and note its consumption with the write that it caused."""
+    """Apply one request other than SUBMITTED. It is consumed together with the job's write."""
     if request.job is None:
         if request.owner is not None:
             _apply_limit(cycle, request, request.owner)
@@ -49,9 +49,9 @@ def apply_request(cycle: Cycle, request: EngineRequest) -> None:
 
 
 def admit(cycle: Cycle, job: JobRecord, request: EngineRequest, dependency_states: DependencyStates) -> None:
-    """Take in a newly submitted job and write its first event, the submission.
+    """Add a newly submitted job to the world, and write its first event, the submission.
 
-    Dependencies that are not unfinished jobs are looked up in ``dependency_states``.
+    ``dependency_states`` holds the states of dependencies outside the world.
     """
     write = cycle.touch(job)
     write.requests.append(request.id)
@@ -77,7 +77,7 @@ def admit(cycle: Cycle, job: JobRecord, request: EngineRequest, dependency_state
 
 
 def _first_reason(job: JobRecord) -> Reason:
-    """Why a queued job may not start, as far as the engine knows; NEW leaves it to the policy."""
+    """Why the engine keeps a queued job from starting; NEW if the policy decides."""
     if job.held:
         return Reason.HELD
     if job.unmet_dependencies:
@@ -86,9 +86,9 @@ def _first_reason(job: JobRecord) -> Reason:
 
 
 def count_dependencies(job: JobRecord, world: World, states: DependencyStates) -> JobId | None:
-    """Set ``unmet_dependencies`` and wait for those jobs; return a dependency that can never succeed, if there is one.
+    """Set ``unmet_dependencies`` and register the job as a dependent. Return a dependency that did not succeed, if any.
 
-    The world takes precedence over ``states``: a job may have ended in this cycle.
+    The world takes precedence over ``states``, because a job may have ended in this cycle.
     """
     unmet: list[JobId] = []
     for needed in dict.fromkeys(job.spec.needs):
@@ -105,7 +105,7 @@ def count_dependencies(job: JobRecord, world: World, states: DependencyStates) -
 
 
 def waited_for(job: JobRecord, world: World) -> tuple[str, tuple[JobId, ...]]:
-    """The jobs that this one waits for now, in a sentence and by their ids."""
+    """The unmet dependencies of a job, as a sentence and as ids."""
     unmet = [needed for needed in dict.fromkeys(job.spec.needs) if needed in world.jobs]
     success = [needed for needed in unmet if needed in job.spec.after]
     end = [needed for needed in unmet if needed not in job.spec.after]
@@ -119,14 +119,14 @@ def _named(jobs: Sequence[JobId]) -> str:
 
 
 def cancel_dependent(cycle: Cycle, job: JobRecord, failed: JobId) -> None:
-    """Cancel a job that waits for one that did not succeed."""
+    """Cancel a job whose dependency did not succeed."""
     cycle.finish(
         job, JobState.CANCELLED, Cause.DEPENDENCY_FAILED, Reason.DEPENDENCY_FAILED, f"job {failed} did not succeed"
     )
 
 
 def cancel(cycle: Cycle, job: JobRecord) -> None:
-    """Cancel: at once while queued, by a stop while it holds GPUs."""
+    """Cancel a queued job at once, and stop a job that holds GPUs."""
     if job.state is JobState.QUEUED:
         if job.waiting:
             cycle.change(ChangeKind.WITHDRAWN, job)
@@ -136,7 +136,7 @@ def cancel(cycle: Cycle, job: JobRecord) -> None:
 
 
 def request_stop(cycle: Cycle, job: JobRecord, target: JobState, cause: Cause, reason: Reason) -> None:
-    """Move a job that holds GPUs towards a stop and send the command. A cancelled job gets no checkpoint warning."""
+    """Begin to stop a job that holds GPUs. A cancelled job gets no checkpoint warning."""
     attempt = job.attempt
     assert attempt is not None
     job.settle(cycle.now_s)
@@ -152,12 +152,12 @@ def request_stop(cycle: Cycle, job: JobRecord, target: JobState, cause: Cause, r
 
 
 def stop_command(cycle: Cycle, job: JobRecord) -> Stop:
-    """The stop of a job's open attempt, under the fencing token of the present leader."""
+    """The stop of a job's open attempt with the fencing token of this leader."""
     return stop_of(job, cycle.settings.stop_grace_s, cycle.settings.fencing_token)
 
 
 def stop_of(job: JobRecord, stop_grace_s: float, fencing_token: int) -> Stop:
-    """The stop of a job's open attempt: graceful where a preempted job can checkpoint."""
+    """The stop of a job's open attempt. It is graceful if a preempted job can checkpoint."""
     assert job.attempt is not None
     wish = job.spec.preemption
     graceful = job.state is JobState.PREEMPTING and job.graceful
@@ -236,7 +236,7 @@ def server_changed(cycle: Cycle, server: ServerIndex) -> None:
 
 
 def set_server(cycle: Cycle, index: int) -> None:
-    """Note that a server's record changed."""
+    """Store a server's changed record, and report the change to the policy."""
     server = ServerIndex(index)
     cycle.servers[server] = cycle.world.servers[server]
     server_changed(cycle, server)

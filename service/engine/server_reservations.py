@@ -1,11 +1,9 @@
-"""Server reservations that begin and end: jobs are stopped, and the policy looks at the servers again."""
+"""Begin and end of server reservations: stops jobs, and reports changed servers to the policy."""
 
 from policies.lifecycle import Cause, JobState
-from policies.model.ids import ServerIndex
 from policies.model.reasons import Reason
 from policies.model.server_reservation import ServerReservation
 from service.engine.cycle import Cycle
-from service.engine.record import JobRecord
 from service.engine.requests import request_stop, server_reservation_changed
 
 
@@ -38,13 +36,7 @@ def _stop_others(cycle: Cycle, reserved: ServerReservation) -> None:
     servers = set(reserved.servers)
     for job_id in cycle.world.holding():
         job = cycle.world.jobs[job_id]
-        if not reserved.admits(job.spec) and _stoppable(job) and not servers.isdisjoint(_held(job)):
+        stoppable = job.state in (JobState.STARTING, JobState.RUNNING)
+        held = () if job.placement is None else job.placement.servers
+        if stoppable and not reserved.admits(job.spec) and not servers.isdisjoint(held):
             request_stop(cycle, job, JobState.PREEMPTING, Cause.PREEMPT_DECIDED, Reason.RESERVED_SERVERS)
-
-
-def _stoppable(job: JobRecord) -> bool:
-    return job.state in (JobState.STARTING, JobState.RUNNING)
-
-
-def _held(job: JobRecord) -> tuple[ServerIndex, ...]:
-    return () if job.placement is None else job.placement.servers

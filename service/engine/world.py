@@ -1,6 +1,6 @@
-"""The engine's live state: unfinished jobs, the GPUs that each holds, the usable servers. Policies see it read-only.
+"""The engine's live state: unfinished jobs, the GPUs that each holds, the usable servers. Policies only read it.
 
-It is rebuilt from the store at start and after a failed transaction, and changed by ``service.engine`` alone.
+It is rebuilt from the store at start and after a failed transaction. Only ``service.engine`` changes it.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ from service.engine.record import JobRecord, ServerRecord, StoredWorld
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a preemption costs: ``checkpoint_s`` the GPUs stay held, ``restart_s`` without progress at each later start."""
+    """Costs of a preemption: GPUs stay held for ``checkpoint_s``, and each later start makes no progress for ``restart_s``."""
 
     checkpoint_s: float = 0.0
     restart_s: float = 60.0
@@ -42,7 +42,7 @@ class World:
         self._free = [(1 << server.gpus) - 1 for server in cluster.servers]
         self._holding: dict[JobId, Placement] = {}
 
-    # What a policy reads.
+    # Read by policies.
 
     def usable_gpus(self, server: ServerIndex) -> int:
         """GPUs of the server if new work may go there, else 0."""
@@ -51,17 +51,17 @@ class World:
     def free_gpus(self, server: ServerIndex) -> int:
         """Free GPUs of a usable server, else 0."""
         record = self.servers[server]
-        # Spelt out, not asked of the record: this is read several times an event.
+        # Does not call ``usable``: a simulation calls this several times an event.
         return 0 if record.drained or record.down else self._free[server].bit_count()
 
     def holding(self) -> Iterable[JobId]:
-        """Jobs that hold GPUs, in the order in which they got them."""
+        """Jobs that hold GPUs, in the order of their starts."""
         return tuple(self._holding)
 
-    # What the engine changes.
+    # Changed by the engine.
 
     def add_server(self, server: Server, record: ServerRecord) -> None:
-        """Append a server to the cluster. Constants of known jobs stay those of the cluster they were submitted to."""
+        """Append a server to the cluster. The iteration times of known jobs do not change."""
         self.cluster = Cluster(
             self.cluster.name,
             (*self.cluster.servers, server),
@@ -75,7 +75,7 @@ class World:
     def add_job(self, job: JobRecord) -> None:
         """Add an unfinished job, with its GPUs if its open attempt holds any."""
         if job.iteration_times is None:
-            # A job of a larger cluster may fit nowhere today; it waits until servers come back.
+            # A job from a time with more servers may fit nowhere now. It waits until servers come back.
             with suppress(NeverFits):
                 job.iteration_times = times_of(job.spec, self.cluster)
         self.jobs[job.id] = job
@@ -88,7 +88,7 @@ class World:
         del self.jobs[job_id]
 
     def drop_job(self, job_id: JobId) -> None:
-        """Remove a job and free its GPUs: this version of it was not committed."""
+        """Remove a job whose version was not committed, and free its GPUs."""
         if (held := self._holding.get(job_id)) is not None:
             attempt = self.jobs[job_id].attempt
             assert attempt is not None
@@ -103,7 +103,7 @@ class World:
         return gpu_ids
 
     def give(self, job_id: JobId, placement: Placement, gpu_ids: tuple[tuple[int, ...], ...]) -> None:
-        """Free what a job held."""
+        """Free the GPUs of a job."""
         del self._holding[job_id]
         if self.admission.limits:
             self.admission.forget(job_id)
@@ -124,7 +124,7 @@ class World:
 
 
 def world_of(stored: StoredWorld, cluster: Cluster, costs: Costs) -> World:
-    """The world as it is stored. ``cluster`` holds every stored server. O(jobs + servers)."""
+    """Build the world from the stored one. ``cluster`` holds every stored server. O(jobs + servers)."""
     world = World(cluster, costs, Admission(stored.limits))
     world.server_reservations = stored.windows
     for index, record in enumerate(stored.servers):

@@ -1,1 +1,1 @@
-"""When jobs will start and end: the live snapshot run through sampled futures by the production engine."""
+"""Forecasts of starts and ends: the production engine runs a snapshot of the live queue through sampled futures."""

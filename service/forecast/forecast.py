@@ -1,10 +1,9 @@
-"""When will jobs start and end? The live snapshot, fast-forwarded through sampled futures by the production engine.
+"""Forecasts of starts and ends. The production engine simulates sampled futures of a snapshot of the live queue.
 
-Each future gives every unfinished job a total drawn from its estimate (given that it exceeds what the job has done), then
-lets the engine, the live policy and simulated machines run until nothing is left to happen: running jobs go on from their
-progress and placement, no further job arrives, no server fails or comes back. The answer for a job is the spread over the
-futures, never a single number. One set of futures serves all jobs. Equal snapshot, policy, seed and number of futures give an
-equal forecast; nothing here reads a clock.
+A future draws a total for each unfinished job from its estimate, given the job's progress. Then the engine, the live policy
+and simulated machines run until all jobs have ended. Running jobs continue from their progress and placement. No further job
+arrives, and no server fails or returns. The forecast of a job holds quantiles over the futures. One set of futures serves all
+jobs. Equal snapshot, policy, seed and number of futures give an equal forecast; nothing here reads a clock.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +23,7 @@ from service.engine.events import JobEvent
 from service.engine.memory import MemoryStore
 from service.engine.ports import CycleBatch
 from service.engine.record import JobRecord, ServerRecord, StoredWorld
-from service.forecast.futures import Prospect, at_level, levels, prospects
+from service.forecast.futures import Prospect, at_level, levels, prospects_of
 from service.history.snapshot import WorldSnapshot
 from service.sim.clock import SimClock
 from service.sim.drive import Drive, SimulationStuck
@@ -32,24 +31,24 @@ from service.sim.executor import ExecutorCosts, SimulatedExecutor, stretch_of
 from service.sim.predictors import NoPredictor
 
 RUNS_MAX = 4000
-"""Jobs x futures of one forecast: a preemptive policy takes about 0.6 ms of CPU for each (benchmarks/forecast.py)."""
+"""Largest number of jobs times futures. A preemptive policy takes about 0.6 ms of CPU each (benchmarks/forecast.py)."""
 
 SAMPLES_MIN = 5
-"""Futures below which a spread says nothing. A queue that is long for RUNS_MAX still gets as many."""
+"""Smallest number of futures for quantiles. A queue too long for RUNS_MAX still gets as many."""
 
 
 class NoForecast(Exception):
-    """There is no forecast; the message says why, for a person."""
+    """There is no forecast. The message is a sentence with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForecastOptions:
-    """``samples`` futures from ``seed``, fewer for a long queue; none at all for more than ``jobs_max`` unfinished jobs.
+    """``samples`` futures from ``seed``, fewer for a long queue; no forecast for more than ``jobs_max`` unfinished jobs.
 
-    ``wake_slack``: a rank may be refreshed late by this share of the time ahead. A policy that ranks by distributions asks
-    for a look some twenty times a job, and what is said of an hour ahead does not hang on a minute.
-    ``shared_error``: how much jobs' totals go up and down together, see :func:`service.forecast.futures.levels`. Its default is
-    our construction, chosen by ``benchmarks/forecast_accuracy.py``: independent draws make a queue look too certain.
+    ``wake_slack``: a timed wake-up of the policy may be late by this share of the time ahead. A policy that ranks by
+    distributions asks for about twenty wake-ups a job, and forecasts of an hour ahead do not depend on a minute.
+    ``shared_error``: correlation of the jobs' totals, see :func:`service.forecast.futures.levels`. The default was chosen by
+    ``benchmarks/forecast_accuracy.py``: with independent draws the quantiles of a queue are too narrow.
     """
 
     samples: int = 16
@@ -70,9 +69,9 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class JobForecast:
-    """One job. ``start`` is None for a job that holds GPUs, and it or ``finish`` where ``reason`` says why.
+    """One job. ``start`` is None for a job that holds GPUs. ``reason`` is set if ``start`` or ``finish`` is missing otherwise.
 
-    ``source`` says where the job's possible totals come from, ``model_version`` which model predicted it ("": none).
+    ``source`` names the source of the job's totals, ``model_version`` the model that predicted it ("": none).
     """
 
     job: JobId
@@ -97,7 +96,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class Futures:
-    """Sampled futures of one snapshot under one policy. ``wanted`` is how many there were to be."""
+    """Sampled futures of one snapshot under one policy. ``wanted`` is their requested number."""
 
     now_s: float
     wanted: int
@@ -131,16 +130,15 @@ def sample(
 ) -> Futures:
     """Run the snapshot into sampled futures. Raises :class:`NoForecast`.
 
-    ``policy_dump`` is the live policy state. ``keep_going`` is asked before each instant of each future; once it says no
-    the futures that are complete are the answer if there are :data:`SAMPLES_MIN` of them: each is a fair draw, whatever
-    became of the others. O(samples x jobs x log jobs).
+    ``policy_dump`` is the live policy state. ``keep_going`` is called before each instant of each future. Once it returns
+    False, the complete futures are returned if there are at least :data:`SAMPLES_MIN`. O(samples x jobs x log jobs).
     """
     options = options or ForecastOptions()
     if len(snapshot.jobs) > options.jobs_max:
         raise NoForecast(
             f"{len(snapshot.jobs)} jobs are unfinished; forecasts are made for at most {options.jobs_max}."
         )
-    found = prospects(snapshot)
+    found = prospects_of(snapshot)
     if not found and snapshot.jobs:
         raise NoForecast("No unfinished job has a prediction yet.")
     count = min(options.samples, max(SAMPLES_MIN, RUNS_MAX // max(1, len(found))))
@@ -159,38 +157,38 @@ def sample(
 
 @dataclass(slots=True)
 class Future:
-    """Sink: when jobs next start and when they end."""
+    """Sink that records when jobs next start and when they end."""
 
     started_at_s: dict[JobId, float] = field(default_factory=dict)
     ended_at_s: dict[JobId, float] = field(default_factory=dict)
 
     def transition(self, event: JobEvent, job: JobRecord) -> None:
-        """Note the first start and the end of a job that ran."""
+        """Record the first start, and the end of a job that ran."""
         if event.target is JobState.STARTING:
             self.started_at_s.setdefault(job.id, event.at_s)
         elif job.finished and job.attempts > 0:
             self.ended_at_s[job.id] = event.at_s
 
     def cycle(self, batch: CycleBatch) -> None:
-        """Cycles are not kept."""
+        """Cycles are not recorded."""
 
 
 def _fast_forward(
     snapshot: WorldSnapshot,
     policy: Policy[Any],
     policy_dump: dict[str, Any] | None,
-    found: Mapping[JobId, Prospect],
+    prospects: Mapping[JobId, Prospect],
     totals: Mapping[JobId, float],
     wake_slack: float,
     keep_going: Callable[[], bool],
 ) -> Future | None:
-    """One future in which jobs need ``totals``; None if it may not go on to its end."""
+    """One future in which jobs need ``totals``; None if ``keep_going`` stopped it."""
     clock, future, costs = SimClock(snapshot.now_s), Future(), snapshot.costs
-    truths = {job: prospect.truth(totals[job]) for job, prospect in found.items()}
+    truths = {job: prospect.truth(totals[job]) for job, prospect in prospects.items()}
     executor = SimulatedExecutor(clock, snapshot.cluster, truths, ExecutorCosts(costs.checkpoint_s, costs.restart_s))
     store = MemoryStore(
         StoredWorld(
-            [prospect.job.copy() for prospect in found.values()],
+            [prospect.job.copy() for prospect in prospects.values()],
             [ServerRecord(record.drained, record.down) for record in snapshot.servers],
             policy_dump=policy_dump,
             limits=dict(snapshot.limits),
@@ -205,8 +203,8 @@ def _fast_forward(
         EngineSettings(dump_every_cycles=2**62),
     )
     for job_id in engine.world.holding():
-        _take_over(executor, snapshot, found[job_id])
-    engine.reconcile()  # repeats the stops that are under way
+        _take_over(executor, snapshot, prospects[job_id])
+    engine.reconcile()  # sends the stops in progress again
     drive = Drive(engine, clock, wake_slack)
     drive.wake(snapshot.now_s)
     try:
@@ -219,7 +217,7 @@ def _fast_forward(
 
 
 def _take_over(executor: SimulatedExecutor, snapshot: WorldSnapshot, prospect: Prospect) -> None:
-    """Let the simulated machines have the job's open attempt as it is."""
+    """Pass the job's open attempt to the simulated machines."""
     job, attempt = prospect.job, prospect.job.attempt
     assert attempt is not None
     launch = launch_of(job)
@@ -268,6 +266,6 @@ def _why_not(job: JobRecord, missing: int, samples: int) -> str:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """What the futures say, by Hazen's quantiles: the middle of each future's share of the mass, so both tails count alike."""
+    """Hazen's quantiles: each value stands for the middle of its share of the mass, so both tails are treated alike."""
     p10, p50, p90 = np.quantile(values, (0.1, 0.5, 0.9), method="hazen").tolist()
     return Spread(p10, p50, p90)

@@ -1,7 +1,7 @@
-"""Forecasts and plans of the live service: a snapshot taken between two cycles, run into the future somewhere else.
+"""Forecasts and plans of the live service, computed in another process from a snapshot taken between two cycles.
 
-The loop waits only while records are copied. One forecast serves every reader until the next cycle, and readers that
-come while one is being made wait for it instead of making their own. Each forecast that is made is passed on once.
+The scheduling loop waits only while records are copied. One forecast serves all readers until the next cycle. Readers that
+arrive during its computation wait for it. Each new forecast is passed to ``keep`` once.
 """
 
 import threading
@@ -27,10 +27,10 @@ from service.forecast.worker import Question
 from service.history.snapshot import WorldSnapshot, take
 
 KEPT_S = 60.0
-"""A forecast is made again after this long although no cycle changed anything: running jobs exceed their predicted points."""
+"""Longest life of a forecast without a new cycle. Meanwhile running jobs may exceed their predicted points."""
 
 _FIRST_PLANNED = 2**31
-"""Numbers of planned jobs begin above every number that a real job can have, so they lose every tie."""
+"""First number of planned jobs. It is above the numbers of real jobs, so planned jobs lose every tie."""
 
 Preview = Callable[[float, Sequence[PredictionRequest]], Sequence[Prediction | None]]
 Compute = Callable[[Question], Forecast]
@@ -41,10 +41,10 @@ Keep = Callable[[int, Forecast], None]
 
 @dataclass(frozen=True, slots=True)
 class PlannedJob:
-    """What would become of a job if it were submitted now.
+    """The forecast of a job as if it were submitted now.
 
-    ``best`` is its placement in an otherwise idle cluster, None if the servers that take work cannot hold it; ``fits_now``
-    says whether GPUs that are free now could. ``outlook`` is None where ``reason`` says why.
+    ``best`` is its placement in an otherwise idle cluster; None if the usable servers cannot hold it. ``fits_now`` says whether
+    the free GPUs can. ``outlook`` is None if ``reason`` is set.
     """
 
     spec: JobSpec
@@ -56,14 +56,14 @@ class PlannedJob:
 
 
 class Planned(NamedTuple):
-    """The jobs of one submission, planned together, and the instant that this holds for."""
+    """The jobs of one submission, planned together at ``now_s``."""
 
     now_s: float
     jobs: Sequence[PlannedJob]
 
 
 class _Look(NamedTuple):
-    """What was copied. ``refusal`` says why ``world`` has no jobs: there are too many to copy them for a forecast."""
+    """Data copied from the engine. ``refusal`` is set if there are too many jobs for a forecast; ``world`` then has no jobs."""
 
     cycle: int
     refusal: str | None
@@ -82,7 +82,7 @@ class _Kept:
 
 
 class Forecaster:
-    """Answers for one live engine. Methods may be called from any thread, and never inside a writing transaction."""
+    """Forecasts of one live engine. Methods may be called from any thread, but not inside a writing transaction."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Forecaster:
         asked_at_s = time.monotonic()
         made = False
         with self._lock:
-            if not self._still_good(asked_at_s):
+            if not self._is_current(asked_at_s):
                 self._kept = self._make()
                 made = True
             assert self._kept is not None
@@ -120,11 +120,11 @@ class Forecaster:
         return answer
 
     def unfinished(self) -> Sequence[JobId]:
-        """The jobs that the newest cycle left unfinished."""
+        """The jobs that are unfinished after the newest cycle."""
         return self._loop.read(lambda engine: tuple(engine.world.jobs))
 
     def plan(self, specs: Sequence[JobSpec]) -> Planned:
-        """What would become of these jobs. Stores nothing."""
+        """Forecast these jobs as if they were submitted now. Stores nothing."""
         look = self._look(planned=len(specs))
         now_s = look.world.now_s
         ids = [JobId(_FIRST_PLANNED + index) for index in range(len(specs))]
@@ -139,11 +139,11 @@ class Forecaster:
             ],
         )
 
-    def _still_good(self, asked_at_s: float) -> bool:
+    def _is_current(self, asked_at_s: float) -> bool:
         kept = self._kept
         if kept is None:
             return False
-        # One that was made while this reader waited is as new as any could be.
+        # A forecast that was completed while this reader waited is new enough.
         same = kept.cycle == self._loop.cycle_number and time.monotonic() - kept.done_at_s < KEPT_S
         return same or kept.done_at_s >= asked_at_s
 
@@ -187,7 +187,7 @@ class Forecaster:
     def _outlooks(
         self, look: _Look, ids: Sequence[JobId], specs: Sequence[JobSpec], estimates: Sequence[Estimate | None]
     ) -> tuple[dict[JobId, JobForecast], str | None]:
-        """Forecasts of the planned jobs among all others, or why there are none."""
+        """Forecasts of the planned jobs beside all others, or the reason without them."""
         records = [
             _record(look, job, spec, estimate) for job, spec, estimate in zip(ids, specs, estimates, strict=True)
         ]

@@ -1,7 +1,7 @@
-"""What the jobs of a snapshot may still need: each job's possible totals, given what it has done, and draws from them.
+"""The possible totals of each job of a snapshot, given its progress, and draws from them.
 
-A sampled future gives every job one total. Draws are stratified: over the K futures of a forecast a job meets K evenly
-spread levels of its distribution, in an order of its own, so 20 futures show a job's own spread without luck.
+A sampled future has one total for each job. Draws are stratified: over the K futures of a forecast a job gets K evenly spread
+levels of its distribution, in its own random order. So 20 futures represent the distribution of a single job well.
 """
 
 import math
@@ -19,23 +19,23 @@ from service.sim.executor import stretch_of
 from service.sim.work import JobTruth
 
 POOL_POINTS = 20
-"""Points that each predicted job lends to jobs without a prediction: enough for its shape, and no job outweighs another."""
+"""Points that each predicted job contributes to the pool for jobs without a prediction. All contribute equally many."""
 
 _COMMON = 2**32
-"""In the place of a job's number for what all jobs share: no job has it."""
+"""Seed of the draws that all jobs share, in place of a job's number. No job has this number."""
 
 _ROUNDING = 1e-12
-"""Speeds that differ by less, relatively, are equal."""
+"""Relative difference below which two speeds are equal."""
 
 OVER_RUN_POINTS = 10
-"""Points of the remaining work of a job that has outrun its whole prediction."""
+"""Points of the remaining work of a job whose progress exceeds all predicted points."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """What one job may still need. ``totals`` are equal-mass points in ``unit``, ascending, all above what is done.
+    """The possible totals of one job: equal-mass points in ``unit``, ascending, all above the job's progress.
 
-    ``seconds_per_unit`` is at the job's best placement; ``source`` says in words where the totals come from.
+    ``seconds_per_unit`` is that of the job's best placement. ``source`` names the source of the totals.
     """
 
     job: JobRecord
@@ -46,39 +46,39 @@ class Prospect:
 
     @property
     def kept(self) -> float:
-        """Units that a stop without a checkpoint would leave: what the open attempt builds on."""
+        """Units that a stop without a checkpoint would keep."""
         job, attempt = self.job, self.job.attempt
         if self.unit is Unit.SERVICE_S:
             return max(attempt.resume_service_s, job.checkpoint_service_s) if attempt is not None else job.service_s
         return max(attempt.resume_iteration, job.checkpoint_iteration) if attempt is not None else job.iterations
 
     def truth(self, total: float) -> JobTruth:
-        """What the executor is told in a future in which the job needs ``total`` units."""
+        """The job's true work in a future in which it needs ``total`` units."""
         iterations = total if self.unit is Unit.ITERATIONS else None
         duration_s = total * self.seconds_per_unit
         done_s = min(duration_s, self.kept * self.seconds_per_unit)
         return JobTruth(duration_s, iterations, self.job.iteration_times, done_s)
 
     def progress_from_s(self, now_s: float, stretch: float) -> float:
-        """When the open attempt's work began: the executor derives all later progress from it.
+        """When the open attempt's work began. The executor derives all later progress from it.
 
-        Counted from the anchor where the job progresses: from now, rounding would move its end.
+        For a progressing job it is computed from the anchor, because rounding from ``now_s`` would move the job's end.
         """
         job = self.job
         if job.progressing and job.anchor_s > now_s:
             return job.anchor_s
         from_s = job.anchor_s if job.progressing else now_s
         gained = job.done(self.unit, from_s) - self.kept
-        # Service is time itself; an iteration takes its seconds at the best placement, stretched by this one.
+        # A unit of service is a second. An iteration takes its seconds at the best placement, times this placement's stretch.
         unit_s = 1.0 if self.unit is Unit.SERVICE_S else self.seconds_per_unit * stretch
         return min(now_s, from_s - gained * unit_s)
 
 
-def prospects(snapshot: WorldSnapshot) -> dict[JobId, Prospect]:
-    """A prospect for each job; empty if not one of them has an estimate to start from.
+def prospects_of(snapshot: WorldSnapshot) -> dict[JobId, Prospect]:
+    """A prospect for each job; empty if no job has a usable estimate.
 
-    A job without an estimate (or with one in iterations of unknown speed) is taken to need what the others here are
-    predicted to need, and its source says so.
+    A job without an estimate, or with one in iterations of unknown speed, gets the totals of all predicted jobs of the
+    snapshot.
     """
     present = {job.id for job in snapshot.jobs}
     jobs = [_prepared(job, present) for job in snapshot.jobs]
@@ -93,9 +93,8 @@ def prospects(snapshot: WorldSnapshot) -> dict[JobId, Prospect]:
 def levels(job: JobId, samples: int, seed: int, shared_error: float = 0.0) -> Sequence[float]:
     """One level in (0, 1) for each future, one in each of ``samples`` equal strata, in an order drawn from (seed, job).
 
-    ``shared_error`` is how much of the order all jobs have in common, as the correlation of two jobs' normal scores: a
-    predictor that is wrong is often wrong about many jobs of a queue in the same direction. Each job's own distribution is
-    met as evenly as without.
+    ``shared_error`` is the correlation of the orders of two jobs, in normal scores: a predictor's errors often have the same
+    direction for many jobs of a queue. The draws of a single job are stratified in any case.
     """
     generator = np.random.default_rng((seed, int(job)))
     own = generator.standard_normal(samples)
@@ -112,9 +111,8 @@ def at_level(points: Sequence[float], level: float) -> float:
 
 
 def _prepared(job: JobRecord, present: Container[JobId]) -> JobRecord:
-    """A copy that says nothing of jobs which have ended, and loses in a stop what the live job would lose."""
-    # A queued job's dependency that is not here has succeeded: had it ended otherwise, the job would have been cancelled.
-    # One that may end in any way and is not here has ended.
+    """A copy without dependencies on ended jobs, and with the live job's loss of work at a stop."""
+    # A dependency that is not present has ended as required: otherwise the engine would have cancelled the job.
     spec = job.spec
     if spec.needs and not all(needed in present for needed in spec.needs):
         spec = replace(
@@ -123,7 +121,7 @@ def _prepared(job: JobRecord, present: Container[JobId]) -> JobRecord:
             after_any=tuple(needed for needed in spec.after_any if needed in present),
         )
     if not job.graceful:
-        # Nothing has shown that it checkpoints, and the engine counts on nothing else either.
+        # The job has not been seen to checkpoint, so a stop loses its work, as in the engine.
         spec = replace(spec, checkpoint_period_s=None)
     copy = job.copy()
     copy.spec = spec
@@ -139,15 +137,15 @@ def _predicted(job: JobRecord, snapshot: WorldSnapshot) -> Prospect | None:
         return None
     done = job.done(estimate.unit, snapshot.now_s)
     totals, outrun = _above(estimate.points, done)
-    source = f"{estimate.source}; it has outrun the whole prediction" if outrun else estimate.source
+    source = f"{estimate.source}; the job has exceeded all predicted points" if outrun else estimate.source
     return Prospect(job, totals, estimate.unit, unit_s, source)
 
 
 def _seconds_at_best(job: JobRecord, snapshot: WorldSnapshot) -> float | None:
-    """Seconds an iteration at the best placement: from the present speed, where there is one, less what this placement costs.
+    """Seconds of an iteration at the best placement, computed from the present speed and placement if the job progresses.
 
-    A speed that is as expected gives the expected seconds exactly: a rounded end may come after an instant of the policy with
-    which it coincides, and then another decision is made.
+    A speed equal to the expected one gives exactly the expected seconds. With rounding, an end could move past a wake-up of the
+    policy at the same instant and change a decision.
     """
     expected_s = job.seconds_per_iteration()
     if job.attempt is not None and job.progressing and job.iterations_per_s > 0.0:
@@ -159,7 +157,7 @@ def _seconds_at_best(job: JobRecord, snapshot: WorldSnapshot) -> float | None:
 
 
 def _above(points: Sequence[float], done: float) -> tuple[tuple[float, ...], bool]:
-    """The points beyond ``done``. Past all of them, as the rank's over-run rule has it on average: up to twice what it says."""
+    """The points above ``done``, and whether none is: then points up to twice the remaining work of the rank's over-run rule."""
     alive = tuple(point for point in points if point > done)
     if alive:
         return alive, False
@@ -168,7 +166,7 @@ def _above(points: Sequence[float], done: float) -> tuple[tuple[float, ...], boo
 
 
 def _pool(known: Sequence[Prospect]) -> list[float]:
-    """Totals in seconds of all predicted jobs, as many of each; ascending."""
+    """Totals of all predicted jobs in seconds, ascending; equally many of each."""
     pool: list[float] = []
     for prospect in known:
         assert prospect.job.estimate is not None
@@ -181,7 +179,7 @@ def _pool(known: Sequence[Prospect]) -> list[float]:
 
 def _borrowed(job: JobRecord, now_s: float, pool: Sequence[float], lenders: int) -> Prospect:
     totals, outrun = _above(pool, job.done(Unit.SERVICE_S, now_s))
-    what = "no prediction" if job.estimate is None else "iterations are predicted, but nobody knows its speed"
-    longer = "; it has run longer than any of them" if outrun else ""
-    who = "the one predicted job" if lenders == 1 else f"the {lenders} predicted jobs"
-    return Prospect(job, totals, Unit.SERVICE_S, 1.0, f"{what}: drawn from {who} in the queue{longer}")
+    cause = "no prediction" if job.estimate is None else "iterations are predicted, but the speed is unknown"
+    longer = "; the job has run longer than all of them" if outrun else ""
+    source = "the one predicted job" if lenders == 1 else f"the {lenders} predicted jobs"
+    return Prospect(job, totals, Unit.SERVICE_S, 1.0, f"{cause}: drawn from {source} in the queue{longer}")

@@ -1,7 +1,6 @@
-"""Makes forecasts in a separate process, so that they do not slow the scheduling loop.
+"""Computes forecasts in a separate process, so that they do not slow the scheduling loop.
 
-The process starts with the first forecast and stays. It ends with this one: its input ends, and it checks for its parent while it
-computes.
+The process starts with the first forecast. It ends with its parent: its input ends, and it checks its parent while it computes.
 """
 
 import pickle
@@ -12,7 +11,7 @@ from service.forecast.worker import Answer, Question
 from service.runtime.child import Child, ChildClosed, ChildLost
 
 GRACE_S = 20.0
-"""Added to the time limit, for one decision that takes long. After that the process counts as hanging."""
+"""Added to the time limit, for one long decision. After it the process is killed."""
 
 
 class ForecastProcess:
@@ -22,11 +21,11 @@ class ForecastProcess:
         self._child = Child([sys.executable, "-m", "service.forecast.worker"])
 
     def __call__(self, question: Question) -> Forecast:
-        """Make a forecast. Raises :class:`NoForecast`, also where the process died."""
+        """Compute a forecast. Raises :class:`NoForecast`, also if the process ended."""
         try:
             answer: Answer = self._child.ask(pickle.dumps(question), question.timeout_s + GRACE_S)
         except ChildLost as error:
-            raise NoForecast("The process that makes forecasts has ended; ask again.") from error
+            raise NoForecast("The forecast process has ended; try again.") from error
         except ChildClosed as error:
             raise NoForecast("The service is shutting down.") from error
         if isinstance(answer, str):
@@ -34,5 +33,5 @@ class ForecastProcess:
         return answer
 
     def close(self) -> None:
-        """End the process; nothing starts afterwards, and a forecast under way is given up."""
+        """End the process. A forecast in progress fails, and no process starts afterwards."""
         self._child.close()

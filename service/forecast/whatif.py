@@ -1,6 +1,6 @@
-"""What if another policy decided from now on? One snapshot run into the same sampled futures under each policy.
+"""Compares policies on the future of one snapshot: the same sampled futures are simulated under each policy.
 
-Every policy meets the same jobs with the same totals, future by future, so that what differs is the policy's doing.
+In each future all policies have the same jobs with the same totals, so that differences come from the policies.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from service.history.snapshot import WorldSnapshot
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A policy under the name that the answer gives it. ``dump`` is its state where it has decided so far."""
+    """A policy with its name in the answer. ``dump`` is its present state, if it is the live policy."""
 
     label: str
     policy: Policy[Any]
@@ -26,7 +26,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a policy makes of the queue. JCTs count from each job's submission; ``mean_jct_s`` is the expected mean.
+    """The forecast of the queue under one policy. JCTs count from submission; ``mean_jct_s`` is the expected mean.
 
     ``better_in`` counts the futures whose mean JCT is below the first policy's. ``finishes`` hold the jobs that end in every
     future, in seconds on the snapshot's clock.
@@ -53,12 +53,13 @@ class Outlooks:
 def outlooks(
     snapshot: WorldSnapshot, candidates: Sequence[Candidate], options: ForecastOptions | None = None
 ) -> Outlooks:
-    """Run the snapshot into the future under each policy. Raises :class:`NoForecast`. O(policies x samples x jobs log jobs)."""
+    """Simulate the snapshot under each policy. Raises :class:`NoForecast`. O(policies x samples x jobs log jobs)."""
     world = replace(snapshot, jobs=tuple(job for job in snapshot.jobs if not job.finished))
     if not world.jobs:
-        raise NoForecast("No job is unfinished: there is nothing to decide.")
+        raise NoForecast("All jobs are finished.")
     found = {each.label: sample(world, each.policy, each.dump, options) for each in candidates}
-    jobs = _always_ending(list(found.values()))
+    ending = [set(future.ended_at_s) for futures in found.values() for future in futures.sampled]
+    jobs = sorted(set.intersection(*ending))
     if not jobs:
         raise NoForecast("No job ends in every sampled future under every policy.")
     submitted_s = {job.id: job.submitted_at_s for job in world.jobs}
@@ -80,11 +81,6 @@ def outlooks(
             for each in candidates
         ],
     )
-
-
-def _always_ending(found: Sequence[Futures]) -> list[JobId]:
-    ends = [set(future.ended_at_s) for futures in found for future in futures.sampled]
-    return sorted(set.intersection(*ends))
 
 
 def _mean_jcts_s(futures: Futures, jobs: Sequence[JobId], submitted_s: Mapping[JobId, float]) -> Any:

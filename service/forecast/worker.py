@@ -1,7 +1,4 @@
-"""The program of the process that makes forecasts (:mod:`service.forecast.process`).
-
-Sampling the futures of a long queue there does not hold the interpreter lock of the scheduling loop.
-"""
+"""The program of the forecast process (:mod:`service.forecast.process`)."""
 
 import gc
 import os
@@ -16,15 +13,15 @@ from service.history.snapshot import WorldSnapshot
 from service.runtime.child import serve
 
 NICENESS = 10
-"""Scheduling and training come first."""
+"""Niceness of the process: scheduling and training have precedence."""
 
 _ALLOCATIONS_A_COLLECTION = 200_000
-"""Futures make hardly any cyclic garbage; collections at the default threshold take a tenth of the time."""
+"""Garbage collection threshold. At the default threshold collections take a tenth of the time and find little."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a forecast is made from, and the seconds it may take."""
+    """The input of a forecast, and its time limit in seconds."""
 
     world: WorldSnapshot
     policy: Policy[Any]
@@ -34,11 +31,11 @@ class Question:
 
 
 Answer = Forecast | str
-"""A forecast, or why there is none."""
+"""A forecast, or the reason without one."""
 
 
 def answer(question: Question, parent: int | None = None) -> Answer:
-    """Make the forecast. It stops when its time is over, or when ``parent`` is no longer the parent process."""
+    """Compute the forecast. It stops after its time limit, or when ``parent`` is no longer the parent process."""
     deadline_s = time.monotonic() + question.timeout_s
 
     def keep_going() -> bool:

@@ -1,1 +1,1 @@
-"""The service's own past: recorded cycles, snapshots, and ended jobs as a workload."""
+"""The service's history: recorded cycles, snapshots, and ended jobs as a workload."""

@@ -1,7 +1,7 @@
 """Recorded cycles as JSON documents (``sooner.cycle/1``), and back.
 
-Commands, environments and working directories are left out: no policy reads them, and what goes into a bug report must not
-carry a job's secrets.
+Commands, environments and working directories are left out: no policy reads them, and a bug report must not contain a job's
+secrets.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ SCHEMA = "sooner.cycle/1"
 
 
 class CycleFileError(ValueError):
-    """A document that is not a recorded cycle; one line."""
+    """The document is not a recorded cycle. The message is one line."""
 
 
 def cycle_document(snapshot: CycleSnapshot) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Cycles that can be decided again: what a policy was lent and what it decided, kept for the newest ones and replayed.
+"""Records and replays cycles: the input and the decision of the policy, for the newest cycles.
 
-A decision follows from the world and the policy's state alone: a policy rebuilt from both decides as the live one, whose
-indexes have grown over days (a conformance property of every policy). So a snapshot is one copy of the world, one dump, and
-the decision; replaying it needs no clock, no database and no machine.
+A decision depends only on the world and the policy's state. A policy rebuilt from both makes the same decisions as the live one
+(a conformance property of every policy). So a snapshot consists of a copy of the world, a dump of the state, and the decision. A
+replay needs no clock, no database and no executor.
 """
 
 from collections import OrderedDict
@@ -22,7 +22,7 @@ from service.history.snapshot import WorldSnapshot, restore, take
 
 @dataclass(frozen=True, slots=True)
 class CycleSnapshot:
-    """One decision and everything it rests on. ``world`` is what the policy saw, ``dump`` its state just before."""
+    """One decision and its input: ``world`` is the policy's view, ``dump`` its state before the decision."""
 
     cycle: int
     policy: str
@@ -36,7 +36,7 @@ class CycleSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What was decided then, what is decided now, and why jobs wait that are not started now."""
+    """The recorded and the replayed decision, and explanations of the jobs that still wait after the replayed one."""
 
     recorded: Sequence[Action]
     replayed: Sequence[Action]
@@ -45,15 +45,15 @@ class Replay:
 
     @property
     def equal(self) -> bool:
-        """Whether both are the same actions in the same order."""
+        """Whether both decisions have equal actions in equal order."""
         return list(self.recorded) == list(self.replayed)
 
 
 def replay(snapshot: CycleSnapshot, policy: Policy[Any]) -> Replay:
     """Decide the cycle again with ``policy`` (the recorded one for a check, another one for a what-if).
 
-    Reasons are not compared: a policy tells only those that changed, and a rebuilt one has told none yet. A job that left
-    the queue and came back within the recorded cycle starts anew on A-SRPT's virtual machine, which the world cannot tell.
+    Reasons are not compared: a policy reports only changed ones, and a rebuilt policy reports all. One difference is possible: a
+    job that left the queue and came back within the recorded cycle restarts on A-SRPT's virtual machine, but not in the replay.
     """
     world = restore(snapshot.world)
     state = policy.rebuild(world, snapshot.dump)
@@ -65,10 +65,10 @@ def replay(snapshot: CycleSnapshot, policy: Policy[Any]) -> Replay:
 
 
 class Recorder(WatchingPolicy):
-    """Keeps what a policy decided: the newest ``kept`` committed cycles that had actions.
+    """Records a policy's decisions: the newest ``kept`` committed cycles with actions.
 
-    Every cycle copies the world, so it records only while at most ``jobs_max`` jobs are unfinished. Read by other threads
-    through :meth:`cycles` and :meth:`snapshot`.
+    Each record copies the world, so cycles with more than ``jobs_max`` unfinished jobs are not recorded. Other threads may call
+    :meth:`cycles` and :meth:`snapshot`.
     """
 
     def __init__(self, inner: Policy[Any], options: Mapping[str, str], *, jobs_max: int, kept: int) -> None:
@@ -80,30 +80,28 @@ class Recorder(WatchingPolicy):
         self._snapshots: OrderedDict[int, CycleSnapshot] = OrderedDict()
 
     def decide(self, view: ClusterView, changes: Sequence[Change], state: Any) -> Decision:
-        """The inner policy's decision, noted with what it rests on."""
+        """Return the inner policy's decision, and record it with its input."""
         self._pending = None
         if len(view.jobs) > self._jobs_max or not isinstance(view, World):
             return self.inner.decide(view, changes, state)
-        world, dump, told = take(view), state.dump(), tuple(changes)
+        world, dump, noted = take(view), state.dump(), tuple(changes)
         decision = self.inner.decide(view, changes, state)
         if decision.actions:
             self._pending = CycleSnapshot(
-                0, self.name, self._options, world, dump, told, tuple(decision.actions), decision.wake_at_s
+                0, self.name, self._options, world, dump, noted, tuple(decision.actions), decision.wake_at_s
             )
         return decision
 
-    # What was kept.
-
     def committed(self, cycle: int) -> None:
         """The newest decision belongs to this cycle, and it is committed."""
-        noted, self._pending = self._pending, None
-        if noted is not None:
-            self._snapshots[cycle] = replace(noted, cycle=cycle)
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self._snapshots[cycle] = replace(pending, cycle=cycle)
             while len(self._snapshots) > self._kept:
                 self._snapshots.popitem(last=False)
 
     def present(self, world: World, dump: dict[str, Any], cycle: int, now_s: float) -> CycleSnapshot:
-        """The world as it is between two cycles, as if a cycle had found nothing to do. O(jobs + servers)."""
+        """A snapshot of the world between two cycles, without changes and actions. O(jobs + servers)."""
         return CycleSnapshot(cycle, self.name, self._options, take(world, now_s), dump, (), (), None)
 
     def cycles(self) -> list[int]:
@@ -111,5 +109,5 @@ class Recorder(WatchingPolicy):
         return sorted(self._snapshots, reverse=True)
 
     def snapshot(self, cycle: int) -> CycleSnapshot | None:
-        """What was kept of a cycle."""
+        """The recorded cycle; None if it is not kept."""
         return self._snapshots.get(cycle)

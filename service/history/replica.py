@@ -1,7 +1,6 @@
-"""A copy of the live world in another process, kept up to date cycle by cycle.
+"""A copy of the live world in another process, updated in each cycle.
 
-The first message is a snapshot of everything; each later one holds what changed, so that a cycle costs O(changes)
-however long the queue is.
+The first message is a snapshot of the world. Each later one holds only the changed records, so a cycle costs O(changes).
 """
 
 from collections.abc import Iterable
@@ -18,12 +17,12 @@ from service.engine.world import World
 from service.history.snapshot import WorldSnapshot, restore, take
 
 _KNOWN_SPEC = JobSpec("", "", 1)
-"""Stands for the specification that the replica has already: it never changes, and is most of a record."""
+"""Placeholder for a specification that the replica already has. A specification never changes and is most of a record."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorldUpdate:
-    """What differs from the update before. None: as before. ``ended`` jobs are forgotten at the next update."""
+    """Differences from the previous update. None: unchanged. The replica removes ``ended`` jobs at the next update."""
 
     now_s: float
     jobs: tuple[JobRecord, ...]
@@ -35,20 +34,20 @@ class WorldUpdate:
 
 
 class ReplicaSource:
-    """The live side: knows what the replica has. Belongs to the engine's thread."""
+    """The live side. It tracks the contents of the replica. Belongs to the engine's thread."""
 
     def __init__(self) -> None:
         self._marks: dict[JobId, tuple[int, JobState]] = {}
         self._windows: tuple[ServerReservation, ...] = ()
 
     def snapshot(self, world: World) -> WorldSnapshot:
-        """Everything, with which a replica begins. O(jobs + servers)."""
+        """The initial snapshot of a replica. O(jobs + servers)."""
         self._marks = {job.id: _mark(job) for job in world.jobs.values()}
         self._windows = world.server_reservations
         return take(world)
 
     def update(self, world: World, changes: Iterable[Change]) -> WorldUpdate:
-        """What ``changes`` tell: they name every job whose part in a decision is another. O(changes)."""
+        """The update for ``changes``, which name every job that can affect the decision differently. O(changes)."""
         servers_changed = False
         touched: dict[JobId, None] = {}
         for change in changes:
@@ -58,7 +57,7 @@ class ReplicaSource:
         return self._update(world, touched, servers_changed)
 
     def present(self, world: World) -> WorldUpdate:
-        """The world between two cycles: what was just started or stopped, of which no change tells yet. O(running jobs)."""
+        """The update between two cycles: starts and stops that no change has reported yet. O(running jobs)."""
         jobs = (world.jobs[job] for job in world.holding())
         return self._update(world, [job.id for job in jobs if self._marks.get(job.id) != _mark(job)], False)
 
@@ -95,14 +94,14 @@ class ReplicaSource:
 
 
 class Replica:
-    """The other side: the world as of the newest update."""
+    """The side in the other process: the world as of the newest update."""
 
     def __init__(self, snapshot: WorldSnapshot) -> None:
         self.world = restore(snapshot)
         self._ended: tuple[JobId, ...] = ()
 
     def apply(self, update: WorldUpdate) -> None:
-        """Take over what changed. O(changes)."""
+        """Apply an update. O(changes)."""
         world = self.world
         specs = {job.id: world.jobs[job.id].spec for job in update.jobs if job.id in world.jobs}
         for job_id in (*self._ended, *update.gone, *(job.id for job in update.jobs)):

@@ -1,7 +1,6 @@
-"""The live world at one instant, as values: what a forecast starts from and what a replay compares with.
+"""Snapshots of the live world, for forecasts and replays.
 
-Taking one copies records and nothing else, so it can be done between two cycles; whatever is computed from it happens
-elsewhere and never touches the engine.
+Taking a snapshot only copies records, so it is fast enough between two cycles. Computations on it do not touch the engine.
 """
 
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from service.engine.world import Costs, World, world_of
 
 @dataclass(frozen=True, slots=True)
 class WorldSnapshot:
-    """Unfinished jobs with their open attempts, and the servers. Nobody changes the records: whoever runs on copies them."""
+    """Unfinished jobs with their open attempts, and the servers. The records must not be changed; copy them first."""
 
     now_s: float
     cluster: Cluster
@@ -28,7 +27,7 @@ class WorldSnapshot:
 
 
 def take(world: World, now_s: float | None = None, *, with_jobs: bool = True) -> WorldSnapshot:
-    """Copy the world; ``now_s`` is the instant to speak of if it is later than the world's last look. O(jobs + servers)."""
+    """Copy the world as of ``now_s``, or as of its newest cycle if that is later. O(jobs + servers)."""
     at_s = world.now_s if now_s is None else max(now_s, world.now_s)
     return WorldSnapshot(
         now_s=at_s,
@@ -42,7 +41,7 @@ def take(world: World, now_s: float | None = None, *, with_jobs: bool = True) ->
 
 
 def restore(snapshot: WorldSnapshot) -> World:
-    """A world that begins as the snapshot, for a policy to decide about. O(jobs + servers)."""
+    """A world with the contents of the snapshot, for a policy to decide about. O(jobs + servers)."""
     world = world_of(
         StoredWorld(
             [job.copy() for job in snapshot.jobs],

@@ -1,7 +1,7 @@
-"""The service's own past as a workload: the truth of the jobs that ended, and what really became of them.
+"""The service's own history as a workload: the true work of ended jobs, and their actual results.
 
-``duration_s`` of a workload is the run time on an idle network at the best placement. A job's productive seconds were spent
-at the placements that it had; each is divided by how much slower than at its best the job ran there (1 without a graph).
+``duration_s`` of a workload is the run time on an idle network at the best placement. It is computed from a job's productive
+seconds: those at each placement are divided by the slowdown of that placement (1 without a graph).
 """
 
 from collections import Counter
@@ -33,9 +33,9 @@ EARLIER = "was submitted before the window"
 
 @dataclass(frozen=True, slots=True)
 class OwnJob:
-    """One ended job. ``row`` is its truth from the window's start on; ``carried`` says that it was there before.
+    """One ended job. ``row`` is its true work from the window's start on. ``carried``: it was submitted before the window.
 
-    ``own_graph``: it communicates in a way that no model of the catalogue stands for, so a table cannot hold it.
+    ``own_graph``: its graph is not that of a model of the catalogue, so a table cannot represent it.
     """
 
     recorded: RecordedJob
@@ -47,7 +47,7 @@ class OwnJob:
 
 @dataclass(frozen=True, slots=True)
 class OwnHistory:
-    """A window of the past. ``start_s`` is second 0 of the rows; ``left_out`` counts the other jobs by why."""
+    """A window of the past. ``start_s`` is second 0 of the rows; ``left_out`` counts the other jobs by reason."""
 
     start_s: float
     jobs: Sequence[OwnJob]
@@ -62,8 +62,8 @@ class OwnHistory:
 def own_history(recorded: Sequence[RecordedJob], cluster: Cluster, since_s: float | None, *, carry: bool) -> OwnHistory:
     """The ended jobs of a window that begins at ``since_s`` (None: with the first submission).
 
-    ``cluster`` holds every stored server at its position. With ``carry`` the jobs that were unfinished when the window
-    began come first, submitted at second 0 with what they had left; without, they are left out.
+    ``cluster`` holds every stored server at its position. With ``carry`` the jobs that were unfinished at the start of the window
+    come first, submitted at second 0 with their remaining work. Without it they are left out.
     """
     start_s = since_s if since_s is not None else min((job.record.submitted_at_s for job in recorded), default=0.0)
     left_out: Counter[str] = Counter()
@@ -86,7 +86,7 @@ def own_history(recorded: Sequence[RecordedJob], cluster: Cluster, since_s: floa
 
 
 def _own_job(recorded: RecordedJob, cluster: Cluster, start_s: float, carried: bool) -> OwnJob | None:
-    """None for one that had no work left when the window began."""
+    """The job in the window; None if it had no work left at the start of the window."""
     job = recorded.record
     assert job.finished_at_s is not None
     spec = job.spec
@@ -117,7 +117,7 @@ def _own_job(recorded: RecordedJob, cluster: Cluster, start_s: float, carried: b
 
 
 def _catalogue_model(spec: JobSpec) -> str | None:
-    """The catalogue model that means exactly this job: a table says a model's name and the GPUs, nothing else."""
+    """The catalogue model that equals this job's graph at its number of GPUs; a table holds no more than these."""
     if spec.model is None or spec.stage_graph is None:
         return None
     try:
@@ -128,7 +128,7 @@ def _catalogue_model(spec: JobSpec) -> str | None:
 
 
 def _mean_stretch(job: RecordedJob, cluster: Cluster) -> float:
-    """How much slower than at its best the job ran: over its attempts, weighted by how long each ran."""
+    """The mean slowdown of the job's placements, weighted by the run time of its attempts."""
     record = job.record
     if record.iteration_times is None:
         return 1.0
@@ -146,7 +146,7 @@ def _mean_stretch(job: RecordedJob, cluster: Cluster) -> float:
 
 
 def _share_before(job: RecordedJob, at_s: float) -> float:
-    """The share of its running time that lay before an instant."""
+    """The share of the job's run time before ``at_s``."""
     ran_s = before_s = 0.0
     for attempt in job.attempts:
         if attempt.started_at_s is not None and attempt.ended_at_s is not None:
@@ -156,8 +156,8 @@ def _share_before(job: RecordedJob, at_s: float) -> float:
 
 
 def simulated_jobs(history: OwnHistory, cluster: Cluster, *, skip_invalid: bool = False) -> SimJobs:
-    """The jobs as the simulator takes them, on any cluster: with their own graphs, priorities, dependencies, what was
-    predicted of them, and whether a stop loses their work.
+    """The jobs for the simulator, on any cluster: with their own graphs, priorities, dependencies, predictions and loss of
+    work at a stop.
 
     Raises :class:`WorkloadError` for a job that the cluster cannot hold.
     """
@@ -176,7 +176,7 @@ def _simulated(job: SimJob, own: OwnJob, numbers: Mapping[JobId, JobId], cluster
     except NeverFits as error:
         raise WorkloadError(f"job {row.job_id!r} can never start: {error}") from error
     if times is not None and past.iteration_times is not None:
-        # As many iterations, each at the best that these servers allow.
+        # The same iterations at the best placement on these servers.
         row = replace(row, duration_s=row.duration_s * times.min_s / past.iteration_times.min_s)
     iterations = job.iterations
     if iterations is None and times is not None:
@@ -203,7 +203,7 @@ def _simulated(job: SimJob, own: OwnJob, numbers: Mapping[JobId, JobId], cluster
 
 
 def _left(predicted: Estimate | None, own: OwnJob) -> Estimate | None:
-    """What was predicted of a job, less what it had done when the window began."""
+    """The job's prediction, minus its progress at the start of the window."""
     if predicted is None or own.done_ratio == 0.0:
         return predicted
     total = own.recorded.record.service_s if predicted.unit is Unit.SERVICE_S else own.recorded.iterations
@@ -215,9 +215,9 @@ def _left(predicted: Estimate | None, own: OwnJob) -> Estimate | None:
 
 
 def actual_result(history: OwnHistory, cluster: Cluster, jobs: Sequence[SimJob]) -> Result:
-    """What really became of the jobs that are simulated, as a result beside the simulated ones.
+    """The actual results of the simulated jobs, for comparison with simulated results.
 
-    Its bound is that of the simulated jobs. Jobs that were there before the window count from its start.
+    The bound is that of the simulated jobs. Jobs from before the window count from its start.
     """
     own = {job.row.job_id: job for job in history.jobs}
     outcomes = [_outcome(own[job.row.job_id]) for job in jobs]
@@ -235,7 +235,7 @@ def actual_result(history: OwnHistory, cluster: Cluster, jobs: Sequence[SimJob])
 
 
 def _stops_after(job: RecordedJob, at_s: float) -> int:
-    """Attempts that ended after an instant, but for the last one."""
+    """The number of attempts that ended after ``at_s``, without the last one."""
     ended = sum(attempt.ended_at_s is not None and attempt.ended_at_s > at_s for attempt in job.attempts)
     return max(0, ended - 1)
 
@@ -254,7 +254,7 @@ def _outcome(own: OwnJob) -> JobOutcome:
         finish_time_s=row.end_time_s,
         duration_s=row.duration_s,
         walltime_s=row.walltime_s,
-        # It ended as it did; a simulation runs it as far and calls that success.
+        # A simulation runs the job up to its actual end and counts that as a success.
         succeeded=True,
         gpus=row.gpus,
         preemptions=min(past.preemptions, _stops_after(own.recorded, past.finished_at_s - row.end_time_s)),

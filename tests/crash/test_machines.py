@@ -26,7 +26,7 @@ from policies.registry import make_policy
 from service.db.session import Database
 from service.engine.engine import Engine, Ports
 from service.engine.events import EngineRequest, JobEvent, RequestKind
-from service.engine.ports import JobWrite, NullSink, Store
+from service.engine.ports import JobWrite, Store
 from service.engine.record import JobRecord
 from service.executors.fake import FakeExecutor
 from service.sim.predictors import NoPredictor
@@ -36,6 +36,7 @@ from tests.api.conftest import app_of, make_world
 from tests.conformance.store_suite import Driver, start, touched
 from tests.conformance.test_executors import FakeClock
 from tests.conformance.test_stores import MemoryHarness, SqlHarness
+from tests.null_sink import NullSink
 from tests.scenarios.checks import assert_sane
 
 pytestmark = pytest.mark.slow

@@ -29,12 +29,13 @@ from service.engine.crash_points import CrashPoint, on_reached
 from service.engine.cycle import EngineSettings
 from service.engine.engine import Engine, Ports
 from service.engine.events import EngineRequest, RequestKind
-from service.engine.ports import AttemptStatus, NullSink
+from service.engine.ports import AttemptStatus
 from service.executors.fake import DURATION_LABEL, FakeExecutor
 from service.server.agent import Agent
 from service.server.fleet import DEAD_MARGIN_S, FleetExecutor
 from service.server.leader_store import LeaderStore
 from service.sim.predictors import NoPredictor
+from tests.null_sink import NullSink
 
 CLUSTER = Cluster("test", (Server("s0001", 2), Server("s0002", 2)))
 LEADER_LEASE_S = 6.0

@@ -24,11 +24,12 @@ from service.engine.commands import Command, Launch
 from service.engine.cycle import EngineSettings
 from service.engine.engine import Engine, Ports
 from service.engine.events import EngineRequest, Report, ReportKind, RequestKind
-from service.engine.ports import AttemptStatus, NullSink
+from service.engine.ports import AttemptStatus
 from service.engine.record import JobRecord
 from service.sim.clock import SimClock
 from service.sim.predictors import NoPredictor
 from tests.durable_store import DurableStore
+from tests.null_sink import NullSink
 from tests.scenarios.checks import assert_sane
 
 JOB = JobId(1)

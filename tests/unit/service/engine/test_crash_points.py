@@ -13,12 +13,12 @@ def _quiet_afterwards() -> Iterator[None]:
     on_reached(None)
 
 
-def test_without_a_handler_nothing_happens() -> None:
+def test_without_a_handler_crash_points_do_nothing() -> None:
     for point in CrashPoint:
         reached(point)
 
 
-def test_a_handler_hears_every_passage_until_it_is_taken_away() -> None:
+def test_a_handler_is_called_at_every_point_until_it_is_removed() -> None:
     heard: list[CrashPoint] = []
     on_reached(heard.append)
     reached(CrashPoint.COMMITTED)

@@ -92,7 +92,7 @@ def test_a_stale_submission_is_admitted_again_with_its_prediction_and_its_depend
     made.until(100).finishes("a").starts("b")
 
 
-def test_a_stale_success_does_not_release_those_that_wait_for_it() -> None:
+def test_a_stale_success_does_not_release_dependents() -> None:
     made, store = story("1x1:A100 1x1:V100")
     made.job("a", runs_s=10, gpu_type="A100").job("b", after=["a"], gpu_type="V100").until(9)
     store.bump_next(1)
@@ -101,7 +101,7 @@ def test_a_stale_success_does_not_release_those_that_wait_for_it() -> None:
     assert made.record("b").unmet_dependencies == 0
 
 
-def test_a_job_that_missed_the_end_of_its_dependency_does_not_wait_for_ever() -> None:
+def test_a_dependency_that_ended_before_the_admission_counts_as_met() -> None:
     made, store = story("1x4")
     made.job("a", runs_s=10).job("b", after=["a"]).until(9)
     store.bump_next(2)
@@ -112,7 +112,7 @@ def test_a_job_that_missed_the_end_of_its_dependency_does_not_wait_for_ever() ->
     made.until(21).cancels("d")
 
 
-def test_what_waits_for_any_end_falls_with_a_stale_end_and_starts_with_the_true_one() -> None:
+def test_an_after_any_dependent_is_dropped_with_a_stale_end_and_starts_after_the_committed_one() -> None:
     """The end of the first job is not committed: neither is what it did to the job that waits for it."""
     made, store = story("1x4")
     made.job("a", runs_s=100, max_retries=0).job("b", after_any=["a"]).until(9)
@@ -122,7 +122,7 @@ def test_what_waits_for_any_end_falls_with_a_stale_end_and_starts_with_the_true_
     assert made.engine.counters["writes_dropped"] == 2
 
 
-def test_a_job_that_missed_an_end_of_any_kind_does_not_wait_for_ever() -> None:
+def test_an_after_any_dependency_that_ended_before_the_admission_counts_as_met() -> None:
     made, store = story("1x4")
     made.job("a", max_retries=0, runs_s=100).job("b", after_any=["a"]).until(9)
     made.crash("a")
@@ -139,14 +139,14 @@ def test_a_stale_requeue_keeps_its_pause() -> None:
     made.until(11).starts("a")
 
 
-def test_a_walltime_that_fell_with_a_stale_row_is_enforced_in_the_next_pass() -> None:
+def test_a_walltime_stop_dropped_with_a_stale_row_is_repeated_in_the_next_cycle() -> None:
     made, store = story("1x1")
     made.job("a", runs_s=1000, walltime_s=100.0).until(1)
     store.bump_next(1)
     made.until(100).fails("a", Reason.WALLTIME)
 
 
-def test_a_start_that_fell_is_decided_again_and_told_as_refused() -> None:
+def test_a_dropped_start_is_reported_as_refused_and_decided_again() -> None:
     made, store = story("1x2")
     heard: list[Change] = []
     decide = made.policy.decide
@@ -161,7 +161,7 @@ def test_a_start_that_fell_is_decided_again_and_told_as_refused() -> None:
 
 
 @pytest.mark.parametrize("stale", [1, 2])
-def test_preemption_and_reservation_fall_together(stale: int) -> None:
+def test_a_preemption_is_dropped_with_its_reservation(stale: int) -> None:
     made, store = story("1x1", "asrpt", options={"guard_share": 0}, costs=ExecutorCosts(checkpoint_s=5.0, restart_s=0))
     made.job("long", runs_s=1000).until(0)
     made.job("short", runs_s=10, at_s=10).until(9)
@@ -173,7 +173,7 @@ def test_preemption_and_reservation_fall_together(stale: int) -> None:
 
 
 @pytest.mark.parametrize("call", ["commit", "pending_requests", "jobs"])
-def test_a_store_that_does_not_answer_changes_nothing(call: str) -> None:
+def test_an_unavailable_store_changes_nothing(call: str) -> None:
     made, store = story("1x2")
     made.job("a", runs_s=100).until(0)
     made.job("b", runs_s=100)
@@ -187,7 +187,7 @@ def test_a_store_that_does_not_answer_changes_nothing(call: str) -> None:
     made.until(1).starts("b")
 
 
-def test_a_store_that_does_not_even_load_is_asked_again_in_the_next_pass() -> None:
+def test_a_store_that_cannot_load_is_loaded_in_the_next_cycle() -> None:
     made, store = story("1x2")
     made.job("a", runs_s=100).until(0)
     made.job("b", runs_s=100)
@@ -202,7 +202,7 @@ def test_a_store_that_does_not_even_load_is_asked_again_in_the_next_pass() -> No
     assert made.commands(Launch) == ["1.1", "2.1"]
 
 
-def test_a_failed_pass_keeps_what_the_policy_had_learnt() -> None:
+def test_a_failed_cycle_keeps_the_policy_state() -> None:
     """The virtual machine goes on where it was, though its last stored dump is long ago."""
     made, store = story("1x4", "asrpt", options={"preemption": "never"})
     made.job("a", gpus=4, runs_s=100).until(60)
@@ -215,7 +215,7 @@ def test_a_failed_pass_keeps_what_the_policy_had_learnt() -> None:
     made.until(100).starts("a")
 
 
-def test_a_pass_that_raises_is_not_half_believed() -> None:
+def test_after_an_exception_the_world_is_loaded_again() -> None:
     made, _ = story("1x2")
     made.job("a", runs_s=100).until(0)
     made.job("b", runs_s=100)
@@ -268,7 +268,7 @@ def test_a_request_for_an_unknown_server_or_job_is_consumed() -> None:
     assert not store.inner.pending_requests(10)
 
 
-def test_facts_beyond_the_limit_wait_for_the_next_pass() -> None:
+def test_requests_beyond_the_limit_wait_for_the_next_cycle() -> None:
     made, _ = story("1x8", settings=EngineSettings(facts_per_cycle_max=3))
     for number in range(5):
         made.job(str(number), runs_s=10)
@@ -279,7 +279,7 @@ def test_facts_beyond_the_limit_wait_for_the_next_pass() -> None:
     assert len(made.engine.world.jobs) == 5
 
 
-def test_a_pass_that_left_facts_behind_asks_for_the_next_one_at_once() -> None:
+def test_a_cycle_that_left_requests_wakes_at_once() -> None:
     made, _ = story("1x8", settings=EngineSettings(facts_per_cycle_max=3))
     for number in range(5):
         made.job(str(number), runs_s=10)
@@ -287,7 +287,7 @@ def test_a_pass_that_left_facts_behind_asks_for_the_next_one_at_once() -> None:
     assert made.engine.cycle().wake_at_s == 0.0
 
 
-def test_the_policy_state_is_stored_now_and_then_and_used_at_the_start() -> None:
+def test_the_policy_state_is_stored_every_n_cycles_and_used_at_start() -> None:
     made, _ = story("1x4", "asrpt", options={"preemption": "never"}, settings=EngineSettings(dump_every_cycles=1))
     made.job("a", gpus=4, runs_s=100).until(60)
     made.drain(0).until(60)
@@ -295,7 +295,7 @@ def test_the_policy_state_is_stored_now_and_then_and_used_at_the_start() -> None
     made.until(100).starts("a")
 
 
-def test_nothing_to_do_is_not_written() -> None:
+def test_a_cycle_without_changes_is_not_written() -> None:
     made, _ = story("1x1")
     made.job("a", runs_s=100).until(0)
     number = made.engine.cycle().number
@@ -315,7 +315,7 @@ def test_reports_are_acknowledged_only_after_the_commit() -> None:
     assert not made.executor.poll()
 
 
-def test_what_a_predictor_learns_of_a_job() -> None:
+def test_the_predictor_receives_labels_of_ended_jobs() -> None:
     made, _ = story("2x1")
     made.job("a", gpus=2, runs_s=100).until(50)
     made.says(

@@ -15,7 +15,7 @@ def job(number: int = 1) -> JobRecord:
     return JobRecord(JobId(number), JobSpec("j", "u", 1), 0.0)
 
 
-def test_without_durability_the_very_record_is_handed_out_and_then_forgotten() -> None:
+def test_the_memory_store_returns_the_same_record_and_forgets_it_after_admission() -> None:
     store, record = MemoryStore(), job()
     request = store.submit(record)
     assert store.jobs([JobId(1)])[0] is record
@@ -24,7 +24,7 @@ def test_without_durability_the_very_record_is_handed_out_and_then_forgotten() -
     assert store.load().jobs == []
 
 
-def test_with_durability_a_copy_is_kept() -> None:
+def test_the_durable_store_keeps_a_copy() -> None:
     store, record = DurableStore(), job()
     store.submit(record)
     (copy,) = store.jobs([JobId(1)])
@@ -33,14 +33,14 @@ def test_with_durability_a_copy_is_kept() -> None:
     assert store.load().jobs == [], "it is not admitted yet"
 
 
-def test_a_fact_gets_its_number_from_the_store() -> None:
+def test_the_store_numbers_requests() -> None:
     store = MemoryStore()
     requests = [store.add_request(EngineRequest(77, RequestKind.CANCEL, 0.0, JobId(1))) for _ in range(2)]
     assert [request.id for request in requests] == [1, 2]
     assert list(store.pending_requests(1)) == requests[:1]
 
 
-def test_a_fact_is_consumed_once() -> None:
+def test_a_request_is_consumed_once() -> None:
     store = MemoryStore()
     request = store.add_request(EngineRequest(0, RequestKind.CANCEL, 0.0, JobId(1)))
     store.commit(CycleBatch(1, 0.0, (), (), requests=[request.id]))

@@ -114,7 +114,7 @@ def _story(database: Database) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT], ids=["stopped", "crashed"])
-def test_a_job_that_ends_while_the_database_is_away_is_told_once(
+def test_a_job_that_ends_during_a_database_outage_is_reported_once(
     mortal: PostgresServer, mortal_url: str, how: signal.Signals
 ) -> None:
     clock = _Clock()
@@ -144,7 +144,7 @@ def test_a_job_that_ends_while_the_database_is_away_is_told_once(
         assert (job.state, job.attempts) == (JobState.SUCCEEDED, 1)
 
 
-def test_a_server_that_dies_inside_a_transaction_leaves_nothing_of_it(mortal: PostgresServer, mortal_url: str) -> None:
+def test_a_crash_inside_a_transaction_rolls_it_back(mortal: PostgresServer, mortal_url: str) -> None:
     def submit_and_lose() -> None:
         with database.writing() as session:
             SqlStore(database).submit(session, [JobSpec("a", "u", 1)], 1.0)
@@ -186,7 +186,7 @@ def _unavailable_then_well(app: FastAPI, world: World, away: Callable[[], Abstra
         assert len(client.get("/v1/jobs").json()["items"]) == 2
 
 
-def test_a_client_is_told_to_come_back(mortal: PostgresServer, mortal_url: str, tmp_path: Path) -> None:
+def test_a_client_gets_retry_after_during_an_outage(mortal: PostgresServer, mortal_url: str, tmp_path: Path) -> None:
     world = make_world(tmp_path, mortal_url)
     _unavailable_then_well(create_app(_knowing(world)), world, lambda: _away(mortal))
     world.database.close()
@@ -271,7 +271,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, kind: str) -> None:
     world.database.close()
 
 
-def test_a_file_that_another_process_holds_is_waited_for_and_then_given_up(
+def test_a_locked_database_file_is_waited_for_until_the_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_module, "BUSY_TIMEOUT_S", 0.05)
@@ -294,7 +294,7 @@ def test_a_file_that_another_process_holds_is_waited_for_and_then_given_up(
 # Requests that come through several servers.
 
 
-def test_a_request_that_was_numbered_first_and_committed_last_is_consumed_once(postgres_database: Database) -> None:
+def test_a_request_with_an_earlier_id_and_a_later_commit_is_consumed_once(postgres_database: Database) -> None:
     """Ids 1 and 2 are taken, 2 is committed first: a mark finds both, a growing id would have missed the first."""
     database, store = postgres_database, SqlStore(postgres_database)
     request = EngineRequest(0, RequestKind.SERVER_DRAINED, 1.0, server=ServerIndex(0))
@@ -322,7 +322,7 @@ def test_a_request_that_was_numbered_first_and_committed_last_is_consumed_once(p
     assert (first_look, second_look, store.pending_requests(10)) == ([second], numbers, [])
 
 
-def test_a_cycle_does_not_hold_up_requests_for_its_jobs(postgres_database: Database) -> None:
+def test_a_cycle_does_not_block_requests_for_its_jobs(postgres_database: Database) -> None:
     """A request refers to its job's row: a cycle that is writing that row must not make it wait."""
     database, store = postgres_database, SqlStore(postgres_database)
     (job,) = _submit(database, 5.0)

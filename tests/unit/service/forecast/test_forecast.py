@@ -28,7 +28,7 @@ from service.engine.record import AttemptRecord, JobRecord, ServerRecord
 from service.engine.world import Costs
 from service.forecast import forecast as module
 from service.forecast.forecast import Forecast, ForecastOptions, NoForecast, Spread, forecast
-from service.forecast.futures import levels, prospects
+from service.forecast.futures import levels, prospects_of
 from service.history.snapshot import WorldSnapshot, take
 from service.sim.clock import SimClock
 from service.sim.experiment import SimulationOptions, Simulator
@@ -75,7 +75,7 @@ def fifo(world: WorldSnapshot, samples: int = 20, **options: Any) -> Forecast:
     return forecast(world, make_policy("fifo"), options=ForecastOptions(samples, **options))
 
 
-def test_a_queue_behind_a_running_job_by_hand() -> None:
+def test_a_queue_behind_a_running_job_computed_by_hand() -> None:
     found = fifo(snapshot(running(job(1, (100.0,)), 40.0), job(2, (50.0,)), job(3, (10.0,))))
     sure = lambda at_s: Spread(at_s, at_s, at_s)  # noqa: E731
     assert (found.now_s, found.samples) == (NOW_S, 20)
@@ -87,7 +87,7 @@ def test_a_queue_behind_a_running_job_by_hand() -> None:
     assert {each.reason for each in found.jobs.values()} == {None}
 
 
-def test_elements_of_a_limited_array_and_those_who_wait_for_their_end_by_hand() -> None:
+def test_a_limited_array_and_its_dependents_computed_by_hand() -> None:
     """Three GPUs, one element at a time: 60 s of the first are left, then 50 s, then 10 s; the last one waits for any end."""
     places = [ArrayPlace(index, 3, JobId(1), max_running=1) for index in range(3)]
     found = fifo(
@@ -104,14 +104,14 @@ def test_elements_of_a_limited_array_and_those_who_wait_for_their_end_by_hand() 
     assert starts == {2: 70.0, 3: 60.0, 4: 120.0}
 
 
-def test_what_is_done_rules_points_out_and_the_spread_of_one_is_the_delay_of_the_next() -> None:
+def test_points_below_the_progress_are_dropped_and_a_spread_delays_the_next_job() -> None:
     found = fifo(snapshot(running(job(1, (50.0, 100.0, 200.0)), 60.0), job(2, (5.0,))))
     # Half of the futures have 40 s left, half 140 s.
     assert found.jobs[JobId(1)].finish == Spread(NOW_S + 40.0, NOW_S + 90.0, NOW_S + 140.0)
     assert found.jobs[JobId(2)].start == found.jobs[JobId(1)].finish
 
 
-def test_a_job_that_has_outrun_its_prediction_gets_what_the_rank_gives_it_on_average() -> None:
+def test_a_job_beyond_all_its_points_gets_the_mean_of_the_over_run_rule() -> None:
     found = fifo(snapshot(running(job(1, (50.0,)), 60.0)), samples=10)
     # The next doubling is 100: 40 s left on average, up to 80.
     finish = found.jobs[JobId(1)].finish
@@ -119,10 +119,10 @@ def test_a_job_that_has_outrun_its_prediction_gets_what_the_rank_gives_it_on_ave
     assert finish.p50_s == pytest.approx(NOW_S + 40.0)
     assert finish.p10_s == pytest.approx(NOW_S + 8.0)
     assert finish.p90_s == pytest.approx(NOW_S + 72.0)
-    assert "outrun" in found.jobs[JobId(1)].source
+    assert "exceeded all predicted points" in found.jobs[JobId(1)].source
 
 
-def test_a_job_without_a_prediction_borrows_from_the_others_and_says_so() -> None:
+def test_a_job_without_a_prediction_uses_the_totals_of_the_predicted_jobs() -> None:
     found = fifo(snapshot(running(job(1, (100.0,)), 0.0), job(2, (300.0,)), job(3, None)))
     third = found.jobs[JobId(3)]
     assert third.source == "no prediction: drawn from the 2 predicted jobs in the queue"
@@ -130,7 +130,7 @@ def test_a_job_without_a_prediction_borrows_from_the_others_and_says_so() -> Non
     assert third.finish == Spread(NOW_S + 500.0, NOW_S + 600.0, NOW_S + 700.0)
 
 
-def test_a_restart_under_way_ends_first_and_a_stop_under_way_lands() -> None:
+def test_a_restart_and_a_stop_in_progress_are_completed() -> None:
     restarting = running(job(1, (100.0,)), 0.0)
     restarting.anchor_s = NOW_S + 7.0
     found = fifo(snapshot(restarting, costs=Costs(0.0, 60.0)))
@@ -146,7 +146,7 @@ def test_a_restart_under_way_ends_first_and_a_stop_under_way_lands() -> None:
     assert found.jobs[JobId(2)].start == Spread(*[NOW_S] * 3)
 
 
-def test_a_launch_under_way_begins_now() -> None:
+def test_a_launch_in_progress_begins_at_the_snapshot() -> None:
     starting = running(job(1, (100.0,)), 0.0)
     starting.state, starting.progressing = JobState.STARTING, False
     assert starting.attempt is not None
@@ -154,7 +154,7 @@ def test_a_launch_under_way_begins_now() -> None:
     assert fifo(snapshot(starting)).jobs[JobId(1)].finish == Spread(*[NOW_S + 100.0] * 3)
 
 
-def test_iterations_go_on_at_the_measured_speed() -> None:
+def test_iterations_continue_at_the_measured_speed() -> None:
     measured = running(job(1, None), 0.0)
     measured.estimate = Estimate((1000.0,), Unit.ITERATIONS, "told", seconds_per_unit=9.0)
     measured.iterations, measured.iterations_per_s, measured.anchor_s = 400.0, 2.0, NOW_S
@@ -162,7 +162,7 @@ def test_iterations_go_on_at_the_measured_speed() -> None:
     assert fifo(snapshot(measured)).jobs[JobId(1)].finish == Spread(*[NOW_S + 300.0] * 3)
 
 
-def test_a_split_gang_goes_on_at_its_measured_speed() -> None:
+def test_a_split_gang_continues_at_its_measured_speed() -> None:
     graph, parallelism = pipeline("resnet50", 2)
     cluster = Cluster("c", (Server("a", 2, nic_bytes_s=1e8), Server("b", 2, nic_bytes_s=1e8)))
     times = iteration_times(graph, parallelism, cluster, None)
@@ -206,7 +206,7 @@ def test_a_dependency_that_has_ended_is_met() -> None:
     assert found.jobs[JobId(2)].start == Spread(*[NOW_S] * 3)
 
 
-def test_held_jobs_and_jobs_without_servers_have_a_reason_instead() -> None:
+def test_held_jobs_and_jobs_without_servers_have_a_reason_and_no_quantiles() -> None:
     held = fifo(snapshot(job(1, (5.0,), held=True), job(2, (5.0,))))
     assert held.jobs[JobId(1)].start is None
     assert "held" in str(held.jobs[JobId(1)].reason)
@@ -239,7 +239,7 @@ def _asked_for(futures: int) -> int:
 
 
 @pytest.mark.parametrize(("complete", "told"), [(4, None), (5, 5), (8, 8)])
-def test_what_is_complete_when_the_budget_runs_out_is_told_if_it_is_enough(complete: int, told: int | None) -> None:
+def test_after_the_time_limit_enough_complete_futures_give_a_forecast(complete: int, told: int | None) -> None:
     left = itertools.count(_asked_for(complete), -1)
 
     def ask() -> Forecast:
@@ -253,7 +253,7 @@ def test_what_is_complete_when_the_budget_runs_out_is_told_if_it_is_enough(compl
         assert (found.samples, found.jobs[JobId(1)].samples) == (told, told)
 
 
-def test_looking_less_often_leaves_the_outline_as_it_is() -> None:
+def test_fewer_wakeups_change_the_forecast_only_slightly() -> None:
     """Distributions of 12 points on a crowded server: ranks are refreshed all the time, and late by 2 % of what is ahead."""
     draw = np.random.default_rng(5)
     jobs = []
@@ -301,7 +301,7 @@ def test_the_draws_are_the_same_in_another_process() -> None:
     assert told.strip() == str(list(levels(JobId(7), 20, 3)))
 
 
-def test_jobs_share_as_much_of_their_luck_as_is_said() -> None:
+def test_the_correlation_of_levels_is_the_shared_error() -> None:
     """The correlation of two jobs' levels; of normal scores 0.25 is of ranks (6 / pi) asin(0.25 / 2) = 0.239."""
     for shared_error, told in ((0.0, 0.0), (0.25, 0.239), (1.0, 1.0)):
         drawn = np.array([levels(JobId(number), 400, 3, shared_error) for number in range(1, 41)])
@@ -311,7 +311,7 @@ def test_jobs_share_as_much_of_their_luck_as_is_said() -> None:
 
 @given(st.integers(1, 10_000), st.integers(1, 40), st.integers(0, 5), st.floats(0.0, 1.0))
 @settings(max_examples=30, deadline=None)
-def test_levels_meet_every_stratum_once(number: int, samples: int, seed: int, shared_error: float) -> None:
+def test_levels_contain_each_stratum_once(number: int, samples: int, seed: int, shared_error: float) -> None:
     drawn = levels(JobId(number), samples, seed, shared_error)
     assert sorted(int(level * samples) for level in drawn) == list(range(samples))
 
@@ -352,7 +352,7 @@ def _forget_ended_attempts(clock: SimClock) -> None:
     [(0, 2, 181), (0, 2, 55), (0, 1, 121), (85, 1, 153), (0, 4, 53), (177, 2, 44), (0, 3, 108)], "las", "resnet50", 0.0
 )
 @settings(max_examples=60, deadline=None)
-def test_with_known_totals_the_forecast_is_what_then_happens(
+def test_with_known_totals_the_forecast_equals_the_simulation(
     rows: list[tuple[int, int, int]], policy: str, model: str, restart_s: float
 ) -> None:
     """The snapshot of a simulation after its last arrival, fast-forwarded, ends like the simulation itself.
@@ -395,13 +395,13 @@ def test_with_known_totals_the_forecast_is_what_then_happens(
         assert told.finish.p50_s == pytest.approx(truth[number].finish_time_s, abs=0.01), (number, told)
 
 
-def test_running_jobs_are_taken_over_with_their_progress() -> None:
+def test_running_jobs_continue_from_their_progress() -> None:
     record = running(job(1, (100.0,)), 40.0)
-    prospect = prospects(snapshot(record))[JobId(1)]
+    prospect = prospects_of(snapshot(record))[JobId(1)]
     assert prospect.kept == 0.0
     assert prospect.progress_from_s(NOW_S, 1.0) == NOW_S - 40.0
     record.checkpoint_service_s = 30.0
-    prospect = prospects(snapshot(record))[JobId(1)]
+    prospect = prospects_of(snapshot(record))[JobId(1)]
     truth = prospect.truth(100.0)
     assert (truth.done_s, truth.duration_s) == (30.0, 100.0)
     assert prospect.progress_from_s(NOW_S, 1.0) == NOW_S - 10.0

@@ -40,7 +40,7 @@ def _child(made: ForecastProcess) -> subprocess.Popen[bytes]:
     return made._child._process
 
 
-def test_it_answers_what_would_be_answered_here_and_dies_with_its_owner(process: ForecastProcess) -> None:
+def test_the_process_gives_the_same_forecast_and_ends_with_its_parent(process: ForecastProcess) -> None:
     policy = make_policy("asrpt")
     assert process(Question(WORLD, policy, {}, OPTIONS, AMPLE_S)) == forecast(WORLD, policy, {}, OPTIONS)
     child = _child(process)
@@ -59,14 +59,14 @@ def test_it_answers_what_would_be_answered_here_and_dies_with_its_owner(process:
         process(Question(WORLD, policy, {}, OPTIONS, AMPLE_S))
 
 
-def test_one_that_dies_while_it_is_asked_says_so(process: ForecastProcess) -> None:
+def test_a_process_that_ends_during_a_request_raises_no_forecast(process: ForecastProcess) -> None:
     policy = make_policy("fifo")
     process(Question(WORLD, policy, {}, OPTIONS, AMPLE_S))
     child = _child(process)
     os.kill(child.pid, signal.SIGSTOP)
     os.waitpid(child.pid, os.WUNTRACED)  # until it stands still, it may read on
     threading.Thread(target=_kill_when_asked, args=(child,)).start()
-    with pytest.raises(NoForecast, match="ask again"):
+    with pytest.raises(NoForecast, match="try again"):
         process(Question(WORLD, policy, {}, OPTIONS, AMPLE_S))
 
 
@@ -78,7 +78,7 @@ def _kill_when_asked(child: subprocess.Popen[bytes]) -> None:
     child.kill()
 
 
-def test_the_worker_ends_when_nobody_asks_any_more() -> None:
+def test_the_worker_ends_with_its_input() -> None:
     question = pickle.dumps(Question(WORLD, make_policy("fifo"), {}, OPTIONS, AMPLE_S))
     asked = BytesIO()
     write_message(asked, question)
@@ -94,7 +94,7 @@ def test_the_worker_ends_when_nobody_asks_any_more() -> None:
     assert pickle.loads(message) == forecast(WORLD, make_policy("fifo"), {}, OPTIONS)
 
 
-def test_a_message_that_is_cut_off_is_none() -> None:
+def test_an_incomplete_message_is_none() -> None:
     stream = BytesIO()
     write_message(stream, b"whole")
     whole = stream.getvalue()
@@ -103,7 +103,7 @@ def test_a_message_that_is_cut_off_is_none() -> None:
         assert read_message(BytesIO(whole[:length])) is None
 
 
-def test_an_orphan_gives_up() -> None:
+def test_a_worker_without_its_parent_stops() -> None:
     question = Question(WORLD, make_policy("fifo"), {}, OPTIONS, AMPLE_S)
     assert answer(question, parent=os.getppid()) == forecast(WORLD, make_policy("fifo"), {}, OPTIONS)
     assert "longer" in str(answer(question, parent=os.getppid() + 1))

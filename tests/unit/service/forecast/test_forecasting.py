@@ -21,7 +21,6 @@ from predictor.serving import LivePredictor
 from service.config.settings import Settings
 from service.engine.engine import Engine, Ports
 from service.engine.memory import MemoryStore
-from service.engine.ports import NullSink
 from service.engine.record import JobRecord
 from service.engine.watch import WatchingPolicy
 from service.engine.world import Costs
@@ -32,6 +31,7 @@ from service.forecast.worker import Question, answer
 from service.sim.clock import SimClock
 from service.sim.executor import ExecutorCosts, SimulatedExecutor
 from service.sim.work import JobTruth
+from tests.null_sink import NullSink
 from tests.unit.predictor.predictor_history import recurring_history, request
 
 CLUSTER = Cluster("c", (Server("a", 2),))
@@ -125,7 +125,7 @@ class _Onlooker(WatchingPolicy):
         return super().decide(view, changes, state)
 
 
-def test_whoever_watches_the_live_policy_sees_no_forecast(live: Live, tmp_path: Path) -> None:
+def test_a_watching_policy_is_not_called_by_forecasts(live: Live, tmp_path: Path) -> None:
     onlooker = _Onlooker(make_policy("fifo"))
     live.engine = Engine(onlooker, CLUSTER, live.engine._ports, Costs(0.0, 0.0))
     live.submit(1, gpus=2)
@@ -135,7 +135,7 @@ def test_whoever_watches_the_live_policy_sees_no_forecast(live: Live, tmp_path: 
     assert onlooker.seen == seen == 4
 
 
-def test_each_forecast_that_is_made_is_handed_on_once(live: Live, tmp_path: Path) -> None:
+def test_each_new_forecast_is_passed_to_keep_once(live: Live, tmp_path: Path) -> None:
     kept: list[tuple[int, Forecast]] = []
     forecaster = Forecaster(
         live,
@@ -157,7 +157,7 @@ def test_each_forecast_that_is_made_is_handed_on_once(live: Live, tmp_path: Path
     assert len(kept) == 1, "a refusal is nothing to keep"
 
 
-def test_a_forecast_grows_old(live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forecast_expires(live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     forecaster = make(live, tmp_path)
     live.submit(1)
     forecaster.current()
@@ -166,9 +166,7 @@ def test_a_forecast_grows_old(live: Live, tmp_path: Path, monkeypatch: pytest.Mo
     assert live.looks == 2
 
 
-def test_readers_who_come_meanwhile_take_the_one_under_way(
-    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_readers_share_one_computation(live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when the next cycle came while it was made: they would else make one each, one after the other."""
     forecaster = make(live, tmp_path)
     live.submit(1)
@@ -201,7 +199,7 @@ def test_readers_who_come_meanwhile_take_the_one_under_way(
     assert live.looks == 2
 
 
-def test_a_refusal_is_kept_too_and_nothing_is_copied_for_it(live: Live, tmp_path: Path) -> None:
+def test_a_refusal_is_kept_and_copies_no_jobs(live: Live, tmp_path: Path) -> None:
     forecaster = make(live, tmp_path, forecast_jobs_max=1)
     live.submit(1)
     live.submit(2)
@@ -211,7 +209,7 @@ def test_a_refusal_is_kept_too_and_nothing_is_copied_for_it(live: Live, tmp_path
     assert live.looks == 1
 
 
-def test_a_plan_in_too_long_a_queue_copies_no_job_and_still_says_where(
+def test_a_plan_in_too_long_a_queue_copies_no_jobs_and_has_a_placement(
     live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forecaster = make(live, tmp_path, forecast_jobs_max=2)
@@ -234,7 +232,7 @@ def test_a_forecast_has_a_time_limit(live: Live, tmp_path: Path, monkeypatch: py
         forecaster.current()
 
 
-def test_a_plan_waits_its_turn_and_leaves_no_trace(live: Live, tmp_path: Path) -> None:
+def test_a_plan_queues_behind_present_jobs_and_stores_nothing(live: Live, tmp_path: Path) -> None:
     forecaster = make(live, tmp_path)
     live.submit(1, gpus=2)
     before = repr(live.engine.world.jobs)
@@ -254,13 +252,13 @@ def test_a_plan_waits_its_turn_and_leaves_no_trace(live: Live, tmp_path: Path) -
     assert live.engine.world.jobs[JobId(1)].state is JobState.RUNNING
 
 
-def test_a_plan_without_a_forecast_still_has_a_placement_and_says_why(live: Live, tmp_path: Path) -> None:
+def test_a_plan_without_a_forecast_has_a_placement_and_a_reason(live: Live, tmp_path: Path) -> None:
     (planned,) = make(live, tmp_path).plan([JobSpec("unknown", "u", 1)]).jobs
     assert (planned.estimate, planned.outlook, planned.fits_now) == (None, None, True)
     assert planned.reason == "No unfinished job has a prediction yet."
 
 
-def test_a_preview_answers_like_a_prediction_and_is_forgotten() -> None:
+def test_a_preview_equals_a_prediction_and_is_not_stored() -> None:
     asked = request(2**31, submitted_at_s=1e6, name="program3", user="user3", gpus=2)
     real = request(5_000, submitted_at_s=1e6 + 60.0, name="program3", user="user3", gpus=2)
     curious, other = LivePredictor(), LivePredictor()

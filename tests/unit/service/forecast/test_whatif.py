@@ -24,7 +24,7 @@ from tests.unit.service.history.test_replay import recorded, snapshots
 FIFO, SJF = Candidate("fifo", make_policy("fifo")), Candidate("sjf", make_policy("sjf"))
 
 
-def test_the_shorter_job_first_by_hand() -> None:
+def test_shortest_job_first_computed_by_hand() -> None:
     """One GPU; 60 s of job 1 are left, then a job of 100 s that came at -98 and one of 10 s that came at -97."""
     found = outlooks(
         snapshot(running(job(1, (100.0,)), 40.0), job(2, (100.0,)), job(3, (10.0,))), [FIFO, SJF], ForecastOptions(8)
@@ -38,7 +38,7 @@ def test_the_shorter_job_first_by_hand() -> None:
     assert second.mean_jct_spread_s.p10_s == pytest.approx(second.mean_jct_s)
 
 
-def test_every_policy_meets_the_same_futures() -> None:
+def test_all_policies_get_the_same_futures() -> None:
     """Two names of one policy: not one future differs, whatever the totals are."""
     again = replace(FIFO, label="again")
     found = outlooks(snapshot(job(1, (10.0, 500.0)), job(2, (5.0, 50.0, 900.0))), [FIFO, again], ForecastOptions(16))
@@ -48,13 +48,13 @@ def test_every_policy_meets_the_same_futures() -> None:
     assert first.finishes[JobId(2)].p10_s < first.finishes[JobId(2)].p90_s
 
 
-def test_jobs_that_have_ended_or_never_will_are_left_out_of_the_means() -> None:
+def test_the_means_exclude_ended_jobs_and_jobs_that_never_end() -> None:
     ended = job(4, (5.0,))
     ended.state = JobState.SUCCEEDED
     found = outlooks(snapshot(job(1, (5.0,)), job(2, (50.0,), held=True), ended), [FIFO, SJF], ForecastOptions(8))
     assert (found.jobs, found.unfinished) == ([1], 2)
     assert {each.mean_jct_s for each in found.outlooks} == {99.0 + 5.0}
-    with pytest.raises(NoForecast, match="nothing to decide"):
+    with pytest.raises(NoForecast, match="All jobs are finished"):
         outlooks(snapshot(ended), [FIFO])
     with pytest.raises(NoForecast, match="No job ends"):
         outlooks(snapshot(job(2, (50.0,), held=True)), [FIFO])
@@ -72,7 +72,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliWorld]:
         yield made
 
 
-def test_the_queue_as_it_is_under_another_policy(cli: CliWorld) -> None:
+def test_the_present_queue_under_another_policy(cli: CliWorld) -> None:
     cli.run("sim", "snapshot", "--out", "c.json")
     result = cli.run("sim", "what-if", "--snapshot", "c.json", "--policies", "current,sjf,fifo:tau=2")
     assert result.exit_code == 0, result.output
@@ -101,7 +101,7 @@ def lived(cli: CliWorld) -> CliWorld:
     return cli
 
 
-def test_the_past_under_other_policies_beside_what_happened(lived: CliWorld) -> None:
+def test_the_past_under_other_policies_and_the_actual_results(lived: CliWorld) -> None:
     arguments = ("sim", "what-if", "--policies", "fifo,srtf", "--json")
     told = lived.run(*arguments)
     assert told.exit_code == 0, told.output
@@ -126,7 +126,7 @@ def test_the_past_under_other_policies_beside_what_happened(lived: CliWorld) -> 
     assert "of them submitted earlier" in late.stderr
 
 
-def test_exported_files_are_for_the_other_commands(lived: CliWorld, tmp_path: Path) -> None:
+def test_exported_files_are_valid_for_other_commands(lived: CliWorld, tmp_path: Path) -> None:
     result = lived.run("workload", "export", "--out", "past.csv", "--cluster-out", "own.yaml", "--json")
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
@@ -166,14 +166,14 @@ def test_exported_files_are_for_the_other_commands(lived: CliWorld, tmp_path: Pa
         (("cluster", "export", "--out", "no/such/folder.yaml"), "No such file", 2),
     ],
 )
-def test_what_cannot_be_answered_is_one_line(arguments: tuple[str, ...], said: str, code: int, cli: CliWorld) -> None:
+def test_an_error_is_one_line(arguments: tuple[str, ...], said: str, code: int, cli: CliWorld) -> None:
     result = cli.run(*arguments)
     assert (result.exit_code, result.stdout) == (code, "")
     assert said in result.stderr
     assert result.stderr.count("\n") == 1
 
 
-def test_servers_that_do_not_fit_the_past(lived: CliWorld, tmp_path: Path) -> None:
+def test_a_cluster_too_small_for_the_past_is_an_error(lived: CliWorld, tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text("schema: sooner.cluster/1\nservers: [{gpus: 2}]\n")
     result = lived.run("sim", "what-if", "--policies", "fifo", "--servers", "tiny.yaml")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
