@@ -110,7 +110,7 @@ def test_a_default_pipeline_uses_exactly_its_gpus(model, gpus) -> None:
     assert max(config.replicas) - min(config.replicas) <= 1
 
 
-def test_what_is_unknown_is_refused_by_name() -> None:
+def test_an_unknown_model_is_an_error_that_names_it() -> None:
     with pytest.raises(UnknownModel, match="'resnet5000' is not in the catalogue; it has bert_large, "):
         build("resnet5000", 1)
     with pytest.raises(UnknownModel, match="no peak is known for GPU 'Z80'; known are K80, P100"):

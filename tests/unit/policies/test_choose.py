@@ -62,7 +62,7 @@ def test_nine_replicas_split_five_and_four_instead_of_eight_and_one() -> None:
     assert consolidated(found, times)
 
 
-def test_where_no_even_split_is_free_it_is_as_even_as_can_be() -> None:
+def test_without_a_free_even_split_the_most_even_one_is_used() -> None:
     assert held(find(FreePool(FOUR, [7, 3, 0, 0]), FOUR, ring(9))) == [(0, 6), (1, 3)]
 
 
@@ -155,7 +155,7 @@ def test_the_levelled_split_is_the_most_even_that_the_rooms_allow(rooms, parts, 
         assert balanced(gpus, len(rooms), quantum) is None
 
 
-def test_what_is_no_multiple_of_the_quantum_is_not_split() -> None:
+def test_gpus_that_are_no_multiple_of_the_quantum_are_not_split() -> None:
     assert balanced(5, 2, 2) is None
     assert levelled(5, [8, 8], 2) is None
 
@@ -246,7 +246,7 @@ def test_on_the_empty_cluster_of_equal_servers_the_choice_is_alpha_min(servers, 
     st.lists(st.integers(0, 8), min_size=1, max_size=5), st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=6)
 )
 @settings(max_examples=300, deadline=None)
-def test_groups_of_powers_of_two_find_room_whenever_there_is_any(free, degrees) -> None:
+def test_tensor_groups_of_powers_of_two_are_packed_whenever_possible(free, degrees) -> None:
     cluster = Cluster("c", (SERVER,) * len(free))
     graph = StageGraph(tuple(Stage(f"s{s}", 1.0, 1.0, 1) for s in range(len(degrees))), ())
     spec = modelled(graph, ParallelismConfig((1,) * len(degrees), tuple(degrees)))

@@ -37,7 +37,7 @@ def broken(world: World, *actions: Action) -> list[str]:
     return [violation.invariant for violation in check(world, Decision(actions))]
 
 
-def test_a_good_decision_breaks_nothing(world: World) -> None:
+def test_a_valid_decision_has_no_violation(world: World) -> None:
     actions = (
         Preempt(JobId(1)),
         Start(JobId(2), on((0, 1), (1, 1))),
@@ -75,7 +75,7 @@ def test_a_good_decision_breaks_nothing(world: World) -> None:
         ([Reserve(JobId(2), on((0, 1)))], ["whole_gang"]),
     ],
 )
-def test_each_rule(world: World, actions: list[Action], expected: list[str]) -> None:
+def test_each_invariant_is_checked(world: World, actions: list[Action], expected: list[str]) -> None:
     assert broken(world, *actions) == expected
 
 

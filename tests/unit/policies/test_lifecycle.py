@@ -42,11 +42,11 @@ def _rows() -> set[tuple[str, str, str]]:
     return rows
 
 
-def test_the_table_is_the_state_machine() -> None:
+def test_the_transition_table_equals_the_documented_states() -> None:
     assert {(str(t.source), str(t.target), str(t.cause)) for t in TRANSITIONS} == _rows()
 
 
-def test_terminal_is_terminal_and_everything_else_can_end() -> None:
+def test_terminal_states_are_final_and_all_others_can_end() -> None:
     assert not {t.source for t in TRANSITIONS} & TERMINAL
     reach = {state: {t.target for t in TRANSITIONS if t.source is state} for state in JobState}
     for state in set(JobState) - TERMINAL:
@@ -64,12 +64,12 @@ def test_gpus_are_held_from_the_start_to_the_end_of_an_attempt() -> None:
     assert {JobState.STARTING, JobState.RUNNING, JobState.PREEMPTING, JobState.CANCELLING} == HOLDS_GPUS
 
 
-def test_an_attempt_never_opens_again() -> None:
+def test_an_ended_attempt_never_opens_again() -> None:
     assert all(source in ATTEMPT_OPEN for source, _ in ATTEMPT_TRANSITIONS)
     assert not any(target is AttemptState.LAUNCHING for _, target in ATTEMPT_TRANSITIONS)
 
 
-def test_an_impossible_change_raises_with_the_story() -> None:
+def test_an_impossible_transition_raises_with_its_details() -> None:
     with pytest.raises(
         ImpossibleTransition, match=r"job 7: succeeded -> running because of started.*history: was here"
     ):

@@ -67,17 +67,17 @@ def test_every_option_is_parsed_to_its_type() -> None:
 
 
 @pytest.mark.parametrize("text", ["nlp", "nlp:", "nlp:0", "nlp:x", "nlp:1+", "nlp:1001", "nlp:nan"])
-def test_weights_that_are_none(text: str) -> None:
+def test_invalid_weights_are_errors(text: str) -> None:
     with pytest.raises(OptionError, match="option project_weights"):
         parse_options(Options(), {"fair_share": "true", "project_weights": text}, ALL)
 
 
-def test_weights_without_fair_share_are_a_mistake() -> None:
+def test_weights_without_fair_share_are_an_error() -> None:
     with pytest.raises(OptionError, match="fair_share=true"):
         parse_options(Options(), {"project_weights": "nlp:3"}, ALL)
 
 
-def test_with_fair_share_nobody_waits_behind_the_gate() -> None:
+def test_with_fair_share_no_job_waits_at_the_virtual_gate() -> None:
     options = parse_options(Options(queue=Queue.AUTO), {"fair_share": "true"}, ALL)
     assert (options.release, options.queue) == (Release.EARLY, Queue.SKIP)
 
@@ -93,7 +93,7 @@ def test_with_fair_share_nobody_waits_behind_the_gate() -> None:
         ({"queue": "strict"}, Queue.STRICT),
     ],
 )
-def test_a_blocked_job_of_asrpt_blocks_others_behind_the_gate_alone(values: dict[str, str], queue: Queue) -> None:
+def test_a_blocked_job_of_asrpt_blocks_only_jobs_at_the_virtual_gate(values: dict[str, str], queue: Queue) -> None:
     defaults = BUILT_IN["asrpt"].defaults
     assert parse_options(defaults, values, ALL).queue is queue
 

@@ -69,7 +69,7 @@ def test_expected_remaining_seconds(points: tuple[float, ...], done: float, expe
     assert expected_remaining_s(job(*points, done=done), 0.0) == expected
 
 
-def test_nobody_knows_what_is_left_without_an_estimate() -> None:
+def test_without_an_estimate_the_remaining_time_is_unknown() -> None:
     assert expected_remaining_s(job(), 0.0) is None
     assert expected_remaining_s(job(100.0, unit=Unit.ITERATIONS), 0.0) is None
 

@@ -23,7 +23,7 @@ def test_defaults_are_the_documented_ones() -> None:
     assert registry.BUILT_IN["sjf"].defaults.preemption is Preemption.NEVER
 
 
-def test_an_unknown_name_is_told_the_known_ones() -> None:
+def test_an_unknown_name_is_an_error_with_the_known_ones() -> None:
     with pytest.raises(OptionError, match=r"unknown policy 'best'; known: .*asrpt"):
         registry.make_policy("best")
 

@@ -8,7 +8,7 @@ from policies.relaxation import VirtualMachine
 A, B, C = JobId(1), JobId(2), JobId(3)
 
 
-def test_only_the_shortest_is_worked_on() -> None:
+def test_the_virtual_machine_works_on_the_shortest_job() -> None:
     machine = VirtualMachine(100.0)
     machine.add(A, 10.0, 90.0)
     machine.add(B, 4.0, 95.0)
@@ -29,7 +29,7 @@ def test_several_complete_in_one_advance_in_their_order() -> None:
     assert machine.next_completion_s() is None
 
 
-def test_a_job_that_leaves_or_changes_is_not_remembered_as_it_was() -> None:
+def test_removing_or_changing_a_job_drops_its_former_state() -> None:
     machine = VirtualMachine()
     machine.add(A, 5.0, 0.0)
     machine.add(B, 6.0, 0.0)
@@ -52,7 +52,7 @@ def test_rescaling_changes_all_work_and_keeps_the_order() -> None:
     assert machine.advance(20.0) == [(3.0, B), (7.0, A)]
 
 
-def test_a_second_add_and_a_step_back_are_refused() -> None:
+def test_adding_twice_and_going_back_in_time_are_errors() -> None:
     machine = VirtualMachine(5.0)
     machine.add(A, 1.0, 0.0)
     with pytest.raises(ValueError, match="on the virtual machine already"):
@@ -63,7 +63,7 @@ def test_a_second_add_and_a_step_back_are_refused() -> None:
         machine.remaining_s(B)
 
 
-def test_no_work_is_done_at_once() -> None:
+def test_a_job_without_work_completes_at_once() -> None:
     machine = VirtualMachine()
     machine.add(A, -3.0, 0.0)
     assert machine.advance(0.0) == [(0.0, A)]

@@ -23,7 +23,7 @@ def names_of(graph: LayerGraph) -> list[str]:
     return [each.name for each in graph.layers]
 
 
-def test_layers_keep_their_order_where_the_edges_allow_it() -> None:
+def test_layers_keep_their_order_if_the_edges_allow_it() -> None:
     graph = layer_graph([layer(name) for name in "abcd"], [("a", "d"), ("d", "b"), ("a", "c")])
     assert names_of(graph) == ["a", "c", "d", "b"]
     assert graph.edges == ((0, 1), (0, 2), (2, 3))
@@ -47,7 +47,7 @@ def test_a_wrong_graph_is_refused_with_a_pointer(names, edges, pointer, message)
     assert (caught.value.pointer_suffix, caught.value.message) == (pointer, message)
 
 
-def test_a_cycle_is_named_and_nothing_but_the_cycle() -> None:
+def test_an_error_names_only_the_layers_of_a_cycle() -> None:
     edges = [("in", "a"), ("c", "a"), ("a", "b"), ("b", "c"), ("c", "out")]
     with pytest.raises(GraphError) as caught:
         layer_graph([layer(name) for name in ("in", "out", "a", "b", "c")], edges)
@@ -90,7 +90,7 @@ def test_wrong_stages_are_refused_with_a_pointer(stages, pointer, message) -> No
     assert (caught.value.pointer_suffix, caught.value.message) == (pointer, message)
 
 
-def test_stages_without_an_edge_between_them_are_no_pipeline() -> None:
+def test_stages_without_an_edge_between_them_are_an_error() -> None:
     graph = layer_graph([layer(name) for name in "abcd"], [("a", "b"), ("c", "d")])
     with pytest.raises(GraphError, match="stage 1 is not connected with the stages before it") as caught:
         cut(graph, [["a", "b"], ["c", "d"]])

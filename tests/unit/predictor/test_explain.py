@@ -24,7 +24,7 @@ def _vector(name: str, user: str, gpus: int = 4) -> tuple[float, ...]:
     return said.features
 
 
-def test_the_factors_multiply_to_the_models_own_median() -> None:
+def test_the_factors_multiply_to_the_models_median() -> None:
     model, vector = small_model(), _vector(name="program3", user="user3", gpus=2)
     head = model.heads[Unit.SERVICE_S]
     found = contributions(model, Unit.SERVICE_S, vector)
@@ -44,7 +44,7 @@ def test_the_factors_multiply_to_the_models_own_median() -> None:
     assert found.history_median == pytest.approx(math.exp(vector[features.NAMES.index("base")]))
 
 
-def test_a_group_without_a_past_is_one_cause() -> None:
+def test_a_group_without_history_is_one_contribution() -> None:
     vector = _vector(name="unheard", user="user3")
     found = contributions(small_model(), Unit.SERVICE_S, vector)
     assert found is not None
@@ -76,7 +76,7 @@ def test_a_feature_that_the_model_follows_is_named_first() -> None:
     assert (np.sign(moved[:, which]) == np.sign(rows[:50, which])).all()
 
 
-def test_nothing_is_explained_without_an_xgboost_model_or_without_a_start() -> None:
+def test_without_xgboost_or_history_there_are_no_contributions() -> None:
     vector = _vector(name="program3", user="user3")
     assert contributions(small_model(), Unit.SERVICE_S, vector) is not None
     assert contributions(small_model(), Unit.ITERATIONS, vector) is None, "it has no head for iterations"
@@ -87,7 +87,7 @@ def test_nothing_is_explained_without_an_xgboost_model_or_without_a_start() -> N
     assert not readable(SCHEMA, vector[:-1])
 
 
-def test_the_ground_is_the_history_that_was_seen() -> None:
+def test_the_history_basis_equals_the_known_history() -> None:
     history = recurring_history(300, reports=False)
     runs = sum((row.spec.user, row.spec.name, row.spec.gpus) == ("user3", "program3", 2) for row in history)
     found = history_basis(_vector(name="program3", user="user3", gpus=2))
@@ -104,12 +104,12 @@ def test_trust_falls_from_the_model_to_attained_service() -> None:
 
 
 @pytest.mark.parametrize("name", features.NAMES)
-def test_every_feature_has_words(name: str) -> None:
+def test_every_feature_has_a_description(name: str) -> None:
     assert words(name, features.MISSING, 1.0, Unit.ITERATIONS)
     assert "none" not in words(name, 1.0, 1.0, Unit.SERVICE_S)
 
 
-def test_words_give_amounts_and_not_logarithms() -> None:
+def test_descriptions_contain_amounts_instead_of_logarithms() -> None:
     base = math.log(5_000.0)
     assert words("recurrence_gpus.median", base, base, Unit.ITERATIONS) == (
         "median of runs of this program with as many GPUs: 5,000 iterations"

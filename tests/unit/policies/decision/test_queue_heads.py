@@ -48,7 +48,7 @@ def _slow(policy: type[ranked.RankedPolicy]) -> type[ranked.RankedPolicy]:
     ids=["guided", "never", "protected", "las", "sjf", "reserve", "strict"],
 )
 @pytest.mark.parametrize("seed", [1, 2])
-def test_shortcuts_change_nothing(
+def test_shortcuts_do_not_change_the_result(
     policy: type[ranked.RankedPolicy],
     options: Options,
     communication: bool,

@@ -75,20 +75,20 @@ def victims(found: Found) -> list[int]:
     return sorted(found[1])
 
 
-def test_the_worst_go_first_and_no_more_than_needed() -> None:
+def test_the_worst_jobs_are_preempted_first_and_no_more_than_needed() -> None:
     scene = Scene(4).runs(1000, (0, 1)).runs(4000, (0, 1)).runs(2000, (0, 1)).runs(3000, (0, 1))
     assert victims(scene.victims_for(10, 1)) == [2]
     assert victims(scene.victims_for(10, 2)) == [2, 4]
     assert victims(scene.victims_for(10, 3)) == [2, 3, 4]
 
 
-def test_a_picked_job_that_turns_out_not_to_be_needed_is_spared() -> None:
+def test_a_chosen_victim_that_is_not_needed_is_spared() -> None:
     # Worst first: 1 GPU of job 1, then the 4 of job 2, which alone are enough.
     scene = Scene(5).runs(9000, (0, 1)).runs(2000, (0, 4))
     assert victims(scene.victims_for(10, 4)) == [2]
 
 
-def test_free_gpus_count() -> None:
+def test_free_gpus_are_used_before_victims() -> None:
     scene = Scene(4).runs(1000, (0, 2))
     assert victims(scene.victims_for(10, 3)) == [1]
 
@@ -101,13 +101,13 @@ def test_the_price_is_that_of_all_victims_together() -> None:
     assert victims(Scene(4, restart_s=60.0, preemption="always").runs(1000, (0, 4)).victims_for(999, 4)) == [1]
 
 
-def test_smaller_priorities_go_first_and_at_no_price_and_larger_ones_stay() -> None:
+def test_smaller_priorities_are_preempted_without_a_price_and_larger_ones_never() -> None:
     scene = Scene(4, restart_s=60.0).runs(5, (0, 2)).runs(9000, (0, 2), priority=2)
     assert victims(scene.victims_for(5000, 2, priority=1)) == [1]
     assert scene.victims_for(5, 4, priority=1) is None
 
 
-def test_a_victim_of_equal_priority_has_to_pay_even_beside_one_of_smaller_priority() -> None:
+def test_a_victim_of_equal_priority_must_pay_off_also_with_one_of_smaller_priority() -> None:
     scene = Scene(4).runs(5, (0, 2)).runs(100, (0, 2), priority=1)
     assert scene.victims_for(5000, 4, priority=1) is None
     assert victims(scene.victims_for(39, 4, priority=1)) == [1, 2]
@@ -119,13 +119,13 @@ def test_only_gpus_of_the_wanted_type_are_vacated() -> None:
     assert scene.victims_for(10, 8) is None, "a gang never mixes types"
 
 
-def test_nobody_is_stopped_on_a_server_that_is_out() -> None:
+def test_no_job_is_stopped_on_an_unusable_server() -> None:
     scene = Scene(4, 4).runs(9000, (0, 4)).runs(2000, (1, 4))
     scene.world.servers[0].drained = True
     assert victims(scene.victims_for(10, 4)) == [2]
 
 
-def test_gpus_that_are_being_vacated_are_used_before_anyone_is_stopped() -> None:
+def test_gpus_being_vacated_are_used_before_further_victims() -> None:
     scene = Scene(4).runs(9000, (0, 2)).runs(2000, (0, 2))
     scene.world.jobs[JobId(2)].state = JobState.PREEMPTING
     found = scene.victims_for(10, 2)
@@ -160,7 +160,9 @@ LEFT = st.lists(st.tuples(st.integers(1, 2000), st.sampled_from([1, 2, 4]), st.i
 
 @settings(max_examples=150, deadline=None)
 @given(LEFT, st.integers(1, 1000), st.sampled_from([1, 2, 4, 8]))
-def test_what_is_found_fits_pays_and_is_needed(rows: list[tuple[int, int, int]], left_s: int, gpus: int) -> None:
+def test_chosen_victims_suffice_pay_off_and_are_needed(
+    rows: list[tuple[int, int, int]], left_s: int, gpus: int
+) -> None:
     scene = Scene(8, 8)
     for seconds, size, server in rows:
         if scene.world.free_gpus(ServerIndex(server)) >= size:

@@ -20,11 +20,11 @@ from policies.model.reasons import SENTENCES, Explanation, Reason
         (Explanation(Reason.STARTED, 2, 0, 0), "Holds 2 GPUs. "),
     ],
 )
-def test_the_numbers_come_first(explanation: Explanation, head: str) -> None:
+def test_a_sentence_begins_with_the_numbers(explanation: Explanation, head: str) -> None:
     assert explanation.sentence == head + SENTENCES[explanation.reason]
 
 
-def test_a_detail_stands_for_the_reasons_sentence() -> None:
+def test_a_detail_replaces_the_sentence_of_the_reason() -> None:
     assert Explanation(Reason.RESOURCES, 2, 1, 1, detail="Ask Ada.").sentence.endswith("1 free on 1 server. Ask Ada.")
 
 

@@ -51,7 +51,7 @@ def test_every_set_of_free_gpus_has_the_same_chance() -> None:
     assert not drawn
 
 
-def test_an_attempt_is_placed_alike_and_the_next_one_elsewhere() -> None:
+def test_random_placement_is_fixed_for_an_attempt_and_changes_with_the_next() -> None:
     pool = FreePool(FOUR, [8] * 4)
     placements = [find(pool, FOUR, pipeline((4, 4), (1, 1)), salt_of(7, attempts)) for attempts in range(8)]
     again = [
@@ -81,7 +81,7 @@ def test_a_gang_keeps_to_one_type_and_takes_either() -> None:
 )
 @example(free=[0, 2, 3, 8], stages=[(3, 2), (1, 3), (1, 4)], job=0)  # first fit misses the only packing
 @settings(max_examples=300, deadline=None)
-def test_it_finds_room_whenever_the_best_placement_does(free, stages, job) -> None:
+def test_random_placement_finds_room_whenever_the_best_one_does(free, stages, job) -> None:
     spec = pipeline(*map(tuple, zip(*stages, strict=True))) if stages else plain(5)
     pool = FreePool(FOUR, free)
     found, best = find(pool, FOUR, spec, salt_of(job, 0)), find(pool, FOUR, spec)

@@ -75,7 +75,7 @@ def shares(spec: JobSpec) -> list[int] | None:
 
 
 @pytest.mark.usefixtures("spread")
-def test_a_placement_rule_is_obeyed_alone_and_with_others() -> None:
+def test_a_placement_rule_is_applied_alone_and_with_others() -> None:
     assert shares(job(4, 2)) == [2, 2]
     assert shares(job(4, 4)) == [4]
     assert shares(JobSpec("j", "u", 4)) == [4], "a job without the label is free"
@@ -108,7 +108,7 @@ def test_jobs_of_different_demands_do_not_block_each_other() -> None:
 
 
 @pytest.mark.parametrize("critical", [False, True])
-def test_a_preemption_rule_is_obeyed(monkeypatch: pytest.MonkeyPatch, critical: bool) -> None:
+def test_a_preemption_rule_is_applied(monkeypatch: pytest.MonkeyPatch, critical: bool) -> None:
     monkeypatch.setattr(registered, "PREEMPTION_RULES", (*registered.PREEMPTION_RULES, NeverPreempted.under))
     story = cluster("1x4", policy("asrpt", guard_share=0))
     story.job("long", gpus=4, runs_s=5000, labels={"critical": "yes"} if critical else {}).until(0).starts("long")

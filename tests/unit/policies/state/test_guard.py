@@ -17,7 +17,7 @@ OPERATIONS = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(JOBS, OPERATIONS)
-def test_it_agrees_with_a_search_through_all_jobs(
+def test_the_guard_agrees_with_a_search_of_all_jobs(
     rows: list[tuple[int, int]], operations: list[tuple[str, int]]
 ) -> None:
     guard = StarvationGuard(GPUS_MAX)

@@ -41,7 +41,7 @@ class Model:
 
 @settings(max_examples=150, deadline=None)
 @given(OPERATIONS, TENTATIVE)
-def test_it_agrees_with_sums(
+def test_the_ledger_agrees_with_sums(
     operations: list[tuple[str, int, list[int]]], tentative: list[tuple[str, int, list[int]]]
 ) -> None:
     world = World(Cluster("c", tuple(Server(f"s{n}", GPUS) for n in range(SERVERS))), Costs())

@@ -41,7 +41,7 @@ def test_placements_agree_with_a_dictionary(operations: list[tuple[bool, int, se
         assert [job for _, _, job in index.stretched] == slowest_first
 
 
-def test_a_delay_begins_once_and_outlives_a_dump() -> None:
+def test_a_delay_begins_once_and_survives_a_dump() -> None:
     delays = PlacementDelays()
     assert [delays.begin(JobId(1), 5.0), delays.begin(JobId(1), 9.0), delays.begin(JobId(2), 9.0)] == [5.0, 5.0, 9.0]
     restored = PlacementDelays()

@@ -62,7 +62,7 @@ class Bench:
         return self.shares._used(account, self.world.now_s)
 
 
-def test_use_is_forgotten_by_half() -> None:
+def test_use_decays_by_half_in_a_half_life() -> None:
     bench = Bench(weights={"b": 2.0})
     job, other = bench.start("a", 4), bench.start("b", 4)
     bench.at(10.0)
@@ -111,7 +111,7 @@ def test_accounts_agree_with_an_integration_in_small_steps(story: list[tuple[str
         assert math.isclose(bench.used(project), exact, rel_tol=1e-6, abs_tol=1e-6)
 
 
-def test_a_level_is_a_step_of_use_and_one_more_is_told_when_it_is_reached() -> None:
+def test_the_level_of_a_project_follows_its_use() -> None:
     bench = Bench()
     bench.start("a", 8)
     bench.shares.level("idle")
@@ -127,7 +127,7 @@ def test_a_level_is_a_step_of_use_and_one_more_is_told_when_it_is_reached() -> N
     assert abs(apart - math.log(ratio) / math.log(STEP)) <= 1.0
 
 
-def test_levels_are_looked_at_when_they_are_due_and_not_before() -> None:
+def test_levels_are_computed_only_when_due() -> None:
     bench = Bench()
     bench.start("a", 8)
     bench.at(0.0)
@@ -143,7 +143,7 @@ def test_levels_are_looked_at_when_they_are_due_and_not_before() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(_stories, st.integers(0, 11))
-def test_a_dump_brings_back_the_very_same_accounts(story: list[tuple[str, int, float, float]], when: int) -> None:
+def test_a_dump_restores_equal_accounts(story: list[tuple[str, int, float, float]], when: int) -> None:
     bench = Bench(weights={"a": 0.3})
     events = sorted(
         [(begin, 1, number) for number, (_, _, begin, _) in enumerate(story)]

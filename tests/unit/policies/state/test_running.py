@@ -24,7 +24,7 @@ OPERATIONS = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(OPERATIONS)
-def test_it_agrees_with_a_dictionary(operations: list[tuple[str, int, int, float, int]]) -> None:
+def test_the_index_agrees_with_a_dictionary(operations: list[tuple[str, int, int, float, int]]) -> None:
     index = RunningIndex()
     lines: dict[JobId, tuple[RankLine, JobKey]] = {}
     due_s: dict[JobId, float] = {}

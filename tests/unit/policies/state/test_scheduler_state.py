@@ -105,7 +105,7 @@ def test_a_reservation_beyond_free_and_leaving_gpus_makes_the_balance_negative()
     assert state.ledger.balance(world, ServerIndex(0)) == -3
 
 
-def test_tentative_changes_leave_no_trace() -> None:
+def test_tentative_changes_are_undone() -> None:
     world, state = make(4, 4)
     world.add_job(job(1, 2))
     world.bind(JobId(1), on((0, 2)))

@@ -19,7 +19,7 @@ def gang(gpus: int) -> GangClass:
 
 @settings(max_examples=150, deadline=None)
 @given(OPERATIONS)
-def test_it_agrees_with_a_sorted_list(operations: list[tuple[bool, int, int, int, int]]) -> None:
+def test_the_index_agrees_with_a_sorted_list(operations: list[tuple[bool, int, int, int, int]]) -> None:
     index = WaitingIndex()
     model: dict[JobId, tuple[GangClass, JobKey]] = {}
     for adds, number, gpus, rank, priority in operations:

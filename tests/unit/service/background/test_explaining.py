@@ -27,7 +27,7 @@ def folder(database: Database, tmp_path: Path) -> Path:
     return out
 
 
-def test_a_model_that_serves_no_more_is_explained_from_its_files(database: Database, folder: Path) -> None:
+def test_a_retired_model_is_explained_from_its_files(database: Database, folder: Path) -> None:
     expected = contributions(small_model(), Unit.SERVICE_S, VECTOR)
     explainer = Explainer(database, LivePredictor())
     assert expected is not None
@@ -43,7 +43,7 @@ def test_a_model_that_serves_is_not_loaded_again(database: Database, monkeypatch
     assert found == contributions(small_model(), Unit.SERVICE_S, VECTOR)
 
 
-def test_what_is_gone_or_damaged_is_not_explained(
+def test_missing_or_damaged_models_are_not_explained(
     database: Database, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     explainer = Explainer(database, LivePredictor())

@@ -96,7 +96,7 @@ def ends(job: JobRecord, at_s: float, state: JobState = JobState.SUCCEEDED, reas
     return write
 
 
-def test_a_forecast_is_kept_whole(shelf: Shelf) -> None:
+def test_a_forecast_is_stored_completely(shelf: Shelf) -> None:
     shelf.submit(2)
     shelf.tell(told(1), told(2, start_s=None))
     first, second, third = shelf.rows()
@@ -116,7 +116,7 @@ def test_a_forecast_is_kept_whole(shelf: Shelf) -> None:
     ]
 
 
-def test_a_job_is_told_of_again_when_its_time_has_doubled(shelf: Shelf) -> None:
+def test_a_job_is_forecast_again_when_its_time_has_doubled(shelf: Shelf) -> None:
     shelf.submit(1)
     kept = []
     for at_s in range(1000, 2001, 10):
@@ -129,7 +129,7 @@ def test_a_job_is_told_of_again_when_its_time_has_doubled(shelf: Shelf) -> None:
     assert kept == [0, 60, 120, 240, 480, 960]
 
 
-def test_there_is_a_most_of_one_job(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_forecasts_of_a_job_is_limited(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FORECASTS_MAX", 3)
     shelf.submit(1)
     for times in range(8):
@@ -141,7 +141,7 @@ def test_there_is_a_most_of_one_job(shelf: Shelf, monkeypatch: pytest.MonkeyPatc
         }
 
 
-def test_each_start_and_end_is_scored_by_hand(shelf: Shelf) -> None:
+def test_scores_of_starts_and_ends_computed_by_hand(shelf: Shelf) -> None:
     (job,) = shelf.submit(1)
     shelf.tell(told(1))
     assert shelf.score() == 0, "nothing has happened yet"
@@ -167,7 +167,7 @@ def test_each_start_and_end_is_scored_by_hand(shelf: Shelf) -> None:
         assert len(scored_forecasts(session.connection(), 0.0, 1)) == 1
 
 
-def test_a_start_before_the_telling_does_not_count(shelf: Shelf) -> None:
+def test_a_start_before_the_forecast_is_not_scored(shelf: Shelf) -> None:
     """A job that was preempted waits again: what was told then is about its next start."""
     (job,) = shelf.submit(1)
     shelf.driver.commit(begins(job, 900.0))
@@ -187,7 +187,7 @@ def test_a_start_before_the_telling_does_not_count(shelf: Shelf) -> None:
         (JobState.CANCELLED, Reason.CANCELLED_BY_USER, False),
     ],
 )
-def test_what_a_user_ends_is_closed_without_a_score(
+def test_forecasts_of_cancelled_jobs_are_closed_without_a_score(
     shelf: Shelf, state: JobState, reason: Reason, scored: bool
 ) -> None:
     (job,) = shelf.submit(1)
@@ -199,14 +199,14 @@ def test_what_a_user_ends_is_closed_without_a_score(
     assert (second.error_s is not None, first.scored_at_s is not None) == (scored, True)
 
 
-def test_scoring_takes_portions(shelf: Shelf) -> None:
+def test_scoring_uses_transactions_of_limited_size(shelf: Shelf) -> None:
     jobs = shelf.submit(3)
     shelf.tell(*(told(job.id, start_s=None) for job in jobs))
     shelf.driver.commit(*(ends(job, 1300.0) for job in jobs))
     assert [shelf.score(limit=2) for _ in range(3)] == [2, 1, 0]
 
 
-def test_what_was_last_told_of_jobs(shelf: Shelf) -> None:
+def test_the_newest_forecast_of_each_job(shelf: Shelf) -> None:
     shelf.submit(3)
     shelf.tell(told(1), told(2))
     shelf.tell(told(1, start_s=None, finish_s=1500.0), at_s=1500.0)
@@ -243,7 +243,7 @@ class Asked:
         return [job.job for job in self.jobs]
 
 
-def test_a_forecast_is_made_when_a_job_is_due_and_only_then(shelf: Shelf) -> None:
+def test_a_forecast_is_made_only_when_a_job_is_due(shelf: Shelf) -> None:
     shelf.submit(2)
     source = Asked(shelf, [told(1)])
 
@@ -260,7 +260,7 @@ def test_a_forecast_is_made_when_a_job_is_due_and_only_then(shelf: Shelf) -> Non
     assert run(9000.0) == 3
 
 
-def test_scores_come_with_the_round(shelf: Shelf) -> None:
+def test_each_run_scores_settled_forecasts(shelf: Shelf) -> None:
     (job,) = shelf.submit(1)
     shelf.tell(told(1))
     shelf.driver.commit(ends(job, 1300.0))
@@ -268,7 +268,7 @@ def test_scores_come_with_the_round(shelf: Shelf) -> None:
     assert [row.scored_at_s for row in shelf.rows()] == [1000.0, 1000.0]
 
 
-def test_the_database_is_asked_about_a_job_once(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_database_is_queried_once_for_each_job(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also about one that nothing can be told of, and about none where the queue is too long for forecasts anyway."""
     asked: list[set[JobId]] = []
     monkeypatch.setattr(
@@ -281,7 +281,7 @@ def test_the_database_is_asked_about_a_job_once(shelf: Shelf, monkeypatch: pytes
     assert source.times == 4
 
 
-def test_a_round_without_news_needs_no_write_lock(shelf: Shelf) -> None:
+def test_a_run_without_settled_forecasts_takes_no_write_lock(shelf: Shelf) -> None:
     shelf.submit(1)
     shelf.tell(told(1))
     with shelf.database.writing():
@@ -309,7 +309,7 @@ def test_a_long_computation_is_followed_by_a_pause(shelf: Shelf, monkeypatch: py
     assert asked == [1, 1, 1, 2, 2], "half of the time, as the ratio says"
 
 
-def test_a_forecast_that_cannot_be_stored_is_still_told(shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_forecast_that_cannot_be_stored_is_still_shown(shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
     shelf.submit(1)
     shelf.tell(told(99))
     assert "could not be stored" in caplog.text
@@ -317,7 +317,7 @@ def test_a_forecast_that_cannot_be_stored_is_still_told(shelf: Shelf, caplog: py
     assert len(shelf.rows()) == 2
 
 
-def test_old_scores_are_forgotten_and_what_is_open_is_waited_for(shelf: Shelf, tmp_path: Path) -> None:
+def test_old_scored_forecasts_are_deleted_and_open_ones_are_kept(shelf: Shelf, tmp_path: Path) -> None:
     first, _ = shelf.submit(2)
     shelf.tell(told(1, start_s=None), told(2, start_s=None))
     shelf.driver.commit(ends(first, 1300.0))
@@ -328,7 +328,7 @@ def test_old_scores_are_forgotten_and_what_is_open_is_waited_for(shelf: Shelf, t
     assert [row.job_id for row in shelf.rows()] == [2]
 
 
-def test_causes_of_starts_are_the_engines(shelf: Shelf) -> None:
+def test_causes_of_starts_are_those_of_the_engine(shelf: Shelf) -> None:
     """The story that scores read is the one that the engine writes: a start is decided under this name."""
     (job,) = shelf.submit(1)
     (event,) = start(job).events

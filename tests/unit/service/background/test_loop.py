@@ -37,7 +37,7 @@ def _loop(engine: Any) -> SchedulerLoop:
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_whoever_waits_for_a_pass_is_woken_by_it(broken: bool) -> None:
+def test_a_waiter_is_woken_by_the_end_of_a_cycle(broken: bool) -> None:
     loop = _loop(_Passes(broken))
     seen = loop.wait_cycle(-1, 0.0)
     assert seen == 0
@@ -67,7 +67,7 @@ class _Backlog:
     def reconcile(self) -> None: ...
 
 
-def test_a_service_with_a_backlog_ends() -> None:
+def test_a_loop_with_a_backlog_can_be_closed() -> None:
     """APScheduler's shutdown holds its locks while it waits for what runs, and a cycle needs them to set the next timer."""
     engine = _Backlog()
     any_engine: Any = engine
@@ -138,7 +138,7 @@ def _running(engine: Any) -> Iterator[SchedulerLoop]:
         scheduler.shutdown(wait=True)
 
 
-def test_who_nudges_in_the_middle_of_a_pass_gets_another_one() -> None:
+def test_a_nudge_during_a_cycle_causes_another_cycle() -> None:
     """APScheduler drops what is due under a name of which a run is under way: the request that came then would wait, and
     after it every other one."""
     engine = _Held()
@@ -152,7 +152,7 @@ def test_who_nudges_in_the_middle_of_a_pass_gets_another_one() -> None:
     assert engine.cycles == 4
 
 
-def test_a_pass_that_wants_to_be_called_again_at_once_is_called_again() -> None:
+def test_a_cycle_with_an_immediate_wake_time_is_followed_by_another() -> None:
     engine = _Held(again=20)
     with _running(engine):
         for _ in range(21):
@@ -160,7 +160,7 @@ def test_a_pass_that_wants_to_be_called_again_at_once_is_called_again() -> None:
             engine.let.release()
 
 
-def test_until_a_pass_begins_many_nudges_are_one_also_where_it_finds_the_lead_in_doubt() -> None:
+def test_nudges_before_a_cycle_are_combined_even_if_it_may_not_run() -> None:
     trusted = [False]
     clock: Any = SimpleNamespace(now_s=lambda: 0.0)
     due: list[Any] = []
@@ -183,7 +183,7 @@ def test_until_a_pass_begins_many_nudges_are_one_also_where_it_finds_the_lead_in
 
 
 @pytest.mark.parametrize("who", ["the requests", "the other services"])
-def test_a_look_that_finds_no_database_is_a_pass_that_fails_and_then_left_to_the_periodic_one(who: str) -> None:
+def test_a_poll_without_a_database_fails_once_and_leaves_retries_to_the_periodic_cycle(who: str) -> None:
     def away() -> bool:
         raise StoreUnavailable("the database cannot be read")
 
@@ -206,7 +206,7 @@ def test_a_look_that_finds_no_database_is_a_pass_that_fails_and_then_left_to_the
 
 @pytest.mark.parametrize(("pass_s", "rest_s"), [(0.1, 0.1), (20.0, 1.0), (0.0, 0.0)])
 @pytest.mark.parametrize("who", ["nudge", "engine"])
-def test_after_a_pass_requests_get_as_much_time_as_it_took(who: str, pass_s: float, rest_s: float) -> None:
+def test_the_pause_after_a_cycle_is_as_long_as_the_cycle(who: str, pass_s: float, rest_s: float) -> None:
     """At most until the executor is asked again, which is every second here."""
     now_s = 1000.0
     due_s: list[float] = []

@@ -44,7 +44,9 @@ def limits(tmp_path: Path) -> Settings:
     return load_settings({"data_dir": tmp_path, "prune_rows_max": 3, "progress_rows_max": 10})
 
 
-def test_old_cycles_and_requests_go_but_never_the_newest_dump_and_number(database: Database, limits: Settings) -> None:
+def test_old_cycles_and_requests_are_deleted_except_the_newest_dump_and_number(
+    database: Database, limits: Settings
+) -> None:
     empty = {"v": 1, "items": []}
     rows = [
         {
@@ -77,7 +79,7 @@ def test_old_cycles_and_requests_go_but_never_the_newest_dump_and_number(databas
     assert (world.cycle, world.policy_dump) == (50, {"x": 1})
 
 
-def test_expired_keys_go(database: Database, limits: Settings) -> None:
+def test_expired_keys_are_deleted(database: Database, limits: Settings) -> None:
     with database.writing() as session:
         for number in range(8):
             session.add(
@@ -94,7 +96,7 @@ def test_expired_keys_go(database: Database, limits: Settings) -> None:
     assert column(database, IdempotencyKeyRow, "expires_at_s") == [7.0]
 
 
-def test_files_of_ended_jobs_go_once_and_the_jobs_stay(database: Database, limits: Settings) -> None:
+def test_files_of_ended_jobs_are_deleted_once_and_the_jobs_stay(database: Database, limits: Settings) -> None:
     submit(database, 6)
     driver = Driver(SqlStore(database))
     jobs = driver.admit()
@@ -129,7 +131,7 @@ def test_a_crash_after_deleting_files_repeats_the_deletion(database: Database, l
 
 @settings(max_examples=8, deadline=None)
 @given(counts=st.lists(st.integers(0, 90), min_size=1, max_size=3))
-def test_a_crowded_curve_keeps_its_ends_and_its_shape(
+def test_a_thinned_curve_keeps_its_ends_and_its_shape(
     migrated_file: bytes, tmp_path_factory: pytest.TempPathFactory, counts: list[int]
 ) -> None:
     path = tmp_path_factory.mktemp("curve") / "sooner.db"

@@ -118,16 +118,14 @@ def _crown_stored(database: Database, folder: Path) -> str:
     return version.id
 
 
-def test_it_is_due_for_the_first_time_when_enough_have_ended(database: Database, trainer: Trainer) -> None:
+def test_the_first_training_is_due_when_enough_jobs_have_ended(database: Database, trainer: Trainer) -> None:
     _learn(database, 19)
     assert trainer.due() == ""
     _learn(database, 1, first=19)
     assert trainer.due() == "first training"
 
 
-def test_a_history_that_is_imported_counts_from_the_next_training_on(
-    database: Database, tmp_path: Path, now: Now
-) -> None:
+def test_imported_history_is_used_by_the_next_training(database: Database, tmp_path: Path, now: Now) -> None:
     predictor = LivePredictor()
     trainer = _trainer(database, tmp_path, now, predictor)
     trainer.recover()
@@ -142,7 +140,7 @@ def test_a_history_that_is_imported_counts_from_the_next_training_on(
     trainer.close()
 
 
-def test_labels_are_counted_once_and_jobs_that_never_ran_are_none(database: Database) -> None:
+def test_labels_are_counted_once_and_exclude_jobs_that_never_ran(database: Database) -> None:
     counter = model_records.LabelCounter(database)
     assert counter.count() == 0
     _learn(database, 5)
@@ -154,7 +152,7 @@ def test_labels_are_counted_once_and_jobs_that_never_ran_are_none(database: Data
     assert counter.count_until(UNUSABLE_S + 3.0) == 4
 
 
-def test_it_is_due_again_when_a_tenth_of_what_it_learnt_from_is_new(
+def test_a_training_is_due_when_new_labels_reach_a_tenth_of_its_rows(
     database: Database, trainer: Trainer, now: Now
 ) -> None:
     """Of 300 jobs it learns from the newest 200: 30 more are a tenth of neither all nor too few, 19 would be."""
@@ -173,7 +171,7 @@ def test_it_is_due_again_when_a_tenth_of_what_it_learnt_from_is_new(
     assert trainer.due() == "the retraining period has passed"
 
 
-def test_drift_makes_it_due_but_not_without_anything_new_and_not_all_the_time(
+def test_drift_makes_a_training_due_with_new_labels_and_after_a_pause(
     database: Database, tmp_path: Path, now: Now
 ) -> None:
     trainer = _trainer(database, tmp_path, now, Drifting(), retrain_rows_max=1000)
@@ -190,7 +188,7 @@ def test_drift_makes_it_due_but_not_without_anything_new_and_not_all_the_time(
     trainer.close()
 
 
-def test_one_training_at_a_time_also_of_two_services(database: Database, tmp_path: Path, now: Now) -> None:
+def test_two_services_run_one_training_at_a_time(database: Database, tmp_path: Path, now: Now) -> None:
     _learn(database, 30)
     first, second = _trainer(database, tmp_path / "a", now), _trainer(database, tmp_path / "b", now)
     for trainer in (first, second):
@@ -206,7 +204,7 @@ def test_one_training_at_a_time_also_of_two_services(database: Database, tmp_pat
     second.close()
 
 
-def test_one_that_is_killed_half_way_leaves_the_champion(database: Database, tmp_path: Path, now: Now) -> None:
+def test_a_killed_training_keeps_the_champion(database: Database, tmp_path: Path, now: Now) -> None:
     champion = _crown_stored(database, tmp_path)
     _store(database, recurring_history(200, reports=False))
     predictor = LivePredictor()
@@ -225,7 +223,7 @@ def test_one_that_is_killed_half_way_leaves_the_champion(database: Database, tmp
     trainer.close()
 
 
-def test_one_that_takes_too_long_is_stopped(database: Database, tmp_path: Path, now: Now) -> None:
+def test_a_training_beyond_its_time_limit_is_stopped(database: Database, tmp_path: Path, now: Now) -> None:
     trainer = _trainer(database, tmp_path, now, retrain_timeout_s=1.0)
     _store(database, recurring_history(200, reports=False))
     run = trainer.start()
@@ -237,7 +235,7 @@ def test_one_that_takes_too_long_is_stopped(database: Database, tmp_path: Path, 
     trainer.close()
 
 
-def test_its_end_is_written_down_when_the_database_is_back(
+def test_the_end_of_a_training_is_recorded_after_a_database_outage(
     database: Database, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     close, away = model_records.close_run, [1, 1]
@@ -264,7 +262,7 @@ def test_its_end_is_written_down_when_the_database_is_back(
     assert _run(database, left)["outcome"] is None, "nobody waits for a database at the end"
 
 
-def test_the_service_that_ends_takes_its_training_with_it(database: Database, tmp_path: Path, now: Now) -> None:
+def test_closing_the_service_ends_its_training(database: Database, tmp_path: Path, now: Now) -> None:
     trainer = _trainer(database, tmp_path, now)
     _store(database, recurring_history(200, reports=False))
     run = trainer.start()
@@ -273,7 +271,9 @@ def test_the_service_that_ends_takes_its_training_with_it(database: Database, tm
     assert list((tmp_path / "models").iterdir()) == []
 
 
-def test_after_a_crash_the_run_is_closed_and_its_remains_go(database: Database, tmp_path: Path, now: Now) -> None:
+def test_after_a_crash_the_run_is_closed_and_its_files_are_deleted(
+    database: Database, tmp_path: Path, now: Now
+) -> None:
     run = model_records.open_run(database, now(), "first training")
     lease = leases.acquire(database, TRAINING_LEASE, "elsewhere:/gone", 0.0)
     assert lease is not None
@@ -289,7 +289,7 @@ def test_after_a_crash_the_run_is_closed_and_its_remains_go(database: Database, 
     trainer.close()
 
 
-def test_a_champion_that_is_damaged_retires_and_history_serves(database: Database, tmp_path: Path, now: Now) -> None:
+def test_a_damaged_champion_is_retired_and_history_serves(database: Database, tmp_path: Path, now: Now) -> None:
     champion = _crown_stored(database, tmp_path)
     (tmp_path / "models" / "earlier" / "service_s.xgboost.ubj").write_bytes(b"garbage")
     predictor = LivePredictor()

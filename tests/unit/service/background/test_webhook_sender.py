@@ -86,7 +86,7 @@ def there() -> Iterator[Receiver]:
         yield made
 
 
-def test_a_change_is_told_once_signed_and_written_down(desk: Post, there: Receiver) -> None:
+def test_an_event_is_delivered_once_signed_and_recorded(desk: Post, there: Receiver) -> None:
     hook = desk.add(there.url)
     [job] = desk.submit(JobSpec("a", "ann", 2, project="nlp"))
     desk.happen(job, JobState.RUNNING)
@@ -139,7 +139,7 @@ def test_logs_name_the_host_of_a_webhook_and_nothing_more_of_its_url(
     assert [row.error for row in desk.outbox()] == ["", "cannot connect"]
 
 
-def test_filters_and_events_and_nothing_of_the_time_before(desk: Post) -> None:
+def test_filters_and_event_types_are_applied_and_earlier_events_are_left_out(desk: Post) -> None:
     ann, ben = desk.submit(JobSpec("a", "ann", 1, project="nlp"), JobSpec("b", "ben", 1))
     desk.happen(ann, JobState.FAILED)
     everything = desk.add("http://127.0.0.1:1/", list(WebhookEvent))
@@ -164,7 +164,7 @@ def test_filters_and_events_and_nothing_of_the_time_before(desk: Post) -> None:
     assert desk.sender()._add_deliveries() == 0
 
 
-def test_a_webhook_is_not_told_what_happened_before_it_though_another_still_is(desk: Post) -> None:
+def test_a_new_webhook_gets_no_earlier_events_while_another_still_does(desk: Post) -> None:
     first = desk.add("http://127.0.0.1:1/")
     before, after = desk.submit(JobSpec("a", "u", 1), JobSpec("b", "u", 1))
     desk.happen(before, JobState.FAILED)
@@ -188,7 +188,7 @@ def test_a_submission_is_read_and_not_delivered(desk: Post) -> None:
     assert desk.sender()._add_deliveries() == 0
 
 
-def test_two_leaders_at_once_put_each_change_there_once(desk: Post) -> None:
+def test_two_concurrent_leaders_add_each_event_once(desk: Post) -> None:
     """One of them has lost the lead and does not know it yet."""
     hooks = [desk.add("http://127.0.0.1:1/") for _ in range(2)]
     jobs = desk.submit(*(JobSpec("a", "u", 1) for _ in range(30)))
@@ -209,7 +209,7 @@ def test_two_leaders_at_once_put_each_change_there_once(desk: Post) -> None:
     assert sorted(desk.told()) == sorted((hook, "job.failed", job) for hook in hooks for job in jobs)
 
 
-def test_many_changes_come_in_portions_and_each_once(desk: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_events_are_added_in_portions_each_once(desk: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "OUTBOX_ROWS_MAX", 3)
     chance = random.Random(3)
     for events, user in ((ENDS, None), (tuple(WebhookEvent), None), (tuple(WebhookEvent), "nobody")):
@@ -230,7 +230,7 @@ def test_many_changes_come_in_portions_and_each_once(desk: Post, monkeypatch: py
     assert [job for hook, _, job in desk.told() if hook == 2] == jobs
 
 
-def test_a_failure_is_tried_again_later_and_later_and_then_given_up_visibly(desk: Post, there: Receiver) -> None:
+def test_a_failed_delivery_is_retried_with_growing_pauses_and_then_given_up(desk: Post, there: Receiver) -> None:
     there.answer = lambda: (500, {})
     desk.add(there.url)
     [job] = desk.submit(JobSpec("a", "u", 1))
@@ -255,7 +255,7 @@ def test_a_failure_is_tried_again_later_and_later_and_then_given_up_visibly(desk
     assert len({json.loads(body)["id"] for _, _, body in there.got}) == 1, "the receiver can tell repetitions"
 
 
-def test_a_receiver_that_is_gone_costs_the_others_nothing_and_itself_one_attempt(desk: Post, there: Receiver) -> None:
+def test_an_unreachable_receiver_does_not_delay_others_and_gets_one_attempt(desk: Post, there: Receiver) -> None:
     gone, fine = desk.add("http://127.0.0.1:1/"), desk.add(there.url)
     jobs = desk.submit(*(JobSpec("a", "u", 1) for _ in range(5)))
     for job in jobs:
@@ -267,7 +267,7 @@ def test_a_receiver_that_is_gone_costs_the_others_nothing_and_itself_one_attempt
     assert [row.error for row in desk.outbox() if row.error] == ["cannot connect"]
 
 
-def test_a_pass_that_ends_early_is_taken_up_with_those_it_did_not_reach(
+def test_a_round_that_ended_early_continues_with_the_webhooks_that_it_missed(
     desk: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending, "HOOKS_AT_ONCE", 1)
@@ -289,7 +289,7 @@ def test_a_pass_that_ends_early_is_taken_up_with_those_it_did_not_reach(
     assert reached == [*hooks, hooks[0]]
 
 
-def test_after_a_crash_between_sending_and_writing_it_is_told_again(
+def test_after_a_crash_before_recording_a_delivery_is_repeated(
     desk: Post, there: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk.add(there.url)
@@ -310,7 +310,7 @@ def test_after_a_crash_between_sending_and_writing_it_is_told_again(
 
 
 @pytest.mark.parametrize("state", ["delivered", "pending"])
-def test_what_another_leader_settled_stays_as_it_is(desk: Post, there: Receiver, state: str) -> None:
+def test_an_outcome_recorded_by_another_leader_is_kept(desk: Post, there: Receiver, state: str) -> None:
     desk.add(there.url)
     [job] = desk.submit(JobSpec("a", "u", 1))
     desk.happen(job, JobState.FAILED)
@@ -326,7 +326,7 @@ def test_what_another_leader_settled_stays_as_it_is(desk: Post, there: Receiver,
     assert [(row.state, row.status) for row in desk.outbox()] == [(state, 299)]
 
 
-def test_whoever_does_not_lead_sends_nothing(desk: Post, there: Receiver) -> None:
+def test_a_service_that_does_not_lead_sends_nothing(desk: Post, there: Receiver) -> None:
     desk.add(there.url)
     [job] = desk.submit(JobSpec("a", "u", 1))
     desk.happen(job, JobState.FAILED)
@@ -336,7 +336,7 @@ def test_whoever_does_not_lead_sends_nothing(desk: Post, there: Receiver) -> Non
 
 
 @pytest.mark.parametrize("names", [("ann",), ("ann", "ben")])
-def test_whoever_is_disabled_is_told_nothing_also_not_later(desk: Post, names: tuple[str, ...]) -> None:
+def test_a_disabled_webhook_gets_no_events_also_later(desk: Post, names: tuple[str, ...]) -> None:
     with desk.database.writing() as session:
         connection = session.connection()
         for name in names:
@@ -354,7 +354,7 @@ def test_whoever_is_disabled_is_told_nothing_also_not_later(desk: Post, names: t
     assert desk.told() == [(2, "job.failed", of_ben)][: len(names) - 1]
 
 
-def test_too_many_waiting_deliveries_are_given_up_and_say_so(desk: Post) -> None:
+def test_deliveries_beyond_the_limit_are_given_up_with_a_reason(desk: Post) -> None:
     desk.add("http://127.0.0.1:1/")
     jobs = desk.submit(*(JobSpec("a", "u", 1) for _ in range(4)))
     for job in jobs:
@@ -363,7 +363,7 @@ def test_too_many_waiting_deliveries_are_given_up_and_say_so(desk: Post) -> None
     assert [(row.state, row.error) for row in desk.outbox()] == [*[("pending", "")] * 3, ("given_up", OVERFLOW)]
 
 
-def test_a_removed_webhook_is_gone_with_its_secret(desk: Post, there: Receiver) -> None:
+def test_removing_a_webhook_deletes_its_secret(desk: Post, there: Receiver) -> None:
     hook, other = desk.add(there.url), desk.add(there.url)
     [job] = desk.submit(JobSpec("a", "u", 1))
     desk.happen(job, JobState.FAILED)
@@ -377,7 +377,7 @@ def test_a_removed_webhook_is_gone_with_its_secret(desk: Post, there: Receiver) 
         assert list(session.connection().execute(select(WEBHOOKS.c.id)).scalars()) == [other]
 
 
-def test_ended_deliveries_are_forgotten_and_waiting_ones_are_not(desk: Post, there: Receiver) -> None:
+def test_ended_deliveries_are_deleted_and_waiting_ones_are_kept(desk: Post, there: Receiver) -> None:
     desk.add(there.url)
     desk.add("http://127.0.0.1:1/")
     [job] = desk.submit(JobSpec("a", "u", 1))
@@ -389,7 +389,7 @@ def test_ended_deliveries_are_forgotten_and_waiting_ones_are_not(desk: Post, the
     assert [row.state for row in desk.outbox()] == ["pending"]
 
 
-def test_nothing_is_written_while_there_is_no_webhook(desk: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_webhooks_nothing_is_written(desk: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     [job] = desk.submit(JobSpec("a", "u", 1))
     desk.happen(job, JobState.FAILED)
     sender = desk.sender()
@@ -397,7 +397,7 @@ def test_nothing_is_written_while_there_is_no_webhook(desk: Post, monkeypatch: p
     sender.run()
 
 
-def test_closing_ends_a_pass_that_waits_for_a_receiver(desk: Post, there: Receiver) -> None:
+def test_closing_cancels_a_round_that_waits_for_a_receiver(desk: Post, there: Receiver) -> None:
     """A minute is the limit here; whoever takes the service down does not wait for it."""
     asked, enough = threading.Event(), threading.Event()
 

@@ -10,7 +10,7 @@ def caller(role: Role, *projects: str, user: str = "ada") -> Identity:
     return Identity(user, role, None if everything else frozenset((*projects, NO_PROJECT)), "k1")
 
 
-def test_each_role_covers_those_before_it() -> None:
+def test_each_role_includes_those_before_it() -> None:
     order = [Role.VIEWER, Role.SUBMITTER, Role.OPERATOR, Role.ADMIN]
     for position, role in enumerate(order):
         assert [role.covers(least) for least in order] == [index <= position for index in range(4)]
@@ -29,13 +29,15 @@ def test_each_role_covers_those_before_it() -> None:
         (Role.ADMIN, "vision", "bob", (True, True, True, True)),
     ],
 )
-def test_what_a_member_of_nlp_may(role: Role, project: str, user: str, expected: tuple[bool, bool, bool, bool]) -> None:
+def test_rights_of_a_project_member_by_role(
+    role: Role, project: str, user: str, expected: tuple[bool, bool, bool, bool]
+) -> None:
     ada = caller(role, "nlp")
     found = (ada.sees(project, user), ada.changes(user), ada.reads_output(user), ada.reads_environment(user))
     assert found == expected
 
 
-def test_a_job_without_a_project_is_its_users_alone() -> None:
+def test_a_job_without_a_project_is_visible_to_its_user_only() -> None:
     ada = caller(Role.SUBMITTER, "nlp")
     assert ada.sees(NO_PROJECT, "ada")
     assert not ada.sees(NO_PROJECT, "bob")
@@ -43,7 +45,7 @@ def test_a_job_without_a_project_is_its_users_alone() -> None:
     assert not narrow.sees(NO_PROJECT, "ada"), "a key that is narrowed to projects opens those alone"
 
 
-def test_a_project_that_was_left_is_not_seen_any_more() -> None:
+def test_jobs_of_a_former_project_are_not_visible() -> None:
     assert not caller(Role.SUBMITTER).sees("nlp", "ada")
 
 

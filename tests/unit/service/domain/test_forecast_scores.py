@@ -29,7 +29,7 @@ from tests.unit.service.forecast.test_forecast import NOW_S, job, running, snaps
         (500.0, Score(-300.0, False, (40.0 + 150.0 + 90.0) / 3)),
     ],
 )
-def test_a_score_by_hand(actual_s: float, told: Score) -> None:
+def test_a_score_computed_by_hand(actual_s: float, told: Score) -> None:
     found = score((100.0, 200.0, 400.0), actual_s)
     assert (found.error_s, found.inside) == (told.error_s, told.inside)
     assert found.pinball_s == pytest.approx(told.pinball_s)
@@ -37,7 +37,7 @@ def test_a_score_by_hand(actual_s: float, told: Score) -> None:
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=3), st.floats(-1e6, 1e6))
 @settings(max_examples=100, deadline=None)
-def test_a_loss_is_never_below_zero_and_zero_only_for_certainty(points: list[float], actual_s: float) -> None:
+def test_the_loss_is_nonnegative_and_zero_only_for_exact_quantiles(points: list[float], actual_s: float) -> None:
     low, middle, high = sorted(points)
     found = score((low, middle, high), actual_s)
     assert found.pinball_s >= 0.0
@@ -60,7 +60,7 @@ def _scored(error_s: float, horizon_s: float, gpus: int, *, number: int = 1, ins
     return Scored(Milestone.FINISH, number, horizon_s, gpus, Score(error_s, inside, abs(error_s) / 2))
 
 
-def test_accuracy_by_horizon_and_gang_by_hand() -> None:
+def test_accuracy_by_horizon_and_gang_computed_by_hand() -> None:
     found = accuracy(
         [
             _scored(-30.0, 59.0, 1),
@@ -102,7 +102,7 @@ def test_every_forecast_is_in_one_class_of_each_kind(sizes: list[int]) -> None:
 
 
 @pytest.mark.parametrize(("policy", "gpus"), [("fifo", 1), pytest.param("asrpt", 4, marks=pytest.mark.slow)])
-def test_intervals_hold_four_fifths_of_what_comes_from_their_own_distributions(policy: str, gpus: int) -> None:
+def test_intervals_of_the_true_distribution_cover_80_percent(policy: str, gpus: int) -> None:
     """Thirty queues of eight jobs: forecast each, then let the truth be one more draw of every job's own distribution.
 
     Jobs of a queue share their fate, so the share inside varies more than 240 coins would: 0.7 to 0.9 is four standard

@@ -12,7 +12,7 @@ DAY = 20_000
 T0 = DAY * DAY_S
 
 
-def test_an_attempt_over_two_midnights_by_hand() -> None:
+def test_an_attempt_over_two_midnights_computed_by_hand() -> None:
     """Two GPUs from 18:00 to 06:00 two days later: 6, 24 and 6 hours; 27 of the 36 counted."""
     held = Held("ann", "nlp", 2, T0 + 64_800, T0 + 2 * DAY_S + 21_600, 27 * 3600.0, preempted=True)
     assert usage_of([held]) == {
@@ -22,14 +22,14 @@ def test_an_attempt_over_two_midnights_by_hand() -> None:
     }
 
 
-def test_midnight_itself_belongs_to_the_day_that_begins() -> None:
+def test_midnight_belongs_to_the_new_day() -> None:
     assert list(days_between(T0, T0 + DAY_S)) == [(DAY, DAY_S)]
     assert list(days_between(T0 - 1, T0)) == [(DAY - 1, 1.0)]
     assert list(days_between(T0, T0)) == []
     assert usage_of([Held("u", "", 1, T0 - 1, T0, 1.0)])[UsageKey(DAY, "u", "")] == Usage(attempts=1)
 
 
-def test_a_clock_that_was_set_back_makes_no_negative_time() -> None:
+def test_a_clock_that_was_set_back_counts_no_negative_time() -> None:
     assert usage_of([Held("u", "", 8, T0 + 10, T0, 5.0)]) == {UsageKey(DAY, "u", ""): Usage(attempts=1)}
     assert usage_of([Held("u", "", 1, T0, T0 + 10, 15.0)])[UsageKey(DAY, "u", "")] == Usage(10.0, 10.0, attempts=1)
     assert usage_of([Held("u", "", 1, T0, T0 + 10, -3.0)])[UsageKey(DAY, "u", "")] == Usage(10.0, 0.0, attempts=1)
@@ -51,7 +51,7 @@ HELD = st.builds(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(HELD, max_size=8))
-def test_the_sums_are_those_of_every_single_hour(attempts: list[Held]) -> None:
+def test_the_sums_equal_those_of_single_hours(attempts: list[Held]) -> None:
     held: Counter[UsageKey] = Counter()
     for each in attempts:
         hour_s = each.start_s

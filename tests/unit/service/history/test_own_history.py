@@ -61,7 +61,7 @@ def live(database: Database, policy: str, jobs: Sequence[WorkloadJob]) -> None:
 
 
 @pytest.mark.parametrize("policy", ["fifo", "asrpt"])
-def test_the_policy_that_ran_does_in_a_simulation_what_it_did(database: Database, policy: str) -> None:
+def test_a_simulation_of_the_past_under_the_same_policy_repeats_it(database: Database, policy: str) -> None:
     """The whole way: engine, database, history, simulator. Truth, predictions and placements all have to be right."""
     live(database, policy, rows())
     past = recorded_jobs(database, None, None)
@@ -86,7 +86,7 @@ def test_the_policy_that_ran_does_in_a_simulation_what_it_did(database: Database
         )
 
 
-def test_a_table_of_the_past_reads_back_and_runs(database: Database, tmp_path: Path) -> None:
+def test_an_exported_past_can_be_read_and_simulated(database: Database, tmp_path: Path) -> None:
     live(database, "fifo", rows(6))
     history = own_history(recorded_jobs(database, None, None), CLUSTER, None, carry=False)
     write_workload(history.workload, tmp_path / "past.csv")
@@ -97,7 +97,7 @@ def test_a_table_of_the_past_reads_back_and_runs(database: Database, tmp_path: P
         run(table_again, CLUSTER, make_policy("fifo"), "recorded", OPTIONS)
 
 
-def test_a_window_takes_in_who_was_there_and_what_they_had_left(database: Database) -> None:
+def test_a_window_includes_earlier_jobs_with_their_remaining_work(database: Database) -> None:
     live(
         database,
         "fifo",
@@ -166,7 +166,7 @@ def ran(placement: Placement, started_at_s: float, ended_at_s: float) -> Attempt
     )
 
 
-def test_only_what_ran_and_ended_is_truth() -> None:
+def test_only_jobs_that_ran_and_ended_are_included() -> None:
     found = own_history(
         [
             past(1, JobState.FAILED),
@@ -188,7 +188,7 @@ def test_only_what_ran_and_ended_is_truth() -> None:
     assert (row.duration_s, row.end_time_s, row.iterations, row.project) == (100.0, 150.0, 40, "nlp")
 
 
-def test_what_was_stopped_before_the_window_does_not_count_in_it() -> None:
+def test_preemptions_before_the_window_are_not_counted() -> None:
     place_a = place([ServerShare(ServerIndex(0), 2)])
     times = ((1000.0, 1010.0), (1020.0, 1060.0), (1070.0, 1120.0))
     attempts = tuple(ran(place_a, began, over) for began, over in times)
@@ -213,14 +213,14 @@ def _communicating() -> tuple[Cluster, RecordedJob, float]:
     return cluster, past(spec=spec, service_s=150.0, iteration_times=times, attempts=attempts), slow
 
 
-def test_a_slow_placement_is_not_the_jobs_truth() -> None:
+def test_the_duration_excludes_the_slowdown_of_the_placement() -> None:
     cluster, job, slow = _communicating()
     (own,) = own_history([job], cluster, None, carry=False).jobs
     assert own.row.duration_s == pytest.approx(100.0 / slow + 50.0)
     assert (own.row.model, own.own_graph) == ("vgg19", False)
 
 
-def test_a_graph_of_its_own_stays_its_own_in_the_simulator_and_is_told_of_a_table() -> None:
+def test_a_custom_graph_is_simulated_but_marked_as_missing_in_a_table() -> None:
     cluster, job, _ = _communicating()
     graph = job.record.spec.stage_graph
     assert graph is not None
@@ -236,7 +236,7 @@ def test_a_graph_of_its_own_stays_its_own_in_the_simulator_and_is_told_of_a_tabl
     assert simulated.times is not None
 
 
-def test_faster_networks_make_the_same_iterations_shorter() -> None:
+def test_a_faster_network_shortens_the_same_iterations() -> None:
     graph, parallelism = pipeline("vgg19", 4)
     slow = Cluster("c", tuple(Server(name, 2, nic_bytes_s=1e8) for name in "ab"))
     fast = replace(slow, servers=tuple(replace(server, nic_bytes_s=1e10) for server in slow.servers))
@@ -251,7 +251,7 @@ def test_faster_networks_make_the_same_iterations_shorter() -> None:
     assert there.row.duration_s / here.row.duration_s == pytest.approx(after / before)
 
 
-def test_jobs_keep_what_a_policy_goes_by() -> None:
+def test_jobs_keep_the_fields_that_policies_use() -> None:
     estimate = Estimate((10.0, 20.0), Unit.SERVICE_S, "told")
     first = past(1, predicted=estimate, spec=replace(SPEC, preemption=None))
     second = past(
@@ -268,7 +268,7 @@ def test_jobs_keep_what_a_policy_goes_by() -> None:
     assert two.spec.checkpoint_period_s == 300.0
 
 
-def test_the_simulator_goes_by_a_jobs_priority_and_waits_for_what_it_is_to_come_after() -> None:
+def test_the_simulator_uses_priorities_and_dependencies() -> None:
     """Three jobs of all GPUs at once: the urgent one first, and the one that waits for it next, whatever the order."""
     whole = replace(SPEC, gpus=8)
     jobs = [
@@ -282,7 +282,7 @@ def test_the_simulator_goes_by_a_jobs_priority_and_waits_for_what_it_is_to_come_
     assert ends == {"3": 100.0, "1": 200.0, "2": 300.0}
 
 
-def test_what_no_server_can_hold_is_named() -> None:
+def test_a_job_that_no_server_can_hold_is_named() -> None:
     history = own_history([past(7)], CLUSTER, None, carry=False)
     tiny = Cluster("tiny", (Server("a", 1),))
     with pytest.raises(WorkloadError, match="job '7' needs 2 GPUs"):
@@ -290,14 +290,14 @@ def test_what_no_server_can_hold_is_named() -> None:
     assert simulated_jobs(history, tiny, skip_invalid=True).skipped == 1
 
 
-def test_servers_are_remembered_at_their_positions(database: Database) -> None:
+def test_removed_servers_keep_their_positions(database: Database) -> None:
     enroll(database, CLUSTER)
     enroll(database, Cluster("c", (Server("c", 2),)))
     found = stored_servers(database)
     assert [(server.name, record.down) for server, record in found] == [("a", True), ("b", True), ("c", False)]
 
 
-def test_the_newest_jobs_of_the_database_are_what_they_were(database: Database) -> None:
+def test_recorded_jobs_equal_the_stored_ones(database: Database) -> None:
     """Whatever the engine's record says of an ended job is what the past says."""
     live(database, "fifo", rows(4))
     with database.reading() as session:

@@ -83,13 +83,13 @@ def test_every_recorded_cycle_is_decided_again_from_its_document(
             assert told.equal
 
 
-def test_another_decision_is_seen() -> None:
+def test_a_replay_shows_a_different_decision() -> None:
     snapshot = snapshots(recorded([(0, 4, 100), (0, 2, 50), (10, 4, 5)], "fifo"))[-1]
     assert replay(snapshot, make_policy("fifo")).equal
     assert not replay(replace(snapshot, actions=snapshot.actions[:1]), make_policy("fifo")).equal
 
 
-def test_another_policy_is_a_what_if() -> None:
+def test_a_replay_with_another_policy() -> None:
     """A short job behind a long one: first in, first out starts the long one, shortest first the short one."""
     recorder = recorded([(0, 4, 60), (0, 2, 60), (1, 4, 500), (2, 4, 50)], "fifo")
     snapshot = next(each for each in snapshots(recorder) if [action.job for action in each.actions] == [JobId(3)])
@@ -98,7 +98,7 @@ def test_another_policy_is_a_what_if() -> None:
     assert not told.equal
 
 
-def test_the_newest_are_kept_and_large_worlds_are_not_recorded() -> None:
+def test_the_newest_cycles_are_kept_and_large_worlds_are_not_recorded() -> None:
     rows = [(10 * n, 4, 50) for n in range(8)]
     every = recorded(rows, "fifo").cycles()
     assert recorded(rows, "fifo", kept=3).cycles() == every[:3]
@@ -106,7 +106,7 @@ def test_the_newest_are_kept_and_large_worlds_are_not_recorded() -> None:
     assert 0 < len(recorded(rows, "fifo", jobs_max=2).cycles()) < len(every)
 
 
-def test_a_decision_that_was_not_committed_is_forgotten() -> None:
+def test_an_uncommitted_decision_is_not_recorded() -> None:
     recorder = recorded([(0, 1, 5)], "fifo")
     known = recorder.cycles()
     recorder.committed(known[0] + 1)  # a cycle without a decision of its own
@@ -139,7 +139,7 @@ class _Counts:
         raise AssertionError
 
 
-def test_the_policy_state_is_that_of_before_and_a_decision_that_was_rolled_back_belongs_to_no_cycle() -> None:
+def test_the_recorded_policy_state_precedes_the_decision_and_rolled_back_decisions_have_no_cycle() -> None:
     acts, rests = Decision((Preempt(JobId(1)),)), Decision()
     policy = _Counts(acts, rests, acts)
     recorder, world = Recorder(policy, {}, jobs_max=5, kept=5), World(CLUSTER, Costs())
@@ -154,7 +154,7 @@ def test_the_policy_state_is_that_of_before_and_a_decision_that_was_rolled_back_
     assert (kept.cycle, kept.dump) == (2, {"asked": 2})
 
 
-def test_what_a_job_runs_is_not_told() -> None:
+def test_a_document_has_no_commands_or_environments() -> None:
     snapshot = snapshots(recorded([(0, 1, 5)], "fifo"))[0]
     job = snapshot.world.jobs[0].copy()
     job.spec = replace(job.spec, command=("run", "hunter2"), env={"PASSWORD": "hunter2"}, working_dir="/hunter2")
@@ -171,7 +171,7 @@ def test_what_a_job_runs_is_not_told() -> None:
         ({"actions": {"v": 1, "items": [{"action": "dance"}]}}, "action"),
     ],
 )
-def test_a_document_that_is_none_is_refused_in_one_line(change: dict[str, Any], said: str) -> None:
+def test_an_invalid_document_is_refused_in_one_line(change: dict[str, Any], said: str) -> None:
     document = cycle_document(snapshots(recorded([(0, 1, 5)], "fifo"))[0])
     with pytest.raises(CycleFileError, match=said):
         read_cycle(document | change)
@@ -179,7 +179,7 @@ def test_a_document_that_is_none_is_refused_in_one_line(change: dict[str, Any], 
         read_cycle({key: value for key, value in document.items() if key != "cluster"})
 
 
-def test_batches_go_on_to_the_inner_sink() -> None:
+def test_batches_reach_the_inner_sink() -> None:
     seen: list[object] = []
 
     class Keeps:

@@ -83,7 +83,7 @@ def told(source: Source) -> list[tuple[object, ...]]:
     ]
 
 
-def test_the_service_and_its_database_tell_the_same_predictions(world: World) -> None:
+def test_service_and_database_give_the_same_predictions(world: World) -> None:
     database, service = stored(world), live(world)
     assert told(service) == told(database)
     assert len(told(database)) > 50
@@ -92,7 +92,7 @@ def test_the_service_and_its_database_tell_the_same_predictions(world: World) ->
     assert by_history(service.predictions()).keys() == by_history(database.predictions()).keys()
 
 
-def test_the_database_tells_more(world: World) -> None:
+def test_the_database_has_more_data_than_the_service(world: World) -> None:
     prediction = stored(world).predictions()[-1]
     assert len(prediction.points) == 32
     assert prediction.points[0] <= prediction.p10 <= prediction.p50 <= prediction.p90 <= prediction.points[-1]
@@ -101,7 +101,7 @@ def test_the_database_tells_more(world: World) -> None:
     assert (list(bare.points), dict(bare.others)) == ([], {})
 
 
-def test_what_was_said_first_counts(world: World) -> None:
+def test_the_first_prediction_of_a_job_counts(world: World) -> None:
     """A job that was predicted again, and better, is scored as it was when it came."""
     before = told(stored(world))
     with world.database.writing() as session:
@@ -118,14 +118,14 @@ def test_what_was_said_first_counts(world: World) -> None:
             session.connection().execute(delete(PREDICTIONS).where(PREDICTIONS.c.id == number))
 
 
-def test_only_the_newest_are_read(world: World) -> None:
+def test_only_the_newest_jobs_are_read(world: World) -> None:
     for source in (stored(world, 7), live(world, 7)):
         assert [row[0] for row in told(source)] == list(range(54, 61))
         assert [job.job_id for job in source.workload().jobs] == [str(number) for number in range(54, 61)]
         assert len(source.past().jobs.jobs) == 7
 
 
-def test_what_was_predicted_is_what_came(world: World) -> None:
+def test_live_and_stored_predictions_have_actual_totals(world: World) -> None:
     truth = dict(enumerate(WORKLOAD.jobs, start=1))
     for row in stored(world).predictions():
         job = truth[row.job_id]
@@ -151,7 +151,7 @@ def _same(job: WorkloadJob) -> tuple[object, ...]:
     return (job.user, job.project, job.name, job.gpus, job.iterations)
 
 
-def test_the_past_is_simulated_beside_what_really_happened(world: World) -> None:
+def test_the_past_is_simulated_and_compared_with_actual_results(world: World) -> None:
     past = stored(world).past()
     assert past.recorded
     assert past.actual is not None
@@ -171,7 +171,7 @@ def test_servers_are_those_of_the_service(world: World) -> None:
 # Which source is meant.
 
 
-def test_nothing_named_and_nobody_there_is_the_generator_and_says_so() -> None:
+def test_without_a_name_and_a_service_the_generator_is_used() -> None:
     source = open_source(jobs=20)
     assert source.synthetic
     assert "made-up" in source.origin
@@ -198,7 +198,7 @@ def test_a_database_is_named_by_argument_or_variable(world: World, monkeypatch: 
     assert open_source("generator", jobs=5).synthetic, "what is named goes before what the environment says"
 
 
-def test_a_table_on_servers_of_its_own_or_made_up(tmp_path: Path) -> None:
+def test_a_table_has_a_given_or_a_generated_cluster(tmp_path: Path) -> None:
     file, servers = tmp_path / "jobs.csv", tmp_path / "cluster.yaml"
     write_workload(WORKLOAD, file)
     servers.write_text("schema: sooner.cluster/1\nservers: [{count: 3, gpus: 4}]\n")
@@ -212,7 +212,7 @@ def test_a_table_on_servers_of_its_own_or_made_up(tmp_path: Path) -> None:
     assert made_up.gpus - 8 < max(busy / 0.85, max(job.gpus for job in jobs)) <= made_up.gpus
 
 
-def test_a_table_is_predicted_from_what_had_ended(tmp_path: Path) -> None:
+def test_a_table_is_predicted_only_from_ended_jobs(tmp_path: Path) -> None:
     """Change what a job took that ends after all others came: nothing that was said of any job changes."""
     said = []
     for factor in (1, 50):
@@ -241,7 +241,7 @@ def test_a_table_is_predicted_from_what_had_ended(tmp_path: Path) -> None:
         ("nowhere.parquet", "nowhere.parquet"),
     ],
 )
-def test_a_named_source_that_cannot_be_read_is_one_line_and_never_replaced(named: str, words: str) -> None:
+def test_a_named_source_that_cannot_be_read_is_an_error_of_one_line(named: str, words: str) -> None:
     with pytest.raises(SourceError) as caught:
         open_source(named)
     assert words in str(caught.value)
@@ -258,7 +258,7 @@ def test_a_service_that_refuses_is_an_error(world: World, monkeypatch: pytest.Mo
     assert open_source(jobs=5).synthetic, "nobody named it"
 
 
-def test_a_service_that_has_nothing_to_tell_yet_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_without_scored_predictions_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     empty = make_world(tmp_path)
     ours = live(empty)
     monkeypatch.setattr(sources, "service_client", lambda *_: ours._client)
@@ -268,13 +268,13 @@ def test_a_service_that_has_nothing_to_tell_yet_is_said(tmp_path: Path, monkeypa
     empty.database.close()
 
 
-def test_an_empty_table_is_said(tmp_path: Path) -> None:
+def test_an_empty_table_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "jobs.csv").write_text("job_id,submit_time_s,gpus,duration_s\n")
     with pytest.raises(SourceError, match="holds no job"):
         open_source(str(tmp_path / "jobs.csv"))
 
 
-def test_the_generator_changes_its_programs_where_it_is_told() -> None:
+def test_the_generator_changes_programs_from_two_thirds_on() -> None:
     plain, changed = (open_source("generator", jobs=30, change=change).workload().jobs for change in (1.0, 3.0))
     ratios = [after.duration_s / before.duration_s for before, after in zip(plain, changed, strict=True)]
     assert ratios == [pytest.approx(1.0)] * 20 + [pytest.approx(3.0)] * 10

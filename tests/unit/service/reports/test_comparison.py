@@ -48,7 +48,7 @@ def _figures(policy: str, predictor: str = "oracle") -> RunFigures:
     return figures(_simulate(policy, predictor=predictor), policy)
 
 
-def test_spans_are_kept_where_asked_for_and_cover_the_time_held() -> None:
+def test_spans_are_kept_on_request_and_cover_the_held_time() -> None:
     simulation = _simulate("srsf", {"preemption": "always"})
     wide, short, pair = simulation.outcomes
     # It stops for the short job and for the pair, and holds four GPUs in between.
@@ -64,7 +64,7 @@ def test_spans_are_kept_where_asked_for_and_cover_the_time_held() -> None:
     assert plain.outcomes[0].placement == wide.placement
 
 
-def test_errors_of_estimates_are_logarithms_of_the_factor() -> None:
+def test_estimate_errors_are_logarithms_of_the_factor() -> None:
     simulation = run(Workload("w", JOBS), CLUSTER, make_policy("sjf"), "noisy:1")
     drawn = [outcome.prediction_log_error for outcome in simulation.outcomes]
     assert all(error is not None and error != 0.0 for error in drawn)
@@ -101,7 +101,7 @@ TIMES = st.floats(min_value=0.0, max_value=1000.0)
 
 @given(intervals=st.lists(st.tuples(TIMES, TIMES, st.integers(1, 8)), max_size=30))
 @settings(max_examples=100, deadline=None)
-def test_bins_hold_as_much_as_the_intervals(intervals: list[tuple[float, float, int]]) -> None:
+def test_binned_means_preserve_the_integral(intervals: list[tuple[float, float, int]]) -> None:
     edges = np.linspace(-10.0, 1010.0, 38)
     times = [at for a, b, _ in intervals for at in (min(a, b), max(a, b))]
     steps = [float(step) for _, _, height in intervals for step in (height, -height)]
@@ -152,7 +152,7 @@ def test_the_story_names_winner_saving_and_price() -> None:
     assert story([fifo, replace(fifo, label="other")]).startswith("fifo and other are as good as equal")
 
 
-def test_what_the_mean_is_made_of() -> None:
+def test_the_parts_of_the_mean_jct() -> None:
     # First in, first out: waits of 0, 90 and 60 s before runs of 100, 20 and 20 s.
     assert astuple(_figures("fifo").parts) == pytest.approx((50.0, 0.0, 0.0, 140 / 3))
     # Stopped twice, with 5 s without progress after each: the short job and the pair never wait.
@@ -166,7 +166,7 @@ def test_what_the_mean_is_made_of() -> None:
         assert total_s == pytest.approx(each.result.mean_jct_s)
 
 
-def test_the_story_says_what_is_saved_and_what_is_paid() -> None:
+def test_the_story_names_savings_and_costs() -> None:
     base = _figures("fifo")
     slow = replace(base, label="slow", parts=Parts(7200.0, 0.0, 100.0, 300.0))
     slow = replace(slow, result=replace(base.result, mean_jct_s=7600.0, ratio_to_lower_bound=4.0))
@@ -178,7 +178,7 @@ def test_the_story_says_what_is_saved_and_what_is_paid() -> None:
     assert told.count("Against") == 1
 
 
-def test_a_run_that_left_jobs_behind_never_wins() -> None:
+def test_a_run_with_unfinished_jobs_never_wins() -> None:
     fifo = _figures("fifo")
     fast = replace(fifo, label="fast", result=replace(fifo.result, mean_jct_s=1.0, ratio_to_lower_bound=None))
     told = story([fast, fifo])
@@ -187,7 +187,7 @@ def test_a_run_that_left_jobs_behind_never_wins() -> None:
     assert story([fast]).startswith("No run finished all jobs")
 
 
-def test_a_workload_without_jobs_has_a_report_too() -> None:
+def test_a_workload_without_jobs_has_a_report() -> None:
     nothing = run(Workload("w", ()), CLUSTER, make_policy("fifo"), "oracle", SimulationOptions(keep_spans=True))
     runs = [figures(nothing, label) for label in ("a", "b")]
     assert story(runs) == "There is no job to compare."
@@ -231,7 +231,7 @@ def test_a_workload_without_users_has_no_chart_of_users() -> None:
     assert "jct-by-user" not in [chart.slug for chart in charts([found], CLUSTER)]
 
 
-def test_a_small_loss_of_one_gang_size_is_told() -> None:
+def test_a_small_loss_of_one_gang_size_is_reported() -> None:
     slow = _figures("fifo")
     # Every job ends after half the time, so nobody is worse off ...
     quick = replace(

@@ -55,7 +55,7 @@ def _of(actual_s: Sequence[float], predicted_s: Sequence[float], by: Sequence[st
     return Evaluation({"models": {}}, jobs, run, Backtest(points, predicted, simplest, tuple(by) or simplest, nobody))
 
 
-def test_calibration_by_hand() -> None:
+def test_calibration_computed_by_hand() -> None:
     """Of a uniform distribution on 0..1, truths at 0.05, 0.15, ... 0.95: as many below each level as it says."""
     labels = np.arange(10) / 10 + 0.05
     points = np.tile((np.arange(32) + 0.5) / 32, (10, 1))
@@ -66,7 +66,7 @@ def test_calibration_by_hand() -> None:
     assert figures.calibration(labels, points + 1.0) == [1.0] * len(levels)
 
 
-def test_a_constant_truth_met_exactly_is_in_the_middle_of_all() -> None:
+def test_a_constant_total_predicted_exactly_counts_half_at_each_level() -> None:
     assert set(figures.calibration(np.ones(5), np.ones((5, 32)))) == {0.5}
 
 
@@ -77,7 +77,7 @@ def test_each_test_job_is_in_one_group(evaluation: Evaluation) -> None:
     assert [row for _, rows in figures.over_time(evaluation) for row in rows.tolist()] == list(jobs)
 
 
-def test_groups_say_what_they_hold(evaluation: Evaluation) -> None:
+def test_groups_have_labels(evaluation: Evaluation) -> None:
     (alone,) = (group for group in figures.gangs(evaluation) if group.label == "1 GPU")
     assert {evaluation.test_jobs[row].gpus for row in alone.rows.tolist()} == {1}
     order = ["1 GPU", "2 GPUs", "3-4 GPUs", "5-8 GPUs", "9-16 GPUs", "17-32 GPUs", "33 GPUs or more"]
@@ -88,7 +88,7 @@ def test_groups_say_what_they_hold(evaluation: Evaluation) -> None:
     assert often.rows.tolist() == [row for row, count in enumerate(runs) if count >= 20]
 
 
-def test_the_busiest_users_are_shown_and_the_rest_is_one() -> None:
+def test_the_busiest_users_are_shown_and_the_others_are_one_group() -> None:
     simple = _of([1.0] * 40, [1.0] * 40)
     names = [f"user{min(i, 20)}" for i in range(40)]
     jobs = [replace(job, user=name) for job, name in zip(simple.test_jobs, names, strict=True)]
@@ -99,7 +99,7 @@ def test_the_busiest_users_are_shown_and_the_rest_is_one() -> None:
     assert figures.users(replace(simple, test_jobs=[replace(job, user="") for job in jobs])) == []
 
 
-def test_density_counts_each_job_where_it_lies() -> None:
+def test_density_counts_each_job_in_its_cell() -> None:
     counts, edges = figures.density(_of([100.0, 100.0, 1.0], [10.0, 10.0, 100.0]))
     assert counts.sum() == 3
     (most,) = np.argwhere(counts == 2)
@@ -108,7 +108,7 @@ def test_density_counts_each_job_where_it_lies() -> None:
     assert edges[said] * 0.9999 <= 10.0 <= edges[said + 1] * 1.0001
 
 
-def test_the_worst_cases_come_first_with_who_predicted_so() -> None:
+def test_worst_cases_are_ordered_and_name_their_predictor() -> None:
     by = (mix.SIMPLEST, mix.SIMPLEST, "user_last", "user_last")
     found = _of([1e4, 50.0, 100.0, 10.0], [5e3, 1.0, 100.0, 10.0], by)
     by_factor = figures.worst(found, lambda each: np.abs(each.log_factor))
@@ -142,7 +142,7 @@ def test_champion_periods_are_those_of_each_bucket() -> None:
     ]
 
 
-def test_the_best_model_is_no_baseline(evaluation: Evaluation) -> None:
+def test_the_best_model_is_not_a_baseline(evaluation: Evaluation) -> None:
     assert figures.best_model(evaluation) == "xgboost"
     assert [each.name for each in figures.judged(evaluation)] == ["served", mix.SIMPLEST, "xgboost"]
     served, median, _ = figures.judged(evaluation)
@@ -155,7 +155,7 @@ def test_the_best_model_is_no_baseline(evaluation: Evaluation) -> None:
     assert [each.name for each in figures.judged(without)] == ["served", mix.SIMPLEST]
 
 
-def test_darker_is_more_and_lines_mark_a_factor_of_two() -> None:
+def test_density_chart_opacity_and_ratio_lines() -> None:
     axis = Axis("s", "seconds", log=True, least=1.0, most=100.0)
     drawn = density_chart("t", axis, axis, [[0.0, 4.0], [1.0, 0.0]], [1.0, 10.0, 100.0])
     cells = re.findall(r'<rect x="([\d.]+)" y="([\d.]+)".*?fill-opacity="([\d.]+)"><title>(\d+)</title>', drawn)
@@ -189,7 +189,7 @@ class _Tags(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_is_whole_and_needs_nothing_from_elsewhere(evaluation: Evaluation) -> None:
+def test_the_page_is_self_contained(evaluation: Evaluation) -> None:
     page = evaluation_html(evaluation)
     tags = _Tags()
     tags.feed(page)
@@ -208,14 +208,14 @@ def test_the_page_is_whole_and_needs_nothing_from_elsewhere(evaluation: Evaluati
     assert evaluation_html(evaluation) == page
 
 
-def test_names_of_others_are_text(evaluation: Evaluation) -> None:
+def test_names_from_the_trace_are_escaped(evaluation: Evaluation) -> None:
     jobs = [replace(job, job_id="<i>", user="<b>&", name="<u>") for job in evaluation.test_jobs]
     page = evaluation_html(replace(evaluation, test_jobs=jobs))
     assert not re.search("<i>|<b>|<u>", page)
     assert "&lt;b&gt;&amp;" in page
 
 
-def test_the_story_says_what_serving_is_worth(evaluation: Evaluation) -> None:
+def test_the_story_compares_served_predictions_with_the_median(evaluation: Evaluation) -> None:
     models = {
         "served": {"within_2x": 0.6, "mae_s": 90.0, "coverage_80": 0.81, "pinball_log": 0.2, "jobs": 200},
         mix.SIMPLEST: {"within_2x": 0.5, "mae_s": 120.0, "pinball_log": 0.25},
@@ -229,7 +229,7 @@ def test_the_story_says_what_serving_is_worth(evaluation: Evaluation) -> None:
 
 
 @pytest.mark.parametrize("changed", [{"user": "", "name": ""}, {"duration_s": 60.0, "end_time_s": None}])
-def test_odd_workloads_have_a_page_too(changed: dict[str, Any]) -> None:
+def test_unusual_workloads_have_a_page(changed: dict[str, Any]) -> None:
     jobs = tuple(replace(job, **changed) for job in _workload(60).jobs)
     page = evaluation_html(evaluate(Workload("odd", jobs), [], chunks=2))
     assert "nan" not in page.lower()
@@ -238,7 +238,7 @@ def test_odd_workloads_have_a_page_too(changed: dict[str, Any]) -> None:
 # The command
 
 
-def test_out_and_html_hold_the_same_page(tmp_path: Path) -> None:
+def test_out_and_html_write_the_same_page(tmp_path: Path) -> None:
     table, out, html = tmp_path / "w.csv", tmp_path / "out", tmp_path / "page.html"
     write_workload(_workload(100), table)
     words = ["model", "evaluate", "--workload", str(table), "--models", "xgboost", "--chunks", "2"]
@@ -249,7 +249,7 @@ def test_out_and_html_hold_the_same_page(tmp_path: Path) -> None:
     assert "40 test jobs of w.csv" in html.read_text()
 
 
-def test_a_page_that_cannot_be_written_is_known_before_the_run(tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_written_is_an_error_before_the_run(tmp_path: Path) -> None:
     table = tmp_path / "w.csv"
     write_workload(_workload(100), table)
     html = tmp_path / "no" / "page.html"

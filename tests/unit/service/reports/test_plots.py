@@ -25,18 +25,18 @@ def _texts(svg: str) -> list[str]:
     ("seconds", "told"),
     [(0.0, "0 s"), (12.34, "12.3 s"), (90.0, "1.5 min"), (5400.0, "1.5 h"), (172800.0, "2 d"), (1e9, "11,574 d")],
 )
-def test_durations_in_the_unit_that_a_person_would_choose(seconds: float, told: str) -> None:
+def test_durations_have_a_readable_unit(seconds: float, told: str) -> None:
     assert duration(seconds) == told
 
 
-def test_a_line_ends_where_its_values_are() -> None:
+def test_a_line_ends_at_its_last_value() -> None:
     svg = line_chart("t", Axis("x"), Axis("y"), [Series("a", [0.0, 5.0, 10.0], [0.0, 0.0, 4.0], 0)], height=300.0)
     (path,) = [p for p in _root(svg).iter(f"{SVG}path") if p.get("stroke") == PALETTE[0] and "L" in (p.get("d") or "")]
     # Left and bottom of the frame, its middle, right and top.
     assert path.get("d") == "M78.0 254.0L370.0 254.0L662.0 34.0"
 
 
-def test_a_step_goes_across_before_it_rises() -> None:
+def test_a_step_line_is_horizontal_before_it_rises() -> None:
     svg = line_chart("t", Axis("x"), Axis("y"), [Series("a", [0.0, 10.0], [0.0, 4.0], 0)], step=True, height=300.0)
     assert "M78.0 254.0H662.0V34.0" in svg
 
@@ -57,7 +57,7 @@ def test_series_differ_by_more_than_colour() -> None:
     assert [text for text in _texts(svg) if text.startswith("s")] == [each.label for each in series]
 
 
-def test_no_two_of_64_styles_are_alike() -> None:
+def test_64_styles_are_distinct() -> None:
     assert len({look(style) for style in range(64)}) == 64
     assert [look(style)[0] for style in (0, 8)] == [PALETTE[0]] * 2
 
@@ -75,7 +75,7 @@ def test_panels_share_one_axis_and_one_legend() -> None:
     assert lines == [f"M78.0 134.0L{right} 34.0", f"M78.0 254.0L{right} 154.0"]
 
 
-def test_the_parts_of_a_bar_follow_each_other() -> None:
+def test_the_parts_of_a_bar_are_stacked() -> None:
     keys = [("run", "#111111"), ("wait", "#222222"), ("lost", "#333333")]
     svg = bar_chart("t", Axis("x"), [("one", [10.0, -5.0, 30.0]), ("two", [20.0, 40.0, 20.0])], keys)
     drawn = [r for r in _root(svg).iter(f"{SVG}rect") if r.get("stroke") is None and r.get("x")]
@@ -88,7 +88,7 @@ def test_the_parts_of_a_bar_follow_each_other() -> None:
     assert [label for label, _ in keys] == _texts(svg)[:3]
 
 
-def test_words_are_text_and_never_markup() -> None:
+def test_text_in_charts_is_escaped() -> None:
     evil = '<script>"&'
     svgs = (
         line_chart(evil, Axis(evil), Axis(evil), [Series(evil, [1.0], [1.0], 0)]),
@@ -113,7 +113,7 @@ def test_a_gantt_block_covers_its_rows_and_its_time() -> None:
 
 
 @pytest.mark.parametrize("values", [[0.0, 5e-324], [1e18, 1e18], [-3.0, -3.0], [7.0, 7.0 + 1e-12], [0.0, 0.0]])
-def test_equal_values_have_an_axis_too(values: list[float]) -> None:
+def test_equal_values_have_an_axis(values: list[float]) -> None:
     svg = line_chart("t", Axis("x"), Axis("y"), [Series("a", [0.0, 1.0], values, 0)])
     assert len({text for text in _texts(svg) if re.search(r"\d", text)}) >= 4
 

@@ -79,7 +79,7 @@ def test_the_document_is_the_documented_one(document: dict[str, Any]) -> None:
         assert set(measured["macro_by_user"]) == METRICS - {"r2_log", "kendall_tau", "concordance"} | {"users"}
 
 
-def test_costs_are_those_of_what_must_be_fitted(document: dict[str, Any]) -> None:
+def test_the_cost_of_a_model_includes_the_models_that_it_combines(document: dict[str, Any]) -> None:
     models = document["models"]
     assert models["recurrence_median20"]["fit_s"] == 0.0
     assert all(models[name]["fit_s"] > 0.0 and models[name]["predict_ms"] > 0.0 for name in MODELS)
@@ -118,7 +118,7 @@ def test_a_label_counts_from_the_end_in_the_log() -> None:
     assert [row.service_s for row in rows_of(jobs)] == [10.0, 10.0]
 
 
-def test_what_ends_after_everything_teaches_nothing() -> None:
+def test_labels_after_the_last_submission_are_not_used() -> None:
     """With every end moved past the last submission but those of 50 odd jobs, only the odd jobs are learnt from."""
     early = tuple(WorkloadJob(f"e{i}", float(i), 1, 7.0, user="u", name="p") for i in range(50))
     late = tuple(WorkloadJob(f"l{i}", 100.0 + i, 1, 1000.0, user="u", name="p", end_time_s=1e6) for i in range(100))
@@ -169,7 +169,7 @@ def test_a_changed_duration_changes_no_answer_to_a_job_submitted_before_its_end(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("victim", "factor"), [(60, 50.0), (100, 0.02), (120, 1_000.0), (145, 3.0)])
-def test_nor_does_it_with_models(victim: int, factor: float) -> None:
+def test_a_changed_duration_changes_no_model_prediction_before_its_end(victim: int, factor: float) -> None:
     """Fits, calibration, blend and choice included, and the challenger that learns from running jobs."""
     _says_the_same(["xgboost", "quantile_forest", "xgboost_aft"], 3, victim, factor)
 
@@ -184,7 +184,7 @@ def _alike(jobs: int, **changed: Any) -> Workload:
     )
 
 
-def test_constant_labels_are_predicted_and_what_is_undefined_is_null() -> None:
+def test_constant_labels_are_predicted_and_undefined_metrics_are_null() -> None:
     document = evaluate(_alike(120), chunks=2).document
     served = document["models"]["served"]
     assert served["mae_s"] == pytest.approx(0.0, abs=1e-6)
@@ -202,12 +202,12 @@ def test_without_users_and_names_every_job_is_cold() -> None:
 
 
 @pytest.mark.parametrize("jobs", [0, 1, 49])
-def test_too_few_jobs_are_an_error_that_says_how_many_it_takes(jobs: int) -> None:
+def test_too_few_jobs_are_an_error_with_the_required_number(jobs: int) -> None:
     with pytest.raises(EvaluationError, match=f"{jobs} jobs are too few to evaluate on; it takes 50"):
         evaluate(_alike(jobs))
 
 
-def test_fifty_jobs_and_more_chunks_than_jobs_are_enough() -> None:
+def test_fifty_jobs_and_more_chunks_than_jobs_are_evaluated() -> None:
     assert evaluate(_alike(50), chunks=1000).document["test_jobs"] == 20
 
 
@@ -225,7 +225,7 @@ def test_a_workload_in_which_nothing_ends_in_time_is_an_error() -> None:
     kinds=st.sampled_from([[], ["xgboost"], ["quantile_forest"]]),
     chunks=st.integers(1, 4),
 )
-def test_any_valid_workload_gives_a_document_or_says_why_not(
+def test_any_valid_workload_gives_a_document_or_an_error(
     durations_s: list[float], gaps_s: float, users: int, walltime_s: float | None, kinds: list[str], chunks: int
 ) -> None:
     jobs = tuple(
@@ -265,7 +265,7 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
-def test_json_stands_alone_and_out_holds_every_prediction(table: Path, tmp_path: Path) -> None:
+def test_json_is_the_only_output_and_out_has_every_prediction(table: Path, tmp_path: Path) -> None:
     out = tmp_path / "new" / "folder"
     result = _invoke("--workload", str(table), "--models", "xgboost", "--chunks", "2", "--json", "--out", str(out))
     assert (result.exit_code, result.stderr) == (0, "")
@@ -281,7 +281,7 @@ def test_json_stands_alone_and_out_holds_every_prediction(table: Path, tmp_path:
     assert float(served_s) > 0.0
 
 
-def test_a_person_sees_a_table_that_begins_with_what_serves(table: Path) -> None:
+def test_the_printed_table_begins_with_the_served_model(table: Path) -> None:
     result = _invoke("--workload", str(table), "--models", "xgboost", "--chunks", "1")
     lines = result.stdout.splitlines()
     assert result.exit_code == 0
@@ -301,7 +301,7 @@ def test_a_person_sees_a_table_that_begins_with_what_serves(table: Path) -> None
         (["--seed", "-1"], "--seed"),
     ],
 )
-def test_wrong_usage_ends_with_2_and_says_why(table: Path, words: list[str], message: str) -> None:
+def test_wrong_usage_exits_with_2_and_a_message(table: Path, words: list[str], message: str) -> None:
     result = _invoke("--workload", str(table), *words)
     assert result.exit_code == 2
     assert message in result.stderr
@@ -309,7 +309,7 @@ def test_wrong_usage_ends_with_2_and_says_why(table: Path, words: list[str], mes
     assert result.stdout == ""
 
 
-def test_a_missing_or_broken_workload_ends_with_2(tmp_path: Path) -> None:
+def test_a_missing_or_invalid_workload_exits_with_2(tmp_path: Path) -> None:
     assert _invoke("--workload", str(tmp_path / "no.csv")).exit_code == 2
     (tmp_path / "bad.csv").write_text("job_id,submit_time_s,gpus,duration_s\na,0,0,5\n")
     result = _invoke("--workload", str(tmp_path / "bad.csv"))
@@ -317,14 +317,14 @@ def test_a_missing_or_broken_workload_ends_with_2(tmp_path: Path) -> None:
     assert "bad.csv:2: gpus: " in result.stderr
 
 
-def test_a_folder_that_cannot_be_made_is_known_before_the_run(table: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_an_error_before_the_run(table: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     result = _invoke("--workload", str(table), "--out", str(tmp_path / "file" / "sub"))
     assert result.exit_code == 2
     assert "--out" in result.stderr
 
 
-def test_the_other_commands_do_not_pay_for_the_learning_libraries() -> None:
+def test_other_commands_do_not_import_the_learning_libraries() -> None:
     code = (
         "import sys, service.cli.main; print([m for m in ('numpy', 'sklearn', 'xgboost', 'scipy') if m in sys.modules])"
     )
@@ -337,7 +337,7 @@ def test_the_other_commands_do_not_pay_for_the_learning_libraries() -> None:
 
 @pytest.mark.traces
 @pytest.mark.slow
-def test_what_serves_on_nasa_beats_the_recurrence_median() -> None:
+def test_the_served_model_on_nasa_beats_the_recurrence_median() -> None:
     """NASA iPSC/860 1993: acknowledge Bill Nitzberg and the Parallel Workloads Archive. Processors stand for GPUs."""
     workload = import_trace("swf", trace("nasa-ipsc-1993.swf.gz"))
     document = evaluate(workload, ["xgboost", "quantile_forest"], chunks=4).document

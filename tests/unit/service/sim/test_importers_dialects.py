@@ -43,7 +43,7 @@ def test_helios_as_published_in_every_dialect(tmp_path: Path, content: str) -> N
     assert (workload.jobs, workload.skipped) == (HELIOS_JOBS, ())
 
 
-def test_commas_in_quotes_belong_to_the_name_and_others_shift_no_column(tmp_path: Path) -> None:
+def test_quoted_commas_belong_to_the_name_and_unquoted_ones_skip_the_row(tmp_path: Path) -> None:
     text = (
         "job_id,user,vc,jobname,gpu_num,state,submit_time,start_time,end_time,duration\n"
         '1,u,v,"train, lr=0.1 ""b""",2,COMPLETED,2020-06-09 18:41:01,2020-06-09 18:41:01,2020-06-09 18:41:02,1\n'
@@ -60,7 +60,7 @@ def test_commas_in_quotes_belong_to_the_name_and_others_shift_no_column(tmp_path
     ]
 
 
-def test_names_that_are_no_utf_8_do_not_end_an_import(tmp_path: Path) -> None:
+def test_names_that_are_not_utf_8_are_replaced(tmp_path: Path) -> None:
     header = b"JobID|JobName|State|Submit|End|ElapsedRaw|ReqTRES\n"
     row = "1|Übung|COMPLETED|1735776000|1735776010|10|gres/gpu=1\n".encode("latin-1")
     (job,) = _import("sacct", tmp_path, header + row).jobs

@@ -80,7 +80,7 @@ CELLS = st.one_of(
 @pytest.mark.parametrize("trace_format", sorted(ROWS))
 @given(data=st.data())
 @settings(max_examples=150, deadline=None)
-def test_whatever_the_cells_hold_the_result_is_an_error_or_a_valid_table(
+def test_arbitrary_cells_give_an_error_or_a_valid_table(
     trace_format: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     rows = ROWS[trace_format]
@@ -104,7 +104,9 @@ def _imports_or_refuses(trace_format: str, path: Path) -> None:
     job=st.dictionaries(st.sampled_from(["jobid", "user", "vc", "status", "submitted_time"]), st.text() | st.integers())
 )
 @settings(max_examples=100, deadline=None)
-def test_whatever_phillys_log_holds(job: dict[str, object], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_an_arbitrary_philly_log_gives_an_error_or_a_valid_table(
+    job: dict[str, object], tmp_path_factory: pytest.TempPathFactory
+) -> None:
     attempt = {
         "start_time": "2017-10-07 01:12:09",
         "end_time": "2017-10-07 01:13:23",
@@ -141,7 +143,9 @@ DAMAGED: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("damage", sorted(DAMAGED))
 @pytest.mark.parametrize("trace_format", sorted(IMPORTERS))
-def test_a_file_that_is_no_trace_is_one_line_and_exit_code_2(tmp_path: Path, trace_format: str, damage: str) -> None:
+def test_a_file_that_is_not_a_trace_gives_one_line_and_exit_code_2(
+    tmp_path: Path, trace_format: str, damage: str
+) -> None:
     path, out = tmp_path / "trace", tmp_path / "w.csv"
     DAMAGED[damage](path)
     result = RUNNER.invoke(app, ["import", "--format", trace_format, str(path), "--out", str(out)])
@@ -153,7 +157,7 @@ def test_a_file_that_is_no_trace_is_one_line_and_exit_code_2(tmp_path: Path, tra
     assert len(line) < 500
 
 
-def test_every_format_refuses_the_others(tmp_path: Path) -> None:
+def test_each_importer_refuses_the_other_formats(tmp_path: Path) -> None:
     for written, text in ROWS.items():
         path = tmp_path / written
         path.write_text(text.format(*"12345678"))

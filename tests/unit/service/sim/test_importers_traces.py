@@ -28,7 +28,7 @@ def test_elasticflow_clusters(cluster: int, jobs: int) -> None:
     assert all(a.submit_time_s <= b.submit_time_s for a, b in zip(workload.jobs, workload.jobs[1:], strict=False))
 
 
-def test_philly_has_fifteen_virtual_clusters() -> None:
+def test_philly_table_has_fifteen_virtual_clusters() -> None:
     """Microsoft Philly 2017 (CC BY 4.0)."""
     workload = import_trace("philly", trace("philly.csv.gz"))
     assert len(workload.jobs) == 82_247

@@ -28,7 +28,7 @@ def _job(job: int, service_s: float, said: dict[str, float], unit: Unit = Unit.S
 
 
 @pytest.mark.parametrize("unit", [Unit.SERVICE_S, Unit.ITERATIONS])
-def test_each_arm_is_served_its_own_answers(unit: Unit) -> None:
+def test_each_arm_uses_its_own_predictions(unit: Unit) -> None:
     """One GPU, three jobs at once. Right: 1, 1 + 5, 1 + 5 + 10 s. Upside down: 10, 10 + 5, 10 + 5 + 1 s."""
     scale = 2.0 if unit is Unit.ITERATIONS else 1.0
     sheet = [
@@ -41,7 +41,7 @@ def test_each_arm_is_served_its_own_answers(unit: Unit) -> None:
     assert found.to_json()["mean_jct_s"] == {"right": 7.667, "wrong": 13.667}
 
 
-def test_jobs_that_need_servers_which_are_gone_are_left_out() -> None:
+def test_jobs_that_do_not_fit_the_present_cluster_are_left_out() -> None:
     sheet = [_job(1, 10.0, {"a": 10.0}), _job(2, 10.0, {"a": 10.0}, gpus=8)]
     found = rehearse(sheet, ONE_GPU, lambda: make_policy("fifo", {}), FREE)
     assert (found.jobs, found.skipped, found.mean_jct_s) == (1, 1, {"a": 10.0})
@@ -51,7 +51,7 @@ def test_jobs_that_need_servers_which_are_gone_are_left_out() -> None:
         rehearse([], ONE_GPU, lambda: make_policy("fifo", {}), FREE)
 
 
-def test_the_best_arm_is_replayed_under_other_rules_for_jobs_that_outlive_their_estimates() -> None:
+def test_the_best_arm_is_replayed_with_the_other_over_run_rules() -> None:
     """Both were said to take 10 s. When the short one comes at 12 s, the long one is taken to end by 20 s or by 24 s."""
     jobs = [_job(1, 100.0, {"a": 10.0}), _job(2, 9.0, {"a": 9.0})]
     later = replace(jobs[1].row, submission=replace(jobs[1].row.submission, submitted_at_s=1012.0))
@@ -96,18 +96,18 @@ def test_the_completion_time_decides_among_the_kinds_that_passed() -> None:
     assert _decide(BOTH, baselines=1400.0, blend=1300.0, xgboost=1200.0) == (True, "xgboost")
 
 
-def test_as_good_completion_times_leave_it_to_the_pinball_loss() -> None:
+def test_with_equal_completion_times_the_pinball_loss_decides() -> None:
     assert _decide(BOTH, baselines=1400.0, blend=1204.0, xgboost=1200.0) == (True, "blend")
     assert _decide(BOTH, baselines=1400.0, blend=1207.0, xgboost=1200.0) == (True, "xgboost")
 
 
-def test_whoever_schedules_worse_than_what_serves_is_not_promoted() -> None:
+def test_a_model_with_worse_completion_times_is_not_promoted() -> None:
     assert _decide(BOTH, baselines=1400.0, champion=1180.0, blend=1300.0, xgboost=1200.0) == (False, "xgboost")
     assert _decide(BOTH, baselines=1400.0, champion=1190.0, blend=1300.0, xgboost=1200.0) == (True, "xgboost")
     assert _decide(BOTH, baselines=1100.0, champion=1300.0, blend=1300.0, xgboost=1200.0) == (False, "xgboost")
 
 
-def test_the_decision_says_its_numbers() -> None:
+def test_the_decision_contains_its_numbers() -> None:
     decision = decide(BOTH, {"jobs": 2000, "mean_jct_s": {"baselines": 1400.0, "champion": 1300.0, "blend": 1234.4}})
     assert decision.detail == (
         "JCT 1,234 s with blend against 1,300 s of the champion and 1,400 s of the baselines alone, replaying 2,000 jobs"
@@ -117,7 +117,7 @@ def test_the_decision_says_its_numbers() -> None:
 @pytest.mark.parametrize(
     ("attained_s", "advice"), [(1200.0, ""), (1221.0, ""), (1180.0, "over_run=attained would have")]
 )
-def test_the_decision_says_by_which_other_rule_jobs_would_have_ended_sooner(attained_s: float, advice: str) -> None:
+def test_the_decision_names_a_better_over_run_rule(attained_s: float, advice: str) -> None:
     jct_s = {"baselines": 1400.0, "blend": 1200.0}
     detail = decide(BOTH, {"jobs": 9, "mean_jct_s": jct_s, "over_run_mean_jct_s": {"attained": attained_s}}).detail
     assert ("over_run" in detail) == bool(advice)

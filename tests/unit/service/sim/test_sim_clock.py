@@ -38,7 +38,7 @@ def test_an_event_may_add_to_its_own_instant() -> None:
     assert seen == ["first", "added", "last"]
 
 
-def test_time_neither_goes_back_nor_skips_an_event() -> None:
+def test_time_does_not_go_back_and_skips_no_event() -> None:
     clock = SimClock(5.0)
     clock.schedule(8.0, Priority.FINISH, lambda: None)
     for to_s in (4.0, 9.0, float("nan")):

@@ -104,7 +104,7 @@ def test_a_stop_within_the_restart_makes_no_progress() -> None:
 
 
 @pytest.mark.parametrize(("stop_at_s", "exit_code", "end_s"), [(1000.0, 0, 1000.0), (999.0, 75, 1029.0)])
-def test_a_finish_that_falls_together_with_its_stop_wins(stop_at_s: float, exit_code: int, end_s: float) -> None:
+def test_a_finish_at_the_instant_of_its_stop_wins(stop_at_s: float, exit_code: int, end_s: float) -> None:
     bench = Bench(ExecutorCosts(checkpoint_s=30.0))
     attempt = bench.launch()
     bench.until(stop_at_s - 1.0)
@@ -172,7 +172,7 @@ def test_latencies() -> None:
     assert bench.told() == [(ReportKind.STARTED, 5.0, None, None), (ReportKind.EXITED, 107.0, 75, 51.0)]
 
 
-def test_a_stop_before_the_launch_lands_means_that_it_never_starts() -> None:
+def test_a_stop_during_the_launch_latency_prevents_the_start() -> None:
     bench = Bench(ExecutorCosts(launch_latency_s=5.0, checkpoint_s=30.0))
     bench.stop(bench.launch())
     bench.until(100.0)
@@ -229,7 +229,7 @@ def test_an_end_is_repeated_until_it_is_acknowledged() -> None:
     assert (bench.executor.poll(), bench.executor.observed()) == ((), {})
 
 
-def test_a_lost_server_takes_every_gang_with_a_share_on_it() -> None:
+def test_a_failed_server_ends_every_attempt_with_a_share_on_it() -> None:
     bench = Bench()
     bench.launch(spec=JobSpec("n", "u", 2), placement=place([ServerShare(ServerIndex(m), 1) for m in (0, 1)]))
     bench.until(650.0)
@@ -245,7 +245,7 @@ def test_a_lost_server_takes_every_gang_with_a_share_on_it() -> None:
     assert bench.reports[3:] == [Report(ReportKind.SERVER_UP, 650.0, server=ServerIndex(1))]
 
 
-def test_a_worse_placement_stretches_the_work_of_a_job_with_a_stage_graph() -> None:
+def test_a_worse_placement_slows_a_job_with_a_stage_graph() -> None:
     graph = StageGraph((Stage("all", 0.1, 0.2, 400_000_000),), ())
     config = ParallelismConfig(replicas=(4,), tensor=(1,))
     times = iteration_times(graph, config, CLUSTER, None)

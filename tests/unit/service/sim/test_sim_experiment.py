@@ -44,7 +44,7 @@ def _run(
     return run(workload, cluster, make_policy(policy, policy_options), predictor, SimulationOptions(**options))
 
 
-def test_fifo_by_hand() -> None:
+def test_fifo_computed_by_hand() -> None:
     # 4 GPUs: j0 takes all until 100; j1 and j2 share 100-150 and 100-120; j3 (submitted at 130) fits at 130.
     simulation = _run(_workload((0, 4, 100), (10, 2, 50), (20, 2, 20), (130, 1, 8)), ONE)
     result = simulation.result
@@ -70,7 +70,7 @@ def test_fifo_by_hand() -> None:
     assert result.events == 12
 
 
-def test_a_preemption_by_hand() -> None:
+def test_a_preemption_computed_by_hand() -> None:
     # j0 (1000 s) makes way at 100 s for j1 (10 s); its checkpoint holds the GPUs until 130, and it restarts for 60 s.
     workload = _workload((0, 4, 1000), (100, 4, 10))
     simulation = _run(workload, ONE, "srsf", UNGUARDED | {"preemption": "guided"}, checkpoint_s=30.0, restart_s=60.0)
@@ -86,7 +86,7 @@ def test_a_preemption_by_hand() -> None:
 
 @pytest.mark.parametrize("policy", sorted(BUILT_IN))
 @pytest.mark.parametrize("predictor", ["oracle", "noisy:1.5", "adversarial", "none"])
-def test_every_policy_finishes_every_job_and_repeats_itself(policy: str, predictor: str) -> None:
+def test_every_policy_finishes_all_jobs_and_is_deterministic(policy: str, predictor: str) -> None:
     workload = generate(11, 60, gpus=8, load=1.2)
     workload = Workload("w", tuple(job for job in workload.jobs if job.gpus <= 8))
     # Without estimates and at no price, every instant is a reason to swap jobs of equal service, and none advances.
@@ -107,7 +107,7 @@ def test_every_policy_finishes_every_job_and_repeats_itself(policy: str, predict
     st.sampled_from([(0.0, 0.0), (5.0, 3.0)]),
 )
 @settings(max_examples=60, deadline=None)
-def test_conservation(rows: list[tuple[int, int, int]], policy: str, costs: tuple[float, float]) -> None:
+def test_gpu_seconds_are_conserved(rows: list[tuple[int, int, int]], policy: str, costs: tuple[float, float]) -> None:
     workload = _workload(*sorted((float(at), gpus, float(s)) for at, gpus, s in rows))
     simulation = _run(workload, TWO, policy, checkpoint_s=costs[0], restart_s=costs[1])
     result = simulation.result
@@ -151,7 +151,7 @@ def test_crashes_and_a_lost_server_cost_time_but_no_job() -> None:
     assert (single.start_time_s, single.finish_time_s) == (560.0, 1060.0)
 
 
-def test_the_predictor_decides_the_order_of_jobs_and_nothing_else() -> None:
+def test_the_predictor_affects_only_the_order_of_jobs() -> None:
     workload = _workload((0, 4, 10), (1, 4, 300), (2, 4, 20))
     told = _run(workload, ONE, "sjf", UNGUARDED)
     assert [outcome.finish_time_s for outcome in told.outcomes] == [10, 330, 30]
@@ -198,7 +198,7 @@ def test_no_cell_of_a_run_is_a_formula(tmp_path: Path) -> None:
         assert {"'@x", "'-y"} <= set(words)
 
 
-def test_files_of_a_run(tmp_path: Path) -> None:
+def test_the_files_of_a_run(tmp_path: Path) -> None:
     workload = _workload((0, 4, 1000), (100, 6, 10), (101, 1, 5))
     simulation = _run(workload, TWO, "srsf", UNGUARDED | {"preemption": "guided"})
     write_simulation(simulation, tmp_path / "out", "w")
@@ -246,7 +246,7 @@ def test_interval_sets() -> None:
     assert interval_set([0, 1, 2, 3, 7, 9, 10]) == "0-3 7 9-10"
 
 
-def test_a_catalogue_model_brings_its_traffic_its_iterations_and_its_floor() -> None:
+def test_a_catalogue_model_sets_traffic_iterations_and_floor() -> None:
     slow = Cluster("slow", (Server("a", 4, nic_bytes_s=1e9), Server("b", 4, nic_bytes_s=1e9)))
     rows = (
         WorkloadJob("vgg", 0.0, 8, 1000.0, model="vgg19"),

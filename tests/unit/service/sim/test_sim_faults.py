@@ -39,7 +39,7 @@ def simulate(rows: Rows, plan: FaultPlan, policy: str = "fifo_backfill", **optio
 # By hand.
 
 
-def test_a_drained_server_finishes_what_it_runs_and_takes_nothing_new() -> None:
+def test_a_drained_server_finishes_its_jobs_and_starts_none() -> None:
     # j0 and j1 take a and b at 0; a is drained from 5 to 100: j0 runs on until 20, j2 starts on a at 100, j3 on b at 30.
     rows = [(0, 4, 20), (0, 4, 30), (6, 4, 10), (7, 4, 90)]
     outcomes = simulate(rows, FaultPlan(drains=(Window(A, 5.0, 100.0),)), "fifo").outcomes
@@ -49,12 +49,12 @@ def test_a_drained_server_finishes_what_it_runs_and_takes_nothing_new() -> None:
     assert {o.placement.servers for o in for_good} == {(B,)}
 
 
-def test_a_window_that_has_passed_by_the_first_submission_is_no_event() -> None:
+def test_a_window_before_the_first_submission_is_ignored() -> None:
     simulation = simulate([(50, 8, 10)], FaultPlan(drains=(Window(A, 1.0, 50.0),), outages=(Window(B, 0.0, 60.0),)))
     assert [(o.start_time_s, o.finish_time_s) for o in simulation.outcomes] == [(60, 70)]
 
 
-def test_an_outage_loses_what_no_checkpoint_holds_and_ends_with_the_last_of_its_causes() -> None:
+def test_an_outage_loses_work_after_the_checkpoint_and_lasts_until_its_last_cause_ends() -> None:
     # The gang keeps 20 of 27 s; b is back at 50, not at 40, and the last 80 s follow.
     plan = FaultPlan(outages=(Window(B, 27.0, 40.0), Window(B, 30.0, 50.0)))
     simulation = simulate([(0, 8, 100)], plan)
@@ -72,7 +72,7 @@ def test_an_outage_loses_what_no_checkpoint_holds_and_ends_with_the_last_of_its_
     assert simulation.result.utilization_ratio == pytest.approx(800 / (8 * 130))
 
 
-def test_a_launch_under_way_on_a_server_that_fails_is_repeated_elsewhere() -> None:
+def test_a_launch_on_a_server_that_fails_is_repeated_on_another() -> None:
     simulation = simulate([(0, 4, 10)], FaultPlan(outages=(Window(A, 2.0, 90.0),)), launch_latency_s=3.0)
     (job,) = simulation.outcomes
     assert (job.start_time_s, job.finish_time_s, job.placement.servers) == (5.0, 15.0, (B,))
@@ -94,7 +94,7 @@ def test_crashes_are_retried_until_the_job_is_done() -> None:
 
 
 @pytest.mark.parametrize(("shape", "variation"), [(1.0, 1.0), (0.7, 1.462), (2.0, 0.523)])
-def test_times_to_failure_have_the_mean_and_the_shape_that_were_asked_for(shape: float, variation: float) -> None:
+def test_times_to_failure_have_the_configured_mean_and_shape(shape: float, variation: float) -> None:
     times_s = [up_s(FaultPlan(mtbf_s=1000.0, shape=shape), 1, f"s{n}", k) for n in range(100) for k in range(1, 101)]
     mean_s = statistics.fmean(times_s)
     assert mean_s == pytest.approx(1000.0, rel=0.05)
@@ -125,14 +125,14 @@ def failures(policy: str, cluster: Cluster, seed: int = 3) -> list[tuple[float, 
 
 
 @pytest.mark.parametrize("policy", sorted(BUILT_IN))
-def test_every_policy_meets_the_same_failures(policy: str) -> None:
+def test_all_policies_get_the_same_failures(policy: str) -> None:
     theirs, ours = failures("fifo_backfill", CLUSTER), failures(policy, CLUSTER)
     common = min(len(theirs), len(ours))
     assert common > 20
     assert theirs[:common] == ours[:common]
 
 
-def test_a_server_fails_when_it_fails_whatever_else_the_cluster_holds() -> None:
+def test_failures_of_a_server_do_not_depend_on_other_servers() -> None:
     larger = Cluster("three", (Server("c", 4), *CLUSTER.servers))
     of_a, of_a_among_more = ([each for each in failures("sjf", c) if each[2] == "a"] for c in (CLUSTER, larger))
     common = min(len(of_a), len(of_a_among_more))
@@ -144,7 +144,7 @@ def test_a_server_fails_when_it_fails_whatever_else_the_cluster_holds() -> None:
 # The end.
 
 
-def test_a_gang_that_fits_nowhere_any_more_is_named_and_the_simulation_ends_although_servers_fail_for_ever() -> None:
+def test_a_simulation_ends_and_names_a_gang_that_no_longer_fits() -> None:
     plan = FaultPlan(mtbf_s=1000.0, mttr_s=10.0, drains=(Window(A, 5.0),))
     simulation = simulate([(0, 4, 20), (6, 8, 10), (7, 2, 30)], plan)
     assert simulation.result.finished == 2
@@ -152,13 +152,13 @@ def test_a_gang_that_fits_nowhere_any_more_is_named_and_the_simulation_ends_alth
     assert simulation.result.ratio_to_lower_bound is None
 
 
-def test_without_repair_what_is_left_is_told_too() -> None:
+def test_without_repairs_the_unfinished_jobs_are_named() -> None:
     simulation = simulate([(0, 4, 1000), (0, 4, 20)], FaultPlan(outages=(Window(A, 10.0), Window(B, 30.0))))
     assert simulation.result.finished == 1
     assert simulation.unfinished == [Unfinished("j0", Reason.NO_SUCH_SERVERS)]
 
 
-def test_a_job_that_faults_never_let_save_anything_is_given_up_and_no_other() -> None:
+def test_only_a_job_that_never_saves_progress_is_given_up() -> None:
     # The gang would have to last 10 s on both servers; each fails every second. Small jobs of a second get through.
     plan = FaultPlan(mtbf_s=1.0, mttr_s=0.1)
     simulation = simulate([(0, 8, 100), (1, 1, 1), (2, 1, 1)], plan)
@@ -170,14 +170,14 @@ def test_a_job_that_faults_never_let_save_anything_is_given_up_and_no_other() ->
     assert crashing.unfinished == [Unfinished("j0", Reason.CRASHED)]
 
 
-def test_a_job_that_saves_something_now_and_then_is_not_given_up() -> None:
+def test_a_job_that_sometimes_saves_progress_is_not_given_up() -> None:
     simulation = simulate([(0, 1, 4000)], FaultPlan(crash_mtbf_s=12.0))
     assert simulation.faults is not None
     assert simulation.faults.crashes > FRUITLESS_ATTEMPTS_MAX
     assert simulation.unfinished == []
 
 
-def test_a_long_job_is_not_given_up_for_faults_that_do_not_hit_it() -> None:
+def test_faults_of_other_jobs_do_not_count_against_a_long_job() -> None:
     # b fails many times while j0 runs on a; nothing waits, and nothing else is to come.
     outages = tuple(Window(B, 10.0 * n, 10.0 * n + 5.0) for n in range(1, 1500))
     simulation = simulate([(0, 4, 20_000)], FaultPlan(outages=outages))
@@ -214,7 +214,7 @@ def _inject(simulator: Simulator, kind: str, number: int) -> None:
 @pytest.mark.parametrize("policy", ["asrpt", "fifo_backfill", "las"])
 @given(rows=jobs_of, faults=faults_of, costs=st.sampled_from([(0.0, 0.0, 0.0), (4.0, 7.0, 1.5)]))
 @settings(max_examples=40, deadline=None)
-def test_nothing_is_lost_and_every_second_is_accounted_for(
+def test_under_faults_no_job_is_lost_and_held_time_is_useful_or_wasted(
     policy: str, rows: Rows, faults: list[tuple[int, str, int]], costs: tuple[float, float, float]
 ) -> None:
     checkpoint_s, restart_s, latency_s = costs

@@ -50,19 +50,19 @@ def test_other_names_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "x", "-1", "nan", "inf", "1e7"])
-def test_values_are_numbers_that_make_sense(value: str) -> None:
+def test_network_parameters_are_checked(value: str) -> None:
     with pytest.raises(NetworkError, match="needs a number from 0 to 1e"):
         parse_network(f"contended:xi1={value}")
 
 
-def test_what_a_link_is_divided_by() -> None:
+def test_the_divisor_of_a_link_computed_by_hand() -> None:
     assert [Contention(1.0, 0.5).split(jobs) for jobs in (0, 1, 2, 4)] == [1.0, 1.0, 2.5, 5.5]
     # Half a contender each: two jobs count as one, four as two.
     assert [Contention(0.5, 0.5).split(jobs) for jobs in (1, 2, 4)] == [1.0, 1.0, 2.5]
     assert Contention(xi1=0.0).split(1000) == 1.0
 
 
-def test_a_lone_job_has_the_whole_nic_and_a_crowd_shares_it() -> None:
+def test_a_single_job_has_the_whole_nic_and_several_share_it() -> None:
     network = ContendedNetwork(FOUR, PLAIN)
     first, second, third = (flow_on(network, FOUR, *where) for where in ((0, 1), (0, 1, 2), (1, 3)))
     assert [first.stretch, second.stretch, third.stretch] == [2.0, 2.0, 2.0]
@@ -95,7 +95,7 @@ def test_only_the_busiest_server_counts() -> None:
     assert b.stretch == 2.0
 
 
-def test_a_job_on_one_server_neither_gives_nor_feels_traffic() -> None:
+def test_a_job_on_one_server_neither_causes_nor_suffers_contention() -> None:
     network = ContendedNetwork(FOUR, PLAIN)
     local, straddling = flow_on(network, FOUR, 0, 0), flow_on(network, FOUR, 0, 1)
     assert not local.straddles
@@ -108,7 +108,7 @@ def test_a_job_without_a_graph_has_no_flow() -> None:
     assert ContendedNetwork(FOUR).flow(AttemptId("1.1"), JobSpec("n", "u", 2), None, on(0, 1)) is None
 
 
-def test_a_gang_that_has_nothing_to_say_to_other_servers_is_no_traffic() -> None:
+def test_a_gang_without_traffic_between_servers_has_no_flow() -> None:
     graph = StageGraph((Stage("a", 1.0, 1.0, 0), Stage("b", 1.0, 1.0, 0)), ((0, 1, 0),))
     config = ParallelismConfig((2, 2), (1, 1))
     spec = JobSpec("n", "u", 4, stage_graph=graph, parallelism=config)
@@ -190,7 +190,7 @@ def test_the_core_bounds_all_that_cross_racks() -> None:
     assert network.leave(flows[2]) == [flows[0], flows[1]]
 
 
-def test_what_begins_far_away_touches_nobody() -> None:
+def test_a_flow_on_other_links_changes_no_speed() -> None:
     """1,000 servers full of straddling pairs; counted in speeds worked out, so that no clock is asked."""
     cluster = servers(1000)
     network = ContendedNetwork(cluster, PLAIN)
@@ -239,7 +239,9 @@ placements = st.lists(st.integers(0, 3), min_size=2, max_size=6)
 @pytest.mark.parametrize("cluster", [FOUR, RACKS], ids=["one rack", "tiers"])
 @given(where=st.lists(placements, min_size=1, max_size=7), data=st.data())
 @settings(max_examples=120, deadline=None)
-def test_crowds_are_what_a_full_count_says(cluster: Cluster, where: list[list[int]], data: st.DataObject) -> None:
+def test_incremental_contention_equals_a_full_count(
+    cluster: Cluster, where: list[list[int]], data: st.DataObject
+) -> None:
     contention = Contention(a=0.3, xi2=0.01)
     network = ContendedNetwork(cluster, contention)
     flows = [flow_on(network, cluster, *each) for each in where]
@@ -297,7 +299,7 @@ def _gpus(placement: Placement, server: ServerIndex) -> int:
 
 @given(placements, st.integers(1, 9), st.floats(0.0, 1.0), st.floats(0.0, 2.0))
 @settings(max_examples=200, deadline=None)
-def test_how_it_compares_with_the_reserved_network(where: list[int], crowd: int, xi1: float, a: float) -> None:
+def test_contended_and_reserved_networks_compared(where: list[int], crowd: int, xi1: float, a: float) -> None:
     """Never faster than alone, nor than the floor of the lower bound. And never faster than reserved where f(k) g_m >= G_m
     on each of its servers: the reserved share of g_m GPUs is then the larger part of the NIC."""
     contention = Contention(xi1, a, 0.0)

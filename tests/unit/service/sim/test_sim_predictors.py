@@ -23,14 +23,14 @@ def _estimates(name: str, seed: int = 0, jobs: "list[SimJob] | None" = None) -> 
     return [None if answer is None else answer.estimate for answer in predictor.predict(0.0, requests)]
 
 
-def test_oracle_says_the_truth_in_the_unit_that_the_workload_knows() -> None:
+def test_oracle_predicts_the_true_total_in_the_unit_of_the_workload() -> None:
     assert _estimates("oracle") == [
         Estimate((400.0,), Unit.ITERATIONS, "oracle", seconds_per_unit=0.25),
         Estimate((50.0,), Unit.SERVICE_S, "oracle", seconds_per_unit=1.0),
     ]
 
 
-def test_none_says_nothing() -> None:
+def test_none_gives_no_estimate() -> None:
     assert _estimates("none") == [None, None]
 
 
@@ -46,7 +46,7 @@ def test_noise_is_a_log_normal_factor_of_seed_and_job_id() -> None:
     assert [estimate.points for estimate in _estimates("noisy:0") if estimate] == [(400.0,), (50.0,)]
 
 
-def test_draws_have_the_distribution_that_they_claim() -> None:
+def test_draws_have_their_distribution() -> None:
     names = [str(index) for index in range(4000)]
     uniforms = [uniform(3, name, "x") for name in names]
     assert 0.0 < min(uniforms) < max(uniforms) < 1.0

@@ -32,7 +32,7 @@ def test_equal_seeds_give_equal_workloads_and_others_do_not() -> None:
     assert generate(7, 50, families).jobs == generate(7, 200, families).jobs[:50]
 
 
-def test_it_is_a_valid_table_labelled_synthetic(tmp_path: Path) -> None:
+def test_a_generated_workload_is_valid_and_labelled_synthetic(tmp_path: Path) -> None:
     workload = generate(3, 300)
     write_workload(workload, tmp_path / "w.csv")
     assert read_workload(tmp_path / "w.csv").jobs == workload.jobs
@@ -58,7 +58,7 @@ def test_runs_of_a_family_are_near_its_median_and_a_share_is_far_off() -> None:
     assert len({job.user for job in jobs}) > 1
 
 
-def test_the_offered_load_is_what_was_asked_for() -> None:
+def test_the_offered_load_equals_the_requested_load() -> None:
     family = Family("ada", "vision", "resnet", 4, 1000.0, 0.5)
     jobs = generate(5, 5000, [family], gpus=32, load=0.5).jobs
     between_s = statistics.mean(b.submit_time_s - a.submit_time_s for a, b in itertools.pairwise(jobs))
@@ -96,7 +96,7 @@ def test_the_published_facts_hold_for_every_seed(seed: int) -> None:
     assert max(job.gpus for job in workload.jobs) <= 32
 
 
-def test_rare_programs_run_four_times_at_most_and_others_come_and_go() -> None:
+def test_rare_programs_run_at_most_four_times_and_others_have_a_limited_life() -> None:
     jobs = generate(5, 8000).jobs
     groups = _groups(jobs)
     assert {1, 2, 3, 4} <= set(groups.values())
@@ -179,7 +179,7 @@ def test_time_measured_by_submissions() -> None:
     assert late_s[-1] == 1e12
 
 
-def test_users_without_a_program_of_their_own_still_submit() -> None:
+def test_users_without_an_own_program_submit_jobs() -> None:
     jobs = generate(2, 3000, programs=2, users=6).jobs
     assert len({job.user for job in jobs}) == 6
     assert len(generate(2, 1, programs=1, users=1).jobs) == 1
@@ -196,7 +196,7 @@ def test_arguments_out_of_range_are_refused(arguments: dict[str, object]) -> Non
         generate(**({"seed": 0, "jobs": 10} | arguments))  # type: ignore[arg-type]
 
 
-def test_description_by_hand() -> None:
+def test_a_description_computed_by_hand() -> None:
     jobs = (
         WorkloadJob("1", 0.0, 1, 100.0, user="a", name="x", iterations=5),
         WorkloadJob("2", 10.0, 4, 50.0, user="a", name="x", walltime_s=60.0, final_state="failed"),
@@ -217,7 +217,7 @@ def test_description_by_hand() -> None:
     assert describe(Workload("none", ()))["jobs"] == 0
 
 
-def test_rhythms_and_repeats_by_hand() -> None:
+def test_rhythms_and_repeats_computed_by_hand() -> None:
     # Three jobs in the first quarter of each of two days, one in the last, and some of a third day that is not over.
     times_s = [day * 86_400.0 + at_s for day in (0, 1) for at_s in (0.0, 10.0, 20.0, 80_000.0)] + [172_800.0, 180_000.0]
     jobs = [WorkloadJob(str(at), at, 1, 10.0) for at in times_s]
@@ -233,7 +233,7 @@ def test_rhythms_and_repeats_by_hand() -> None:
     assert factors_to_past(runs) == [50.0 / 25.0, 15.0 / 30.0]
 
 
-def test_description_of_load_quantiles_and_recurrence_by_hand() -> None:
+def test_load_quantiles_and_recurrence_computed_by_hand() -> None:
     durations_s = [100.0, 100.0, 100.0, 100.0, 90.0, 300.0]
     runs = [WorkloadJob(str(at), 10.0 * at, 2, lasts, user="a", name="x") for at, lasts in enumerate(durations_s)]
     once = WorkloadJob("once", 100.0, 16, 10.0, user="b", name="y")

@@ -21,13 +21,13 @@ def _write(path: Path, *rows: str, header: str = HEADER) -> Path:
     return path
 
 
-def test_reads_the_required_columns_alone(tmp_path: Path) -> None:
+def test_a_table_with_only_the_required_columns_is_read(tmp_path: Path) -> None:
     workload = read_workload(_write(tmp_path / "w.csv", "a,0,1,10", "b,2.5,8,3.25"))
     assert workload.jobs == (WorkloadJob("a", 0.0, 1, 10.0), WorkloadJob("b", 2.5, 8, 3.25))
     assert workload.skipped == ()
 
 
-def test_columns_stand_in_any_order_and_may_be_empty(tmp_path: Path) -> None:
+def test_columns_may_have_any_order_and_empty_cells(tmp_path: Path) -> None:
     path = _write(
         tmp_path / "w.csv",
         "10,ada,vision,resnet,4,0,j1,20.5,1000.0,resnet50,,3600,A100,killed",
@@ -64,7 +64,7 @@ def test_columns_stand_in_any_order_and_may_be_empty(tmp_path: Path) -> None:
         ("late,3,1,5", "submit_time_s"),
     ],
 )
-def test_a_row_that_breaks_the_table_is_named_by_file_line_and_column(tmp_path: Path, row: str, column: str) -> None:
+def test_an_error_names_file_line_and_column_of_an_invalid_row(tmp_path: Path, row: str, column: str) -> None:
     path = _write(tmp_path / "w.csv", "first,4,1,10", row, "last,9,1,10")
     with pytest.raises(WorkloadError) as caught:
         read_workload(path)
@@ -122,7 +122,7 @@ def test_first_takes_the_first_rows_of_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"\xff\xfe\x00", b"\x1f\x8bnot gzip at all", b'job_id,submit_time_s,gpus,duration_s\n"a']
 )
-def test_files_that_are_no_tables_are_errors(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_table_is_an_error(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "w.csv"
     path.write_bytes(content)
     with pytest.raises(WorkloadError, match=r"w\.csv"):
@@ -162,7 +162,7 @@ _jobs = st.lists(
 
 @given(jobs=_jobs, suffix=st.sampled_from([".csv", ".csv.gz", ".parquet"]))
 @settings(max_examples=60, deadline=None)
-def test_what_is_written_is_read_back_exactly(
+def test_a_written_workload_is_read_back_equal(
     tmp_path_factory: pytest.TempPathFactory, jobs: list[WorkloadJob], suffix: str
 ) -> None:
     path = tmp_path_factory.mktemp("w") / f"w{suffix}"
@@ -195,7 +195,7 @@ def test_equal_workloads_give_equal_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "1.csv.gz").read_bytes()[-40:] == (tmp_path / "2.csv.gz").read_bytes()[-40:]
 
 
-def test_parquet_without_pyarrow_says_which_extra_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_without_pyarrow_names_the_missing_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(WorkloadError, match=r"sooner\[parquet\]"):

@@ -52,7 +52,7 @@ class Measured(Story):
         return self.metrics.registry.get_sample_value(f"sooner_{name}", labels)
 
 
-def test_ends_delays_and_slowdowns_are_those_of_the_story() -> None:
+def test_ends_delays_and_slowdowns_computed_by_hand() -> None:
     story = Measured("1x4")
     story.job("first", gpus=4, runs_s=100).job("second", gpus=4, runs_s=20).job("third", gpus=1, runs_s=5)
     story.until(50).cancel("third").until(1000)
@@ -80,7 +80,7 @@ def test_a_preempted_job_counts_its_stop_its_waste_and_its_delay_once() -> None:
     assert story.value("decision_actions_total", action="start") == 3
 
 
-def test_every_phase_is_measured_also_where_it_fails() -> None:
+def test_every_phase_is_measured_also_if_it_fails() -> None:
     story = Measured("1x4")
     story.job("a").until(100)
     for phase in PHASES[1:]:
@@ -97,7 +97,7 @@ def test_every_phase_is_measured_also_where_it_fails() -> None:
     assert story.value("cycle_duration_seconds_count", phase="commit") == before + 1
 
 
-def test_errors_are_counted_by_the_kind_of_source_and_not_by_its_words() -> None:
+def test_prediction_errors_are_labelled_by_the_kind_of_source() -> None:
     story = Measured("1x4")
     story.job("right", runs_s=100, predicted=100).job("short", runs_s=100, predicted=20).until(1000)
     assert story.value("prediction_error_ratio_bucket", source="other", le="0.25") == 1
@@ -114,7 +114,7 @@ def test_errors_are_counted_by_the_kind_of_source_and_not_by_its_words() -> None
     assert source_kind(Estimate((1.0,), Unit.SERVICE_S, "recurrence: 1 past run", "m-7")) == "model"
 
 
-def test_the_queue_is_read_as_it_stands() -> None:
+def test_the_queue_metrics_equal_the_engine_state() -> None:
     story = Measured("2x4")
     story.job("big", gpus=3, runs_s=100).job("late", gpus=8, runs_s=10, at_s=7).until(10)
     now = queue_now(story.engine)
@@ -139,7 +139,7 @@ def _readings(story: Measured | None, **other: Any) -> Readings:
     return Readings(**{**fields, **other}, version="1.2.3")
 
 
-def test_a_scrape_is_valid_and_says_what_the_process_is() -> None:
+def test_a_scrape_is_valid_and_names_version_and_leader() -> None:
     story = Measured("2x4")
     story.job("a", gpus=2, runs_s=100).job("b", gpus=8, at_s=10).until(20)
     story.metrics.registry.register(ScrapeCollector(_readings(story)))
@@ -160,7 +160,7 @@ def test_a_scrape_is_valid_and_says_what_the_process_is() -> None:
     assert value("prediction_trust_rung", unit="iterations", bucket="0") is not None
 
 
-def test_a_process_that_does_not_lead_says_so_and_nothing_of_the_queue() -> None:
+def test_a_standby_has_no_queue_metrics() -> None:
     registry = CollectorRegistry()
     registry.register(ScrapeCollector(_readings(None)))
     assert registry.get_sample_value("sooner_leader") == 0

@@ -24,12 +24,12 @@ def spans() -> Iterator[InMemorySpanExporter]:
         yield exporter
 
 
-def test_without_a_collector_a_span_is_nothing() -> None:
+def test_without_a_collector_spans_do_nothing() -> None:
     with tracing.exporting(""), tracing.span("anything", size=1) as span:
         assert span is None
 
 
-def test_phases_are_spans_inside_each_other(spans: InMemorySpanExporter) -> None:
+def test_phases_are_nested_spans(spans: InMemorySpanExporter) -> None:
     phases = Phases(Metrics())
     with phases.cycle(), phases.measured("decide"):
         pass
