@@ -9,11 +9,11 @@ from policies.model.cluster import Cluster
 from policies.registry import make_policy
 from service.api.problems import ProblemType
 from service.engine.engine import Engine, Ports
-from service.engine.ports import NullSink
 from service.executors.fake import FakeExecutor
 from service.sim.predictors import NoPredictor
 from service.wire import examples
 from tests.api.conftest import World
+from tests.null_sink import NullSink
 
 SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",

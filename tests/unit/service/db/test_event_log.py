@@ -27,10 +27,11 @@ from service.engine import crash_points
 from service.engine.crash_points import CrashPoint
 from service.engine.engine import Engine, Ports
 from service.engine.events import EngineRequest, RequestKind
-from service.engine.ports import CycleBatch, NullSink
+from service.engine.ports import CycleBatch
 from service.engine.record import JobRecord
 from service.executors.fake import FakeExecutor
 from service.sim.predictors import NoPredictor
+from tests.null_sink import NullSink
 from tests.postgres import PostgresServer
 
 SUBMITTED_AT_S = 1000.0
