@@ -26,10 +26,11 @@ from service.api.problems import TYPE_PREFIX, Problem, ProblemType, response, un
 from service.api.rates import Buckets
 from service.config.settings import Settings
 from service.domain.access import Identity
+from service.domain.proof import PROOF_PATH
 
 logger = logging.getLogger(__name__)
 
-PROBES = frozenset({"/healthz", "/readyz"})
+PROBES = frozenset({"/healthz", "/readyz", PROOF_PATH})
 """Answered whatever else is under way."""
 
 OPEN_PATHS = PROBES | {DOCS_PATH}

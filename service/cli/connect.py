@@ -1,7 +1,8 @@
 """Finding the service: its address and its token, without options on the machine that it runs on.
 
 Address: ``SOONER_URL``, else host and port of the settings. Token: ``SOONER_TOKEN``, else the file that the service wrote into
-its data folder. An address of another machine never gets the file's token, which opens this machine.
+its data folder. An address of another machine never gets the file's token, which opens this machine, nor does a program on this
+machine that cannot prove that it has it.
 """
 
 import os
@@ -16,6 +17,7 @@ import typer
 from service.api.token import TOKEN_FILE
 from service.cli.fail import EXIT_FAILED, EXIT_USAGE, fail
 from service.client import ApiError, Client, ClientError, Unreachable
+from service.client.proven import asks_for_proof
 from service.config.environment import LocalService, usual_service
 from service.domain.api_key import KEY_PREFIX
 
@@ -78,9 +80,11 @@ def has_key() -> bool:
 
 def service_client(settings: "LocalService | Settings", given: str | None = None) -> Client:
     """A client of the service at the address ``given``, or of this machine's. Raises :class:`AddressError`."""
-    ours = given is None or _is_here(_parsed(given).host)
-    token = os.environ.get(TOKEN_VARIABLE, "").strip() or (_token_file(settings) if ours else None)
-    return Client(given or service_url(settings.host, settings.port), token)
+    url = given or service_url(settings.host, settings.port)
+    if key := os.environ.get(TOKEN_VARIABLE, "").strip():
+        return Client(url, key)
+    token = _token_file(settings) if given is None or _is_here(_parsed(given).host) else None
+    return Client(url, token, before=asks_for_proof(token) if token is not None else None)
 
 
 def service_url(host: str, port: int) -> str:

@@ -1,6 +1,6 @@
 """HTTP requests to the service: one request, all pages of a list, and the errors they raise."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self
@@ -52,12 +52,19 @@ class Transport(AbstractContextManager["Transport"]):
         *,
         timeout_s: float = TIMEOUT_S,
         transport: httpx.BaseTransport | None = None,
+        before: Callable[[httpx.Request], None] | None = None,
     ) -> None:
+        """``before`` sees every request before it is sent, such as :func:`service.client.proven.asks_for_proof`."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         # The token opens a service that runs commands: send it to this address alone, never through a proxy of the
         # environment or along a redirect.
         self._http = httpx.Client(
-            base_url=base_url, headers=headers, timeout=timeout_s, transport=transport, trust_env=False
+            base_url=base_url,
+            headers=headers,
+            timeout=timeout_s,
+            transport=transport,
+            trust_env=False,
+            event_hooks={"request": [before] if before is not None else []},
         )
 
     def __exit__(

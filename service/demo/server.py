@@ -18,6 +18,7 @@ import psutil
 
 from service.api.token import load_or_create
 from service.client import Client
+from service.client.proven import asks_for_proof
 from service.config.environment import ENV_PREFIX
 from service.executors.folder import is_supervised, write_stop
 
@@ -119,7 +120,8 @@ def running_service(place: Place) -> Iterator[Client]:
         )
     try:
         url = _await_url(process, place)
-        with Client(url, load_or_create(place.data_dir)) as client:
+        token = load_or_create(place.data_dir)
+        with Client(url, token, before=asks_for_proof(token)) as client:
             _await_ready(process, client, place)
             yield client
     finally:

@@ -166,6 +166,12 @@ class HealthDocument(TypedDict):
     status: str
 
 
+class ProofDocument(TypedDict):
+    """The service has the token of its data folder."""
+
+    proof: str
+
+
 class ReadinessDocument(TypedDict):
     """Whether it does its work: the schema is this program's, and the loop has looked lately if it is this service that
     leads. On a standby ``loop_healthy`` says whether somebody leads, and ``cycle`` is the newest one on record."""

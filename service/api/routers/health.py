@@ -2,16 +2,17 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
-from service.api.deps import ApiDependencies
+from service.api.deps import ApiDependencies, Deps
 from service.api.documents import instant_or_none
 from service.api.permissions import OPEN, allow
 from service.api.problems import TYPE_PREFIX, Problem, ProblemType
 from service.api.readiness import Readiness
 from service.api.routers.common import problems
-from service.wire.cluster import HealthDocument, ReadinessDocument
+from service.domain.proof import NONCE_PATTERN, PROOF_PATH, proof
+from service.wire.cluster import HealthDocument, ProofDocument, ReadinessDocument
 
 routes = APIRouter(tags=["health"])
 
@@ -51,6 +52,24 @@ def read_readiness(dependencies: ApiDependencies) -> ReadinessDocument:
         cycle=loop.cycle,
         cycle_at=instant_or_none(loop.at_s),
     )
+
+
+@routes.get(
+    PROOF_PATH,
+    openapi_extra={"security": []},
+    responses=problems(400, 421, 422),
+    summary="Prove that this is the service of the data folder",
+)
+@allow(OPEN)
+async def prove(
+    dependencies: Deps,
+    request: Request,
+    nonce: Annotated[str, Query(pattern=NONCE_PATTERN, description="Drawn by the client.")],
+) -> ProofDocument:
+    """HMAC-SHA256 under the token of the data folder over `sooner-proof/1`, the port of this connection, and the nonce, a line
+    each. A client that can read the token checks it before it sends the token."""
+    server = request.scope.get("server") or ("", 0)
+    return ProofDocument(proof=proof(dependencies.token, server[1] or 0, nonce))
 
 
 @routes.get(
