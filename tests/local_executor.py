@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +19,7 @@ from policies.model.placement import ServerShare, place
 from service.engine.commands import Launch, Stop
 from service.engine.events import Report, ReportKind
 from service.executors.local import LocalExecutor
-from service.runtime.processes import ProcessId, all_processes, kill_all
+from service.runtime.processes import ProcessId, all_processes, signal_process
 
 DEADLINE_S = 120.0
 CLUSTER = Cluster("test", (Server("s0001", 4), Server("s0002", 4)))
@@ -161,7 +162,8 @@ class House:
         with contextlib.suppress(AssertionError):
             wait_for(lambda: all(s == "ended" for s in self._settled(executor)), "the end of all attempts")
         left = self.processes()
-        kill_all(left)
+        for process in left:
+            signal_process(process, signal.SIGKILL)
         assert not left, f"processes outlived their attempts: {left}"
 
     def _settled(self, executor: LocalExecutor) -> list[str]:

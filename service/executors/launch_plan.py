@@ -1,5 +1,8 @@
 """Builds the plan of a supervisor from a Launch: the ranks, their environments and paths. Starts no process."""
 
+import hashlib
+import hmac
+import secrets
 import socket
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,19 +11,22 @@ from typing import Any
 
 from policies.model.job import Launch as LaunchMode
 from service.engine.commands import Launch
+from service.runtime.remains import MARK_BITS
 
 _ALLOWED = frozenset({"PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR"})
 _ALLOWED_PREFIX = "LC_"
 _PORTS = range(20000, 30000)
 """Below the range from which Linux takes ports for outgoing connections (32768 and up)."""
 _THIS_HOST = "127.0.0.1"
+_GROUP_DIGITS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
     """The settings shared by all attempts of an executor. ``gpu_uuids`` as :func:`service.executors.gpus.physical_ids`.
 
-    ``progress_url`` is a template in which ``{job}`` and ``{attempt}`` are replaced.
+    ``progress_url`` is a template in which ``{job}`` and ``{attempt}`` are replaced. ``cgroups``: the folder of the
+    attempts' control groups, None without them.
     """
 
     data_dir: Path
@@ -31,6 +37,7 @@ class Site:
     progress_url: str | None
     gpu_uuids: tuple[tuple[str, ...], ...] | None
     checkpoints_dir: Path
+    cgroups: Path | None
 
     @property
     def attempts_dir(self) -> Path:
@@ -47,17 +54,47 @@ class Site:
         return self.checkpoints_dir / str(job)
 
 
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What identifies one attempt's processes, derived from the executor's key so that no other attempt can pretend to it.
+
+    ``token``: the secret in its environment. ``mark``: see :func:`service.runtime.remains.set_mark`. ``group``: the beginning
+    of the name of its control group.
+    """
+
+    token: str
+    mark: int
+    group: str
+
+    @classmethod
+    def of(cls, key: bytes, attempt: str) -> "Identity":
+        """The identity of an attempt."""
+
+        def derived(purpose: str) -> str:
+            return hmac.new(key, f"{purpose}{attempt}".encode(), hashlib.sha256).hexdigest()
+
+        mark = int(derived("mark "), 16) % 2**MARK_BITS
+        return cls(derived(""), mark, f"sooner-{attempt}-{derived('group ')[:_GROUP_DIGITS]}-")
+
+    @property
+    def entry(self) -> bytes:
+        """The entry of the environment that holds the token."""
+        return f"SOONER_PROGRESS_TOKEN={self.token}".encode()
+
+
 def allowed_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The part of the service's environment that programs may see: an allow-list, so that no secret leaks."""
     return {name: value for name, value in environ.items() if name in _ALLOWED or name.startswith(_ALLOWED_PREFIX)}
 
 
-def build_plan(launch: Launch, site: Site, token: str, master_port: int, clock_s: float) -> dict[str, Any]:
+def build_plan(launch: Launch, site: Site, identity: Identity, master_port: int, clock_s: float) -> dict[str, Any]:
     """The document that a supervisor reads from its standard input.
 
     ``clock_s``: the service's clock minus the seconds since the machine was started.
     """
     spec = launch.spec
+    # Two launches of one attempt must not share a group, because the second one ends its own.
+    cgroup = site.cgroups / f"{identity.group}{secrets.token_hex(4)}" if site.cgroups is not None else None
     return {
         "attempt": str(launch.attempt),
         "attempts_dir": str(site.attempts_dir),
@@ -67,7 +104,9 @@ def build_plan(launch: Launch, site: Site, token: str, master_port: int, clock_s
         "checkpoint_dir": str(site.checkpoint_dir(launch.job)),
         "working_dir": spec.working_dir,
         "command": list(spec.command),
-        "env": _environment(launch, site, token, master_port),
+        "env": _environment(launch, site, identity.token, master_port),
+        "mark": identity.mark,
+        "cgroup": str(cgroup) if cgroup is not None else None,
         "ranks": ranks_of(launch, site.gpu_uuids),
         "master_port": master_port,
         "warning_signal": spec.preemption.signal if spec.preemption is not None else None,

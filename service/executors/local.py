@@ -5,7 +5,6 @@ running attempts. All jobs run as the user of the service.
 """
 
 import contextlib
-import hashlib
 import hmac
 import json
 import logging
@@ -32,7 +31,7 @@ from service.executors.deletion import delete_entry, delete_path
 from service.executors.fencing import Fence
 from service.executors.files import is_disk_full, read_json, rename_over
 from service.executors.gpus import GpuInfo, physical_ids
-from service.executors.launch_plan import Site, build_plan, free_port
+from service.executors.launch_plan import Identity, Site, build_plan, free_port
 from service.executors.logs import LogChunk, read_log
 from service.executors.progress import LINE_BYTES_MAX, Ignored, RateLimit, check_line
 from service.executors.watched import WatchedAttempt
@@ -57,8 +56,9 @@ class LocalExecutor:
     ``log_bytes_max``: kept of an attempt's output. ``progress_url``: template with ``{job}`` and ``{attempt}`` of where a
     program may POST its progress (None: by file only). ``term_grace_s``: between SIGTERM and SIGKILL where no stop says
     otherwise. ``gpus``: what :func:`service.executors.gpus.detect` found; None = GPUs are virtual. ``checkpoints``: the folder
-    of all jobs' checkpoints (None: in the data folder). ``renews_alone``: a poll renews the lease; else the caller calls
-    :meth:`renew_leases`. Methods may be called from several threads.
+    of all jobs' checkpoints (None: in the data folder). ``cgroups``: the folder of the attempts' control groups, see
+    :func:`service.runtime.cgroups.usable_parent` (None: without). ``renews_alone``: a poll renews the lease; else the caller
+    calls :meth:`renew_leases`. Methods may be called from several threads.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class LocalExecutor:
         term_grace_s: float = 10.0,
         gpus: Sequence[GpuInfo] | None = None,
         checkpoints: Path | None = None,
+        cgroups: Path | None = None,
         renews_alone: bool = True,
         environ: Mapping[str, str] | None = None,
     ) -> None:
@@ -88,6 +89,7 @@ class LocalExecutor:
             progress_url=progress_url,
             gpu_uuids=physical_ids(cluster, gpus),
             checkpoints_dir=(checkpoints or data_dir / "checkpoints").absolute(),
+            cgroups=cgroups,
         )
         self._gpus = gpus
         self._renews_alone = renews_alone
@@ -178,7 +180,9 @@ class LocalExecutor:
 
         Raises PermissionError for a wrong token or an attempt that does not run, and ExecutorUnavailable if a disk hangs.
         """
-        if not _ATTEMPT.fullmatch(attempt) or not hmac.compare_digest(self._token(attempt).encode(), token.encode()):
+        if not _ATTEMPT.fullmatch(attempt) or not hmac.compare_digest(
+            self._identity(attempt).token.encode(), token.encode()
+        ):
             raise PermissionError(attempt)
         if isinstance(check_line(line), Ignored):
             return False
@@ -242,7 +246,7 @@ class LocalExecutor:
                 continue
             if not names.has(folder, names.ACKNOWLEDGED):
                 watched = self._watch(AttemptId(folder.name))
-                watched.stopping = names.has(folder, names.STOP)
+                watched.resume_stop()
                 identity = read_json(folder / names.SUPERVISOR) or {}
                 port = identity.get("master_port")
                 watched.master_port = port if isinstance(port, int) else 0
@@ -260,8 +264,7 @@ class LocalExecutor:
         return found
 
     def _watch(self, attempt: AttemptId) -> WatchedAttempt:
-        marker = f"SOONER_PROGRESS_TOKEN={self._token(attempt)}".encode()
-        watched = WatchedAttempt(attempt, self._attempts / attempt, marker)
+        watched = WatchedAttempt(attempt, self._attempts / attempt, self._identity(attempt), self._site.cgroups)
         self._live[attempt] = watched
         return watched
 
@@ -279,12 +282,12 @@ class LocalExecutor:
         if attempt in self._live or attempt in self._never or self._reopened(attempt):
             return
         watched = self._watch(attempt)
-        token = self._token(attempt)
+        identity = self._identity(attempt)
         taken = {other.master_port for other in self._live.values()}
         try:
-            watched.master_port = free_port(taken, first=int(token[:8], 16))
+            watched.master_port = free_port(taken, first=int(identity.token[:8], 16))
             clock_s = self._clock.now_s() - boot_time_s()
-            child = _spawn(build_plan(launch, self._site, token, watched.master_port, clock_s))
+            child = _spawn(build_plan(launch, self._site, identity, watched.master_port, clock_s))
             reached(CrashPoint.SPAWNED)
             watched.child = child
         except OSError as error:
@@ -316,8 +319,8 @@ class LocalExecutor:
             self._watch(attempt).again = True
         return True
 
-    def _token(self, attempt: AttemptId) -> str:
-        return hmac.new(self._key, attempt.encode(), hashlib.sha256).hexdigest()
+    def _identity(self, attempt: AttemptId) -> Identity:
+        return Identity.of(self._key, attempt)
 
     def _numbers(self, job: JobId) -> list[int]:
         prefix = f"{job}."
@@ -333,11 +336,11 @@ def _spawn(plan: dict[str, Any]) -> int:
         with os.fdopen(os.dup(plan_file), "wb") as stream:
             stream.write(json.dumps(plan).encode())
         os.lseek(plan_file, 0, os.SEEK_SET)
-        # The arguments show the id of the attempt in process lists. The plan, which may hold secrets, is not among them, and the
-        # environment of the supervisor is empty.
+        # The arguments show the folder of the attempt in process lists. The plan, which may hold secrets, is not among them, and
+        # the environment of the supervisor is empty.
         return os.posix_spawn(
             sys.executable,
-            [sys.executable, "-I", "-S", program, plan["attempt"]],
+            [sys.executable, "-I", "-S", program, f"{plan['attempts_dir']}/{plan['attempt']}"],
             {},
             file_actions=[(os.POSIX_SPAWN_DUP2, plan_file, 0)],
             setsigmask=(),

@@ -12,10 +12,11 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from service.runtime.processes import ProcessId, die_with_parent, process_info
+from service.runtime.processes import ProcessId, die_with_parent, prefer_as_victim, process_info
+from service.runtime.remains import set_mark
 
-_IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that the supervisor ignores."""
+IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that the supervisor and its keeper ignore."""
 _RESETTABLE = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 """Signals that a rank could inherit as ignored from the supervisor, from Python or from the service's parent."""
 NOT_EXECUTABLE = frozenset({errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR, errno.ELOOP})
@@ -40,12 +41,13 @@ class Rank:
 
 
 class Program(NamedTuple):
-    """The command of a rank, its environment, working folder and umask."""
+    """The command of a rank, its environment, working folder, umask, and the number by which its processes are found."""
 
     command: list[str]
     env: dict[str, str]
     working_dir: Path
     umask: int
+    mark: int
 
 
 def fork_rank(index: int, program: Program, gate: tuple[int, int]) -> Rank:
@@ -81,6 +83,8 @@ def _become(program: Program, gate: tuple[int, int], pipes: tuple[int, int], sup
         nothing = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((nothing, 0), (output, 1), (output, 2)):
             os.dup2(source, target)
+        set_mark(program.mark)
+        prefer_as_victim()
         os.umask(program.umask)
         os.chdir(program.working_dir)
         os.execvpe(program.command[0], program.command, program.env)  # noqa: S606 no shell is the point
@@ -145,7 +149,7 @@ def prepare_signals() -> int:
         os.set_blocking(descriptor, False)
     for signum in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(signum, lambda *_: None)
-    for signum in _IGNORED:
+    for signum in IGNORED:
         signal.signal(signum, signal.SIG_IGN)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     return wake_read

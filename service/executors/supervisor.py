@@ -1,14 +1,16 @@
 """The small process that supervises one attempt: it starts the ranks, stops them, and records how they ended.
 
-It outlives the service that launched it. It holds the lock of the attempt's folder as long as it lives: a free lock without an
-``exit.json`` means that it died, and that the processes it left may be killed. It is a child subreaper, so no process of the
-job escapes it. It stops its attempt when the service's lease was not renewed for ``lease_s``. It must stay small, start in
-milliseconds and import the standard library alone.
+It outlives the service that launched it. It is a child subreaper, so no process of the job escapes it, and it puts the job into a
+control group where it may. Its parent is its keeper (:mod:`service.executors.keeper`), a subreaper as well: when the supervisor
+dies, the keeper kills what it left. Both hold the lock of the attempt's folder as long as they live: a free lock without an
+``exit.json`` means that both died, and that the processes they left may be killed. The supervisor stops its attempt when the
+service's lease was not renewed for ``lease_s``. It must stay small, start in milliseconds and import the standard library alone.
 
 The order of its writes makes a crash at any time harmless: the folder with lock and own identity (one rename), then the ranks'
 identities, then the commands are executed, then ``started.json``, then ``exit.json`` when no process is left.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -21,6 +23,7 @@ from typing import Any
 
 from service.executors import folder as names
 from service.executors.files import is_disk_full, reserve, write_json
+from service.executors.keeper import keep
 from service.executors.logs import LogWriter
 from service.executors.output import Output
 from service.executors.ranks import (
@@ -34,6 +37,7 @@ from service.executors.ranks import (
     reap,
     redirect_standard_streams,
 )
+from service.runtime.cgroups import Cgroup
 from service.runtime.processes import (
     become_subreaper,
     boot_id,
@@ -41,8 +45,11 @@ from service.runtime.processes import (
     catches,
     close_inherited,
     descendants,
+    die_with_parent,
+    kill_descendants,
     process_info,
     signal_process,
+    spare_as_victim,
 )
 
 EXIT_TAKEN = 3
@@ -55,6 +62,8 @@ _URGENT_S = 0.05
 _EXIT_RECORD_BYTES = 4096
 _LEFTOVER_GRACE_S = 2.0
 _RETRY_S = 1.0
+_KILL_S = 0.05
+"""Time of one look for processes to kill: the output of the ranks is copied in between."""
 
 
 def now_s(plan: dict[str, Any]) -> float:
@@ -70,12 +79,18 @@ class CannotLaunch(Exception):
         self.reason = reason
 
 
-class Supervisor:
-    """One attempt's life after its folder has been published."""
+class KeeperLost(Exception):
+    """The parent of this supervisor was killed, so that nothing would end the job if this supervisor was killed, too."""
 
-    def __init__(self, plan: dict[str, Any], folder: Path) -> None:
+
+class Supervisor:
+    """One attempt's life after its folder has been published. ``keeper`` is the number of the parent process."""
+
+    def __init__(self, plan: dict[str, Any], folder: Path, keeper: int) -> None:
         self.plan = plan
         self.folder = folder
+        self.keeper = keeper
+        self.cgroup = Cgroup(Path(plan["cgroup"])) if plan["cgroup"] is not None else None
         self.ranks: list[Rank] = []
         self.by_pid: dict[int, Rank] = {}
         self.codes: list[int] = []
@@ -95,7 +110,7 @@ class Supervisor:
     # Starting.
 
     def launch(self) -> None:
-        """Start all ranks, or raise :class:`CannotLaunch` with none of them left running."""
+        """Start all ranks. Raises :class:`CannotLaunch` and :class:`KeeperLost` before any of them has run the command."""
         if names.lease_is_over(self.lease_file):
             # The service was suspended for so long that the job may run elsewhere by now.
             raise CannotLaunch("launch_failed", "the service's lease had run out before anything was started")
@@ -103,18 +118,33 @@ class Supervisor:
         self._open_checkpoints()
         gate = os.pipe()
         for index, env in enumerate(self.plan["ranks"]):
-            program = Program(self.plan["command"], self.plan["env"] | env, working_dir, self.plan["umask"])
+            program = Program(
+                self.plan["command"], self.plan["env"] | env, working_dir, self.plan["umask"], self.plan["mark"]
+            )
             rank = fork_rank(index, program, gate)
             self.ranks.append(rank)
             self.by_pid[rank.id.pid] = rank
+        self._enter_cgroup()
         identities = [list(rank.id) for rank in self.ranks]
         pipes = [os.fstat(rank.output).st_ino for rank in self.ranks]
         write_json(self.folder / names.RANKS, {"ranks": identities, "pipes": pipes})
+        # Without its keeper this attempt may be reported as one that never ran.
+        self._check_keeper()
         if failure := open_gate(gate, self.ranks):
             command = self.plan["command"][0]
             reason = "command_not_found" if failure in NOT_EXECUTABLE else "launch_failed"
             raise CannotLaunch(reason, f"{command}: {os.strerror(failure)}")
         write_json(self.folder / names.STARTED, {"at_s": now_s(self.plan)})
+
+    def _enter_cgroup(self) -> None:
+        if self.cgroup is None:
+            return
+        try:
+            self.cgroup.create()
+            for rank in self.ranks:
+                self.cgroup.add(rank.id.pid)
+        except OSError as error:
+            raise CannotLaunch("launch_failed", f"control group {self.cgroup.path}: {error.strerror}") from error
 
     def _working_dir(self) -> Path:
         wanted = self.plan["working_dir"]
@@ -148,12 +178,24 @@ class Supervisor:
         for rank in self.ranks:
             self.poller.register(rank.output, select.POLLIN)
         while True:
-            ended, self.children = reap(self.by_pid)
-            self.codes += [rank.code for rank in ended if rank.code is not None]
+            ended = self._reap()
             if not self.children:
                 return
             self._react(ended)
             self._wait(wakeups)
+
+    def _reap(self) -> list[Rank]:
+        ended, self.children = reap(self.by_pid)
+        self.codes += [rank.code for rank in ended if rank.code is not None]
+        return ended
+
+    def _children_left(self) -> bool:
+        self._reap()
+        return self.children
+
+    def _check_keeper(self) -> None:
+        if os.getppid() != self.keeper:
+            raise KeeperLost("the parent of its supervisor was killed")
 
     def _wait(self, wakeups: tuple[int, ...]) -> None:
         pause_s = _IDLE_S
@@ -174,10 +216,15 @@ class Supervisor:
     def _react(self, ended: list[Rank]) -> None:
         """Check every reason to stop the attempt, and take the next step of stopping when a deadline has passed.
 
-        Raises FileNotFoundError if the attempt's folder was deleted, because the attempt could no longer be stopped through it.
+        Raises :class:`KeeperLost`, and FileNotFoundError if the attempt's folder was deleted, because the attempt could no longer
+        be stopped through it.
         """
         if names.is_gone(self.folder):
             raise FileNotFoundError(self.folder)
+        self._check_keeper()
+        # A job may have suspended the keeper, as the keeper sees and undoes for this process.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.keeper, signal.SIGCONT)
         request = names.read_stop(self.folder)
         if request is not None:
             warning, self.grace_s = request
@@ -194,14 +241,14 @@ class Supervisor:
         if self.phase == "warned":
             self._warn()
         if self.phase == "killing":
-            self._signal_all(signal.SIGKILL)
+            self._kill_all()
         elif self.phase != "running" and time.monotonic() >= self.deadline:
             if self.phase == "warned":
                 self._mark_signalled()
                 self._terminate(self.grace_s)
             else:
                 self.phase = "killing"
-                self._signal_all(signal.SIGKILL)
+                self._kill_all()
 
     def _lease_is_over(self) -> bool:
         # The file's time shows only *that* the lease was renewed. The age is measured here, so that setting the clock or
@@ -248,11 +295,13 @@ class Supervisor:
         if self.phase not in ("terminating", "killing"):
             self.phase = "terminating"
             self.deadline = time.monotonic() + grace_s
-            self._signal_all(signal.SIGTERM)
+            for info in descendants(os.getpid()):
+                signal_process(info.id, signal.SIGTERM)
 
-    def _signal_all(self, signum: int) -> None:
-        for info in descendants(os.getpid()):
-            signal_process(info.id, signum)
+    def _kill_all(self) -> bool:
+        if self.cgroup is not None:
+            self.cgroup.kill()
+        return kill_descendants(self._children_left, _KILL_S)
 
     def _mark_signalled(self) -> None:
         """Record that the signal came before the end. The record must outlive this process, not the machine."""
@@ -267,10 +316,8 @@ class Supervisor:
     def kill(self) -> None:
         """Kill all processes at once, after the launch or this supervisor has failed."""
         self.phase = "killing"
-        while self.children:
-            self._signal_all(signal.SIGKILL)
-            _, self.children = reap(self.by_pid)
-            time.sleep(0.001)
+        while self._kill_all():
+            time.sleep(_URGENT_S)
 
     # Recording the end.
 
@@ -295,9 +342,9 @@ class Supervisor:
         )
 
 
-def run(plan: dict[str, Any], folder: Path, wakeups: tuple[int, ...]) -> None:
+def run(plan: dict[str, Any], folder: Path, wakeups: tuple[int, ...], keeper: int) -> None:
     """Launch, supervise and record the end. In every case no process is left and one ``exit.json`` is written."""
-    supervisor = Supervisor(plan, folder)
+    supervisor = Supervisor(plan, folder, keeper)
     try:
         if names.has(folder, names.STOP):
             record = names.end_record("exited", now_s(plan), detail=names.STOPPED_FIRST, stop_signalled=True)
@@ -309,11 +356,20 @@ def run(plan: dict[str, Any], folder: Path, wakeups: tuple[int, ...]) -> None:
     except CannotLaunch as failure:
         supervisor.kill()
         record = supervisor.failure_record(failure.reason, str(failure))
+    except KeeperLost as failure:
+        supervisor.kill()
+        record = supervisor.failure_record("node_lost", str(failure))
     except Exception as error:
         supervisor.kill()
         full = isinstance(error, OSError) and is_disk_full(error)
         record = supervisor.failure_record("disk_full" if full else "launch_failed", f"supervisor: {error!r}")
         traceback.print_exc()
+    if supervisor.cgroup is not None:
+        supervisor.cgroup.clear()
+    _record_end(folder, record)
+
+
+def _record_end(folder: Path, record: dict[str, Any]) -> None:
     while True:
         try:
             write_json(folder / names.EXIT, record, reserved=folder / names.RESERVED)
@@ -327,19 +383,20 @@ def run(plan: dict[str, Any], folder: Path, wakeups: tuple[int, ...]) -> None:
             return
 
 
-def create_folder(plan: dict[str, Any]) -> tuple[Path, int]:
-    """Create the attempt's folder with all initial files under its final name; returns it and its wake-up FIFO."""
-    attempts = Path(plan["attempts_dir"])
-    drafted, _ = names.draft(attempts, plan["attempt"])
+def fill_folder(plan: dict[str, Any], drafted: Path, keeper: int) -> tuple[Path, int]:
+    """Write all initial files into a draft and give it its final name; returns the folder and its wake-up FIFO."""
     try:
-        me = process_info(os.getpid())
+        me, parent = process_info(os.getpid()), process_info(keeper)
         assert me is not None
+        if parent is None:
+            raise KeeperLost("the parent of its supervisor was killed")
         identity = {"pid": me.id.pid, "start_ticks": me.id.start_ticks, "boot_id": boot_id(), "at_s": now_s(plan)}
+        identity |= {"keeper": list(parent.id), "cgroup": plan["cgroup"], "master_port": plan["master_port"]}
         (drafted / names.OUTPUT).mkdir(mode=0o700)
         (drafted / names.PROGRESS).touch(mode=0o600)
         os.mkfifo(drafted / names.WAKE, 0o600)
         reserve(drafted / names.RESERVED, _EXIT_RECORD_BYTES)
-        write_json(drafted / names.SUPERVISOR, identity | {"master_port": plan["master_port"]})
+        write_json(drafted / names.SUPERVISOR, identity)
         # Both ends are open, so the FIFO never reports an end of file when an executor closes it.
         wake = os.open(drafted / names.WAKE, os.O_RDWR | os.O_NONBLOCK)
         return names.publish(drafted, plan["attempt"]), wake
@@ -348,14 +405,13 @@ def create_folder(plan: dict[str, Any]) -> tuple[Path, int]:
         raise
 
 
-def main() -> int:
-    """Read the plan from standard input and live until the attempt has ended. Returns this process' exit code."""
+def supervise(plan: dict[str, Any], drafted: Path, keeper: int) -> int:
+    """Live until the attempt has ended. Returns this process' exit code."""
+    # A signal to the process group of the keeper does not reach this process.
     os.setsid()
-    close_inherited()
-    plan = json.load(sys.stdin)
-    plan["umask"] = os.umask(0o077)
+    die_with_parent(signal.SIGCHLD)  # wakes the supervisor, which then ends the job
     try:
-        folder, wake = create_folder(plan)
+        folder, wake = fill_folder(plan, drafted, keeper)
     except names.Taken:
         return EXIT_TAKEN
     except OSError as error:
@@ -363,5 +419,25 @@ def main() -> int:
     redirect_standard_streams(folder / "supervisor.log")
     os.chdir(folder)
     become_subreaper()
-    run(plan, folder, (prepare_signals(), wake))
+    run(plan, folder, (prepare_signals(), wake), keeper)
     return 0
+
+
+def main() -> int:
+    """Read the plan from standard input and become the keeper of a supervisor. Returns this process' exit code."""
+    os.setsid()
+    close_inherited()
+    spare_as_victim()
+    plan = json.load(sys.stdin)
+    plan["umask"] = os.umask(0o077)
+    become_subreaper()
+    try:
+        # The lock is taken before the fork, so that both processes hold it.
+        drafted, _ = names.draft(Path(plan["attempts_dir"]), plan["attempt"])
+    except OSError as error:
+        return EXIT_DISK_FULL if is_disk_full(error) else 1
+    keeper = os.getpid()
+    child = os.fork()
+    if child == 0:
+        return supervise(plan, drafted, keeper)
+    return keep(child, Path(plan["cgroup"]) if plan["cgroup"] is not None else None)

@@ -12,9 +12,13 @@ from service.engine.events import Report, ReportKind
 from service.engine.ports import AttemptStatus
 from service.executors import folder as names
 from service.executors.files import is_disk_full, read_json, rename_over, write_json
+from service.executors.launch_plan import Identity
 from service.executors.progress import Progress, ProgressFile
+from service.executors.supervision import Supervision
 from service.executors.supervisor import EXIT_DISK_FULL, EXIT_TAKEN
 from service.runtime import processes
+from service.runtime.cgroups import Cgroup, is_cgroup_path
+from service.runtime.remains import Evidence, end_remains
 
 _REASONS = frozenset(Reason)
 _KINDS = {"exited": ReportKind.EXITED, "launch_failed": ReportKind.LAUNCH_FAILED, "lost": ReportKind.LOST}
@@ -25,12 +29,14 @@ class WatchedAttempt:
     """``child`` is the supervisor while it is a child of this process and was not waited for.
 
     ``end`` is the report of the end; it is repeated until it is acknowledged. ``again``: the end was acknowledged before and
-    is reported once more because the attempt was requested again.
+    is reported once more because the attempt was requested again. ``cgroups``: where its control group is unless its folder names
+    another place.
     """
 
     attempt: AttemptId
     folder: Path
-    marker: bytes
+    identity: Identity
+    cgroups: Path | None
     child: int | None = None
     started: Report | None = None
     started_acknowledged: bool = False
@@ -39,7 +45,11 @@ class WatchedAttempt:
     end: Report | None = None
     again: bool = False
     master_port: int = 0
+    supervision: Supervision = field(init=False)
     _reported: tuple[float | None, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        self.supervision = Supervision(self.folder)
 
     @property
     def status(self) -> AttemptStatus:
@@ -79,11 +89,9 @@ class WatchedAttempt:
             record = names.end_record(
                 "lost", at_s, reason=Reason.NODE_LOST, detail="its folder was deleted", stop_signalled=self.stopping
             )
-        if self.child is None or self.started is not None:
-            remains = processes.remains_of(self.marker, [])
-            if remains:
-                processes.kill_all(remains)
-                return True
+        if (self.child is None or self.started is not None) and end_remains(self._evidence()):
+            self.supervision.signal(signal.SIGCONT)
+            return True
         try:
             names.write_tombstone(self.folder.parent, self.attempt, record)
         except names.Taken:
@@ -99,11 +107,15 @@ class WatchedAttempt:
         try:
             names.write_stop(self.folder, warning_signal, grace_s)
         except OSError:
-            identity = read_json(self.folder / names.SUPERVISOR)
-            if identity is not None and identity.get("boot_id") == processes.boot_id():
-                number, ticks = identity.get("pid"), identity.get("start_ticks")
-                if isinstance(number, int) and isinstance(ticks, int):
-                    processes.signal_process(processes.ProcessId(number, ticks), signal.SIGTERM)
+            self.supervision.signal(signal.SIGTERM)  # the keeper ignores it
+        self.supervision.expect_end(warning_signal, grace_s)
+
+    def resume_stop(self) -> None:
+        """Take over an attempt of an earlier service, with the stop that was requested of it."""
+        request = names.read_stop(self.folder)
+        self.stopping = names.has(self.folder, names.STOP)
+        if request is not None:
+            self.supervision.expect_end(*request)
 
     def ends_with(self, report: Report) -> bool:
         """Note that ``report`` is committed; True if it reports the end."""
@@ -207,24 +219,35 @@ class WatchedAttempt:
             if self.end is None and (self.stopping or self.started is not None):
                 self.end_unstarted(now_s)
             return True
-        if names.is_supervised(self.folder):
+        if self.supervision.is_held():
             return True
         if names.read_end(self.folder) is not None:
             # Written between the two checks, of the record and of the lock.
             return False
         boot = (read_json(self.folder / names.SUPERVISOR) or {}).get("boot_id")
         rebooted = isinstance(boot, str) and boot != processes.boot_id()
-        if not rebooted:
-            # Without a boot id, process numbers prove nothing; the attempt's marker still does.
-            ranks = names.read_ranks(self.folder) if boot is not None else []
-            pipes = names.read_pipes(self.folder) if boot is not None else ()
-            remains = processes.remains_of(self.marker, [processes.ProcessId(*rank) for rank in ranks], pipes)
-            if remains:
-                # Report the loss only after no process is left that could write checkpoints: look again later.
-                processes.kill_all(remains)
-                return True
+        # Report the loss only after no process is left that could write checkpoints. Numbers of another boot prove nothing; what
+        # processes inherited still does.
+        if end_remains(self._evidence(numbers=isinstance(boot, str) and not rebooted)):
+            return True
         self._write_lost("the machine was restarted" if rebooted else "its supervisor was killed", now_s)
         return False
+
+    def _evidence(self, numbers: bool = True) -> Evidence:
+        """How processes of this attempt are found. ``numbers``: those of its records are of this boot."""
+        recorded = (read_json(self.folder / names.SUPERVISOR) or {}).get("cgroup")
+        group = self.identity.group
+        cgroups = [Cgroup(path) for path in self.cgroups.glob(f"{group}*")] if self.cgroups is not None else []
+        if isinstance(recorded, str) and Path(recorded).name.startswith(group):
+            # An earlier service may have run in another group. The path may be forged by the job.
+            cgroups += [Cgroup(Path(recorded))] if is_cgroup_path(Path(recorded)) else []
+        return Evidence(
+            marker=self.identity.entry,
+            mark=self.identity.mark,
+            ranks=[processes.ProcessId(*rank) for rank in names.read_ranks(self.folder)] if numbers else (),
+            pipes=names.read_pipes(self.folder) if numbers else (),
+            cgroups=cgroups,
+        )
 
     def _end_without_folder(self, child_code: int | None, now_s: float) -> None:
         if child_code is None or child_code == EXIT_TAKEN:

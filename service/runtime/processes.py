@@ -9,13 +9,17 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 PROC = Path("/proc")
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_OOM_SCORE_MAX = 1000
+_OOM_SCORE_JOB = 500
+"""As many thousandths of the memory are added to the size of a process when the kernel looks for the largest."""
+_OOM_SCORE_STEP = 100
 
 
 class ProcessId(NamedTuple):
@@ -57,13 +61,17 @@ def process_info(pid: int) -> ProcessInfo | None:
     return ProcessInfo(ProcessId(pid, int(fields[19])), int(fields[1]), int(fields[3]), zombie)
 
 
+def process_numbers() -> set[int]:
+    """The numbers of all processes of the machine now. O(processes)."""
+    return {int(name) for name in os.listdir(PROC) if name.isdigit()}  # noqa: PTH208 names only, no paths
+
+
 def all_processes() -> list[ProcessInfo]:
     """All processes of the machine now. O(processes)."""
-    numbers = (int(name) for name in os.listdir(PROC) if name.isdigit())  # noqa: PTH208 names only, no paths
-    return [info for info in map(process_info, numbers) if info is not None]
+    return [info for info in map(process_info, sorted(process_numbers())) if info is not None]
 
 
-def descendants(root: int, processes: list[ProcessInfo] | None = None) -> list[ProcessInfo]:
+def descendants(root: int, processes: Sequence[ProcessInfo] | None = None) -> list[ProcessInfo]:
     """The running descendants of ``root``, without ``root`` and without zombies."""
     children: dict[int, list[ProcessInfo]] = {}
     for info in all_processes() if processes is None else processes:
@@ -93,6 +101,14 @@ def writes_to(pid: int, pipes: Collection[int]) -> bool:
             if str((PROC / str(pid) / "fd" / stream).readlink()) in names:
                 return True
     return False
+
+
+def command_line(pid: int) -> list[str]:
+    """The arguments of the process; none if there is no such process."""
+    try:
+        return os.fsdecode((PROC / str(pid) / "cmdline").read_bytes()).split("\0")[:-1]
+    except OSError:
+        return []
 
 
 def catches(pid: int, signum: int) -> bool:
@@ -144,9 +160,9 @@ def become_subreaper() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def die_with_parent() -> None:
-    """Let the kernel kill this process (SIGKILL) when its parent ends for any reason. Raises OSError."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent(signum: int = signal.SIGKILL) -> None:
+    """Let the kernel send this process a signal when its parent ends for any reason. Raises OSError."""
+    _prctl(_PR_SET_PDEATHSIG, signum)
 
 
 def _prctl(option: int, value: int) -> None:
@@ -155,25 +171,43 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def remains_of(marker: bytes, ranks: list[ProcessId], pipes: Collection[int] = ()) -> list[ProcessId]:
-    """The processes that an attempt left when its supervisor died: its ranks, their descendants, the processes with its marker,
-    and the processes that write into the output of its ranks (``pipes``, by inode).
+def kill_descendants(children_left: Callable[[], bool], budget_s: float) -> bool:
+    """Kill all descendants of this process, a child subreaper with one thread; returns whether a child is left.
 
-    No other process is returned. A process belongs to the attempt by its environment, its exact start time, its output, or a
-    parent or session leader that belongs to it.
+    It takes ``budget_s`` at most. ``children_left`` collects ended children without blocking, and returns whether there are
+    others. The children of a process that ends become children of this process. So the loop over the children needs no walk
+    through /proc, and is faster than a process that forks and ends at once.
     """
-    processes = all_processes()
-    living = {info.id for info in processes if not info.zombie}
-    mine = {rank for rank in ranks if rank in living}
-    for rank in tuple(mine):
-        mine.update(info.id for info in descendants(rank.pid, processes))
-        mine.update(info.id for info in processes if info.session == rank.pid and not info.zombie)
-    mine.update(process for process in living if carries(process.pid, marker) or writes_to(process.pid, pipes))
-    return sorted(mine)
+    deadline_s = time.monotonic() + budget_s
+    for info in descendants(os.getpid()):
+        signal_process(info.id, signal.SIGKILL)
+    while children_left():
+        if time.monotonic() >= deadline_s:
+            return True
+        for pid in _children():
+            # The number of a child that was not waited for is not used again.
+            with contextlib.suppress(PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0)
+    return False
 
 
-def kill_all(processes: list[ProcessId]) -> None:
-    """Send SIGKILL to each process that still runs."""
-    for process in processes:
-        with contextlib.suppress(OSError):
-            signal_process(process, signal.SIGKILL)
+def _children() -> list[int]:
+    """The children of this process, which has one thread."""
+    try:
+        return [int(pid) for pid in (PROC / f"self/task/{os.getpid()}/children").read_bytes().split()]
+    except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
+        return [info.id.pid for info in all_processes() if info.parent == os.getpid()]
+
+
+def prefer_as_victim() -> None:
+    """Let the kernel kill this process before the one that started it when memory is short."""
+    with contextlib.suppress(OSError):
+        file = PROC / "self/oom_score_adj"
+        file.write_text(str(min(_OOM_SCORE_MAX, max(_OOM_SCORE_JOB, int(file.read_text()) + _OOM_SCORE_STEP))))
+
+
+def spare_as_victim() -> None:
+    """Let the kernel kill other processes before this one when memory is short. No effect without CAP_SYS_RESOURCE."""
+    with contextlib.suppress(OSError):
+        (PROC / "self/oom_score_adj").write_text(str(-_OOM_SCORE_JOB))

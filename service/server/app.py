@@ -4,6 +4,7 @@ The layers of the scheduler itself are composed in :mod:`service.server.live_sta
 clear line and exit code 2 before anything runs.
 """
 
+import logging
 import signal
 import socket
 import sys
@@ -51,6 +52,8 @@ from service.telemetry import log, tracing
 from service.telemetry.http import MeasuredApp
 from service.telemetry.metrics import Metrics
 from service.telemetry.scrape import ScrapeCollector
+
+logger = logging.getLogger(__name__)
 
 EXIT_USAGE = 2
 
@@ -126,6 +129,8 @@ class Service:
     def begin(self) -> None:
         """Register, and lead if no other service does."""
         log.configure()
+        if self.executor.containment:
+            logger.info(self.executor.containment)
         self._register()
         self.leadership.begin()
 

@@ -57,6 +57,7 @@ from service.executors.polled import PolledExecutor
 from service.executors.timeout import TimeLimitedExecutor
 from service.history.cycles import Recorder
 from service.runtime.steady_clock import SteadyClock
+from service.server.containment import containment_of
 from service.server.fleet import FleetExecutor
 from service.server.leader_store import LeaderStore, PatientStore
 from service.server.warming import WarmingPredictor
@@ -71,10 +72,14 @@ logger = logging.getLogger(__name__)
 
 
 class HostExecutor(NamedTuple):
-    """The executor of this service: ``attempts`` itself, and ``limited``, the same with a time limit on each command."""
+    """The executor of this service: ``attempts`` itself, and ``limited``, the same with a time limit on each command.
+
+    ``containment``: a sentence that says what holds the processes of a job together; empty if there are none.
+    """
 
     attempts: LiveExecutor
     limited: Executor
+    containment: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +117,14 @@ def gpus_of_host(settings: Settings) -> Sequence[GpuInfo] | None:
 def make_executor(
     settings: Settings, clock: Clock, cluster: Cluster, gpus: Sequence[GpuInfo] | None, address: tuple[str, int]
 ) -> HostExecutor:
-    """The configured executor. ``address``: where attempts reach this service with their progress."""
+    """The configured executor. ``address``: where attempts reach this service with their progress. Raises StartError."""
     host, port = address
     attempts: LiveExecutor
+    sentence = ""
     if settings.executor == "fake":
         attempts = FakeExecutor(clock)
     else:
+        cgroups, sentence = containment_of(settings)
         attempts = LocalExecutor(
             settings.data_dir,
             cluster,
@@ -127,9 +134,10 @@ def make_executor(
             progress_url=f"http://{host}:{port}/v1/attempts/{{attempt}}/progress",
             gpus=gpus,
             checkpoints=settings.checkpoints_dir,
+            cgroups=cgroups,
             renews_alone=False,
         )
-    return HostExecutor(attempts, TimeLimitedExecutor(attempts, settings.executor_timeout_s))
+    return HostExecutor(attempts, TimeLimitedExecutor(attempts, settings.executor_timeout_s), sentence)
 
 
 def make_live_stack(context: LeaderContext) -> LiveStack:

@@ -22,7 +22,7 @@ from service.config.environment import ENV_PREFIX, PROGRAM_VARIABLES
 from service.config.settings import Settings
 from service.engine.commands import Launch
 from service.executors import folder as attempt_files
-from service.executors.launch_plan import Site, allowed_environment, build_plan
+from service.executors.launch_plan import Identity, Site, allowed_environment, build_plan
 from service.server.leading import SHADOW_SAVED_S
 from service.shadow import shadow
 from service.sim.faults import (
@@ -87,11 +87,12 @@ def test_result_keys_and_columns() -> None:
 
 @pytest.mark.parametrize("mode", LaunchMode)
 def test_variables_of_a_training_program(mode: LaunchMode, tmp_path: Path) -> None:
-    site = Site(tmp_path, {"PATH": "/bin", "SECRET": "no"}, 1.0, 1, 1.0, "http://127.0.0.1/{attempt}", None, tmp_path)
+    environ, url = {"PATH": "/bin", "SECRET": "no"}, "http://127.0.0.1/{attempt}"
+    site = Site(tmp_path, environ, 1.0, 1, 1.0, url, None, tmp_path, None)
     spec = JobSpec("a", "u", 2, command=("true",), launch=mode, array=ArrayPlace(3, 5, JobId(1)))
     placement = place([ServerShare(ServerIndex(0), 2)])
     launch = Launch(attempt_id(JobId(1), 1), JobId(1), 1, spec, placement, ((0, 1),), 0)
-    plan = build_plan(launch, site, "token", 29500, 0.0)
+    plan = build_plan(launch, site, Identity.of(b"key", launch.attempt), 29500, 0.0)
     given = {*plan["env"], *(name for rank in plan["ranks"] for name in rank)} - set(allowed_environment(site.environ))
     page = _coded(_page("how-to/training-program.md"))
     assert given - page == set()

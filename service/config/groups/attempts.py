@@ -1,6 +1,8 @@
 """Limits of running attempts."""
 
-from pydantic import BaseModel
+from typing import Literal
+
+from pydantic import BaseModel, Field
 
 from service.config.kinds import DAY_S, MIB, between
 
@@ -19,6 +21,13 @@ class Attempts(BaseModel):
         1.0,
         3600.0,
         "Duration of the leader's lease. After the leader's death another service leads within ten seconds.",
+    )
+    containment: Literal["auto", "cgroup", "subreaper"] = Field(
+        "auto",
+        description=(
+            "How the processes of an attempt are held together. auto: in a control group (cgroup v2) where one can be made. "
+            "cgroup: the same, and serve refuses to start elsewhere. subreaper: without one."
+        ),
     )
     executor_timeout_s: float = between(
         5.0,

@@ -199,7 +199,7 @@ class TestProgress:
     def test_no_more_than_the_file_may_take_in_a_second(self, house: House) -> None:
         house.executor.send([launch(python("import os, signal; print('ready', flush=True); signal.pause()"))])
         house.wait_output("ready")
-        token = house.executor._token(AttemptId("1.1"))
+        token = house.executor._identity(AttemptId("1.1")).token
         began_s = time.monotonic()
         taken = [house.executor.accept_progress(AttemptId("1.1"), token, {"iteration": i}) for i in range(500)]
         assert taken[0]

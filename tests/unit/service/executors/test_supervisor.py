@@ -114,7 +114,7 @@ class TestEnvironment:
 
 def test_a_rank_whose_gate_closes_never_executes(tmp_path: Path) -> None:
     gate = os.pipe()
-    program = Program(["/bin/sh", "-c", "echo ran > ran"], {}, tmp_path, 0o022)
+    program = Program(["/bin/sh", "-c", "echo ran > ran"], {}, tmp_path, 0o022, 1)
     rank = fork_rank(0, program, gate)
     for descriptor in gate:
         os.close(descriptor)

@@ -75,7 +75,7 @@ def plan_of(house: House, command: tuple[str, ...], **options: Any) -> dict[str,
     """The plan that the house's executor would hand to a supervisor."""
     executor = house.executor
     order = launch(command, **options)
-    return build_plan(order, executor._site, executor._token(order.attempt), 20001, 1e9)
+    return build_plan(order, executor._site, executor._identity(order.attempt), 20001, 1e9)
 
 
 def run_supervisor(plan: dict[str, Any], point: str, when: str = "") -> int:
@@ -93,7 +93,7 @@ def run_supervisor(plan: dict[str, Any], point: str, when: str = "") -> int:
 
 def run_dying_supervisor(plan: dict[str, Any], point: str, when: str) -> None:
     """Run a supervisor that is killed at ``point``."""
-    assert run_supervisor(plan, point, when) == -signal.SIGKILL
+    assert run_supervisor(plan, point, when) == 128 + signal.SIGKILL
 
 
 def runs(house: House) -> int:

@@ -38,6 +38,21 @@ def processes_of(house: House) -> tuple[int, int]:
     return supervisor, json.loads((house.folder() / names.RANKS).read_text())["ranks"][0][0]
 
 
+def suspend_both(house: House) -> int:
+    """Suspend the attempt's supervisor and its keeper, which would continue it; returns the keeper's number."""
+    record = json.loads((house.folder() / names.SUPERVISOR).read_text())
+    for pid in (record["keeper"][0], record["pid"]):
+        os.kill(pid, signal.SIGSTOP)
+    return int(record["keeper"][0])
+
+
+def continue_both(*pids: int) -> None:
+    """Continue those that still run."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
 @pytest.fixture
 def deaf() -> Iterator[None]:
     """This process, which starts the supervisors, ignores and blocks all that it can."""
@@ -146,7 +161,7 @@ class TestFolderGone:
     @pytest.mark.parametrize("stopped", [False, True])
     def test_its_end_is_told_when_nothing_runs_any_more(self, house: House, restarted: bool, stopped: bool) -> None:
         supervisor, rank = self.begun(house)
-        os.kill(supervisor, signal.SIGSTOP)
+        keeper = suspend_both(house)
         try:
             if restarted:
                 house.new_executor().poll()
@@ -159,12 +174,12 @@ class TestFolderGone:
             house.executor.acknowledge([end])
             assert house.executor.observed() == {}
         finally:
-            os.kill(supervisor, signal.SIGCONT)
+            continue_both(keeper, supervisor)
         wait_for(lambda: not lives(supervisor), "the supervisor's end")
 
     def test_a_service_that_never_saw_the_folder_ends_what_runs_before_it_says_so(self, house: House) -> None:
         supervisor, rank = self.begun(house)
-        os.kill(supervisor, signal.SIGSTOP)
+        keeper = suspend_both(house)
         try:
             shutil.rmtree(house.folder())
             house.new_executor()
@@ -172,7 +187,7 @@ class TestFolderGone:
             house.wait_end()
             assert not lives(rank)
         finally:
-            os.kill(supervisor, signal.SIGCONT)
+            continue_both(keeper, supervisor)
 
 
 @pytest.mark.parametrize("trick", ["os.mkfifo(name)", "os.symlink(name, name)"])

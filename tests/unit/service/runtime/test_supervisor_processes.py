@@ -11,17 +11,20 @@ import pytest
 
 from service.runtime.processes import (
     ProcessId,
+    all_processes,
     carries,
     catches,
     descendants,
     is_running,
     process_info,
-    remains_of,
     signal_process,
 )
+from service.runtime.remains import Evidence, remains_of
 from tests.local_executor import wait_for
 
 MARK = f"MARK={secrets.token_hex(8)}".encode()
+
+NO_MARK = secrets.randbits(60)
 
 
 @pytest.fixture
@@ -77,10 +80,14 @@ def test_a_name_may_hold_anything() -> None:
 def test_remains_are_found_by_marker_by_identity_and_by_nothing_else(sleeper: subprocess.Popen[bytes]) -> None:
     me = identity(sleeper)
     recycled = ProcessId(me.pid, me.start_ticks - 1)
-    assert remains_of(MARK, []) == [me]
-    assert remains_of(b"MARK=no", [me]) == [me]
-    assert remains_of(b"MARK=no", [recycled]) == []
-    assert remains_of(MARK[:-1], []) == []
+
+    def found(marker: bytes, *ranks: ProcessId) -> list[ProcessId]:
+        return remains_of(Evidence(marker, NO_MARK, ranks), all_processes())
+
+    assert found(MARK) == [me]
+    assert found(b"MARK=no", me) == [me]
+    assert found(b"MARK=no", recycled) == []
+    assert found(MARK[:-1]) == []
 
 
 def test_the_session_of_a_living_rank_belongs_to_it() -> None:
@@ -94,7 +101,7 @@ def test_the_session_of_a_living_rank_belongs_to_it() -> None:
     try:
         assert leader.stdout is not None
         leader.stdout.readline()
-        found = remains_of(b"NO=marker", [identity(leader)])
+        found = remains_of(Evidence(b"NO=marker", NO_MARK, [identity(leader)]), all_processes())
         assert len(found) == 2
         assert identity(leader) in found
     finally:

@@ -1,0 +1,94 @@
+"""The supervisor of an attempt and its keeper, as the service sees them: found, continued, and killed when they hang.
+
+A job may suspend or kill both. What they leave then is ended by :mod:`service.runtime.remains`.
+"""
+
+import math
+import signal
+import time
+from pathlib import Path
+
+from service.executors import folder as names
+from service.executors.files import read_json
+from service.runtime.processes import (
+    ProcessId,
+    all_processes,
+    boot_id,
+    command_line,
+    is_running,
+    signal_process,
+)
+
+STALL_S = 10.0
+"""Longest time that a supervisor may need beyond the grace periods, and that one of the two lives without the other."""
+_PROGRAM = "_supervise.py"
+
+
+class Supervision:
+    """Both processes of one attempt. A record is believed only if it names processes that were started for this attempt."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._processes: tuple[ProcessId, ...] = ()
+        """The supervisor, then its keeper."""
+        self._count = 0
+        self._kill_at_s = math.inf
+        self._alone_since_s = math.inf
+
+    def is_held(self) -> bool:
+        """Whether the lock of the folder is held by a supervisor or its keeper; one that hangs is continued, then killed."""
+        if not names.is_supervised(self._folder):
+            return False
+        running = [process for process in self._find() if is_running(process)]
+        now_s = time.monotonic()
+        if running and len(running) == self._count:
+            if now_s >= self._kill_at_s:
+                signal_process(running[0], signal.SIGKILL)
+        elif running:
+            # Either of them ends the job, and then itself, when the other one is gone.
+            self._alone_since_s = min(self._alone_since_s, now_s)
+            signal_process(running[0], signal.SIGCONT)
+            if now_s >= self._alone_since_s + STALL_S:
+                signal_process(running[0], signal.SIGKILL)
+        return bool(running)
+
+    def expect_end(self, warning_signal: str | None, grace_s: float) -> None:
+        """Note that a stop was requested: continue both, and kill the supervisor when it has not carried out the stop in time."""
+        # The grace period counts twice: after the warning, and after SIGTERM.
+        steps = 1 if warning_signal is None else 2
+        self._kill_at_s = min(self._kill_at_s, time.monotonic() + steps * grace_s + STALL_S)
+        self.signal(signal.SIGCONT)
+
+    def signal(self, signum: int) -> None:
+        """Send a signal to both."""
+        for process in self._find():
+            signal_process(process, signum)
+
+    def _find(self) -> tuple[ProcessId, ...]:
+        if not self._processes:
+            self._processes, self._count = self._recorded()
+            if not all(self._is_ours(process.pid) for process in self._processes) or not self._processes:
+                self._processes = self._search()
+        return self._processes
+
+    def _recorded(self) -> tuple[tuple[ProcessId, ...], int]:
+        """What the folder says, and how many there were at the start."""
+        record = read_json(self._folder / names.SUPERVISOR) or {}
+        if record.get("boot_id") != boot_id():
+            return (), 2
+        pairs = [(record.get("pid"), record.get("start_ticks"))]
+        keeper = record.get("keeper")
+        if isinstance(keeper, list) and len(keeper) == len(ProcessId._fields):
+            pairs.append((keeper[0], keeper[1]))
+        known = [ProcessId(pid, ticks) for pid, ticks in pairs if isinstance(pid, int) and isinstance(ticks, int)]
+        return tuple(known), len(pairs)
+
+    def _search(self) -> tuple[ProcessId, ...]:
+        """Both, by their command lines. O(processes of the machine)."""
+        found = [info for info in all_processes() if not info.zombie and self._is_ours(info.id.pid)]
+        numbers = {info.id.pid for info in found}
+        return tuple(info.id for info in sorted(found, key=lambda info: info.parent not in numbers))
+
+    def _is_ours(self, pid: int) -> bool:
+        words = command_line(pid)
+        return len(words) > 1 and Path(words[-2]).name == _PROGRAM and words[-1] == str(self._folder)

@@ -1,0 +1,122 @@
+"""Control groups (cgroup v2), each with the processes of one attempt. Linux only.
+
+The kernel puts a process into the group of its parent, whatever its session, environment or output. So the group answers which
+processes an attempt has, and ``cgroup.kill`` ends them all at once, also while they fork. The supervisor imports this module, so
+it uses the standard library only.
+"""
+
+import contextlib
+import errno
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+_PROC_SELF = Path("/proc/self")
+_GONE = (errno.ENOENT, errno.ENODEV)
+"""Errors of reading and writing the files of a group that has been removed."""
+_PAUSE_S = 0.01
+
+
+class CgroupsUnavailable(Exception):
+    """This process may not make groups; the text says why."""
+
+
+class Cgroup(NamedTuple):
+    """One group. ``path`` is its folder; a group without a folder has no processes."""
+
+    path: Path
+
+    def create(self) -> None:
+        """Make the group. Raises OSError."""
+        self.path.mkdir(exist_ok=True)
+
+    def add(self, pid: int) -> None:
+        """Move a process into the group. What it forks afterwards is in the group as well. Raises OSError."""
+        (self.path / "cgroup.procs").write_text(str(pid))
+
+    def kill(self) -> None:
+        """Send SIGKILL to every process of the group and of the groups below it. Raises OSError."""
+        try:
+            (self.path / "cgroup.kill").write_text("1")
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+
+    def is_empty(self) -> bool:
+        """Whether no process runs in the group or below it. Raises OSError if that cannot be known."""
+        try:
+            events = (self.path / "cgroup.events").read_text()
+        except OSError as error:
+            if error.errno in _GONE:
+                return True
+            raise
+        return "populated 0" in events.splitlines()
+
+    def clear(self) -> None:
+        """Kill until no process is left, then remove the group. Raises OSError."""
+        while not self.is_empty():
+            self.kill()
+            time.sleep(_PAUSE_S)
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove an empty group and the groups that its processes made below it. A group that has processes again stays."""
+        for folder, _, _ in os.walk(self.path, topdown=False):
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)  # noqa: PTH106 os.walk gives strings
+
+
+def usable_parent() -> Path:
+    """The folder of this process' own group, below which it may make groups. Raises :class:`CgroupsUnavailable`."""
+    own = _own_group()
+    trial = Cgroup(own / f"sooner-trial-{os.getpid()}")
+    try:
+        if not os.access(own / "cgroup.procs", os.W_OK):
+            # Moving a process needs this right on the group that it leaves.
+            raise CgroupsUnavailable(f"{own}/cgroup.procs may not be written")
+        trial.create()
+        try:
+            if (trial.path / "cgroup.type").read_text().strip() != "domain":
+                raise CgroupsUnavailable(f"{own} takes threads only")
+            if not (trial.path / "cgroup.kill").exists():
+                raise CgroupsUnavailable("this kernel has no cgroup.kill (Linux 5.14)")
+        finally:
+            trial.remove()
+    except OSError as error:
+        raise CgroupsUnavailable(f"{own}: {error.strerror}") from error
+    return own
+
+
+def is_cgroup_path(path: Path) -> bool:
+    """Whether a path lies in the cgroup2 file system, in which nobody can make files or links."""
+    mount = _cgroup2_mount()
+    return mount is not None and ".." not in path.parts and path.is_relative_to(mount[1])
+
+
+def _own_group() -> Path:
+    mount = _cgroup2_mount()
+    if mount is None:
+        raise CgroupsUnavailable("no cgroup2 file system is mounted")
+    root, folder = mount
+    lines = (_PROC_SELF / "cgroup").read_text().splitlines()
+    own = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "")
+    # A mount may show a part of the hierarchy only; outside a namespace's root the path starts with "..".
+    if not Path(own).is_relative_to(root) or ".." in Path(own).parts:
+        raise CgroupsUnavailable(f"the mount at {folder} does not show the group {own} of this process")
+    return folder / Path(own).relative_to(root)
+
+
+def _cgroup2_mount() -> tuple[str, Path] | None:
+    """The part of the hierarchy that is mounted, and where."""
+    for line in (_PROC_SELF / "mountinfo").read_text().splitlines():
+        place, _, kind = line.partition(" - ")
+        if kind.startswith("cgroup2 "):
+            root, folder = place.split()[3:5]
+            return _unescaped(root), Path(_unescaped(folder))
+    return None
+
+
+def _unescaped(path: str) -> str:
+    """The kernel writes spaces and backslashes of a path as octal numbers."""
+    return path.encode().decode("unicode_escape").encode("latin-1").decode()
