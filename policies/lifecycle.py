@@ -23,7 +23,7 @@ class JobState(StrEnum):
 
 
 class AttemptState(StrEnum):
-    """One placement-to-stop life of a job."""
+    """One run of a job, from a start to a stop."""
 
     __hash__ = str.__hash__  # an Enum's own is a call of Python code
 
@@ -48,7 +48,7 @@ ATTEMPT_OPEN = frozenset({AttemptState.LAUNCHING, AttemptState.RUNNING, AttemptS
 
 
 class Cause(StrEnum):
-    """What makes a job change its state. One word per row of the table in ``docs/reference/states.md``."""
+    """The cause of a change of state (see `docs/reference/states.md`)."""
 
     __hash__ = str.__hash__  # an Enum's own is a call of Python code
 

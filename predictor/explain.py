@@ -54,7 +54,7 @@ class HistoryBasis:
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """A feature, its value in words, and how many times longer (above 1) or shorter (below 1) it made the prediction.
+    """A feature, its value, and the factor by which it changed the prediction (above 1: longer).
 
     ``feature`` is a whole level where that has no history.
     """

@@ -7,7 +7,7 @@ from policies.model.ids import JobId
 
 
 class Reason(StrEnum):
-    """One word per state of waiting, and per end. ``sentence`` explains it."""
+    """Why a job waits, or how it ended. `sentence` explains it."""
 
     # Waiting
     NEW = "new"

@@ -97,7 +97,7 @@ async def _keyed_request(
             min_length=1,
             max_length=KEY_LENGTH_MAX,
             pattern=r"^[\x21-\x7e]+$",
-            description="Repeat a request with its key and body, and its first answer is given again.",
+            description="Repeating a request with the same key and body returns the first response again.",
         ),
     ] = None,
 ) -> KeyedRequest:

@@ -108,9 +108,9 @@ def _foreign() -> Problem:
 
 async def _page_request(
     dependencies: Deps,
-    limit: Annotated[int | None, Query(ge=1, description="Entries of the page.")] = None,
+    limit: Annotated[int | None, Query(ge=1, description="Most entries to return.")] = None,
     after: Annotated[
-        str | None, Query(max_length=CURSOR_LENGTH_MAX, description="The 'next' of the page before.")
+        str | None, Query(max_length=CURSOR_LENGTH_MAX, description="`next` of the previous page.")
     ] = None,
 ) -> PageRequest:
     settings = dependencies.settings

@@ -27,15 +27,15 @@ Endpoint = TypeVar("Endpoint", bound=Callable[..., object])
 class About(Enum):
     """What a route is about, which decides whose it is; the value says so in words."""
 
-    OPEN = "Open to everybody, without a token."
-    ATTEMPT = "Opened by the token of the attempt, and by no other."
-    SERVICE = "Nothing that belongs to somebody: the role decides."
-    LIST = "Jobs that the caller sees; others are left out."
-    JOB = "One job that the caller sees."
-    CHANGE = "One job: the caller's own, or any for an operator."
-    OUTPUT = "What a job printed: the caller's own, or any for an operator."
-    KEY = "The caller's own API keys, or any for an admin."
-    SUBMISSION = "New jobs in the caller's own name and projects, or in any for an operator."
+    OPEN = "Open to everyone, without a token."
+    ATTEMPT = "The attempt's own token is required."
+    SERVICE = "The whole service: only the role matters."
+    LIST = "Only the jobs that the caller may see."
+    JOB = "One job that the caller may see."
+    CHANGE = "One job: the caller's own; any job for operators."
+    OUTPUT = "The output of a job: the caller's own; any job for operators."
+    KEY = "The caller's own API keys; any key for admins."
+    SUBMISSION = "New jobs of the caller in its projects; for operators, of any user in any project."
 
 
 class Rule(NamedTuple):

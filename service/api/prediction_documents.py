@@ -63,7 +63,7 @@ def _similar(row: Row[Any], unit: Unit) -> SimilarJobDocument:
 
 
 def predictor_document(status: PredictorStatus) -> PredictorDocument:
-    """What predicts now, and how far it is trusted."""
+    """The sources of the predictions of new jobs."""
     return PredictorDocument(
         model_version=status.model_version or None,
         switches=status.switches,

@@ -15,19 +15,22 @@ class KeyDocument(TypedDict):
     id: str
     user: str
     role: Role
-    projects: Annotated[list[str] | None, Field(description="null: all of its user's.")]
+    projects: Annotated[list[str] | None, Field(description="null: all projects of its user.")]
     note: str
     created_at: Time
     expires_at: Time | None
     revoked_at: Time | None
-    last_used_at: Annotated[Time | None, Field(description="To the minute.")]
+    last_used_at: Annotated[Time | None, Field(description="With a resolution of one minute.")]
 
 
 class NewKeyDocument(KeyDocument):
-    """A key that has just been made."""
+    """A new API key."""
 
     key: Annotated[
-        str | None, Field(description="The key itself, shown this once; null where the request was repeated.")
+        str | None,
+        Field(
+            description="The key itself; null in the response to a repeated request. It is not stored and cannot be shown again."
+        ),
     ]
 
 
@@ -48,7 +51,7 @@ class ProjectDocument(TypedDict):
 
 
 class MembershipDocument(TypedDict):
-    """Whether a user is a member of a project from now on."""
+    """Whether a user is now a member of a project."""
 
     project: str
     user: str
@@ -60,9 +63,9 @@ class IdentityDocument(TypedDict):
 
     user: Annotated[str | None, Field(description="null for the local token, which has no name.")]
     role: Role
-    projects: Annotated[list[str] | None, Field(description="Those whose jobs the caller sees; null: all.")]
+    projects: Annotated[list[str] | None, Field(description="Projects whose jobs the caller may see; null: all.")]
     key_id: Annotated[str | None, Field(description="The public part of the caller's key; null for the local token.")]
-    expires_at: Annotated[Time | None, Field(description="When the key ends; null for the local token.")]
+    expires_at: Annotated[Time | None, Field(description="When the key expires; null for the local token.")]
 
 
 class AuditDocument(TypedDict):
@@ -70,26 +73,26 @@ class AuditDocument(TypedDict):
 
     id: int
     at: Time
-    user: Annotated[str | None, Field(description="null: the local token, or a command on the machine itself.")]
+    user: Annotated[str | None, Field(description="null: the local token, or a command on the service's machine.")]
     role: Role
     key_id: str | None
-    address: Annotated[str | None, Field(description="From where; null: a command on the machine itself.")]
-    request_id: Annotated[str, Field(description="The answer's header X-Request-Id.")]
+    address: Annotated[str | None, Field(description="The client's address; null: a command on the service's machine.")]
+    request_id: Annotated[str, Field(description="The header X-Request-Id of the response.")]
     action: Annotated[str, Field(description="Method and route.")]
     target: str
     outcome: Annotated[
         Literal["done", "asked", "refused"],
         Field(
-            description="done: written in the transaction of the change. asked: written before an action outside the database. "
-            "refused: the caller may not do it."
+            description="done: written in the transaction of the change. asked: written before an action outside the "
+            "database. refused: the caller has no permission."
         ),
     ]
-    status: Annotated[int, Field(description="HTTP status of the answer; 0 where there was none yet.")]
+    status: Annotated[int, Field(description="HTTP status of the response; 0 if it was not known yet.")]
     detail: dict[str, Any]
 
 
 class UsageRowDocument(TypedDict):
-    """The sums of one group; what was not grouped by is null."""
+    """The sums of one group. Keys that are not grouped by are null."""
 
     day: Annotated[Day | None, Field(description="UTC.")]
     user: Annotated[str | None, Field(description="Empty for jobs without a user.")]
@@ -97,9 +100,9 @@ class UsageRowDocument(TypedDict):
     held_gpu_h: Annotated[
         float, Field(description="GPU-hours held, from the decision to start until the GPUs were free again.")
     ]
-    useful_gpu_h: Annotated[float, Field(description="Of these, the hours that moved jobs on for good.")]
+    useful_gpu_h: Annotated[float, Field(description="Of these, the hours of lasting progress.")]
     wasted_gpu_h: Annotated[
-        float, Field(description="The others: launching, restarting, work that was lost in a stop or a crash.")
+        float, Field(description="The others: launches, restarts, and work lost in a stop or a crash.")
     ]
     jobs: Annotated[int, Field(description="Jobs that ended.")]
     attempts: Annotated[int, Field(description="Attempts that ended.")]
@@ -107,11 +110,11 @@ class UsageRowDocument(TypedDict):
 
 
 class UsageDocument(TypedDict):
-    """What was used of the GPUs on the days from ``first_day`` to ``last_day``, both included."""
+    """The GPU usage from `first_day` to `last_day`, both included."""
 
     first_day: Day
     last_day: Day
-    at: Annotated[Time, Field(description="Attempts that still run count until then.")]
+    at: Annotated[Time, Field(description="Running attempts count up to this time.")]
     group: list[str]
     rows: list[UsageRowDocument]
 
@@ -129,9 +132,12 @@ class WebhookDocument(TypedDict):
 
 
 class NewWebhookDocument(WebhookDocument):
-    """A webhook that has just been added."""
+    """A new webhook."""
 
-    secret: Annotated[str | None, Field(description="Shown this once; null where the request is repeated.")]
+    secret: Annotated[
+        str | None,
+        Field(description="The signing secret; null in the response to a repeated request. It cannot be shown again."),
+    ]
 
 
 class DeliveryDocument(TypedDict):
@@ -139,14 +145,14 @@ class DeliveryDocument(TypedDict):
 
     id: int
     event: str
-    event_id: Annotated[str | None, Field(description="The 'id' in the body that is sent; null for a test.")]
+    event_id: Annotated[str | None, Field(description="The 'id' in the posted body; null for a test.")]
     job_id: int | None
     state: Literal["pending", "delivered", "given_up"]
     attempts: int
     status: Annotated[
-        int | None, Field(description="The HTTP status of the newest attempt; null where no answer came.")
+        int | None, Field(description="HTTP status of the newest attempt; null if there was no response.")
     ]
-    error: Annotated[str | None, Field(description="Why the newest attempt failed.")]
+    error: Annotated[str | None, Field(description="The error of the newest attempt.")]
     created_at: Time
-    next_at: Annotated[Time | None, Field(description="When it is tried next; null once it has ended.")]
+    next_at: Annotated[Time | None, Field(description="Time of the next attempt; null once the delivery has ended.")]
     ended_at: Time | None

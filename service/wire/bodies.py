@@ -172,7 +172,7 @@ class StageBody(Body):
 
 
 class StageGraphBody(Body):
-    """A network that is already cut into pipeline stages: the form in which the service keeps a graph."""
+    """A network that is cut into pipeline stages: the form in which the service stores a graph."""
 
     stages: Annotated[list[StageBody], Field(min_length=1, max_length=STAGES_MAX)]
     edges: list[Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=3, max_length=3)]] = Field(
@@ -209,14 +209,14 @@ def _stages_tag(value: Any) -> str:
 
 
 class ParallelismBody(Body):
-    """How the job is spread: pipeline stages, data-parallel replicas and a tensor degree for each."""
+    """The parallelism of a job: pipeline stages, and the replicas and tensor degree of each stage."""
 
     stages: Annotated[
         Annotated[StageCount, Tag("<stage-count>")] | Annotated[StageLists, Tag("<stage-lists>")],
         Discriminator(_stages_tag),
     ] = Field(description="A number (the service cuts the graph) or a list of layer-name lists.")
     replicas: Annotated[Degrees, Field(min_length=1)] = Field(description="One number per stage.")
-    tensor: Degrees | None = Field(default=None, description="One number per stage; left out = all 1.")
+    tensor: Degrees | None = Field(default=None, description="One number per stage. Default: 1 for every stage.")
     schedule: Literal["1f1b", "sync"] = "1f1b"
     micro_batches: Annotated[int, Field(ge=1, le=100_000)] = 1
 
@@ -229,7 +229,7 @@ class PreemptionBody(Body):
 
 
 class AfterBody(Body):
-    """A job that must end first: with success, or in whatever way."""
+    """A job that must end first, successfully or not."""
 
     job: Id
     when: Literal["success", "any"] = "success"
@@ -245,7 +245,7 @@ AfterEntry = Annotated[
 
 
 class ArrayBody(Body):
-    """One job becomes many that differ in their index: ``count`` of them with the indices 0, 1, ..., or those given."""
+    """The indices of a job array: 0 to `count` - 1, or `indices`."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"count": 100, "max_running": 10}, {"indices": [3, 17, 20]}]}
@@ -253,7 +253,7 @@ class ArrayBody(Body):
 
     count: Annotated[int, Field(ge=1, le=ELEMENTS_MAX)] | None = None
     indices: Annotated[list[ElementIndex], Field(min_length=1, max_length=ELEMENTS_MAX)] | None = Field(
-        default=None, description="Each once, in any order."
+        default=None, description="Distinct, in any order."
     )
     max_running: Annotated[int, Field(ge=1, le=ELEMENTS_MAX)] | None = Field(
         default=None, description="Elements that may hold GPUs at a time; null = no limit."
@@ -302,9 +302,7 @@ class JobBody(Body):
     working_dir: Annotated[str, Field(max_length=4096, pattern=r"^/[^\x00]*$")] | None = Field(
         default=None, description="An absolute path on the server."
     )
-    graph: GraphBody | None = Field(
-        default=None, description="null = traffic and speed are learnt; 'gpus' is required."
-    )
+    graph: GraphBody | None = Field(default=None, description="null = the speed is learned; 'gpus' is then required.")
     parallelism: ParallelismBody | None = None
     gpus: Gpus | None = Field(default=None, description="Gang size; required unless 'parallelism' is given.")
     gpus_min: Gpus | None = None
@@ -312,7 +310,7 @@ class JobBody(Body):
     gpu_type: Name | None = None
     gpu_types: Annotated[list[Name], Field(max_length=GPU_TYPES_MAX)] = Field(
         default_factory=list,
-        description="Instead of 'gpu_type': all accepted types, the preferred one first. Layer times are for that one.",
+        description="Instead of 'gpu_type': all accepted types, the preferred type first. Layer times refer to that type.",
     )
     topology: TopologyBody | None = Field(default=None, description="All GPUs within one server or rack.")
     tensor_across_servers: bool = False
@@ -329,7 +327,9 @@ class JobBody(Body):
     )
     hold: bool = False
     labels: Annotated[dict[LabelKey, Text], Field(max_length=LABELS_MAX)] = Field(default_factory=dict)
-    recurrence_key: Name | None = Field(default=None, description="Replaces the name in matching runs of one job.")
+    recurrence_key: Name | None = Field(
+        default=None, description="Replaces the name in matching runs of the same program."
+    )
     preemption: PreemptionBody | None = None
     launch: Literal["server", "gpu"] = "server"
     array: ArrayBody | None = Field(default=None, description="Submit one job per index.")
@@ -343,7 +343,7 @@ class JobBody(Body):
 SpecDocument = create_model(
     "SpecDocument",
     __base__=JobBody,
-    __doc__="A job as it was submitted: a body that can be submitted again.",
+    __doc__="A job's specification: a body that can be submitted again.",
     env=(
         dict[str, str | None],
         Field(
@@ -354,7 +354,7 @@ SpecDocument = create_model(
 
 
 class JobsBody(Body):
-    """Several jobs, accepted together or not at all."""
+    """Several jobs. All are accepted, or none."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [examples.JOBS]})
 
@@ -382,7 +382,7 @@ class SubmissionBody(
 class HoldBody(Body):
     """How to hold a job."""
 
-    preempt: bool = Field(default=False, description="Also stop a running attempt; otherwise it runs to its end.")
+    preempt: bool = Field(default=False, description="Also preempt a running attempt; otherwise it continues.")
 
 
 class PriorityBody(Body):
@@ -411,7 +411,7 @@ class ServerBody(Body):
 
 
 class ProgressBody(BaseModel):
-    """One progress report of a training program. Other keys are taken and ignored: a metric more must not stop training."""
+    """One progress report of a training program. Other keys are ignored, so that a program may report more metrics."""
 
     model_config = ConfigDict(
         extra="ignore",
@@ -436,7 +436,7 @@ class ProgressBody(BaseModel):
 
 
 class KeyBody(Body):
-    """An API key to make."""
+    """An API key to create."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [examples.KEY]})
 
@@ -448,7 +448,7 @@ class KeyBody(Body):
         "Operators and admins see every project.",
     )
     expires_in_s: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="Left out: the setting key_lifetime_s; at most key_lifetime_s_max."
+        default=None, description="Default: the setting key_lifetime_s; at most key_lifetime_s_max."
     )
     note: Text = Field(default="", description="Purpose of the key.")
 
@@ -479,19 +479,20 @@ class WebhookBody(Body):
     )
     events: Annotated[list[JobEventName], Field(min_length=1, max_length=len(WebhookEvent))] = Field(
         default_factory=lambda: list(JOB_ENDS),
-        description="Left out: the three ends of a job.",
+        description="Default: the three ends of a job.",
     )
     user: Name | None = Field(
         default=None, description="Only jobs of this user; without the role operator: the caller."
     )
     project: Name | None = Field(default=None, description="Only jobs of this project.")
     secret: Annotated[str, Field(min_length=16, max_length=200, pattern=r"^[\x21-\x7e]+$")] | None = Field(
-        default=None, description="Signs the deliveries; left out: generated, and shown only in this answer."
+        default=None,
+        description="Signs the deliveries. Default: a generated secret, which only this response contains.",
     )
 
 
 class QuotaBody(Body):
-    """A quota; null = no limit. Both values are set: a value that is left out becomes null."""
+    """A quota; null = no limit. A missing value becomes null."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"gpus_running_max": 16, "jobs_queued_max": 100}]})
 
@@ -504,7 +505,7 @@ class QuotaBody(Body):
 
 
 class ReservationBody(Body):
-    """A reservation of servers for a time: for a user, a project, a user's jobs in a project, or maintenance (neither)."""
+    """A reservation of servers for a period: for a user, a project, a user's jobs in a project, or (neither) for maintenance."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [*examples.RESERVATIONS]})
 
@@ -518,7 +519,7 @@ class ReservationBody(Body):
     user: Name | None = None
     project: Name | None = None
     preempt: bool = Field(
-        default=True, description="Stop jobs that still run at the start; otherwise they run to their end."
+        default=True, description="Preempt jobs that still run at the start; otherwise they continue."
     )
     reason: Text = ""
 

@@ -23,11 +23,11 @@ class ServerDocument(TypedDict):
     intra_gbps: float
     gpu_speed: float
     gpu_memory_gib: float | None
-    reservation: Annotated[int | None, Field(description="Its reservation that has begun and is not over.")]
+    reservation: Annotated[int | None, Field(description="Its current reservation.")]
 
 
 class ClusterDocument(TypedDict):
-    """All servers, and their GPUs in all."""
+    """All servers, and the sums of their GPUs."""
 
     name: str
     gpus: int
@@ -37,7 +37,7 @@ class ClusterDocument(TypedDict):
 
 
 class ReservationDocument(TypedDict):
-    """A reservation of servers for a time. Owner and reason are shown to the owner and to operators."""
+    """A reservation of servers for a period. Only the owner and operators see owner and reason."""
 
     id: int
     servers: list[str]
@@ -52,13 +52,13 @@ class ReservationDocument(TypedDict):
 
 
 class ReservationsDocument(TypedDict):
-    """Reservations that are not over, the first to begin first."""
+    """Current and future reservations by start time."""
 
     reservations: list[ReservationDocument]
 
 
 class QuotaDocument(TypedDict):
-    """What a user or a project may use at a time, and what it uses now."""
+    """The limits of a user or a project, and the current use."""
 
     scope: Literal["user", "project"]
     name: str
@@ -69,7 +69,7 @@ class QuotaDocument(TypedDict):
 
 
 class QuotasDocument(TypedDict):
-    """All quotas that the caller may know of."""
+    """All quotas that the caller may see."""
 
     quotas: list[QuotaDocument]
 
@@ -83,7 +83,7 @@ class PauseDocument(TypedDict):
 
 
 class QueueDocument(TypedDict):
-    """The queue in numbers, and which parts of it are paused."""
+    """The counts of the queue, and its pauses."""
 
     jobs: int
     gpus_running: int
@@ -91,8 +91,9 @@ class QueueDocument(TypedDict):
 
 
 class ServiceDocument(TypedDict):
-    """One service. ``condemned``: it was silent for too long, so its attempts were declared lost; it returns only after it
-    has made sure that nothing of them runs."""
+    """One service. `condemned`: it was silent for too long and its attempts were declared lost. It returns only after it has
+    verified that none of them runs.
+    """
 
     id: str
     name: str
@@ -112,7 +113,7 @@ class ServicesDocument(TypedDict):
 
 
 class CycleSummary(TypedDict):
-    """One cycle with changes, by its counts."""
+    """The counts of one cycle."""
 
     number: int
     at: Time
@@ -124,7 +125,7 @@ class CycleSummary(TypedDict):
 
 
 class CycleDocument(TypedDict):
-    """One whole cycle: with the dump of an earlier one, enough to replay it."""
+    """One cycle. With the policy state of an earlier cycle it can be replayed."""
 
     number: int
     at: Time
@@ -133,7 +134,7 @@ class CycleDocument(TypedDict):
     refusals: list[dict[str, Any]]
     wake_at: Time | None
     duration_s: dict[str, float]
-    dump: Annotated[dict[str, Any] | None, Field(description="The policy's own state after it, where it was kept.")]
+    dump: Annotated[dict[str, Any] | None, Field(description="The policy state after the cycle, if it was stored.")]
 
 
 class SnapshotsDocument(TypedDict):
@@ -143,7 +144,7 @@ class SnapshotsDocument(TypedDict):
 
 
 class CycleSnapshotDocument(TypedDict):
-    """One decision and everything it rests on (``sooner.cycle/1``). Commands and environments of jobs are left out."""
+    """One decision and its input (`sooner.cycle/1`), without commands and environments of jobs."""
 
     schema: str
     cycle: int
@@ -154,14 +155,14 @@ class CycleSnapshotDocument(TypedDict):
     costs: dict[str, Any]
     servers: list[dict[str, Any]]
     jobs: list[dict[str, Any]]
-    dump: Annotated[dict[str, Any], Field(description="The policy's own state just before.")]
+    dump: Annotated[dict[str, Any], Field(description="The policy state before the decision.")]
     changes: dict[str, Any]
     actions: dict[str, Any]
     wake_at_s: float | None
 
 
 class HealthDocument(TypedDict):
-    """The process answers."""
+    """The process responds."""
 
     status: str
 
@@ -173,8 +174,9 @@ class ProofDocument(TypedDict):
 
 
 class ReadinessDocument(TypedDict):
-    """Whether it does its work: the schema is this program's, and the loop has looked lately if it is this service that
-    leads. On a standby ``loop_healthy`` says whether somebody leads, and ``cycle`` is the newest one on record."""
+    """Whether the service is ready: its schema is current and, if it leads, its loop has run recently. On a standby,
+    `loop_healthy` is true if a service leads, and `cycle` is the newest stored cycle.
+    """
 
     ready: bool
     role: Literal["leader", "standby"]

@@ -14,7 +14,7 @@ from service.wire.times import Time
 
 
 class PredictionDocument(TypedDict):
-    """A prediction of a job's total: 10 %, 50 % and 90 % points, in ``unit``."""
+    """A prediction of a job's total: its 10%, 50% and 90% points, in `unit`."""
 
     id: int
     job_id: int
@@ -22,7 +22,7 @@ class PredictionDocument(TypedDict):
     p50: float
     p90: float
     point: Annotated[
-        float, Field(description="The single best guess; it may come from another champion than the distribution.")
+        float, Field(description="The point prediction. Its champion may differ from that of the distribution.")
     ]
     unit: Unit
     source: Annotated[str, Field(description="Source of the prediction, in words.")]
@@ -31,11 +31,11 @@ class PredictionDocument(TypedDict):
     made_at: Time
     actual: Annotated[float | None, Field(description="The true total, once the job has ended.")]
     scored_at: Time | None
-    log_error: Annotated[float | None, Field(description="ln(p50 / actual): above 0 = predicted too long.")]
+    log_error: Annotated[float | None, Field(description="ln(p50 / actual). Above 0: the prediction was too long.")]
 
 
 class ToldDocument(TypedDict):
-    """A forecast on record: when the job was expected to reach a milestone and, afterwards, the error."""
+    """A recorded forecast of when a job reaches a milestone, and its error once the job has reached it."""
 
     id: int
     job_id: int
@@ -48,14 +48,14 @@ class ToldDocument(TypedDict):
     source: Annotated[str, Field(description="Source of the job's possible totals, in words.")]
     policy: Annotated[str, Field(description="The policy of the simulated futures.")]
     model_version: Annotated[
-        str | None, Field(description="The model that had predicted the job; null for a rule without a model.")
+        str | None, Field(description="The model that predicted the job; null for a rule without a model.")
     ]
-    cycle: Annotated[int, Field(description="The newest cycle before the forecast.")]
+    cycle: Annotated[int, Field(description="The last cycle before the forecast.")]
     actual_at: Annotated[
-        Time | None, Field(description="When the milestone was reached; null before, and for a cancelled job.")
+        Time | None, Field(description="When the job reached the milestone; null before that, and for a cancelled job.")
     ]
     scored_at: Time | None
-    error_s: Annotated[float | None, Field(description="p50 less actual_at: above 0 = the forecast was too late.")]
+    error_s: Annotated[float | None, Field(description="p50 minus actual_at. Above 0: the forecast was too late.")]
     inside: Annotated[bool | None, Field(description="Whether p10 <= actual_at <= p90.")]
     pinball_s: Annotated[float | None, Field(description="Mean pinball loss of the three quantiles, seconds.")]
 
@@ -94,13 +94,11 @@ class JobDocument(TypedDict):
     iterations_done: Annotated[float | None, Field(description="null until the program has reported progress.")]
     prediction: PredictionDocument | None
     forecasts: Annotated[
-        list[ToldDocument], Field(description="The newest on record: of its next start and of its end.")
+        list[ToldDocument], Field(description="The newest forecast records, of its next start and of its end.")
     ]
-    eta: Annotated[
-        Time | None, Field(description="p50 of its end in 'forecasts', as of their made_at; null once it has ended.")
-    ]
+    eta: Annotated[Time | None, Field(description="p50 of its end from 'forecasts'; null once it has ended.")]
     eta_reason: Annotated[str | None, Field(description="Why there is no ETA.")]
-    servers: Annotated[list[str], Field(description="Where it holds GPUs now.")]
+    servers: Annotated[list[str], Field(description="The servers on which it holds GPUs now.")]
     exit_code: int | None
     array_id: Annotated[
         int | None, Field(description="The job array that it is an element of: the id of the array's first job.")
@@ -110,13 +108,13 @@ class JobDocument(TypedDict):
 
 
 class JobsDocument(TypedDict):
-    """The jobs of one submission, in its order."""
+    """The jobs of one submission, in the same order."""
 
     jobs: list[JobDocument]
 
 
 class ShareDocument(TypedDict):
-    """What an attempt holds on one server."""
+    """The GPUs that an attempt holds on one server."""
 
     server: str
     gpus: int
@@ -124,7 +122,7 @@ class ShareDocument(TypedDict):
 
 
 class AttemptDocument(TypedDict):
-    """One placement-to-stop life of a job."""
+    """One run of a job, from a start to a stop."""
 
     id: str
     job_id: int
@@ -190,17 +188,17 @@ class AcceptedDocument(TypedDict):
 
 
 class ArrayDocument(TypedDict):
-    """A job array: how many of its elements are in which state."""
+    """A job array: the number of elements in each state."""
 
     array_id: int
     jobs: int
     states: Annotated[
-        dict[JobState, int], Field(description="Elements by state; states without an element are left out.")
+        dict[JobState, int], Field(description="Number of elements by state. States without elements are omitted.")
     ]
 
 
 class ArrayAcceptedDocument(TypedDict):
-    """A request about the elements of an array that had not ended, ``jobs`` of them; the next cycle acts on it."""
+    """An accepted request about the `jobs` unfinished elements of an array. The next cycle acts on it."""
 
     accepted: str
     array_id: int
@@ -208,21 +206,21 @@ class ArrayAcceptedDocument(TypedDict):
 
 
 class ShadowOpinionDocument(TypedDict):
-    """What the shadow policy thinks of a job."""
+    """The shadow policy's decision about a job."""
 
     policy: str
     wants: Annotated[
         Want | None,
         Field(
-            description="start: it waits, and would start now. wait: it runs, and would not have been started. "
-            "stop: it runs, and would be stopped now. null where it agrees."
+            description="start: it waits, and the shadow would start it now. wait: it runs, and the shadow would not have "
+            "started it. stop: it runs, and the shadow would stop it now. null: the policies agree."
         ),
     ]
     sentence: str
 
 
 class ExplanationDocument(TypedDict):
-    """Why a job is where it is. The numbers are null for a job that the loop does not hold."""
+    """The reason of a job's state. The numbers are null for a job that the scheduling loop does not hold."""
 
     job_id: int
     state: JobState
@@ -236,4 +234,4 @@ class ExplanationDocument(TypedDict):
     rank: float | None
     waiting_for: list[int]
     numbers: dict[str, float]
-    shadow: Annotated[ShadowOpinionDocument | None, Field(description="null without a shadow policy that watches.")]
+    shadow: Annotated[ShadowOpinionDocument | None, Field(description="null unless a shadow policy is watching.")]

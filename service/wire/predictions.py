@@ -14,7 +14,7 @@ from service.wire.times import Time
 
 
 class SpreadDocument(TypedDict):
-    """Three quantiles of an instant over sampled futures."""
+    """Three quantiles of a time over sampled futures."""
 
     p10: Time
     p50: Time
@@ -27,12 +27,12 @@ class JobForecastDocument(TypedDict):
     job_id: int
     made_at: Time
     start_at: Annotated[
-        SpreadDocument | None, Field(description="null for a job that holds GPUs, or where 'reason' says why.")
+        SpreadDocument | None, Field(description="null for a job that holds GPUs, or for the cause in 'reason'.")
     ]
-    finish_at: Annotated[SpreadDocument | None, Field(description="null where 'reason' says why.")]
+    finish_at: Annotated[SpreadDocument | None, Field(description="null for the cause in 'reason'.")]
     samples: Annotated[int, Field(description="Number of sampled futures.")]
     source: Annotated[str, Field(description="Source of the job's possible totals, in words.")]
-    reason: Annotated[str | None, Field(description="Why something is missing.")]
+    reason: Annotated[str | None, Field(description="Why a forecast is missing.")]
 
 
 class ForecastsDocument(TypedDict):
@@ -44,23 +44,29 @@ class ForecastsDocument(TypedDict):
 
 
 class TallyDocument(TypedDict):
-    """The scores of many forecasts."""
+    """The scores of several forecasts."""
 
     forecasts: int
     jobs: int
     coverage_80: Annotated[
-        float, Field(description="Share inside p10 to p90: 0.8 is ideal, more means too wide intervals.")
+        float,
+        Field(
+            description="Share of actual times between p10 and p90: 0.8 is ideal; above it, the intervals are too wide."
+        ),
     ]
-    median_error_s: Annotated[float, Field(description="p50 less actual: above 0 = the forecasts were too late.")]
+    median_error_s: Annotated[
+        float, Field(description="p50 minus the actual time. Above 0: the forecasts were too late.")
+    ]
     median_absolute_error_s: float
     median_relative_error: Annotated[
-        float | None, Field(description="Of the absolute error over the horizon; null where nothing lay ahead.")
+        float | None,
+        Field(description="Median of the absolute error divided by the horizon; null if all horizons were 0."),
     ]
     mean_pinball_s: Annotated[float, Field(description="Mean pinball loss of the three quantiles, seconds.")]
 
 
 class HorizonDocument(TallyDocument):
-    """Forecasts that looked so far ahead: horizon_s_min <= p50 less made_at < horizon_s_max; null = no end on that side."""
+    """Forecasts with horizon_s_min <= p50 - made_at < horizon_s_max; null = no limit."""
 
     horizon_s_min: float | None
     horizon_s_max: float | None
@@ -74,15 +80,15 @@ class GangDocument(TallyDocument):
 
 
 class MilestoneAccuracyDocument(TypedDict):
-    """The accuracy of the forecasts of one milestone. Classes without a forecast are left out."""
+    """The accuracy of the forecasts of one milestone. Classes without forecasts are omitted."""
 
-    all: Annotated[TallyDocument | None, Field(description="null where none is scored.")]
+    all: Annotated[TallyDocument | None, Field(description="null if no forecast is scored.")]
     by_horizon: list[HorizonDocument]
     by_gpus: list[GangDocument]
 
 
 class AccuracyDocument(TypedDict):
-    """The accuracy of the forecasts made since ``since`` (the newest ones where there are very many)."""
+    """The accuracy of the newest forecasts made since `since`."""
 
     since: Time
     forecasts: Annotated[int, Field(description="Number of scored forecasts.")]
@@ -91,7 +97,7 @@ class AccuracyDocument(TypedDict):
 
 
 class EstimateDocument(TypedDict):
-    """What would be predicted: 10 %, 50 % and 90 % points of the total, in ``unit``."""
+    """A prediction of the total: its 10%, 50% and 90% points, in `unit`."""
 
     p10: float
     p50: float
@@ -114,18 +120,20 @@ class PlanDocument(TypedDict):
 
     name: str
     gpus: int
-    prediction: Annotated[EstimateDocument | None, Field(description="null where nothing is known of such jobs.")]
+    prediction: Annotated[EstimateDocument | None, Field(description="null if there is no history to predict from.")]
     placement: Annotated[
         list[PlacedDocument],
-        Field(description="The best placement on the empty servers that take work; empty if they cannot hold the job."),
+        Field(description="The best placement on empty servers, down or drained servers excluded; empty if none fits."),
     ]
-    iteration_s: Annotated[float | None, Field(description="Seconds an iteration there; null without a graph.")]
-    fits_now: Annotated[bool, Field(description="Whether GPUs that are free now could hold it.")]
+    iteration_s: Annotated[
+        float | None, Field(description="Seconds per iteration at that placement; null without a graph.")
+    ]
+    fits_now: Annotated[bool, Field(description="Whether the free GPUs could hold the job now.")]
     start_at: SpreadDocument | None
     finish_at: SpreadDocument | None
     samples: int | None
     source: str | None
-    reason: Annotated[str | None, Field(description="Why something is missing.")]
+    reason: Annotated[str | None, Field(description="Why a forecast is missing.")]
 
 
 class PlansDocument(TypedDict):
@@ -136,7 +144,7 @@ class PlansDocument(TypedDict):
 
 
 class ContributionDocument(TypedDict):
-    """A feature, its value in words, and how many times longer (above 1) or shorter (below 1) it made the prediction."""
+    """A feature, its value, and the factor by which it changed the prediction (above 1: longer)."""
 
     feature: str
     words: str
@@ -144,53 +152,56 @@ class ContributionDocument(TypedDict):
 
 
 class ContributionsDocument(TypedDict):
-    """How a model came to its median, before calibration: ``total`` = ``history_median`` x ``usual_factor`` x every factor
-    of ``top`` x ``others_factor``, in the prediction's unit."""
+    """The factors of a model's median before calibration, in the prediction's unit: `total` = `history_median` x `usual_factor`
+    x all factors of `top` x `others_factor`.
+    """
 
     model_version: Annotated[
-        str, Field(description="The model that is shown: XGBoost's; a forest that answered has none of its own.")
+        str, Field(description="The explained model. For a forest it is the XGBoost model of the same training.")
     ]
-    history_median: Annotated[float, Field(description="The median of the nearest past, from which the models start.")]
-    usual_factor: Annotated[float, Field(description="What the model adds to every job.")]
-    top: Annotated[list[ContributionDocument], Field(description="The features that moved it most, strongest first.")]
+    history_median: Annotated[
+        float, Field(description="The median of the nearest history, from which the models start.")
+    ]
+    usual_factor: Annotated[float, Field(description="The model's constant factor for every job.")]
+    top: Annotated[
+        list[ContributionDocument], Field(description="The features with the largest effect, largest first.")
+    ]
     others_factor: float
     total: float
 
 
 class SimilarJobDocument(TypedDict):
-    """A past job of the same user, project and name, or of the same user where there is none."""
+    """A past job of the same user, project and name; if there is none, of the same user."""
 
     job_id: int
     name: str
     gpus: int
     state: JobState
     ended_at: Time
-    total: Annotated[
-        float | None, Field(description="In the prediction's unit; null for a job that did not report it.")
-    ]
+    total: Annotated[float | None, Field(description="In the prediction's unit; null if the job did not report it.")]
     link: str
 
 
 class PredictionDetailsDocument(PredictionDocument):
-    """A prediction and why it is what it is. Explained is the feature vector that was stored with it."""
+    """A prediction and its explanation, computed from the feature vector that was stored with it."""
 
     trust: Annotated[
         Trust,
         Field(description="What ranks the job: a model, the history of its group, or its attained service."),
     ]
     past_runs: Annotated[
-        int | None, Field(description="Runs of this program with as many GPUs that had ended. null: not known.")
+        int | None, Field(description="Ended runs of this program with as many GPUs; null if unknown.")
     ]
     bucket: Annotated[
-        str | None, Field(description="Past runs as a class; intervals are calibrated in each class by itself.")
+        str | None,
+        Field(description="Class of the number of past runs. Intervals are calibrated separately for each class."),
     ]
-    level: Annotated[Level | None, Field(description="The narrowest group that had a past.")]
+    level: Annotated[Level | None, Field(description="The narrowest group with past runs.")]
     contributions: ContributionsDocument | None
-    contributions_reason: Annotated[
-        str | None, Field(description="Why there are no contributions; null where there are.")
-    ]
+    contributions_reason: Annotated[str | None, Field(description="Why there are no contributions; null if there are.")]
     similar: Annotated[
-        list[SimilarJobDocument], Field(description="Ended before it was predicted; nearest gang and newest first.")
+        list[SimilarJobDocument],
+        Field(description="Jobs that had ended before the prediction; closest gang size first, then newest."),
     ]
 
 
@@ -199,10 +210,10 @@ class BucketDocument(TypedDict):
 
     past_runs: str
     distribution: Annotated[str, Field(description="Champion of the distribution, by which jobs are ranked.")]
-    point: Annotated[str, Field(description="Champion of the single best guess, which is shown to users.")]
+    point: Annotated[str, Field(description="Champion of the point prediction, which is shown to users.")]
     jobs: Annotated[
         int,
-        Field(description="Scored jobs behind that choice, at most 2,000; those of the model's own test count too."),
+        Field(description="Number of scored jobs behind that choice, at most 2,000, including the model's test jobs."),
     ]
     trust: Annotated[
         Trust,
@@ -210,31 +221,36 @@ class BucketDocument(TypedDict):
     ]
     reason: Annotated[str, Field(description='Why jobs are not ranked by a model; "" if they are.')]
     coverage_80: Annotated[
-        float | None, Field(description="Share of the champions' newest 80% intervals that held; null under 50.")
+        float | None,
+        Field(
+            description="Share of the champions' newest 80% intervals that contained the truth; null with fewer than 50."
+        ),
     ]
     concordance: Annotated[
         float | None,
         Field(
-            description="Share of pairs of the newest jobs that the champions put in the right order; null under 500 pairs."
+            description="Share of pairs of the newest jobs that the champions ordered correctly; null with fewer than 500 pairs."
         ),
     ]
 
 
 class HeadDocument(TypedDict):
-    """One of the two things that are predicted."""
+    """One of the two predicted quantities."""
 
     unit: Unit
     known_jobs: int
-    drifting: Annotated[bool, Field(description="Errors have grown; a training is due.")]
+    drifting: Annotated[
+        bool, Field(description="Whether the drift alarm is on: errors have grown, and a training is due.")
+    ]
     recent_log_error: Annotated[float, Field(description="Mean |ln(actual / predicted)| of the newest jobs.")]
     buckets: list[BucketDocument]
 
 
 class PredictorDocument(TypedDict):
-    """What predicts new jobs now. The trust level changes automatically."""
+    """The sources of the predictions of new jobs. They change automatically."""
 
-    model_version: Annotated[str | None, Field(description="null where history alone predicts.")]
-    switches: Annotated[int, Field(description="Changes of the trust level on record.")]
+    model_version: Annotated[str | None, Field(description="null if only history predicts.")]
+    switches: Annotated[int, Field(description="Recorded changes of the source of the ranks.")]
     heads: list[HeadDocument]
 
 
@@ -254,7 +270,7 @@ class ModelDocument(TypedDict):
 
 
 class ThroughputDocument(TypedDict):
-    """The learnt speed of a recurring gang on a GPU type and a number of servers."""
+    """The measured speed of a program on a GPU type and a number of servers."""
 
     user: str
     project: str
@@ -268,14 +284,15 @@ class ThroughputDocument(TypedDict):
 
 
 class TrainingDocument(TypedDict):
-    """A retraining that has been started."""
+    """A started training."""
 
     training_run: int
 
 
 class TrainingRunDocument(TypedDict):
-    """A retraining. ``outcome`` is null while it is under way: promoted, not_promoted, too_little, timeout, failed, stopped
-    or lost (the service died meanwhile)."""
+    """A training. `outcome` is null while it runs, then promoted, not_promoted, too_little, timeout, failed, stopped or lost
+    (the service died).
+    """
 
     id: int
     started_at: Time
@@ -285,6 +302,6 @@ class TrainingRunDocument(TypedDict):
 
 
 class PromotionDocument(TypedDict):
-    """The model that serves from now on."""
+    """The new champion."""
 
     champion: str

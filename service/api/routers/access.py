@@ -42,9 +42,9 @@ UserPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX, pattern=r"^[^\
 ProjectPath = UserPath
 
 
-@routes.read("/me", READ, "Who am I?")
+@routes.read("/me", READ, "Show the caller")
 def show_me(caller: Caller, dependencies: Deps) -> IdentityDocument:
-    """What the token or key that came with the request stands for."""
+    """The user, role and projects of the request's token."""
     if caller.key_id is None:
         return identity_document(caller, None)
     with dependencies.reading() as connection:
@@ -54,8 +54,7 @@ def show_me(caller: Caller, dependencies: Deps) -> IdentityDocument:
 
 @routes.read("/keys", OWN_KEYS, "List API keys, newest first")
 def list_keys(caller: Caller, dependencies: Deps, paging: Paging, user: FilterText = None) -> Page[KeyDocument]:
-    """The caller's own; for admins everybody's. Also those that have expired or were revoked; never their secrets, which
-    nobody has."""
+    """The caller's own keys; for admins all keys. Includes expired and revoked keys, without their secrets."""
     if not _sees_keys_of(caller, user):
         return Page(items=[], next=None)
     user = user if caller.role.covers(Role.ADMIN) else caller.user
@@ -70,9 +69,9 @@ def _sees_keys_of(caller: Identity, user: str | None) -> bool:
     return caller.role.covers(Role.ADMIN) or user in (None, caller.user)
 
 
-@routes.change("POST", "/keys", ADMINISTER, "Make an API key", NewKeyDocument, status=201)
+@routes.change("POST", "/keys", ADMINISTER, "Create an API key", NewKeyDocument, status=201)
 def make_key(dependencies: Deps, change: Change, request: Request, body: KeyBody) -> Response:
-    """The answer shows the key this once: only a digest of it is kept. A repeated request shows everything else again."""
+    """Only this response contains the key; it is not stored and cannot be shown again. A repeated request omits it."""
 
     def prepare() -> Effect:
         grant = granted(body, dependencies.settings, dependencies.now_s())
@@ -123,8 +122,9 @@ def revoke_key(
     key_id: KeyPath,
     body: NoBody = None,
 ) -> Response:
-    """From now on it opens nothing; other servers on the same database follow within the setting `key_cached_s`. Everybody
-    may revoke his own, also the one that the request comes with."""
+    """This service refuses the key at once, others within `key_cached_s`. Users may revoke their own keys, including the one
+    that authenticates the request.
+    """
 
     def effect(session: Session) -> Answer:
         connection = session.connection()
@@ -139,7 +139,7 @@ def revoke_key(
 
 @routes.read("/users", ADMINISTER, "List users by name")
 def list_users(dependencies: Deps, paging: Paging) -> Page[UserDocument]:
-    """Those who have or had API keys, with their projects."""
+    """Users with current or former API keys, and their projects."""
     after = paging.position("users", TEXT)
     with dependencies.reading() as connection:
         rows = access.users(connection, after, paging.limit + 1)
@@ -149,7 +149,7 @@ def list_users(dependencies: Deps, paging: Paging) -> Page[UserDocument]:
 
 @routes.change("PUT", "/users/{user}", ADMINISTER, "Add, disable or enable a user", UserDocument, 404, status=200)
 def put_user(dependencies: Deps, change: Change, request: Request, user: UserPath, body: UserBody) -> Response:
-    """A disabled user's keys open nothing; jobs that are there go on."""
+    """The keys of a disabled user are refused. The user's jobs continue."""
 
     def effect(session: Session) -> Answer:
         connection = session.connection()
@@ -169,7 +169,7 @@ def _user_answer(connection: Connection, user: str, detail: dict[str, bool]) -> 
 
 @routes.read("/projects", ADMINISTER, "List projects by name")
 def list_projects(dependencies: Deps, paging: Paging) -> Page[ProjectDocument]:
-    """Those with members."""
+    """Projects that have members."""
     after = paging.position("projects", TEXT)
     with dependencies.reading() as connection:
         names = access.projects(connection, after, paging.limit + 1)
@@ -183,7 +183,7 @@ def list_projects(dependencies: Deps, paging: Paging) -> Page[ProjectDocument]:
     "PUT",
     "/projects/{project}/members/{user}",
     ADMINISTER,
-    "Let a user see a project",
+    "Add a user to a project",
     MembershipDocument,
     404,
     status=200,
@@ -196,7 +196,7 @@ def add_member(
     user: UserPath,
     body: NoBody = None,
 ) -> Response:
-    """A project is there as soon as it has a member."""
+    """A project exists while it has members."""
 
     def effect(session: Session) -> Answer:
         connection = session.connection()
@@ -211,7 +211,7 @@ def add_member(
     "DELETE",
     "/projects/{project}/members/{user}",
     ADMINISTER,
-    "Let a user see a project no more",
+    "Remove a user from a project",
     MembershipDocument,
     404,
     status=200,
@@ -219,7 +219,7 @@ def add_member(
 def remove_member(
     dependencies: Deps, change: Change, request: Request, project: ProjectPath, user: UserPath
 ) -> Response:
-    """The user's own jobs in it go on; the user sees them no more."""
+    """The user's own jobs in it continue, but the user no longer sees them."""
 
     def effect(session: Session) -> Answer:
         if not access.remove_member(session.connection(), project, user):
@@ -229,11 +229,11 @@ def remove_member(
     return _changed(request, change, lambda: effect)
 
 
-@routes.read("/audit", ADMINISTER, "Who changed what, newest first")
+@routes.read("/audit", ADMINISTER, "List changes, newest first")
 def list_changes(
     dependencies: Deps, paging: Paging, user: FilterText = None, target: FilterText = None
 ) -> Page[AuditDocument]:
-    """One line for every change, and for every one that was refused. `target` as in the lines: `job 12`, `key ...`."""
+    """One entry per change or refused change. `target` is matched exactly, such as `job 12`."""
     scope = f"audit {user!r} {target!r}"
     before = paging.position(scope, SERIAL)
     with dependencies.reading() as connection:

@@ -24,7 +24,7 @@ ArrayPath = Annotated[Id, Path(description="The array's number: that of its firs
 
 @routes.read("/arrays/{array_id}", READ_JOB, "Show a job array", 404)
 def show_array(dependencies: Deps, array_id: ArrayPath) -> ArrayDocument:
-    """Counted by state; the elements themselves are `GET /v1/jobs?array=`."""
+    """The number of elements by state. `GET /v1/jobs?array=` lists the elements."""
     with dependencies.reading() as connection:
         states = reads.element_states(connection, array_id)
     if not states:
@@ -66,19 +66,19 @@ OneArray = Annotated[ArrayRequest, Depends(_array_request)]
 
 @routes.change("POST", "/arrays/{array_id}/cancel", CHANGE_JOB, "Cancel an array", ArrayAcceptedDocument, 404)
 def cancel_array(array: OneArray, body: NoBody = None) -> Response:
-    """Every element that has not ended; all of them in one cycle's time, or none."""
+    """Cancels every unfinished element in one transaction."""
     return array.accept(RequestKind.CANCEL)
 
 
 @routes.change("POST", "/arrays/{array_id}/hold", CHANGE_JOB, "Hold an array", ArrayAcceptedDocument, 404)
 def hold_array(array: OneArray, body: Annotated[HoldBody | None, Body()] = None) -> Response:
-    """Its elements do not start until they are released; running attempts go on unless ``preempt`` is true."""
+    """Its elements do not start until they are released. Running attempts continue unless ``preempt`` is true."""
     return array.accept(RequestKind.HOLD, preempt=body is not None and body.preempt)
 
 
 @routes.change("POST", "/arrays/{array_id}/release", CHANGE_JOB, "Release a held array", ArrayAcceptedDocument, 404)
 def release_array(array: OneArray, body: NoBody = None) -> Response:
-    """Its elements compete again from the next cycle on."""
+    """Its elements can start again from the next cycle."""
     return array.accept(RequestKind.RELEASE)
 
 
@@ -89,7 +89,7 @@ def release_array(array: OneArray, body: NoBody = None) -> Response:
     "POST", "/arrays/{array_id}/priority", CHANGE_JOB, "Change an array's priority", ArrayAcceptedDocument, 404
 )
 def change_array_priority(array: OneArray, body: PriorityBody) -> Response:
-    """Of every element that has not ended; larger comes first."""
+    """Of every unfinished element. Larger comes first."""
     return array.accept(RequestKind.PRIORITY, priority=body.priority)
 
 

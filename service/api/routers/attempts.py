@@ -14,7 +14,9 @@ from service.wire.bodies import ProgressBody
 
 routes = Routes("attempts")
 
-AttemptPath = Annotated[str, Path(pattern=r"^[1-9][0-9]{0,9}\.[1-9][0-9]{0,9}$", description="<job>.<number>")]
+AttemptPath = Annotated[
+    str, Path(pattern=r"^[1-9][0-9]{0,9}\.[1-9][0-9]{0,9}$", description="The attempt's id, such as 42.1.")
+]
 
 
 @routes.read(
@@ -25,12 +27,13 @@ AttemptPath = Annotated[str, Path(pattern=r"^[1-9][0-9]{0,9}\.[1-9][0-9]{0,9}$",
     method="POST",
     status_code=202,
     response_class=Response,
-    responses={202: {"description": "Taken, or ignored under the rules of progress files."}},
+    responses={202: {"description": "Accepted, or ignored under the rules for progress files."}},
     openapi_extra={"security": [{"attemptToken": []}]},
 )
 def report_progress(dependencies: Deps, request: Request, attempt_id: AttemptPath, body: ProgressBody) -> Response:
-    """Takes what a line of the progress file says, under the same rules: falling iterations, and more than ten lines a
-    second, are counted and ignored."""
+    """The body equals a line of the progress file. The same rules apply: decreasing iterations, and more than ten reports per
+    second, are counted and ignored.
+    """
     token = bearer(request.headers)
     line = body.model_dump(exclude_none=True)
     try:

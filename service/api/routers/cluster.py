@@ -31,7 +31,7 @@ ServerPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX)]
 
 @routes.read("/cluster", READ, "Show the cluster")
 def show_cluster(dependencies: Deps, leader: ToLeader) -> ClusterDocument:
-    """As the loop sees it now."""
+    """The current state of the scheduling loop."""
     now = leader.cluster()
     with dependencies.reading() as connection:
         now_s = dependencies.now_s()
@@ -94,13 +94,13 @@ def add_server(dependencies: Deps, change: Change, body: ServerBody) -> Response
 
 @routes.change("POST", "/cluster/servers/{name}/drain", OPERATE, "Drain a server", AcceptedDocument, 404)
 def drain(dependencies: Deps, change: Change, name: ServerPath, body: NoBody = None) -> Response:
-    """It takes no new work; what runs there goes on."""
+    """No new jobs start on the server. Running jobs continue."""
     return _change(dependencies, change, name, RequestKind.SERVER_DRAINED)
 
 
 @routes.change("POST", "/cluster/servers/{name}/resume", OPERATE, "Resume a drained server", AcceptedDocument, 404)
 def resume(dependencies: Deps, change: Change, name: ServerPath, body: NoBody = None) -> Response:
-    """It takes new work again."""
+    """Jobs can start on the server again."""
     return _change(dependencies, change, name, RequestKind.SERVER_RESUMED)
 
 

@@ -22,7 +22,7 @@ JobPath = Annotated[Id, Path(description="The job's number.")]
 
 
 class ProblemFault(BaseModel):
-    """One broken rule: ``pointer`` (RFC 6901) into the body, or the name of another ``parameter``."""
+    """One fault: a `pointer` (RFC 6901) into the body, or the name of a `parameter`."""
 
     pointer: str | None = None
     parameter: str | None = None
@@ -41,7 +41,7 @@ class ProblemDocument(BaseModel):
 
 
 class NothingBody(BaseModel):
-    """A body without keys, for requests that say everything in their path."""
+    """A body without keys, for requests whose path is complete."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -21,7 +21,7 @@ LISTS = ("changes", "actions", "refusals")
 
 @routes.read("/cycles", OPERATE, "List cycles, newest first")
 def list_cycles(dependencies: Deps, paging: Paging) -> Page[CycleSummary]:
-    """Cycles in which nothing happened are not kept."""
+    """Cycles without changes are not stored."""
     before = paging.position("cycles", NUMBER)
     with dependencies.reading() as connection:
         rows = reads.cycles(connection, before, paging.limit + 1)
@@ -30,7 +30,7 @@ def list_cycles(dependencies: Deps, paging: Paging) -> Page[CycleSummary]:
 
 @routes.read("/cycles/{number}", OPERATE, "Show a cycle", 404)
 def show_cycle(dependencies: Deps, number: Annotated[CycleNumber, Path()]) -> CycleDocument:
-    """Its changes and actions in their order."""
+    """Its changes and actions in order."""
     with dependencies.reading() as connection:
         row = found_or_404(reads.cycle(connection, number), f"cycle {number}")
     return document(CycleDocument, row, **{name: _items(row, name) for name in LISTS})

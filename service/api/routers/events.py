@@ -42,7 +42,7 @@ client receives those events again."""
 @routes.read(
     "/events",
     LIST_JOBS,
-    "Follow what happens",
+    "Stream events",
     *(403, 404, 429),
     dependencies=[Depends(_as_stream)],
     response_class=StreamingResponse,
@@ -64,9 +64,10 @@ def follow(
         str | None, Header(max_length=4096, description="The `id` of the last event that was received.")
     ] = None,
 ) -> StreamingResponse:
-    """Server-sent events: `job` (a change of a job's state) or `cycle` (a pass of the loop, by its counts). The stream ends
-    after a quarter of an hour, when anybody's rights change, and whenever the service does; a client that comes back with
-    `Last-Event-ID`, to whichever service, misses nothing."""
+    """Server-sent events: `job` (a change of a job's state) or `cycle` (the counts of a cycle). The stream ends after 15
+    minutes, when access rights change, and when the service stops. A client that reconnects to any service with `Last-Event-ID`
+    misses no event.
+    """
     streams: Streams = request.app.state.streams
     authenticator: Authenticator = request.app.state.authenticator
     rights = authenticator.rights

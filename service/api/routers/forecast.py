@@ -35,7 +35,7 @@ SCORED_MAX = 20_000
 """Newest scored forecasts behind an answer on accuracy: enough for every class, and read in a fraction of a second."""
 
 
-@routes.read("/forecasts", LIST_JOBS, "When will the queue's jobs start and end?", 409, computes=True)
+@routes.read("/forecasts", LIST_JOBS, "Forecast the queue", 409, computes=True)
 def list_forecasts(
     caller: Caller,
     dependencies: Deps,
@@ -44,8 +44,9 @@ def list_forecasts(
         list[Id] | None, Query(max_length=JOBS_ASKED_MAX, description="Only these jobs; repeatable.")
     ] = None,
 ) -> ForecastsDocument:
-    """All unfinished jobs that the loop knows and the caller sees, in order of submission. Made once a cycle, for all
-    readers. 409 says why there is none: too many jobs, nothing predicted yet, or it took too long."""
+    """Start and end of all unfinished jobs that the caller may see, in order of submission. At most one forecast is made per
+    cycle. 409 if there is none; its `detail` gives the reason: too many jobs, no prediction yet, or a timeout.
+    """
     found = _current(leader)
     jobs = sorted(found.jobs if job is None else found.jobs.keys() & job)
     if caller.projects is not None:
@@ -59,23 +60,25 @@ def list_forecasts(
     )
 
 
-@routes.read("/forecasts/accuracy", READ, "How right were the forecasts?", computes=True)
+@routes.read("/forecasts/accuracy", READ, "Show the accuracy of past forecasts", computes=True)
 def forecast_accuracy(
     dependencies: Deps,
-    days: Annotated[int, Query(ge=1, le=3650, description="Of forecasts made in the last so many days.")] = 30,
+    days: Annotated[int, Query(ge=1, le=3650, description="Only forecasts of the last N days.")] = 30,
 ) -> AccuracyDocument:
-    """Coverage and errors of the forecasts on record, by how far they looked and by gang size; the newest 20,000 scored
-    ones at most. Forecasts of jobs that were cancelled have nothing to be compared with and do not count."""
+    """Coverage and errors of the newest scored forecasts (at most 20,000), by horizon and gang size. Forecasts of cancelled
+    jobs are not scored.
+    """
     since_s = dependencies.now_s() - days * 86_400.0
     with dependencies.reading() as connection:
         scored = scored_forecasts(connection, since_s, SCORED_MAX)
     return accuracy_document(since_s, accuracy(scored))
 
 
-@routes.read("/jobs/{job_id}/forecasts", READ_JOB, "What was forecast of a job", 404)
+@routes.read("/jobs/{job_id}/forecasts", READ_JOB, "List a job's forecast records", 404)
 def job_forecasts(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[ToldDocument]:
-    """Every forecast of it on record, oldest first: made soon after it came and whenever the time since has doubled, scored
-    when it started and ended."""
+    """Oldest first. A forecast is recorded soon after submission and each time the job's age has doubled. It is scored when the
+    job starts or ends.
+    """
     scope = f"forecasts {job_id}"
     after = paging.position(scope, SERIAL) or 0
     with dependencies.reading() as connection:
@@ -84,9 +87,9 @@ def job_forecasts(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[T
     return paging.page(scope, rows, lambda row: (row.id,), forecast_record_document)
 
 
-@routes.read("/jobs/{job_id}/forecast", READ_JOB, "When will a job start and end?", 404, 409, computes=True)
+@routes.read("/jobs/{job_id}/forecast", READ_JOB, "Forecast a job", 404, 409, computes=True)
 def job_forecast(dependencies: Deps, leader: ToLeader, job_id: JobPath) -> JobForecastDocument:
-    """10 %, 50 % and 90 % points over sampled futures. 409 says why there is none."""
+    """10%, 50% and 90% points of its start and end over sampled futures. 409 if there is none; its `detail` gives the reason."""
     with dependencies.reading() as connection:
         state = JobState(job_or_404(connection, job_id).job.state)
     if state in TERMINAL:
@@ -98,10 +101,11 @@ def job_forecast(dependencies: Deps, leader: ToLeader, job_id: JobPath) -> JobFo
     return forecast_document(found, job)
 
 
-@routes.read("/plans", SUBMIT, "What would become of these jobs?", 400, 413, 415, 429, method="POST", computes=True)
+@routes.read("/plans", SUBMIT, "Plan jobs without submitting them", 400, 413, 415, 429, method="POST", computes=True)
 def plan(caller: Caller, dependencies: Deps, leader: ToLeader, body: SubmissionBody) -> PlansDocument:
-    """Checks a submission as `POST /v1/jobs` does, predicts it, and fast-forwards the cluster with it in the queue.
-    Nothing is stored; the jobs of one body are planned together."""
+    """Validates a submission as `POST /v1/jobs` does, predicts it, and forecasts the queue with it. Nothing is stored. The jobs
+    of one body are planned together.
+    """
     specs = parse(body.root, caller, dependencies).specs
     with dependencies.reading() as connection:
         check_dependencies(connection, body.root, caller)

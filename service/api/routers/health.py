@@ -17,10 +17,10 @@ from service.wire.cluster import HealthDocument, ProofDocument, ReadinessDocumen
 routes = APIRouter(tags=["health"])
 
 
-@routes.get("/healthz", openapi_extra={"security": []}, summary="Is the process alive?")
+@routes.get("/healthz", openapi_extra={"security": []}, summary="Check that the process answers")
 @allow(OPEN)
 async def healthz() -> HealthDocument:
-    """Touches nothing: it answers as long as the process can answer at all."""
+    """Reads neither the database nor the disk."""
     return HealthDocument(status="ok")
 
 
@@ -28,12 +28,13 @@ async def healthz() -> HealthDocument:
     "/readyz",
     openapi_extra={"security": []},
     responses={503: {"model": ReadinessDocument, "description": "Not ready; the fields say what is missing."}},
-    summary="Is the service ready?",
+    summary="Check that the service is ready",
 )
 @allow(OPEN)
 async def readyz(request: Request, response: Response) -> ReadinessDocument:
-    """503 while the schema is another program's, the database does not answer, or the loop of a leader has not looked for
-    long. A standby is ready as soon as it reaches the database. The answer is at most 15 seconds old."""
+    """503 while the schema is of another version, the database does not answer, or the leader's loop is stale. A standby is
+    ready when it reaches the database. The response is at most 15 seconds old.
+    """
     readiness: Readiness = request.app.state.readiness
     document = await readiness.now()
     response.status_code = 200 if document["ready"] else 503
@@ -77,11 +78,11 @@ async def prove(
     response_class=PlainTextResponse,
     openapi_extra={"security": []},
     responses=problems(400, 404, 422),
-    summary="What a problem type means",
+    summary="Describe a problem type",
 )
 @allow(OPEN)
 async def problem_page(slug: Annotated[str, Path(max_length=100)]) -> PlainTextResponse:
-    """The page that a problem's ``type`` names."""
+    """The page to which the ``type`` of a problem refers."""
     for kind in ProblemType:
         if kind.value.slug == slug:
             return PlainTextResponse(f"{kind.value.title} (HTTP {kind.status})\n\n{kind.value.advice}\n")

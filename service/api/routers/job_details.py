@@ -37,19 +37,20 @@ LOG_HEADERS = {
 }
 
 
-@routes.read("/jobs/{job_id}/explanation", READ_JOB, "Why is the job where it is?", 404)
+@routes.read("/jobs/{job_id}/explanation", READ_JOB, "Explain a job's state", 404)
 def explanation(dependencies: Deps, leader: ToLeader, job_id: JobPath) -> ExplanationDocument:
-    """The reason with the numbers behind it, computed now; and what the shadow policy would do, where there is one."""
+    """The reason with current numbers, and the shadow policy's decision if there is a shadow policy."""
     with dependencies.reading() as connection:
         summary = job_or_404(connection, job_id)
     job = JobId(job_id)
     return explanation_document(summary.job, leader.explain(job), leader.shadowing.opinion(job))
 
 
-@routes.read("/jobs/{job_id}/spec", READ_JOB, "A job as it was submitted", 404, response_model=SpecDocument)
+@routes.read("/jobs/{job_id}/spec", READ_JOB, "Show a job's specification", 404, response_model=SpecDocument)
 def spec(caller: Caller, dependencies: Deps, job_id: JobPath) -> Response:
-    """A body that can be submitted again. Secret values of its environment are shown to nobody, others to its user and
-    admins; a graph comes back as the catalogue's name or as the stages that it was cut into."""
+    """A body that can be submitted again. Secret values of `env` are null; other values are shown only to the job's user and
+    admins. A graph is returned as its name in the catalogue, or as the stages into which it was cut.
+    """
     with dependencies.reading() as connection:
         found = reads.spec(connection, job_id)
     if found is None:
@@ -57,9 +58,9 @@ def spec(caller: Caller, dependencies: Deps, job_id: JobPath) -> Response:
     return JSONResponse(shown_body(found, dependencies.scheduler.layout(), caller))
 
 
-@routes.read("/jobs/{job_id}/attempts", READ_JOB, "A job's attempts", 404)
+@routes.read("/jobs/{job_id}/attempts", READ_JOB, "List a job's attempts", 404)
 def attempts(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[AttemptDocument]:
-    """In their order."""
+    """Oldest first."""
     scope = f"attempts {job_id}"
     after = paging.position(scope, NUMBER) or 0
     with dependencies.reading() as connection:
@@ -69,9 +70,9 @@ def attempts(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[Attemp
     return paging.page(scope, rows, lambda pair: (pair[0].number,), lambda pair: attempt_document(*pair, names))
 
 
-@routes.read("/jobs/{job_id}/events", READ_JOB, "A job's story", 404)
+@routes.read("/jobs/{job_id}/events", READ_JOB, "List a job's events", 404)
 def events(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[EventDocument]:
-    """Every change of its state, oldest first."""
+    """Every change of the job's state, oldest first."""
     scope = f"events {job_id}"
     after = paging.position(scope, SERIAL) or 0
     with dependencies.reading() as connection:
@@ -80,9 +81,9 @@ def events(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[EventDoc
     return paging.page(scope, rows, lambda row: (row.id,), event_document)
 
 
-@routes.read("/jobs/{job_id}/progress", READ_JOB, "A job's progress reports", 404)
+@routes.read("/jobs/{job_id}/progress", READ_JOB, "List a job's progress reports", 404)
 def progress(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[ProgressDocument]:
-    """Oldest first; old ones are thinned out."""
+    """Oldest first. Some of the older reports are deleted."""
     scope = f"progress {job_id}"
     after = paging.position(scope, SERIAL) or 0
     with dependencies.reading() as connection:
@@ -91,9 +92,9 @@ def progress(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[Progre
     return paging.page(scope, rows, lambda row: (row.id,), partial(document, ProgressDocument))
 
 
-@routes.read("/jobs/{job_id}/prediction", READ_JOB, "A job's newest prediction, and why", 404)
+@routes.read("/jobs/{job_id}/prediction", READ_JOB, "Explain a job's newest prediction", 404)
 def prediction(caller: Caller, dependencies: Deps, leader: ToLeader, job_id: JobPath) -> PredictionDetailsDocument:
-    """404 until the next cycle has predicted it. What moved the model is computed now, from the features on record."""
+    """404 until the next cycle has predicted the job. The contributions are computed now from the stored features."""
     with dependencies.reading() as connection:
         job = job_or_404(connection, job_id).job
         row = newest_prediction(connection, job_id)
@@ -110,7 +111,7 @@ def prediction(caller: Caller, dependencies: Deps, leader: ToLeader, job_id: Job
 @routes.read(
     "/jobs/{job_id}/logs",
     READ_OUTPUT,
-    "A job's log",
+    "Read a job's log",
     404,
     response_class=Response,
     responses={
@@ -128,11 +129,11 @@ def logs(
     dependencies: Deps,
     request: Request,
     job_id: JobPath,
-    attempt: Annotated[Id | None, Query(description="The newest one if left out.")] = None,
-    offset: Annotated[int, Query(ge=-(2**53), le=2**53, description="Negative: from the end.")] = 0,
-    limit: Annotated[int, Query(ge=1, le=LOG_PART_BYTES_MAX, description="Bytes.")] = LOG_PART_BYTES_MAX,
+    attempt: Annotated[Id | None, Query(description="Default: the newest.")] = None,
+    offset: Annotated[int, Query(ge=-(2**53), le=2**53, description="First byte; negative: counted from the end.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=LOG_PART_BYTES_MAX, description="Most bytes to return.")] = LOG_PART_BYTES_MAX,
 ) -> Response:
-    """A part of the output of one attempt; empty before its launch, and after its log was deleted."""
+    """A part of the output of one attempt. Empty before the launch and after the log was deleted."""
     with dependencies.reading() as connection:
         require_job(connection, job_id)
         if attempt is not None and not reads.attempt_exists(connection, job_id, attempt):

@@ -27,18 +27,19 @@ from service.wire.jobs import AcceptedDocument, JobDocument, JobsDocument
 routes = Routes("jobs")
 
 
-@routes.change("POST", "/jobs", SUBMIT, "Submit one job, or many at once", JobDocument | JobsDocument, 429, status=201)
+@routes.change("POST", "/jobs", SUBMIT, "Submit one job or several", JobDocument | JobsDocument, 429, status=201)
 def submit(
     caller: Caller,
     dependencies: Deps,
     change: Change,
     body: SubmissionBody,
     wait_prediction: Annotated[
-        bool, Query(description="Answer when the next cycle has predicted the jobs, or after 10 s as if not asked.")
+        bool,
+        Query(description="Respond after the next cycle has predicted the jobs, or after 10 s without predictions."),
     ] = False,
 ) -> Response:
-    """Accepts all jobs of the request or none. The prediction follows in the next cycle, which nobody waits for unless
-    ``wait_prediction`` is given; ``prediction`` is null also where nothing is known to predict from."""
+    """Accepts all jobs of the request or none. The next cycle predicts the jobs; with ``wait_prediction`` the response is sent
+    after that. ``prediction`` is null before, and if there is no history to predict from."""
 
     answer = change.prepare_and_make(lambda: parse(body.root, caller, dependencies).effect)
     dependencies.scheduler.nudge()
@@ -52,14 +53,14 @@ def list_jobs(
     caller: Caller,
     dependencies: Deps,
     paging: Paging,
-    state: Annotated[list[JobState] | None, Query(description="May be given several times.")] = None,
+    state: Annotated[list[JobState] | None, Query(description="Repeatable.")] = None,
     user: FilterText = None,
     project: FilterText = None,
     name: FilterText = None,
     array: Annotated[Id | None, Query(description="Only elements of this array.")] = None,
     order: Annotated[Literal["newest", "oldest"], Query(description="Which jobs come first.")] = "newest",
 ) -> Page[JobDocument]:
-    """One page; filters and order belong to its cursor."""
+    """One page. A cursor is valid only with the same filters and order."""
     oldest_first = order == "oldest"
     wanted = reads.JobFilter(tuple(dict.fromkeys(state or ())), user, project, name, array, caller, oldest_first)
     scope = f"jobs {sorted(wanted.states)} {user!r} {project!r} {name!r} {array}{' oldest' if oldest_first else ''}"
@@ -75,12 +76,12 @@ def list_jobs(
     "Show a job",
     404,
     response_model=JobDocument,
-    responses={304: {"description": "The job still has the ETag of 'If-None-Match'."}},
+    responses={304: {"description": "The job still has the ETag in 'If-None-Match'."}},
 )
 def show_job(
     dependencies: Deps, job_id: JobPath, if_none_match: Annotated[str | None, Header(max_length=1024)] = None
 ) -> Response:
-    """With its newest prediction and the servers it holds. The ETag changes exactly when the answer does."""
+    """With its newest prediction and its servers. The ETag changes exactly when the response does."""
     with dependencies.reading() as connection:
         summary = job_or_404(connection, job_id)
     document = job_document(summary)
@@ -122,7 +123,7 @@ async def _job_request(
     change: Change,
     job_id: JobPath,
     if_match: Annotated[
-        str | None, Header(max_length=1024, description="Act only if the job still has this ETag.")
+        str | None, Header(max_length=1024, description="Refuse the request unless the job has this ETag.")
     ] = None,
 ) -> JobRequest:
     return JobRequest(dependencies, change, job_id, if_match)
@@ -133,19 +134,19 @@ OneJob = Annotated[JobRequest, Depends(_job_request)]
 
 @routes.change("POST", "/jobs/{job_id}/cancel", CHANGE_JOB, "Cancel a job", AcceptedDocument, 404, 412)
 def cancel(job: OneJob, body: NoBody = None) -> Response:
-    """A queued job ends at once, one that holds GPUs when its processes have stopped."""
+    """A queued job ends at once. A job that holds GPUs ends when its processes have stopped."""
     return job.accept(RequestKind.CANCEL)
 
 
 @routes.change("POST", "/jobs/{job_id}/hold", CHANGE_JOB, "Hold a job", AcceptedDocument, 404, 412)
 def hold(job: OneJob, body: Annotated[HoldBody | None, Body()] = None) -> Response:
-    """It does not start until it is released; a running attempt goes on unless ``preempt`` is true."""
+    """It does not start until it is released. A running attempt continues unless ``preempt`` is true."""
     return job.accept(RequestKind.HOLD, preempt=body is not None and body.preempt)
 
 
 @routes.change("POST", "/jobs/{job_id}/release", CHANGE_JOB, "Release a held job", AcceptedDocument, 404, 412)
 def release(job: OneJob, body: NoBody = None) -> Response:
-    """It competes again from the next cycle on."""
+    """It can start again from the next cycle."""
     return job.accept(RequestKind.RELEASE)
 
 

@@ -36,7 +36,7 @@ ModelPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX)]
 def list_predictions(
     caller: Caller, dependencies: Deps, paging: Paging, job: Id | None = None
 ) -> Page[PredictionDocument]:
-    """Of all jobs that the caller sees, or of one; scored once the job has ended."""
+    """Of one job, or of all jobs that the caller may see. A prediction is scored when its job ends."""
     scope = f"predictions {job}"
     before = paging.position(scope, SERIAL)
     with dependencies.reading() as connection:
@@ -60,15 +60,15 @@ def show_model(dependencies: Deps, model_id: ModelPath) -> ModelDocument:
         return document(ModelDocument, found_or_404(reads.model(connection, model_id), f"model {model_id!r}"))
 
 
-@routes.read("/predictor", READ, "What predicts now, and how far it is trusted")
+@routes.read("/predictor", READ, "Show which source predicts new jobs")
 def show_predictor(leader: ToLeader) -> PredictorDocument:
-    """The champions of each history bucket and the rung of the ladder of trust that it is on."""
+    """The champions of each history bucket, and the source that ranks its jobs."""
     return predictor_document(leader.predictor_status())
 
 
 @routes.change("POST", "/models/train", OPERATE, "Train the models now", TrainingDocument)
 def train(leader: ToLeader, change: Change, body: NoBody = None) -> Response:
-    """In a separate process; a model that is better becomes the champion by itself."""
+    """The training runs in a separate process. A better model is promoted automatically."""
 
     def prepare() -> Effect:
         try:
@@ -81,9 +81,9 @@ def train(leader: ToLeader, change: Change, body: NoBody = None) -> Response:
     return change.make_outside(prepare)
 
 
-@routes.read("/training-runs/{run}", READ, "Show a retraining", 404)
+@routes.read("/training-runs/{run}", READ, "Show a training", 404)
 def show_training_run(dependencies: Deps, run: Annotated[Id, Path()]) -> TrainingRunDocument:
-    """How it ended, or that it is still under way."""
+    """Its outcome, or null while it runs."""
     with dependencies.reading() as connection:
         row = found_or_404(reads.training_run(connection, run), f"training run {run}")
     return document(TrainingRunDocument, row)
@@ -93,7 +93,7 @@ def show_training_run(dependencies: Deps, run: Annotated[Id, Path()]) -> Trainin
     "POST", "/models/{model_id}/promote", OPERATE, "Make a model the champion", PromotionDocument, 404, status=200
 )
 def promote(dependencies: Deps, leader: ToLeader, change: Change, model_id: ModelPath, body: NoBody = None) -> Response:
-    """New jobs are predicted by it from the next cycle on. Promoting the champion changes nothing."""
+    """The model predicts new jobs from the next cycle. Promoting the current champion has no effect."""
 
     def prepare() -> Effect:
         with dependencies.reading() as connection:
@@ -108,9 +108,9 @@ def promote(dependencies: Deps, leader: ToLeader, change: Change, model_id: Mode
     return change.make_outside(prepare)
 
 
-@routes.read("/throughput", LIST_JOBS, "The throughput table")
+@routes.read("/throughput", LIST_JOBS, "List measured throughput")
 def list_throughput(caller: Caller, dependencies: Deps, paging: Paging) -> Page[ThroughputDocument]:
-    """Learnt seconds per iteration, by user, project, name, GPUs, GPU type and servers spanned."""
+    """Median seconds per iteration by user, project, name, GPUs, GPU type and number of servers."""
     after = paging.position("throughput", TEXT, TEXT, TEXT, NUMBER, TEXT, NUMBER)
     with dependencies.reading() as connection:
         rows = reads.throughput(connection, after, paging.limit + 1, caller)

@@ -18,9 +18,9 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
         **problems(400, 401, 403, 421, 429, 503),
         200: {"description": "Metrics.", "content": {"text/plain": {"schema": {"type": "string"}}}},
     },
-    summary="Metrics for Prometheus",
+    summary="Read metrics for Prometheus",
 )
 @allow(READ)
 def metrics(dependencies: Deps) -> Response:
-    """Every metric is described on the page of the reference. A process that does not lead shows only its own part."""
+    """The reference describes each metric. Only the leader reports queue, GPUs and predictions."""
     return Response(dependencies.process.exposition(), media_type=CONTENT_TYPE)

@@ -23,7 +23,7 @@ routes = Routes("queue")
 
 @routes.read("/queue", READ, "Show the queue's length and its pauses")
 def show_queue(dependencies: Deps, caller: Caller) -> QueueDocument:
-    """Unfinished jobs and held GPUs of everybody; the pauses that concern the caller."""
+    """Unfinished jobs and held GPUs of all users, and the pauses that affect the caller."""
     with dependencies.reading() as connection:
         used, stored = uses(connection), stored_limits(connection)
     everything = used.get(QUEUE, Use())
@@ -42,7 +42,7 @@ def show_queue(dependencies: Deps, caller: Caller) -> QueueDocument:
     "POST", "/queue/pause", OPERATE, "Pause the queue, or a user's or project's part of it", AcceptedDocument
 )
 def pause(dependencies: Deps, change: Change, body: PauseBody) -> Response:
-    """Nothing of it starts until it is resumed; what runs goes on, and jobs may be submitted."""
+    """No job of this part starts until it is resumed. Running jobs continue, and jobs may be submitted."""
     owner = _owner(body)
     return _ask(
         dependencies,
@@ -51,9 +51,9 @@ def pause(dependencies: Deps, change: Change, body: PauseBody) -> Response:
     )
 
 
-@routes.change("POST", "/queue/resume", OPERATE, "Resume what is paused", AcceptedDocument, 404)
+@routes.change("POST", "/queue/resume", OPERATE, "Resume the queue, or a part of it", AcceptedDocument, 404)
 def resume(dependencies: Deps, change: Change, body: QueuePartBody) -> Response:
-    """Its jobs compete again from the next cycle on. A pause of another part that they are in goes on."""
+    """Its jobs can start again from the next cycle, unless another pause covers them."""
     request = EngineRequest(0, RequestKind.QUEUE_RESUMED, dependencies.now_s(), owner=_owner(body))
     return _ask(dependencies, change, request)
 

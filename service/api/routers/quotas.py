@@ -21,13 +21,13 @@ from service.wire.cluster import QuotaDocument, QuotasDocument
 
 routes = Routes("queue")
 
-ScopePath = Annotated[Literal["user", "project"], Path(description="Whose quota.")]
+ScopePath = Annotated[Literal["user", "project"], Path(description="Kind of the quota's owner.")]
 OwnerPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX, description="The user's or project's name.")]
 
 
 @routes.read("/quotas", READ, "List quotas and their use")
 def list_quotas(dependencies: Deps, caller: Caller) -> QuotasDocument:
-    """Everyone's for those who see all projects, else the caller's own and those of its projects."""
+    """All quotas for callers who see all projects; otherwise those of the caller and of its projects."""
     with dependencies.reading() as connection:
         used = uses(connection)
         stored = [each for each in stored_limits(connection) if each.owner.scope is not Scope.QUEUE]
@@ -39,7 +39,7 @@ def list_quotas(dependencies: Deps, caller: Caller) -> QuotasDocument:
 
 @routes.change("PUT", "/quotas/{scope}/{name}", OPERATE, "Set a quota", QuotaDocument, status=200)
 def set_quota(dependencies: Deps, change: Change, scope: ScopePath, name: OwnerPath, body: QuotaBody) -> Response:
-    """Holds for jobs that start and are submitted from now on. A quota below what is held stops nobody."""
+    """It applies to later starts and submissions. A quota below the current use stops no job."""
     return _change(dependencies, change, Owner(Scope(scope), name), body)
 
 
@@ -47,7 +47,7 @@ def set_quota(dependencies: Deps, change: Change, scope: ScopePath, name: OwnerP
 def remove_quota(
     dependencies: Deps, change: Change, scope: ScopePath, name: OwnerPath, body: NoBody = None
 ) -> Response:
-    """Its jobs may start and come in any number again."""
+    """The owner's jobs and GPUs are then unlimited."""
     return _change(dependencies, change, Owner(Scope(scope), name), None)
 
 

@@ -43,16 +43,16 @@ NumberPath = Annotated[Id, Path(description="The reservation's number.")]
 
 @routes.read("/reservations", READ, "List reservations")
 def list_reservations(dependencies: Deps, caller: Caller) -> ReservationsDocument:
-    """Those that are neither over nor cancelled."""
+    """Current and future reservations."""
     now_s = dependencies.now_s()
     with dependencies.reading() as connection:
         stored, names = open_reservations(connection, now_s), _names(connection)
     return ReservationsDocument(reservations=[_document(each, names, now_s, caller) for each in stored])
 
 
-@routes.change("POST", "/reservations", OPERATE, "Reserve servers for a time", ReservationDocument, status=201)
+@routes.change("POST", "/reservations", OPERATE, "Reserve servers for a period", ReservationDocument, status=201)
 def reserve(dependencies: Deps, change: Change, caller: Caller, body: ReservationBody) -> Response:
-    """Before it begins, no job is started there whose p90 or walltime ends later. 409 if servers are reserved already."""
+    """Before the start, only jobs whose p90 or walltime ends by then start there. 409 if a server is already reserved."""
     starts_at_s, ends_at_s = _times(body, dependencies.now_s())
     now = _cluster_now(dependencies) if body.count is not None else None
 
@@ -81,7 +81,7 @@ def reserve(dependencies: Deps, change: Change, caller: Caller, body: Reservatio
 
 @routes.change("POST", "/reservations/{reservation_id}/cancel", OPERATE, "Cancel a reservation", AcceptedDocument, 404)
 def cancel_reservation(dependencies: Deps, change: Change, reservation_id: NumberPath, body: NoBody = None) -> Response:
-    """Its servers are open to all from the next cycle on."""
+    """All jobs may use its servers from the next cycle."""
 
     def effect(session: Session) -> Answer:
         now_s = dependencies.now_s()

@@ -11,7 +11,7 @@ routes = Routes("services")
 
 @routes.read("/services", READ, "List the services of this database")
 def list_services(dependencies: Deps) -> ServicesDocument:
-    """Every `sooner serve` that was ever started on it, the one seen last first; one of them leads."""
+    """Every service that has used the database, the most recently seen first."""
     return ServicesDocument(
         services=[
             document(

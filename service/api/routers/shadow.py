@@ -10,9 +10,9 @@ from service.wire.shadow import ShadowDocument
 routes = Routes("shadow")
 
 
-@routes.read("/shadow", OPERATE, "What would a second policy have done?", 404)
+@routes.read("/shadow", OPERATE, "Compare the shadow policy with the active policy", 404)
 def show_shadow(leader: ToLeader) -> ShadowDocument:
-    """Where the first policy and the shadow have agreed since `since`, and where they do not now."""
+    """Counts of equal and different decisions since `since`, and the jobs on which the policies disagree now."""
     found = leader.shadowing.report()
     if found is None:
         raise Problem(ProblemType.NOT_FOUND, "No shadow policy is set (SOONER_SHADOW_POLICY, serve --shadow-policy).")

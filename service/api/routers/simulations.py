@@ -17,13 +17,13 @@ routes = Routes("cycles")
 
 @routes.read("/snapshots", OPERATE, "List the cycles that can be replayed")
 def list_snapshots(leader: ToLeader) -> SnapshotsDocument:
-    """The newest ones in which the policy decided something; kept in memory, so a restart forgets them."""
+    """The newest cycles with actions. They are kept in memory until the service stops."""
     return SnapshotsDocument(cycles=list(leader.recorder.cycles()))
 
 
-@routes.read("/snapshots/now", OPERATE, "The cluster and its queue as they are", 409, computes=True)
+@routes.read("/snapshots/now", OPERATE, "Get a snapshot of the current cluster and queue", 409, computes=True)
 def snapshot_now(dependencies: Deps, leader: ToLeader) -> CycleSnapshotDocument:
-    """A cycle in which nothing was told and nothing decided: for `sooner sim what-if --snapshot` and `sooner sim replay`."""
+    """A cycle without changes and actions, for `sooner sim what-if --snapshot` and `sooner sim replay`."""
     found = leader.snapshot_now()
     if found is None:
         most = dependencies.settings.forecast_jobs_max
@@ -33,11 +33,11 @@ def snapshot_now(dependencies: Deps, leader: ToLeader) -> CycleSnapshotDocument:
     return cast(CycleSnapshotDocument, cycle_document(found))
 
 
-@routes.read("/cycles/{number}/snapshot", OPERATE, "Everything that a cycle's decision rests on", 404, computes=True)
+@routes.read("/cycles/{number}/snapshot", OPERATE, "Get the snapshot of a recorded cycle", 404, computes=True)
 def cycle_snapshot(
     dependencies: Deps, leader: ToLeader, number: Annotated[CycleNumber, Path()]
 ) -> CycleSnapshotDocument:
-    """A file for `sooner sim replay`."""
+    """The input of its decision, for `sooner sim replay`."""
     found = leader.recorder.snapshot(number)
     if found is None:
         settings = dependencies.settings

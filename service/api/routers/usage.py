@@ -29,7 +29,7 @@ CSV = "text/csv"
 
 
 class Format(StrEnum):
-    """How the answer is written."""
+    """Format of the response."""
 
     JSON = "json"
     CSV = "csv"
@@ -38,7 +38,7 @@ class Format(StrEnum):
 @routes.read(
     "/usage",
     LIST_JOBS,
-    "GPU-hours by user, project and day",
+    "Report GPU-hours by user, project and day",
     response_model=UsageDocument,
     responses={200: {"content": {CSV: {"schema": {"type": "string"}}}, "description": "The sums, as asked for."}},
 )
@@ -47,20 +47,23 @@ def show_usage(
     dependencies: Deps,
     group: Annotated[
         str,
-        Query(max_length=TEXT_MAX, description="What to sum up by: 'user', 'project', 'day', or several with commas."),
+        Query(
+            max_length=TEXT_MAX,
+            description="Group by 'user', 'project' or 'day', or by several of these, comma-separated.",
+        ),
     ] = "user",
     first: Annotated[
-        date | None, Query(alias="from", description="First day (UTC); left out: 30 days up to the last one.")
+        date | None, Query(alias="from", description="First day (UTC). Default: the 30 days up to the last day.")
     ] = None,
-    last: Annotated[date | None, Query(alias="to", description="Last day, included; left out: today.")] = None,
+    last: Annotated[date | None, Query(alias="to", description="Last day (UTC), included. Default: today.")] = None,
     user: FilterText = None,
     project: FilterText = None,
     written: Annotated[
-        Format | None, Query(alias="format", description="Left out: CSV if 'Accept' asks for text/csv, else JSON.")
+        Format | None, Query(alias="format", description="Default: CSV if 'Accept' requests text/csv, else JSON.")
     ] = None,
     accept: Annotated[str | None, Header(max_length=1024)] = None,
 ) -> Response:
-    """Of what the caller sees. Attempts that cross midnight are split; those that still run count until now."""
+    """Of the jobs that the caller may see. Attempts that cross midnight are split. Running attempts count up to now."""
     now_s = dependencies.now_s()
     groups = _groups(group)
     days = _days(first, last, today(now_s))

@@ -44,7 +44,7 @@ def list_webhooks(caller: Caller, dependencies: Deps, paging: Paging) -> Page[We
 
 @routes.change("POST", "/webhooks", OWN_WEBHOOKS, "Add a webhook", NewWebhookDocument, status=201)
 def add_webhook(caller: Caller, dependencies: Deps, change: Change, body: WebhookBody) -> Response:
-    """It is told what happens from now on. The answer shows the secret this once."""
+    """It receives later events. Only this response contains the secret."""
 
     def prepare() -> Effect:
         new = _checked(body, caller, dependencies.settings)
@@ -62,7 +62,7 @@ def show_webhook(caller: Caller, dependencies: Deps, webhook_id: WebhookPath) ->
 
 @routes.change("DELETE", "/webhooks/{webhook_id}", OWN_WEBHOOKS, "Remove a webhook", WebhookDocument, 404, status=200)
 def remove_webhook(caller: Caller, dependencies: Deps, change: Change, webhook_id: WebhookPath) -> Response:
-    """With its secret, and with whatever was still to be told to it."""
+    """Its secret and its pending deliveries are deleted too."""
 
     def effect(session: Session) -> Answer:
         connection = session.connection()
@@ -73,11 +73,11 @@ def remove_webhook(caller: Caller, dependencies: Deps, change: Change, webhook_i
     return change.make(effect)
 
 
-@routes.change("POST", "/webhooks/{webhook_id}/test", OWN_WEBHOOKS, "Try a webhook", DeliveryDocument, 404)
+@routes.change("POST", "/webhooks/{webhook_id}/test", OWN_WEBHOOKS, "Test a webhook", DeliveryDocument, 404)
 def try_webhook(
     caller: Caller, dependencies: Deps, change: Change, webhook_id: WebhookPath, body: NoBody = None
 ) -> Response:
-    """Tell it `webhook.test`. What became of it is in its deliveries some seconds later."""
+    """Posts `webhook.test` to it. The list of its deliveries shows the result some seconds later."""
 
     def effect(session: Session) -> Answer:
         connection = session.connection()
@@ -88,11 +88,11 @@ def try_webhook(
     return change.make(effect)
 
 
-@routes.read("/webhooks/{webhook_id}/deliveries", OWN_WEBHOOKS, "What a webhook was told", 404)
+@routes.read("/webhooks/{webhook_id}/deliveries", OWN_WEBHOOKS, "List a webhook's deliveries", 404)
 def list_deliveries(
     caller: Caller, dependencies: Deps, paging: Paging, webhook_id: WebhookPath
 ) -> Page[DeliveryDocument]:
-    """Newest first; those that have ended are forgotten after a while."""
+    """Newest first. Ended deliveries are deleted after `deliveries_kept_s`."""
     scope = f"deliveries {webhook_id}"
     before = paging.position(scope, SERIAL)
     with dependencies.reading() as connection:
