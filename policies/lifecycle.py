@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class JobState(StrEnum):
-    """Eight states; why a job is in one is a :class:`policies.model.reasons.Reason`."""
+    """The state of a job. Its :class:`policies.model.reasons.Reason` explains it."""
 
     __hash__ = str.__hash__  # an Enum's own is a call of Python code
 

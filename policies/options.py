@@ -172,7 +172,7 @@ def _parse(name: str, text: str, kind: type[Any]) -> Any:
         try:
             return kind(text)
         except ValueError:
-            raise OptionError(f"option {name}: {text!r} is none of {', '.join(kind)}") from None
+            raise OptionError(f"option {name}: {text!r} is not one of {', '.join(kind)}") from None
     low, high = _RANGES[name]
     try:
         number = float(text)

@@ -131,7 +131,7 @@ def _cut_automatically(graph: LayerGraph, stages: int) -> StageGraph:
     apart = _apart(result)
     if apart is not None:
         names = f"{result.stages[apart].name!r} and {result.stages[0].name!r}"
-        raise GraphError("", f"no edges connect the stages {names}: the graph is in pieces")
+        raise GraphError("", f"no edge connects the stages {names}: the graph is not connected")
     return result
 
 

@@ -136,7 +136,7 @@ def _verified(folder: Path, name: object, expected: object) -> Path:
     if path.stat().st_size > FILE_BYTES_MAX:
         raise ArtifactError(f"{path}: must have at most {FILE_BYTES_MAX} bytes (has {path.stat().st_size})")
     if sha256_of(path) != expected:
-        raise ArtifactError(f"{path}: its sha256 is not the one on record; the file is damaged or foreign")
+        raise ArtifactError(f"{path}: its sha256 is not the one on record; the file is damaged or was replaced")
     return path
 
 
@@ -157,7 +157,7 @@ def _check_on_record(path: Path, manifest_sha256: str) -> None:
     except OSError as error:
         raise ArtifactError(f"{path}: not a readable model folder ({error})") from None
     if digest != manifest_sha256:
-        raise ArtifactError(f"{path}: its sha256 is not the one in the registry; the folder is damaged or foreign")
+        raise ArtifactError(f"{path}: its sha256 is not the one in the registry; the folder is damaged or was replaced")
 
 
 def _check_fit(path: Path, manifest: dict[str, Any]) -> None:
@@ -166,11 +166,13 @@ def _check_fit(path: Path, manifest: dict[str, Any]) -> None:
         raise ArtifactError(f"{path}: schema {manifest.get('schema')!r} is not {SCHEMA}")
     if manifest.get("feature_schema") != FEATURES:
         raise ArtifactError(
-            f"{path}: made for features {manifest.get('feature_schema')!r}, this version builds {FEATURES!r}; train again"
+            f"{path}: made for features {manifest.get('feature_schema')!r}, but this version uses {FEATURES!r}; train again"
         )
     libraries = library_versions()
     if manifest.get("libraries") != libraries:
-        raise ArtifactError(f"{path}: made with {manifest.get('libraries')}, installed are {libraries}; train again")
+        raise ArtifactError(
+            f"{path}: made with {manifest.get('libraries')}, but {libraries} are installed; train again"
+        )
 
 
 def _load_head(folder: Path, unit: Unit, stored: dict[str, Any], measured: dict[str, Any]) -> TrainedHead:

@@ -135,7 +135,7 @@ _LEVELS: Final = {
     Level.USER_GPUS: "the user's jobs with as many GPUs",
     Level.USER: "the user's jobs",
     Level.PROJECT: "the project's jobs",
-    Level.MODEL: "jobs that ask for the same (model and batch size, or project and walltime, and GPUs)",
+    Level.MODEL: "jobs with the same request (model and batch size, or project and walltime, and GPUs)",
 }
 
 
@@ -176,27 +176,27 @@ _GROUP: Final[dict[str, tuple[str, _Format]]] = {
 _RELATIVE: Final = frozenset({"last", "previous", "ewma", "low", "high"})
 """Features of a group that are relative to ``base``."""
 _REQUEST: Final[dict[str, tuple[str, _Format]]] = {
-    "base": ("median of the nearest past", _amount),
+    "base": ("median of the nearest history", _amount),
     "cluster_median": ("median of all jobs", _amount),
     "cluster_first_median": ("median of programs' first runs", _amount),
     "user_first_median": ("median of first runs of the user's programs", _amount),
     "log_gpus": ("GPUs", _log_number),
-    "log_walltime_s": ("walltime asked for, s", _log_number),
+    "log_walltime_s": ("requested walltime, s", _log_number),
     "log_declared": ("declared iterations", _log_number),
     "log_stages": ("stages", _log_number),
     "log_parameter_bytes": ("parameters, bytes", _log_number),
     "log_batch_size": ("batch size", _log_number),
     "declared_weight": ("weight of the user's declarations", _number),
-    "cold_level": ("levels without a past", _number),
+    "cold_level": ("back-off levels without past runs", _number),
     "hour": ("hour of day, UTC", _number),
-    "weekday": ("day of the week, counted from Thursday", _number),
+    "weekday": ("day of the week (0 = Thursday)", _number),
     "open_recurrence": ("unfinished runs of this program", _number),
     "open_user": ("unfinished jobs of the user", _number),
     "log_cluster_count": ("ended jobs known", _log_count),
     "open_recurrence_log_age_s": ("age of the oldest unfinished run of this program, s", _log_count),
     "open_user_log_age_s": ("age of the user's oldest unfinished job, s", _log_count),
     **{
-        f"open_{group}_{part}": (f"{quantile} of {jobs} with the unfinished ones, over what history says", _factor)
+        f"open_{group}_{part}": (f"{quantile} of {jobs}, unfinished ones included, over that of history alone", _factor)
         for group, jobs in (("recurrence", "runs of this program"), ("user", "the user's jobs"))
         for part, quantile in (("low", "lower quartile"), ("median", "median"), ("high", "upper quartile"))
     },

@@ -82,7 +82,7 @@ def _cold_start(history: HistoryStore, user: Hashable | None, unit: Unit) -> Log
     source = f"cold start: cluster median of {of}, {amount(math.exp(labels.median), unit)}"
     trusted = len(labels) >= CLUSTER_JOBS_TRUSTED
     if not trusted:
-        source += f" (too few to rank by; it takes {CLUSTER_JOBS_TRUSTED})"
+        source += f" (too few to rank jobs; {CLUSTER_JOBS_TRUSTED} are needed)"
     return LogEstimate(np.array(labels.points(POINTS)), source, trusted)
 
 

@@ -65,7 +65,7 @@ class _Forest:
             foreign = set(get_untrusted_types(file=path)) - TRUSTED_TYPES
             if foreign:
                 raise ArtifactError(
-                    f"{path.name}: holds types that are not on the list of a forest: {', '.join(sorted(foreign))}"
+                    f"{path.name}: contains types that a forest must not contain: {', '.join(sorted(foreign))}"
                 )
             model = load(path, trusted=sorted(TRUSTED_TYPES))
         except ArtifactError:

@@ -182,7 +182,7 @@ def train(rows: Iterable[EndedRow], *, seed: int, on_tested: Tested | None = Non
     enough = {unit: tuple(examples) for unit, examples in newest.items() if len(examples) >= HEAD_ROWS_MIN}
     if not enough:
         have = max(len(examples) for examples in newest.values())
-        raise TrainingError(f"{have} labelled jobs are too few to train on; at least {HEAD_ROWS_MIN} are needed")
+        raise TrainingError(f"a training needs at least {HEAD_ROWS_MIN} labelled jobs (got {have})")
     libraries = library_versions()
     return TrainedModel(
         version=_version(enough, seed, libraries),

@@ -76,7 +76,7 @@ class Asrpt(RankedPolicy):
     def __init__(self, options: Options) -> None:
         """Raises OptionError for options that contradict each other."""
         if options.preemption is Preemption.NEVER and options.fill is Fill.SERVER_FILLING:
-            raise OptionError("option fill: server_filling stops running jobs, which preemption=never forbids")
+            raise OptionError("option fill: 'server_filling' is not possible with preemption=never")
         RankedPolicy.__init__(self, options)
 
     @property

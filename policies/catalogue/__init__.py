@@ -68,9 +68,9 @@ def build(model: str, batch_size: int, gpu: str = "V100", replicas: int = 1) -> 
     """
     found = _found(model)
     if gpu not in GPUS:
-        raise UnknownModel(f"no peak is known for GPU {gpu!r}; known are {', '.join(GPUS)}")
+        raise UnknownModel(f"unknown GPU {gpu!r}; the GPUs are {', '.join(GPUS)}")
     if batch_size < 1:
-        raise ValueError(f"a mini-batch has at least one sample, not {batch_size}")
+        raise ValueError(f"batch_size must be at least 1 (got {batch_size})")
     second_per_mac = 2.0 * batch_size / (GPUS[gpu].peak_flops * PEAK_RATIO)
     layers = [
         Layer(
@@ -95,7 +95,7 @@ def default_config(model: str, gpus: int) -> ParallelismConfig:
     """
     found = _found(model)
     if gpus < 1:
-        raise ValueError(f"a job takes at least one GPU, not {gpus}")
+        raise ValueError(f"gpus must be at least 1 (got {gpus})")
     stages_min = -(-found.parameters * STATE_BYTES_PER_PARAMETER // STATE_BYTES_PER_GPU_MAX)
     stages_max = min(gpus, len(found.units))
     most = min(2 * stages_min, stages_max)
@@ -116,5 +116,5 @@ def pipeline(model: str, gpus: int) -> tuple[StageGraph, ParallelismConfig]:
 
 def _found(model: str) -> CatalogueModel:
     if model not in MODELS:
-        raise UnknownModel(f"{model!r} is not in the catalogue; it has {', '.join(sorted(MODELS))}")
+        raise UnknownModel(f"{model!r} is not in the catalogue; its models are {', '.join(sorted(MODELS))}")
     return MODELS[model]

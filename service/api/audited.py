@@ -49,7 +49,9 @@ def record_refusal(request: Request, database: Database, now_s: float) -> None:
         with database.writing() as session:
             record(session.connection(), origin, entry, now_s)
     except DBAPIError:
-        logger.exception("not in the audit log: %s was refused to %s", entry.action, origin.identity.user)
+        logger.exception(
+            "a refused change could not be recorded in the audit log: %s by %s", entry.action, origin.identity.user
+        )
 
 
 def _route(request: Request) -> str:

@@ -99,7 +99,8 @@ async def permitted(request: Request) -> None:
     caller = caller_of(request)
     if not caller.role.covers(rule.least):
         raise Problem(
-            ProblemType.FORBIDDEN, f"This needs the role {rule.least.value}; this key's is {caller.role.value}."
+            ProblemType.FORBIDDEN,
+            f"This request needs the role {rule.least.value}; the key has the role {caller.role.value}.",
         )
     if rule.about in _ONE_JOB and caller.projects is not None:
         job = _job_of(request)

@@ -53,7 +53,7 @@ def _no_contributions(row: Row[Any]) -> str:
     if not readable(row.feature_schema, row.features):
         return "The prediction was made from the features of another version of Sooner."
     model = row.model_version.partition("/")[0]
-    return f"Model {model} is no longer on record, or has no part that can be explained."
+    return f"Model {model} has been deleted, or none of its parts can be explained."
 
 
 def _similar(row: Row[Any], unit: Unit) -> SimilarJobDocument:

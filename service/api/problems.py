@@ -52,27 +52,31 @@ class ProblemType(Enum):
         "Send 'Authorization: Bearer TOKEN' with an API key, or with the token in the file 'token' of the service's data folder.",
     )
     FORBIDDEN = _Kind(
-        "forbidden", 403, "The caller may not do this", "Ask an operator, or an admin for a key with another role."
+        "forbidden", 403, "The caller lacks the permission", "Ask an operator, or an admin for a key with another role."
     )
     ORIGIN_NOT_ALLOWED = _Kind(
-        "origin-not-allowed", 403, "The page's origin may not call this service", "Add it to 'allowed_origins'."
+        "origin-not-allowed", 403, "The origin is not in allowed_origins", "Add the origin to 'allowed_origins'."
     )
     NOT_FOUND = _Kind("not-found", 404, "There is no such resource", "Check the id and the path.")
     METHOD_NOT_ALLOWED = _Kind(
-        "method-not-allowed", 405, "The resource does not take this method", "The header 'Allow' lists those it takes."
+        "method-not-allowed",
+        405,
+        "The resource does not support this method",
+        "The header 'Allow' lists the supported methods.",
     )
-    JOB_FINISHED = _Kind(
-        "job-finished", 409, "The job has ended", "A job never leaves a final state; submit a new one."
-    )
+    JOB_FINISHED = _Kind("job-finished", 409, "The job has ended", "An ended job cannot change; submit a new job.")
     CONFLICT = _Kind("conflict", 409, "The request conflicts with the current state", "See the detail.")
     REQUEST_IN_PROGRESS = _Kind(
         "request-in-progress",
         409,
         "A request with this Idempotency-Key is still running",
-        "Repeat it a moment later: it gets the answer of the first one.",
+        "Repeat the request a moment later; the response is that of the first request.",
     )
     PRECONDITION_FAILED = _Kind(
-        "precondition-failed", 412, "The resource has changed", "Read it again and repeat with its new ETag."
+        "precondition-failed",
+        412,
+        "The resource has changed",
+        "Read the resource again, and repeat the request with the new ETag.",
     )
     BODY_TOO_LARGE = _Kind(
         "body-too-large", 413, "The body is too large", "Send a smaller body, or raise body_bytes_max."
@@ -99,7 +103,7 @@ class ProblemType(Enum):
         "never-fits",
         422,
         "The job can never run on this cluster",
-        "Ask for fewer GPUs or another GPU type, or add servers first.",
+        "Request fewer GPUs or another GPU type, or add servers first.",
     )
     IDEMPOTENCY_KEY_REUSED = _Kind(
         "idempotency-key-reused",
@@ -107,18 +111,24 @@ class ProblemType(Enum):
         "The Idempotency-Key belongs to another request",
         "Use a new key for a new request: a key belongs to one method, path and body.",
     )
-    QUEUE_FULL = _Kind("queue-full", 429, "Too many jobs are queued", "Wait until some have ended, or raise the limit.")
+    QUEUE_FULL = _Kind(
+        "queue-full", 429, "Too many jobs are queued", "Wait until some jobs have ended, or raise the limit."
+    )
     TOO_MANY_REQUESTS = _Kind(
         "too-many-requests", 429, "Too many requests", "Wait for the seconds in the header 'Retry-After'."
     )
-    INTERNAL = _Kind("internal", 500, "The service failed", "The service's log has the cause; please report it.")
+    INTERNAL = _Kind(
+        "internal", 500, "The service failed", "The service's log contains the cause. Report it as a defect."
+    )
     NO_LEADER = _Kind(
         "no-leader",
         503,
         "No service leads at the moment",
         "Repeat the request a moment later: another service takes over within ten seconds. `sooner services` lists them.",
     )
-    UNAVAILABLE = _Kind("unavailable", 503, "The service cannot do this now", "Repeat the request a moment later.")
+    UNAVAILABLE = _Kind(
+        "unavailable", 503, "The service is temporarily unavailable", "Repeat the request a moment later."
+    )
 
     @property
     def uri(self) -> str:

@@ -165,7 +165,7 @@ class RequestGuard:
         if caller.key_id is not None:
             wait_s = self._requests.take(caller.key_id)
             if wait_s:
-                limit = f"{self._requests_per_s_max:g} requests of a key a second (setting requests_per_s_max)"
+                limit = f"{self._requests_per_s_max:g} requests per second of one key (setting requests_per_s_max)"
                 raise _too_many(f"At most {limit}.", wait_s)
         return caller
 
@@ -178,7 +178,7 @@ class RequestGuard:
         if caller is None:
             self._failures.take(address)
             logger.warning("a wrong token from %s", address)
-            raise _unauthorized("Wrong token: it is not the local token, and no key that is valid now.")
+            raise _unauthorized("Wrong token: it is neither the local token nor a valid API key.")
         return caller
 
     async def _log_refusal(self, scope: Scope, status: int) -> None:

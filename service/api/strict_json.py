@@ -52,7 +52,7 @@ def _repeated_keys(document: Any) -> Iterator[Fault]:
         path, value = stack.pop()
         if isinstance(value, dict):
             if isinstance(value, _Repeated):
-                yield from (Fault("is given twice", json_pointer((*path, key))) for key in value.repeated)
+                yield from (Fault("occurs twice", json_pointer((*path, key))) for key in value.repeated)
             stack.extend(((*path, key), item) for key, item in value.items())
         elif isinstance(value, list):
             stack.extend(((*path, index), item) for index, item in enumerate(value))
@@ -86,7 +86,7 @@ def _refuse_lone_surrogates(raw: bytes, document: Any) -> None:
     except RecursionError:
         raise Problem(ProblemType.MALFORMED_JSON, "The body is nested too deeply.") from None
     except UnicodeEncodeError:
-        raise Problem(ProblemType.MALFORMED_JSON, "A text holds half of a surrogate pair.") from None
+        raise Problem(ProblemType.MALFORMED_JSON, "A string contains an unpaired surrogate.") from None
 
 
 class StrictRequest(Request):

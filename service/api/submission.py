@@ -75,9 +75,9 @@ def in_the_name_of(caller: Identity, specs: Sequence[JobSpec], body: JobBody | J
     for place, job in placed_jobs(body):
         if (job.user or caller.user) != caller.user and caller.user is not None and not caller.acts_for_others:
             pointer = json_pointer((*place, "user"))
-            faults.append(Fault("only operators submit in another user's name; leave it out", pointer=pointer))
+            faults.append(Fault("must be null or the caller: only operators submit for other users", pointer=pointer))
         if caller.projects is not None and (job.project or default_project) not in caller.projects:
-            faults.append(Fault("the key is not for this project", pointer=json_pointer((*place, "project"))))
+            faults.append(Fault("the API key does not include this project", pointer=json_pointer((*place, "project"))))
     if faults:
         raise Problem(ProblemType.FORBIDDEN, faults=faults)
     user = caller.user

@@ -58,5 +58,5 @@ def _read(path: Path) -> str:
             os.fchmod(file.fileno(), 0o600)
         token = file.read(4096).strip()
     if not token or not token.isascii() or not token.isprintable():
-        raise TokenFileError(f"the token file {path} holds no token; delete it to get a new one")
+        raise TokenFileError(f"the token file {path} contains no token; delete it, and the next start creates one")
     return token

@@ -89,7 +89,7 @@ class ForecastKeeper:
     def _log_once(self, reason: str) -> None:
         """Log a reason once, not at each run."""
         if reason and reason != self._logged_reason:
-            logger.warning("no forecasts are kept: %s", reason)
+            logger.warning("no forecasts are recorded: %s", reason)
         self._logged_reason = reason
 
     def _score(self) -> None:

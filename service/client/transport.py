@@ -98,7 +98,7 @@ class Transport(AbstractContextManager["Transport"]):
         try:
             return answer.json()
         except ValueError:
-            raise ClientError(f"{self._http.base_url} does not speak Sooner's API: its answer is not JSON") from None
+            raise ClientError(f"{self._http.base_url} is not a Sooner service: its response is not JSON") from None
 
     def request(
         self,

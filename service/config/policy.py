@@ -31,7 +31,7 @@ def configured_shadow(settings: Settings) -> ConfiguredShadow | None:
     """The second policy, if there is to be one. Raises :class:`SettingsError` for a name or option that is wrong."""
     if not settings.shadow_policy:
         if settings.shadow_options:
-            raise SettingsError(f"{env_name('shadow_options')} is set, but there is no {env_name('shadow_policy')}")
+            raise SettingsError(f"{env_name('shadow_options')} needs {env_name('shadow_policy')}")
         return None
     # What was said of the first policy is no demand on this one: it takes of that what it can.
     options = _options(settings, settings.shadow_policy, settings.shadow_options, frozenset())

@@ -38,7 +38,7 @@ def import_history(session: Session, source: str, past: Iterable[ImportedJob]) -
     Raises ValueError for the source name that is reserved for jobs that ran here.
     """
     if source == OWN_HISTORY:
-        raise ValueError(f"{source!r} is the history of the jobs that ran here")
+        raise ValueError(f"{source!r} is reserved for the jobs of this service")
     connection = session.connection()
     take_locks(connection, "history")
     rows = iter(past)

@@ -96,7 +96,7 @@ def _restore(database: Database, archive: zipfile.ZipFile, manifest: Manifest, f
         migrate.upgrade_to(connection, manifest.revision)
         tables = reflected(connection).sorted_tables
         if {table.name for table in tables} != set(manifest.tables):
-            raise BackupError(f"the backup holds other tables than revision {manifest.revision} has")
+            raise BackupError(f"the tables of the backup differ from those of revision {manifest.revision}")
         for table in tables:
             _fill(connection, table, archive, manifest.tables[table.name])
         newest_job = manifest.last_ids.get(JOBS.name, 0)
@@ -132,7 +132,7 @@ def _manifest(archive: zipfile.ZipFile, file: Path) -> Manifest:
         schema = str(document["schema"])
         manifest = TypeAdapter(Manifest).validate_python(document) if schema == BACKUP_SCHEMA else None
     except Exception as error:  # as in _open
-        raise BackupError(f"{file} is no backup of Sooner, or damaged: its manifest cannot be read") from error
+        raise BackupError(f"{file} is not a backup of Sooner, or it is damaged: its manifest cannot be read") from error
     if manifest is None:
         raise BackupError(f"{file} is a {schema}, not a {BACKUP_SCHEMA}")
     return manifest
@@ -140,7 +140,7 @@ def _manifest(archive: zipfile.ZipFile, file: Path) -> Manifest:
 
 def _fill(connection: Connection, into: Table, archive: zipfile.ZipFile, part: TablePart) -> None:
     if set(part.columns) != set(into.c.keys()):
-        raise BackupError(f"the backup's table {into.name} has other columns than its revision has")
+        raise BackupError(f"the columns of the backup's table {into.name} differ from those of its revision")
     connection.execute(sa.delete(into))  # a migration may insert rows into a table that it creates
     rows = _rows(archive, into.name, part)
     while batch := [dict(zip(part.columns, row, strict=True)) for row in islice(rows, _ROWS_PER_INSERT)]:
@@ -163,7 +163,7 @@ def _rows(archive: zipfile.ZipFile, name: str, part: TablePart) -> Iterator[list
     except Exception as error:  # as in _open
         raise BackupError(f"the backup's table {name} cannot be read at row {count}") from error
     if (count, digest.hexdigest()) != (part.rows, part.sha256):
-        raise BackupError(f"the backup's table {name} is not what was written: its digest differs")
+        raise BackupError(f"the backup's table {name} is damaged: its digest differs")
 
 
 def _expire_leases(connection: Connection, now_s: float) -> None:

@@ -200,7 +200,7 @@ def parse_url(url: str) -> URL:
         )
     if parsed.get_backend_name() == "sqlite" and (parsed.database in (None, "", ":memory:") or parsed.query):
         raise DatabaseUrlError(
-            f"the database URL {_shown(parsed)} names no plain file: the service's threads and a restart must see the same data"
+            f"the database URL {_shown(parsed)} must name a file, without parameters: a database in memory would be lost"
         )
     return parsed
 

@@ -63,7 +63,7 @@ def run_demo(*, keep: bool = False) -> int:
         # SIGINT too: a shell starts background jobs with SIGINT ignored.
         with signals_handled(_interrupt), temporary_place(keep=keep) as place:
             if keep:
-                typer.echo(f"The demo's data stays in {place.folder}; serve it later with:")
+                typer.echo(f"The demo's data is in {place.folder}. To serve it:")
                 typer.echo(f"  SOONER_DATA_DIR={place.data_dir} SOONER_CLUSTER={place.cluster_file} sooner serve")
             try:
                 Demo(place, started_s).run()

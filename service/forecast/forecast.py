@@ -136,7 +136,7 @@ def sample(
     options = options or ForecastOptions()
     if len(snapshot.jobs) > options.jobs_max:
         raise NoForecast(
-            f"{len(snapshot.jobs)} jobs are unfinished; forecasts are made for at most {options.jobs_max}."
+            f"{len(snapshot.jobs)} jobs are unfinished; forecasts are made for at most {options.jobs_max} (forecast_jobs_max)."
         )
     found = prospects_of(snapshot)
     if not found and snapshot.jobs:
@@ -151,7 +151,7 @@ def sample(
             break
         futures.append(future)
     if len(futures) < min(count, SAMPLES_MIN):
-        raise NoForecast(f"The forecast of {len(found)} jobs took longer than it may.")
+        raise NoForecast(f"The forecast of {len(found)} jobs exceeded its time limit (forecast_timeout_s).")
     return Futures(snapshot.now_s, count, found, futures)
 
 
@@ -253,16 +253,14 @@ def _job_forecast(prospect: Prospect, futures: Sequence[Future]) -> JobForecast:
 
 def _why_not(job: JobRecord, missing: int, samples: int) -> str:
     if job.held:
-        return "It is held by a user; release it to let it compete."
+        return "The job is held; it can start when it is released."
     if job.gate is Reason.QUEUE_PAUSED:
-        return "Its queue is paused; it starts some time after it is resumed."
+        return "Its queue is paused; it can start when the queue is resumed."
     if job.gate is Reason.QUOTA:
-        return f"It does not start in {missing} of {samples} sampled futures: its user, project or array may not hold more."
+        return f"It does not start in {missing} of {samples} sampled futures: its user, project or array has reached its limit."
     if job.spec.needs:
         return f"It does not start in {missing} of {samples} sampled futures: it waits for jobs in 'after'."
-    return (
-        f"It does not start in {missing} of {samples} sampled futures: the servers that take work now cannot hold it."
-    )
+    return f"It does not start in {missing} of {samples} sampled futures: the servers that are up and not drained cannot hold it."
 
 
 def spread(values: Sequence[float]) -> Spread:

@@ -68,7 +68,7 @@ def refusal_of(url: str, *, allow_private: bool) -> str | None:
         address = ip_address(host)
     except ValueError:
         return None  # a name: its addresses are checked when it is resolved
-    return None if allow_private or is_public(address) else "Must not be an address of an inner network"
+    return None if allow_private or is_public(address) else "Must not be a private address"
 
 
 async def post(url: str, body: bytes, headers: Mapping[str, str], limits: PostLimits, tls: ssl.SSLContext) -> int:
@@ -112,12 +112,12 @@ async def _resolve(host: str, port: int, allow_private: bool) -> list[str]:
     try:
         found = await _look_up(host, port)
     except (OSError, UnicodeError):
-        raise PostFailed("the host's name cannot be resolved") from None
+        raise PostFailed("the host name cannot be resolved") from None
     addresses = dict.fromkeys(ip_address(str(entry[4][0]).partition("%")[0]) for entry in found)
     if not addresses:
-        raise PostFailed("the host's name has no address")
+        raise PostFailed("the host name has no address")
     if not allow_private and not all(is_public(address) for address in addresses):
-        raise PostFailed("the host is in an inner network (setting webhook_private_addresses)")
+        raise PostFailed("the host's address is private (setting webhook_private_addresses)")
     return [str(address) for address in addresses][:ADDRESSES_MAX]
 
 

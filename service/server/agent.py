@@ -64,7 +64,7 @@ class Agent:
                 self._renew_leases()
             return
         if self.sound:
-            logger.warning("this service was silent for too long and counts as gone; its attempts are stopped")
+            logger.warning("this service was silent for too long and was declared lost; its attempts are stopped")
         self.sound = False
         with self._lock:
             self._clear()

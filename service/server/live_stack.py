@@ -144,7 +144,7 @@ def make_live_stack(context: LeaderContext) -> LiveStack:
     """All layers, with the world loaded from the database. Raises FencedOff if the lead is lost already."""
     settings, database, clock, lead = context.settings, context.database, context.clock, context.lead
     if lead.token is None:
-        raise FencedOff("the lead was lost before the live stack was built")
+        raise FencedOff("the leader lease was lost before the live stack was built")
     phases = Phases(context.metrics)
     recorder = make_recorder(settings)
     shadow = make_shadow(settings, recorder, partial(ShadowProcess, settings.shadow_memory_bytes_max))

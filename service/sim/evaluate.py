@@ -73,14 +73,14 @@ def evaluate(
     tried = {**ESTIMATORS, **CHALLENGERS}
     factories = {kind: tried[kind] for kind in _chosen(kinds)}
     if len(workload.jobs) < JOBS_MIN:
-        raise EvaluationError(f"{len(workload.jobs)} jobs are too few to evaluate on; it takes {JOBS_MIN}")
+        raise EvaluationError(f"an evaluation needs at least {JOBS_MIN} jobs (got {len(workload.jobs)})")
     found = (examples.get(Unit.SERVICE_S) for _, examples in replay(rows_of(workload.jobs), Knowledge()))
     # Packed: as Python numbers the features of a million jobs take 3 GB, in an array a quarter.
     examples = [replace(each, features=array("d", each.features)) for each in found if each is not None]
     test_start = len(examples) - int(len(examples) * TEST_RATIO)
     run = prequential.run(examples, factories, test_start=test_start, chunks=chunks, seed=seed, on_progress=on_progress)
     if not len(run.labels):
-        raise EvaluationError("no job had ended before the last was submitted: there is nothing to learn from")
+        raise EvaluationError("no job ended before the last submission: there is no training data")
     # Challengers are measured beside the models, but never serve.
     serving = {name: points for name, points in run.all_points.items() if name not in CHALLENGERS}
     served = backtest(replace(run, all_points=serving))

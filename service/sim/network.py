@@ -68,7 +68,7 @@ def parse_network(text: str) -> Contention | None:
     for part in rest.split(",") if colon else ():
         key, _, value = part.partition("=")
         if key not in known or key in values:
-            raise NetworkError(f"{text!r}: {part!r} is not one of {', '.join(known)} with a value")
+            raise NetworkError(f"{text!r}: {part!r} is not NAME=VALUE with one of the names {', '.join(known)}")
         values[key] = _number(text, part, value)
     return Contention(**values)
 

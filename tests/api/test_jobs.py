@@ -51,7 +51,7 @@ def test_a_job_goes_in_and_is_shown_as_it_was_asked_for(client: Client, world: W
         "array_index": None,
     }
     assert {key: body[key] for key in expected} == expected
-    assert body["reason_sentence"] == "A user holds the job; release it to let it start."
+    assert body["reason_sentence"] == "The job is held; it can start when it is released."
     assert body["eta_reason"]
     assert client.get(answer.headers["location"]).json() == body
     assert requests(world) == [("submitted", body["id"])]

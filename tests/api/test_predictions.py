@@ -79,7 +79,7 @@ def test_a_prediction_of_a_model_says_what_moved_it(client: Client, world: World
         (
             said(version="m-gone/xgboost"),
             "model",
-            "Model m-gone is no longer on record, or has no part that can be explained.",
+            "Model m-gone has been deleted, or none of its parts can be explained.",
         ),
         (
             Prediction(said(version="m1/blend").estimate, "features/0:abc", (1.0, 2.0)),

@@ -223,8 +223,8 @@ def test_no_way_back_is_offered_and_the_history_is_one_line() -> None:
     ("bad", "words"),
     [
         ("nonsense", "not of the form"),
-        ("sqlite://", "plain file"),
-        ("sqlite:///:memory:", "plain file"),
+        ("sqlite://", "must name a file"),
+        ("sqlite:///:memory:", "must name a file"),
         ("sqlite:////no/such/folder/file.db", "/no/such/folder/file.db: No such file"),
         ("oracle2://host/name", "no driver"),
         ("postgresql+psycopg2://host/name", "begins with sqlite:/// or postgresql://"),

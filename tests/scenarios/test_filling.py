@@ -61,7 +61,7 @@ def test_larger_priorities_fill_first() -> None:
 
 
 def test_without_preemption_servers_cannot_be_filled() -> None:
-    with pytest.raises(OptionError, match="server_filling stops running jobs, which preemption=never forbids"):
+    with pytest.raises(OptionError, match="'server_filling' is not possible with preemption=never"):
         make_policy("asrpt", {"preemption": "never", "fill": "server_filling"})
     assert make_policy("asrpt", {"preemption": "never", "fill": "auto"}).name == "asrpt"
 

@@ -91,7 +91,7 @@ def granted(body: KeyBody, settings: Settings, now_s: float) -> KeyGrant:
         faults.append(Fault(most, pointer="/expires_in_s"))
     if body.projects is not None and role.covers(Role.OPERATOR):
         faults.append(
-            Fault(f"must be left out for the role {role.value}, which sees every project", pointer="/projects")
+            Fault(f"must be null for the role {role.value}, which includes all projects", pointer="/projects")
         )
     if faults:
         raise Problem(ProblemType.INVALID_BODY, faults=faults)

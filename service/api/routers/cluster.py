@@ -87,7 +87,7 @@ def add_server(dependencies: Deps, change: Change, body: ServerBody) -> Response
         try:
             return _accept(session, dependencies, RequestKind.SERVER_ADDED, server.name, server=server)
         except DuplicateServer:
-            raise Problem(ProblemType.CONFLICT, f"There is a server {server.name!r} already.") from None
+            raise Problem(ProblemType.CONFLICT, f"A server named {server.name!r} already exists.") from None
 
     return change.ask(effect)
 

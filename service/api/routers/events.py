@@ -95,7 +95,7 @@ def _topic(
     """The feed of a topic, the name of its events, and what this caller may see of each."""
     if topic == "cycle":
         if not caller.role.covers(Role.OPERATOR):
-            raise Problem(ProblemType.FORBIDDEN, f"Cycles need the role {Role.OPERATOR.value}.")
+            raise Problem(ProblemType.FORBIDDEN, f"The topic 'cycle' needs the role {Role.OPERATOR.value}.")
         return streams.cycles, "cycle", lambda entry: cycle_summary(entry[1])
     found = _JOB_TOPIC.fullmatch(topic)
     if found is None and topic != "jobs":

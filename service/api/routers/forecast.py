@@ -93,7 +93,7 @@ def job_forecast(dependencies: Deps, leader: ToLeader, job_id: JobPath) -> JobFo
     with dependencies.reading() as connection:
         state = JobState(job_or_404(connection, job_id).job.state)
     if state in TERMINAL:
-        raise Problem(ProblemType.JOB_FINISHED, f"Job {job_id} has {state}.")
+        raise Problem(ProblemType.JOB_FINISHED, f"Job {job_id} has ended ({state}).")
     found = _current(leader)
     job = found.jobs.get(JobId(job_id))
     if job is None:

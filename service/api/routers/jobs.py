@@ -110,7 +110,7 @@ class JobRequest(NamedTuple):
                 if not etag_matches(self.if_match, tag):
                     raise Problem(ProblemType.PRECONDITION_FAILED, headers={"ETag": tag})
             if JobState(summary.job.state) in TERMINAL:
-                raise Problem(ProblemType.JOB_FINISHED, f"Job {self.job_id} has {summary.job.state}.")
+                raise Problem(ProblemType.JOB_FINISHED, f"Job {self.job_id} has ended ({summary.job.state}).")
             self.dependencies.store.add_request(session, request)
             accepted = AcceptedDocument(accepted=kind.value, job_id=self.job_id, server=None)
             return Answer(202, accepted, detail=details)

@@ -60,7 +60,7 @@ def resume(dependencies: Deps, change: Change, body: QueuePartBody) -> Response:
 
 def _owner(body: QueuePartBody) -> Owner:
     if body.user is not None and body.project is not None:
-        fault = Fault("must be left out where user is given", pointer="/project")
+        fault = Fault("must not be given together with user", pointer="/project")
         raise Problem(ProblemType.INVALID_BODY, faults=[fault])
     if body.user is not None:
         return Owner(Scope.USER, body.user)

@@ -116,7 +116,7 @@ def _times(body: ReservationBody, now_s: float) -> tuple[float, float]:
         else:
             times[key] = moment.timestamp()
     if (body.servers is None) == (body.count is None):
-        faults.append(Fault("must be given if and only if count is not", pointer="/servers"))
+        faults.append(Fault("exactly one of servers and count must be given", pointer="/servers"))
     if len(times) == 2:
         if times["ends_at"] <= max(times["starts_at"], now_s):
             faults.append(Fault("must be after starts_at and in the future", pointer="/ends_at"))
@@ -143,7 +143,7 @@ def _named(
         both = sorted(set(servers).intersection(each.window.servers))
         if both:
             which = ", ".join(names[server] for server in both)
-            raise Problem(ProblemType.CONFLICT, f"Reservation {each.window.id} has {which} at that time.")
+            raise Problem(ProblemType.CONFLICT, f"Reservation {each.window.id} includes {which} at that time.")
     return servers
 
 

@@ -28,7 +28,7 @@ def snapshot_now(dependencies: Deps, leader: ToLeader) -> CycleSnapshotDocument:
     if found is None:
         most = dependencies.settings.forecast_jobs_max
         raise Problem(
-            ProblemType.CONFLICT, f"More than {most} jobs are unfinished (forecast_jobs_max): nothing is copied."
+            ProblemType.CONFLICT, f"A snapshot includes at most {most} unfinished jobs (setting forecast_jobs_max)."
         )
     return cast(CycleSnapshotDocument, cycle_document(found))
 
@@ -43,7 +43,7 @@ def cycle_snapshot(
         settings = dependencies.settings
         raise Problem(
             ProblemType.NOT_FOUND,
-            f"Nothing is kept of cycle {number}: only the newest {settings.snapshots_kept} cycles with actions can be "
+            f"Cycle {number} is not recorded: only the newest {settings.snapshots_kept} cycles with actions can be "
             f"replayed, with at most {settings.snapshot_jobs_max} unfinished jobs (snapshots_kept, snapshot_jobs_max).",
         )
     return cast(CycleSnapshotDocument, cycle_document(found))

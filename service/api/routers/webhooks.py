@@ -121,7 +121,7 @@ def _checked(body: WebhookBody, caller: Identity, settings: Settings) -> NewWebh
     user = body.user
     if not caller.role.covers(Role.OPERATOR):
         if user not in (None, caller.user):
-            fault = Fault("only operators get events of other users' jobs; leave it out", pointer="/user")
+            fault = Fault("must be null: only operators receive events of other users' jobs", pointer="/user")
             raise Problem(ProblemType.FORBIDDEN, faults=[fault])
         user = caller.user
     events = [WebhookEvent(word) for word in dict.fromkeys(body.events)]

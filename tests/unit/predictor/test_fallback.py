@@ -70,7 +70,7 @@ def test_cold_start_climbs_down_from_the_users_programs_to_the_clusters() -> Non
     assert user.unit is Unit.SERVICE_S
     assert user.quantile(0.99) == pytest.approx(60.0)
     stranger = _estimate(predictor, name="new", user="eve")
-    assert stranger.source == "cold start: cluster median of 19 jobs, 600 s (too few to rank by; it takes 20)"
+    assert stranger.source == "cold start: cluster median of 19 jobs, 600 s (too few to rank jobs; 20 are needed)"
     assert not stranger.trusted
     predictor.ended(ended(50, service_s=60.0, name="p18", user="bob"))
     stranger = _estimate(predictor, name="new", user="eve")

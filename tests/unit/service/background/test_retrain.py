@@ -160,7 +160,7 @@ def test_a_training_is_due_when_new_labels_reach_a_tenth_of_its_rows(
     run = _finish(trainer, trainer.start(), database)
     assert (run["outcome"], run["detail"]) == (
         "too_little",
-        "0 labelled jobs are too few to train on; at least 100 are needed",
+        "a training needs at least 100 labelled jobs (got 0)",
     )
     assert trainer.due() == "", "nothing is new although there are more labels than it may learn from"
     _learn(database, 19, first=300)

@@ -77,7 +77,7 @@ def test_servers_are_added_drained_and_resumed(cli: CliWorld) -> None:
     assert "There is no server 'zebra'." in missing.stderr
     twice = cli.run("cluster", "add", "d", "--gpus", "4")
     assert twice.exit_code == 1
-    assert "There is a server 'd' already." in twice.stderr
+    assert "A server named 'd' already exists." in twice.stderr
 
 
 # Models
@@ -263,7 +263,7 @@ def test_the_name_of_our_own_history_cannot_be_taken(tmp_path: Path) -> None:
     arguments = ["history", "import", str(table_file), "--source", OWN_HISTORY, "--data-dir", str(tmp_path / "data")]
     result = RUNNER.invoke(app, arguments)
     assert result.exit_code == 2
-    assert "is the history of the jobs that ran here" in result.stderr
+    assert "is reserved for the jobs of this service" in result.stderr
     assert labels(f"sqlite:///{tmp_path / 'data' / 'sooner.db'}") == []
 
 

@@ -213,8 +213,11 @@ _BROKEN: dict[str, tuple[Callable[[str, bytes], bytes | None], str]] = {
     "no manifest": (lambda name, data: None if name == MANIFEST else data, "manifest"),
     "another manifest": (lambda name, data: b"[]" if name == MANIFEST else data, "manifest"),
     "another schema": (_manifest(lambda document: document.update(schema="x/2")), "x/2"),
-    "another table": (_manifest(lambda document: document["tables"].pop("jobs")), "other tables"),
-    "another column": (_manifest(lambda document: document["tables"]["jobs"]["columns"].append("x")), "other columns"),
+    "another table": (_manifest(lambda document: document["tables"].pop("jobs")), "the tables of the backup differ"),
+    "another column": (
+        _manifest(lambda document: document["tables"]["jobs"]["columns"].append("x")),
+        "the columns of the backup's table jobs differ",
+    ),
 }
 
 

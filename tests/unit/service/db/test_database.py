@@ -387,7 +387,7 @@ def test_loading_the_same_past_twice_changes_nothing(database: Database) -> None
 
 
 def test_nobody_imports_under_our_own_name(database: Database) -> None:
-    with pytest.raises(ValueError, match="ran here"), database.writing() as session:
+    with pytest.raises(ValueError, match="is reserved"), database.writing() as session:
         import_history(session, "sooner", [_past(1, 1.0)])
 
 

@@ -246,7 +246,7 @@ def test_after_the_time_limit_enough_complete_futures_give_a_forecast(complete: 
         return forecast(snapshot(job(1, (5.0,))), make_policy("fifo"), keep_going=lambda: next(left) > 0)
 
     if told is None:
-        with pytest.raises(NoForecast, match="longer"):
+        with pytest.raises(NoForecast, match="exceeded its time limit"):
             ask()
     else:
         found = ask()

@@ -132,7 +132,7 @@ def test_sources_of_the_predictor_are_parsed() -> None:
         ("declared: 500 iterations, not confirmed by any past run", "", "no trusted prediction: attained service"),
         ("recurrence: 7 past runs; ranked by attained service: 51% of", "", "no trusted prediction: attained service"),
         (
-            "cold start: cluster median of 3 jobs, 5 s (too few to rank by; it takes 20)",
+            "cold start: cluster median of 3 jobs, 5 s (too few to rank jobs; 20 are needed)",
             "",
             "no trusted prediction: attained service",
         ),
@@ -150,7 +150,7 @@ def test_changes_of_trust_computed_by_hand() -> None:
         "recurrence: 30 past runs",
         "recurrence: 10 past runs; ranked by attained service: 51% of the newest pairs; declared 9 iterations weighs 5%",
         "recurrence: 11 past runs; distribution by blend",
-        "cold start: cluster median of 3 jobs, 5 s (too few to rank by; it takes 20)",
+        "cold start: cluster median of 3 jobs, 5 s (too few to rank jobs; 20 are needed)",
     ]
     rows = [replace(ROW, source=source, submitted_at_s=float(at)) for at, source in enumerate(words)]
     assert [(each.at_s, each.before, each.after, each.reason) for each in trust_changes(rows)] == [

@@ -176,7 +176,7 @@ def test_the_shadow_uses_settings_of_the_first_policy_for_options_that_it_has(tm
         ({"shadow_policy": "lottery"}, r"SOONER_SHADOW_POLICY.*unknown policy 'lottery'"),
         ({"shadow_policy": "srsf", "shadow_options": "eta=7"}, "option eta: 7 is outside 0 to 1"),
         ({"shadow_policy": "fifo", "shadow_options": "preemption=always"}, "policy fifo does not preempt"),
-        ({"shadow_options": "eta=0.5"}, "SOONER_SHADOW_OPTIONS is set, but there is no SOONER_SHADOW_POLICY"),
+        ({"shadow_options": "eta=0.5"}, "SOONER_SHADOW_OPTIONS needs SOONER_SHADOW_POLICY"),
     ],
 )
 def test_invalid_shadow_settings_raise_an_error(tmp_path: Path, flags: dict[str, Any], message: str) -> None:
