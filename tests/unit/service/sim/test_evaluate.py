@@ -297,7 +297,7 @@ def test_the_printed_table_begins_with_the_served_model(table: Path) -> None:
         (["--models", "oracle"], "unknown model 'oracle'"),
         (["--models", ""], "unknown model ''"),
         (["--chunks", "0"], "--chunks"),
-        (["--first", "20"], "20 jobs are too few"),
+        (["--first", "20"], "at least 50 jobs (got 20)"),
         (["--seed", "-1"], "--seed"),
     ],
 )
