@@ -111,7 +111,7 @@ def test_a_default_pipeline_uses_exactly_its_gpus(model, gpus) -> None:
 
 
 def test_an_unknown_model_is_an_error_that_names_it() -> None:
-    with pytest.raises(UnknownModel, match="'resnet5000' is not in the catalogue; it has bert_large, "):
+    with pytest.raises(UnknownModel, match="'resnet5000' is not in the catalogue; its models are bert_large, "):
         build("resnet5000", 1)
     with pytest.raises(UnknownModel, match="unknown GPU 'Z80'; the GPUs are K80, P100"):
         build("resnet50", 1, "Z80")

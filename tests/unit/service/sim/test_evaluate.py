@@ -203,7 +203,7 @@ def test_without_users_and_names_every_job_is_cold() -> None:
 
 @pytest.mark.parametrize("jobs", [0, 1, 49])
 def test_too_few_jobs_are_an_error_with_the_required_number(jobs: int) -> None:
-    with pytest.raises(EvaluationError, match=f"{jobs} jobs are too few to evaluate on; it takes 50"):
+    with pytest.raises(EvaluationError, match=rf"an evaluation needs at least 50 jobs \(got {jobs}\)"):
         evaluate(_alike(jobs))
 
 
