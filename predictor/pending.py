@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, overload
 
 import numpy as np
@@ -171,6 +171,10 @@ class PendingPrediction:
         self.base = np.log(estimate.points) if undeclared is None else quantile_of(undeclared, LEVELS)
         self.source, self.trusted = estimate.source.partition(DECLARED_WORDS)[0], estimate.trusted
         self.features = array("d", prediction.features)
+
+    def shared(self) -> "PendingPrediction":
+        """The same for another element of the job's array: it shares the numbers, and has not reported anything."""
+        return replace(self, revision=None)
 
     def candidates(self) -> dict[str, Array]:
         """Log points by candidate. The fallback chain stands for the simplest: it predicts new programs better than a median."""

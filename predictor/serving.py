@@ -137,16 +137,25 @@ class LivePredictor:
         self, predictions: Mapping[JobId, Prediction], baselines: Mapping[JobId, Baselines]
     ) -> dict[JobId, PendingPrediction]:
         """The pending predictions, with the models' raw points, which follow from the stored features."""
-        pending = {
-            job: PendingPrediction(baselines.get(job, {}), each.estimate.unit) for job, each in predictions.items()
-        }
-        for job, each in pending.items():
-            each.fill(predictions[job])
+        pending: dict[JobId, PendingPrediction] = {}
+        filled: dict[int, PendingPrediction] = {}
+        for job, prediction in predictions.items():
+            known, first = baselines.get(job, {}), filled.get(id(prediction))
+            if first is not None and first.baselines == known:
+                pending[job] = first.shared()
+            else:
+                pending[job] = filled[id(prediction)] = PendingPrediction(known, prediction.estimate.unit)
+                pending[job].fill(prediction)
         mark_current(list(pending.values()), _version(self._champion))
         heads = self._champion.model.heads if self._champion is not None else {}
         for unit, head in heads.items():
-            current = [(each, predictions[job]) for job, each in pending.items() if each.current and each.unit is unit]
-            self._run_again(head, current)
+            # Elements of an array share the points, so they are computed once.
+            current = {
+                id(each.raw): (each, predictions[job])
+                for job, each in pending.items()
+                if each.current and each.unit is unit
+            }
+            self._run_again(head, list(current.values()))
         return pending
 
     def _run_again(self, head: TrainedHead, predictions: Sequence[tuple[PendingPrediction, Prediction]]) -> None:
@@ -252,11 +261,13 @@ class LivePredictor:
         fallback chain answers.
 
         A repeated request gets the same answer as long as no job has ended in between. ``now_s`` is not used: features depend on
-        the submission, so that a late prediction equals the one that training would have seen.
+        the submission, so that a late prediction equals the one that training would have seen. The elements of an array that
+        are new in one batch share one prediction, that of the first of them.
         """
         with self._lock:
             serving = _Serving(self._champion, self._all_served(), {unit: self._heads[unit].mix() for unit in UNITS})
-            queries = self._prepare(requests)
+            first = self._first_alike(requests)
+            queries = self._prepare(requests, first)
         prepared = [query for query in queries if query is not None]
         run_models(serving.models, prepared)
         with self._lock:
@@ -268,7 +279,10 @@ class LivePredictor:
                     _log.exception(
                         "the estimate of job %s failed; it is ranked by attained service", query.submission.job
                     )
-            return self._keep(serving, queries)
+            answers = dict(zip(sorted(set(first)), self._keep(serving, queries), strict=True))
+            for request, position in zip(requests, first, strict=True):
+                self._share_pending(request.job, requests[position].job)
+            return [answers[position] for position in first]
 
     def preview(self, now_s: float, requests: Sequence[PredictionRequest]) -> list[Prediction | None]:
         """As :meth:`predict`, for jobs that may never be submitted: nothing is kept.
@@ -303,13 +317,34 @@ class LivePredictor:
             return None
         return None if revised is None else Prediction(revised, SCHEMA, tuple(pending.features))
 
-    def _prepare(self, requests: Sequence[PredictionRequest]) -> list[Query | None]:
+    @staticmethod
+    def _first_alike(requests: Sequence[PredictionRequest]) -> list[int]:
+        """For each request the position of the one whose answer it gets: its own, or that of the first element of its array."""
+        firsts: dict[JobId, int] = {}
+        found: list[int] = []
+        for position, request in enumerate(requests):
+            array = request.spec.array
+            # An array without an id is not submitted: several of them may be in one batch.
+            found.append(position if array is None or not array.id else firsts.setdefault(array.id, position))
+        return found
+
+    def _share_pending(self, job: JobId, first: JobId) -> None:
+        """Keep the pending prediction of ``first`` for another element of its array as well, without a copy of its numbers."""
+        pending = self._pending.get(first)
+        if pending is not None and job not in self._pending:
+            self._pending[job] = pending.shared()
+            if len(self._pending) > PENDING_MAX:
+                self._pending.popitem(last=False)
+
+    def _prepare(self, requests: Sequence[PredictionRequest], first: Sequence[int]) -> list[Query | None]:
+        """The queries of the requests at the positions in ``first``, in their order."""
         queries: list[Query | None] = []
         submissions = [request_submission(request) for request in requests]
         # All are open before the first is looked at, so the order of a batch does not matter.
         for submission in submissions:
             self._knowledge.submit(submission)
-        for request, submission in zip(requests, submissions, strict=True):
+        for position in sorted(set(first)):
+            request, submission = requests[position], submissions[position]
             try:
                 queries.append(self._query(request, submission))
             except Exception:

@@ -170,8 +170,10 @@ class Attempts(AttemptLogs, ProgressInput, Protocol):
 class Submitter(Protocol):
     """The inserts of the store that are not the engine's. All run in the caller's transaction."""
 
-    def submit(self, session: Session, specs: Sequence[JobSpec], now_s: float) -> list[JobId]:
-        """Insert new jobs and their SUBMITTED requests."""
+    def submit(
+        self, session: Session, specs: Sequence[JobSpec], now_s: float, sizes: Sequence[int] | None = None
+    ) -> list[JobId]:
+        """Insert new jobs and their SUBMITTED requests. ``sizes``: of each submission; None: all are one submission's."""
 
     def add_request(self, session: Session, request: EngineRequest) -> int:
         """Insert one accepted request; returns its id (``request.id`` is ignored)."""

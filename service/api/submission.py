@@ -98,7 +98,8 @@ def insert(session: Session, submissions: Sequence[Submission]) -> list[Answer |
     refusals = [_refusal(connection, each, owners) for each in submissions]
     accepted = [each for each, refusal in zip(submissions, refusals, strict=True) if refusal is None]
     specs = [spec for each in accepted for spec in each.specs]
-    ids = dependencies.store.submit(session, specs, dependencies.now_s())
+    sizes = [len(each.specs) for each in accepted]
+    ids = dependencies.store.submit(session, specs, dependencies.now_s(), sizes)
     documents = {summary.job.id: job_document(summary) for summary in reads.new_jobs(connection, ids)}
     left = iter(ids)
     answers = iter(

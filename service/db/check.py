@@ -26,8 +26,10 @@ from service.db.tables import (
     EVENTS,
     HISTORY,
     JOBS,
+    PREDICTIONS,
     REQUESTS,
     SERVERS,
+    SHARED_PREDICTIONS,
 )
 from service.engine.events import RequestKind
 
@@ -68,7 +70,12 @@ def check_connection(connection: Connection) -> Health:
         revision = revision_of(connection) if where in (SchemaState.OLDER, SchemaState.NEWER) else ""
         return Health(where, revision, 0, 0, (where.sentence,))
     faults = [*damage(connection), *_jobs_without_an_end(connection), *_attempts(connection), *_gpus(connection)]
-    faults += [*_events(connection), *_requests(connection), *_array_specs(connection)]
+    faults += [
+        *_events(connection),
+        *_requests(connection),
+        *_array_specs(connection),
+        *_shared_predictions(connection),
+    ]
     count = select(func.count()).select_from(JOBS)
     return Health(
         where,
@@ -153,6 +160,14 @@ def _array_specs(connection: Connection) -> Iterator[str]:
     yield from _named(connection, jobs, "is an element of an array whose spec is missing")
     yield from _listed(
         "label", _few(connection, select(HISTORY.c.id).where(labels)), "belongs to an array whose spec is missing"
+    )
+
+
+def _shared_predictions(connection: Connection) -> Iterator[str]:
+    """The numbers of each prediction are there."""
+    lost = and_(PREDICTIONS.c.shared_id.is_not(None), PREDICTIONS.c.shared_id.not_in(select(SHARED_PREDICTIONS.c.id)))
+    yield from _listed(
+        "prediction", _few(connection, select(PREDICTIONS.c.id).where(lost)), "has lost the numbers that it shares"
     )
 
 

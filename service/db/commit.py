@@ -12,6 +12,7 @@ from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Reason
 from service.db.codec import encode_actions, encode_changes, encode_refusals
 from service.db.dialects import update_rows
+from service.db.prediction_rows import NewPrediction, insert_predictions
 from service.db.rows import (
     ServerOrigin,
     Values,
@@ -21,7 +22,6 @@ from service.db.rows import (
     job_values,
     new_job_values,
     own_history_values,
-    prediction_values,
     request_record,
     server_values,
 )
@@ -131,12 +131,8 @@ def _consume(connection: Connection, ids: Sequence[int], cycle: int) -> None:
 
 
 def _write_predictions(connection: Connection, writes: Sequence[JobWrite], batch: CycleBatch) -> None:
-    rows = [
-        prediction_values(write.job.id, batch.cycle, batch.at_s, write.prediction)
-        for write in writes
-        if write.prediction is not None
-    ]
-    _insert(connection, PREDICTIONS, rows)
+    new = [NewPrediction(write.job.id, write.prediction) for write in writes if write.prediction is not None]
+    insert_predictions(connection, new, batch.cycle, batch.at_s)
 
 
 def _write_labels(connection: Connection, labels: Sequence[EndedJob], at_s: float) -> None:

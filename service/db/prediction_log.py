@@ -9,16 +9,16 @@ from sqlalchemy import Connection, Row, func, select
 from policies.lifecycle import TERMINAL
 from policies.model.estimate import Prediction
 from policies.model.ids import JobId
-from service.db.rows import chunks, prediction_of
+from service.db.prediction_rows import PredictionReader, prediction_columns
+from service.db.rows import chunks
 from service.db.session import Database
 from service.db.tables import JOBS, PREDICTIONS, columns
 
 COMPARED_JOBS_MAX: Final = 2_000
 """Newest jobs of the same name, or of the same user, that are searched: one index walk, a few milliseconds."""
 
-_SCORED = columns(
-    PREDICTIONS,
-    "job_id scored_at_s unit points p10 p50 p90 point actual source model_version shadows",
+_SCORED = frozenset(
+    "job_id scored_at_s unit points p10 p50 p90 point actual source model_version shadows".split()  # noqa: SIM905
 )
 _SUBMITTED = columns(JOBS, "name user project gpus submitted_at_s")
 _SIMILAR = columns(JOBS, "id name user project gpus state finished_at_s iterations reports_iterations service_s")
@@ -38,10 +38,11 @@ def first_predictions(
         ids = set(connection.execute(first.order_by(func.min(predictions.id).desc()).limit(newest)).scalars())
         for jobs in chunks(sorted(unfinished)):
             ids |= set(connection.execute(first.where(predictions.job_id.in_(jobs))).scalars())
+        reader = PredictionReader()
         for part in chunks(sorted(ids), 500):
-            statement = select(PREDICTIONS).where(predictions.id.in_(part)).order_by(predictions.id)
+            statement = prediction_columns().where(predictions.id.in_(part)).order_by(predictions.id)
             for row in connection.execute(statement).mappings():
-                yield JobId(row["job_id"]), prediction_of(row)
+                yield JobId(row["job_id"]), reader.read(row)
 
 
 def scored_predictions(database: Database, newest: int) -> Sequence[Row[Any]]:
@@ -56,7 +57,7 @@ def scored_predictions(database: Database, newest: int) -> Sequence[Row[Any]]:
     newly = select(predictions.job_id).where(scored).order_by(predictions.id.desc()).limit(newest).subquery()
     of_those = predictions.job_id.in_(select(newly.c.job_id))
     first = select(func.min(predictions.id)).where(scored, of_those).group_by(predictions.job_id)
-    statement = select(*_SCORED, *_SUBMITTED).join(JOBS, JOBS.c.id == predictions.job_id)
+    statement = prediction_columns(_SCORED).add_columns(*_SUBMITTED).join(JOBS, JOBS.c.id == predictions.job_id)
     return database.rows(statement.where(predictions.id.in_(first)).order_by(predictions.id.desc()).limit(newest))
 
 
@@ -70,7 +71,7 @@ def submission_of_newest(database: Database, newest: int) -> float | None:
 
 def newest_prediction(connection: Connection, job_id: int) -> Row[Any] | None:
     """The newest prediction of a job with all its columns, the feature vector among them; or None."""
-    statement = select(PREDICTIONS).where(PREDICTIONS.c.job_id == job_id).order_by(PREDICTIONS.c.id.desc()).limit(1)
+    statement = prediction_columns().where(PREDICTIONS.c.job_id == job_id).order_by(PREDICTIONS.c.id.desc()).limit(1)
     return connection.execute(statement).one_or_none()
 
 

@@ -222,10 +222,14 @@ def spec(connection: Connection, job_id: int) -> JobSpec | None:
 
 def all_admitted(connection: Connection, job_ids: Collection[int]) -> bool:
     """Whether a cycle has admitted every one of these jobs, and so predicted it if it could."""
-    waiting = select(REQUESTS.c.job_id).where(
-        REQUESTS.c.consumed_cycle.is_(None), REQUESTS.c.kind == RequestKind.SUBMITTED.value
+    waiting = (
+        select(REQUESTS.c.id)
+        .where(REQUESTS.c.consumed_cycle.is_(None), REQUESTS.c.kind == RequestKind.SUBMITTED.value)
+        .limit(1)
     )
-    return not set(job_ids).intersection(connection.execute(waiting).scalars())
+    return not any(
+        connection.execute(waiting.where(REQUESTS.c.job_id.in_(part))).first() for part in chunks(sorted(job_ids))
+    )
 
 
 def unfinished_jobs(connection: Connection) -> int:

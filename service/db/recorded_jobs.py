@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Select, func, or_, select
 from policies.model.cluster import Server
 from policies.model.estimate import Estimate
 from service.db.codec import decode
+from service.db.prediction_rows import prediction_columns
 from service.db.rows import JobReader, attempt_record, chunks, estimate_of
 from service.db.session import Database
 from service.db.tables import ATTEMPTS, JOBS, PREDICTIONS, SERVERS
@@ -69,7 +70,7 @@ def _first_predictions(connection: Connection, ids: Sequence[int]) -> Mapping[in
     """The first prediction of each job."""
     predictions = PREDICTIONS.c
     first = select(func.min(predictions.id)).where(predictions.job_id.in_(ids)).group_by(predictions.job_id)
-    rows = connection.execute(select(PREDICTIONS).where(predictions.id.in_(first))).mappings()
+    rows = connection.execute(prediction_columns().where(predictions.id.in_(first))).mappings()
     return {row["job_id"]: estimate_of(row) for row in rows}
 
 

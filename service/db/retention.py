@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, Text, and_, cast, delete, or_, select, update
 
 from policies.model.ids import JobId
+from service.db.prediction_rows import delete_unused_predictions
 from service.db.rows import ENDED_JOBS, OWN_HISTORY
 from service.db.specs import RecentSpecs, SpecReader, delete_unused_array_specs
 from service.db.tables import ATTEMPTS, EVENTS, FORECASTS, HISTORY, JOBS, PREDICTIONS, PROGRESS, REQUESTS
@@ -58,9 +59,14 @@ def delete_jobs(connection: Connection, ids: Sequence[JobId]) -> None:
     )
     taken_over = {"spec": spec, "array_id": array, "job_id": None}
     connection.execute(update(HISTORY).where(HISTORY.c.job_id.in_(ids)).values(taken_over))
+    of_shared = select(PREDICTIONS.c.shared_id).where(
+        PREDICTIONS.c.job_id.in_(ids), PREDICTIONS.c.shared_id.is_not(None)
+    )
+    shared = connection.execute(of_shared.distinct()).scalars().all()
     for rows in _OF_JOBS:
         connection.execute(delete(rows).where(rows.c.job_id.in_(ids)))
     connection.execute(delete(JOBS).where(JOBS.c.id.in_(ids)))
+    delete_unused_predictions(connection, shared)
     delete_unused_array_specs(connection, arrays)
 
 

@@ -169,9 +169,22 @@ def event_values(event: JobEvent) -> Values:
     }
 
 
-def request_values(kind: RequestKind, at_s: float, job: JobId | None, payload: RequestPayload) -> Values:
-    """Every column of a new request but its id."""
-    return {"kind": kind.value, "job_id": job, "payload": encode(payload), "created_at_s": at_s, "consumed_cycle": None}
+REQUESTS_A_TURN = 50
+"""Requests of one submission that may be ahead of the first request of a later one."""
+
+
+def request_values(
+    kind: RequestKind, at_s: float, job: JobId | None, payload: RequestPayload, position: int = 0
+) -> Values:
+    """Every column of a new request but its id. ``position``: its place among those that were accepted at once."""
+    return {
+        "kind": kind.value,
+        "job_id": job,
+        "payload": encode(payload),
+        "created_at_s": at_s,
+        "consumed_cycle": None,
+        "turn": position // REQUESTS_A_TURN,
+    }
 
 
 def request_record(row: RowMapping) -> EngineRequest:

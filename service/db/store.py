@@ -68,9 +68,8 @@ class SqlStore:
         return self._read(lambda connection: _jobs(connection, sorted(set(ids)), self._arrays))
 
     def pending_requests(self, limit: int) -> Sequence[EngineRequest]:
-        """At most ``limit`` unconsumed requests, oldest first. Raises StoreUnavailable."""
-        statement = select(REQUESTS).where(REQUESTS.c.consumed_cycle.is_(None)).order_by(REQUESTS.c.id).limit(limit)
-        return self._read(lambda connection: [request_record(row) for row in connection.execute(statement).mappings()])
+        """As the port says; submissions take turns (see ``RequestRow``). Raises StoreUnavailable."""
+        return self._read(lambda connection: _pending(connection, limit))
 
     def has_requests(self) -> bool:
         """Whether any request is unconsumed: one lookup in a small index. Raises StoreUnavailable."""
@@ -92,21 +91,33 @@ class SqlStore:
 
     # The API's side, in the API's own transactions.
 
-    def submit(self, session: Session, specs: Sequence[JobSpec], now_s: float) -> list[JobId]:
-        """Insert jobs and their SUBMITTED requests; the ids are in the order of the specs."""
+    def submit(
+        self, session: Session, specs: Sequence[JobSpec], now_s: float, sizes: Sequence[int] | None = None
+    ) -> list[JobId]:
+        """Insert jobs and their SUBMITTED requests; the ids are in the order of the specs.
+
+        ``sizes``: how many jobs each submission has, in their order; left out where all jobs are of one submission.
+        """
         if not specs:
             return []
         connection = session.connection()
         ids: list[JobId] = []
         for run in _runs(specs):
             ids += _insert_array(connection, run, now_s) if run[0].array else _insert_jobs(connection, run, now_s)
-        requests = [request_values(RequestKind.SUBMITTED, now_s, job, RequestPayload()) for job in ids]
+        positions = [position for size in sizes or [len(ids)] for position in range(size)]
+        requests = [
+            request_values(RequestKind.SUBMITTED, now_s, job, RequestPayload(), position)
+            for job, position in zip(ids, positions, strict=True)
+        ]
         insert_rows(connection, REQUESTS, requests)
         return ids
 
     def add_requests(self, session: Session, requests: Sequence[EngineRequest]) -> None:
         """Insert accepted requests about jobs, in their order (their ids are ignored)."""
-        rows = [request_values(request.kind, request.at_s, request.job, _payload(request)) for request in requests]
+        rows = [
+            request_values(request.kind, request.at_s, request.job, _payload(request), position)
+            for position, request in enumerate(requests)
+        ]
         if rows:
             session.connection().execute(insert(REQUESTS), rows)
 
@@ -187,6 +198,19 @@ def _server_known(connection: Connection, name: str) -> bool:
     )
     specs = (request_record(row).server_spec for row in connection.execute(pending).mappings())
     return any(spec is not None and spec.name == name for spec in specs)
+
+
+def _pending(connection: Connection, limit: int) -> list[EngineRequest]:
+    waiting = select(REQUESTS).where(REQUESTS.c.consumed_cycle.is_(None))
+    next_ones = waiting.order_by(REQUESTS.c.turn, REQUESTS.c.id).limit(limit)
+    found = {row["id"]: row for row in connection.execute(next_ones).mappings()}
+    # What was asked of one job is done in the order in which it was asked, and after the job's admission.
+    jobs = {row["job_id"] for row in found.values() if row["kind"] != RequestKind.SUBMITTED.value}
+    for part in chunks(sorted(jobs - {None})):
+        newest = max(found)
+        earlier = waiting.where(REQUESTS.c.job_id.in_(part), REQUESTS.c.id < newest)
+        found |= {row["id"]: row for row in connection.execute(earlier).mappings()}
+    return [request_record(found[number]) for number in sorted(found)]
 
 
 def _load(connection: Connection, arrays: SpecsOfArrays) -> StoredWorld:

@@ -202,11 +202,16 @@ class JobEventRow(Base, table=True):
 
 
 class RequestRow(Base, table=True):
-    """One accepted request. The cycle that acts on it sets ``consumed_cycle`` in its own transaction."""
+    """One accepted request. The cycle that acts on it sets ``consumed_cycle`` in its own transaction.
+
+    Cycles take requests in the order of (``turn``, ``id``), so the later parts of a large submission, which have higher turns,
+    do not keep others waiting.
+    """
 
     __tablename__ = "facts"
     __table_args__ = (
-        _partial_index("ix_facts_unconsumed", "id", "consumed_cycle IS NULL"),
+        _partial_index("ix_facts_unconsumed_turn_id", "turn id", "consumed_cycle IS NULL"),
+        _partial_index("ix_facts_unconsumed_job_id", "job_id", "consumed_cycle IS NULL"),
         _NUMBERED,
     )
 
@@ -216,6 +221,7 @@ class RequestRow(Base, table=True):
     payload: Any = _document()
     created_at_s: float = _seconds()
     consumed_cycle: int | None = None
+    turn: int = Field(default=0, sa_column_kwargs={"server_default": sa.text("0")})
 
 
 class ServerRow(Base, table=True):
@@ -255,8 +261,23 @@ class CycleRow(Base, table=True):
     duration_s: Any = _document()
 
 
+class SharedPredictionRow(Base, table=True):
+    """The numbers of a prediction that several elements of an array have in common."""
+
+    __tablename__ = "shared_predictions"
+    __table_args__ = (_NUMBERED,)
+
+    id: int | None = _serial()
+    points: Any = _document()
+    features: Any = _document()
+    shadows: Any = _document()
+
+
 class PredictionRow(Base, table=True):
     """One prediction for a job, the features it was made from and, once the job has ended, its error.
+
+    With ``shared_id`` the points, features and shadows are in ``shared_predictions``, and empty here: read them by
+    :func:`service.db.prediction_rows.prediction_columns`.
 
     ``log_error`` = ln(p50 / actual): above 0 the prediction was too long. It is NULL until the prediction is scored, and for jobs
     that did no work. ``point`` is the single number that users see; NULL means p50.
@@ -265,6 +286,7 @@ class PredictionRow(Base, table=True):
     __tablename__ = "predictions"
     __table_args__ = (
         sa.Index("ix_predictions_job_id_id", "job_id", "id"),
+        _partial_index("ix_predictions_shared_id", "shared_id", "shared_id IS NOT NULL"),
         _NUMBERED,
     )
 
@@ -288,6 +310,7 @@ class PredictionRow(Base, table=True):
     scored_at_s: float | None = _seconds_or_null()
     log_error: float | None = _seconds_or_null()
     point: float | None = _seconds_or_null()
+    shared_id: int | None = Field(default=None, sa_type=sa.BigInteger, nullable=True)
 
 
 class HistoryRow(Base, table=True):
@@ -704,6 +727,7 @@ REQUESTS = table(RequestRow)
 SERVERS = table(ServerRow)
 CYCLES = table(CycleRow)
 PREDICTIONS = table(PredictionRow)
+SHARED_PREDICTIONS = table(SharedPredictionRow)
 HISTORY = table(HistoryRow)
 THROUGHPUT = table(ThroughputRow)
 PROGRESS = table(ProgressRow)

@@ -139,7 +139,11 @@ class Store(Protocol):
         """The committed rows of these jobs, by ascending id. Unknown ids are left out."""
 
     def pending_requests(self, limit: int) -> Sequence[EngineRequest]:
-        """Unconsumed requests in the order in which they became visible."""
+        """About ``limit`` unconsumed requests, the oldest first, and with each all earlier ones about its job.
+
+        A store may leave out parts of large submissions for later, so that others do not wait for them. It returns fewer than
+        ``limit`` only if it returns all.
+        """
 
     def commit(self, batch: CycleBatch) -> frozenset[JobId]:
         """Apply the batch in one transaction and return the jobs that :func:`dropped_with` names for the stale rows.

@@ -45,10 +45,9 @@ class PatientStore:
         self.commit = inner.commit
 
     def pending_requests(self, limit: int) -> Sequence[EngineRequest]:
-        """Pending requests of the inner store, without submissions until ``ready``."""
+        """Pending requests of the inner store, until ``ready`` without submissions and what is asked of their jobs."""
         requests = self._inner.pending_requests(limit)
-        return (
-            requests
-            if self._ready()
-            else [request for request in requests if request.kind is not RequestKind.SUBMITTED]
-        )
+        if self._ready():
+            return requests
+        submitted = {request.job for request in requests if request.kind is RequestKind.SUBMITTED}
+        return [request for request in requests if request.job is None or request.job not in submitted]

@@ -177,8 +177,8 @@ def test_one_that_cannot_be_written_takes_no_other_with_it(
 ) -> None:
     usual = world.store.submit
 
-    def submit(session: Session, specs: Sequence[JobSpec], now_s: float) -> Any:
-        ids = usual(session, specs, now_s)
+    def submit(session: Session, specs: Sequence[JobSpec], now_s: float, sizes: Sequence[int]) -> Any:
+        ids = usual(session, specs, now_s, sizes)
         if any(spec.name == "odd" for spec in specs):
             raise ValueError("no database takes that")
         return ids

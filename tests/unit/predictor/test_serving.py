@@ -4,13 +4,16 @@ import logging
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Unit
 from policies.model.ids import JobId
+from policies.model.job import ArrayPlace
 from predictor import features, serving
 from predictor.baselines import NAMES as BASELINE_NAMES
 from predictor.dataset import Knowledge, replay
@@ -297,6 +300,53 @@ def test_pending_predictions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     assert predictor.status().pending == 3
     predictor.ended(ended(9, None, service_s=5.0))
     assert predictor.status().pending == 2
+
+
+def _elements(array: int, count: int) -> list[PredictionRequest]:
+    places = [ArrayPlace(index, count, JobId(array)) for index in range(count)]
+    asks = [_ask(array + place.index) for place in places]
+    return [replace(ask, spec=replace(ask.spec, array=place)) for ask, place in zip(asks, places, strict=True)]
+
+
+def test_the_elements_of_an_array_share_one_prediction_and_are_scored_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    run_models = serving.run_models
+
+    def counted(models: Any, queries: Sequence[Any]) -> None:
+        asked.append(len(queries))
+        run_models(models, queries)
+
+    monkeypatch.setattr(serving, "run_models", counted)
+    predictor = _warm()
+    predictor.use(small_model(), kind="blend")
+    first, second, single = _elements(6_000, 5), _elements(7_000, 3), _ask(8_000)
+    answers = predictor.predict(0.0, [*first, single, *second])
+    assert asked == [3]
+    assert len({id(answer) for answer in answers[:5]}) == 1
+    assert len({id(answer) for answer in answers[6:]}) == 1
+    assert answers[0] == _predicted(first[0])
+    assert predictor.status().pending == 9
+    kept = [predictor._pending[request.job] for request in first]
+    assert all(each.features is kept[0].features and each.raw is kept[0].raw for each in kept)
+    for asked_again in first:
+        predictor.ended(_run(int(asked_again.job), 100.0))
+    assert predictor.status().pending == 4
+
+
+def _predicted(asked: PredictionRequest) -> Prediction | None:
+    predictor = _warm()
+    predictor.use(small_model(), kind="blend")
+    return predictor.predict(0.0, [asked])[0]
+
+
+def test_elements_whose_array_has_no_id_yet_are_predicted_alone() -> None:
+    plans = [
+        replace(ask, spec=replace(ask.spec, array=ArrayPlace(0, 1))) for ask in (_ask(1), request(2, name="other"))
+    ]
+    first, second = _warm().preview(0.0, plans)
+    assert first is not None
+    assert second is not None
+    assert first.features != second.features
 
 
 def test_warm_counts_open_jobs_and_labels() -> None:

@@ -22,7 +22,8 @@ _JOB = new_job_values(_SPEC, 1.0, JobRecord(JobId(0), _SPEC, 1.0))
 
 
 def _fact(**changed: Any) -> dict[str, Any]:
-    return {"kind": "submitted", "job_id": None, "payload": {}, "created_at_s": 1.0, "consumed_cycle": None} | changed
+    fact = {"kind": "submitted", "job_id": None, "payload": {}, "created_at_s": 1.0, "consumed_cycle": None, "turn": 0}
+    return fact | changed
 
 
 def _stored(database: Database) -> list[dict[str, Any]]:
@@ -43,6 +44,7 @@ _FACT = st.builds(
     payload=st.dictionaries(_TEXT, _DOCUMENT, max_size=3),
     created_at_s=st.floats(0.0, allow_infinity=False),
     consumed_cycle=st.none() | st.integers(0, 2**31 - 1),
+    turn=st.integers(0, 2**31 - 1),
 )
 
 

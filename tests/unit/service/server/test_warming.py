@@ -154,3 +154,12 @@ def test_who_leads_no_more_stops_trying(monkeypatch: pytest.MonkeyPatch) -> None
         assert not thread.is_alive()
     assert not warming.warm
     assert not warm.is_set()
+
+
+def test_what_is_asked_of_a_new_job_waits_with_it_until_the_predictor_is_warm() -> None:
+    story = _taken_over()
+    story.job("new", gpus=4, at_s=20).until(30)
+    story.cancel("new").until(50)
+    story.get_warm()
+    story.until(60)
+    assert story.state("new") is JobState.CANCELLED
