@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
 
 from policies.lifecycle import AttemptState, Cause, JobState, check_attempt_transition, check_transition
 from policies.model.decision import Change, ChangeKind
@@ -135,7 +136,7 @@ class Cycle:
         settled = deque([job])
         while settled:
             ended = settled.popleft()
-            for other_id in self.world.dependents.pop(ended.id, ()):
+            for other_id in chain.from_iterable(self.world.dependents.pop(ended.id, {}).values()):
                 other = self.world.jobs.get(other_id)
                 if other is None or other.state is not JobState.QUEUED:
                     continue

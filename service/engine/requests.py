@@ -99,9 +99,16 @@ def count_dependencies(job: JobRecord, world: World, states: DependencyStates) -
         if not ended:
             unmet.append(needed)
     job.unmet_dependencies = len(unmet)
+    together: dict[JobId, None] = {}
     for needed in unmet:
-        world.dependents.setdefault(needed, {})[job.id] = None
+        together = world.dependents.setdefault(needed, {}).setdefault(_group(job), together)
+        together[job.id] = None
     return None
+
+
+def _group(job: JobRecord) -> JobId:
+    """The jobs that wait together have one: the id of their array, or a single job's own."""
+    return job.id if job.spec.array is None else job.spec.array.id
 
 
 def waited_for(job: JobRecord, world: World) -> tuple[str, tuple[JobId, ...]]:

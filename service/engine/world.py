@@ -36,8 +36,9 @@ class World:
         self.server_reservations: tuple[ServerReservation, ...] = ()
         self.begun_reservations: set[int] = set()
         """Reservations whose begin was reported to the policy."""
-        self.dependents: dict[JobId, dict[JobId, None]] = {}
-        """The jobs that wait for an unfinished job, in the order of admission."""
+        self.dependents: dict[JobId, dict[JobId, dict[JobId, None]]] = {}
+        """The jobs that wait for an unfinished job, in the order of admission. The elements of an array wait for the same jobs,
+        so they are one entry, which those jobs share: a thousand elements that wait for a thousand jobs are no million."""
         self.admission = admission or Admission()
         self._free = [(1 << server.gpus) - 1 for server in cluster.servers]
         self._holding: dict[JobId, Placement] = {}

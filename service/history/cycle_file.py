@@ -1,7 +1,7 @@
 """Recorded cycles as JSON documents (``sooner.cycle/1``), and back.
 
 Commands, environments and working directories are left out: no policy reads them, and a bug report must not contain a job's
-secrets.
+secrets. The spec of an array is written once, under ``arrays``; its elements, which differ by their index alone, refer to it.
 """
 
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from policies.model.cluster import Cluster
+from policies.model.job import JobSpec
 from policies.model.server_reservation import ServerReservation
 from service.db.codec import (
     CodecError,
@@ -34,7 +35,8 @@ class CycleFileError(ValueError):
 def cycle_document(snapshot: CycleSnapshot) -> dict[str, Any]:
     """The document of a recorded cycle."""
     world = snapshot.world
-    return {
+    arrays: dict[str, dict[str, Any]] = {}
+    document = {
         "schema": SCHEMA,
         "cycle": snapshot.cycle,
         "now_s": world.now_s,
@@ -43,13 +45,14 @@ def cycle_document(snapshot: CycleSnapshot) -> dict[str, Any]:
         "cluster": encode(world.cluster),
         "costs": encode(world.costs),
         "servers": [encode(record) for record in world.servers],
-        "jobs": [encode(_public(job)) for job in world.jobs],
+        "jobs": [_job_document(job, arrays) for job in world.jobs],
         "windows": [encode(window) for window in world.windows],
         "dump": snapshot.dump,
         "changes": encode_changes(snapshot.changes),
         "actions": encode_actions(snapshot.actions),
         "wake_at_s": snapshot.wake_at_s,
     }
+    return document | ({"arrays": arrays} if arrays else {})
 
 
 def read_cycle(document: object) -> CycleSnapshot:
@@ -67,12 +70,13 @@ def read_cycle(document: object) -> CycleSnapshot:
 
 
 def _read(document: Mapping[str, Any]) -> CycleSnapshot:
+    arrays = {number: decode(JobSpec, each) for number, each in document.get("arrays", {}).items()}
     world = WorldSnapshot(
         now_s=float(document["now_s"]),
         cluster=decode(Cluster, document["cluster"]),
         costs=decode(Costs, document["costs"]),
         servers=tuple(decode(ServerRecord, each) for each in document["servers"]),
-        jobs=tuple(decode(JobRecord, each) for each in document["jobs"]),
+        jobs=tuple(_job(each, arrays) for each in document["jobs"]),
         windows=tuple(decode(ServerReservation, each) for each in document.get("windows", ())),
     )
     return CycleSnapshot(
@@ -87,7 +91,31 @@ def _read(document: Mapping[str, Any]) -> CycleSnapshot:
     )
 
 
-def _public(job: JobRecord) -> JobRecord:
-    copy = job.copy()
-    copy.spec = replace(job.spec, command=(), env={}, working_dir=None)
-    return copy
+def _job_document(job: JobRecord, arrays: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    copy, array = job.copy(), job.spec.array
+    if array is None:
+        copy.spec = _public(job.spec)
+        return encode(copy)
+    if str(array.id) not in arrays:
+        arrays[str(array.id)] = encode(_public(job.spec))
+    copy.spec = _ELSEWHERE
+    return encode(copy) | {"spec": {"element_of": array.id, "index": array.index}}
+
+
+def _job(document: Mapping[str, Any], arrays: Mapping[str, JobSpec]) -> JobRecord:
+    if "element_of" not in document["spec"]:
+        return decode(JobRecord, document)
+    spec, index = arrays[str(document["spec"]["element_of"])], int(document["spec"]["index"])
+    if spec.array is None:
+        raise CodecError(f"the spec of array {document['spec']['element_of']} is that of a single job")
+    job = decode(JobRecord, {**document, "spec": _ELSEWHERE_DOCUMENT})
+    job.spec = replace(spec, array=replace(spec.array, index=index))
+    return job
+
+
+def _public(spec: JobSpec) -> JobSpec:
+    return replace(spec, command=(), env={}, working_dir=None)
+
+
+_ELSEWHERE = JobSpec("", "", 1)
+_ELSEWHERE_DOCUMENT = {"name": "", "user": "", "gpus": 1}

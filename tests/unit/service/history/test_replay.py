@@ -13,6 +13,7 @@ from policies.builtin import las
 from policies.model.cluster import Cluster, Server
 from policies.model.decision import ChangeKind, Decision, Preempt
 from policies.model.ids import JobId
+from policies.model.job import ArrayPlace
 from policies.model.reasons import Explanation
 from policies.registry import make_policy
 from service.engine.ports import CycleBatch
@@ -160,6 +161,36 @@ def test_a_document_has_no_commands_or_environments() -> None:
     job.spec = replace(job.spec, command=("run", "hunter2"), env={"PASSWORD": "hunter2"}, working_dir="/hunter2")
     text = json.dumps(cycle_document(replace(snapshot, world=replace(snapshot.world, jobs=(job,)))))
     assert "hunter2" not in text
+
+
+def _with_array(labels: dict[str, str]) -> CycleSnapshot:
+    """A cycle with ten elements of an array and a single job."""
+    snapshot = snapshots(recorded([(0, 1, 5)], "fifo"))[0]
+    [job] = snapshot.world.jobs
+    elements = []
+    for index in range(10):
+        element = job.copy()
+        element.id = JobId(20 + index)
+        element.spec = replace(job.spec, labels=labels, array=ArrayPlace(index, 10, JobId(20)))
+        elements.append(element)
+    return replace(snapshot, world=replace(snapshot.world, jobs=(job, *elements)))
+
+
+def test_the_spec_of_an_array_is_written_once() -> None:
+    snapshot = _with_array({"note": "x" * 10_000})
+    document = json.loads(json.dumps(cycle_document(snapshot)))
+    assert len(json.dumps(document)) < 3 * 10_000
+    again = read_cycle(document).world.jobs
+    assert [job.spec for job in again] == [replace(job.spec, command=(), env={}) for job in snapshot.world.jobs]
+    assert [job.id for job in again] == [job.id for job in snapshot.world.jobs]
+
+
+def test_an_element_without_the_spec_of_its_array_is_refused() -> None:
+    document = cycle_document(_with_array({}))
+    with pytest.raises(CycleFileError, match="'20' is missing"):
+        read_cycle(document | {"arrays": {}})
+    with pytest.raises(CycleFileError, match="array 20 is that of a single job"):
+        read_cycle(document | {"arrays": {"20": {"v": 1, **document["jobs"][0]["spec"]}}})
 
 
 @pytest.mark.parametrize(
