@@ -21,7 +21,8 @@ from service.config.settings import Settings, env_name
 SETTINGS_INTRODUCTION = f"""
 A value comes from the command line, else from the environment, else from the YAML file that `{CONFIG_FILE_VARIABLE}` names (lines
 such as `port: 8765`), else from the default. `sooner config show` prints each setting with its source. A value outside its limits
-stops `sooner serve` with exit code 2 and a line that names the setting.
+stops `sooner serve` with exit code 2 and a line that names the setting. Durations are seconds, or have units: `90s`, `2h`,
+`1d12h`, `02:30:00`.
 """
 
 POLICIES_INTRODUCTION = """

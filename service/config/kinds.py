@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from service.domain.duration import seconds_of
+
 DAY_S = 86_400.0
 MIB = 1 << 20
 
@@ -31,6 +33,12 @@ def _absolute(value: Path) -> Path:
     return value.expanduser().absolute()
 
 
+def _seconds(value: object) -> object:
+    """``90``, ``90s``, ``2h``, ``1d12h`` or ``02:30:00`` from the environment, a file or the command line."""
+    return seconds_of(value) if isinstance(value, str) else value
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds)]
 Words = Annotated[tuple[str, ...], BeforeValidator(_split)]
 Pairs = Annotated[dict[str, str], BeforeValidator(_pairs)]
 Folder = Annotated[Path, AfterValidator(_absolute)]

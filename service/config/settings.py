@@ -107,10 +107,11 @@ def load_settings(flags: Mapping[str, object] | None = None, file: Path | None =
     path = file or (Path(named) if named else None)
     from_file = _read_file(path) if path is not None else {}
     from_env = _from_environment()
+    values = {**from_file, **from_env, **given}
     try:
-        settings = Settings.model_validate({**from_file, **from_env, **given})
+        settings = Settings.model_validate(values)
     except ValidationError as error:
-        raise SettingsError(_first_fault(error, given, from_env, path)) from None
+        raise SettingsError(_first_fault(error, values, given, from_env, path)) from None
     origins: tuple[tuple[Source, Collection[str]], ...] = (("file", from_file), ("env", from_env), ("flag", given))
     for source, names in origins:
         settings._sources.update(dict.fromkeys(names, source))
@@ -148,14 +149,22 @@ def _read_file(path: Path) -> dict[str, Any]:
     return content
 
 
-def _first_fault(error: ValidationError, flags: Mapping[str, object], env: Collection[str], path: Path | None) -> str:
+def _first_fault(
+    error: ValidationError,
+    given: Mapping[str, object],
+    flags: Collection[str],
+    env: Collection[str],
+    path: Path | None,
+) -> str:
     fault = error.errors(include_url=False)[0]
     message = fault["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     if not fault["loc"]:
         return message
     name = str(fault["loc"][0])
     origin = "command line" if name in flags else env_name(name) if name in env else str(path or env_name(name))
-    return f"{name} ({origin}): {message[:1].lower()}{message[1:]}, not {fault['input']!r}"
+    # A duration such as 31d as it was written, not in seconds.
+    written = given.get(name, fault["input"]) if len(fault["loc"]) == 1 else fault["input"]
+    return f"{name} ({origin}): {message[:1].lower()}{message[1:]}, not {written!r}"
 
 
 def _shown(name: str, value: object) -> str:

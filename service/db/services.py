@@ -8,7 +8,7 @@ heartbeat. A condemned service is alive again only after it has verified that no
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from policies.model.ids import JobId
 from service.db.lease import LEADER_LEASE, check_fence
@@ -44,13 +44,17 @@ def register(database: Database, service: Registered, *, claim: bool) -> bool:
     """Register a service at its start; False if it was condemned meanwhile.
 
     With ``claim`` it takes over all open attempts without a host: those of a data folder from before attempts had hosts.
+    A shorter lease counts only when none of its attempts is open: supervisors keep the lease with which they were started.
     """
     with database.writing() as session:
         connection = session.connection()
         now_s = database.now_s(session)
         ours = SERVICES.c.id == service.id
-        found = connection.execute(select(SERVICES.c.condemned_at_s).where(ours).with_for_update()).one_or_none()
+        known = select(SERVICES.c.condemned_at_s, SERVICES.c.lease_s).where(ours).with_for_update()
+        found = connection.execute(known).one_or_none()
         values = asdict(service) | {"started_at_s": now_s}
+        if found is not None and _has_open_attempts(connection, service.id):
+            values["lease_s"] = max(found.lease_s, service.lease_s)
         if found is None:
             connection.execute(insert(SERVICES), values | {"seen_at_s": now_s})
         else:
@@ -60,6 +64,11 @@ def register(database: Database, service: Registered, *, claim: bool) -> bool:
             unowned = (ATTEMPTS.c.host == "") & ATTEMPTS.c.state.in_(OPEN_ATTEMPTS)
             connection.execute(update(ATTEMPTS).where(unowned).values(host=service.id))
     return found is None or found.condemned_at_s is None
+
+
+def _has_open_attempts(connection: Connection, service_id: str) -> bool:
+    statement = select(ATTEMPTS.c.id).where(ATTEMPTS.c.host == service_id, ATTEMPTS.c.state.in_(OPEN_ATTEMPTS))
+    return connection.execute(statement.limit(1)).first() is not None
 
 
 def heartbeat(database: Database, service_id: str) -> bool:

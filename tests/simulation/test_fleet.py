@@ -5,10 +5,12 @@ job runs twice at a time, no attempt twice at all, and in the end every job has 
 """
 
 import random
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from policies.model.cluster import Cluster, Server
 from policies.model.ids import AttemptId, JobId, job_of
 from policies.model.job import JobSpec
 from policies.registry import make_policy
+from service.config.settings import Settings
 from service.db import services
 from service.db.lease import LEADER_LEASE, LeaderLease
 from service.db.servers import enroll
@@ -211,6 +214,16 @@ class Fleet:
 
 
 @pytest.fixture
+def lasting_as_by_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Settings:
+    """Makes the next fleet's leases and grace periods those of the settings."""
+    defaults = Settings(data_dir=tmp_path)
+    here = sys.modules[__name__]
+    monkeypatch.setattr(here, "ATTEMPT_LEASE_S", defaults.lease_s)
+    monkeypatch.setattr(here, "GRACE_S", defaults.stop_grace_s)
+    return defaults
+
+
+@pytest.fixture
 def fleet(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
     clock = Clock()
     monkeypatch.setattr(Database, "now_s", lambda self, session: clock.time_s)
@@ -280,6 +293,24 @@ def test_an_attempt_is_given_up_only_when_its_supervisors_must_have_stopped_it(f
     fleet.pass_time(3.0)
     assert first.agent.sound
     assert fleet.attempts(job) == 2
+
+
+def test_the_jobs_of_a_dead_machine_start_anew_after_the_default_lease_and_two_grace_periods(
+    lasting_as_by_default: Settings, fleet: Fleet
+) -> None:
+    """The numbers of docs/explanation/crash-safety.md. Only the supervisors' side of the arithmetic is this test's own."""
+    defaults = lasting_as_by_default
+    assert (defaults.lease_s, defaults.stop_grace_s, DEAD_MARGIN_S) == (600.0, 30.0, 10.0)
+    job = fleet.submit(10_000.0)
+    fleet.pass_time(3.0)
+    first = fleet.services[0]
+    first.kill()
+    last_stop_s = defaults.lease_s + 2 * defaults.stop_grace_s
+    fleet.pass_time(last_stop_s)
+    assert first.machine.running() == []
+    assert (fleet.states()[job], fleet.attempts(job)) == ("running", 1)
+    fleet.pass_time(DEAD_MARGIN_S + 10.0)
+    assert (fleet.states()[job], fleet.attempts(job)) == ("running", 2)
 
 
 def test_a_service_that_was_given_up_stops_what_it_still_runs_before_it_counts_again(fleet: Fleet) -> None:

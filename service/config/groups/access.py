@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel, Field
 
-from service.config.kinds import DAY_S, Words, between
+from service.config.kinds import DAY_S, Seconds, Words, between
 
 
 class Access(BaseModel):
@@ -12,16 +12,16 @@ class Access(BaseModel):
         True,
         description="Whether the data folder's token opens the service as an admin. Turn it off when admins have keys.",
     )
-    key_lifetime_s: float = between(
+    key_lifetime_s: Seconds = between(
         90 * DAY_S, 60.0, 3660 * DAY_S, "Default lifetime of an API key. A forgotten key then expires by itself."
     )
-    key_lifetime_s_max: float = between(
+    key_lifetime_s_max: Seconds = between(
         366 * DAY_S,
         60.0,
         3660 * DAY_S,
         "Longest lifetime of an API key. Keys are then replaced at least once a year.",
     )
-    key_cached_s: float = between(
+    key_cached_s: Seconds = between(
         5.0,
         0.0,
         300.0,
@@ -49,7 +49,7 @@ class Access(BaseModel):
         (),
         description="Proxies whose X-Forwarded-For is trusted, comma-separated. Default: none, the peer is the client.",
     )
-    audit_kept_s: float = between(
+    audit_kept_s: Seconds = between(
         365 * DAY_S,
         DAY_S,
         3660 * DAY_S,

@@ -4,19 +4,20 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from service.config.kinds import DAY_S, MIB, between
+from service.config.kinds import DAY_S, MIB, Seconds, between
 
 
 class Attempts(BaseModel):
     """What one running attempt may do."""
 
-    lease_s: float = between(
-        3600.0,
+    lease_s: Seconds = between(
+        600.0,
         1.0,
         30 * DAY_S,
-        "Time without contact to a service until supervisors stop their attempts. An hour is longer than an upgrade.",
+        "Time without contact to their service until supervisors stop their attempts. Ten minutes are longer than an "
+        "upgrade or an outage of the database. A dead machine's jobs start anew soon after them.",
     )
-    leader_lease_s: float = between(
+    leader_lease_s: Seconds = between(
         5.0,
         1.0,
         3600.0,
@@ -29,7 +30,7 @@ class Attempts(BaseModel):
             "cgroup: the same, and serve refuses to start elsewhere. subreaper: without one."
         ),
     )
-    executor_timeout_s: float = between(
+    executor_timeout_s: Seconds = between(
         5.0,
         0.1,
         600.0,

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from service.config.kinds import DAY_S, MIB, Pairs, between
+from service.config.kinds import DAY_S, MIB, Pairs, Seconds, between
 
 
 class Deciding(BaseModel):
@@ -31,7 +31,7 @@ class Deciding(BaseModel):
         default_factory=dict,
         description="Options of the shadow policy as name=value,name=value. The default is the active policy's value.",
     )
-    shadow_budget_s: float = between(
+    shadow_budget_s: Seconds = between(
         0.25,
         0.001,
         60.0,
@@ -47,37 +47,37 @@ class Deciding(BaseModel):
         "double",
         description="Remaining work of a job beyond its estimate: up to the next doubling, or as much as it has done.",
     )
-    reschedule_period_s: float = between(
+    reschedule_period_s: Seconds = between(
         5.0,
         0.1,
         3600.0,
         "Longest time between two scheduling cycles. Events start a cycle earlier; this is a safety net.",
     )
-    poll_period_s: float = between(
+    poll_period_s: Seconds = between(
         0.25,
         0.01,
         60.0,
         "Time between two polls of the attempts. People do not notice a quarter of a second, and it costs little CPU.",
     )
-    checkpoint_s: float = between(
+    checkpoint_s: Seconds = between(
         0.0,
         0.0,
         86_400.0,
         "Time that GPUs stay held in a preemption, as part of its cost. The simulator has the same option.",
     )
-    restart_s: float = between(
+    restart_s: Seconds = between(
         60.0,
         0.0,
         86_400.0,
         "Time without progress after a restart, as part of a preemption's cost: loading a framework and a checkpoint.",
     )
-    attempt_duration_s_min: float = between(
+    attempt_duration_s_min: Seconds = between(
         60.0,
         0.0,
         DAY_S,
         "Time that an attempt runs before it may be preempted. Shorter attempts would do little but restart.",
     )
-    stop_grace_s: float = between(
+    stop_grace_s: Seconds = between(
         30.0,
         0.0,
         3600.0,
@@ -89,7 +89,7 @@ class Deciding(BaseModel):
         1_000_000,
         "Unrequested exits with code 75 before a job fails. A job that yields for ever makes no progress.",
     )
-    retry_backoff_s: float = between(
+    retry_backoff_s: Seconds = between(
         10.0,
         0.0,
         86_400.0,

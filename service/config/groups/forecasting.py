@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel
 
-from service.config.kinds import between
+from service.config.kinds import Seconds, between
 
 
 class Forecasting(BaseModel):
@@ -14,13 +14,13 @@ class Forecasting(BaseModel):
     forecast_jobs_max: int = between(
         2000, 1, 100_000, "Unfinished jobs above which no forecast is made: each future simulates all of them."
     )
-    forecast_timeout_s: float = between(
+    forecast_timeout_s: Seconds = between(
         10.0,
         0.1,
         600.0,
         "Time limit of a forecast. Afterwards the completed futures are used, or the forecast fails.",
     )
-    forecast_period_s: float = between(
+    forecast_period_s: Seconds = between(
         5.0,
         0.1,
         3600.0,

@@ -2,13 +2,13 @@
 
 from pydantic import BaseModel
 
-from service.config.kinds import DAY_S, MIB, between
+from service.config.kinds import DAY_S, MIB, Seconds, between
 
 
 class Learning(BaseModel):
     """Retraining."""
 
-    retrain_period_s: float = between(
+    retrain_period_s: Seconds = between(
         DAY_S, 60.0, 30 * DAY_S, "Time between two trainings. Users change their habits within days, not hours."
     )
     retrain_jobs_min: int = between(
@@ -20,7 +20,7 @@ class Learning(BaseModel):
     retrain_rows_max: int = between(
         40_000, 200, 10_000_000, "Newest ended jobs used in a training. It limits the time; older jobs matter less."
     )
-    retrain_timeout_s: float = between(
+    retrain_timeout_s: Seconds = between(
         900.0,
         1.0,
         DAY_S,

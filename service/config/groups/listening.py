@@ -3,7 +3,7 @@
 from pydantic import BaseModel, Field
 
 from service.config.environment import DEFAULT_HOST, DEFAULT_PORT, default_data_dir
-from service.config.kinds import Folder, Words, between
+from service.config.kinds import Folder, Seconds, Words, between
 
 
 class Listening(BaseModel):
@@ -21,7 +21,7 @@ class Listening(BaseModel):
         pattern=r"^(https?://[^/?#\s]+)?$",
         description="URL at which other services reach this one, as http://host:port. Default: the listening address.",
     )
-    request_timeout_s: float = between(
+    request_timeout_s: Seconds = between(
         30.0,
         1.0,
         3600.0,

@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel, Field
 
-from service.config.kinds import MIB, between
+from service.config.kinds import MIB, Seconds, between
 
 
 class Requests(BaseModel):
@@ -38,7 +38,7 @@ class Requests(BaseModel):
         le=10_000_000,
         description="Unfinished jobs of one project without a quota. No limit by default, as for users.",
     )
-    min_run_s_max: float = between(
+    min_run_s_max: Seconds = between(
         3600.0,
         0.0,
         7 * 86_400.0,

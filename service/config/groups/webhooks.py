@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel, Field
 
-from service.config.kinds import DAY_S, between
+from service.config.kinds import DAY_S, Seconds, between
 
 
 class Webhooks(BaseModel):
@@ -15,7 +15,7 @@ class Webhooks(BaseModel):
         False,
         description="Whether webhooks may go to this machine and to private networks. Every user can then reach those.",
     )
-    webhook_timeout_s: float = between(
+    webhook_timeout_s: Seconds = between(
         10.0,
         0.1,
         60.0,
@@ -27,13 +27,13 @@ class Webhooks(BaseModel):
     webhook_pending_max: int = between(
         10_000, 1, 1_000_000, "Pending deliveries of one webhook. Further deliveries are given up at once."
     )
-    webhook_period_s: float = between(
+    webhook_period_s: Seconds = between(
         2.0,
         0.1,
         3600.0,
         "Time between two checks for pending deliveries. People do not notice so short a delay.",
     )
-    deliveries_kept_s: float = between(
+    deliveries_kept_s: Seconds = between(
         7 * DAY_S,
         60.0,
         3650 * DAY_S,

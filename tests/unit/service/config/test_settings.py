@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from service.config.environment import CONFIG_FILE_VARIABLE, OTHER_VARIABLES, usual_service
-from service.config.settings import Settings, SettingsError, env_name, load_settings
+from service.config.settings import Settings, SettingsError, _unit, env_name, load_settings
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +60,38 @@ def test_an_empty_variable_is_no_variable(monkeypatch: pytest.MonkeyPatch) -> No
     settings = load_settings()
     assert settings.port == 8765
     assert next(line.source for line in settings.describe() if line.name == "port") == "default"
+
+
+DURATIONS = [name for name in Settings.model_fields if _unit(name) == "seconds"]
+
+
+@pytest.mark.parametrize("name", DURATIONS)
+def test_every_duration_may_be_written_with_a_unit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+    """In the environment, in the file, on the command line; as everywhere else."""
+    field = Settings.model_fields[name]
+    low, high = (next(getattr(rule, kind) for rule in field.metadata if hasattr(rule, kind)) for kind in ("ge", "le"))
+    wanted_s = math.floor(high) if low < 1.0 else math.ceil(low)
+    text = f"{wanted_s}s"
+    assert getattr(load_settings({name: text}), name) == wanted_s
+    monkeypatch.setenv(env_name(name), text)
+    assert getattr(load_settings(), name) == wanted_s
+    monkeypatch.delenv(env_name(name))
+    file = tmp_path / "sooner.yaml"
+    file.write_text(f"{name}: {text}\n")
+    assert getattr(load_settings(file=file), name) == wanted_s
+    with pytest.raises(SettingsError, match=rf"{name} .*'soon' is not a duration"):
+        load_settings({name: "soon"})
+
+
+def test_a_duration_has_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, seconds in (("2h", 7200.0), ("90s", 90.0), ("90", 90.0), ("1d12h", 129_600.0), ("00:10:00", 600.0)):
+        monkeypatch.setenv("SOONER_LEASE_S", text)
+        assert load_settings().lease_s == seconds
+    monkeypatch.setenv("SOONER_LEASE_S", "31d")
+    with pytest.raises(
+        SettingsError, match=r"lease_s \(SOONER_LEASE_S\): must be less than or equal to 2592000, not '31d'"
+    ):
+        load_settings()
 
 
 def test_lists_and_options_have_a_plain_form(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

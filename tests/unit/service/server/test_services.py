@@ -100,6 +100,21 @@ def test_a_service_takes_the_attempts_of_its_folder_from_before_attempts_had_hos
     assert {row.job_id: row.host for row in rows} == {old: "a", ended: "", others: "b"}
 
 
+def test_a_shorter_lease_counts_when_no_attempt_has_the_longer_one(any_database: Database, clock: Clock) -> None:
+    """Supervisors keep the lease with which they were started, whatever the settings say since."""
+    services.register(any_database, A, claim=False)
+    job = with_attempt(any_database, 1, "a")
+    lease_s = lambda: services.silence_of(any_database, ["a"])["a"][1]  # noqa: E731
+    for given_s, expected_s in ((20.0, 60.0), (90.0, 90.0), (20.0, 90.0)):
+        services.register(any_database, replace(A, lease_s=given_s), claim=False)
+        assert lease_s() == expected_s
+    with any_database.writing() as session:
+        closed = update(ATTEMPTS).where(ATTEMPTS.c.job_id == job).values(state=AttemptState.COMPLETED.value)
+        session.connection().execute(closed)
+    services.register(any_database, replace(A, lease_s=20.0), claim=False)
+    assert lease_s() == 20.0
+
+
 def test_who_leads_and_where_an_attempt_is(database: Database, clock: Clock) -> None:
     for service in (A, B):
         services.register(database, service, claim=False)
