@@ -17,13 +17,13 @@ from sqlalchemy import (
     or_,
     select,
     true,
-    tuple_,
     update,
 )
 from sqlalchemy.exc import IntegrityError
 
+from service.db.pages import equal, page
 from service.db.rows import chunks
-from service.db.tables import API_KEYS, JOBS, MEMBERSHIPS, USERS
+from service.db.tables import API_KEYS, JOBS, MEMBERSHIPS, USERS, columns
 from service.domain.access import NO_PROJECT, Identity, Role
 from service.domain.api_key import NewKey
 
@@ -138,13 +138,8 @@ def key(connection: Connection, key_id: str) -> Row[Any] | None:
 
 def keys(connection: Connection, user: str | None, before: tuple[float, str] | None, limit: int) -> Sequence[Row[Any]]:
     """Keys, newest first, including expired and revoked ones."""
-    place = (API_KEYS.c.created_at_s, API_KEYS.c.id)
-    statement = select(*_KEY_COLUMNS).order_by(*(column.desc() for column in place)).limit(limit)
-    if user is not None:
-        statement = statement.where(API_KEYS.c.user == user)
-    if before is not None:
-        statement = statement.where(tuple_(*place) < before)
-    return connection.execute(statement).all()
+    theirs = select(*_KEY_COLUMNS).where(*equal(API_KEYS, user=user))
+    return page(connection, theirs, columns(API_KEYS, "created_at_s id"), before, limit, descending=True)
 
 
 def revoke_key(connection: Connection, key_id: str, now_s: float) -> None:
@@ -179,8 +174,7 @@ def user(connection: Connection, name: str) -> Row[Any] | None:
 
 def users(connection: Connection, after: str | None, limit: int) -> Sequence[Row[Any]]:
     """Users by name."""
-    statement = select(USERS).order_by(USERS.c.name).limit(limit)
-    return connection.execute(statement if after is None else statement.where(USERS.c.name > after)).all()
+    return page(connection, select(USERS), [USERS.c.name], after, limit)
 
 
 def projects_of(connection: Connection, names: Collection[str]) -> Mapping[str, list[str]]:
@@ -190,10 +184,8 @@ def projects_of(connection: Connection, names: Collection[str]) -> Mapping[str, 
 
 def projects(connection: Connection, after: str | None, limit: int) -> Sequence[str]:
     """Projects with members, by name."""
-    statement = select(MEMBERSHIPS.c.project).distinct().order_by(MEMBERSHIPS.c.project).limit(limit)
-    return list(
-        connection.execute(statement if after is None else statement.where(MEMBERSHIPS.c.project > after)).scalars()
-    )
+    name = MEMBERSHIPS.c.project
+    return [row.project for row in page(connection, select(name).distinct(), [name], after, limit)]
 
 
 def members_of(connection: Connection, names: Collection[str]) -> Mapping[str, list[str]]:

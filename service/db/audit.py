@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, select
 
 from service.db.dialects import insert_rows
+from service.db.pages import equal, page
 from service.db.tables import AUDIT_LOG
 from service.domain.access import LOCAL, Identity
 
@@ -87,11 +88,5 @@ def record_command(connection: Connection, command: str, target: str, detail: Ma
 
 def lines(connection: Connection, wanted: AuditFilter, before_id: int | None, limit: int) -> Sequence[Row[Any]]:
     """Entries, newest first."""
-    statement = select(AUDIT_LOG).order_by(AUDIT_LOG.c.id.desc()).limit(limit)
-    if wanted.user is not None:
-        statement = statement.where(AUDIT_LOG.c.user == wanted.user)
-    if wanted.target is not None:
-        statement = statement.where(AUDIT_LOG.c.target == wanted.target)
-    if before_id is not None:
-        statement = statement.where(AUDIT_LOG.c.id < before_id)
-    return connection.execute(statement).all()
+    matching = select(AUDIT_LOG).where(*equal(AUDIT_LOG, user=wanted.user, target=wanted.target))
+    return page(connection, matching, [AUDIT_LOG.c.id], before_id, limit, descending=True)

@@ -9,7 +9,10 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, Row, func, select
 
+from service.db.pages import page
 from service.db.tables import CYCLES, EVENTS, JOBS, columns
+
+CYCLE_COLUMNS = tuple(column for column in CYCLES.c if column.name != "dump")
 
 Entry = tuple[int, Row[Any]]
 """A number and its row."""
@@ -18,8 +21,8 @@ Entry = tuple[int, Row[Any]]
 def job_events(connection: Connection, after: int, limit: int) -> list[Entry]:
     """At most ``limit`` changes of jobs' states after a number, in ascending order, each with columns that name its job."""
     job = columns(JOBS, "name user project gpus array_id array_index")
-    statement = select(EVENTS, *job).join(JOBS, JOBS.c.id == EVENTS.c.job_id).where(EVENTS.c.id > after)
-    return [(row.id, row) for row in connection.execute(statement.order_by(EVENTS.c.id).limit(limit))]
+    of_jobs = select(EVENTS, *job).join(JOBS, JOBS.c.id == EVENTS.c.job_id)
+    return [(row.id, row) for row in page(connection, of_jobs, [EVENTS.c.id], after, limit)]
 
 
 def newest_job_event(connection: Connection) -> int:
@@ -29,8 +32,7 @@ def newest_job_event(connection: Connection) -> int:
 
 def cycles(connection: Connection, after: int, limit: int) -> list[Entry]:
     """At most ``limit`` cycles after a number, in ascending order, without their dumps."""
-    statement = select(*(column for column in CYCLES.c if column.name != "dump")).where(CYCLES.c.number > after)
-    return [(row.number, row) for row in connection.execute(statement.order_by(CYCLES.c.number).limit(limit))]
+    return [(row.number, row) for row in page(connection, select(*CYCLE_COLUMNS), [CYCLES.c.number], after, limit)]
 
 
 def newest_cycle(connection: Connection) -> int:

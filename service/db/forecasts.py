@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Row, and_, bindparam, func, insert, or_, sele
 from policies.lifecycle import JobState
 from policies.model.ids import JobId
 from policies.model.reasons import Reason
+from service.db.pages import page
 from service.db.rows import Values, chunks
 from service.db.tables import EVENTS, FORECASTS, JOBS, columns
 from service.domain.forecast_scores import Milestone, Score, Scored, score
@@ -151,9 +152,7 @@ def scored_forecasts(connection: Connection, since_s: float, newest: int) -> lis
 
 def forecasts_of(connection: Connection, job_id: int, after_id: int, limit: int) -> Sequence[Row[Any]]:
     """The forecasts of a job, oldest first."""
-    forecasts = FORECASTS.c
-    statement = select(FORECASTS).where(forecasts.job_id == job_id, forecasts.id > after_id)
-    return connection.execute(statement.order_by(forecasts.id).limit(limit)).all()
+    return page(connection, select(FORECASTS).where(FORECASTS.c.job_id == job_id), [FORECASTS.c.id], after_id, limit)
 
 
 def newest_forecasts(connection: Connection, job_ids: Collection[int]) -> Mapping[int, Mapping[Milestone, Row[Any]]]:

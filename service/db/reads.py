@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Table, Text, cast, func, literal, select, tuple_
+from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Text, cast, func, literal, select
 
 from policies.lifecycle import TERMINAL, AttemptState, Cause, JobState
 from policies.model.ids import AttemptId, JobId
@@ -16,7 +16,9 @@ from policies.model.job import JobSpec
 from policies.model.placement import Placement
 from service.db.access import seen
 from service.db.codec import decode
+from service.db.event_log import CYCLE_COLUMNS
 from service.db.forecasts import newest_forecasts
+from service.db.pages import equal, page
 from service.db.rows import OPEN_ATTEMPTS, chunks
 from service.db.specs import SpecReader
 from service.db.tables import (
@@ -241,13 +243,9 @@ def unfinished_jobs(connection: Connection) -> int:
 
 def attempts(connection: Connection, job_id: int, after_number: int, limit: int) -> list[tuple[Row[Any], Placement]]:
     """A job's attempts in their order, each with its placement."""
-    statement = (
-        select(ATTEMPTS)
-        .where(ATTEMPTS.c.job_id == job_id, ATTEMPTS.c.number > after_number)
-        .order_by(ATTEMPTS.c.number)
-        .limit(limit)
-    )
-    return [(row, decode(Placement, row.placement)) for row in connection.execute(statement)]
+    of_job = select(ATTEMPTS).where(ATTEMPTS.c.job_id == job_id)
+    rows = page(connection, of_job, [ATTEMPTS.c.number], after_number, limit)
+    return [(row, decode(Placement, row.placement)) for row in rows]
 
 
 def open_attempts(connection: Connection, host: str | None = None) -> Mapping[AttemptId, tuple[JobId, AttemptState]]:
@@ -269,7 +267,7 @@ def events(connection: Connection, job_id: int, after_id: int, limit: int) -> Se
 
     A job that no cycle has admitted yet has no event. Its submission is shown from its row, as event 0 of cycle 0.
     """
-    rows = _of_job(connection, EVENTS, job_id, after_id, limit)
+    rows = page(connection, select(EVENTS).where(EVENTS.c.job_id == job_id), [EVENTS.c.id], after_id, limit)
     if rows or after_id:
         return rows
     submission = {"id": 0, "source": None, "cause": Cause.SUBMITTED.value, "cycle": 0, "attempt_id": None, "detail": ""}
@@ -284,12 +282,7 @@ def events(connection: Connection, job_id: int, after_id: int, limit: int) -> Se
 
 def progress(connection: Connection, job_id: int, after_id: int, limit: int) -> Sequence[Row[Any]]:
     """A job's progress lines, oldest first."""
-    return _of_job(connection, PROGRESS, job_id, after_id, limit)
-
-
-def _of_job(connection: Connection, rows: Table, job_id: int, after_id: int, limit: int) -> Sequence[Row[Any]]:
-    statement = select(rows).where(rows.c.job_id == job_id, rows.c.id > after_id).order_by(rows.c.id).limit(limit)
-    return connection.execute(statement).all()
+    return page(connection, select(PROGRESS).where(PROGRESS.c.job_id == job_id), [PROGRESS.c.id], after_id, limit)
 
 
 def _one(connection: Connection, key: Column[Any], value: object) -> Row[Any] | None:
@@ -300,23 +293,16 @@ def predictions(
     connection: Connection, job_id: int | None, before_id: int | None, limit: int, seen_by: Identity = LOCAL
 ) -> Sequence[Row[Any]]:
     """Predictions of jobs that ``seen_by`` sees, newest first; of one job where ``job_id`` is given."""
-    statement = select(*_PREDICTION_COLUMNS).order_by(PREDICTIONS.c.id.desc()).limit(limit)
-    if job_id is not None:
-        statement = statement.where(PREDICTIONS.c.job_id == job_id)
-    if before_id is not None:
-        statement = statement.where(PREDICTIONS.c.id < before_id)
+    statement = select(*_PREDICTION_COLUMNS).where(*equal(PREDICTIONS, job_id=job_id))
     if seen_by.projects is not None:
         statement = statement.join(JOBS, JOBS.c.id == PREDICTIONS.c.job_id)
         statement = statement.where(seen(seen_by, JOBS.c.project, JOBS.c.user))
-    return connection.execute(statement).all()
+    return page(connection, statement, [PREDICTIONS.c.id], before_id, limit, descending=True)
 
 
 def models(connection: Connection, before: tuple[float, str] | None, limit: int) -> Sequence[Row[Any]]:
     """Trained models, newest first. There are few, so sorting them is cheap."""
-    statement = select(MODELS).order_by(MODELS.c.created_at_s.desc(), MODELS.c.id.desc()).limit(limit)
-    if before is not None:
-        statement = statement.where(tuple_(MODELS.c.created_at_s, MODELS.c.id) < before)
-    return connection.execute(statement).all()
+    return page(connection, select(MODELS), columns(MODELS, "created_at_s id"), before, limit, descending=True)
 
 
 def model(connection: Connection, model_id: str) -> Row[Any] | None:
@@ -336,28 +322,13 @@ def throughput(
     connection: Connection, after: ThroughputKey | None, limit: int, seen_by: Identity = LOCAL
 ) -> Sequence[Row[Any]]:
     """The measured speeds of jobs that ``seen_by`` may see, ordered by user, project, name, GPUs, GPU type, servers spanned."""
-    key = (
-        THROUGHPUT.c.user,
-        THROUGHPUT.c.project,
-        THROUGHPUT.c.name,
-        THROUGHPUT.c.gpus,
-        THROUGHPUT.c.gpu_type,
-        THROUGHPUT.c.servers_spanned,
-    )
-    statement = (
-        select(THROUGHPUT).where(seen(seen_by, THROUGHPUT.c.project, THROUGHPUT.c.user)).order_by(*key).limit(limit)
-    )
-    if after is not None:
-        statement = statement.where(tuple_(*key) > after)
-    return connection.execute(statement).all()
+    theirs = select(THROUGHPUT).where(seen(seen_by, THROUGHPUT.c.project, THROUGHPUT.c.user))
+    return page(connection, theirs, list(THROUGHPUT.primary_key), after, limit)
 
 
 def cycles(connection: Connection, before_number: int | None, limit: int) -> Sequence[Row[Any]]:
     """Cycles in which something happened, newest first, without their dumps."""
-    statement = select(*(column for column in CYCLES.c if column.name != "dump")).order_by(CYCLES.c.number.desc())
-    if before_number is not None:
-        statement = statement.where(CYCLES.c.number < before_number)
-    return connection.execute(statement.limit(limit)).all()
+    return page(connection, select(*CYCLE_COLUMNS), [CYCLES.c.number], before_number, limit, descending=True)
 
 
 def cycle(connection: Connection, number: int) -> Row[Any] | None:

@@ -10,6 +10,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from policies.lifecycle import AttemptState
 from service.db.access import seen
+from service.db.pages import equal
 from service.db.rows import OPEN_ATTEMPTS
 from service.db.tables import ATTEMPTS, JOBS, USAGE, columns
 from service.domain.access import Identity
@@ -85,13 +86,11 @@ def usage(
     statement = (
         select(*keys, *(func.sum(USAGE.c[name]) for name in _SUMS))
         .where(USAGE.c.day >= wanted.first_day, USAGE.c.day < wanted.end_day)
+        .where(*equal(USAGE, user=wanted.user, project=wanted.project))
         .where(seen(wanted.caller, USAGE.c.project, USAGE.c.user))
         .group_by(*keys)
         .limit(groups_max + 1)
     )
-    for name, value in (("user", wanted.user), ("project", wanted.project)):
-        if value is not None:
-            statement = statement.where(USAGE.c[name] == value)
     sums: defaultdict[Group, Usage] = defaultdict(Usage)
     for row in connection.execute(statement):
         values = row[len(keys) :]

@@ -15,6 +15,7 @@ from policies.lifecycle import JobState
 from policies.model.reasons import Reason
 from service.db.dialects import take_locks
 from service.db.event_log import job_events, newest_job_event
+from service.db.pages import equal, page
 from service.db.rows import Values
 from service.db.tables import DELIVERIES, PROPERTIES, USERS, WEBHOOKS
 from service.domain.webhooks import WebhookEvent, event_of
@@ -62,8 +63,8 @@ def add_webhook(connection: Connection, new: NewWebhook, webhooks_max: int, now_
 
 def webhooks(connection: Connection, owner: str | None, after_id: int, limit: int) -> Sequence[Row[Any]]:
     """Webhooks without their secrets, oldest first; of one owner if given."""
-    statement = select(*_SHOWN).where(WEBHOOKS.c.id > after_id).order_by(WEBHOOKS.c.id).limit(limit)
-    return connection.execute(statement if owner is None else statement.where(WEBHOOKS.c.owner == owner)).all()
+    theirs = select(*_SHOWN).where(*equal(WEBHOOKS, owner=owner))
+    return page(connection, theirs, [WEBHOOKS.c.id], after_id, limit)
 
 
 def webhook(connection: Connection, webhook_id: int) -> Row[Any] | None:
@@ -82,10 +83,8 @@ def remove_webhook(connection: Connection, webhook_id: int) -> None:
 
 def deliveries(connection: Connection, webhook_id: int, before_id: int | None, limit: int) -> Sequence[Row[Any]]:
     """The deliveries of one webhook, past and pending, newest first."""
-    statement = (
-        select(DELIVERIES).where(DELIVERIES.c.webhook_id == webhook_id).order_by(DELIVERIES.c.id.desc()).limit(limit)
-    )
-    return connection.execute(statement if before_id is None else statement.where(DELIVERIES.c.id < before_id)).all()
+    to_it = select(DELIVERIES).where(DELIVERIES.c.webhook_id == webhook_id)
+    return page(connection, to_it, [DELIVERIES.c.id], before_id, limit, descending=True)
 
 
 def delivery(connection: Connection, delivery_id: int) -> Row[Any]:
