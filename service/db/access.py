@@ -8,7 +8,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Row,
-    Table,
     and_,
     delete,
     false,
@@ -19,8 +18,8 @@ from sqlalchemy import (
     true,
     update,
 )
-from sqlalchemy.exc import IntegrityError
 
+from service.db.dialects import insert_missing
 from service.db.pages import equal, page
 from service.db.rows import chunks
 from service.db.tables import API_KEYS, JOBS, MEMBERSHIPS, USERS, columns
@@ -156,7 +155,7 @@ def used_key(connection: Connection, key_id: str, now_s: float) -> None:
 
 def add_user(connection: Connection, name: str, now_s: float) -> bool:
     """Add a user unless there is one of that name; returns whether it was added."""
-    return _added(connection, USERS, {"name": name, "created_at_s": now_s})
+    return insert_missing(connection, USERS, {"name": name, "created_at_s": now_s})
 
 
 def set_disabled(connection: Connection, name: str, disabled_at_s: float | None) -> None:
@@ -195,7 +194,7 @@ def members_of(connection: Connection, names: Collection[str]) -> Mapping[str, l
 
 def add_member(connection: Connection, project: str, user: str, now_s: float) -> bool:
     """Add a member unless it is one already; returns whether it was added. The user must exist."""
-    return _added(connection, MEMBERSHIPS, {"project": project, "user": user, "added_at_s": now_s})
+    return insert_missing(connection, MEMBERSHIPS, {"project": project, "user": user, "added_at_s": now_s})
 
 
 def remove_member(connection: Connection, project: str, user: str) -> bool:
@@ -210,13 +209,3 @@ def _grouped(connection: Connection, by: str, what: str, names: Collection[str])
     for name, value in connection.execute(statement.order_by(MEMBERSHIPS.c[what])):
         found[name].append(value)
     return found
-
-
-def _added(connection: Connection, rows: Table, values: Mapping[str, Any]) -> bool:
-    """Insert a row unless it exists. With a savepoint, because two services may add the same row at once."""
-    try:
-        with connection.begin_nested():
-            connection.execute(insert(rows).values(**values))
-    except IntegrityError:
-        return False
-    return True

@@ -5,11 +5,13 @@ A report stays until the leader has committed it. It may arrive twice: the engin
 
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import ColumnElement, and_, delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, and_, delete, or_, select
 from sqlmodel import Session
 
 from policies.model.ids import AttemptId
 from service.db.codec import decode, encode
+from service.db.dialects import insert_missing, upsert
+from service.db.rows import Values
 from service.db.session import Database
 from service.db.tables import REPORTS
 from service.engine.events import Report, ReportKind
@@ -24,11 +26,12 @@ def store_reports(session: Session, host: str, reports: Sequence[Report]) -> Non
     for report in reports:
         if report.attempt is None:
             continue
-        values = {"host": host, "at_s": report.at_s, "report": encode(report)}
-        if connection.execute(select(REPORTS.c.kind).where(_same(report))).first() is None:
-            connection.execute(insert(REPORTS), values | {"attempt_id": report.attempt, "kind": report.kind.value})
-        elif report.kind is ReportKind.PROGRESS:
-            connection.execute(update(REPORTS).where(_same(report)).values(**values))
+        row: Values = {"attempt_id": report.attempt, "kind": report.kind.value, "host": host, "at_s": report.at_s}
+        row["report"] = encode(report)
+        if report.kind is ReportKind.PROGRESS:
+            upsert(connection, REPORTS, [row])
+        else:
+            insert_missing(connection, REPORTS, row)
 
 
 def pending_reports(database: Database) -> list[Report]:

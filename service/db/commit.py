@@ -11,7 +11,7 @@ from policies.model.estimate import EndedJob, Unit
 from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Reason
 from service.db.codec import encode_actions, encode_changes, encode_refusals
-from service.db.dialects import update_rows
+from service.db.dialects import update_rows, upsert
 from service.db.prediction_rows import NewPrediction, insert_predictions
 from service.db.rows import (
     ServerOrigin,
@@ -175,8 +175,8 @@ def _learn_throughput(connection: Connection, labels: Sequence[EndedJob], at_s: 
         select(*keys, THROUGHPUT.c.samples, THROUGHPUT.c.count).where(tuple_(*keys).in_(list(speeds)))
     )
     before = {tuple(row[:6]): (list(row[6]), int(row[7])) for row in stored}
-    changed: list[Values] = []
-    new: list[Values] = []
+    names = [column.name for column in keys]
+    rows: list[Values] = []
     for key, measured in speeds.items():
         samples, count = before.get(key, ([], 0))
         samples = [*samples, *measured][-SAMPLES_KEPT:]
@@ -186,13 +186,8 @@ def _learn_throughput(connection: Connection, labels: Sequence[EndedJob], at_s: 
             "count": count + len(measured),
             "updated_at_s": at_s,
         }
-        names = [column.name for column in keys]
-        if key in before:
-            changed.append(values | {f"at_{name}": part for name, part in zip(names, key, strict=True)})
-        else:
-            new.append(values | dict(zip(names, key, strict=True)))
-    _update(connection, THROUGHPUT, changed, {f"at_{column.name}": column.name for column in keys})
-    _insert(connection, THROUGHPUT, new)
+        rows.append(dict(zip(names, key, strict=True)) | values)
+    upsert(connection, THROUGHPUT, rows)
 
 
 def _cycle_values(batch: CycleBatch, dropped: frozenset[JobId]) -> Values:

@@ -20,7 +20,7 @@ from functools import cache, partial
 from typing import Any, Protocol
 
 from sqlalchemy import Column, Connection, Engine, Integer, Table, TextClause, bindparam, event, insert, text, update
-from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -202,6 +202,29 @@ def insert_numbered(connection: Connection, target: Table, rows: Sequence[Mappin
         return sorted(connection.execute(statement, {"rows": dumps(rows)}).scalars())
     returned = insert(target).returning(target.c.id, sort_by_parameter_order=True)
     return list(connection.execute(returned, list(rows)).scalars())
+
+
+def insert_missing(connection: Connection, target: Table, row: Mapping[str, Any]) -> bool:
+    """Insert a row unless one with its primary key exists; returns whether it was inserted."""
+    statement = _own_insert(connection)(target).on_conflict_do_nothing(index_elements=list(target.primary_key))
+    return connection.execute(statement.values(**row)).rowcount == 1
+
+
+def upsert(
+    connection: Connection, target: Table, rows: Sequence[Mapping[str, Any]], summed: Collection[str] = ()
+) -> None:
+    """Insert rows with the same columns, or update those whose primary key exists; columns of ``summed`` are added up."""
+    if rows:
+        statement = _own_insert(connection)(target)
+        new = {name: statement.excluded[name] for name in rows[0] if not target.c[name].primary_key}
+        changes = {name: target.c[name] + value if name in summed else value for name, value in new.items()}
+        keyed = statement.on_conflict_do_update(index_elements=list(target.primary_key), set_=changes)
+        connection.execute(keyed, list(rows))
+
+
+def _own_insert(connection: Connection) -> Any:
+    """The dialect's own class of insertions, which knows conflicts."""
+    return postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
 
 
 def update_rows(

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, select
 
 from policies.lifecycle import HOLDS_GPUS
+from service.db.dialects import upsert
 from service.db.rows import UNFINISHED_JOBS, chunks
 from service.db.tables import JOBS, LIMITS
 from service.engine.events import EngineRequest, limit_after
@@ -76,10 +77,8 @@ def store_limit(connection: Connection, stored: StoredLimit, now_s: float) -> No
     if stored.empty:
         connection.execute(delete(LIMITS).where(_of(owner)))
         return
-    values = asdict(limit) | {"jobs_queued_max": stored.jobs_queued_max, "changed_at_s": now_s}
-    if connection.execute(update(LIMITS).where(_of(owner)).values(**values)).rowcount == 0:
-        row = values | {"scope": owner.scope.value, "name": owner.name}
-        connection.execute(insert(LIMITS).values(**row))
+    row = {"scope": owner.scope.value, "name": owner.name, **asdict(limit), "jobs_queued_max": stored.jobs_queued_max}
+    upsert(connection, LIMITS, [row | {"changed_at_s": now_s}])
 
 
 def uses(connection: Connection) -> Mapping[Owner, Use]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from sqlalchemy import func, insert, select, update
 
 from predictor.registry import ModelState, ModelVersion
+from service.db.dialects import upsert
 from service.db.session import Database
 from service.db.tables import HISTORY, MODELS, TRAINING_RUNS, columns
 
@@ -74,9 +75,7 @@ def insert_version(database: Database, version: ModelVersion, now_s: float) -> N
     values = {name: value for name, value in asdict(version).items() if name in MODELS.c}
     values |= {"state": ModelState.CANDIDATE.value, "created_at_s": now_s}
     with database.writing() as session:
-        connection = session.connection()
-        if connection.execute(update(MODELS).where(MODELS.c.id == version.id).values(values)).rowcount == 0:
-            connection.execute(insert(MODELS), values)
+        upsert(session.connection(), MODELS, [values])
 
 
 def promote(database: Database, model_id: str) -> None:

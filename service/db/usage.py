@@ -3,13 +3,12 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from sqlalchemy import Connection, func, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from policies.lifecycle import AttemptState
 from service.db.access import seen
+from service.db.dialects import upsert
 from service.db.pages import equal
 from service.db.rows import OPEN_ATTEMPTS
 from service.db.tables import ATTEMPTS, JOBS, USAGE, columns
@@ -20,7 +19,6 @@ from service.engine.ports import JobWrite
 GROUPS = ("day", "user", "project")
 """What usage can be grouped by, in the order of every result."""
 
-_KEY = tuple(USAGE.c[name] for name in GROUPS)
 _SUMS = ("held_gpu_s", "useful_gpu_s", "attempts", "preemptions", "jobs")
 
 
@@ -48,15 +46,7 @@ def add_usage(connection: Connection, writes: Sequence[JobWrite], at_s: float) -
             spec = write.job.spec
             sums.setdefault(UsageKey(day_of(at_s), spec.user, spec.project), Usage()).jobs += 1
     if sums:
-        connection.execute(_added(connection), [key._asdict() | asdict(more) for key, more in sums.items()])
-
-
-def _added(connection: Connection) -> Any:
-    """The statement that adds a row's sums to the stored ones. Each dialect has its own class for it."""
-    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    statement = insert(USAGE)
-    sums = {name: USAGE.c[name] + statement.excluded[name] for name in _SUMS}
-    return statement.on_conflict_do_update(index_elements=list(_KEY), set_=sums)
+        upsert(connection, USAGE, [key._asdict() | asdict(more) for key, more in sums.items()], summed=_SUMS)
 
 
 def _ended(write: JobWrite) -> Iterator[Held]:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row, and_, delete, func, insert, select, upda
 
 from policies.lifecycle import JobState
 from policies.model.reasons import Reason
-from service.db.dialects import take_locks
+from service.db.dialects import take_locks, upsert
 from service.db.event_log import job_events, newest_job_event
 from service.db.pages import equal, page
 from service.db.rows import Values
@@ -133,7 +133,7 @@ def add_deliveries(connection: Connection, now_s: float, rows_max: int, pending_
                 outbox.append(new if capacity[hook.id] >= 0 else new | _overflow(now_s))
     if outbox:
         connection.execute(insert(DELIVERIES), outbox)
-    _move_cursor(connection, known is not None, rows[done - 1].id)
+    upsert(connection, PROPERTIES, [{"name": _CURSOR, "value": str(rows[done - 1].id)}])
     return done
 
 
@@ -255,11 +255,3 @@ def _delivery(
 
 def _overflow(now_s: float) -> Values:
     return {"state": "given_up", "ended_at_s": now_s, "error": OVERFLOW}
-
-
-def _move_cursor(connection: Connection, known: bool, event_id: int) -> None:
-    if known:
-        mine = PROPERTIES.c.name == _CURSOR
-        connection.execute(update(PROPERTIES).where(mine).values(value=str(event_id)))
-    else:
-        connection.execute(insert(PROPERTIES), {"name": _CURSOR, "value": str(event_id)})
