@@ -7,7 +7,7 @@ from math import inf
 from policies.model.ids import JobId
 from policies.model.server_reservation import ServerReservation, server_reservations_after
 from service.engine.events import EngineRequest, RequestKind, limit_after
-from service.engine.limits import Owner, OwnerLimit
+from service.engine.limits import LimitOwner, OwnerLimit
 from service.engine.memory import MemoryStore
 from service.engine.ports import CycleBatch, dropped_with
 from service.engine.record import JobRecord, ServerRecord, StoredWorld
@@ -21,7 +21,7 @@ class DurableStore(MemoryStore):
         self._committed: dict[JobId, JobRecord] = {}
         self._servers: list[ServerRecord] = []
         self._windows: dict[int, ServerReservation] = {}
-        self._limits: dict[Owner, OwnerLimit] = {}
+        self._limits: dict[LimitOwner, OwnerLimit] = {}
         self._cycle = 0
         self._at_s = -inf
         self._dump: dict[str, object] | None = None

@@ -19,7 +19,7 @@ from service.config.settings import Settings
 from service.db import reads
 from service.db.dialects import take_locks
 from service.db.limits import locked_limits, unfinished_of
-from service.engine.limits import Owner, Scope
+from service.engine.limits import LimitOwner, Scope
 
 RECOUNT_S = 1.0
 
@@ -73,8 +73,8 @@ class OwnersCapacity:
             Scope.USER: (settings.jobs_queued_per_user_max, "setting jobs_queued_per_user_max"),
             Scope.PROJECT: (settings.jobs_queued_per_project_max, "setting jobs_queued_per_project_max"),
         }
-        self._left: dict[Owner, int] = {}
-        self._limits: dict[Owner, str] = {}
+        self._left: dict[LimitOwner, int] = {}
+        self._limits: dict[LimitOwner, str] = {}
         owners = sorted({owner for spec in specs for owner in _owners(spec)}, key=_by_name)
         quotas = {stored.owner: stored.jobs_queued_max for stored in locked_limits(connection, owners)}
         limits = {
@@ -105,10 +105,10 @@ class OwnersCapacity:
             self._left[owner] -= jobs
 
 
-def _owners(spec: JobSpec) -> list[Owner]:
-    both = (Owner(Scope.USER, spec.user), Owner(Scope.PROJECT, spec.project))
+def _owners(spec: JobSpec) -> list[LimitOwner]:
+    both = (LimitOwner(Scope.USER, spec.user), LimitOwner(Scope.PROJECT, spec.project))
     return [owner for owner in both if owner.name]
 
 
-def _by_name(owner: Owner) -> tuple[str, str]:
+def _by_name(owner: LimitOwner) -> tuple[str, str]:
     return owner.scope.value, owner.name

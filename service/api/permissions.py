@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 
 from service.api.access import caller_of
 from service.api.problems import Problem, ProblemType
-from service.db.access import Owner, owner_of
+from service.db.access import JobOwner, owner_of
 from service.db.session import Database
 from service.domain.access import Identity, Role
 from service.wire.bodies import Id
@@ -123,9 +123,9 @@ class Owners:
     def __init__(self, database: Database, jobs_max: int = OWNERS_MAX) -> None:
         self._database = database
         self._jobs_max = jobs_max
-        self._known: OrderedDict[int, Owner] = OrderedDict()
+        self._known: OrderedDict[int, JobOwner] = OrderedDict()
 
-    async def of(self, job: int) -> Owner | None:
+    async def of(self, job: int) -> JobOwner | None:
         """The owner of the job; None if there is no such job."""
         owner = self._known.get(job) or await run_in_threadpool(self._look_up, job)
         if owner is not None:
@@ -135,7 +135,7 @@ class Owners:
                 self._known.popitem(last=False)
         return owner
 
-    def _look_up(self, job: int) -> Owner | None:
+    def _look_up(self, job: int) -> JobOwner | None:
         with self._database.reading() as session:
             return owner_of(session.connection(), job)
 

@@ -51,17 +51,17 @@ class StoredKey:
     last_used_at_s: float | None
 
 
-class Owner(NamedTuple):
+class JobOwner(NamedTuple):
     """The project and user of a job; neither ever changes."""
 
     project: str
     user: str
 
 
-def owner_of(connection: Connection, job: int) -> Owner | None:
+def owner_of(connection: Connection, job: int) -> JobOwner | None:
     """The owner of a job; None if there is no such job."""
     row = connection.execute(select(JOBS.c.project, JOBS.c.user).where(JOBS.c.id == job)).one_or_none()
-    return None if row is None else Owner(row.project, row.user)
+    return None if row is None else JobOwner(row.project, row.user)
 
 
 def seen(caller: Identity, project: ColumnElement[str], user: ColumnElement[str]) -> ColumnElement[bool]:

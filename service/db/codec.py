@@ -21,7 +21,7 @@ from policies.model.estimate import ShadowPrediction
 from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Reason
 from policies.model.server_reservation import ServerReservation
-from service.engine.limits import Owner
+from service.engine.limits import LimitOwner
 
 VERSION = 1
 
@@ -49,7 +49,7 @@ class RequestPayload:
     priority: int | None = None
     preempt: bool = False
     server_spec: Server | None = None
-    owner: Owner | None = None
+    owner: LimitOwner | None = None
     gpus_running_max: int | None = None
     note: str = ""
     window: ServerReservation | None = None

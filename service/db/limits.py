@@ -11,7 +11,7 @@ from service.db.dialects import upsert
 from service.db.rows import UNFINISHED_JOBS, chunks
 from service.db.tables import JOBS, LIMITS
 from service.engine.events import EngineRequest, limit_after
-from service.engine.limits import Owner, OwnerLimit, Scope
+from service.engine.limits import LimitOwner, OwnerLimit, Scope
 
 _HOLDING = frozenset(state.value for state in HOLDS_GPUS)
 
@@ -19,7 +19,7 @@ _HOLDING = frozenset(state.value for state in HOLDS_GPUS)
 class StoredLimit(NamedTuple):
     """All limits of one owner; ``jobs_queued_max``: unfinished jobs (None: unlimited)."""
 
-    owner: Owner
+    owner: LimitOwner
     limit: OwnerLimit
     jobs_queued_max: int | None
 
@@ -36,7 +36,7 @@ class Use(NamedTuple):
     gpus_running: int = 0
 
 
-def limits_of_engine(connection: Connection) -> dict[Owner, OwnerLimit]:
+def limits_of_engine(connection: Connection) -> dict[LimitOwner, OwnerLimit]:
     """The limits that the engine applies, by owner."""
     return {stored.owner: stored.limit for stored in stored_limits(connection) if stored.limit.limits}
 
@@ -47,14 +47,14 @@ def stored_limits(connection: Connection) -> list[StoredLimit]:
     return [_stored(row) for row in rows]
 
 
-def stored_limit(connection: Connection, owner: Owner, *, for_update: bool = False) -> StoredLimit:
+def stored_limit(connection: Connection, owner: LimitOwner, *, for_update: bool = False) -> StoredLimit:
     """One owner's limits; empty if there are none. ``for_update`` locks them until the transaction ends."""
     statement = select(LIMITS).where(_of(owner))
     row = connection.execute(statement.with_for_update() if for_update else statement).one_or_none()
     return StoredLimit(owner, OwnerLimit(), None) if row is None else _stored(row)
 
 
-def locked_limits(connection: Connection, owners: Sequence[Owner]) -> list[StoredLimit]:
+def locked_limits(connection: Connection, owners: Sequence[LimitOwner]) -> list[StoredLimit]:
     """The existing limits of these owners, locked until the transaction ends."""
     wanted, found = set(owners), []
     for part in chunks(owners):
@@ -65,7 +65,7 @@ def locked_limits(connection: Connection, owners: Sequence[Owner]) -> list[Store
     return [stored for stored in found if stored.owner in wanted]
 
 
-def keep_request(connection: Connection, owner: Owner, request: EngineRequest) -> None:
+def keep_request(connection: Connection, owner: LimitOwner, request: EngineRequest) -> None:
     """Apply an accepted request about quotas or pauses to an owner's limits."""
     stored = stored_limit(connection, owner, for_update=True)
     store_limit(connection, stored._replace(limit=limit_after(stored.limit, request)), request.at_s)
@@ -81,7 +81,7 @@ def store_limit(connection: Connection, stored: StoredLimit, now_s: float) -> No
     upsert(connection, LIMITS, [row | {"changed_at_s": now_s}])
 
 
-def uses(connection: Connection) -> Mapping[Owner, Use]:
+def uses(connection: Connection) -> Mapping[LimitOwner, Use]:
     """The use of every owner with an unfinished job. One pass over the unfinished jobs."""
     columns = (JOBS.c.user, JOBS.c.project, JOBS.c.state)
     statement = (
@@ -89,15 +89,15 @@ def uses(connection: Connection) -> Mapping[Owner, Use]:
         .where(JOBS.c.state.in_(UNFINISHED_JOBS))
         .group_by(*columns)
     )
-    found: dict[Owner, Use] = {}
+    found: dict[LimitOwner, Use] = {}
     for user, project, state, jobs, gpus in connection.execute(statement):
-        for owner in (Owner(Scope.QUEUE), Owner(Scope.USER, user), Owner(Scope.PROJECT, project)):
+        for owner in (LimitOwner(Scope.QUEUE), LimitOwner(Scope.USER, user), LimitOwner(Scope.PROJECT, project)):
             before = found.get(owner, Use())
             found[owner] = Use(before.jobs + jobs, before.gpus_running + (gpus if state in _HOLDING else 0))
     return found
 
 
-def unfinished_of(connection: Connection, owner: Owner, at_most: int) -> int:
+def unfinished_of(connection: Connection, owner: LimitOwner, at_most: int) -> int:
     """The number of an owner's unfinished jobs, counted up to ``at_most`` so that the cost is bounded by the limit."""
     column = JOBS.c.user if owner.scope is Scope.USER else JOBS.c.project
     found = 0
@@ -109,10 +109,10 @@ def unfinished_of(connection: Connection, owner: Owner, at_most: int) -> int:
     return found
 
 
-def _of(owner: Owner) -> ColumnElement[bool]:
+def _of(owner: LimitOwner) -> ColumnElement[bool]:
     return and_(LIMITS.c.scope == owner.scope.value, LIMITS.c.name == owner.name)
 
 
 def _stored(row: Any) -> StoredLimit:
     limit = OwnerLimit(row.gpus_running_max, row.paused, row.pause_reason)
-    return StoredLimit(Owner(Scope(row.scope), row.name), limit, row.jobs_queued_max)
+    return StoredLimit(LimitOwner(Scope(row.scope), row.name), limit, row.jobs_queued_max)

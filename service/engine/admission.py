@@ -20,13 +20,13 @@ from sortedcontainers import SortedList
 from policies.model.ids import JobId
 from policies.model.reasons import Reason
 from policies.rank import expected_remaining_s
-from service.engine.limits import Owner, OwnerLimit, Scope, limit_of_array, owners_of
+from service.engine.limits import LimitOwner, OwnerLimit, Scope, limit_of_array, owners_of
 from service.engine.record import JobRecord
 
 PATIENCE = 4.0
 """A job is passed only by shorter ones that come within so many times its remaining time: later ones find it ahead of them."""
 
-Owners = tuple[Owner, ...]
+Owners = tuple[LimitOwner, ...]
 
 
 class Turn(NamedTuple):
@@ -58,7 +58,7 @@ class Admission:
     log n), and does nothing unless room or a job has come.
     """
 
-    def __init__(self, limits: Mapping[Owner, OwnerLimit] | None = None) -> None:
+    def __init__(self, limits: Mapping[LimitOwner, OwnerLimit] | None = None) -> None:
         self._limits = {owner: limit for owner, limit in (limits or {}).items() if limit.limits}
         self._clear()
 
@@ -66,8 +66,8 @@ class Admission:
         self._jobs: dict[JobId, JobRecord] = {}
         self._charged: dict[JobId, Owners] = {}
         """Jobs whose GPUs count against the limits: those that hold GPUs, and those let through."""
-        self._used: dict[Owner, int] = dict.fromkeys(self._limits, 0)
-        self._through: dict[Owner, SortedList] = {owner: SortedList() for owner in self._limits}
+        self._used: dict[LimitOwner, int] = dict.fromkeys(self._limits, 0)
+        self._through: dict[LimitOwner, SortedList] = {owner: SortedList() for owner in self._limits}
         self._through_turns: dict[JobId, Turn] = {}
         self._kept: dict[Owners, SortedList] = {}
         self._kept_turns: dict[JobId, Turn] = {}
@@ -81,7 +81,7 @@ class Admission:
     # Called by the engine.
 
     @property
-    def limits(self) -> Mapping[Owner, OwnerLimit]:
+    def limits(self) -> Mapping[LimitOwner, OwnerLimit]:
         """All limited owners, for reading."""
         return self._limits
 
@@ -126,7 +126,7 @@ class Admission:
             if limit_of_array(job.spec) is not None:
                 self._forget_array(owners_of(job.spec)[-1])
 
-    def _forget_array(self, owner: Owner) -> None:
+    def _forget_array(self, owner: LimitOwner) -> None:
         """Limit an array no longer whose last element has left; one that arrives later sets the limit again."""
         if self._used[owner] == 0 and not any(owner in owners for owners in self._kept):
             del self._limits[owner], self._used[owner], self._through[owner]
@@ -142,7 +142,7 @@ class Admission:
                 self._keep_back(job, owners)
             self._restless = True
 
-    def limit(self, owner: Owner, limit: OwnerLimit, jobs: Collection[JobRecord]) -> None:
+    def limit(self, owner: LimitOwner, limit: OwnerLimit, jobs: Collection[JobRecord]) -> None:
         """An owner's limits are these from now on. ``jobs``: all unfinished ones. O(n log n); called rarely, for an operator."""
         if limit.limits:
             self._limits[owner] = limit
@@ -211,7 +211,7 @@ class Admission:
                 heapq.heappush(heads, (self._kept[owners][0], owners))
         return displaced
 
-    def _worse_ones(self, job: JobRecord, turn: Turn, short: list[Owner]) -> list[JobRecord] | None:
+    def _worse_ones(self, job: JobRecord, turn: Turn, short: list[LimitOwner]) -> list[JobRecord] | None:
         """Jobs let through, of later turns, without which none of these owners would lack room; None if there are not
         enough. Jobs for which GPUs are being vacated stay."""
         picked: dict[JobId, JobRecord] = {}
@@ -258,7 +258,7 @@ class Admission:
     def _owners(self, job: JobRecord) -> Owners:
         return tuple(owner for owner in owners_of(job.spec) if owner in self._limits)
 
-    def _room(self, owner: Owner) -> float:
+    def _room(self, owner: LimitOwner) -> float:
         most = self._limits[owner].gpus_running_max
         return math.inf if most is None else most - self._used[owner]
 
@@ -298,7 +298,7 @@ class Admission:
             self._used[owner] -= job.spec.gpus
             self._restless = True
 
-    def _wider_than(self, job: JobRecord, owners: Owners) -> Owner | None:
+    def _wider_than(self, job: JobRecord, owners: Owners) -> LimitOwner | None:
         """The owner that may never hold as many GPUs as the job needs."""
         for owner in owners:
             most = self._limits[owner].gpus_running_max

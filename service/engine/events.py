@@ -9,7 +9,7 @@ from policies.model.ids import AttemptId, JobId, ServerIndex
 from policies.model.reasons import Reason
 from policies.model.server_reservation import ServerReservation
 from policies.model.value import value
-from service.engine.limits import Owner, OwnerLimit
+from service.engine.limits import LimitOwner, OwnerLimit
 
 
 class RequestKind(StrEnum):
@@ -49,7 +49,7 @@ class EngineRequest:
     priority: int | None = None
     preempt: bool = False
     server_spec: Server | None = None
-    owner: Owner | None = None
+    owner: LimitOwner | None = None
     gpus_running_max: int | None = None
     note: str = ""
     window: ServerReservation | None = None

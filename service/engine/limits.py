@@ -20,7 +20,7 @@ class Scope(StrEnum):
 
 
 @value
-class Owner:
+class LimitOwner:
     """A user, project or job array by name, or the whole queue."""
 
     scope: Scope
@@ -34,7 +34,7 @@ class Owner:
         return "The queue" if self.scope is Scope.QUEUE else f"{self.scope.value.capitalize()} {self.name!r}"
 
 
-QUEUE = Owner(Scope.QUEUE)
+QUEUE = LimitOwner(Scope.QUEUE)
 
 
 @value
@@ -52,10 +52,10 @@ class OwnerLimit:
         return self.paused or self.gpus_running_max is not None
 
 
-def owners_of(spec: JobSpec) -> tuple[Owner, ...]:
+def owners_of(spec: JobSpec) -> tuple[LimitOwner, ...]:
     """The owners whose limits apply to a job."""
-    owners = (QUEUE, Owner(Scope.USER, spec.user), Owner(Scope.PROJECT, spec.project))
-    return (*owners, Owner(Scope.ARRAY, str(spec.array.id))) if spec.array is not None else owners
+    owners = (QUEUE, LimitOwner(Scope.USER, spec.user), LimitOwner(Scope.PROJECT, spec.project))
+    return (*owners, LimitOwner(Scope.ARRAY, str(spec.array.id))) if spec.array is not None else owners
 
 
 def limit_of_array(spec: JobSpec) -> OwnerLimit | None:

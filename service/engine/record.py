@@ -10,7 +10,7 @@ from policies.model.job import IterationTimes, JobSpec
 from policies.model.placement import Placement
 from policies.model.reasons import Reason
 from policies.model.server_reservation import ServerReservation
-from service.engine.limits import Owner, OwnerLimit
+from service.engine.limits import LimitOwner, OwnerLimit
 
 
 @dataclass(slots=True)
@@ -205,6 +205,6 @@ class StoredWorld:
     servers: list[ServerRecord] = field(default_factory=list)
     cycle: int = 0
     policy_dump: dict[str, object] | None = None
-    limits: dict[Owner, OwnerLimit] = field(default_factory=dict)
+    limits: dict[LimitOwner, OwnerLimit] = field(default_factory=dict)
     at_s: float = -inf
     windows: tuple[ServerReservation, ...] = ()

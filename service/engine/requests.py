@@ -10,7 +10,7 @@ from policies.model.server_reservation import ServerReservation, server_reservat
 from service.engine.commands import Stop
 from service.engine.cycle import Cycle
 from service.engine.events import EngineRequest, JobEvent, RequestKind, limit_after
-from service.engine.limits import Owner, OwnerLimit
+from service.engine.limits import LimitOwner, OwnerLimit
 from service.engine.record import JobRecord, ServerRecord
 from service.engine.world import World
 
@@ -199,7 +199,7 @@ def _release(cycle: Cycle, job: JobRecord) -> None:
         cycle.arrive(job)
 
 
-def _apply_limit(cycle: Cycle, request: EngineRequest, owner: Owner) -> None:
+def _apply_limit(cycle: Cycle, request: EngineRequest, owner: LimitOwner) -> None:
     admission = cycle.world.admission
     limit = limit_after(admission.limits.get(owner, OwnerLimit()), request)
     admission.limit(owner, limit, cycle.world.jobs.values())

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from policies.model.cluster import Cluster
 from policies.model.server_reservation import ServerReservation
-from service.engine.limits import Owner, OwnerLimit
+from service.engine.limits import LimitOwner, OwnerLimit
 from service.engine.record import JobRecord, ServerRecord, StoredWorld
 from service.engine.world import Costs, World, world_of
 
@@ -22,7 +22,7 @@ class WorldSnapshot:
     costs: Costs
     servers: tuple[ServerRecord, ...]
     jobs: tuple[JobRecord, ...]
-    limits: Mapping[Owner, OwnerLimit] = field(default_factory=dict)
+    limits: Mapping[LimitOwner, OwnerLimit] = field(default_factory=dict)
     windows: tuple[ServerReservation, ...] = ()
 
 

@@ -8,12 +8,12 @@ from httpx import Client, Response
 
 from policies.model.job import Level, Topology
 from service.engine.events import RequestKind
-from service.engine.limits import QUEUE, Owner, OwnerLimit, Scope
+from service.engine.limits import QUEUE, LimitOwner, OwnerLimit, Scope
 from service.wire import examples
 from tests.api.conftest import World
 from tests.api.helpers import assert_problem
 
-NLP = Owner(Scope.PROJECT, "nlp")
+NLP = LimitOwner(Scope.PROJECT, "nlp")
 
 
 def submit(client: Client, **changes: Any) -> Response:

@@ -18,7 +18,7 @@ from policies.model.placement import Placement, ServerShare, place
 from policies.model.reasons import Reason
 from policies.model.server_reservation import ServerReservation
 from service.engine.events import EngineRequest, JobEvent, RequestKind
-from service.engine.limits import QUEUE, Owner, OwnerLimit, Scope
+from service.engine.limits import QUEUE, LimitOwner, OwnerLimit, Scope
 from service.engine.ports import CycleBatch, JobWrite, Store
 from service.engine.record import AttemptRecord, JobRecord, ServerRecord
 
@@ -268,7 +268,7 @@ class StoreContract:
             EngineRequest(0, RequestKind.PRIORITY, 6.5, job, priority=-4),
             EngineRequest(0, RequestKind.SERVER_RESUMED, 7.0, server=ServerIndex(0)),
             EngineRequest(0, RequestKind.SERVER_ADDED, 7.5, server_spec=server),
-            EngineRequest(0, RequestKind.QUOTA_SET, 8.0, owner=Owner(Scope.USER, "ann"), gpus_running_max=3),
+            EngineRequest(0, RequestKind.QUOTA_SET, 8.0, owner=LimitOwner(Scope.USER, "ann"), gpus_running_max=3),
             EngineRequest(0, RequestKind.QUEUE_PAUSED, 8.5, owner=QUEUE, note="maintenance"),
         ]
         ids = [harness.add_request(request) for request in requests]
@@ -286,7 +286,7 @@ class StoreContract:
         assert harness.store.load().servers == [ServerRecord(drained=True), ServerRecord(down=True)]
 
     def test_limits_are_remembered_as_the_newest_request_about_each_part_left_them(self, harness: StoreHarness) -> None:
-        nlp, ann = Owner(Scope.PROJECT, "nlp"), Owner(Scope.USER, "ann")
+        nlp, ann = LimitOwner(Scope.PROJECT, "nlp"), LimitOwner(Scope.USER, "ann")
         for kind, owner, gpus in (
             (RequestKind.QUOTA_SET, nlp, 16),
             (RequestKind.QUEUE_PAUSED, nlp, None),

@@ -28,7 +28,7 @@ from service.engine.commands import Command, Launch, Stop
 from service.engine.cycle import EngineSettings
 from service.engine.engine import CycleOutcome, Engine, Ports
 from service.engine.events import EngineRequest, JobEvent, Report, RequestKind
-from service.engine.limits import QUEUE, Owner, Scope
+from service.engine.limits import QUEUE, LimitOwner, Scope
 from service.engine.ports import AttemptStatus, Clock, CycleBatch, Store
 from service.engine.record import JobRecord
 from service.engine.world import Costs
@@ -58,10 +58,10 @@ def servers(shape: str) -> tuple[Server, ...]:
     return tuple(made)
 
 
-def _owner(user: str | None, project: str | None) -> Owner:
+def _owner(user: str | None, project: str | None) -> LimitOwner:
     if user is not None:
-        return Owner(Scope.USER, user)
-    return QUEUE if project is None else Owner(Scope.PROJECT, project)
+        return LimitOwner(Scope.USER, user)
+    return QUEUE if project is None else LimitOwner(Scope.PROJECT, project)
 
 
 class Told:

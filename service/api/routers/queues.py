@@ -13,7 +13,7 @@ from service.api.problems import Fault, Problem, ProblemType
 from service.api.routers.common import Routes
 from service.db.limits import Use, stored_limit, stored_limits, uses
 from service.engine.events import EngineRequest, RequestKind
-from service.engine.limits import QUEUE, Owner, Scope
+from service.engine.limits import QUEUE, LimitOwner, Scope
 from service.wire.bodies import PauseBody, QueuePartBody
 from service.wire.cluster import PauseDocument, QueueDocument
 from service.wire.jobs import AcceptedDocument
@@ -58,13 +58,13 @@ def resume(dependencies: Deps, change: Change, body: QueuePartBody) -> Response:
     return _ask(dependencies, change, request)
 
 
-def _owner(body: QueuePartBody) -> Owner:
+def _owner(body: QueuePartBody) -> LimitOwner:
     if body.user is not None and body.project is not None:
         fault = Fault("must not be given together with user", pointer="/project")
         raise Problem(ProblemType.INVALID_BODY, faults=[fault])
     if body.user is not None:
-        return Owner(Scope.USER, body.user)
-    return QUEUE if body.project is None else Owner(Scope.PROJECT, body.project)
+        return LimitOwner(Scope.USER, body.user)
+    return QUEUE if body.project is None else LimitOwner(Scope.PROJECT, body.project)
 
 
 def _ask(dependencies: ApiDependencies, change: ChangeRequest, request: EngineRequest) -> Response:

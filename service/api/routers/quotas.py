@@ -15,7 +15,7 @@ from service.api.problems import Problem, ProblemType
 from service.api.routers.common import NoBody, Routes
 from service.db.limits import Use, store_limit, stored_limit, stored_limits, uses
 from service.engine.events import EngineRequest, RequestKind
-from service.engine.limits import Owner, Scope
+from service.engine.limits import LimitOwner, Scope
 from service.wire.bodies import TEXT_MAX, QuotaBody
 from service.wire.cluster import QuotaDocument, QuotasDocument
 
@@ -40,7 +40,7 @@ def list_quotas(dependencies: Deps, caller: Caller) -> QuotasDocument:
 @routes.change("PUT", "/quotas/{scope}/{name}", OPERATE, "Set a quota", QuotaDocument, status=200)
 def set_quota(dependencies: Deps, change: Change, scope: ScopePath, name: OwnerPath, body: QuotaBody) -> Response:
     """It applies to later starts and submissions. A quota below the current use stops no job."""
-    return _change(dependencies, change, Owner(Scope(scope), name), body)
+    return _change(dependencies, change, LimitOwner(Scope(scope), name), body)
 
 
 @routes.change("DELETE", "/quotas/{scope}/{name}", OPERATE, "Remove a quota", QuotaDocument, 404, status=200)
@@ -48,10 +48,12 @@ def remove_quota(
     dependencies: Deps, change: Change, scope: ScopePath, name: OwnerPath, body: NoBody = None
 ) -> Response:
     """The owner's jobs and GPUs are then unlimited."""
-    return _change(dependencies, change, Owner(Scope(scope), name), None)
+    return _change(dependencies, change, LimitOwner(Scope(scope), name), None)
 
 
-def _change(dependencies: ApiDependencies, change: ChangeRequest, owner: Owner, body: QuotaBody | None) -> Response:
+def _change(
+    dependencies: ApiDependencies, change: ChangeRequest, owner: LimitOwner, body: QuotaBody | None
+) -> Response:
     def effect(session: Session) -> Answer:
         connection, now_s = session.connection(), dependencies.now_s()
         stored = stored_limit(connection, owner, for_update=True)

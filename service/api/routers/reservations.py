@@ -28,7 +28,7 @@ from service.db.reservations import (
 )
 from service.domain.access import Identity
 from service.engine.events import EngineRequest, RequestKind
-from service.engine.limits import Owner, Scope
+from service.engine.limits import LimitOwner, Scope
 from service.wire.bodies import Id, ReservationBody
 from service.wire.cluster import ReservationDocument, ReservationsDocument
 from service.wire.jobs import AcceptedDocument
@@ -166,8 +166,8 @@ def _document(
     stored: StoredReservation, names: Mapping[ServerIndex, str], now_s: float, caller: Identity
 ) -> ReservationDocument:
     window = stored.window
-    owners = [Owner(Scope.USER, window.user)] if window.user is not None else []
-    owners += [Owner(Scope.PROJECT, window.project)] if window.project is not None else []
+    owners = [LimitOwner(Scope.USER, window.user)] if window.user is not None else []
+    owners += [LimitOwner(Scope.PROJECT, window.project)] if window.project is not None else []
     visible = all(concerns(caller, owner) for owner in owners)
     return document(
         ReservationDocument,
