@@ -43,7 +43,7 @@ class CodecError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RequestPayload:
-    """What a request carries besides its kind, its job and its time."""
+    """What a request carries besides its kind, its job and its time; fields as in ``EngineRequest``."""
 
     server: ServerIndex | None = None
     priority: int | None = None
@@ -54,6 +54,9 @@ class RequestPayload:
     note: str = ""
     window: ServerReservation | None = None
     reservation: int | None = None
+
+
+PAYLOAD_FIELDS = tuple(field.name for field in fields(RequestPayload))
 
 
 @dataclass(frozen=True, slots=True)

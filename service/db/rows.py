@@ -16,7 +16,7 @@ from policies.model.ids import JobId
 from policies.model.job import IterationTimes, JobSpec
 from policies.model.placement import Placement
 from policies.model.reasons import Reason
-from service.db.codec import CodecError, RequestPayload, decode, decode_shadows, encode, encode_shadows
+from service.db.codec import PAYLOAD_FIELDS, CodecError, RequestPayload, decode, decode_shadows, encode, encode_shadows
 from service.db.specs import SpecReader, SpecsOfArrays, spec_document
 from service.db.tables import JOBS
 from service.engine.events import EngineRequest, JobEvent, RequestKind
@@ -190,21 +190,11 @@ def request_values(
 def request_record(row: RowMapping) -> EngineRequest:
     """The request of a row."""
     payload = decode(RequestPayload, row["payload"])
-    return EngineRequest(
-        id=row["id"],
-        kind=RequestKind(row["kind"]),
-        at_s=row["created_at_s"],
-        job=None if row["job_id"] is None else JobId(row["job_id"]),
-        server=payload.server,
-        priority=payload.priority,
-        preempt=payload.preempt,
-        server_spec=payload.server_spec,
-        owner=payload.owner,
-        gpus_running_max=payload.gpus_running_max,
-        note=payload.note,
-        window=None if payload.window is None else replace(payload.window, id=row["id"]),
-        reservation=payload.reservation,
-    )
+    carried = {name: getattr(payload, name) for name in PAYLOAD_FIELDS}
+    if payload.window is not None:
+        carried["window"] = replace(payload.window, id=row["id"])
+    job = None if row["job_id"] is None else JobId(row["job_id"])
+    return EngineRequest(row["id"], RequestKind(row["kind"]), row["created_at_s"], job, **carried)
 
 
 def server_values(position: int, spec: Server, record: ServerRecord, origin: ServerOrigin) -> Values:

@@ -12,7 +12,7 @@ from sqlmodel import Session
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from policies.model.reasons import Reason
-from service.db.codec import RequestPayload
+from service.db.codec import PAYLOAD_FIELDS, RequestPayload
 from service.db.commit import apply_batch
 from service.db.dialects import SERVERS_LOCK, insert_numbered, insert_rows, take_locks
 from service.db.lease import LEADER_LEASE, check_fence
@@ -144,17 +144,7 @@ class SqlStore:
 
 
 def _payload(request: EngineRequest) -> RequestPayload:
-    return RequestPayload(
-        request.server,
-        request.priority,
-        request.preempt,
-        request.server_spec,
-        request.owner,
-        request.gpus_running_max,
-        request.note,
-        request.window,
-        request.reservation,
-    )
+    return RequestPayload(**{name: getattr(request, name) for name in PAYLOAD_FIELDS})
 
 
 def _runs(specs: Sequence[JobSpec]) -> Iterator[Sequence[JobSpec]]:
