@@ -1,12 +1,15 @@
 """Requests that change something: carried out once per ``Idempotency-Key`` and recorded in the audit log."""
 
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 
 from fastapi import Depends, Response
+from sqlmodel import Session
 
 from service.api.deps import ApiDependencies, Deps, KeyStore
-from service.api.idempotency import Effect, Keyed, KeyedRequest, Keys
+from service.api.idempotency import Answer, Effect, Keyed, KeyedRequest, Keys
+from service.engine.events import EngineRequest
+from service.wire.jobs import AcceptedDocument
 
 
 class ChangeRequest:
@@ -28,6 +31,19 @@ class ChangeRequest:
     def make_outside(self, work: Callable[[], Effect]) -> Response:
         """As :meth:`make`; ``work`` changes something outside the database, so a repeated request does not call it."""
         return self._keys.run(self._keyed, work, outside=True)
+
+    def accept(
+        self,
+        session: Session,
+        request: EngineRequest,
+        server: str | None = None,
+        detail: Mapping[str, Any] | None = None,
+    ) -> Answer:
+        """Store a request to the scheduling loop, and answer that the next cycle acts on it. ``detail`` is for the audit log."""
+        self._dependencies.store.add_request(session, request)
+        accepted = AcceptedDocument(accepted=request.kind.value, job_id=request.job, server=server)
+        target = None if server is None else f"server {server}"
+        return Answer(202, accepted, target=target, detail=detail or {})
 
     def ask(self, effect: Effect) -> Response:
         """As :meth:`make`; ``effect`` stores a request to the scheduling loop, which is woken after the commit."""

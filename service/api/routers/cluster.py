@@ -85,7 +85,8 @@ def add_server(dependencies: Deps, change: Change, body: ServerBody) -> Response
 
     def effect(session: Session) -> Answer:
         try:
-            return _accept(session, dependencies, RequestKind.SERVER_ADDED, server.name, server=server)
+            request = EngineRequest(0, RequestKind.SERVER_ADDED, dependencies.now_s(), server_spec=server)
+            return change.accept(session, request, server.name)
         except DuplicateServer:
             raise Problem(ProblemType.CONFLICT, f"A server named {server.name!r} already exists.") from None
 
@@ -109,22 +110,7 @@ def _change(dependencies: ApiDependencies, change: ChangeRequest, name: str, kin
         position = reads.server_position(session.connection(), name)
         if position is None:
             raise Problem(ProblemType.NOT_FOUND, f"There is no server {name!r}.")
-        return _accept(session, dependencies, kind, name, index=ServerIndex(position))
+        request = EngineRequest(0, kind, dependencies.now_s(), server=ServerIndex(position))
+        return change.accept(session, request, name)
 
     return change.ask(effect)
-
-
-def _accept(
-    session: Session,
-    dependencies: ApiDependencies,
-    kind: RequestKind,
-    name: str,
-    *,
-    index: ServerIndex | None = None,
-    server: Server | None = None,
-) -> Answer:
-    dependencies.store.add_request(
-        session, EngineRequest(0, kind, dependencies.now_s(), server=index, server_spec=server)
-    )
-    accepted = AcceptedDocument(accepted=kind.value, job_id=None, server=name)
-    return Answer(202, accepted, target=f"server {name}")

@@ -111,9 +111,7 @@ class JobRequest(NamedTuple):
                     raise Problem(ProblemType.PRECONDITION_FAILED, headers={"ETag": tag})
             if JobState(summary.job.state) in TERMINAL:
                 raise Problem(ProblemType.JOB_FINISHED, f"Job {self.job_id} has ended ({summary.job.state}).")
-            self.dependencies.store.add_request(session, request)
-            accepted = AcceptedDocument(accepted=kind.value, job_id=self.job_id, server=None)
-            return Answer(202, accepted, detail=details)
+            return self.change.accept(session, request, detail=details)
 
         return self.change.ask(effect)
 

@@ -4,8 +4,8 @@ from fastapi import Response
 from sqlmodel import Session
 
 from service.api.access import Caller
-from service.api.changes import Change, ChangeRequest
-from service.api.deps import ApiDependencies, Deps
+from service.api.changes import Change
+from service.api.deps import Deps
 from service.api.idempotency import Answer
 from service.api.limit_documents import concerns
 from service.api.permissions import OPERATE, READ
@@ -43,19 +43,23 @@ def show_queue(dependencies: Deps, caller: Caller) -> QueueDocument:
 )
 def pause(dependencies: Deps, change: Change, body: PauseBody) -> Response:
     """No job of this part starts until it is resumed. Running jobs continue, and jobs may be submitted."""
-    owner = _owner(body)
-    return _ask(
-        dependencies,
-        change,
-        EngineRequest(0, RequestKind.QUEUE_PAUSED, dependencies.now_s(), owner=owner, note=body.reason),
-    )
+    now_s = dependencies.now_s()
+    request = EngineRequest(0, RequestKind.QUEUE_PAUSED, now_s, owner=_owner(body), note=body.reason)
+    return change.ask(lambda session: change.accept(session, request))
 
 
 @routes.change("POST", "/queue/resume", OPERATE, "Resume the queue, or a part of it", AcceptedDocument, 404)
 def resume(dependencies: Deps, change: Change, body: QueuePartBody) -> Response:
     """Its jobs can start again from the next cycle, unless another pause covers them."""
-    request = EngineRequest(0, RequestKind.QUEUE_RESUMED, dependencies.now_s(), owner=_owner(body))
-    return _ask(dependencies, change, request)
+    owner = _owner(body)
+    request = EngineRequest(0, RequestKind.QUEUE_RESUMED, dependencies.now_s(), owner=owner)
+
+    def effect(session: Session) -> Answer:
+        if not stored_limit(session.connection(), owner).limit.paused:
+            raise Problem(ProblemType.NOT_FOUND, f"{owner.title} is not paused.")
+        return change.accept(session, request)
+
+    return change.ask(effect)
 
 
 def _owner(body: QueuePartBody) -> LimitOwner:
@@ -65,16 +69,3 @@ def _owner(body: QueuePartBody) -> LimitOwner:
     if body.user is not None:
         return LimitOwner(Scope.USER, body.user)
     return QUEUE if body.project is None else LimitOwner(Scope.PROJECT, body.project)
-
-
-def _ask(dependencies: ApiDependencies, change: ChangeRequest, request: EngineRequest) -> Response:
-    owner = request.owner
-    assert owner is not None
-
-    def effect(session: Session) -> Answer:
-        if request.kind is RequestKind.QUEUE_RESUMED and not stored_limit(session.connection(), owner).limit.paused:
-            raise Problem(ProblemType.NOT_FOUND, f"{owner.title} is not paused.")
-        dependencies.store.add_request(session, request)
-        return Answer(202, AcceptedDocument(accepted=request.kind.value, job_id=None, server=None))
-
-    return change.ask(effect)

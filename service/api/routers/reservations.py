@@ -89,8 +89,7 @@ def cancel_reservation(dependencies: Deps, change: Change, reservation_id: Numbe
         if stored is None or stored.window.ends_at_s <= now_s:
             raise Problem(ProblemType.NOT_FOUND, f"There is no current or future reservation {reservation_id}.")
         request = EngineRequest(0, RequestKind.RESERVATION_CANCELLED, now_s, reservation=reservation_id)
-        dependencies.store.add_request(session, request)
-        return Answer(202, AcceptedDocument(accepted=request.kind.value, job_id=None, server=None))
+        return change.accept(session, request)
 
     return change.ask(effect)
 
