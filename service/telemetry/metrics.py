@@ -7,7 +7,7 @@ each scrape (:mod:`service.telemetry.scrape`).
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
-from policies.lifecycle import Cause, JobState
+from policies.lifecycle import TERMINAL, Cause, JobState
 from policies.model.estimate import Estimate, Unit
 from policies.model.reasons import Reason
 from service.engine.events import JobEvent
@@ -105,7 +105,7 @@ class MetricsSink:
             metrics.commands.labels("stop", "stopped").inc()
         if event.reason is Reason.LAUNCH_FAILED:
             metrics.commands.labels("launch", "failed").inc()
-        if job.finished:
+        if event.target in TERMINAL:
             self._ended(event, job)
         self._inner.transition(event, job)
 

@@ -7,13 +7,17 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from policies.lifecycle import JobState
+from policies.lifecycle import Cause, JobState
 from policies.model.estimate import Estimate, Unit
 from policies.model.ids import JobId
+from policies.model.job import JobSpec
+from policies.model.reasons import Reason
 from predictor.serving import LivePredictor
 from service.engine.engine import Engine, Ports
+from service.engine.events import JobEvent
 from service.engine.memory import MemoryStore
 from service.engine.ports import CycleBatch, StoreUnavailable
+from service.engine.record import JobRecord
 from service.engine.world import Costs
 from service.telemetry.metrics import Metrics, MetricsSink, source_kind
 from service.telemetry.phases import (
@@ -25,6 +29,7 @@ from service.telemetry.phases import (
     Phases,
 )
 from service.telemetry.scrape import LoopNow, Readings, ScrapeCollector, exposition, queue_now
+from tests.null_sink import NullSink
 from tests.scenarios.dsl import Story, policy
 
 
@@ -66,6 +71,21 @@ def test_ends_delays_and_slowdowns_computed_by_hand() -> None:
     assert story.value("job_slowdown_ratio_sum") == pytest.approx(100 / 100 + 120 / 20)
     assert story.value("executor_commands_total", command="launch", outcome="sent") == 2
     assert story.value("executor_commands_total", command="launch", outcome="started") == 2
+
+
+def test_a_job_that_starts_to_run_and_ends_in_one_cycle_has_one_end() -> None:
+    """The record that comes with both events is the one after the cycle."""
+    metrics = Metrics()
+    sink = MetricsSink(NullSink(), metrics)
+    job = JobRecord(JobId(1), JobSpec("a", "u", 1), 0.0, state=JobState.SUCCEEDED, attempts=1, wasted_gpu_s=5.0)
+    began = JobEvent(job.id, 10.0, JobState.STARTING, JobState.RUNNING, Cause.STARTED, Reason.STARTED, 7)
+    sink.transition(began, job)
+    ended = JobEvent(job.id, 12.0, JobState.RUNNING, JobState.SUCCEEDED, Cause.EXITED_ZERO, Reason.COMPLETED, 7)
+    sink.transition(ended, job)
+    count = metrics.registry.get_sample_value
+    assert count("sooner_job_ends_total", {"state": "running"}) is None
+    assert count("sooner_job_ends_total", {"state": "succeeded"}) == 1
+    assert count("sooner_preemption_wasted_gpu_seconds_total") == 5.0
 
 
 def test_a_preempted_job_counts_its_stop_its_waste_and_its_delay_once() -> None:
