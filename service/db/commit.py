@@ -11,7 +11,7 @@ from policies.model.estimate import EndedJob, Unit
 from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Reason
 from service.db.codec import encode_actions, encode_changes, encode_refusals
-from service.db.dialects import update_rows, upsert
+from service.db.dialects import insert_rows, update_rows, upsert
 from service.db.prediction_rows import NewPrediction, insert_predictions
 from service.db.rows import (
     ServerOrigin,
@@ -54,7 +54,7 @@ def apply_batch(connection: Connection, batch: CycleBatch) -> frozenset[JobId]:
     requests = [*batch.requests, *(request for write in writes for request in write.requests)]
     _write_jobs(connection, writes)
     _write_attempts(connection, writes)
-    _insert(connection, EVENTS, [event_values(event) for write in writes for event in write.events])
+    insert_rows(connection, EVENTS, [event_values(event) for write in writes for event in write.events])
     _write_servers(connection, batch)
     _consume(connection, requests, batch.cycle)
     _write_predictions(connection, writes, batch)
