@@ -246,10 +246,15 @@ def _submit_as_release_0_1(connection: Connection, number: int, *, admitted: boo
     """A job, its first event and its request."""
     spec = JobSpec(f"j{number}", "ann", 1)
     job = JobRecord(JobId(number), spec, SUBMITTED_AT_S, version=int(admitted), anchor_s=SUBMITTED_AT_S)
-    there = {column["name"] for column in sa.inspect(connection).get_columns(JOBS.name)}
-    values = new_job_values(spec, SUBMITTED_AT_S, job) | {"id": number}
-    connection.execute(insert(JOBS), [{name: value for name, value in values.items() if name in there}])
-    event = {"job_id": number, "at_s": SUBMITTED_AT_S, "source": None, "target": "queued", "cause": "submitted"}
-    connection.execute(insert(EVENTS), [event | {"reason": "new", "cycle": 0}])
-    fact = {"kind": "submitted", "job_id": number, "payload": {"v": 1}, "created_at_s": SUBMITTED_AT_S}
-    connection.execute(insert(REQUESTS), [fact | {"consumed_cycle": 1 if admitted else None}])
+    rows = {
+        JOBS: new_job_values(spec, SUBMITTED_AT_S, job) | {"id": number},
+        EVENTS: {"job_id": number, "at_s": SUBMITTED_AT_S, "target": "queued", "cause": "submitted", "reason": "new"}
+        | {"cycle": 0, "detail": ""},
+        REQUESTS: {"kind": "submitted", "job_id": number, "payload": {"v": 1}, "created_at_s": SUBMITTED_AT_S}
+        | {"consumed_cycle": 1 if admitted else None},
+    }
+    for declared, row in rows.items():
+        # Columns of later revisions are not there yet.
+        there = {column["name"] for column in sa.inspect(connection).get_columns(declared.name)}
+        old = sa.table(declared.name, *(sa.column(column.name, column.type) for column in declared.c))
+        connection.execute(insert(old), [{name: value for name, value in row.items() if name in there}])
