@@ -7,7 +7,7 @@ import pickle
 import sys
 
 from service.forecast.forecast import Forecast, NoForecast
-from service.forecast.worker import Answer, Question
+from service.forecast.worker import Question
 from service.runtime.child import Child, ChildClosed, ChildLost
 
 GRACE_S = 20.0
@@ -23,14 +23,12 @@ class ForecastProcess:
     def __call__(self, question: Question) -> Forecast:
         """Compute a forecast. Raises :class:`NoForecast`, also if the process ended."""
         try:
-            answer: Answer = self._child.ask(pickle.dumps(question), question.timeout_s + GRACE_S)
+            found: Forecast = self._child.ask(pickle.dumps(question), question.timeout_s + GRACE_S)
         except ChildLost as error:
             raise NoForecast("The forecast process has ended; try again.") from error
         except ChildClosed as error:
             raise NoForecast("The service is shutting down.") from error
-        if isinstance(answer, str):
-            raise NoForecast(answer)
-        return answer
+        return found
 
     def close(self) -> None:
         """End the process. A forecast in progress fails, and no process starts afterwards."""

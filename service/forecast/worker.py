@@ -30,21 +30,17 @@ class Question:
     timeout_s: float
 
 
-Answer = Forecast | str
-"""A forecast, or the reason without one."""
+def answer(question: Question, parent: int | None = None) -> Forecast:
+    """Compute the forecast. It stops after its time limit, or when ``parent`` is no longer the parent process.
 
-
-def answer(question: Question, parent: int | None = None) -> Answer:
-    """Compute the forecast. It stops after its time limit, or when ``parent`` is no longer the parent process."""
+    Raises :class:`NoForecast`.
+    """
     deadline_s = time.monotonic() + question.timeout_s
 
     def keep_going() -> bool:
         return time.monotonic() < deadline_s and (parent is None or os.getppid() == parent)
 
-    try:
-        return forecast(question.world, question.policy, question.dump, question.options, keep_going)
-    except NoForecast as error:
-        return str(error)
+    return forecast(question.world, question.policy, question.dump, question.options, keep_going)
 
 
 def main() -> None:
@@ -52,7 +48,7 @@ def main() -> None:
     parent = os.getppid()
     os.nice(NICENESS)
     gc.set_threshold(_ALLOCATIONS_A_COLLECTION)
-    serve(partial(answer, parent=parent))
+    serve(partial(answer, parent=parent), NoForecast)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,10 @@ class Child:
         self._closed = False
 
     def ask(self, message: bytes, timeout_s: float) -> Any:
-        """Send a pickled request and return the answer. Raises ChildLost, ChildTimeout, ChildClosed."""
+        """Send a pickled request and return the answer, or raise the exception that the child answered with.
+
+        Raises ChildLost, ChildTimeout and ChildClosed too.
+        """
         with self._turn:
             process, is_new = self._running()
             expired = threading.Event()
@@ -71,7 +74,10 @@ class Child:
                     process.wait(1.0)
                 _end(process)
                 raise ChildTimeout if expired.is_set() else ChildLost(f"exit code {process.returncode}")
-        return pickle.loads(answer)  # noqa: S301 (our own child)
+        found = pickle.loads(answer)  # noqa: S301 (our own child)
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     def close(self) -> None:
         """Kill the process. A request in progress is lost, and no process starts afterwards."""
@@ -111,10 +117,17 @@ def _end(process: subprocess.Popen[bytes]) -> None:
                 pipe.close()
 
 
-def serve(answer: Callable[[Any], Any]) -> None:
-    """Run in the child: answer the requests on standard input until it ends."""
+def serve(answer: Callable[[Any], Any], answered: type[Exception]) -> None:
+    """Run in the child: answer the requests on standard input until it ends.
+
+    Exceptions of the type ``answered`` are sent as answers; others end the child.
+    """
     while (message := read_message(sys.stdin.buffer)) is not None:
-        write_message(sys.stdout.buffer, pickle.dumps(answer(pickle.loads(message))))  # noqa: S301 (our own parent)
+        try:
+            found = answer(pickle.loads(message))  # noqa: S301 (our own parent)
+        except answered as error:
+            found = error
+        write_message(sys.stdout.buffer, pickle.dumps(found))
 
 
 def write_message(stream: IO[bytes], message: bytes) -> None:

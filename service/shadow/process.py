@@ -31,30 +31,14 @@ class ShadowProcess:
 
     def _ask(self, message: bytes, timeout_s: float) -> Any:
         try:
-            answer = self._child.ask(message, timeout_s)
+            return self._child.ask(message, timeout_s)
         except ChildTimeout:
             raise NoAnswer(f"it took longer than {timeout_s:g} s") from None
         except ChildLost as error:
             raise NoAnswer(f"its process ended ({error})") from None
         except ChildClosed:
             raise NoAnswer("the service is shutting down") from None
-        if isinstance(answer, DeciderFailed):
-            raise answer
-        return answer
-
-
-def main() -> None:
-    """Answer requests until the input ends. An exception of the policy is sent as an answer."""
-    decider = Decider()
-
-    def answer(request: Request) -> Any:
-        try:
-            return decider.answer(request)
-        except DeciderFailed as error:
-            return error
-
-    serve(answer)
 
 
 if __name__ == "__main__":
-    main()
+    serve(Decider().answer, DeciderFailed)

@@ -27,7 +27,7 @@ from service.engine.world import Costs
 from service.forecast import forecaster as forecasting
 from service.forecast.forecast import Forecast, NoForecast, Spread
 from service.forecast.forecaster import Forecaster
-from service.forecast.worker import Question, answer
+from service.forecast.worker import answer
 from service.sim.clock import SimClock
 from service.sim.executor import ExecutorCosts, SimulatedExecutor
 from service.sim.work import JobTruth
@@ -92,14 +92,7 @@ def live() -> Live:
 
 
 def make(live: Live, tmp_path: Path, **settings: Any) -> Forecaster:
-    return Forecaster(live, live.clock.now_s, Tells().predict, Settings(data_dir=tmp_path, **settings), compute_here)
-
-
-def compute_here(question: Question) -> Forecast:
-    found = answer(question)
-    if isinstance(found, str):
-        raise NoForecast(found)
-    return found
+    return Forecaster(live, live.clock.now_s, Tells().predict, Settings(data_dir=tmp_path, **settings), answer)
 
 
 def test_one_forecast_serves_all_until_the_next_cycle(live: Live, tmp_path: Path) -> None:
@@ -142,7 +135,7 @@ def test_each_new_forecast_is_passed_to_keep_once(live: Live, tmp_path: Path) ->
         live.clock.now_s,
         Tells().predict,
         Settings(data_dir=tmp_path, forecast_jobs_max=1),
-        compute_here,
+        answer,
         keep=lambda cycle, made: kept.append((cycle, made)),
     )
     live.submit(1)
