@@ -102,5 +102,5 @@ def _on(context: PreemptionContext, server: ServerIndex) -> list[JobView]:
 def _moves_easily(context: PreemptionContext, job: JobView) -> bool:
     """Whether any other GPUs are as good for the job, and it may be moved now."""
     times = job.iteration_times
-    local = times is None or times.max_s <= context.policy.options.tau * times.min_s
+    local = times is None or times.ceil_s <= context.policy.options.tau * times.min_s
     return local and context.may_move(job)

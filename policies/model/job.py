@@ -1,4 +1,4 @@
-"""What a user asked for. Frozen: whatever changes during a job's life lives in the engine's own record."""
+"""The specification of a job. Frozen: the engine's record holds everything that changes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ class Topology:
 
 @value
 class PreemptionSignal:
-    """The warning that a program asked for: this signal first, SIGTERM after ``grace_s`` seconds."""
+    """The warning before a stop: this signal first, SIGTERM after ``grace_s`` seconds."""
 
     signal: str = "SIGUSR1"
     grace_s: float = 30.0
@@ -61,7 +61,7 @@ class JobSpec:
 
     ``gpus`` is the gang size. ``stage_graph`` and ``parallelism`` are both given or both None; without them the job has
     no communication model and its speed is learnt. ``checkpoint_period_s`` None = the program cannot checkpoint.
-    Jobs in ``after`` must succeed first, those in ``after_any`` end, in whatever way; a job in both must succeed.
+    Jobs in ``after`` must succeed first, those in ``after_any`` must end; a job in both must succeed.
     ``gpu_type`` None = any type; ``gpu_type_fallbacks``: other types that it takes as well, in the order of preference.
     ``min_run_s``: each attempt runs this long before it may be preempted for another job.
     ``gpus_min`` / ``gpus_max`` are the elastic range for policies that resize (none given = rigid). Values of ``env`` whose
@@ -120,14 +120,9 @@ class JobSpec:
 class IterationTimes:
     """Constants of a job on a cluster, in seconds per iteration (alpha_floor <= alpha(x) <= alpha_ceil for every x).
 
-    ``min_s`` is the least over a few good placements on the empty cluster; ``max_s`` = ``ceil_s``.
+    ``min_s`` is the least over a few good placements on the empty cluster.
     """
 
     floor_s: float
     ceil_s: float
     min_s: float
-
-    @property
-    def max_s(self) -> float:
-        """alpha_max: the most an iteration can take."""
-        return self.ceil_s

@@ -31,7 +31,7 @@ class PlacementDelays:
         times = job.iteration_times
         if times is None or candidate.iteration_s is None or options.delay_factor == 0.0:
             return None
-        if times.max_s <= options.tau * times.min_s or consolidated(candidate, times):
+        if times.ceil_s <= options.tau * times.min_s or consolidated(candidate, times):
             return None
         remaining_s = expected_remaining_s(job, view.now_s)
         if remaining_s is None:

@@ -80,8 +80,7 @@ class SchedulerState:
         self.dequeue(job.id)
         gang = gang_class(job.spec, self.server_reservations)
         if self.guard.tier(job.id):
-            level = 0 if self.shares is None else self.shares.join(job)
-            key = JobKey(1, -job.priority, level, rank, job.submitted_at_s, job.id)
+            key = JobKey(1, -job.priority, self.project_level(job), rank, job.submitted_at_s, job.id)
         else:
             # Guarded jobs are ordered by age: a stream of better ranks would otherwise starve the oldest even so.
             key = JobKey(0, -job.priority, 0, 0.0, job.submitted_at_s, job.id)
@@ -128,8 +127,7 @@ class SchedulerState:
             return False
         line = RankLine(job.spec.gpus, rank.slope)
         origin = rank.value - rank.slope * line.gpus / self.gpus * moves_from_s
-        level = 0 if self.shares is None else self.shares.join(job)
-        key = JobKey(1, -job.priority, level, origin, job.submitted_at_s, job.id)
+        key = JobKey(1, -job.priority, self.project_level(job), origin, job.submitted_at_s, job.id)
         self.running.add(line, key, refresh_at_s)
         return before is None or before[0] != line or before[1][:3] != key[:3] or before[1].rank < origin
 

@@ -58,13 +58,19 @@ class Pruned:
 
 def prune(database: Database, settings: Settings, now_s: float, delete_files: DeleteFiles | None = None) -> Pruned:
     """Prune once. Without ``delete_files`` no files are deleted."""
+    cycles_before_s, forecasts_before_s = now_s - settings.cycles_kept_s, now_s - settings.forecasts_kept_s
+    # Requests are kept as long as the cycles that acted on them, and forecasts at least until they are scored.
+    old_requests = REQUESTS.c.consumed_cycle.is_not(None) & (REQUESTS.c.created_at_s < cycles_before_s)
+    old_forecasts = FORECASTS.c.scored_at_s.is_not(None) & (FORECASTS.c.made_at_s < forecasts_before_s)
+    old_changes = AUDIT_LOG.c.at_s < now_s - settings.audit_kept_s
+    expired = IDEMPOTENCY_KEYS.c.expires_at_s < now_s
     return Pruned(
         cycles=_prune_cycles(database, settings, now_s),
-        requests=_prune_requests(database, settings, now_s),
-        idempotency_keys=_prune_keys(database, settings, now_s),
-        progress=_prune_progress(database, settings, now_s),
-        forecasts=_prune_forecasts(database, settings, now_s),
-        changes=_prune_changes(database, settings, now_s),
+        requests=_delete(database, settings, REQUESTS, REQUESTS.c.id, old_requests),
+        idempotency_keys=_delete(database, settings, IDEMPOTENCY_KEYS, IDEMPOTENCY_KEYS.c.key, expired),
+        progress=_prune_progress(database, settings),
+        forecasts=_delete(database, settings, FORECASTS, FORECASTS.c.id, old_forecasts),
+        changes=_delete(database, settings, AUDIT_LOG, AUDIT_LOG.c.id, old_changes),
         jobs_with_files=0 if delete_files is None else _prune_files(database, settings, now_s, delete_files),
         jobs=_prune_jobs(database, settings, now_s, with_files=delete_files is not None),
         labels=_prune_labels(database, settings, now_s),
@@ -103,19 +109,7 @@ def _prune_cycles(database: Database, settings: Settings, now_s: float) -> int:
     return _delete(database, settings, CYCLES, CYCLES.c.number, old)
 
 
-def _prune_requests(database: Database, settings: Settings, now_s: float) -> int:
-    """Requests are kept as long as the cycles that acted on them."""
-    old = REQUESTS.c.consumed_cycle.is_not(None) & (REQUESTS.c.created_at_s < now_s - settings.cycles_kept_s)
-    return _delete(database, settings, REQUESTS, REQUESTS.c.id, old)
-
-
-def _prune_keys(database: Database, settings: Settings, now_s: float) -> int:
-    return _delete(
-        database, settings, IDEMPOTENCY_KEYS, IDEMPOTENCY_KEYS.c.key, IDEMPOTENCY_KEYS.c.expires_at_s < now_s
-    )
-
-
-def _prune_progress(database: Database, settings: Settings, now_s: float) -> int:
+def _prune_progress(database: Database, settings: Settings) -> int:
     deleted = 0
     while True:
         with database.writing() as session:
@@ -123,17 +117,6 @@ def _prune_progress(database: Database, settings: Settings, now_s: float) -> int
         deleted += thinned
         if not thinned:
             return deleted
-
-
-def _prune_forecasts(database: Database, settings: Settings, now_s: float) -> int:
-    """Forecasts without a score are kept, regardless of their age."""
-    old = FORECASTS.c.scored_at_s.is_not(None) & (FORECASTS.c.made_at_s < now_s - settings.forecasts_kept_s)
-    return _delete(database, settings, FORECASTS, FORECASTS.c.id, old)
-
-
-def _prune_changes(database: Database, settings: Settings, now_s: float) -> int:
-    """The only place that deletes entries of the audit log. Their age is the only condition."""
-    return _delete(database, settings, AUDIT_LOG, AUDIT_LOG.c.id, AUDIT_LOG.c.at_s < now_s - settings.audit_kept_s)
 
 
 def _prune_files(database: Database, settings: Settings, now_s: float, delete_files: DeleteFiles) -> int:
@@ -167,7 +150,7 @@ def _prune_jobs(database: Database, settings: Settings, now_s: float, *, with_fi
         if not expired_jobs(connection, before_s, files_before_s, 0, 1):
             return 0
         awaited = referenced_jobs(connection)
-    forgotten, after = 0, 0
+    deleted, after = 0, 0
     while True:
         with database.writing() as session:
             connection = session.connection()
@@ -175,9 +158,9 @@ def _prune_jobs(database: Database, settings: Settings, now_s: float, *, with_fi
             ids = [job for job in old if job not in awaited]
             if ids:
                 delete_jobs(connection, ids)
-        forgotten += len(ids)
+        deleted += len(ids)
         if len(old) < portion:
-            return forgotten
+            return deleted
         after = old[-1]
 
 

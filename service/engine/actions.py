@@ -45,13 +45,8 @@ def _start(cycle: Cycle, job: JobRecord, action: Start) -> Change:
     job.progressing = False
     cycle.move(job, JobState.STARTING, Cause.START_DECIDED, Reason.STARTED)
     cycle.touch(job).attempts.append(attempt)
-    cycle.commands.append((job.id, launch_command(cycle, job)))
+    cycle.commands.append((job.id, launch_of(job, cycle.settings.fencing_token)))
     return Change(ChangeKind.STARTED, job.id, action.placement)
-
-
-def launch_command(cycle: Cycle, job: JobRecord) -> Launch:
-    """The launch of a job's open attempt with the fencing token of this leader."""
-    return launch_of(job, cycle.settings.fencing_token)
 
 
 def launch_of(job: JobRecord, fencing_token: int = 0) -> Launch:

@@ -26,7 +26,7 @@ from policies.model.estimate import EndedJob, Prediction, PredictionRequest
 from policies.model.ids import JobId, job_of
 from policies.model.reasons import Explanation, Reason
 from policies.model.value import value
-from service.engine.actions import apply_action, launch_command
+from service.engine.actions import apply_action, launch_of
 from service.engine.crash_points import CrashPoint, reached
 from service.engine.cycle import Cycle, EngineSettings
 from service.engine.events import EngineRequest, RequestKind
@@ -51,7 +51,7 @@ from service.engine.requests import (
     cancel_dependent,
     count_dependencies,
     request_stop,
-    stop_command,
+    stop_of,
     waited_for,
 )
 from service.engine.server_reservations import next_boundary_s, settle_server_reservations
@@ -173,9 +173,10 @@ class Engine(Generic[State]):
             attempt = job.attempt
             assert attempt is not None
             if attempt.state is AttemptState.STOPPING:
-                cycle.commands.append((job_id, stop_command(cycle, job)))
+                stop = stop_of(job, self.settings.stop_grace_s, self.settings.fencing_token)
+                cycle.commands.append((job_id, stop))
             elif attempt.state is AttemptState.LAUNCHING and attempt.id not in observed:
-                cycle.commands.append((job_id, launch_command(cycle, job)))
+                cycle.commands.append((job_id, launch_of(job, self.settings.fencing_token)))
             elif attempt.id not in observed:
                 # The executor lost a running attempt (its folder is gone). The fence stops it and causes a report of its end.
                 fence(cycle, attempt.id)

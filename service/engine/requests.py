@@ -155,12 +155,7 @@ def request_stop(cycle: Cycle, job: JobRecord, target: JobState, cause: Cause, r
         attempt.stop_requested_at_s = cycle.now_s
         cycle.move_attempt(job, AttemptState.STOPPING)
         cycle.change(ChangeKind.PREEMPTING, job, attempt.placement)
-    cycle.commands.append((job.id, stop_command(cycle, job)))
-
-
-def stop_command(cycle: Cycle, job: JobRecord) -> Stop:
-    """The stop of a job's open attempt with the fencing token of this leader."""
-    return stop_of(job, cycle.settings.stop_grace_s, cycle.settings.fencing_token)
+    cycle.commands.append((job.id, stop_of(job, cycle.settings.stop_grace_s, cycle.settings.fencing_token)))
 
 
 def stop_of(job: JobRecord, stop_grace_s: float, fencing_token: int) -> Stop:

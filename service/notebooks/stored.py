@@ -1,6 +1,5 @@
 """A service's database as a source: whole distributions, the predictions of every model, and the recorded past."""
 
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -72,9 +71,5 @@ def _scored(row: Row[Any]) -> Scored:
         model=row.model_version,
         point=row.point,
         points=tuple(row.points),
-        others=_others(row.shadows),
+        others={shadow.model_version: shadow.points for shadow in decode_shadows(row.shadows)},
     )
-
-
-def _others(document: object) -> Mapping[str, tuple[float, ...]]:
-    return {shadow.model_version: shadow.points for shadow in decode_shadows(document)}

@@ -134,7 +134,7 @@ def _error_curves(runs: Sequence[RunFigures], styles: dict[str, int]) -> list[Ch
     measured = [run for run in runs if run.prediction_log_error is not None]
     if len({run.result.predictor for run in measured}) < 2:
         return []
-    widest = _widest(measured)
+    widest = max(exp(run.prediction_log_error) for run in measured if run.prediction_log_error is not None)
     log = widest > 10.0
     blind_at = widest**1.15 if log else widest + 0.15 * (widest - 1.0)
     blind = any(run.prediction_log_error is None for run in runs)
@@ -171,10 +171,6 @@ def _by_error(runs: Sequence[RunFigures], label: str, style: int, blind_at: floa
     curve = Series(label, [x for x, _ in points], [y for _, y in points], style, markers=True)
     blind = [y for error, y in mine if error is None]
     return [curve, *(Series("", (blind_at,), (y,), style, markers=True) for y in blind)]
-
-
-def _widest(runs: Sequence[RunFigures]) -> float:
-    return max(exp(run.prediction_log_error) for run in runs if run.prediction_log_error is not None)
 
 
 def _error_note(runs: Sequence[RunFigures]) -> str:

@@ -29,7 +29,7 @@ def story(runs: Sequence[RunFigures]) -> str:
     if others:
         worst = others[-1]
         sentences += [_where_time_goes(best, other) for other in (others if len(others) == 1 else (others[0], worst))]
-        sentences += [_who_gains(best, worst), _price(best, others)]
+        sentences += [_gains(best, worst), _price(best, others)]
     if len(complete) < len(runs):
         left = ", ".join(run.label for run in runs if run.result.ratio_to_lower_bound is None)
         sentences.append(f"{left} did not finish all jobs and is not ranked.")
@@ -46,7 +46,7 @@ def _winner(best: RunFigures, others: Sequence[RunFigures]) -> str:
         tied = [best.label] + [
             run.label for run in others if _ratio(run.result.mean_jct_s, best.result.mean_jct_s) < TIE_RATIO
         ]
-        return f"{_enumerated(tied)} are as good as equal: a job takes {mean} on average."
+        return f"{_enumerated(tied)} differ by less than 1%: a job takes {mean} on average."
     text = (
         f"{best.label} wins: a job takes {mean} on average, against {duration(runner_up.result.mean_jct_s)} under "
         f"{runner_up.label} ({ratio:.2f} times as long)"
@@ -83,8 +83,8 @@ def _where_time_goes(best: RunFigures, other: RunFigures) -> str:
     return f"{text}, paid with {_enumerated(more)}." if more else f"{text}."
 
 
-def _who_gains(best: RunFigures, worst: RunFigures) -> str:
-    """Which quarter of the jobs by duration and which gang sizes the saved time belongs to, and who pays."""
+def _gains(best: RunFigures, worst: RunFigures) -> str:
+    """The shares of the saved time by quarter of duration and by gang size, and the groups that are worse off."""
     if _ratio(worst.result.mean_jct_s, best.result.mean_jct_s) < TIE_RATIO:
         return ""
     saved = _saved(best.by_duration, worst.by_duration)
@@ -138,7 +138,7 @@ def _price(best: RunFigures, others: Sequence[RunFigures]) -> str:
             f"{text}; the slowest hundredth of the jobs takes {duration(result.p99_jct_s)} or longer, where {tail.label} "
             f"has {duration(tail.result.p99_jct_s)}."
         )
-    return f"{text}; its slowest hundredth of the jobs is not slower than elsewhere."
+    return f"{text}; its slowest hundredth of the jobs is no slower than under the other policies."
 
 
 def _ratio(more: float, less: float) -> float:
@@ -177,7 +177,7 @@ def sensitivity(runs: Sequence[RunFigures]) -> str:
             f"against {best_name}: {', '.join(affected)}."
         )
     if indifferent:
-        text += f" {_enumerated(indifferent)} take{'s' if len(indifferent) == 1 else ''} no notice of estimates."
+        text += f" {_enumerated(indifferent)} {'does' if len(indifferent) == 1 else 'do'} not depend on the estimates."
     return text.strip()
 
 

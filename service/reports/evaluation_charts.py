@@ -5,6 +5,7 @@ from functools import partial
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from predictor.intervals import Array
 from predictor.recurrence import BUCKETS
@@ -41,7 +42,7 @@ _LOSS: Final = "pinball loss (log)"
 _TIME: Final = Axis("time of submission", "seconds")
 _FACTOR_MOST: Final = 100.0
 
-Measure = Callable[[Judged], Array]
+Measure = Callable[[Judged], Array | NDArray[np.bool_]]
 
 
 def charts(evaluation: Evaluation) -> list[Chart]:
@@ -56,11 +57,14 @@ def charts(evaluation: Evaluation) -> list[Chart]:
     found = [dots("buckets", "Error by history", note, by_bucket, _LOSS, lambda each: each.loss)]
     note = "Share of the jobs whose point was within a factor of two. More is better."
     title, label = "Within a factor of two, by history", "share of jobs within a factor of two"
-    found.append(dots("within-2x", title, note, by_bucket, label, _within_2x, "ratio"))
+    near = np.log(2.0)
+    found.append(
+        dots("within-2x", title, note, by_bucket, label, lambda each: np.abs(each.log_factor) <= near, "ratio")
+    )
     found.append(_calibration(evaluation, predictors))
     note = "Share of the actual durations inside the 80% interval: 80% is right, less is overconfident, more is vague."
     title, label = "80% intervals that held, by history", "share inside the 80% interval"
-    found.append(dots("coverage", title, note, by_bucket, label, _covered, "ratio"))
+    found.append(dots("coverage", title, note, by_bucket, label, lambda each: each.inside, "ratio"))
     found += [_density(evaluation), _factors(predictors), _over_time(evaluation, predictors)]
     named = users(evaluation)
     if named:
@@ -69,14 +73,6 @@ def charts(evaluation: Evaluation) -> list[Chart]:
     note = "Mean loss by gang size; the number of jobs in brackets. Less is better."
     found.append(dots("gangs", "Error by gang size", note, gangs(evaluation), _LOSS, lambda each: each.loss))
     return [*found, _serving(evaluation)]
-
-
-def _within_2x(each: Judged) -> Array:
-    return np.asarray(np.abs(each.log_factor) <= np.log(2.0), dtype=np.float64)
-
-
-def _covered(each: Judged) -> Array:
-    return np.asarray(each.inside, dtype=np.float64)
 
 
 def _dots(
@@ -92,7 +88,7 @@ def _dots(
     """One row per group, one marker per predictor: the mean of a measure over the group's jobs."""
     rows = [
         (
-            f"{group.label or '(nobody)'} ({len(group.rows):,})",
+            f"{group.label or '(none)'} ({len(group.rows):,})",
             [Mark(float(np.mean(measure(each)[group.rows])), style) for style, each in enumerate(predictors)],
         )
         for group in groups

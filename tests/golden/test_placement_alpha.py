@@ -101,7 +101,6 @@ def test_the_four_constants_of_a_ring_of_nine() -> None:
     times = iteration_times(graph, config, TWO, None)
     # floor: 1 + 1600/100; ceil: 1 + 1600/10; best of 8 + 1 (161) and 5 + 4 (41): the most consolidated is not the fastest
     assert (times.floor_s, times.ceil_s, times.min_s) == pytest.approx((17.0, 161.0, 41.0))
-    assert times.max_s == times.ceil_s
 
 
 def test_an_even_split_over_the_fewest_servers_is_tried() -> None:
