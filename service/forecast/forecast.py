@@ -8,7 +8,7 @@ jobs. Equal snapshot, policy, seed and number of futures give an equal forecast;
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -94,12 +94,9 @@ class Forecast:
     policy: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Futures:
-    """Sampled futures of one snapshot under one policy. ``wanted`` is their requested number."""
+class Futures(NamedTuple):
+    """Sampled futures of one snapshot under one policy."""
 
-    now_s: float
-    wanted: int
     prospects: Mapping[JobId, Prospect]
     sampled: "Sequence[Future]"
 
@@ -152,7 +149,7 @@ def sample(
         futures.append(future)
     if len(futures) < min(count, SAMPLES_MIN):
         raise NoForecast(f"The forecast of {len(found)} jobs exceeded its time limit (forecast_timeout_s).")
-    return Futures(snapshot.now_s, count, found, futures)
+    return Futures(found, futures)
 
 
 @dataclass(slots=True)
