@@ -51,13 +51,13 @@ def generate(
     Raises ValueError for arguments out of range.
     """
     if not 0 <= jobs <= JOBS_MAX:
-        raise ValueError(f"jobs must be from 0 to {JOBS_MAX}")
-    if gpus < 1 or not 0.0 < load <= 10.0:
-        raise ValueError("gpus must be at least 1, load above 0 and at most 10")
-    if families is not None and not families:
-        raise ValueError("there must be at least one family")
-    if programs < 1 or users < 1:
-        raise ValueError("there must be at least one program and one user")
+        raise ValueError(f"jobs must be from 0 to {JOBS_MAX} (got {jobs})")
+    if not 0.0 < load <= 10.0:
+        raise ValueError(f"load must be above 0 and at most 10 (got {load:g})")
+    least = {"gpus": gpus, "programs": programs, "users": users, "families": 1 if families is None else len(families)}
+    for name, number in least.items():
+        if number < 1:
+            raise ValueError(f"{name} must be at least 1 (got {number})")
     waits = [-math.log(uniform(seed, str(index), "arrival")) if index else 0.0 for index in range(jobs)]
     if families is not None:
         popularity = Zipf(len(families))

@@ -192,7 +192,8 @@ def test_users_without_an_own_program_submit_jobs() -> None:
     ],
 )
 def test_arguments_out_of_range_are_refused(arguments: dict[str, object]) -> None:
-    with pytest.raises(ValueError):
+    (name,) = arguments
+    with pytest.raises(ValueError, match=rf"^{name} must be .* \(got "):
         generate(**({"seed": 0, "jobs": 10} | arguments))  # type: ignore[arg-type]
 
 
