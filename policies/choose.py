@@ -1,4 +1,4 @@
-"""The best placement that a gang can have now, and whether it can ever have one."""
+"""The best placement of a gang now, and whether it can ever fit."""
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -20,8 +20,8 @@ from policies.rules.protocols import PlacementRule
 from policies.rules.server_reservations import closed_servers
 
 CONSOLIDATED_RATIO = 1.02
-"""A placement is consolidated if an iteration takes at most this many times alpha_min: a statement about time, not about
-the number of servers, because the placement on the fewest servers is often not the fastest."""
+"""A placement is consolidated if an iteration takes at most this many times alpha_min. The
+definition uses time instead of servers, because the placement on the fewest servers is often not the fastest."""
 
 
 @value
@@ -94,7 +94,7 @@ def _find(pool: FreePool, cluster: Cluster, spec: JobSpec, gpu_type: str | None,
         return scattered
     if gang is None:
         return _anywhere(pool, spec.gpus, gpu_type)
-    # Many jobs of one shape wait, and look for a placement repeatedly while nothing has changed.
+    # Many waiting jobs have equal gangs, and the search repeats while nothing has changed.
     sought = (gang, gpu_type)
     if sought not in pool.found:
         pool.found[sought] = _fastest_of_types(pool, cluster, gang, gpu_type)
@@ -135,14 +135,14 @@ def fits_empty(cluster: Cluster, spec: JobSpec) -> bool:
 
 
 def fits_usable(view: ClusterView, spec: JobSpec) -> bool:
-    """Whether the servers that take work could hold the gang if nothing else ran. O(servers)."""
+    """Whether the usable servers could hold the gang if nothing else ran. O(servers)."""
     servers = range(len(view.cluster.servers))
     pool = FreePool(view.cluster, [view.usable_gpus(ServerIndex(server)) for server in servers])
     return find(pool, view.cluster, spec) is not None
 
 
 def find_open(pool: FreePool, view: ClusterView, job: JobView, salt: int | None) -> Candidate | None:
-    """The placement that the job would get of that pool on servers that are open to it."""
+    """The best placement in the pool on servers that no reservation closes to the job."""
     if not view.server_reservations:
         return find(pool, view.cluster, job.spec, salt)
     closed = closed_servers(view, job)
@@ -159,7 +159,7 @@ def find_open(pool: FreePool, view: ClusterView, job: JobView, salt: int | None)
 
 
 def consolidated(candidate: Candidate, times: IterationTimes) -> bool:
-    """Whether a better placement would hardly make the job faster: alpha(x) <= 1.02 alpha_min."""
+    """Whether alpha(x) <= 1.02 alpha_min, so that no placement is much faster."""
     return candidate.iteration_s is None or candidate.iteration_s <= CONSOLIDATED_RATIO * times.min_s
 
 
@@ -180,7 +180,7 @@ def _anywhere(pool: FreePool, gpus: int, gpu_type: str | None) -> Candidate | No
 def _scattered(
     pool: FreePool, cluster: Cluster, gang: Gang | None, gpus: int, gpu_type: str | None, salt: int
 ) -> Candidate | None:
-    """None if the draw finds no room; the gang may still fit."""
+    """A random placement; None if the draw finds none, although the gang may fit."""
     if gang is None:
         shares = scattered_gpus(pool, gpus, gpu_type, salt)
         return None if shares is None else Candidate(place(shares), None)

@@ -1,4 +1,4 @@
-"""What no decision may do, whatever policy made it: checked before anything is applied. O(actions)."""
+"""The invariants of every decision, checked before it is applied. O(actions)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -16,7 +16,7 @@ class Preemption(StrEnum):
     GUIDED = "guided"
     """With a price (checkpoint, restart, lost work) and hysteresis."""
     ALWAYS = "always"
-    """Without a price: for study."""
+    """Without a price, for experiments."""
 
 
 class Queue(StrEnum):
@@ -57,9 +57,9 @@ class PlacementMethod(StrEnum):
     """Which of the free GPUs a gang gets."""
 
     HEAVY_EDGE = "heavy_edge"
-    """Those on which its iterations are fastest, on few servers."""
+    """Those with the fastest iterations, on few servers."""
     RANDOM = "random"
-    """Random ones: to measure what choosing is worth."""
+    """Random ones, to measure the benefit of the choice."""
 
 
 class OptionError(ValueError):

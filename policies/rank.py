@@ -1,4 +1,4 @@
-"""How much a job has left, as a number to order by: SRPT on a point, Gittins on a distribution, attained service without.
+"""The rank of a job by its remaining work: SRPT for a point, Gittins for a distribution, attained service without either.
 
 All ranks are virtual seconds: GPU-seconds / G, where G is all GPUs of the cluster. Smaller comes first. The constructions
 are ours (docs/explanation/estimates-and-ranks.md); the Gittins index of a job of unknown size is Gittins' and Scully's.
@@ -29,7 +29,7 @@ _TOLERANCE = 1.0 + 1e-9
 
 
 class OverRun(StrEnum):
-    """How to rank a job that has outlived its whole estimate."""
+    """How to rank a job whose progress exceeds its whole estimate."""
 
     DOUBLE = "double"
     """Remaining = the next doubling of the last point, less what is done (at least one unit)."""
@@ -54,8 +54,8 @@ class Rank(NamedTuple):
 def remaining_units(points: Sequence[float], done: float, over_run: OverRun) -> tuple[float, float | None]:
     """Units left of a single-point total, and the progress at which that changes by more than progress itself.
 
-    Past the point x the total is taken as the least x 2^k above ``done`` (rule ``double``), or the job as having as much
-    left as it has done (rule ``attained``). Never negative: naive total - done is the classic way to wreck SRPT.
+    Past the point x the total is taken as the least x 2^k above ``done`` (rule ``double``), or the remaining work as equal
+    to ``done`` (rule ``attained``). Never negative, because a negative rank would put the job first for ever.
     """
     last = points[-1]
     if done < last * _TOLERANCE:
@@ -96,7 +96,7 @@ def _checkpoint(points: Sequence[float], done: float) -> tuple[float, float]:
 
 
 def distribution_units(points: Sequence[float], done: float, over_run: OverRun) -> tuple[float, int, float | None]:
-    """Units that the rank of a distribution stands for, its slope, and the progress at which to compute it again.
+    """The rank of a distribution in units, its slope, and the progress at which to compute it again.
 
     A step function of ``done``: the Gittins index at the last geometric checkpoint. Where ``done`` has just passed a
     point and the next one is far (or there is none), the index from before that point is kept. Past the whole

@@ -14,7 +14,7 @@ from policies.model.ids import JobId
 
 
 class Completion(NamedTuple):
-    """A job that the virtual machine finished, and when."""
+    """A completion of a job on the virtual machine."""
 
     at_s: float
     job: JobId
@@ -56,7 +56,7 @@ class VirtualMachine:
         self._tasks.pop(job, None)
 
     def rescale(self, factor: float) -> None:
-        """Multiply all remaining work: the machine has become faster or slower. O(n)."""
+        """Multiply all remaining work, because the machine's speed has changed. O(n)."""
         for task in self._tasks.values():
             task.remaining_s *= factor
         self._heap = [(task.remaining_s, task.submitted_at_s, job, task.entry) for job, task in self._tasks.items()]

@@ -140,7 +140,7 @@ class Fair(RankedPolicy):
     """See the module."""
 
     name = "fair"
-    summary = "the user who has used least comes first"
+    summary = "the user with the least GPU time so far comes first"
     option_names = Sjf.option_names
     state_type = FairState
 

@@ -1,1 +1,1 @@
-"""The vocabulary that every package shares: frozen values, and read-only protocols over the engine's live records."""
+"""The types that all packages share: frozen values, and read-only protocols over the engine's live records."""

@@ -29,7 +29,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Cluster:
-    """All servers that ever were, in the order they were added; which of them are usable now is the view's business."""
+    """All servers, in the order in which they were added. The view says which of them are usable."""
 
     name: str
     servers: tuple[Server, ...]

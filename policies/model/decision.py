@@ -1,4 +1,4 @@
-"""Decisions: the actions that a policy may take, and the changes that it is given with each cycle."""
+"""Decisions: the actions of a policy, and the changes that it receives in each cycle."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -19,7 +19,7 @@ class Start:
 
 @value
 class Preempt:
-    """Stop a running job; ``for_job`` names the job that shall have its GPUs (None: no particular one)."""
+    """Stop a running job; ``for_job`` is the job that gets its GPUs (None: no particular one)."""
 
     job: JobId
     for_job: JobId | None = None
@@ -75,7 +75,7 @@ class ChangeKind(StrEnum):
 
 @value
 class Change:
-    """One fact. ``job`` is None exactly for SERVER_CHANGED, where ``server`` is given."""
+    """One change. ``job`` is None only for SERVER_CHANGED, which sets ``server``."""
 
     kind: ChangeKind
     job: JobId | None = None

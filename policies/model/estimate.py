@@ -1,4 +1,4 @@
-"""Estimates: what a predictor gives a policy, a distribution of a job's *total* work as equal-mass sample points."""
+"""Estimates: a predictor's distribution of a job's *total* work, as equal-mass sample points."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,9 +24,9 @@ class Estimate:
 
     ``seconds_per_unit`` is the predictor's view at the best placement: seconds per iteration, or 1.0 for
     ``Unit.SERVICE_S``; None = not known yet (the policy falls back on the job's own model, then on 1.0).
-    ``source`` says in words where the points come from ("recurrence: 14 past runs"), ``model_version`` which model made
-    them ("" for a baseline). ``trusted`` is False where the policy should rank by attained service instead. ``point`` is the
-    single number to show, where it is not the median of the distribution (None: it is); ranks do not use it.
+    ``source`` describes the origin of the points ("recurrence: 14 past runs"), ``model_version`` is the model that made
+    them ("" for a baseline). ``trusted`` is False if the policy should rank by attained service instead. ``point`` is the
+    single number to show (None: the median of the distribution); ranks do not use it.
     """
 
     points: tuple[float, ...]
@@ -59,11 +59,11 @@ class PredictionRequest:
 
 @value
 class Reported:
-    """A total that a running job has reported: evidence, weighted by how good its user's earlier reports were.
+    """A total that a running job has reported. Its weight depends on the accuracy of the user's earlier reports.
 
     ``estimate`` ranks it now. ``iterations`` are done and ``service_s`` spent by then. ``total_iterations`` is
-    the newest total that it named (or had declared), ``least_iterations`` the least of all of them. ``seconds_per_iteration``
-    is measured; None where nothing is measured yet.
+    the newest reported (or declared) total, ``least_iterations`` the least of all. ``seconds_per_iteration`` is measured; None
+    before the first measurement.
     """
 
     request: PredictionRequest
@@ -95,10 +95,10 @@ class Prediction:
 
 @value
 class EndedJob:
-    """The label of a job that ended, whatever the exit reason.
+    """The label of an ended job, for any exit reason.
 
     ``iterations`` is None for a job that reported no progress. ``service_s`` is productive running time.
-    ``reported_iterations`` is the least total that its reports of progress named; None where they named none.
+    ``reported_iterations`` is the least total in its progress reports; None without any.
     """
 
     job: JobId

@@ -1,7 +1,7 @@
 """A DNN as a directed acyclic graph of layers, and the graph of pipeline stages that it is cut into.
 
 Layer values are for one global mini-batch on one reference GPU (papers: A-SRPT's job model, section 2 of the explanation
-``docs/explanation/a-srpt.md``). Checks of user input live at the border; these values are trusted.
+``docs/explanation/a-srpt.md``). User input is checked before these values are built.
 """
 
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 class Layer:
     """One layer.
 
-    ``activation_bytes`` is what the layer hands to each of its successors per mini-batch; as much flows back.
+    ``activation_bytes`` is sent to each successor per mini-batch; the gradients sent back are as large.
     ``tensor_bytes`` is what one replica all-reduces inside its tensor group per iteration if the layer is split
-    (0 where the user does not say: then tensor parallelism is taken as free of traffic).
+    (0 if unknown: then tensor parallelism counts as free of traffic).
     """
 
     name: str
@@ -47,7 +47,7 @@ class Stage:
 class StageGraph:
     """Stages in pipeline order and the traffic between them.
 
-    ``edges`` holds ``(s, q, bytes)`` with s < q: activation bytes sent from s to q per mini-batch (as much flows back).
+    ``edges`` holds ``(s, q, bytes)`` with s < q: activation bytes from s to q per mini-batch (gradients sent back are as large).
     """
 
     stages: tuple[Stage, ...]

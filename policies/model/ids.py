@@ -1,4 +1,4 @@
-"""Identifiers. Small types, so that a job's number is never mistaken for a server's."""
+"""Identifiers, each with its own type, so that the type checker tells them apart."""
 
 from typing import NewType
 
@@ -12,7 +12,7 @@ ServerIndex = NewType("ServerIndex", int)
 """Position of a server in ``Cluster.servers``. Servers are only ever appended, so a position is never reused."""
 
 AttemptId = NewType("AttemptId", str)
-"""``<job id>.<attempt number>``, for instance ``42.1``: unique for ever, and it sorts with its job."""
+"""``<job id>.<attempt number>``, for instance ``42.1``: unique, and sorted with its job."""
 
 
 def attempt_id(job_id: JobId, number: int) -> AttemptId:

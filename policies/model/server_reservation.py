@@ -10,7 +10,7 @@ from policies.model.value import value
 def server_reservations_after(
     reservations: "Iterable[ServerReservation]", at_s: float
 ) -> "tuple[ServerReservation, ...]":
-    """The reservations that are not over by then, in the order in which they begin."""
+    """The reservations that end after ``at_s``, in the order in which they begin."""
     left = [each for each in reservations if each.ends_at_s > at_s]
     return tuple(sorted(left, key=lambda each: (each.starts_at_s, each.id)))
 

@@ -51,7 +51,7 @@ class JobView(Protocol):
 
     @property
     def attempt_started_at_s(self) -> float | None:
-        """When the current attempt was decided."""
+        """When a cycle decided to start the current attempt."""
 
     @property
     def graceful(self) -> bool:
@@ -64,7 +64,7 @@ class JobView(Protocol):
         """Units per second in the current attempt (0.0 where it does not run); 1.0 for ``Unit.SERVICE_S``."""
 
     def seconds_per_iteration(self) -> float | None:
-        """Measured in the current or an earlier attempt; else alpha_min; else what the estimate says; else None."""
+        """Measured in the current or an earlier attempt; else alpha_min; else that of the estimate; else None."""
 
     def attained_service_s(self, now_s: float) -> float:
         """GPU-seconds held by attempts so far."""
@@ -74,7 +74,7 @@ class JobView(Protocol):
 
 
 class PreemptionCosts(Protocol):
-    """What a preemption costs on this cluster, in seconds."""
+    """The costs of a preemption on this cluster, in seconds."""
 
     @property
     def checkpoint_s(self) -> float: ...

@@ -1,1 +1,1 @@
-"""``sooner demo``: real training jobs through the whole service on this machine, and what came of it."""
+"""``sooner demo``: real training jobs run by the whole service on this machine, and a summary of the results."""

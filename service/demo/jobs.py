@@ -1,7 +1,7 @@
-"""What the demo runs: four recurring families of real training programs, their synthetic past, and the burst of today.
+"""The jobs of the demo: four recurring families of real training programs, their synthetic history, and a burst of new jobs.
 
-The past comes from the seeded generator and is labelled synthetic. Today's jobs draw their lengths from the same generator, so
-they can be predicted for the same reason as on a real cluster: most jobs are like their predecessors.
+The history comes from the seeded generator and is labelled synthetic. The lengths of the new jobs come from the same generator,
+so they are predictable as on a real cluster: most jobs are like earlier ones.
 """
 
 import math
@@ -22,15 +22,15 @@ TODAY_SEED = 7
 HISTORY_SOURCE = "demo-synthetic"
 HISTORY_LOAD = 0.6
 ITERATION_S = 0.1
-"""Pace of every program: the least time of a step, so that eight simulated GPUs fit on two cores."""
+"""Shortest time of a step of every program, so that eight simulated GPUs fit on two cores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
     """A kind of run and the example that is its training program. ``launch``: the command runs once a server or once a GPU.
 
-    Trial and full runs of one family share their name and differ in the walltime that their user asks for: what a median
-    of past runs cannot tell apart and a model can.
+    Trial and full runs of a family have one name and different walltimes. A model can distinguish them, a median of past
+    runs cannot.
     """
 
     family: Family
@@ -60,7 +60,7 @@ QUAD = _program("cleo", "digits-quad", 4, 110.0, 0.05, 120.0, "train_ddp_sockets
 PROGRAMS = (MLP_TRIAL, PAIR, SGD, MLP, PAIR_TRIAL, QUAD)
 
 FIRST_WAVE = (QUAD, QUAD)
-"""They fill all eight GPUs; what follows is shorter, so it pays to stop one of them."""
+"""They fill all eight GPUs. The later jobs are shorter, so preempting one of these pays off."""
 SECOND_WAVE = (
     *(MLP, PAIR, SGD, MLP_TRIAL, PAIR_TRIAL, QUAD),
     *(SGD, MLP_TRIAL, PAIR, MLP, PAIR_TRIAL, SGD),
@@ -69,8 +69,8 @@ SECOND_WAVE = (
 
 
 def synthetic_history() -> Workload:
-    """The past that the demo brings along: runs of the four families, labelled synthetic."""
-    # Forwards and backwards: the generator runs earlier families more often, and here every family needs past runs.
+    """The history of the demo: runs of the four families, labelled synthetic."""
+    # In both orders: the generator runs earlier families more often, and every family needs past runs.
     families = [program.family for program in (*PROGRAMS, *reversed(PROGRAMS))]
     return generate(HISTORY_SEED, HISTORY_JOBS, families, gpus=GPUS, load=HISTORY_LOAD)
 
@@ -82,7 +82,7 @@ def bodies(programs: Sequence[Program], seed: int = TODAY_SEED) -> list[dict[str
 
 
 def _lengths(program: Program, seed: int, count: int) -> Iterator[int]:
-    """Iterations of runs that end well and well within their walltime: a demo should not end with killed jobs."""
+    """Iterations of runs that succeed well within their walltime."""
     limit_s = (program.family.walltime_s or math.inf) / 2.0
     for run in generate(seed, 2 * count + 10, [program.family]).jobs:
         if run.final_state == "succeeded" and run.duration_s < limit_s and run.iterations is not None:

@@ -1,4 +1,4 @@
-"""Watching the jobs of the demo: a live table on a terminal, a line for every change elsewhere."""
+"""Shows the jobs of the demo: a live table on a terminal, else a line for every change."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Watch:
                 self._say(line)
 
     def _changes(self, job: JobDocument) -> list[str]:
-        """What is new about a job since the last look."""
+        """The changes of a job since the last poll, one line each."""
         before = self._seen.get(job["id"])
         size = "1 GPU" if job["gpus"] == 1 else f"{job['gpus']} GPUs"
         head = f"{time.monotonic() - self._started_s:6.1f} s  job {job['id']:>2} {job['name']} ({size})"

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 128 + signal.SIGINT
-"""What a shell expects of a command that Ctrl-C has ended."""
+"""Exit code of a command that Ctrl-C has ended."""
 JOBS_DEADLINE_S = 120.0
 TRAINING_DEADLINE_S = 90.0
 _PREDICTED_DEADLINE_S = 20.0
 _PROMOTED_DEADLINE_S = 5.0
 FIRST_WAVE_ITERATIONS = 20.0
-"""The second wave comes when both jobs of the first have done so much: long enough to be worth resuming."""
+"""Iterations of both jobs of the first wave before the second wave is submitted."""
 _FIRST_WAVE_DEADLINE_S = 30.0
 
 
@@ -50,7 +50,7 @@ class NoRoom(Exception):
 
 
 class DemoFailed(Exception):
-    """Something that the demo must show did not happen; one line."""
+    """A check of the demo failed. The message is one line."""
 
 
 def run_demo(*, keep: bool = False) -> int:
@@ -100,7 +100,7 @@ class Demo:
         self.jobs_started_s = started_s
 
     def run(self) -> None:
-        """All of it, or :class:`DemoFailed`."""
+        """Run all steps. Raises :class:`DemoFailed`."""
         self.say("Sooner's demo: real training programs on 2 servers x 4 pretended GPUs of this machine.")
         self.load_history()
         with running_service(self.place) as client:
@@ -115,7 +115,7 @@ class Demo:
             self.check(client, jobs)
 
     def say(self, text: str) -> None:
-        """One line (or more) for the reader, at once."""
+        """Print text immediately."""
         typer.echo(text)
         sys.stdout.flush()
 
@@ -125,7 +125,7 @@ class Demo:
         loaded = add_history(
             today.synthetic_history(), self.place.database_url, today.HISTORY_SOURCE, start_s=None, now_s=now_s
         )
-        self.say(f"{loaded.new} ended jobs of a SYNTHETIC history (seeded generator) are loaded as the past.")
+        self.say(f"{loaded.new} ended jobs of a SYNTHETIC history (seeded generator) are loaded.")
 
     # Training.
 
@@ -136,7 +136,7 @@ class Demo:
         if ended is None or ended["outcome"] not in ("promoted", "not_promoted"):
             raise DemoFailed(f"no model after {TRAINING_DEADLINE_S:g} s of training: {ended and ended['detail']}")
         model = client.models()[0]
-        serves = "it serves" if model["state"] == "champion" else "past runs serve on: no model passed the gate"
+        serves = "it serves" if model["state"] == "champion" else "past runs still serve: no model passed the gate"
         took_s = time.monotonic() - began_s
         self.say(f"  model {model['id']} from {model['rows']} jobs in {took_s:.0f} s: {model['kind']} ({serves})")
         return model
@@ -192,7 +192,7 @@ class Demo:
         self.say(f"    {'simulated: first in, first out':<52}{fifo.mean_jct_s:7.1f} s")
         self.say(f"    {'simulated: shortest remaining service, sizes known':<52}{srsf.mean_jct_s:7.1f} s")
         self.say(f"    {'no schedule can be below':<52}{fifo.lower_bound_mean_jct_s:7.1f} s")
-        self.say("    (the simulated ones pay for no start of a process: they are replays, not races)")
+        self.say("    (the simulations do not include the start of processes)")
         self.say("  prediction error: the median job was off by; actual totals inside the 10-90% interval")
         for error in prediction_errors(client, jobs):
             self.say(f"    {error.name:<12} {error.factor:5.2f}x   {error.inside} of {error.jobs}")
@@ -207,7 +207,7 @@ class Demo:
         )
 
     def check(self, client: Client, jobs: Sequence[JobDocument]) -> None:
-        """What must have happened."""
+        """Check the results. Raises :class:`DemoFailed`."""
         failed = [job for job in jobs if job["state"] != "succeeded"]
         if failed:
             what = "; ".join(f"job {job['id']} {job['state']}: {job['reason_sentence']}" for job in failed)
@@ -228,7 +228,7 @@ def _predictions_of(client: Client, ids: Sequence[int]) -> list[JobDocument]:
 
 
 def _what_changed(first: ModelDocument, second: ModelDocument) -> str:
-    """The two models side by side, on the measures that the gate looks at."""
+    """The measures of both models that the gate uses."""
     lines = [f"  {second['rows'] - first['rows']} more jobs to learn from"]
     for unit in sorted(second["metrics"]):
         now, before = _served_metrics(second, unit), _served_metrics(first, unit)
@@ -243,9 +243,9 @@ def _what_changed(first: ModelDocument, second: ModelDocument) -> str:
 
 
 def _served_metrics(model: ModelDocument, unit: str) -> dict[str, float] | None:
-    """The measures of what serves a unit: its champion, or past runs where no model passed the gate."""
+    """The measures of a unit's champion, or of past runs if no model passed the gate."""
     head = model["metrics"].get(unit)
-    # Beside the units stands the replay that decided on the promotion; it has no models.
+    # The metrics also hold the replay that decided on the promotion; it has no models.
     if head is None or "models" not in head:
         return None
     found: dict[str, float] = head["models"][head["champion"] or "recurrence_median20"]

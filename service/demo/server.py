@@ -1,4 +1,4 @@
-"""The demo's service: a process with a temporary folder. Both are gone when the demo ends."""
+"""The demo's service: a process with a temporary folder. The demo ends both."""
 
 import os
 import re
@@ -23,7 +23,7 @@ from service.config.environment import ENV_PREFIX
 from service.executors.folder import is_supervised, write_stop
 
 RESTART_S = 1.0
-"""What a restart costs here: Python and numpy start in about a second."""
+"""Duration of a restart of the demo's jobs: Python and numpy start in about a second."""
 
 CLUSTER = """schema: sooner.cluster/1
 name: demo (pretended GPUs)
@@ -42,12 +42,12 @@ SETTINGS = {
     "ATTEMPT_DURATION_S_MIN": "2",
     "RESTART_S": str(RESTART_S),
     "STOP_GRACE_S": "5",
-    # Should the demo itself be killed, its jobs end by themselves soon after.
+    # If the demo is killed, its jobs end soon after.
     "LEASE_S": "30",
-    # The demo says when to train: a training that comes by itself would only take the processor away.
+    # The demo starts trainings itself; another one would slow it down.
     "RETRAIN_JOBS_MIN": "1000000",
 }
-"""Days and minutes become seconds; everything else is as it is installed."""
+"""Shorter times than the defaults. All other settings have their defaults."""
 
 _START_S = 60.0
 _STOP_S = 15.0
@@ -62,7 +62,7 @@ class ServerError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the demo's service keeps its things."""
+    """The folder of the demo's service."""
 
     folder: Path
 
@@ -83,7 +83,7 @@ class Place:
 
     @property
     def log(self) -> Path:
-        """Everything that the service prints."""
+        """The output of the service."""
         return self.folder / "service.log"
 
 
@@ -115,7 +115,7 @@ def running_service(place: Place) -> Iterator[Client]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            # Ctrl-C is for the demo, which then ends the service in order.
+            # Ctrl-C reaches only the demo, which then stops the service.
             start_new_session=True,
         )
     try:
@@ -184,7 +184,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _end_attempts(attempts: Path) -> None:
-    """Stop what still runs under supervisors, which outlive the service by design; wait until all have ended."""
+    """Stop attempts, whose supervisors outlive the service, and wait until all have ended."""
     if not attempts.is_dir():
         return
     asked: set[Path] = set()
@@ -201,7 +201,7 @@ def _end_attempts(attempts: Path) -> None:
 
 
 def _end_processes(folder: Path) -> None:
-    """End processes that still name this folder: a training, or ranks of a killed supervisor."""
+    """Kill processes that use this folder: a training, or ranks of a killed supervisor."""
     left = [process for process in psutil.process_iter() if process.pid != os.getpid() and _names(process, folder)]
     for process in left:
         with suppress(psutil.Error):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 _SERVICE_S_MIN = 1e-3
-"""A workload's durations are positive; a job that ended between two looks still ran for a moment."""
+"""Least duration of a job. A workload's durations are positive, but the measured one may be 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def measured(database_url: str, ids: Sequence[int]) -> list[Measured]:
 
 
 def replay(jobs: Sequence[Measured], cluster_file: Path, policy: str) -> Result:
-    """The same jobs (submit times, GPUs, measured service) in the simulator under another policy that knows all sizes."""
+    """The same jobs (submit times, GPUs, measured service) in the simulator under another policy with known sizes."""
     first_s = min(job.submitted_at_s for job in jobs)
     rows = tuple(
         WorkloadJob(
@@ -88,7 +88,7 @@ def replay(jobs: Sequence[Measured], cluster_file: Path, policy: str) -> Result:
 
 @dataclass(frozen=True, slots=True)
 class FamilyError:
-    """How far the predictions of a family's jobs were off. ``factor`` 1.2 = the median job was off by 1.2x."""
+    """The prediction errors of a family. ``factor`` 1.2 = the median job was off by 1.2x."""
 
     name: str
     jobs: int
@@ -97,7 +97,7 @@ class FamilyError:
 
 
 def prediction_errors(client: Client, jobs: Sequence[JobDocument]) -> list[FamilyError]:
-    """By family, over the scored first predictions: the ones by which the jobs were ranked."""
+    """The errors by family, of the scored first predictions, which ranked the jobs."""
     scored: dict[str, list[PredictionDocument]] = {}
     for job in jobs:
         first = client.predictions(job["id"])[-1:]
@@ -116,7 +116,7 @@ def prediction_errors(client: Client, jobs: Sequence[JobDocument]) -> list[Famil
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """A preempted attempt and the one that went on: the iterations at which it stopped and resumed."""
+    """A preempted attempt and the next one: the iterations at which the job stopped and resumed."""
 
     job: int
     stopped_at: float

@@ -1,1 +1,1 @@
-"""The heart: requests in, one guarded plan out. No web framework, no database and no clock of its own."""
+"""The scheduling engine: requests and reports in, one guarded transaction out. No web framework, no database, no clock."""

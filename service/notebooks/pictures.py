@@ -1,4 +1,4 @@
-"""Pictures whose title states what they show, and tables. Jupyter draws one that a cell ends with.
+"""Pictures with the finding as their title, and tables. Jupyter draws the last value of a cell.
 
 They are plain SVG and HTML without JavaScript. ``save`` writes a picture to a file.
 """

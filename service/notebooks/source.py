@@ -13,7 +13,7 @@ from service.sim.results import Result
 from service.sim.workloads.model import Workload
 
 HISTORY = tuple("never run before" if name == "0" else f"{name} past runs" for name in BUCKETS)
-"""The predictor's history buckets, in words: how often the program had ended before, with as many GPUs."""
+"""Names of the predictor's history buckets: the number of past runs of the program with equal GPUs."""
 RANKED_BY_SERVICE = "ranked by attained service"
 UNTRUSTED = (RANKED_BY_SERVICE, "too few to rank by", "not confirmed by any past run")
 """Words in the source of an estimate that is shown but ranks no job (:mod:`predictor.fallback`, :mod:`predictor.selection`)."""
@@ -25,9 +25,8 @@ class Scored:
     """The first prediction of a job, and its outcome.
 
     Instants are seconds since the Unix epoch, or since the beginning of a table. Totals (``p10`` to ``actual``) count
-    ``unit``: ``iterations``, or ``service_s`` for seconds. ``point`` is the single number that people saw, None where
-    that is p50. ``points`` are the whole distribution, and ``others`` those of every baseline and model, where the source has
-    them.
+    ``unit``: ``iterations``, or ``service_s`` for seconds. ``point`` is the single number that was shown, None if
+    it is p50. ``points`` are the whole distribution, and ``others`` those of every baseline and model, if the source has them.
     """
 
     job_id: int
@@ -50,7 +49,7 @@ class Scored:
 
     @property
     def predicted(self) -> float:
-        """The single number that people saw."""
+        """The single number that was shown."""
         return self.p50 if self.point is None else self.point
 
     @property
@@ -118,7 +117,7 @@ class Source(Protocol):
 
     @property
     def origin(self) -> str:
-        """Where the data comes from, for people."""
+        """A description of the origin of the data."""
 
     @property
     def synthetic(self) -> bool:
@@ -131,7 +130,7 @@ class Source(Protocol):
         """The jobs that ended, with their true durations."""
 
     def cluster(self) -> Cluster:
-        """The servers that they ran on, or could run on."""
+        """The servers of the jobs, or servers on which they could run."""
 
     def past(self) -> Past:
-        """The jobs as the simulator takes them."""
+        """The jobs for the simulator."""
