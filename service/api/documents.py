@@ -28,7 +28,7 @@ from service.wire.times import INSTANT
 
 D = TypeVar("D")
 
-ETA_REASON = "No forecast is on record yet. Ask for one: 'sooner forecast', or GET /v1/jobs/{id}/forecast."
+ETA_REASON = "No forecast is recorded yet. `sooner forecast`, or GET /v1/jobs/{id}/forecast, requests one."
 
 LATEST_S = 253_402_128_000.0
 """9999-12-30: later times are given as this one. ISO 8601 has four digits for a year, and every time zone must fit."""

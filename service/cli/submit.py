@@ -208,6 +208,8 @@ def _end(jobs: Sequence[JobDocument]) -> None:
     for job in bad:
         code = "" if job["exit_code"] is None else f" with exit code {job['exit_code']}"
         typer.echo(printable(f"job {job['id']} {job['state']}{code}: {job['reason_sentence']}"), err=True)
+        if job["state"] == "failed":
+            typer.echo(f"its output: sooner job logs {job['id']}", err=True)
     if bad:
         raise typer.Exit(EXIT_FAILED)
 

@@ -27,6 +27,10 @@ class Unreachable(ClientError):
         self.cause = cause
 
 
+_COMPLETE = frozenset({"not-found", "job-finished", "conflict"})
+"""Problem types whose detail is a whole message."""
+
+
 class ApiError(ClientError):
     """The service refused: its problem document (RFC 9457). ``errors`` point to the single faults."""
 
@@ -37,9 +41,10 @@ class ApiError(ClientError):
         self.title = str(problem.get("title", ""))
         self.detail = str(problem.get("detail", ""))
         self.errors: list[dict[str, str]] = list(problem.get("errors", []))
-        # With faults, the detail names the first one: the title would add nothing.
+        # The detail names the first fault, or the resource and its state: the title would only repeat it.
+        complete = bool(self.detail) and (bool(self.errors) or self.kind in _COMPLETE)
         whole = f"{self.title}: {self.detail}" if self.detail else self.title
-        super().__init__(self.detail if self.errors and self.detail else whole)
+        super().__init__(self.detail if complete else whole)
 
 
 class Transport(AbstractContextManager["Transport"]):

@@ -277,12 +277,12 @@ def test_a_job_that_has_ended_does_not_keep_the_others_from_being_cancelled(cli:
     assert result.exit_code == 1
     assert result.stdout.splitlines() == [f"job {one}: cancel accepted", f"job {two}: cancel accepted"]
     assert result.stderr.splitlines() == [
-        f"error: job {done}: The job has ended: Job {done} has failed.",
-        "error: job 99: There is no such resource: There is no job 99.",
+        f"error: job {done}: Job {done} has ended (failed).",
+        "error: job 99: There is no job 99.",
     ]
     document = json.loads(cli.run("job", "cancel", f"{one}-{two}", "--json").stdout)
     assert [each["job_id"] for each in document["accepted"]] == [one, two]
-    assert document["refused"] == [{"job_id": done, "error": f"The job has ended: Job {done} has failed."}]
+    assert document["refused"] == [{"job_id": done, "error": f"Job {done} has ended (failed)."}]
 
 
 def test_a_job_that_ends_after_all_was_looked_up_is_no_error(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:

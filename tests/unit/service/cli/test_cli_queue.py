@@ -35,7 +35,7 @@ def test_quotas_are_set_listed_and_removed(cli: CliWorld) -> None:
     assert cli.run("quota", "remove", "project", "nlp").exit_code == 0
     assert cli.run("quota", "list", "--quiet").stdout.split() == ["user/ada"]
     again = cli.run("quota", "remove", "project", "nlp")
-    assert (again.exit_code, again.stderr) == (1, "error: There is no such resource: Project 'nlp' has no quota.\n")
+    assert (again.exit_code, again.stderr) == (1, "error: Project 'nlp' has no quota.\n")
 
 
 def test_a_quota_needs_a_limit(cli: CliWorld) -> None:

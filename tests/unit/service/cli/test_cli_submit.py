@@ -167,6 +167,7 @@ def test_waiting_reflects_the_outcome_and_says_why_it_waits(cli: CliWorld, monke
     told = [line for line in result.stderr.splitlines() if line.startswith("job 1: ")]
     assert [line.split(": ")[1] for line in told] == ["queued", "running", "succeeded"]
     assert "job 2 failed with exit code 3: The program ended with an error." in result.stderr
+    assert result.stderr.splitlines()[-1] == "its output: sooner job logs 2"
     assert cli.run("job", "wait", "1", "--quiet").exit_code == 0
 
 
