@@ -33,10 +33,13 @@ class Supervision:
         """The supervisor, then its keeper."""
         self._count = 0
         self._kill_at_s = math.inf
-        self._alone_since_s = math.inf
+        self._incomplete_since_s = math.inf
 
     def is_held(self) -> bool:
-        """Whether the lock of the folder is held by a supervisor or its keeper; one that hangs is continued, then killed."""
+        """Whether the lock of the folder is held by a supervisor or its keeper; one that hangs is continued, then killed.
+
+        A lock that another process has taken counts for :data:`STALL_S`.
+        """
         if not names.is_supervised(self._folder):
             return False
         running = [process for process in self._find() if is_running(process)]
@@ -44,13 +47,13 @@ class Supervision:
         if running and len(running) == self._count:
             if now_s >= self._kill_at_s:
                 signal_process(running[0], signal.SIGKILL)
-        elif running:
-            # Either of them ends the job, and then itself, when the other one is gone.
-            self._alone_since_s = min(self._alone_since_s, now_s)
-            signal_process(running[0], signal.SIGCONT)
-            if now_s >= self._alone_since_s + STALL_S:
-                signal_process(running[0], signal.SIGKILL)
-        return bool(running)
+            return True
+        # Either of them ends the job, and then itself, when the other one is gone.
+        self._incomplete_since_s = min(self._incomplete_since_s, now_s)
+        hangs = now_s >= self._incomplete_since_s + STALL_S
+        for process in running:
+            signal_process(process, signal.SIGKILL if hangs else signal.SIGCONT)
+        return bool(running) or not hangs
 
     def expect_end(self, warning_signal: str | None, grace_s: float) -> None:
         """Note that a stop was requested: continue both, and kill the supervisor when it has not carried out the stop in time."""
@@ -67,7 +70,9 @@ class Supervision:
     def _find(self) -> tuple[ProcessId, ...]:
         if not self._processes:
             self._processes, self._count = self._recorded()
-            if not all(self._is_ours(process.pid) for process in self._processes) or not self._processes:
+            # A supervisor of release 0.1 has the id of its attempt as its argument.
+            names_allowed = (str(self._folder), self._folder.name)
+            if not self._processes or not all(_supervises(known.pid, *names_allowed) for known in self._processes):
                 self._processes = self._search()
         return self._processes
 
@@ -85,10 +90,12 @@ class Supervision:
 
     def _search(self) -> tuple[ProcessId, ...]:
         """Both, by their command lines. O(processes of the machine)."""
-        found = [info for info in all_processes() if not info.zombie and self._is_ours(info.id.pid)]
+        found = [info for info in all_processes() if not info.zombie and _supervises(info.id.pid, str(self._folder))]
         numbers = {info.id.pid for info in found}
         return tuple(info.id for info in sorted(found, key=lambda info: info.parent not in numbers))
 
-    def _is_ours(self, pid: int) -> bool:
-        words = command_line(pid)
-        return len(words) > 1 and Path(words[-2]).name == _PROGRAM and words[-1] == str(self._folder)
+
+def _supervises(pid: int, *attempts: str) -> bool:
+    """Whether the process was started as a supervisor or keeper with one of these arguments."""
+    words = command_line(pid)
+    return len(words) > 1 and Path(words[-2]).name == _PROGRAM and words[-1] in attempts

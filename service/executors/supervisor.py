@@ -358,7 +358,9 @@ def run(plan: dict[str, Any], folder: Path, wakeups: tuple[int, ...], keeper: in
         record = supervisor.failure_record(failure.reason, str(failure))
     except KeeperLost as failure:
         supervisor.kill()
-        record = supervisor.failure_record("node_lost", str(failure))
+        record = names.end_record(
+            "lost", now_s(plan), reason="node_lost", detail=str(failure), stop_signalled=supervisor.stop_signalled
+        )
     except Exception as error:
         supervisor.kill()
         full = isinstance(error, OSError) and is_disk_full(error)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -228,10 +229,16 @@ class WatchedAttempt:
         rebooted = isinstance(boot, str) and boot != processes.boot_id()
         # Report the loss only after no process is left that could write checkpoints. Numbers of another boot prove nothing; what
         # processes inherited still does.
-        if end_remains(self._evidence(numbers=isinstance(boot, str) and not rebooted)):
+        over = rebooted and self._is_older_than_boot()
+        if not over and end_remains(self._evidence(numbers=isinstance(boot, str) and not rebooted)):
             return True
         self._write_lost("the machine was restarted" if rebooted else "its supervisor was killed", now_s)
         return False
+
+    def _is_older_than_boot(self) -> bool:
+        """Whether the supervisor's record was not written in this boot. A job that forges it changes this time (ctime) to now."""
+        changed_s = (self.folder / names.SUPERVISOR).stat(follow_symlinks=False).st_ctime
+        return changed_s < time.time() - processes.boot_time_s()
 
     def _evidence(self, numbers: bool = True) -> Evidence:
         """How processes of this attempt are found. ``numbers``: those of its records are of this boot."""

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
+from service.runtime.processes import prefer_as_victim
+
 _LENGTH_BYTES = 8
 
 START_S = 60.0
@@ -122,6 +124,7 @@ def serve(answer: Callable[[Any], Any], answered: type[Exception]) -> None:
 
     Exceptions of the type ``answered`` are sent as answers; others end the child.
     """
+    prefer_as_victim()
     while (message := read_message(sys.stdin.buffer)) is not None:
         try:
             found = answer(pickle.loads(message))  # noqa: S301 (our own parent)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from service.runtime.processes import die_with_parent
+from service.runtime.processes import die_with_parent, prefer_as_victim
 
 NICENESS = 10
 """The scheduler, and jobs that run on this machine, have a higher priority."""
@@ -143,6 +143,7 @@ def main(arguments: Sequence[str]) -> None:
     if os.getppid() != options.parent:
         sys.exit("the parent process has ended")
     os.nice(NICENESS)
+    prefer_as_victim()
     if options.cpu_s != resource.RLIM_INFINITY:
         resource.setrlimit(resource.RLIMIT_CPU, (options.cpu_s, options.cpu_s + _CPU_GRACE_S))
     resource.setrlimit(resource.RLIMIT_AS, (options.memory_bytes, options.memory_bytes))

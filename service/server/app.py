@@ -32,6 +32,7 @@ from service.db.session import DatabaseUrlError
 from service.db.store import SqlStore
 from service.executors.gpus import local_cluster
 from service.runtime.no_room import no_room
+from service.runtime.processes import spare_as_victim
 from service.runtime.steady_clock import SteadyClock
 from service.server.agent import Agent
 from service.server.api_ports import ServiceFleet, ServiceProcess, ServiceScheduler, readings
@@ -129,6 +130,7 @@ class Service:
     def begin(self) -> None:
         """Register, and lead if no other service does."""
         log.configure()
+        spare_as_victim()
         if self.executor.containment:
             logger.info(self.executor.containment)
         self._register()

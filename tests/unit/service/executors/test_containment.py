@@ -14,7 +14,7 @@ import pytest
 from policies.model.ids import AttemptId
 from service.engine.events import ReportKind
 from service.executors import folder as names
-from service.executors import supervision
+from service.executors import supervision, watched
 from service.runtime import cgroups, remains
 from service.runtime.cgroups import Cgroup, CgroupsUnavailable
 from service.runtime.processes import is_running, process_info
@@ -311,6 +311,39 @@ class TestForgedRecords:
         kill(keeper, supervisor)
         assert contained.wait_end().kind is ReportKind.LOST
         assert not family_lives(contained)
+
+
+def test_nothing_is_searched_for_after_a_restart_of_the_machine(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand attempts may have ended with it."""
+    begin(house, DAEMON)
+    supervisor, keeper = supervisors(house)
+    kill(supervisor)
+    wait_for(lambda: not lives(keeper), "the end of the keeper")
+    file = house.folder() / names.SUPERVISOR
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"boot_id": "another"}))
+    searches: list[object] = []
+    monkeypatch.setattr(watched, "end_remains", lambda evidence: searches.append(evidence))
+    monkeypatch.setattr(watched.processes, "boot_time_s", lambda: -60.0)
+    end = house.wait_end()
+    assert (end.kind, searches) == (ReportKind.LOST, [])
+    assert "restarted" in end.detail
+
+
+def test_a_supervisor_of_the_last_release_is_left_alone(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no keeper, and the id of its attempt as its argument."""
+    monkeypatch.setattr(supervision, "STALL_S", 0.0)
+    begin(house, DAEMON)
+    folder = house.folder()
+    argument = Path(folder.name)
+    moved = supervision.Supervision(folder)
+    monkeypatch.setattr(supervision, "command_line", lambda _: ["python", "_supervise.py", str(argument)])
+    file = folder / names.SUPERVISOR
+    record = json.loads(file.read_text())
+    del record["keeper"]
+    file.write_text(json.dumps(record))
+    assert moved.is_held()
+    assert moved.is_held()
+    assert family_lives(house)
 
 
 def test_a_second_launch_does_not_harm_the_first(contained: House) -> None:

@@ -40,9 +40,16 @@ for name, folder in (("service", here.parent), ("service.executors", here)):
     package.__path__ = [str(folder)]
     sys.modules[name] = package
 from service.executors import supervisor, folder, ranks
-point, when = {point!r}, {when!r}
+point, when, victims = {point!r}, {when!r}, {victims!r}
+first = os.getpid()
 def die(*_, **__):
-    os.kill(os.getpid(), signal.SIGKILL)
+    keeper = os.getppid()
+    if victims != "supervisor" and keeper == first:
+        os.kill(keeper, signal.SIGKILL)
+        while os.getppid() == keeper:
+            pass
+    if victims != "keeper":
+        os.kill(os.getpid(), signal.SIGKILL)
 def dying(real, matches=lambda *_: True):
     def call(*a, **k):
         if matches(*a) and when == "before":
@@ -78,10 +85,10 @@ def plan_of(house: House, command: tuple[str, ...], **options: Any) -> dict[str,
     return build_plan(order, executor._site, executor._identity(order.attempt), 20001, 1e9)
 
 
-def run_supervisor(plan: dict[str, Any], point: str, when: str = "") -> int:
+def run_supervisor(plan: dict[str, Any], point: str, when: str = "", victims: str = "supervisor") -> int:
     """Run a supervisor in which something happens at ``point`` until it ends; returns how."""
     package = str(Path(names.__file__).parent)
-    code = DRIVER.format(package=package, point=point, when=when)
+    code = DRIVER.format(package=package, point=point, when=when, victims=victims)
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code],
         input=json.dumps(plan).encode(),
@@ -91,9 +98,10 @@ def run_supervisor(plan: dict[str, Any], point: str, when: str = "") -> int:
     return done.returncode
 
 
-def run_dying_supervisor(plan: dict[str, Any], point: str, when: str) -> None:
-    """Run a supervisor that is killed at ``point``."""
-    assert run_supervisor(plan, point, when) == 128 + signal.SIGKILL
+def run_dying_supervisor(plan: dict[str, Any], point: str, when: str, victims: str = "supervisor") -> None:
+    """Run a supervisor that is killed at ``point``, or whose keeper is, or with its keeper."""
+    code = 128 + signal.SIGKILL if victims == "supervisor" else -signal.SIGKILL
+    assert run_supervisor(plan, point, when, victims) == code
 
 
 def runs(house: House) -> int:
@@ -103,10 +111,10 @@ def runs(house: House) -> int:
 
 
 class TestKilledSupervisor:
-    @pytest.mark.parametrize(("point", "when"), [("name", "before")])
-    def test_before_the_folder_has_its_name_nothing_has_begun(self, house: House, point: str, when: str) -> None:
+    @pytest.mark.parametrize("victims", ["supervisor", "both"])
+    def test_before_the_folder_has_its_name_nothing_has_begun(self, house: House, victims: str) -> None:
         command = python(COUNT)
-        run_dying_supervisor(plan_of(house, command), point, when)
+        run_dying_supervisor(plan_of(house, command), "name", "before", victims)
         fresh = house.new_executor()
         assert fresh.observed() == {}
         # The engine repeats the launch, and only then it runs.
@@ -114,18 +122,19 @@ class TestKilledSupervisor:
         assert (end.kind, end.exit_code, runs(house)) == (ReportKind.EXITED, 0, 1)
 
     @pytest.mark.parametrize(
-        ("point", "when"),
+        ("point", "when", "victims"),
         [
-            ("name", "after"),
-            ("fork", "after"),
-            ("ranks.json", "before"),
-            ("ranks.json", "after"),
-            ("gate", "before"),
-        ],
+            (*instant, victims)
+            for instant in (("name", "after"), ("fork", "after"), ("ranks.json", "before"), ("ranks.json", "after"))
+            for victims in ("supervisor", "keeper", "both")
+        ]
+        + [("gate", "before", "supervisor"), ("gate", "before", "both")],
     )
-    def test_before_the_gate_opens_the_command_never_runs(self, house: House, point: str, when: str) -> None:
+    def test_before_the_gate_opens_the_command_never_runs(
+        self, house: House, point: str, when: str, victims: str
+    ) -> None:
         command = python(COUNT)
-        run_dying_supervisor(plan_of(house, command), point, when)
+        run_dying_supervisor(plan_of(house, command), point, when, victims)
         house.new_executor()
         house.executor.send([launch(command)])
         end = house.wait_end()
@@ -133,12 +142,15 @@ class TestKilledSupervisor:
         assert runs(house) == 0
         assert house.processes() == []
 
+    @pytest.mark.parametrize("victims", ["supervisor", "keeper", "both"])
     @pytest.mark.parametrize(
         ("point", "when"), [("gate", "after"), ("started.json", "before"), ("started.json", "after")]
     )
-    def test_after_the_gate_the_job_dies_and_lost_is_told_afterwards(self, house: House, point: str, when: str) -> None:
+    def test_after_the_gate_the_job_dies_and_lost_is_told_afterwards(
+        self, house: House, point: str, when: str, victims: str
+    ) -> None:
         command = python(COUNT + WAIT)
-        run_dying_supervisor(plan_of(house, command), point, when)
+        run_dying_supervisor(plan_of(house, command), point, when, victims)
         house.new_executor()
         house.executor.send([launch(command)])
         end = house.wait_end()
