@@ -172,6 +172,7 @@ class OpenJobs:
         # Plain lists: jobs arrive nearly in order, so most are appended; inserting into a list of 100,000 takes 40 microseconds.
         self._groups: dict[Hashable, list[tuple[float, int]]] = {}
         self._members: OrderedDict[int, tuple[float, tuple[Hashable, ...]]] = OrderedDict()
+        self._last_keys: tuple[Hashable, ...] = ()
 
     def add(self, job: int, submitted_at_s: float, keys: Sequence[Hashable]) -> None:
         """A job was submitted. Adding it twice changes nothing."""
@@ -179,9 +180,13 @@ class OpenJobs:
             return
         while self._members and next(iter(self._members.values()))[0] < submitted_at_s - OPEN_MAX_AGE_S:
             self.remove(next(iter(self._members)))
-        self._members[job] = (submitted_at_s, tuple(keys))
+        # Jobs of one program follow each other: a hundred thousand elements of arrays share a few tuples of keys.
+        if tuple(keys) != self._last_keys:
+            self._last_keys = tuple(keys)
+        self._members[job] = (submitted_at_s, self._last_keys)
+        entry = (submitted_at_s, job)
         for key in keys:
-            insort(self._groups.setdefault(key, []), (submitted_at_s, job))
+            insort(self._groups.setdefault(key, []), entry)
 
     def remove(self, job: int) -> None:
         """The job ended, or is too old to count as open."""

@@ -172,9 +172,9 @@ class PendingPrediction:
         self.source, self.trusted = estimate.source.partition(DECLARED_WORDS)[0], estimate.trusted
         self.features = array("d", prediction.features)
 
-    def shared(self) -> "PendingPrediction":
-        """The same for another element of the job's array: it shares the numbers, and has not reported anything."""
-        return replace(self, revision=None)
+    def before_reports(self) -> "PendingPrediction":
+        """The same for a job that has not reported anything."""
+        return self if self.revision is None else replace(self, revision=None)
 
     def candidates(self) -> dict[str, Array]:
         """Log points by candidate. The fallback chain stands for the simplest: it predicts new programs better than a median."""

@@ -9,7 +9,7 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -142,7 +142,7 @@ class LivePredictor:
         for job, prediction in predictions.items():
             known, first = baselines.get(job, {}), filled.get(id(prediction))
             if first is not None and first.baselines == known:
-                pending[job] = first.shared()
+                pending[job] = first
             else:
                 pending[job] = filled[id(prediction)] = PendingPrediction(known, prediction.estimate.unit)
                 pending[job].fill(prediction)
@@ -308,6 +308,8 @@ class LivePredictor:
         pending = self._pending.get(reported.request.job)
         if pending is None:
             return None
+        # A copy of its own: other elements of an array may have the same one, and report something else.
+        pending = self._pending[reported.request.job] = replace(pending)
         try:
             submission = with_reported_total(reported)
             ceiling = self._walltimes.ceiling(submission.walltime_s, reported.estimate.unit)
@@ -329,10 +331,10 @@ class LivePredictor:
         return found
 
     def _share_pending(self, job: JobId, first: JobId) -> None:
-        """Keep the pending prediction of ``first`` for another element of its array as well, without a copy of its numbers."""
+        """Keep the pending prediction of ``first`` for another element of its array as well."""
         pending = self._pending.get(first)
         if pending is not None and job not in self._pending:
-            self._pending[job] = pending.shared()
+            self._pending[job] = pending.before_reports()
             if len(self._pending) > PENDING_MAX:
                 self._pending.popitem(last=False)
 

@@ -44,15 +44,13 @@ class PreemptionSignal:
 class ArrayPlace:
     """Which element of a job array a job is. ``id`` is the array's: the id of its first job; 0 before that is known.
 
-    ``max_running``: elements that may hold GPUs at a time (None: any number). ``shared``: what all elements in memory share; it
-    lives as long as one of them.
+    ``max_running``: elements that may hold GPUs at a time (None: any number).
     """
 
     index: int
     count: int
     id: JobId = JobId(0)
     max_running: int | None = None
-    shared: object = field(default=None, init=False, repr=False, compare=False)
 
 
 @shared_value

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, RowMapping, Select, Text, cast, select
+from sqlalchemy import Connection, Double, RowMapping, Select, Text, case, cast, select
 
 from policies.lifecycle import ATTEMPT_OPEN, TERMINAL, AttemptState, JobState
 from policies.model.cluster import Server
@@ -50,7 +50,7 @@ _JOB_DOCUMENTS: Mapping[str, type] = {
     "iteration_times": IterationTimes,
 }
 _JOB_WORDS = ("state", "reason", "stop_cause")
-_JOB_OTHER = {"id", "spec", "submitted_at_s", "attempt", "gate", *_JOB_WORDS, *_JOB_DOCUMENTS}
+_JOB_OTHER = {"id", "spec", "submitted_at_s", "attempt", "array_index", "gate", *_JOB_WORDS, *_JOB_DOCUMENTS}
 # Every field that the engine adds to its records needs a column of the same name; a test checks it.
 _JOB_PLAIN = [field.name for field in fields(JobRecord) if field.name not in _JOB_OTHER]
 _ATTEMPT_OTHER = {"job", "state", "placement", "gpu_ids", "reason"}
@@ -81,10 +81,14 @@ def new_job_values(spec: JobSpec, submitted_at_s: float, job: JobRecord) -> Valu
     }
 
 
-_READ_PLAIN = ("id", "submitted_at_s", *_JOB_PLAIN)
+_READ_PLAIN = ("id", "submitted_at_s", "array_index", *_JOB_PLAIN)
+_REALS = tuple(name for name in _READ_PLAIN if isinstance(JOBS.c[name].type, Double) and not JOBS.c[name].nullable)
 _READ_COLUMNS = (
     *(JOBS.c[name] for name in (*_READ_PLAIN, *_JOB_WORDS)),
-    *(cast(JOBS.c[name], Text) for name in ("spec", *_JOB_DOCUMENTS)),
+    *(cast(JOBS.c[name], Text) for name in _JOB_DOCUMENTS),
+    # The reference of an element says what its columns say.
+    case((JOBS.c.array_id.is_(None), cast(JOBS.c.spec, Text))),
+    JOBS.c.array_id,
 )
 
 
@@ -112,9 +116,11 @@ class JobReader:
             values["reason"] = Reason(reason)
             values["stop_cause"] = None if stop_cause is None else Reason(stop_cause)
             values["attempt"] = attempt_of.get(values["id"])
-            spec, *documents = row[-1 - len(_JOB_DOCUMENTS) :]
+            for name in _REALS:
+                values[name] = values[name] or 0.0  # most are zero: one object for all
+            *documents, spec, array = row[-2 - len(_JOB_DOCUMENTS) :]
             try:
-                values["spec"] = self._known_specs.get(spec) or self._read_spec(spec)
+                values["spec"] = self._read_spec(spec) if array is None else self._specs.of_array(array)
                 for (name, known), text in zip(self._known.items(), documents, strict=True):
                     if text is not None and text not in known:
                         known[text] = decode(_JOB_DOCUMENTS[name], json.loads(text))
@@ -124,10 +130,10 @@ class JobReader:
             yield JobRecord(**values)
 
     def _read_spec(self, text: str) -> JobSpec:
-        spec = self._specs.read(text)
-        if spec.array is None:  # no two elements have the same text
-            self._known_specs[text] = spec
-        return spec
+        known = self._known_specs.get(text)
+        if known is None:
+            known = self._known_specs[text] = self._specs.read(text)
+        return known
 
 
 def attempt_values(attempt: AttemptRecord) -> Values:

@@ -1,7 +1,7 @@
 """Specs in the database and in memory. That of an array is stored once: its elements differ by their index alone.
 
 The row of an element holds a short reference in place of a spec, ``{"v": 1, "element_of": ARRAY, "index": INDEX}``; so does the
-label of an element whose row is deleted. In memory the elements of one array share all values but their place in the array.
+label of an element whose row is deleted. In memory the elements of one array share one spec (see ``JobRecord``).
 """
 
 import json
@@ -74,7 +74,7 @@ def delete_unused_array_specs(connection: Connection, arrays: Collection[int]) -
 
 
 class SpecReader:
-    """Reads specs from one snapshot. Elements of one array share their values.
+    """Reads specs from one snapshot, that of an array once for all of its elements.
 
     ``arrays``: specs that are known already; those that are read are added.
     """
@@ -86,21 +86,23 @@ class SpecReader:
     def read(self, text: str) -> JobSpec:
         """The spec that the text of a row's document stands for. Raises CodecError."""
         document = json.loads(text)
-        if isinstance(document, dict) and "element_of" in document:
-            return self._element(decode(_Element, document))
-        return decode(JobSpec, document)
+        if not isinstance(document, dict) or "element_of" not in document:
+            return decode(JobSpec, document)
+        element = decode(_Element, document)
+        spec = self.of_array(element.element_of)
+        assert spec.array is not None
+        return replace(spec, array=replace(spec.array, index=element.index))
 
-    def _element(self, element: _Element) -> JobSpec:
-        array = element.element_of
+    def of_array(self, array: JobId) -> JobSpec:
+        """The spec that the elements of an array share. Raises CodecError."""
         known = self._arrays.get(array)
         if known is None:
             statement = select(cast(ARRAY_SPECS.c.spec, Text)).where(ARRAY_SPECS.c.id == array)
             text = self._connection.execute(statement).scalar_one_or_none()
             if text is None:
                 raise CodecError(f"the spec of array {array} is missing")
-            known = self._arrays[array] = decode(JobSpec, json.loads(text))
-        if known.array is None:
-            raise CodecError(f"the spec of array {array} is that of a single job")
-        place = replace(known.array, index=element.index)
-        object.__setattr__(place, "shared", known)
-        return replace(known, array=place)
+            known = decode(JobSpec, json.loads(text))
+            if known.array is None:
+                raise CodecError(f"the spec of array {array} is that of a single job")
+            self._arrays[array] = known
+        return known

@@ -50,6 +50,9 @@ class JobRecord:
     Progress between reports is extrapolated from an anchor: ``iterations`` and ``service_s`` hold at ``anchor_s`` and grow
     by ``iterations_per_s`` and 1.0 per second from then on, while the job runs. ``checkpoint_*`` is the progress that
     survives a crash.
+
+    ``spec`` may be one value that all elements of an array share, with the index of any of them. ``array_index`` is then the
+    job's own index, and :attr:`own_spec` its own spec.
     """
 
     id: JobId
@@ -88,8 +91,17 @@ class JobRecord:
     finished_at_s: float | None = None
     exit_code: int | None = None
     stop_cause: Reason | None = None
+    array_index: int | None = None
     gate: Reason | None = None
     """Why admission keeps the job from competing. :mod:`service.engine.admission` updates it after each start."""
+
+    @property
+    def own_spec(self) -> JobSpec:
+        """The spec with the job's own index, made anew where it is shared."""
+        array = self.spec.array
+        if array is None or self.array_index is None:
+            return self.spec
+        return replace(self.spec, array=replace(array, index=self.array_index))
 
     @property
     def eligible(self) -> bool:

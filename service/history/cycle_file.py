@@ -99,7 +99,8 @@ def _job_document(job: JobRecord, arrays: dict[str, dict[str, Any]]) -> dict[str
     if str(array.id) not in arrays:
         arrays[str(array.id)] = encode(_public(job.spec))
     copy.spec = _ELSEWHERE
-    return encode(copy) | {"spec": {"element_of": array.id, "index": array.index}}
+    index = array.index if job.array_index is None else job.array_index
+    return encode(copy) | {"spec": {"element_of": array.id, "index": index}}
 
 
 def _job(document: Mapping[str, Any], arrays: Mapping[str, JobSpec]) -> JobRecord:

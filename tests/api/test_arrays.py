@@ -30,7 +30,7 @@ def test_one_submission_makes_jobs_that_share_all_but_their_index(client: Client
     client.post("/v1/jobs", json=plain_job())
     jobs = submit_array(client, {"count": 3, "max_running": 2}, env={"LR": "0.1"})
     assert [(job["id"], job["array_id"], job["array_index"]) for job in jobs] == [(2, 2, 0), (3, 2, 1), (4, 2, 2)]
-    specs = [record.spec for record in world.store.jobs([JobId(job["id"]) for job in jobs])]
+    specs = [record.own_spec for record in world.store.jobs([JobId(job["id"]) for job in jobs])]
     assert [spec.array for spec in specs] == [ArrayPlace(index, 3, JobId(2), 2) for index in range(3)]
     assert {(spec.name, spec.command, spec.env["LR"], spec.recurrence) for spec in specs} == {
         ("digits", ("python", "digits.py", "--epochs", "20"), "0.1", ("", "", "digits"))

@@ -16,6 +16,7 @@ from service.db.servers import enroll
 from service.db.session import Database
 from service.db.store import SqlStore
 from service.db.tables import JOBS, METADATA, REQUESTS
+from service.engine.commands import Launch
 from service.engine.crash_points import CrashPoint, on_reached
 from service.engine.cycle import EngineSettings
 from service.engine.engine import Engine, Ports
@@ -46,9 +47,9 @@ class Cycles:
 class Service:
     """An engine on a database, which can be started again."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, shape: str = "1x1") -> None:
         self.database, self.store, self.cycles = database, SqlStore(database), Cycles()
-        self.story = cluster("1x1", policy("fifo"))
+        self.story = cluster(shape, policy("fifo"))
         enroll(database, self.story.cluster)
         self.start()
 
@@ -141,6 +142,21 @@ def test_what_is_asked_of_one_job_is_done_in_its_order(service: Service) -> None
     assert len(service.admitted()) < len(ids)
     service.to_the_end()
     assert [service.engine.world.jobs[job].priority for job in ids] == [1] * (len(ids) - 1) + [2]
+
+
+def test_each_element_is_launched_with_its_own_index(any_database: Database) -> None:
+    service = Service(any_database, "1x4")
+    service.story.wire.cut = True
+    places = [ArrayPlace(index, 3) for index in (5, 3, 9)]
+    ids = service.submit(*(replace(SPEC, gpus=1, hold=False, array=place) for place in places))
+    service.engine.cycle()
+    service.start()
+    service.engine.reconcile()
+    launched = [command for command in service.story.wire.sent if isinstance(command, Launch)]
+    expected = [(job, replace(place, id=ids[0])) for job, place in zip(ids, places, strict=True)]
+    assert [(launch.job, launch.spec.array) for launch in launched] == expected * 2
+    shared = {id(job.spec) for job in service.engine.world.jobs.values()}
+    assert len(shared) == 1
 
 
 class Died(BaseException):
