@@ -5,8 +5,7 @@ Everything else is answered from the database by any service. A forwarded reques
 
 import logging
 from collections.abc import Callable, Coroutine
-from functools import cache
-from ssl import SSLContext
+from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -22,6 +21,7 @@ from service.api.heavy import is_heavy
 from service.api.peers import CLIENT_HEADER, PEER_HEADER, Peers, is_from_peer, target_of
 from service.api.problems import no_leader
 from service.api.strict_json import StrictRoute
+from service.runtime.tls import peer_context
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ async def _forward(request: Request, url: str) -> Response:
     timeout = httpx.Timeout(dependencies_of(request).settings.forecast_timeout_s + SLACK_S, connect=CONNECT_S)
     try:
         content = await request.body()
-        async with make_client(timeout) as client:
+        async with make_client(timeout, dependencies_of(request).settings.tls_ca) as client:
             answer = await client.request(request.method, url + target, headers=headers, content=content)
     except ClientDisconnect:
         return _NoResponse()
@@ -112,12 +112,7 @@ class _NoResponse(Response):
         """Send nothing."""
 
 
-def make_client(timeout: httpx.Timeout) -> httpx.AsyncClient:
-    """The client for requests to another service. It uses no proxy of the environment."""
-    return httpx.AsyncClient(timeout=timeout, trust_env=False, verify=_tls())
-
-
-@cache
-def _tls() -> SSLContext:
-    """Cached: reading the certificates takes longer than a request."""
-    return httpx.create_ssl_context(trust_env=False)
+def make_client(timeout: httpx.Timeout, ca: Path | None) -> httpx.AsyncClient:
+    """The client for requests to another service, whose certificate ``ca`` must have signed. It uses no proxy of the
+    environment."""
+    return httpx.AsyncClient(timeout=timeout, trust_env=False, verify=peer_context(ca))

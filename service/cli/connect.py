@@ -6,9 +6,11 @@ machine that cannot prove that it has it.
 """
 
 import os
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
@@ -80,22 +82,32 @@ def has_key() -> bool:
 
 def service_client(settings: "LocalService | Settings", given: str | None = None) -> Client:
     """A client of the service at the address ``given``, or of this machine's. Raises :class:`AddressError`."""
-    url = given or service_url(settings.host, settings.port)
+    url = given or service_url(settings.host, settings.port, settings.scheme)
+    tls = _trusted(settings.tls_ca) if settings.tls_ca is not None else None
     if key := os.environ.get(TOKEN_VARIABLE, "").strip():
-        return Client(url, key)
+        return Client(url, key, tls=tls)
     token = _token_file(settings) if given is None or _is_here(_parsed(given).host) else None
-    return Client(url, token, before=asks_for_proof(token) if token is not None else None)
+    return Client(url, token, before=asks_for_proof(token) if token is not None else None, tls=tls)
 
 
-def service_url(host: str, port: int) -> str:
+def _trusted(ca: Path) -> ssl.SSLContext:
+    from service.runtime.tls import TlsError, client_context
+
+    try:
+        return client_context(ca)
+    except TlsError as error:
+        fail(str(error))
+
+
+def service_url(host: str, port: int, scheme: str = "http") -> str:
     """Where a service that listens on ``host`` and ``port`` is reached from this machine."""
     try:
         address = ip_address(host.strip("[]"))
     except ValueError:
-        return f"http://{host}:{port}"
+        return f"{scheme}://{host}:{port}"
     if address.is_unspecified:
-        return f"http://127.0.0.1:{port}"
-    return f"http://[{address}]:{port}" if address.version == 6 else f"http://{address}:{port}"
+        return f"{scheme}://127.0.0.1:{port}"
+    return f"{scheme}://[{address}]:{port}" if address.version == 6 else f"{scheme}://{address}:{port}"
 
 
 def _parsed(url: str) -> httpx.URL:

@@ -54,6 +54,7 @@ _GROUPS = {
         "Trained models: evaluate, list, show, serving, train, promote.",
         _commands(models="evaluate list show serving train promote"),
     ),
+    "tls": Group("Encrypted connections.", _commands(tls="create")),
     "config": Group("Show the settings.", _commands(admin="show")),
     "db": Group("Manage the database.", _commands(database="upgrade backup restore check")),
     "history": Group("Import ended jobs as training data.", _commands(database="import")),

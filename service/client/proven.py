@@ -65,6 +65,8 @@ def _demand(stream: httpcore.NetworkStream, url: httpx.URL, token: str) -> None:
     ) as error:
         stream.close()
         why = str(error) if isinstance(error, ValueError) else "no proof came"
+        if url.scheme == "http" and not isinstance(error, ValueError):
+            why += "; if it speaks TLS, its address begins with https://"
         raise NotProven(f"{url.scheme}://{url.netloc.decode('ascii')}", why) from error
 
 

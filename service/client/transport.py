@@ -1,5 +1,6 @@
 """HTTP requests to the service: one request, all pages of a list, and the errors they raise."""
 
+import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -58,8 +59,12 @@ class Transport(AbstractContextManager["Transport"]):
         timeout_s: float = TIMEOUT_S,
         transport: httpx.BaseTransport | None = None,
         before: Callable[[httpx.Request], None] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        """``before`` sees every request before it is sent, such as :func:`service.client.proven.asks_for_proof`."""
+        """``before`` sees every request before it is sent, such as :func:`service.client.proven.asks_for_proof`.
+
+        ``tls``: what is trusted, instead of the usual authorities.
+        """
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         # The token opens a service that runs commands: send it to this address alone, never through a proxy of the
         # environment or along a redirect.
@@ -69,6 +74,7 @@ class Transport(AbstractContextManager["Transport"]):
             timeout=timeout_s,
             transport=transport,
             trust_env=False,
+            verify=tls if tls is not None else True,
             event_hooks={"request": [before] if before is not None else []},
         )
 
@@ -120,8 +126,12 @@ class Transport(AbstractContextManager["Transport"]):
         try:
             answer = self._http.request(method, path, json=body, params=parameters, headers=headers)
         except httpx.ConnectError as error:
-            refused = "refused" in str(error).lower()
-            raise Unreachable(self.address, "connection refused" if refused else line_of(error)) from error
+            raise Unreachable(self.address, _why_not_connected(error)) from error
+        except httpx.RemoteProtocolError as error:
+            hint = (
+                "; if it speaks TLS, its address begins with https://" if self._http.base_url.scheme == "http" else ""
+            )
+            raise Unreachable(self.address, line_of(error).rstrip(".") + hint) from error
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise Unreachable(self.address, line_of(error)) from error
         if not answer.is_success and answer.status_code != also:
@@ -156,6 +166,18 @@ class Transport(AbstractContextManager["Transport"]):
             if not any(fault.get("parameter") == "limit" for fault in error.errors):
                 raise
             return self.get(path, parameters)
+
+
+def _why_not_connected(error: httpx.ConnectError) -> str:
+    text = line_of(error)
+    if "refused" in text.lower():
+        return "connection refused"
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        why = text.partition("verify failed: ")[2].rpartition(" (_ssl")[0] or text
+        return f"its certificate is not trusted: {why}; SOONER_TLS_CA names the file of those that are"
+    if "WRONG_VERSION_NUMBER" in text or "record layer failure" in text.lower():
+        return "it does not speak TLS; its address begins with http://"
+    return text
 
 
 def problem_of(answer: httpx.Response) -> Mapping[str, Any]:

@@ -32,6 +32,8 @@ class LocalService(NamedTuple):
     host: str
     port: int
     data_dir: Path
+    scheme: str = "http"
+    tls_ca: Path | None = None
 
 
 def default_data_dir() -> Path:

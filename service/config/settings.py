@@ -60,7 +60,15 @@ class Settings(
             object.__setattr__(self, "database_url", f"sqlite:///{self.data_dir / 'sooner.db'}")
         if self.page_size_default > self.page_size_max:
             raise ValueError(f"page_size_default {self.page_size_default} is above page_size_max {self.page_size_max}")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            given, missing = ("tls_cert", "tls_key") if self.tls_cert else ("tls_key", "tls_cert")
+            raise ValueError(f"{given} needs {missing}: a certificate and its key belong together")
         return self
+
+    @property
+    def scheme(self) -> str:
+        """How the service is reached."""
+        return "https" if self.tls_cert is not None else "http"
 
     def describe(self) -> list[SettingLine]:
         """Every setting with its value, where that came from, its unit and its meaning. Passwords are hidden."""

@@ -44,10 +44,12 @@ from service.server.startup import (
     StartError,
     advertised_url,
     bind,
+    check_tls,
     exclusive,
     host_of,
     listen,
     open_current,
+    url_of,
 )
 from service.telemetry import log, tracing
 from service.telemetry.http import MeasuredApp
@@ -101,6 +103,7 @@ class Service:
         self.metrics = Metrics()
         stack.enter_context(exclusive(settings.prepare_data_dir()))
         stack.enter_context(tracing.exporting(settings.otlp_endpoint))
+        check_tls(settings)
         make_recorder(settings)
         configured_shadow(settings)
         gpus = gpus_of_host(settings)
@@ -148,7 +151,7 @@ class Service:
             signal.signal(caught, self._end)
         host, port = self.socket.getsockname()[:2]
         print(
-            f"Sooner is listening on http://{host}:{port} (token in {self.settings.data_dir})",
+            f"Sooner is listening on {url_of(self.settings.scheme, host, port)} (token in {self.settings.data_dir})",
             file=sys.stderr,
             flush=True,
         )

@@ -152,6 +152,8 @@ def http_server(app: ASGIApp, settings: Settings) -> uvicorn.Server:
             app,
             http=type("PromptProtocol", (PromptProtocol,), limits),
             backlog=BACKLOG,
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=settings.tls_key,
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=5,

@@ -131,7 +131,7 @@ def make_executor(
             clock=clock,
             lease_s=settings.lease_s,
             log_bytes_max=settings.log_bytes_max,
-            progress_url=f"http://{host}:{port}/v1/attempts/{{attempt}}/progress",
+            progress_url=f"{settings.scheme}://{host}:{port}/v1/attempts/{{attempt}}/progress",
             gpus=gpus,
             checkpoints=settings.checkpoints_dir,
             cgroups=cgroups,

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from service.config.settings import Settings
 from service.db import migrate
 from service.db.session import Database, open_database
+from service.runtime.tls import TlsError, check_pair, client_context
 from service.runtime.untrusted import open_file, read_small
 
 DATABASE_ID_FILE = "database_id"
@@ -97,7 +98,23 @@ def advertised_url(settings: Settings, address: tuple[str, int]) -> str:
     host, port = address
     if host in ("0.0.0.0", "::"):  # noqa: S104 (recognised, not bound)
         host = socket.gethostname()
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return url_of(settings.scheme, host, port)
+
+
+def url_of(scheme: str, host: str, port: int) -> str:
+    """The URL of an address."""
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def check_tls(settings: Settings) -> None:
+    """Raise StartError unless the files of the TLS settings can be used."""
+    try:
+        if settings.tls_cert is not None and settings.tls_key is not None:
+            check_pair(settings.tls_cert, settings.tls_key)
+        if settings.tls_ca is not None:
+            client_context(settings.tls_ca)
+    except TlsError as error:
+        raise StartError(str(error)) from error
 
 
 @contextmanager

@@ -45,7 +45,7 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Two]:
     standing = replace(leading, token="another-token", leads=False, logs={})
     leader, standby = app_of(leading), app_of(standing, "standby")
 
-    def client(timeout: httpx.Timeout) -> httpx.AsyncClient:
+    def client(timeout: httpx.Timeout, _: Path | None) -> httpx.AsyncClient:
         assert timeout.connect is not None
         return httpx.AsyncClient(transport=httpx.ASGITransport(leader))
 
@@ -108,7 +108,7 @@ def test_a_leader_that_does_not_answer_is_none(two: Two, client: Client, monkeyp
     def refuse(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused", request=request)
 
-    monkeypatch.setattr(forwarding, "make_client", lambda _: httpx.AsyncClient(transport=httpx.MockTransport(refuse)))
+    monkeypatch.setattr(forwarding, "make_client", lambda *_: httpx.AsyncClient(transport=httpx.MockTransport(refuse)))
     assert LEADER_URL in assert_problem(client.get("/v1/cluster"), "no-leader")["detail"]
 
 

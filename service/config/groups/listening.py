@@ -19,7 +19,18 @@ class Listening(BaseModel):
         "",
         max_length=2048,
         pattern=r"^(https?://[^/?#\s]+)?$",
-        description="URL at which other services reach this one, as http://host:port. Default: the listening address.",
+        description="URL at which other services reach this one, as http://host:port or https://host:port. "
+        "Default: the listening address.",
+    )
+    tls_cert: Folder | None = Field(
+        None,
+        description="File with the certificate of the service and those that signed it (PEM). With it the service speaks TLS "
+        "alone. `sooner tls create` makes one.",
+    )
+    tls_key: Folder | None = Field(None, description="File with the key of tls_cert (PEM, without a password).")
+    tls_ca: Folder | None = Field(
+        None,
+        description="File with the certificates that clients and other services trust (PEM). Default: those of the system.",
     )
     request_timeout_s: Seconds = between(
         30.0,
