@@ -145,6 +145,8 @@ def past_under(
     as_json: bool = False,
 ) -> None:
     """Simulate the service's past of the window under each plan, and print the results beside the real outcome."""
+    from service.history.workload import actual_result, simulated_jobs
+
     with own as (settings, database):
         history, present, _ = read_past(database, settings, when, carry=True)
     if not history.jobs:
@@ -155,7 +157,33 @@ def past_under(
     options = SimulationOptions(
         checkpoint_s=settings.checkpoint_s, restart_s=settings.restart_s, network=network, seed=seed
     )
-    _on_the_past(history, present, _machines(present, servers), plans, options, workers, with_workers, as_json)
+    machines = _machines(present, servers)
+    try:
+        prepared = simulated_jobs(history, machines)
+        actual = actual_result(history, present, simulated_jobs(history, present, skip_invalid=True).jobs)
+    except WorkloadError as error:
+        fail(str(error))
+    setting = Setting(history.workload, machines, options, prepared=prepared)
+    finished = run_all(setting, list(plans), workers, with_workers=with_workers)
+    if as_json:
+        print_json(
+            {
+                "schema": "sooner.sim.whatif/1",
+                "start_s": history.start_s,
+                "jobs": len(history.jobs),
+                "carried": sum(job.carried for job in history.jobs),
+                "left_out": dict(history.left_out),
+                "servers": len(machines.servers),
+                "gpus": machines.gpus,
+                "actual": actual.to_dict(),
+                "runs": [each.result.to_dict() for each in finished],
+            }
+        )
+        return
+    typer.echo(_opening(history, machines), err=True)
+    for note in left_out_notes(history):
+        typer.echo(note, err=True)
+    print_results([Finished(actual, None), *finished])
 
 
 def _plans(
@@ -208,50 +236,6 @@ def _machines(present: Cluster, servers: str | None) -> Cluster:
         return load_cluster(Path(servers))
     except ClusterFileError as error:
         fail(str(error))
-
-
-# The past.
-
-
-def _on_the_past(
-    history: "OwnHistory",
-    present: Cluster,
-    machines: Cluster,
-    plans: Sequence[Plan],
-    options: SimulationOptions,
-    workers: int | None,
-    with_workers: bool,
-    as_json: bool,
-) -> None:
-    from service.history.workload import actual_result, simulated_jobs
-
-    try:
-        prepared = simulated_jobs(history, machines)
-        actual = actual_result(history, present, simulated_jobs(history, present, skip_invalid=True).jobs)
-    except WorkloadError as error:
-        fail(str(error))
-    finished = run_all(
-        Setting(history.workload, machines, options, prepared=prepared), list(plans), workers, with_workers=with_workers
-    )
-    if as_json:
-        print_json(
-            {
-                "schema": "sooner.sim.whatif/1",
-                "start_s": history.start_s,
-                "jobs": len(history.jobs),
-                "carried": sum(job.carried for job in history.jobs),
-                "left_out": dict(history.left_out),
-                "servers": len(machines.servers),
-                "gpus": machines.gpus,
-                "actual": actual.to_dict(),
-                "runs": [each.result.to_dict() for each in finished],
-            }
-        )
-        return
-    typer.echo(_opening(history, machines), err=True)
-    for note in left_out_notes(history):
-        typer.echo(note, err=True)
-    print_results([Finished(actual, None), *finished])
 
 
 def _opening(history: "OwnHistory", machines: Cluster) -> str:
