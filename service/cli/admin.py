@@ -3,6 +3,7 @@
 What a command needs is imported when it runs: looking at the queue must not wait for the database's and the web's libraries.
 """
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -21,17 +22,20 @@ from service.cli.output import (
 from service.config.settings import SettingLine
 
 
-def serve_command(
-    host: Annotated[str | None, typer.Option("--host", help="Address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option("--port", help="TCP port; 0 takes any free port.")] = None,
-    database_url: DatabaseOption = None,
-    cluster: Annotated[Path | None, typer.Option("--cluster", help="Cluster file (sooner.cluster/1).")] = None,
+@dataclass(frozen=True)
+class ServeOptions:
+    """The settings that ``serve`` has as options."""
+
+    host: Annotated[str | None, typer.Option("--host", help="Address to listen on.")] = None
+    port: Annotated[int | None, typer.Option("--port", help="TCP port; 0 takes any free port.")] = None
+    database_url: DatabaseOption = None
+    cluster: Annotated[Path | None, typer.Option("--cluster", help="Cluster file (sooner.cluster/1).")] = None
     executor: Annotated[
         str | None, typer.Option("--executor", help="local (runs processes) or fake (timers, for tests).")
-    ] = None,
+    ] = None
     policy: Annotated[
         str | None, typer.Option("--policy", help="Scheduling policy.", autocompletion=completion.policies)
-    ] = None,
+    ] = None
     shadow_policy: Annotated[
         str | None,
         typer.Option(
@@ -39,22 +43,13 @@ def serve_command(
             help="A second policy that decides without effect, for comparison (see `sooner shadow`).",
             autocompletion=completion.policies,
         ),
-    ] = None,
-    data_dir: DataDirOption = None,
-) -> None:
+    ] = None
+    data_dir: DataDirOption = None
+
+
+def serve_command(options: ServeOptions) -> None:
     """Run the service until Ctrl-C or SIGTERM. `sooner config show` lists the environment variables of all settings."""
-    settings = settings_or_fail(
-        {
-            "host": host,
-            "port": port,
-            "database_url": database_url,
-            "cluster": cluster,
-            "executor": executor,
-            "policy": policy,
-            "shadow_policy": shadow_policy,
-            "data_dir": data_dir,
-        }
-    )
+    settings = settings_or_fail(asdict(options))
     from service.server.app import serve
 
     raise typer.Exit(serve(settings))
