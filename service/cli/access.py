@@ -25,8 +25,9 @@ from service.cli.output import (
     print_result,
     printable,
     show,
-    show_rows,
+    show_service,
 )
+from service.client import Client
 
 if TYPE_CHECKING:
     from service.wire.access import AuditDocument, KeyDocument, NewKeyDocument, ProjectDocument, UserDocument
@@ -177,16 +178,14 @@ def key_list_command(
     user: Annotated[str | None, typer.Option("--user", help="Only keys of this user.")] = None, *, how: OnceStyle
 ) -> None:
     """List your keys (for admins: all keys), newest first, including expired and revoked ones."""
-    with connect() as client:
-        show_rows(KEYS, lambda: client.keys(user), how)
+    show_service(KEYS, lambda client: client.keys(user), how)
 
 
 def key_revoke_command(
     keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Ids of keys.")], as_json: JsonFlag = False
 ) -> None:
     """Revoke your keys (for admins: any keys). The next request with a revoked key is refused."""
-    with connect() as client:
-        show_rows(KEYS, lambda: [client.revoke_key(key) for key in keys], Style(as_json))
+    show_service(KEYS, lambda client: [client.revoke_key(key) for key in keys], Style(as_json))
 
 
 def whoami_command(as_json: JsonFlag = False) -> None:
@@ -204,32 +203,27 @@ def whoami_command(as_json: JsonFlag = False) -> None:
 
 def user_list_command(how: OnceStyle) -> None:
     """List users by name, with their projects."""
-    with connect() as client:
-        show_rows(USERS, client.users, how)
+    show_service(USERS, Client.users, how)
 
 
 def user_add_command(user: UserArgument, as_json: JsonFlag = False) -> None:
     """Add a user without a key, for example to add the user to a project. `sooner key create` adds users too."""
-    with connect() as client:
-        show_rows(USERS, lambda: [client.put_user(user)], Style(as_json))
+    show_service(USERS, lambda client: [client.put_user(user)], Style(as_json))
 
 
 def user_disable_command(user: UserArgument, as_json: JsonFlag = False) -> None:
     """Disable a user: the next request with one of the user's keys is refused. Jobs continue."""
-    with connect() as client:
-        show_rows(USERS, lambda: [client.put_user(user, disabled=True)], Style(as_json))
+    show_service(USERS, lambda client: [client.put_user(user, disabled=True)], Style(as_json))
 
 
 def user_enable_command(user: UserArgument, as_json: JsonFlag = False) -> None:
     """Enable a disabled user. The user's keys work again."""
-    with connect() as client:
-        show_rows(USERS, lambda: [client.put_user(user)], Style(as_json))
+    show_service(USERS, lambda client: [client.put_user(user)], Style(as_json))
 
 
 def project_list_command(how: OnceStyle) -> None:
     """List projects by name, with their members."""
-    with connect() as client:
-        show_rows(PROJECTS, client.projects, how)
+    show_service(PROJECTS, Client.projects, how)
 
 
 def project_add_command(project: ProjectArgument, user: UserArgument, as_json: JsonFlag = False) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from service.cli import completion
 from service.cli.connect import connect
+from service.cli.options import given
 from service.cli.output import (
     Answer,
     Column,
@@ -70,32 +72,29 @@ def info_command(how: Style) -> None:
 show_command = info_command
 
 
-def add_command(
-    name: Annotated[str, typer.Argument(help="Name of the new server.")],
-    gpus: Annotated[int, typer.Option("--gpus", min=1)],
-    gpu_type: Annotated[str | None, typer.Option("--gpu-type")] = None,
-    rack: Annotated[str | None, typer.Option("--rack")] = None,
-    nic_gbps: Annotated[float | None, typer.Option("--nic-gbps", min=0.0, help="Whole server, one direction.")] = None,
+@dataclass(frozen=True)
+class ServerOptions:
+    """The properties of a new server; None: the service's default."""
+
+    gpus: Annotated[int, typer.Option("--gpus", min=1, help="Number of GPUs.")]
+    gpu_type: Annotated[str | None, typer.Option("--gpu-type", help="GPU type.")] = None
+    rack: Annotated[str | None, typer.Option("--rack", help="Rack.")] = None
+    nic_gbps: Annotated[float | None, typer.Option("--nic-gbps", min=0.0, help="Whole server, one direction.")] = None
     intra_gbps: Annotated[
         float | None, typer.Option("--intra-gbps", min=0.0, help="Inside the server, one direction.")
-    ] = None,
-    gpu_speed: Annotated[float | None, typer.Option("--gpu-speed", min=0.0, help="1.0 = the reference GPU.")] = None,
-    gpu_memory_gib: Annotated[float | None, typer.Option("--gpu-memory-gib", min=0.0)] = None,
+    ] = None
+    gpu_speed: Annotated[float | None, typer.Option("--gpu-speed", min=0.0, help="1.0 = the reference GPU.")] = None
+    gpu_memory_gib: Annotated[float | None, typer.Option("--gpu-memory-gib", min=0.0, help="Memory of a GPU.")] = None
+
+
+def add_command(
+    name: Annotated[str, typer.Argument(help="Name of the new server.")],
+    server: ServerOptions,
     as_json: JsonFlag = False,
 ) -> None:
     """Add a server. Jobs may use it from the next cycle."""
-    given = {
-        "name": name,
-        "gpus": gpus,
-        "gpu_type": gpu_type,
-        "rack": rack,
-        "nic_gbps": nic_gbps,
-        "intra_gbps": intra_gbps,
-        "gpu_speed": gpu_speed,
-        "gpu_memory_gib": gpu_memory_gib,
-    }
     with connect() as client:
-        accepted = client.add_server({key: value for key, value in given.items() if value is not None})
+        accepted = client.add_server(given(name=name, **asdict(server)))
         print_accepted({f"server {name}": accepted}, as_json)
 
 

@@ -11,6 +11,7 @@ import typer
 from service.cli import completion
 from service.cli.connect import connect
 from service.cli.fail import fail
+from service.cli.options import ProjectOption, UserOption, given
 from service.cli.output import (
     Answer,
     Column,
@@ -20,6 +21,7 @@ from service.cli.output import (
     print_accepted,
     show,
     show_rows,
+    show_service,
 )
 from service.client import Client
 
@@ -27,9 +29,6 @@ if TYPE_CHECKING:
     from service.wire.cluster import PauseDocument, QuotaDocument, ReservationDocument
     from service.wire.jobs import AcceptedDocument
 
-
-UserOption = Annotated[str | None, typer.Option("--user", help="Only this user's jobs.")]
-ProjectOption = Annotated[str | None, typer.Option("--project", help="Only this project's jobs.")]
 
 PAUSES: Table[PauseDocument] = Table(
     columns=(
@@ -119,8 +118,7 @@ QUOTAS: Table[QuotaDocument] = Table(
 
 def quota_list_command(how: Style) -> None:
     """List quotas and their use: GPUs held, and unfinished jobs."""
-    with connect() as client:
-        show_rows(QUOTAS, client.quotas, how)
+    show_service(QUOTAS, Client.quotas, how)
 
 
 def quota_set_command(
@@ -145,8 +143,7 @@ def quota_set_command(
 
 def quota_remove_command(whose: WhoseArgument, name: NameArgument, as_json: JsonFlag = False) -> None:
     """Remove a quota."""
-    with connect() as client:
-        show_rows(QUOTAS, lambda: [client.remove_quota(whose.value, name)], Style(as_json))
+    show_service(QUOTAS, lambda client: [client.remove_quota(whose.value, name)], Style(as_json))
 
 
 def _present(client: Client, whose: Whose, name: str, key: str) -> Any:
@@ -182,8 +179,7 @@ RESERVATIONS: Table[ReservationDocument] = Table(
 
 def reservation_list_command(how: Style) -> None:
     """List current and future reservations by start time."""
-    with connect() as client:
-        show_rows(RESERVATIONS, client.reservations, how)
+    show_service(RESERVATIONS, Client.reservations, how)
 
 
 def reservation_create_command(
@@ -203,19 +199,17 @@ def reservation_create_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Reserve servers for a user or a project; without either, for maintenance."""
-    given = {
-        "servers": servers or None,
-        "count": count,
-        "starts_at": _moment("--starts-at", starts_at),
-        "ends_at": _moment("--ends-at", ends_at),
-        "user": user,
-        "project": project,
-        "reason": reason,
-        "preempt": not no_preempt,
-    }
-    with connect() as client:
-        made = client.reserve({key: value for key, value in given.items() if value is not None})
-    show_rows(RESERVATIONS, lambda: [made], Style(as_json))
+    body = given(
+        servers=servers or None,
+        count=count,
+        starts_at=_moment("--starts-at", starts_at),
+        ends_at=_moment("--ends-at", ends_at),
+        user=user,
+        project=project,
+        reason=reason,
+        preempt=not no_preempt,
+    )
+    show_service(RESERVATIONS, lambda client: [client.reserve(body)], Style(as_json))
 
 
 def reservation_cancel_command(

@@ -13,7 +13,16 @@ import typer
 from service.cli.connect import connect
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.job_tables import amount, when
-from service.cli.options import FirstOption, HtmlOption, SkipInvalidFlag, WorkloadOption, seconds_option
+from service.cli.options import (
+    FirstOption,
+    HtmlOption,
+    SkipInvalidFlag,
+    WorkloadOption,
+    check_file,
+    make_folder,
+    seconds_option,
+    writing,
+)
 from service.cli.output import (
     Answer,
     Column,
@@ -27,6 +36,7 @@ from service.cli.output import (
     printable,
     show,
     show_rows,
+    show_service,
 )
 from service.client import Client
 
@@ -115,8 +125,7 @@ SERVED: Table[Served] = Table(
 
 def list_command(how: Style) -> None:
     """List all models, newest first."""
-    with connect() as client:
-        show_rows(MODELS, client.models, how)
+    show_service(MODELS, Client.models, how)
 
 
 def show_command(model: ModelArgument, as_json: JsonFlag = False) -> None:
@@ -214,7 +223,6 @@ def evaluate_command(
 ) -> None:
     """Evaluate models on a workload: predict each of the last 40% of its jobs from what was known at its submission."""
     # Here and not above: the other commands of `sooner model` need neither numpy nor the tables of workloads.
-    from service.cli.sim_options import check_file, make_folder, writing
     from service.cli.workload import report_skipped
     from service.reports.evaluation_files import write_evaluation, write_page
     from service.sim.evaluate import EvaluationError, evaluate

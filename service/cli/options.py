@@ -2,14 +2,15 @@
 
 import math
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from service.cli.fail import fail
+from service.cli.fail import EXIT_FAILED, fail
 from service.domain.duration import DurationError, seconds_of
 
 STANDARD = "-"
@@ -31,6 +32,11 @@ SkipInvalidFlag = Annotated[
 HtmlOption = Annotated[
     Path | None, typer.Option("--html", dir_okay=False, help="Write a self-contained HTML report to this file.")
 ]
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """The options that were given: those that are not None."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def read_file(path: str, bytes_max: int) -> bytes:
@@ -72,3 +78,33 @@ def instant_s(flag: str, text: str) -> float:
     except ValueError:
         fail(f"{flag} {text!r} is neither a time like 2026-03-01T12:00 nor one ago like 7d, 12h or 30min")
     return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
+
+
+def make_folder(flag: str, folder: Path | None) -> None:
+    """Create the folder before the run, so that a folder that cannot be made ends the command at once."""
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            fail(f"{flag} {folder}: {error.strerror or error}")
+
+
+def check_file(flag: str, path: Path | None) -> None:
+    """Check before the run that the file can be written. A file that did not exist is not left behind."""
+    if path is not None:
+        try:
+            existed = path.exists()
+            path.open("a").close()
+            if not existed:
+                path.unlink()
+        except OSError as error:
+            fail(f"{flag} {path}: {error.strerror or error}")
+
+
+@contextmanager
+def writing(flag: str) -> Iterator[None]:
+    """Write results of a run within the block: a file that cannot be written ends the command with one line."""
+    try:
+        yield
+    except OSError as error:
+        fail(f"{flag} {error.filename}: {error.strerror or error}", EXIT_FAILED)

@@ -15,7 +15,9 @@ import typer
 from policies.suggestion import did_you_mean
 from service.cli import completion
 from service.cli.commands import Only
+from service.cli.connect import connect
 from service.cli.fail import fail
+from service.client import Client
 
 WATCH_PERIOD_S = 2.0
 CLEAR_SCREEN = "\x1b[2J\x1b[H"
@@ -128,6 +130,12 @@ def show(table: Table[Row], ask: Callable[[], Answer[Row]], how: Style) -> None:
 def show_rows(table: Table[Row], ask: Callable[[], Sequence[Row]], how: Style) -> None:
     """Show rows that need no document but the one that the table names."""
     show(table, lambda: table.answer(ask()), how)
+
+
+def show_service(table: Table[Row], ask: Callable[[Client], Sequence[Row]], how: Style) -> None:
+    """Connect to the service and show the rows that ``ask`` reads from it."""
+    with connect() as client:
+        show_rows(table, lambda: ask(client), how)
 
 
 def pause(seconds: float) -> None:

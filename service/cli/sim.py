@@ -14,6 +14,7 @@ import typer
 from service.cli.compare import Finished, Plan, Setting, compare
 from service.cli.comparison_files import NoRasterizer, rasterizer, write_pngs, write_summaries
 from service.cli.fail import EXIT_FAILED, fail
+from service.cli.options import check_file, make_folder, writing
 from service.cli.output import Column, JsonFlag, print_json, print_table
 from service.cli.sim_options import (
     InputOptions,
@@ -23,11 +24,8 @@ from service.cli.sim_options import (
     PredictorOption,
     SimulationFlags,
     WorkersOption,
-    check_file,
-    make_folder,
     make_plans,
     policy_options,
-    writing,
 )
 from service.reports.comparison import comparison_html
 from service.reports.comparison_charts import charts

@@ -1,11 +1,9 @@
 """The options that the commands of ``sooner sim`` share, and what is read from them before anything runs."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -14,8 +12,8 @@ from policies.options import OptionError
 from policies.registry import make_policy
 from service.cli import completion
 from service.cli.compare import Plan
-from service.cli.fail import EXIT_FAILED, fail
-from service.cli.options import FirstOption, SkipInvalidFlag, WorkloadOption, seconds_option
+from service.cli.fail import fail
+from service.cli.options import FirstOption, SkipInvalidFlag, WorkloadOption, given, seconds_option
 from service.cli.workload import report_skipped
 from service.config.cluster_file import ClusterFileError, load_cluster
 from service.sim.experiment import SimulationOptions
@@ -190,13 +188,9 @@ class SimulationFlags(InputOptions):
             drains = tuple(parse_drain(text, cluster) for text in self.drain or ())
         except FaultsError as error:
             fail(f"--drain {error}")
-        given = {
-            "mtbf_s": self.mtbf_s,
-            "mttr_s": self.mttr_s,
-            "shape": self.failure_shape,
-            "crash_mtbf_s": self.crash_mtbf_s,
-        }
-        numbers: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        numbers = given(
+            mtbf_s=self.mtbf_s, mttr_s=self.mttr_s, shape=self.failure_shape, crash_mtbf_s=self.crash_mtbf_s
+        )
         if plan.mtbf_s is None and "mtbf_s" not in numbers and ("mttr_s" in numbers or "shape" in numbers):
             fail("--mttr-s and --failure-shape need --mtbf-s")
         return replace(plan, **numbers, drains=(*plan.drains, *drains))
@@ -246,33 +240,3 @@ def policy_options(name: str, options: list[str] | None, preemption: str | None)
     except OptionError as error:
         fail(str(error))
     return values
-
-
-def make_folder(flag: str, folder: Path | None) -> None:
-    """Create the folder before the run, so that a folder that cannot be made ends the command at once."""
-    if folder is not None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            fail(f"{flag} {folder}: {error.strerror or error}")
-
-
-def check_file(flag: str, path: Path | None) -> None:
-    """Check before the run that the file can be written. A file that did not exist is not left behind."""
-    if path is not None:
-        try:
-            existed = path.exists()
-            path.open("a").close()
-            if not existed:
-                path.unlink()
-        except OSError as error:
-            fail(f"{flag} {path}: {error.strerror or error}")
-
-
-@contextmanager
-def writing(flag: str) -> Iterator[None]:
-    """Write results of a run within the block: a file that cannot be written ends the command with one line."""
-    try:
-        yield
-    except OSError as error:
-        fail(f"{flag} {error.filename}: {error.strerror or error}", EXIT_FAILED)

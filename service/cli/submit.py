@@ -19,7 +19,7 @@ from service.cli.forecast import show_plans
 from service.cli.job_file import read_job_file
 from service.cli.job_tables import JOBS
 from service.cli.jobs import jobs_answer
-from service.cli.options import seconds_option
+from service.cli.options import given, seconds_option
 from service.cli.output import OnceStyle, Style, pause, printable, show
 from service.cli.selectors import SelectorArgument, SelectorError, parse_indices, select
 from service.client import TERMINAL_STATES, UNFINISHED_STATES, Client
@@ -133,29 +133,28 @@ def submit_command(
     """Submit jobs from a file, or one job from a command. Options override the file's keys."""
     if dry_run and wait:
         fail("--dry-run and --wait exclude each other")
-    given: dict[str, Any] = {
-        "name": name,
-        "gpus": gpus,
-        "project": project,
-        "user": user,
+    options = given(
+        name=name,
+        gpus=gpus,
+        project=project,
+        user=user,
         **_types(gpu_type),
-        "declared_iterations": iterations,
-        "walltime_s": walltime_s,
-        "priority": priority,
-        "checkpoint_period_s": checkpoint_period_s,
-        "topology": _topology(topology),
-        "min_run_s": min_run_s,
-        "max_retries": max_retries,
-        "launch": launch,
-        "working_dir": str(working_dir.absolute()) if working_dir is not None else None,
-        "env": _pairs("--env", env) if not secret_env else {**(_pairs("--env", env) or {}), **_own(secret_env)},
-        "secret_env": secret_env,
-        "labels": _pairs("--label", label),
-        "preemption": _preemption(signal, grace_s),
-        "array": _array(array),
-        "hold": True if hold else None,
-    }
-    options = {key: value for key, value in given.items() if value is not None}
+        declared_iterations=iterations,
+        walltime_s=walltime_s,
+        priority=priority,
+        checkpoint_period_s=checkpoint_period_s,
+        topology=_topology(topology),
+        min_run_s=min_run_s,
+        max_retries=max_retries,
+        launch=launch,
+        working_dir=str(working_dir.absolute()) if working_dir is not None else None,
+        env=_pairs("--env", env) if not secret_env else {**(_pairs("--env", env) or {}), **_own(secret_env)},
+        secret_env=secret_env,
+        labels=_pairs("--label", label),
+        preemption=_preemption(signal, grace_s),
+        array=_array(array),
+        hold=True if hold else None,
+    )
     body = _body(arguments or [], command, options)
     with connect() as client:
         if after is not None or after_any is not None:
@@ -325,5 +324,4 @@ def _array(text: str | None) -> dict[str, Any] | None:
 
 
 def _preemption(signal: str | None, grace_s: float | None) -> dict[str, Any] | None:
-    given = {"signal": signal, "grace_s": grace_s}
-    return {key: value for key, value in given.items() if value is not None} or None
+    return given(signal=signal, grace_s=grace_s) or None

@@ -9,6 +9,7 @@ import typer
 
 from service.cli.connect import connect
 from service.cli.fail import fail
+from service.cli.options import ProjectOption, UserOption
 from service.cli.output import Answer, Column, JsonFlag, Style, Table, show
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ def usage_command(
     last: Annotated[
         datetime | None, typer.Option("--to", formats=["%Y-%m-%d"], help="Last day (UTC), included. Default: today.")
     ] = None,
-    user: Annotated[str | None, typer.Option("--user", help="Only this user's jobs.")] = None,
-    project: Annotated[str | None, typer.Option("--project", help="Only this project's jobs.")] = None,
+    user: UserOption = None,
+    project: ProjectOption = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV with a header.")] = False,
     as_json: JsonFlag = False,
 ) -> None:

@@ -21,7 +21,7 @@ from service.cli.output import (
     pause,
     print_json,
     printable,
-    show_rows,
+    show_service,
 )
 from service.client import Client
 
@@ -101,8 +101,7 @@ def add_command(
 
 def list_command(how: OnceStyle) -> None:
     """List your webhooks (for operators: all webhooks)."""
-    with connect() as client:
-        show_rows(WEBHOOKS, client.webhooks, how)
+    show_service(WEBHOOKS, Client.webhooks, how)
 
 
 def remove_command(webhook: WebhookArgument) -> None:
@@ -119,8 +118,7 @@ def deliveries_command(
     how: OnceStyle,
 ) -> None:
     """List a webhook's deliveries, newest first."""
-    with connect() as client:
-        show_rows(DELIVERIES, lambda: client.deliveries(webhook, limit=limit or None), how)
+    show_service(DELIVERIES, lambda client: client.deliveries(webhook, limit=limit or None), how)
 
 
 def try_command(webhook: WebhookArgument, as_json: JsonFlag = False) -> None:

@@ -1,14 +1,13 @@
 """``sooner workload import|describe|generate``: workload tables from public traces or the seeded generator."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from service.cli.fail import EXIT_FAILED, fail
-from service.cli.options import FirstOption, HtmlOption, SkipInvalidFlag
-from service.cli.output import JsonFlag
+from service.cli.fail import fail
+from service.cli.options import FirstOption, HtmlOption, SkipInvalidFlag, writing
+from service.cli.output import JsonFlag, print_json
 from service.config.cluster_file import ClusterFileError, load_cluster
 from service.reports.workload import description_html, formatted
 from service.sim.workloads.describe import describe
@@ -82,12 +81,10 @@ def describe_command(
     report_skipped(workload)
     description = describe(workload, machines)
     if html is not None:
-        try:
+        with writing("--html"):
             html.write_text(description_html(workload, description, machines), encoding="utf-8")
-        except OSError as error:
-            fail(f"--html {html}: {error.strerror or error}", EXIT_FAILED)
     if as_json:
-        typer.echo(json.dumps(description, allow_nan=False))
+        print_json(description)
         return
     for key, value in description.items():
         typer.echo(f"{key:<30}{formatted(key, value)}")
