@@ -299,7 +299,7 @@ def test_the_token_of_this_machine_stays_here(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str | None, token: str | None, sent: str | None
 ) -> None:
     given: list[Any] = []
-    monkeypatch.setattr(connect, "Client", lambda address, secret: nullcontext(given.append(secret)))
+    monkeypatch.setattr(connect, "Client", lambda address, secret, **_: nullcontext(given.append(secret)))
     (tmp_path / "token").write_text("secret\n")
     for name, value in (("SOONER_DATA_DIR", str(tmp_path)), ("SOONER_URL", url), ("SOONER_TOKEN", token)):
         if value is None:

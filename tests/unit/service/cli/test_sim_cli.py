@@ -137,7 +137,7 @@ def test_bounds(files: list[str]) -> None:
         (["--policy", "fifo", "--preemption", "guided"], "fifo does not preempt"),
         (["--predictor", "noisy:x"], "--predictor"),
         (["--network", "wifi"], "'wifi' is unknown; use reserved, contended"),
-        (["--network", "contended:xi3=1"], "'xi3=1' is not one of xi1, a, xi2"),
+        (["--network", "contended:xi3=1"], "'xi3=1' is not NAME=VALUE with one of the names xi1, a, xi2"),
         (["--checkpoint-s", "-1"], "--checkpoint-s"),
         (["--restart-s", "nan"], "--restart-s"),
         (["--restart-s", "inf"], "--restart-s"),
