@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Self
 
 from policies.model.decision import Change, ChangeKind
 from policies.model.ids import JobId
@@ -116,50 +115,34 @@ class SavedAgreement:
 
     since_s: float
     at_s: float
-    totals: Totals
-    agreed: tuple[tuple[JobId, int], ...]
-    unwanted: tuple[Unwanted, ...]
-    wished_starts: tuple[Wish, ...]
-    wished_stops: tuple[Wish, ...]
-    differences: tuple[Difference, ...]
-    first_wished: tuple[tuple[JobId, float], ...]
-    counted_stops: tuple[JobId, ...]
+    totals: Totals = field(default_factory=Totals)
+    agreed: tuple[tuple[JobId, int], ...] = ()
+    unwanted: tuple[Unwanted, ...] = ()
+    wished_starts: tuple[Wish, ...] = ()
+    wished_stops: tuple[Wish, ...] = ()
+    differences: tuple[Difference, ...] = ()
+    first_wished: tuple[tuple[JobId, float], ...] = ()
+    counted_stops: tuple[JobId, ...] = ()
 
 
 class Agreement:
     """The counts for two policies. Times are seconds on the engine's clock and never decrease."""
 
-    def __init__(self, since_s: float) -> None:
-        self.since_s = since_s
-        self.totals = Totals()
-        self.wished_starts: dict[JobId, Wish] = {}
-        self.wished_stops: dict[JobId, Wish] = {}
-        self.unwanted: dict[JobId, Unwanted] = {}
-        self.differences: deque[Difference] = deque(maxlen=DIFFERENCES_KEPT)
-        self._agreed: dict[JobId, int] = {}
-        self._first_wished: dict[JobId, float] = {}
-        self._counted_stops: set[JobId] = set()
-        self._at_s = since_s
+    def __init__(self, past: SavedAgreement) -> None:
+        """Continue from ``past``. Its attempts and wishes count as if they had continued since then."""
+        self.since_s, self._at_s = past.since_s, past.at_s
+        self.totals = deepcopy(past.totals)
+        self.wished_starts = {each.job: each for each in past.wished_starts}
+        self.wished_stops = {each.job: each for each in past.wished_stops}
+        self.unwanted = {each.job: each for each in past.unwanted}
+        self.differences = deque(past.differences, maxlen=DIFFERENCES_KEPT)
+        self._agreed = dict(past.agreed)
+        self._first_wished = dict(past.first_wished)
+        self._counted_stops = set(past.counted_stops)
         # Running sums: the GPU-seconds of a cycle cost O(1), not O(attempts).
-        self._gpus_agreed = self._gpus_unwanted = self._gpus_wished = 0
-
-    @classmethod
-    def restore(cls, past: SavedAgreement) -> Self:
-        """Continue a saved agreement. Its attempts and wishes count as if they had continued since then."""
-        agreement = cls(past.since_s)
-        agreement.totals = deepcopy(past.totals)
-        agreement._at_s = past.at_s
-        agreement._agreed = dict(past.agreed)
-        agreement.unwanted = {each.job: each for each in past.unwanted}
-        agreement.wished_starts = {each.job: each for each in past.wished_starts}
-        agreement.wished_stops = {each.job: each for each in past.wished_stops}
-        agreement.differences.extend(past.differences)
-        agreement._first_wished = dict(past.first_wished)
-        agreement._counted_stops = set(past.counted_stops)
-        agreement._gpus_agreed = sum(agreement._agreed.values())
-        agreement._gpus_unwanted = sum(each.gpus for each in past.unwanted)
-        agreement._gpus_wished = sum(each.gpus for each in past.wished_starts)
-        return agreement
+        self._gpus_agreed = sum(self._agreed.values())
+        self._gpus_unwanted = sum(each.gpus for each in past.unwanted)
+        self._gpus_wished = sum(each.gpus for each in past.wished_starts)
 
     def saved(self) -> SavedAgreement:
         """An immutable copy."""

@@ -278,7 +278,7 @@ class Shadow(WatchingPolicy):
     def _started(self, view: ClusterView) -> Agreement:
         """The counts, which begin with the first call."""
         if self._agreement is None:
-            self._agreement = Agreement(view.now_s)
+            self._agreement = Agreement(SavedAgreement(view.now_s, view.now_s))
         return self._agreement
 
     def close(self) -> None:
@@ -289,7 +289,7 @@ class Shadow(WatchingPolicy):
 
     def resume(self, saved: SavedShadow) -> None:
         """Continue from what an earlier process saved. Call it before the engine is created."""
-        self._agreement = Agreement.restore(saved.agreement)
+        self._agreement = Agreement(saved.agreement)
         self._dump = saved.dump
 
     def request_dump(self) -> Future[Any] | None:

@@ -18,7 +18,7 @@ from policies.model.view import ClusterView
 from policies.registry import BUILT_IN
 from service.engine.watch import WatchingPolicy, unwatched
 from service.engine.world import World
-from service.shadow.agreement import Agreement, Totals, Unwanted, Wish
+from service.shadow.agreement import Agreement, SavedAgreement, Totals, Unwanted, Wish
 from service.shadow.comparison import Comparison
 from service.shadow.decider import View
 from service.shadow.shadow import Shadow, Status
@@ -224,7 +224,7 @@ def test_placements_of_starts_by_both_policies_are_compared() -> None:
         {},
         {},
     )
-    agreement = Agreement(0.0)
+    agreement = Agreement(SavedAgreement(0.0, 0.0))
     agreement.count(seen)
     counts = agreement.totals
     assert (counts.same_placement, counts.fewer_servers, counts.more_servers, counts.other_servers) == (1, 1, 1, 2)
