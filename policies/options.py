@@ -89,7 +89,7 @@ class Options:
     start, so that in any 24 hours it is preempted at most restarts_free + 86,400 / restarted_attempt_s_min + 1 times.
 
     ``fair_share``: projects that have used less by their ``project_weights`` come first, whatever the ranks; half of the use
-    is forgotten every ``fair_share_half_life_s`` (:mod:`policies.state.project_shares`).
+    decays every ``fair_share_half_life_s`` (:mod:`policies.state.project_shares`).
     """
 
     preemption: Preemption = Preemption.NEVER

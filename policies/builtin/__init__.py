@@ -1,1 +1,1 @@
-"""The built-in policies, one order of jobs a module."""
+"""The built-in policies, one per module."""

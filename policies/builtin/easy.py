@@ -36,9 +36,9 @@ long queue. On the first 5,000 jobs of the Philly trace (50 servers) the whole q
 
 @dataclass(slots=True)
 class BlockedHead:
-    """The first job that cannot start. ``shadow_s``: when it will be able to; None if unknown.
+    """The first job that cannot start. ``shadow_s``: when it can start; None if unknown.
 
-    ``gpu_type`` is what it will run on (None: unknown, perhaps any), ``extra_gpus`` what other jobs may keep of that type.
+    ``gpu_type`` is the type that it will run on (None: unknown), ``extra_gpus`` are those that other jobs may keep.
     """
 
     shadow_s: float | None
@@ -66,7 +66,7 @@ class EasyState(SchedulerState):
             self.ends.add((end_s, job))
 
     def unindex_running(self, job: JobId) -> None:
-        """The job does not run any more; unknown jobs are ignored."""
+        """Remove the job, which has stopped running; unknown jobs are ignored."""
         SchedulerState.unindex_running(self, job)
         if (key := self.end_keys.pop(job, None)) is not None:
             self.ends.remove(key)
@@ -149,7 +149,7 @@ def _of_type(view: ClusterView, placement: Placement, gpu_type: str | None) -> b
 
 
 def _ends_by(job: JobView, now_s: float, at_s: float | None) -> bool:
-    """Whether the job is expected to end by then if it starts now."""
+    """Whether the job is expected to end by ``at_s`` if it starts now."""
     end_s = _end_s(job, now_s)
     return end_s is not None and at_s is not None and end_s <= at_s
 

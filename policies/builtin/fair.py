@@ -81,7 +81,7 @@ class FairState(SchedulerState):
         return {**SchedulerState.dump(self), "had_gpu_s": dict(sorted(self.had_gpu_s.items())), "closing": closing}
 
     def enqueue(self, job: JobView, rank: float) -> None:
-        """Index a waiting job, by its user too."""
+        """Index a waiting job, also by its user."""
         SchedulerState.enqueue(self, job, rank)
         user = self.user_of[job.id] = _user(job)
         self.waiting_of.setdefault(user, {})[job.id] = None
@@ -102,7 +102,7 @@ class FairState(SchedulerState):
         account.line = Line(account.line.at_zero_gpu_s + gpu_s, account.line.gpus + gpus)
 
     def count(self, job: JobView, now_s: float) -> str:
-        """Bring the account up to date with what the job has held and holds now; return its user. O(1)."""
+        """Update the user's account with the GPUs that the job has held and holds; return the user. O(1)."""
         user = _user(job)
         gpus = job.spec.gpus if job.placement is not None else 0
         line = Line(job.attained_service_s(now_s) - gpus * now_s, gpus)
@@ -117,13 +117,13 @@ class FairState(SchedulerState):
         self.closing[job] = (user, line.at_zero_gpu_s)
 
     def settle(self) -> None:
-        """The last decision was committed: jobs that ended in it have ended for good."""
+        """Count the jobs that ended in the last decision, which is committed now."""
         for user, gpu_s in self.closing.values():
             self.had_gpu_s[user] = self.had_gpu_s.get(user, 0.0) + gpu_s
         self.closing = {}
 
     def level_up(self, user: str, now_s: float) -> bool:
-        """Compute the account's level now, and when it reaches the next; return whether it has changed. O(log users)."""
+        """Compute the account's level, and the time of its next level; return whether the level has changed. O(log users)."""
         account = self.account(user)
         if account.next_level_s < math.inf:
             self.due.remove((account.next_level_s, user))

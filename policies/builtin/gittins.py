@@ -46,7 +46,7 @@ class GittinsState(SchedulerState):
         """Jobs that ended after the points were drawn."""
 
     def dump(self) -> dict[str, Any]:
-        """The state's dump, and what was learnt from jobs that are gone."""
+        """The state's dump, and the GPU-seconds of ended jobs."""
         ended = [[job, gpu_s] for job, gpu_s in self.ended_gpu_s.items()]
         return {
             **SchedulerState.dump(self),
@@ -66,7 +66,7 @@ class GittinsState(SchedulerState):
             del self.ended_gpu_s[next(iter(self.ended_gpu_s))]
 
     def renew(self) -> bool:
-        """Draw the points again if it is time; return whether they were. O(1), now and then O(ENDED_MAX log)."""
+        """Draw the points again if they are due; return whether they were. O(1), O(ENDED_MAX log) when due."""
         if self.unseen < max(ENDED_MIN, RENEWAL_SHARE * len(self.ended_gpu_s)):
             return False
         self.unseen = 0
@@ -105,7 +105,7 @@ class Gittins(RankedPolicy):
         return view.now_s + max(REFRESH_S_MIN, missing_gpu_s / job.spec.gpus)
 
     def restore(self, view: ClusterView, state: SchedulerState, dump: dict[str, Any]) -> None:
-        """Restore what an earlier dump had learnt, and add jobs that have ended since."""
+        """Restore the GPU-seconds of an earlier dump, and add those of jobs that have ended since."""
         assert isinstance(state, GittinsState)
         state.ended_gpu_s = {JobId(job): gpu_s for job, gpu_s in dump.get("ended_gpu_s", ())}
         state.points_gpu_s = tuple(dump.get("points_gpu_s", ()))

@@ -1,4 +1,4 @@
-"""Least attained service, discretised: needs no prediction at all (2D-LAS of Tiresias, NSDI 2019)."""
+"""Least attained service, discretised: it needs no predictions (2D-LAS of Tiresias, NSDI 2019)."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Shortest remaining time first: preemptive by what is left of a job's own time, whatever its gang size."""
+"""Shortest remaining time first: preemptive by a job's remaining run time, independent of its gang size."""
 
 from policies.builtin.srsf import Srsf
 from policies.model.view import ClusterView, JobView

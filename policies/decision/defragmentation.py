@@ -19,7 +19,7 @@ from policies.options import Preemption
 from policies.rank import expected_remaining_s
 
 SERVERS_TRIED_MAX = 16
-"""Servers looked at, those with most free GPUs first."""
+"""Largest number of servers considered, those with most free GPUs first."""
 
 
 def make_room(
@@ -100,7 +100,7 @@ def _on(context: PreemptionContext, server: ServerIndex) -> list[JobView]:
 
 
 def _moves_easily(context: PreemptionContext, job: JobView) -> bool:
-    """Whether any other GPUs are as good for the job, and it may be moved now."""
+    """Whether the job runs equally fast on any GPUs, and may be moved now."""
     times = job.iteration_times
     local = times is None or times.ceil_s <= context.policy.options.tau * times.min_s
     return local and context.may_move(job)

@@ -1,4 +1,4 @@
-"""Why a job waits, in reasons and numbers."""
+"""Explanations of waiting jobs: reasons and numbers."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The pool of free GPUs as it will be once jobs that are being stopped, and others, have left."""
+"""The pool of free GPUs after the end of jobs that are being stopped, and of further jobs."""
 
 from policies.choose import Candidate, consolidated, free_for
 from policies.decision.preemption import PreemptionContext
@@ -7,7 +7,7 @@ from policies.model.view import JobView
 
 
 class FuturePool:
-    """Changes the pool for a moment: use it as a context manager, which restores the pool at its end."""
+    """Changes the pool temporarily. As a context manager it restores the pool at its end."""
 
     __slots__ = ("_balance", "_before", "_context", "_pool", "added_gpus", "added_jobs")
 
@@ -49,7 +49,7 @@ class FuturePool:
         return candidate if consolidated(candidate, job.iteration_times) else None
 
     def restore(self) -> None:
-        """Make the pool what it was."""
+        """Undo the changes of the pool."""
         for server, gpus in self._before.items():
             self._pool.set_free(server, gpus)
         self._before = {}

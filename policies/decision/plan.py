@@ -12,7 +12,7 @@ from policies.state.scheduler_state import SchedulerState
 
 
 class Outcome(Enum):
-    """What came of trying one job."""
+    """The outcome of trying one job."""
 
     PLACED = auto()
     """Started, or GPUs are being vacated for it."""

@@ -1,4 +1,4 @@
-"""Which running jobs a waiting job may displace, and what that costs.
+"""The running jobs that a waiting job may displace, and the price.
 
 The rule is our construction: job j displaces the set V iff
 rank_j < eta x min over V of rank_v - sum over V of (g_v / G) (checkpoint_s + restart_s + lost_s(v)).
@@ -25,7 +25,7 @@ _ROUNDING = 1e-9
 
 
 class PreemptionContext:
-    """The preemption side of one decision: policy, view and state, and what is known of running jobs so far."""
+    """The preemption side of one decision: policy, view and state, and cached values of running jobs."""
 
     __slots__ = (
         "_fetched", "_ranks", "_victim_order", "eta", "may_preempt", "next_stoppable_s", "policy", "state", "view",
@@ -52,13 +52,13 @@ class PreemptionContext:
         return found
 
     def price(self, job: JobView) -> float:
-        """What stopping the job costs, in the unit of ranks (virtual seconds)."""
+        """The price of stopping the job, in the unit of ranks (virtual seconds)."""
         if self.policy.options.preemption is Preemption.ALWAYS:
             return 0.0
         return self.policy.rank_per_s(job, self.state) * self.seconds_lost(job)
 
     def seconds_lost(self, job: JobView) -> float:
-        """Seconds of the job's own time that stopping it costs."""
+        """Seconds of run time that a stop costs the job."""
         costs = self.view.costs
         return costs.checkpoint_s + costs.restart_s + job.lost_s(self.view.now_s)
 
@@ -88,7 +88,7 @@ class PreemptionContext:
         return job.attempts > 1 and job.lost_s(self.view.now_s) > 0.0
 
     def displaces(self, key: JobKey, victim: JobView) -> bool:
-        """Whether a job with this key may displace this one, leaving the price aside."""
+        """Whether a job with this key may displace this one, apart from the price."""
         if not self.may_stop(victim):
             return False
         if key.tier == 0:

@@ -23,7 +23,7 @@ ShareOf = Callable[[ServerIndex], float]
 
 
 class Link(NamedTuple):
-    """What a server means to an iteration: all servers with equal links are alike."""
+    """The properties of a server that affect an iteration. Servers with equal links are interchangeable."""
 
     share_bytes_s: float
     intra_bytes_s: float

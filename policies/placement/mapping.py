@@ -37,7 +37,7 @@ _Cost = tuple[float, float]
 
 @lru_cache(maxsize=MEMO_MAX)
 def mapped(gang: Gang, links: tuple[Link, ...], granted: tuple[int, ...]) -> tuple[float, Rows] | None:
-    """(alpha, replicas on each server) for servers with ``granted`` GPUs; None if there is no room for the tensor groups."""
+    """(alpha, replicas on each server) for servers with ``granted`` GPUs; None if the tensor groups do not fit."""
     if len(granted) > 1 and len(gang.replicas) > 1 and gang.gpus <= ENUMERATED_GPUS_MAX:
         every = list(islice(mappings(gang, granted, links), ENUMERATED_MAX + 1))
         if len(every) <= ENUMERATED_MAX:

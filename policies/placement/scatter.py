@@ -1,6 +1,6 @@
-"""Random placement: the baseline for measuring what choosing servers and mapping replicas is worth.
+"""Random placement: the baseline that shows the benefit of choosing servers and mapping replicas.
 
-A draw depends on nothing but the job, its attempt and what is free, so that a policy that places at random is as pure as any.
+A draw depends only on the job, its attempt and the free GPUs, so a policy with random placement is deterministic.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a rule is. A new rule is a module here, registered in :mod:`policies.rules.registered`."""
+"""The protocols of rules. A new rule is a module here, registered in :mod:`policies.rules.registered`."""
 
 from collections.abc import Hashable, Iterable
 from typing import Protocol

@@ -1,6 +1,6 @@
 """Preemption rule: a job that has restarted often runs longer before it may be stopped again.
 
-Our construction. Without it the worst-ranked job makes way for every arrival, hundreds of times a day on a busy cluster.
+Our construction. Without it the worst-ranked job is preempted by every arrival, hundreds of times a day on a busy cluster.
 """
 
 from policies.model.view import JobView, PreemptionCosts

@@ -33,7 +33,7 @@ def closed_servers(view: ClusterView, job: JobView) -> Set[ServerIndex]:
 
 
 def may_last_s(view: ClusterView, job: JobView) -> float:
-    """Seconds in which the job ends with a chance of 90%, if it starts now at its best placement; infinite if unknown."""
+    """Seconds in which the job ends with probability 0.9 if it starts now at its best placement; infinite if unknown."""
     lasts_s = math.inf
     estimate = job.estimate
     unit_s = seconds_per_unit(job, estimate) if estimate is not None else None

@@ -1,1 +1,1 @@
-"""What a policy remembers between two cycles: indexes of jobs, GPUs that are set aside, the starvation guard."""
+"""The state of a policy between two cycles: indexes of jobs, reserved GPUs, the starvation guard."""

@@ -1,4 +1,4 @@
-"""The consolidation delay: how long each job waits for a better placement than it could have now."""
+"""The consolidation delay: the time that each job waits for a better placement than the available one."""
 
 from collections.abc import Container
 from typing import Any

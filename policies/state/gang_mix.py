@@ -1,4 +1,4 @@
-"""Which share of the work arrives in gangs that are large relative to the cluster, and whether servers should be filled."""
+"""The share of the work that arrives in gangs of at least half the cluster, and whether servers should be filled."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ FILL_UNTIL = 0.10
 """... and until they bring less than this."""
 
 ARRIVALS_MIN = 8
-"""Fewer arrivals than this decide nothing."""
+"""Smallest number of arrivals for a decision."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The starvation guard: which jobs go first because they have waited longest."""
+"""The starvation guard: the jobs that come first because they have waited longest."""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,4 @@
-"""What waiting and running jobs are indexed by: gang classes, sort keys and the lines that ranks follow."""
+"""The keys of the indexes of waiting and running jobs: gang classes, sort keys and the lines that ranks follow."""
 
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from policies.rules import registered
 
 
 class GangClass(NamedTuple):
-    """What the jobs of a class need of the cluster. If one of them cannot start, none of the class can.
+    """The requirements of the jobs of a class. If one of them cannot start, none of the class can.
 
     ``types``: the GPU types that they take (empty: any). ``tensor``: the largest tensor degree that must stay on one server.
     ``demands``: what they demand of placement rules. ``server_reservations``: the ids of those that admit them.

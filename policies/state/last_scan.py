@@ -1,4 +1,4 @@
-"""What the last scan of the queue heads found. It saves the next cycle a scan that would find the same."""
+"""The result of the last scan of the queue heads, which saves the next cycle an equal scan."""
 
 import math
 

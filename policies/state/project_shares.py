@@ -1,9 +1,9 @@
 """Fair share between projects: recent use by weight, as a level that comes before every rank.
 
-A project's use is the GPU-seconds that its jobs have held, of which half is forgotten every ``half_life_s``. Its level is the
+A project's use is the GPU-seconds that its jobs have held, which decays by half every ``half_life_s``. Its level is the
 logarithm, in steps of :data:`STEP`, of use / weight; jobs of smaller levels come first, and within a level the policy's own
-rank decides. All uses are forgotten at one rate, so the order of two projects changes only when one of them uses more: the
-level is taken of use x exp(forgetting x time), which never falls, and a job is indexed again only when its project has moved by
+rank decides. All uses decay at one rate, so the order of two projects changes only when one of them uses more: the
+level is taken of use x exp(decay x time), which never falls, and a job is indexed again only when its project has moved by
 a step. This construction is ours.
 """
 
@@ -28,7 +28,7 @@ IDLE_GPUS = 0.1
 """Each project counts as if it had always held this much of a GPU by its weight. Smaller uses make no difference, so a new
 project does not come before one that has used next to nothing."""
 
-FORGOTTEN = 1e-9
+IDLE_USE_RATIO = 1e-9
 """The account of an idle project is closed once its use is this fraction of what counts as no use."""
 
 _STEP_LN = math.log(STEP)
@@ -127,7 +127,7 @@ class ProjectShares:
         changed = []
         for project in sorted(touched):
             account = self.accounts[project]
-            if may_close and not account.gpus and project not in self.members and self._is_forgotten(account):
+            if may_close and not account.gpus and project not in self.members and self._is_idle(account):
                 del self.accounts[project]
                 continue
             before = account.level
@@ -153,7 +153,7 @@ class ProjectShares:
         return IDLE_GPUS * self.half_life_s
 
     @property
-    def _forgetting(self) -> float:
+    def _decay(self) -> float:
         return math.log(2.0) / self.half_life_s
 
     def _account(self, project: str, since_s: float = math.inf) -> Account:
@@ -168,15 +168,15 @@ class ProjectShares:
 
     def _aim(self, account: Account) -> float:
         """The limit of use by weight (with ``_idle``) if the project kept its present GPUs."""
-        return account.gpus / account.weight / self._forgetting + self._idle
+        return account.gpus / account.weight / self._decay + self._idle
 
     def _used(self, account: Account, at_s: float) -> float:
-        forgotten = -math.expm1(-self._forgetting * (at_s - account.at_s))
+        decayed = -math.expm1(-self._decay * (at_s - account.at_s))
         aim = self._aim(account) - self._idle
-        return account.used + (aim - account.used) * forgotten
+        return account.used + (aim - account.used) * decayed
 
-    def _is_forgotten(self, account: Account) -> bool:
-        return self._used(account, self.now_s) < FORGOTTEN * self._idle
+    def _is_idle(self, account: Account) -> bool:
+        return self._used(account, self.now_s) < IDLE_USE_RATIO * self._idle
 
     def _settle(self, account: Account, at_s: float) -> None:
         if at_s > account.at_s:
@@ -184,9 +184,9 @@ class ProjectShares:
             account.at_s = at_s
 
     def _log_use(self, account: Account, at_s: float) -> float:
-        """ln of (use by weight x exp(forgetting x time)): never falls."""
-        grown = math.expm1(self._forgetting * (at_s - account.at_s))
-        return self._forgetting * account.at_s + math.log(account.used + self._idle + self._aim(account) * grown)
+        """ln of (use by weight x exp(decay x time)); it never falls."""
+        grown = math.expm1(self._decay * (at_s - account.at_s))
+        return self._decay * account.at_s + math.log(account.used + self._idle + self._aim(account) * grown)
 
     def _find_level(self, project: str, account: Account) -> None:
         """Compute the level at ``now_s``, and when it must be computed again."""
@@ -194,15 +194,15 @@ class ProjectShares:
         if account.next_s <= self.now_s:
             level = max(level, account.level + 1)  # rounding must not make the level due again at this instant
         account.level = max(account.level, level)
-        there = math.exp((account.level + 1) * _STEP_LN - self._forgetting * account.at_s)
+        there = math.exp((account.level + 1) * _STEP_LN - self._decay * account.at_s)
         grown = (there - account.used - self._idle) / self._aim(account)
-        account.next_s = max(account.at_s + math.log1p(max(0.0, grown)) / self._forgetting, self.now_s + _SOON_S)
+        account.next_s = max(account.at_s + math.log1p(max(0.0, grown)) / self._decay, self.now_s + _SOON_S)
         if len(self._due) > 2 * len(self.accounts) + 64:
             self._due = [(each.next_s, name) for name, each in self.accounts.items() if name != project]
             heapq.heapify(self._due)
         heapq.heappush(self._due, (account.next_s, project))
 
-    # Keeping it.
+    # Dump and restore.
 
     def dump(self) -> dict[str, Any]:
         """Earlier use, and the jobs whose GPUs are counted: neither follows from the jobs."""

@@ -1,4 +1,4 @@
-"""Why each waiting job waits, as last published."""
+"""The last published reason of each waiting job."""
 
 from policies.model.ids import JobId
 from policies.model.reasons import Reason
