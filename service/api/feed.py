@@ -41,18 +41,14 @@ class Feed:
         self._database = database
         self._log = log
         self._look_s = look_s
-        self._followers = 0
+        self.followers = 0
+        """Number of open streams."""
         self._reader: asyncio.Task[None] | None = None
         self._begins_after = 0
         """``_recent`` holds every entry after this number that the reader has seen."""
         self._recent: list[Entry] = []
         self._news = asyncio.Event()
         """Set when the reader sees new entries, and then replaced by a new one."""
-
-    @property
-    def followers(self) -> int:
-        """Number of open streams."""
-        return self._followers
 
     async def follow(
         self, since: int | None, stopping: Callable[[], bool], pulse_s: float
@@ -64,7 +60,7 @@ class Feed:
         """
         newest = await run_in_threadpool(self._newest)
         position = newest if since is None else min(since, newest)
-        self._followers += 1
+        self.followers += 1
         if self._reader is None or self._reader.done():
             self._begins_after, self._recent, self._news = newest, [], asyncio.Event()
             self._reader = asyncio.create_task(self._look())
@@ -81,7 +77,7 @@ class Feed:
                     quiet_s = 0.0
                     yield None
         finally:
-            self._followers -= 1
+            self.followers -= 1
 
     async def _after(self, position: int) -> Sequence[Entry]:
         """The next entries after a position; none if none comes for a while."""
@@ -97,7 +93,7 @@ class Feed:
 
     async def _look(self) -> None:
         seen = self._begins_after
-        while self._followers:
+        while self.followers:
             new: Sequence[Entry] = ()
             try:
                 new = await run_in_threadpool(self._read, seen)

@@ -31,11 +31,6 @@ class Streams:
         self.job_events = Feed(database, Log(event_log.job_events, event_log.newest_job_event))
         self.cycles = Feed(database, Log(event_log.cycles, event_log.newest_cycle))
 
-    @property
-    def open(self) -> int:
-        """Number of open streams."""
-        return self.job_events.followers + self.cycles.followers
-
 
 async def stream(
     feed: Feed,

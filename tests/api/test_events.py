@@ -122,7 +122,7 @@ def test_a_stream_tells_from_its_beginning_on_and_goes_on_where_it_was_left(
         assert [event["data"]["name"] for event in rest] == ["three"]
     everything = stream(app, world.token, "topic=jobs", last="0", until=enough(4))
     assert [event["data"]["name"] for event in everything] == ["before", "one", "two", "three"]
-    assert app.state.streams.open == 0
+    assert app.state.streams.job_events.followers == 0
 
 
 def test_a_topic_narrows_to_one_job_and_rights_to_ones_own(app: FastAPI, client: Client, world: World) -> None:

@@ -49,7 +49,7 @@ def test_a_reservation_is_kept_told_to_the_engine_and_listed(client: Client, wor
 def test_servers_are_reserved_once_at_a_time(client: Client) -> None:
     first = reserve(client).json()["id"]
     problem = assert_problem(reserve(client, servers=["b", "c"], starts_at="2026-01-01T11:00:00Z"), "conflict")
-    assert problem["detail"] == f"Reservation {first} has c at that time."
+    assert problem["detail"] == f"Reservation {first} includes c at that time."
     assert reserve(client, starts_at="2026-01-01T12:00:00Z", ends_at="2026-01-01T13:00:00Z").status_code == 201
     assert reserve(client, servers=["b"]).status_code == 201
     assert client.post(f"/v1/reservations/{first}/cancel").status_code == 202
