@@ -1,6 +1,6 @@
 """Prints how long other callers wait for a page of jobs and for the probes while one key floods the service with plans.
 
-python -m benchmarks.fairness [--plans 40] [--jobs 500] [--seconds 20] [--queued 200] [--impatient]
+python -m benchmarks.fairness [--plans 40] [--jobs 500] [--seconds 20] [--queued 200] [--impatient] [--submit]
 
 A real service with the imitated executor. A submitter sends so many plans at once, each of so many jobs, and starts again with
 each answer; a refused one is repeated after ``Retry-After``, or at once with ``--impatient``. A viewer lists jobs, and a prober
@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=500, help="jobs of a plan")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement")
     parser.add_argument("--queued", type=int, default=200, help="jobs that wait before anything is measured")
+    parser.add_argument("--submit", action="store_true", help="submit the jobs instead of planning them")
     parser.add_argument("--impatient", action="store_true", help="refused plans are repeated at once")
     arguments = parser.parse_args()
     print(line(calibrate()))
@@ -60,7 +61,7 @@ def main() -> None:
             found = Counter[int]()
             while not statuses.empty():
                 found[statuses.get()] += 1
-        print(f"plans answered meanwhile, by status: {dict(found)}")
+        print(f"the flood's answers meanwhile, by status: {dict(found)}")
 
 
 def _print(flood: str, answers: Mapping[str, Answers]) -> None:
@@ -127,7 +128,16 @@ def _flooding(service: Service, key: str, arguments: argparse.Namespace) -> Iter
     """Such a flood from a process of its own, until the end of the block; yields the queue of its statuses."""
     statuses = multiprocessing.SimpleQueue()
     began = multiprocessing.Event()
-    what = (statuses, began, service[:2], key, arguments.plans, _jobs(arguments.jobs), arguments.impatient)
+    what = (
+        statuses,
+        began,
+        service[:2],
+        key,
+        arguments.plans,
+        _jobs(arguments.jobs),
+        arguments.impatient,
+        "/v1/jobs" if arguments.submit else "/v1/plans",
+    )
     process = multiprocessing.Process(target=_plans, args=what, daemon=True)
     process.start()
     began.wait()
@@ -138,13 +148,13 @@ def _flooding(service: Service, key: str, arguments: argparse.Namespace) -> Iter
 
 
 def _plans(
-    statuses: Any, began: Any, where: tuple[str, int], key: str, clients: int, body: bytes, impatient: bool
+    statuses: Any, began: Any, where: tuple[str, int], key: str, clients: int, body: bytes, impatient: bool, path: str
 ) -> None:
     def run() -> None:
         connection = http.client.HTTPConnection(*where, timeout=_TIMEOUT_S)
         while True:
             began.set()
-            status, retry_s, _ = _ask(connection, "POST", "/v1/plans", key, body)
+            status, retry_s, _ = _ask(connection, "POST", path, key, body)
             statuses.put(status)
             if not impatient:
                 time.sleep(retry_s)

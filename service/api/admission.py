@@ -22,10 +22,21 @@ from service.domain.access import Identity
 TURNS: Final = 16
 """Requests of one caller that run at a time, of the 40 threads that answer requests."""
 
+LARGE: Final = 2
+"""Large bodies that are acted on at a time, one for each caller: they compute without a pause, and so delay all others."""
+
 _TICKET: Final = "ticket"
+_ALL: Final = ("all", "")
 
 Caller = tuple[str, str]
 """What names the caller, and its name."""
+
+
+class _Turn(NamedTuple):
+    """What requests wait for, and whose they are."""
+
+    kind: str
+    caller: Caller
 
 
 class _Kind(NamedTuple):
@@ -109,7 +120,12 @@ class Ticket:
     settings: Settings
     caller: Caller
     _taken: Counter[Bound] = field(default_factory=Counter)
-    _turn: CapacityLimiter | None = None
+    _turns: list[_Turn] = field(default_factory=list)
+
+    @property
+    def is_heavy(self) -> bool:
+        """Whether it counts as a heavy request."""
+        return self._taken[Bound.HEAVY] > 0
 
     def take(self, bound: Bound, amount: int = 1) -> None:
         """Count more for this request. Raises Problem (429 or 503)."""
@@ -118,45 +134,54 @@ class Ticket:
 
     async def wait_for_turn(self) -> None:
         """Wait until fewer than :data:`TURNS` requests of the caller run."""
-        turn = _turns().setdefault(self.caller, CapacityLimiter(TURNS))
-        try:
-            turn.acquire_on_behalf_of_nowait(self)
-        except WouldBlock:
-            await turn.acquire_on_behalf_of(self)
-        self._turn = turn
+        await self._wait(_Turn("any", self.caller), TURNS)
+
+    async def wait_for_large(self) -> None:
+        """Wait until no other large body of the caller, and fewer than :data:`LARGE` of all callers are acted on."""
+        await self._wait(_Turn("large", self.caller), 1)
+        await self._wait(_Turn("large", _ALL), LARGE)
 
     def become_stream(self) -> None:
         """Count as an event stream and no longer as a request. Raises Problem (429)."""
         self.take(Bound.STREAMS)
         self.admission.give_back(self.caller, {Bound.REQUESTS: self._taken.pop(Bound.REQUESTS)})
-        self._end_turn()
+        self._end_turns()
 
     def close(self) -> None:
         """Give everything back."""
         if self._taken:
             self.admission.give_back(self.caller, self._taken)
             self._taken.clear()
-        self._end_turn()
+        self._end_turns()
 
-    def _end_turn(self) -> None:
-        turn, self._turn = self._turn, None
-        if turn is not None:
-            turn.release_on_behalf_of(self)
-            statistics = turn.statistics()
+    async def _wait(self, turn: _Turn, most: int) -> None:
+        limiter = _limiters().setdefault(turn, CapacityLimiter(most))
+        try:
+            limiter.acquire_on_behalf_of_nowait(self)
+        except WouldBlock:
+            await limiter.acquire_on_behalf_of(self)
+        self._turns.append(turn)
+
+    def _end_turns(self) -> None:
+        while self._turns:
+            turn = self._turns.pop()
+            limiter = _limiters()[turn]
+            limiter.release_on_behalf_of(self)
+            statistics = limiter.statistics()
             if not statistics.borrowed_tokens and not statistics.tasks_waiting:
-                _turns().pop(self.caller, None)
+                del _limiters()[turn]
 
 
-_TURNS: Final = RunVar[dict[Caller, CapacityLimiter]]("turns of callers")
+_LIMITERS: Final = RunVar[dict[_Turn, CapacityLimiter]]("turns of callers")
 
 
-def _turns() -> dict[Caller, CapacityLimiter]:
-    """The limiters of the callers with a request under way, for the running event loop."""
+def _limiters() -> dict[_Turn, CapacityLimiter]:
+    """The limiters that requests hold or wait for, for the running event loop."""
     try:
-        return _TURNS.get()
+        return _LIMITERS.get()
     except LookupError:
-        made: dict[Caller, CapacityLimiter] = {}
-        _TURNS.set(made)
+        made: dict[_Turn, CapacityLimiter] = {}
+        _LIMITERS.set(made)
         return made
 
 

@@ -13,6 +13,7 @@ from policies.model.parallelism import ParallelismConfig, Schedule
 from policies.stages import GraphError, cut, layer_graph
 from policies.suggestion import did_you_mean
 from service.api.problems import Fault, json_pointer
+from service.api.stepwise import too_many_entries
 from service.config.settings import Settings
 from service.wire.bodies import CatalogueGraphBody, JobBody, LayersGraphBody, ParallelismBody, StageGraphBody
 
@@ -201,7 +202,7 @@ def _stage_graph(
 def _check_number(key: str, entries: Sequence[object], most: int, faults: Faults) -> bool:
     """Whether a list of the graph has at most ``most`` entries, which is a setting."""
     if len(entries) > most:
-        faults.add(f"must have at most {most} entries, the setting {key}_max (got {len(entries)})", "graph", key)
+        faults.add(too_many_entries(key, most, len(entries)), "graph", key)
     return len(entries) <= most
 
 

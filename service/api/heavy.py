@@ -1,7 +1,4 @@
-"""Routes that compute for long. They run in threads of their own, so that other requests do not wait for these threads.
-
-The answer is also encoded there: the encoding of some hundred plans would hold up the event loop.
-"""
+"""Long work: routes that compute, and large bodies. It has threads of its own, so that no other request waits for it."""
 
 from collections.abc import Callable
 from functools import partial, wraps
@@ -13,26 +10,37 @@ from fastapi import Response
 from pydantic import TypeAdapter
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., object])
-
-THREADS: Final = 4
-"""Most of them wait for the process that makes forecasts; the others share the interpreter lock with cheap requests."""
+Found = TypeVar("Found")
 
 _HEAVY: Final = "computes_for_long"
-_LIMITER: Final = RunVar[CapacityLimiter]("threads of heavy requests")
 
 
-def threads() -> CapacityLimiter:
-    """The limit of these threads, for the running event loop."""
-    try:
-        return _LIMITER.get()
-    except LookupError:
-        made = CapacityLimiter(THREADS)
-        _LIMITER.set(made)
-        return made
+class Threads:
+    """A limited number of threads of each event loop, beside those that answer other requests."""
+
+    def __init__(self, name: str, count: int) -> None:
+        self._count = count
+        self._limiter = RunVar[CapacityLimiter](name)
+
+    async def run(self, work: Callable[[], Found]) -> Found:
+        """The result of ``work``, which waits for a free thread."""
+        try:
+            limiter = self._limiter.get()
+        except LookupError:
+            limiter = CapacityLimiter(self._count)
+            self._limiter.set(limiter)
+        return await to_thread.run_sync(work, limiter=limiter)
+
+
+COMPUTING: Final = Threads("threads of heavy requests", 2)
+"""While one waits for the process that makes forecasts, the other one prepares the next question."""
+
+PARSING: Final = Threads("threads of large bodies", 1)
+"""It computes without a pause, and so delays every other thread; two of them would double that."""
 
 
 def heavy(endpoint: Endpoint) -> Endpoint:
-    """The function of a route, run and encoded in one of these threads."""
+    """The function of a route, run in a thread for computing. Its answer is also encoded there, and not in the event loop."""
     answer = TypeAdapter(get_type_hints(endpoint, include_extras=True)["return"])
 
     def compute(**values: Any) -> Response:
@@ -41,7 +49,7 @@ def heavy(endpoint: Endpoint) -> Endpoint:
 
     @wraps(endpoint)
     async def elsewhere(**values: Any) -> Response:
-        return await to_thread.run_sync(partial(compute, **values), limiter=threads())
+        return await COMPUTING.run(partial(compute, **values))
 
     setattr(elsewhere, _HEAVY, True)
     return cast(Endpoint, elsewhere)

@@ -13,6 +13,7 @@ from policies.model.job import ArrayPlace, JobSpec
 from service.api.graphs import Faults, shape_of
 from service.api.job_bodies import job_spec
 from service.api.problems import Fault, Problem, ProblemType, json_pointer
+from service.api.stepwise import too_many_jobs
 from service.config.settings import Settings
 from service.wire.bodies import JobBody, JobsBody
 
@@ -66,8 +67,7 @@ def _check_number(placed: Sequence[Placed], most: int) -> None:
         return
     # Point to the one array that is too large by itself, else to all jobs.
     large = next(((*base, "array") for base, body in placed if _elements(body) > most), ("jobs",))
-    detail = f"at most {most} jobs per request, elements of arrays included (setting jobs_per_request_max)"
-    raise Problem(ProblemType.INVALID_BODY, faults=[Fault(detail, pointer=json_pointer(large))])
+    raise too_many_jobs(most, json_pointer(large))
 
 
 def _parse_all(placed: Sequence[Placed], settings: Settings, cluster: Cluster) -> list[JobSpec]:

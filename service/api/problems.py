@@ -220,8 +220,8 @@ def response(problem: Problem, instance: str) -> JSONResponse:
     return JSONResponse(body, kind.status, problem.headers, MEDIA_TYPE)
 
 
-def _fault(error: Mapping[str, Any], body_type: Any) -> Fault:
-    """One pydantic error as a fault."""
+def fault_of(error: Mapping[str, Any], body_type: Any) -> Fault:
+    """One pydantic error as a fault. ``body_type`` is the type of the whole body."""
     source, *path = error["loc"]
     if source != "body":
         return Fault(message_of(error), parameter=".".join(str(part) for part in path))
@@ -232,7 +232,7 @@ def _fault(error: Mapping[str, Any], body_type: Any) -> Fault:
 def _on_validation(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     field = getattr(request.scope.get("route"), "body_field", None)
-    faults = [_fault(entry, field.field_info.annotation if field is not None else None) for entry in error.errors()]
+    faults = [fault_of(entry, field.field_info.annotation if field is not None else None) for entry in error.errors()]
     body = any(fault.pointer is not None for fault in faults)
     kind = ProblemType.INVALID_BODY if body else ProblemType.INVALID_PARAMETER
     return response(Problem(kind, faults=faults), request.url.path)

@@ -7,12 +7,24 @@ and ``Infinity`` pass as floats: the typed bodies refuse them with their JSON po
 import json
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
+from itertools import islice
 from typing import Any
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
-from service.api.problems import Fault, Problem, ProblemType, json_pointer
+from service.api.admission import ticket_of
+from service.api.heavy import PARSING
+from service.api.problems import FAULTS_MAX, Fault, Problem, ProblemType, json_pointer
+from service.api.stepwise import validated
+from service.wire.bodies import SubmissionBody
+
+LARGE_BYTES = 16 * 1024
+"""Bodies up to this size are parsed in the event loop: that takes less than the hand-over to a thread."""
+
+KEYS_MAX = 2000
+"""Keys of one object: more than any body has. Each unknown key is a fault."""
 
 INTEGER_DIGITS_MAX = 40
 """Longer integers mean nothing in any field, and their conversion takes quadratic time."""
@@ -32,6 +44,8 @@ class _Reader:
 
     def pairs(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         """An object; one with repeated keys is marked."""
+        if len(pairs) > KEYS_MAX:
+            raise Problem(ProblemType.INVALID_BODY, f"An object has {len(pairs)} keys; at most {KEYS_MAX} are read.")
         document = dict(pairs)
         if len(document) == len(pairs):
             return document
@@ -71,7 +85,7 @@ def loads(raw: bytes) -> Any:
     except RecursionError:
         raise Problem(ProblemType.MALFORMED_JSON, "The body is nested too deeply.") from None
     if reader.any_repeated:
-        raise Problem(ProblemType.INVALID_BODY, faults=list(_repeated_keys(document)))
+        raise Problem(ProblemType.INVALID_BODY, faults=list(islice(_repeated_keys(document), FAULTS_MAX)))
     _refuse_lone_surrogates(raw, document)
     return document
 
@@ -90,11 +104,28 @@ def _refuse_lone_surrogates(raw: bytes, document: Any) -> None:
 
 
 class StrictRequest(Request):
-    """A request whose body is read by :func:`loads`."""
+    """A request whose body is read by :func:`loads`. ``body_type`` is that of the route, if it has one."""
+
+    def __init__(self, request: Request, body_type: Any) -> None:
+        super().__init__(request.scope, request.receive)
+        self._body_type = body_type
 
     async def json(self) -> Any:
-        """The parsed body."""
-        return loads(await self.body())
+        """The parsed body; a submission is also validated. A large body is read in a thread."""
+        raw = await self.body()
+        if len(raw) <= LARGE_BYTES:
+            return self._parsed(raw)
+        ticket = ticket_of(self.scope)
+        if not ticket.is_heavy:
+            # Until the answer: what follows computes as well. A plan waits for another process instead.
+            await ticket.wait_for_large()
+        return await PARSING.run(partial(self._parsed, raw))
+
+    def _parsed(self, raw: bytes) -> Any:
+        document = loads(raw)
+        if self._body_type is not SubmissionBody:
+            return document
+        return validated(document, self.app.state.dependencies.settings)
 
 
 class StrictRoute(APIRoute):
@@ -103,8 +134,9 @@ class StrictRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """FastAPI's handler, given a strict request."""
         handler = super().get_route_handler()
+        body_type = None if self.body_field is None else self.body_field.field_info.annotation
 
         async def strict(request: Request) -> Response:
-            return await handler(StrictRequest(request.scope, request.receive))
+            return await handler(StrictRequest(request, body_type))
 
         return strict

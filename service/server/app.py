@@ -60,9 +60,13 @@ logger = logging.getLogger(__name__)
 
 EXIT_USAGE = 2
 
+SWITCH_S = 0.001
+"""Time after which a thread that computes lets others run. A page of jobs passes between threads some ten times."""
+
 
 def serve(settings: Settings) -> int:
     """Run the service until SIGINT or SIGTERM; returns the exit code. Jobs run on under their supervisors."""
+    sys.setswitchinterval(SWITCH_S)
     try:
         with ExitStack() as stack:
             with _starting():

@@ -13,12 +13,13 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from service.api import stepwise
 from service.api.admission import Bound
 from service.api.app import create_app
 from service.domain.access import Role
 from tests.api.client import client_of
-from tests.api.conftest import World, WorldLeader, make_world
-from tests.api.helpers import assert_problem, plain_job
+from tests.api.conftest import World, WorldLeader, WorldScheduler, make_world
+from tests.api.helpers import assert_problem, graph_job, plain_job
 from tests.api.live import Address, listening
 from tests.api.people import person
 from tests.local_executor import wait_for
@@ -215,7 +216,7 @@ def test_a_page_of_jobs_does_not_wait_for_plans(tmp_path: Path, monkeypatch: pyt
 
         try:
             plans = [pool.submit(ask, key) for key in keys * 20]
-            wait_for(lambda: gate.waiting >= 4, "plans that are computed")
+            wait_for(lambda: gate.waiting >= 2, "plans that are computed")
             with web(address, reader) as client, web(address) as probe:
                 for _ in range(10):
                     assert client.get("/v1/jobs").status_code == 200
@@ -331,3 +332,58 @@ def is_closed(connection: socket.socket) -> bool:
         return False
     except OSError:
         return True
+
+
+def test_large_submissions_of_one_caller_wait_for_each_other_and_no_other_request_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate()
+    layout = WorldScheduler.layout
+    monkeypatch.setattr(WorldScheduler, "layout", lambda scheduler: gate.wait() or layout(scheduler))
+    large = {"jobs": [plain_job(labels={"a": "x" * 200})] * 100}
+    with served(tmp_path) as (world, address), ThreadPoolExecutor(20) as pool:
+        ann, ben, eve = users(world, "ann", "ben", "eve")
+
+        def ask(key: str) -> int:
+            with web(address, key) as client:
+                return client.post("/v1/jobs", json=large).status_code
+
+        try:
+            answers = [pool.submit(ask, ann) for _ in range(10)]
+            wait_for(lambda: gate.waiting == 1, "a large submission")
+            answers.append(pool.submit(ask, ben))
+            wait_for(lambda: gate.waiting == 2, "a large submission of another caller")
+            answers.append(pool.submit(ask, eve))
+            for key in (ann, eve):
+                with web(address, key) as client:
+                    assert client.get("/v1/jobs").status_code == 200
+            assert gate.waiting == 2
+        finally:
+            gate.open()
+        assert {answer.result(PATIENCE_S) for answer in answers} == {201}
+
+
+ERROR_BOMBS = [
+    {"jobs": [{}] * 1000},
+    {"jobs": [{f"k{number}": 1 for number in range(1500)}] * 300},
+    graph_job(graph={"layers": [{}] * 2000, "edges": []}),
+    graph_job(graph={"layers": [{}] * 300_000, "edges": []}),
+    plain_job(**{f"k{number}": 1 for number in range(1900)}),
+    plain_job(**{f"k{number}": 1 for number in range(300_000)}),
+]
+
+
+@pytest.mark.parametrize(
+    "body", ERROR_BOMBS, ids=["empty", "keys", "layers", "too-many-layers", "unknown", "too-many-keys"]
+)
+def test_a_body_of_faults_is_refused_after_the_first_hundred(tmp_path: Path, body: Any) -> None:
+    """By the number of steps: each validates one job or one layer, and has at most a thousand faults that are listed."""
+    world = make_world(tmp_path)
+    steps = []
+    counted = stepwise._Parts._part
+    with pytest.MonkeyPatch.context() as patch, client_of(create_app(world.dependencies()), world.token) as client:
+        patch.setattr(stepwise._Parts, "_part", lambda *given: steps.append(1) or counted(*given))
+        document = assert_problem(client.post("/v1/jobs", json=body), "invalid-body")
+        assert len(document["errors"]) <= 100
+        assert len(steps) <= 110
+    world.database.close()

@@ -60,7 +60,10 @@ class Requests(BaseModel):
         "Plans, forecasts and snapshots at a time; further ones are refused. Each takes seconds of computation.",
     )
     caller_heavy_requests_max: int = between(
-        4, 1, 10_000, "Plans, forecasts and snapshots of one caller at a time. Others then find a free place."
+        2,
+        1,
+        10_000,
+        "Plans, forecasts and snapshots of one caller at a time: one is computed while the other one waits.",
     )
     caller_event_streams_max: int = between(
         20, 0, 100_000, "Open event streams of one caller: enough for a person's windows and scripts."
