@@ -24,7 +24,7 @@ SAME_POSTS = 100
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
     folder = tmp_path_factory.mktemp("hostile")
-    made = LiveService(folder, [{"count": 1, "gpus": 4, "gpu_type": "V100"}], EXECUTOR="fake", REQUEST_TIMEOUT_S="2")
+    made = LiveService(folder, [{"count": 1, "gpus": 4, "gpu_type": "V100"}], EXECUTOR="fake", REQUEST_TIMEOUT_S="5")
     made.start()
     yield made
     made.close()
