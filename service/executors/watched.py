@@ -1,5 +1,7 @@
 """One attempt as the local executor observes it: its folder is read at every poll until its end is acknowledged."""
 
+import logging
+import math
 import os
 import signal
 import time
@@ -15,11 +17,13 @@ from service.executors import folder as names
 from service.executors.files import is_disk_full, read_json, rename_over, write_json
 from service.executors.launch_plan import Identity
 from service.executors.progress import Progress, ProgressFile
-from service.executors.supervision import Supervision
+from service.executors.supervision import STALL_S, Supervision
 from service.executors.supervisor import EXIT_DISK_FULL, EXIT_TAKEN
 from service.runtime import processes
 from service.runtime.cgroups import Cgroup, is_cgroup_path
-from service.runtime.remains import Evidence, end_remains
+from service.runtime.remains import Evidence, end_remains, remains_of
+
+logger = logging.getLogger(__name__)
 
 _REASONS = frozenset(Reason)
 _KINDS = {"exited": ReportKind.EXITED, "launch_failed": ReportKind.LAUNCH_FAILED, "lost": ReportKind.LOST}
@@ -48,6 +52,8 @@ class WatchedAttempt:
     master_port: int = 0
     supervision: Supervision = field(init=False)
     _reported: tuple[float | None, ...] = field(default=())
+    _remains_since_s: float = math.inf
+    _remains_logged: bool = False
 
     def __post_init__(self) -> None:
         self.supervision = Supervision(self.folder)
@@ -90,7 +96,7 @@ class WatchedAttempt:
             record = names.end_record(
                 "lost", at_s, reason=Reason.NODE_LOST, detail="its folder was deleted", stop_signalled=self.stopping
             )
-        if (self.child is None or self.started is not None) and end_remains(self._evidence()):
+        if (self.child is None or self.started is not None) and self._end_remains():
             self.supervision.signal(signal.SIGCONT)
             return True
         try:
@@ -230,7 +236,7 @@ class WatchedAttempt:
         # Report the loss only after no process is left that could write checkpoints. Numbers of another boot prove nothing; what
         # processes inherited still does.
         over = rebooted and self._is_older_than_boot()
-        if not over and end_remains(self._evidence(numbers=isinstance(boot, str) and not rebooted)):
+        if not over and self._end_remains(numbers=isinstance(boot, str) and not rebooted):
             return True
         self._write_lost("the machine was restarted" if rebooted else "its supervisor was killed", now_s)
         return False
@@ -240,8 +246,27 @@ class WatchedAttempt:
         changed_s = (self.folder / names.SUPERVISOR).stat(follow_symlinks=False).st_ctime
         return changed_s < time.time() - processes.boot_time_s()
 
-    def _evidence(self, numbers: bool = True) -> Evidence:
-        """How processes of this attempt are found. ``numbers``: those of its records are of this boot."""
+    def _end_remains(self, numbers: bool = True) -> bool:
+        """Kill what is left; returns whether anything was. ``numbers``: those of the attempt's records are of this boot.
+
+        What cannot be killed, such as a program of another user, is logged once, because it holds the attempt's GPUs.
+        """
+        evidence = self._evidence(numbers)
+        if not end_remains(evidence):
+            return False
+        now_s = time.monotonic()
+        self._remains_since_s = min(self._remains_since_s, now_s)
+        if not self._remains_logged and now_s >= self._remains_since_s + STALL_S:
+            self._remains_logged = True
+            left = (
+                ", ".join(str(process.pid) for process in remains_of(evidence, processes.all_processes())) or "unknown"
+            )
+            logger.error(
+                "attempt %s has lost its supervisor, and its processes cannot be ended: %s", self.attempt, left
+            )
+        return True
+
+    def _evidence(self, numbers: bool) -> Evidence:
         recorded = (read_json(self.folder / names.SUPERVISOR) or {}).get("cgroup")
         group = self.identity.group
         cgroups = [Cgroup(path) for path in self.cgroups.glob(f"{group}*")] if self.cgroups is not None else []

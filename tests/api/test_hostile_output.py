@@ -55,7 +55,7 @@ def test_progress_of_an_attempt_without_a_file(app: FastAPI, client: Client, hou
     file = house.folder() / "progress.jsonl"
     file.unlink()
     trick(file)
-    headers = {"Authorization": f"Bearer {executor._token(AttemptId('1.1'))}"}
+    headers = {"Authorization": f"Bearer {executor._identity(AttemptId('1.1')).token}"}
     path = "/v1/attempts/1.1/progress"
     answer = within(lambda: client.post(path, json={"iteration": 5}, headers=headers))
     assert answer.status_code == 202

@@ -233,17 +233,25 @@ class TestNotKnown:
         begin(house, DAEMON)
         supervisor, keeper = supervisors(house)
         kill(keeper, supervisor)
+        wait_for(lambda: not names.is_supervised(house.folder()), "the end of both")
 
     def polls(self, house: House) -> list[ReportKind]:
         return [report.kind for _ in range(3) for report in house.poll() if report.kind in ENDS]
 
-    def test_a_process_that_cannot_be_killed(self, contained: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_process_that_cannot_be_killed(
+        self, contained: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
         with monkeypatch.context() as patched:
+            patched.setattr(watched, "STALL_S", 0.0)
             patched.setattr(remains, "signal_process", lambda *_: False)
             patched.setattr(Cgroup, "kill", lambda _: None)
             self.leave_daemon(contained)
             assert self.polls(contained) == []
             assert contained.executor.observed() == {"1.1": "running"}
+            (line,) = [record.getMessage() for record in caplog.records if "cannot be ended" in record.getMessage()]
+            assert "attempt 1.1" in line
+            (pid,) = {int(word) for word in line.rpartition(": ")[2].split(", ")}
+            assert lives(pid)
         assert contained.wait_end().kind is ReportKind.LOST
         assert not family_lives(contained)
 
