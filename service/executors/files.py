@@ -4,7 +4,6 @@ import contextlib
 import errno
 import json
 import os
-import secrets
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +59,7 @@ def _draft(folder: int, name: str, reserved: Path | None) -> tuple[str, int]:
         with contextlib.suppress(OSError):
             return reserved.name, open_file(reserved.name, os.O_WRONLY, folder)
     # A name that cannot be guessed: a job may have put something in place of one that can.
-    drawn = f".{name}.{secrets.token_hex(8)}"
+    drawn = f".{name}.{os.urandom(8).hex()}"
     return drawn, open_file(drawn, os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder)
 
 
@@ -79,7 +78,7 @@ def _replace(folder: int, source: str, target: str) -> None:
             os.rename(source, target, src_dir_fd=folder, dst_dir_fd=folder)
         except IsADirectoryError:
             # A job has put a folder in place of the file. It is deleted with the attempt's other files.
-            aside = f"{_REPLACED}{secrets.token_hex(8)}"
+            aside = f"{_REPLACED}{os.urandom(8).hex()}"
             with contextlib.suppress(FileNotFoundError):
                 os.rename(target, aside, src_dir_fd=folder, dst_dir_fd=folder)
         else:

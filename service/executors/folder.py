@@ -25,7 +25,6 @@ import fcntl
 import math
 import os
 import stat
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -140,7 +139,8 @@ def read_stop(folder: Path) -> tuple[str | None, float] | None:
 
 def draft(attempts: Path, attempt: str) -> tuple[Path, int]:
     """A new folder without its name yet, and the descriptor that holds its lock. Raises OSError."""
-    folder = Path(tempfile.mkdtemp(prefix=f"{UNNAMED}{attempt}-", dir=attempts))
+    folder = attempts / f"{UNNAMED}{attempt}-{os.urandom(8).hex()}"
+    folder.mkdir(mode=PRIVATE_FOLDER)
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return folder, lock

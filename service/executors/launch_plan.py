@@ -11,7 +11,7 @@ from typing import Any
 
 from policies.model.job import Launch as LaunchMode
 from service.engine.commands import Launch
-from service.runtime.remains import MARK_BITS
+from service.runtime.processes import MARK_BITS
 
 _ALLOWED = frozenset({"PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR"})
 _ALLOWED_PREFIX = "LC_"
@@ -58,7 +58,7 @@ class Site:
 class Identity:
     """What identifies one attempt's processes, derived from the executor's key so that no other attempt can pretend to it.
 
-    ``token``: the secret in its environment. ``mark``: see :func:`service.runtime.remains.set_mark`. ``group``: the beginning
+    ``token``: the secret in its environment. ``mark``: see :func:`service.runtime.processes.set_mark`. ``group``: the beginning
     of the name of its control group.
     """
 

@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from service.runtime.processes import ProcessId, die_with_parent, prefer_as_victim, process_info
-from service.runtime.remains import set_mark
+from service.runtime.processes import ProcessId, die_with_parent, prefer_as_victim, process_info, set_mark
 
 IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that the supervisor and its keeper ignore."""

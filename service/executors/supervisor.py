@@ -17,7 +17,6 @@ import select
 import signal
 import sys
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -365,7 +364,7 @@ def run(plan: dict[str, Any], folder: Path, wakeups: tuple[int, ...], keeper: in
         supervisor.kill()
         full = isinstance(error, OSError) and is_disk_full(error)
         record = supervisor.failure_record("disk_full" if full else "launch_failed", f"supervisor: {error!r}")
-        traceback.print_exc()
+        sys.excepthook(type(error), error, error.__traceback__)  # the module traceback takes long to import
     if supervisor.cgroup is not None:
         supervisor.cgroup.clear()
     _record_end(folder, record)

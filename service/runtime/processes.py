@@ -7,6 +7,7 @@ standard library only.
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -16,6 +17,8 @@ from typing import NamedTuple
 PROC = Path("/proc")
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_MARK_MIN = 2**60
+MARK_BITS = 60
 _OOM_SCORE_MAX = 1000
 _OOM_SCORE_JOB = 500
 """As many thousandths of the memory are added to the size of a process when the kernel looks for the largest."""
@@ -111,6 +114,28 @@ def command_line(pid: int) -> list[str]:
         return []
 
 
+def set_mark(mark: int) -> None:
+    """Mark this process and all its future descendants with a number below 2**60.
+
+    The number becomes the limit on the time of a real-time thread (RLIMIT_RTTIME), 36,000 years or more, which nothing exceeds. A
+    new environment, session or user keeps it, every user may read it, and without privileges it cannot be raised again. A process
+    that has a lower limit already, because it belongs to a job of another service, keeps that.
+    """
+    limit = _MARK_MIN + mark
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_RTTIME, (limit, limit))
+
+
+def has_mark(pid: int, mark: int) -> bool:
+    """Whether the process, or an ancestor of it, has set the mark. Raises OSError if that cannot be read."""
+    try:
+        lines = (PROC / str(pid) / "limits").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    found = next((line for line in lines if line.startswith("Max realtime timeout")), "")
+    return str(_MARK_MIN + mark) in found.split()
+
+
 def catches(pid: int, signum: int) -> bool:
     """Whether the process handles the signal itself (``SigCgt`` in proc(5)), so that the signal does not end it."""
     try:
@@ -178,6 +203,8 @@ def kill_descendants(children_left: Callable[[], bool], budget_s: float) -> bool
     others. The children of a process that ends become children of this process. So the loop over the children needs no walk
     through /proc, and is faster than a process that forks and ends at once.
     """
+    if not children_left():
+        return False
     deadline_s = time.monotonic() + budget_s
     for info in descendants(os.getpid()):
         signal_process(info.id, signal.SIGKILL)

@@ -4,21 +4,19 @@ Then its processes have other parents. They are found by what a process inherits
 group and a limit that nothing else uses, then its environment, its output and its parents. Standard library only. Linux only.
 """
 
-import contextlib
 import math
-import resource
 import signal
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from service.runtime.cgroups import Cgroup
 from service.runtime.processes import (
-    PROC,
     ProcessId,
     ProcessInfo,
     carries,
     descendants,
+    has_mark,
     process_info,
     process_numbers,
     signal_process,
@@ -26,16 +24,13 @@ from service.runtime.processes import (
 )
 
 _BUDGET_S = 0.2
-_MARK_MIN = 2**60
-MARK_BITS = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(NamedTuple):
     """What identifies the processes of one attempt.
 
-    ``marker``: an entry of the environment (``NAME=value``). ``mark``: see :func:`set_mark`. ``ranks``: the processes that the
-    supervisor started. ``pipes``: the inodes of their output. ``cgroups``: their control groups.
+    ``marker``: an entry of the environment (``NAME=value``). ``mark``: see :func:`service.runtime.processes.set_mark`. ``ranks``:
+    the processes that the supervisor started. ``pipes``: the inodes of their output. ``cgroups``: their control groups.
     """
 
     marker: bytes
@@ -43,27 +38,6 @@ class Evidence:
     ranks: Collection[ProcessId] = ()
     pipes: Collection[int] = ()
     cgroups: Collection[Cgroup] = ()
-
-
-def set_mark(mark: int) -> None:
-    """Mark this process and all its future descendants with a number below 2**60.
-
-    The number becomes the limit on the time of a real-time thread (RLIMIT_RTTIME), 36,000 years or more, which nothing exceeds. A
-    new environment, session or user keeps it, every user may read it, and without privileges it cannot be raised again. A process
-    that has a lower limit already, because it belongs to a job of another service, keeps that.
-    """
-    limit = _MARK_MIN + mark
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_RTTIME, (limit, limit))
-
-
-def _has_mark(pid: int, mark: int) -> bool:
-    try:
-        lines = (PROC / str(pid) / "limits").read_text().splitlines()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    found = next((line for line in lines if line.startswith("Max realtime timeout")), "")
-    return str(_MARK_MIN + mark) in found.split()
 
 
 def remains_of(evidence: Evidence, processes: Sequence[ProcessInfo]) -> list[ProcessId]:
@@ -83,7 +57,7 @@ def remains_of(evidence: Evidence, processes: Sequence[ProcessInfo]) -> list[Pro
 
 def _is_mine(info: ProcessInfo, evidence: Evidence) -> bool:
     pid = info.id.pid
-    return _has_mark(pid, evidence.mark) or carries(pid, evidence.marker) or writes_to(pid, evidence.pipes)
+    return has_mark(pid, evidence.mark) or carries(pid, evidence.marker) or writes_to(pid, evidence.pipes)
 
 
 def end_remains(evidence: Evidence) -> bool:

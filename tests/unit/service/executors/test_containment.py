@@ -261,7 +261,7 @@ class TestNotKnown:
 
         with monkeypatch.context() as patched:
             patched.setattr(Cgroup, "is_empty", unreadable)
-            patched.setattr(remains, "_has_mark", unreadable)
+            patched.setattr(remains, "has_mark", unreadable)
             self.leave_daemon(contained)
             assert self.polls(contained) == []
         assert contained.wait_end().kind is ReportKind.LOST

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,18 @@ class TestEnvironment:
     def test_working_dir(self, house: House, tmp_path: Path) -> None:
         house.run(python("import os; print(os.getcwd())"), working_dir=str(tmp_path))
         assert house.output().strip() == str(tmp_path)
+
+
+def test_the_supervisor_starts_without_modules_that_take_long_to_import() -> None:
+    program = Path(names.__file__).with_name("_supervise.py")
+    code = f"import runpy, sys; runpy.run_path({str(program)!r}); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "service.executors.supervisor" in loaded
+    assert (
+        loaded & {"asyncio", "dataclasses", "inspect", "logging", "shutil", "subprocess", "tempfile", "traceback"}
+        == set()
+    )
 
 
 def test_a_rank_whose_gate_closes_never_executes(tmp_path: Path) -> None:
