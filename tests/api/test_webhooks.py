@@ -1,5 +1,6 @@
 """Webhooks over HTTP: adding them, whose they are, what is shown of them and what never is."""
 
+import logging
 from typing import Any
 
 import pytest
@@ -50,6 +51,25 @@ def test_a_secret_is_shown_once_and_kept_nowhere_else(client: Client, world: Wor
     assert listed.json()["items"] == [shown.json()] == [{key: value for key, value in made.items() if key != "secret"}]
     assert made["secret"] not in shown.text + listed.text + everything(world)
     assert count(world, WEBHOOKS) == 1
+
+
+def test_the_path_of_a_url_is_kept_out_of_the_log_of_changes_and_of_refusals(
+    app: FastAPI, client: Client, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Many receivers know their senders by it alone."""
+    caplog.set_level(logging.DEBUG, logger="service")
+    url = "https://hooks.example.org/T0/s3cr3t?key=s3cr3t"
+    answer = client.post("/v1/webhooks", json={"url": url})
+    made = answer.json()["id"]
+    refused = client.post("/v1/webhooks", json={"url": url.replace("https", "ftp")})
+    assert_problem(refused, "invalid-body", ["/url"])
+    with client_for(app, person(world, "ada", Role.VIEWER)) as ada:
+        answers = [ada.post("/v1/webhooks", json={"url": url}), ada.post(f"/v1/webhooks/{made}/test")]
+    assert client.post(f"/v1/webhooks/{made}/test").status_code == 202
+    assert client.delete(f"/v1/webhooks/{made}").status_code == 200
+    texts = [refused.text, *(each.text for each in answers), client.get("/v1/audit").text, client.get("/metrics").text]
+    assert client.get("/v1/audit").json()["items"]
+    assert not [text for text in (*texts, caplog.text) if "s3cr3t" in text]
 
 
 def test_defaults_and_a_secret_of_ones_own(client: Client, world: World) -> None:

@@ -298,8 +298,13 @@ def test_where_a_service_is_reached(host: str, expected: str) -> None:
 def test_the_token_of_this_machine_stays_here(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str | None, token: str | None, sent: str | None
 ) -> None:
+    """And goes there only after a proof; a token that the user names goes where the user says."""
     given: list[Any] = []
-    monkeypatch.setattr(connect, "Client", lambda address, secret, **_: nullcontext(given.append(secret)))
+
+    def client(address: str, secret: str | None, *, before: Any = None, tls: Any = None) -> Any:
+        return nullcontext(given.extend((secret, before is not None)))
+
+    monkeypatch.setattr(connect, "Client", client)
     (tmp_path / "token").write_text("secret\n")
     for name, value in (("SOONER_DATA_DIR", str(tmp_path)), ("SOONER_URL", url), ("SOONER_TOKEN", token)):
         if value is None:
@@ -308,7 +313,7 @@ def test_the_token_of_this_machine_stays_here(
             monkeypatch.setenv(name, value)
     with connect.connect():
         pass
-    assert given == [sent]
+    assert given == [sent, sent == "secret"]
 
 
 def test_a_service_that_does_not_run_is_one_line_with_the_remedy(
