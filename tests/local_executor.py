@@ -1,6 +1,7 @@
 """Attempts as real processes, for tests: short programs, waiting with a deadline, and nothing left behind."""
 
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -18,7 +19,9 @@ from policies.model.job import Launch as LaunchMode
 from policies.model.placement import ServerShare, place
 from service.engine.commands import Launch, Stop
 from service.engine.events import Report, ReportKind
+from service.executors import folder as names
 from service.executors.local import LocalExecutor
+from service.executors.seal import Seal
 from service.runtime.processes import ProcessId, all_processes, signal_process
 
 DEADLINE_S = 120.0
@@ -98,6 +101,18 @@ class House:
     def folder(self, attempt: str = "1.1") -> Path:
         """An attempt's folder."""
         return self.data_dir / "attempts" / attempt
+
+    def seal(self, attempt: str = "1.1") -> Seal:
+        """The seal of an attempt's records."""
+        return self.executor._keys.seal(attempt)
+
+    def write_record(self, name: str, record: dict[str, Any], attempt: str = "1.1") -> None:
+        """Replace a record of an attempt, with its seal."""
+        (self.folder(attempt) / name).write_text(json.dumps(self.seal(attempt).sealed(name, record)))
+
+    def has_ended(self, attempt: str = "1.1") -> bool:
+        """Whether the end of an attempt is recorded and its supervisor is gone; looks at the files alone."""
+        return names.has(self.folder(attempt), names.EXIT) and not names.is_supervised(self.folder(attempt))
 
     def poll(self) -> list[Report]:
         """One poll; everything it said is kept in ``reports``."""

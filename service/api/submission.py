@@ -11,7 +11,7 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -31,6 +31,7 @@ from service.api.problems import Fault, Problem, ProblemType, json_pointer
 from service.db import reads
 from service.db.access import seen_jobs
 from service.domain.access import NO_PROJECT, Identity
+from service.runtime.accounts import NoAccount, account_of
 from service.wire.bodies import JobBody, JobsBody
 from service.wire.jobs import JobDocument, JobsDocument
 
@@ -59,9 +60,13 @@ class Submission:
 
 
 def parse(body: JobBody | JobsBody, caller: Identity, dependencies: ApiDependencies) -> Submission:
-    """Step 1. Raises Problem: 422 for the body's faults, 403 for another user's name or a project the key is not for."""
+    """Step 1. Raises Problem: 422 for the body's faults and for users whose jobs cannot run, 403 for another user's name or a
+    project that the key is not for."""
     specs = parse_submission(body, dependencies.settings, dependencies.scheduler.layout())
-    return Submission(dependencies, in_the_name_of(caller, specs, body), body, caller)
+    owned = in_the_name_of(caller, specs, body)
+    if dependencies.settings.run_as == "submitter":
+        check_accounts(caller, body, dependencies.settings.run_as_users)
+    return Submission(dependencies, owned, body, caller)
 
 
 def in_the_name_of(caller: Identity, specs: Sequence[JobSpec], body: JobBody | JobsBody) -> list[JobSpec]:
@@ -82,6 +87,22 @@ def in_the_name_of(caller: Identity, specs: Sequence[JobSpec], body: JobBody | J
         raise Problem(ProblemType.FORBIDDEN, faults=faults)
     user = caller.user
     return [replace(spec, user=spec.user or user or "", project=spec.project or default_project) for spec in specs]
+
+
+def check_accounts(caller: Identity, body: JobBody | JobsBody, names: Mapping[str, str]) -> None:
+    """422 that points to every job whose user has no system user that the job can run as."""
+    placed = [(place, job.user or caller.user or "") for place, job in placed_jobs(body)]
+    reasons: dict[str, str] = {}
+    for user in {user for _, user in placed}:
+        try:
+            account_of(user, names)
+        except NoAccount as refusal:
+            reasons[user] = str(refusal)
+    if reasons:
+        faults = [
+            Fault(reasons[user], pointer=json_pointer((*place, "user"))) for place, user in placed if user in reasons
+        ]
+        raise Problem(ProblemType.INVALID_BODY, faults=faults)
 
 
 def _only_project(caller: Identity) -> str:

@@ -7,7 +7,7 @@ import os
 import secrets
 from pathlib import Path
 
-from service.runtime.untrusted import open_file
+from service.runtime.untrusted import PRIVATE_FOLDER, open_file
 
 TOKEN_FILE = "token"  # noqa: S105 (a file's name)
 TOKEN_BYTES = 32
@@ -17,16 +17,16 @@ class TokenFileError(Exception):
     """The token file cannot be used; the message says why in one line."""
 
 
-def load_or_create(data_dir: Path) -> str:
+def load_or_create(data_dir: Path, folder_mode: int = PRIVATE_FOLDER) -> str:
     """The token of this data folder, made at the first call.
 
-    The folder gets mode 0700 and the file 0600. Two processes that start at once agree on one token: the file appears
+    The folder gets ``folder_mode`` and the file 0600. Two processes that start at once agree on one token: the file appears
     complete and under its name at once, and the loser reads the winner's. Raises :class:`TokenFileError`.
     """
     path = data_dir / TOKEN_FILE
     try:
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        data_dir.chmod(0o700)
+        data_dir.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        data_dir.chmod(folder_mode)
         if not path.exists():
             _create(path)
         return _read(path)

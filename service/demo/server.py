@@ -21,6 +21,7 @@ from service.client import Client
 from service.client.proven import asks_for_proof
 from service.config.environment import ENV_PREFIX
 from service.executors.folder import is_supervised, write_stop
+from service.executors.keys import AttemptKeys
 
 RESTART_S = 1.0
 """Duration of a restart of the demo's jobs: Python and numpy start in about a second."""
@@ -188,6 +189,7 @@ def _end_attempts(attempts: Path) -> None:
     if not attempts.is_dir():
         return
     asked: set[Path] = set()
+    keys = AttemptKeys(attempts.parent)
     deadline_s = time.monotonic() + _STOP_S
     while time.monotonic() < deadline_s:
         alive = [folder for folder in attempts.iterdir() if folder.is_dir() and is_supervised(folder)]
@@ -196,7 +198,7 @@ def _end_attempts(attempts: Path) -> None:
         for folder in alive:
             if folder not in asked:
                 asked.add(folder)
-                write_stop(folder, None, 1.0)
+                write_stop(folder, None, 1.0, keys.seal(folder.name))
         time.sleep(_POLL_S)
 
 

@@ -17,6 +17,9 @@ both succeed, and a Stop that comes first takes the name with a tombstone, so th
 | ``progress.jsonl`` | the program, and the service for progress that came over HTTP | any time |
 | ``reserved`` | supervisor | room on the disk for ``exit.json``, taken before the start |
 | ``output/`` | supervisor | standard output and error, see :mod:`service.executors.logs` |
+
+The records (``.json``) carry a seal (:mod:`service.executors.seal`): a job that runs as the service's user can write here. One
+without the right seal counts as absent, and the end is believed only while the lock is free.
 """
 
 import contextlib
@@ -31,6 +34,7 @@ from typing import Any
 
 from service.executors.deletion import delete_path
 from service.executors.files import read_json, sync_folder, write_json
+from service.executors.seal import Seal
 from service.runtime.untrusted import PRIVATE_FILE, PRIVATE_FOLDER, open_below, open_file, open_folder, read_small
 
 LOCK = "lock"
@@ -87,9 +91,17 @@ def end_record(
     }
 
 
-def read_end(folder: Path, name: str = EXIT) -> dict[str, Any] | None:
-    """The record of the end in ``name``; None if there is none or it is invalid."""
-    record = read_json(folder / name)
+def read_record(folder: Path, name: str, seal: Seal) -> dict[str, Any] | None:
+    """The record in the file ``name``; None if there is none or its seal is wrong."""
+    return seal.opened(name, read_json(folder / name))
+
+
+def read_end(folder: Path, seal: Seal, name: str = EXIT) -> dict[str, Any] | None:
+    """The record of the end in ``name``; None if there is none or it is invalid.
+
+    It counts only while the lock of the folder is free (:func:`is_supervised`).
+    """
+    record = seal.opened(EXIT, read_json(folder / name))
     if record is None:
         return None
     sound = (
@@ -112,9 +124,9 @@ def seconds(value: object) -> float | None:
     return float(value)
 
 
-def read_ranks(folder: Path) -> list[tuple[int, int]]:
+def read_ranks(folder: Path, seal: Seal) -> list[tuple[int, int]]:
     """Process number and start ticks of each rank, as far as the file has them."""
-    ranks = (read_json(folder / RANKS) or {}).get("ranks")
+    ranks = (read_record(folder, RANKS, seal) or {}).get("ranks")
     return [
         (rank[0], rank[1])
         for rank in (ranks if isinstance(ranks, list) else ())
@@ -122,15 +134,15 @@ def read_ranks(folder: Path) -> list[tuple[int, int]]:
     ]
 
 
-def read_pipes(folder: Path) -> set[int]:
+def read_pipes(folder: Path, seal: Seal) -> set[int]:
     """The inodes of the pipes that the ranks write into, as far as the file has them."""
-    pipes = (read_json(folder / RANKS) or {}).get("pipes")
+    pipes = (read_record(folder, RANKS, seal) or {}).get("pipes")
     return {pipe for pipe in (pipes if isinstance(pipes, list) else ()) if type(pipe) is int}
 
 
-def read_stop(folder: Path) -> tuple[str | None, float] | None:
+def read_stop(folder: Path, seal: Seal) -> tuple[str | None, float] | None:
     """The warning signal and the grace period of the requested stop; None if there is none."""
-    request = read_json(folder / STOP)
+    request = read_record(folder, STOP, seal)
     if request is None:
         return None
     warning, grace_s = request.get("warning_signal"), seconds(request.get("grace_s"))
@@ -179,11 +191,11 @@ def has(folder: Path, name: str) -> bool:
         return False
 
 
-def write_tombstone(attempts: Path, attempt: str, record: dict[str, Any]) -> None:
+def write_tombstone(attempts: Path, attempt: str, record: dict[str, Any], seal: Seal) -> None:
     """Create the folder of an attempt that ended before it started. Raises :class:`Taken` or OSError."""
     drafted, lock = draft(attempts, attempt)
     try:
-        write_json(drafted / EXIT, record)
+        write_json(drafted / EXIT, seal.sealed(EXIT, record))
         publish(drafted, attempt)
     finally:
         os.close(lock)
@@ -207,23 +219,29 @@ def is_supervised(folder: Path) -> bool:
     return False
 
 
-def is_gone(folder: Path) -> bool:
-    """Whether a folder has been deleted; False if the disk does not answer."""
+def lock_number(folder: Path) -> int:
+    """The inode of the folder's lock; 0 if there is none. Raises OSError if the disk does not answer."""
     try:
-        (folder / LOCK).lstat()
-    except FileNotFoundError:
-        return True
+        return (folder / LOCK).lstat().st_ino
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+
+
+def is_gone(folder: Path, lock: int = 0) -> bool:
+    """Whether a folder has been deleted, or its lock is another file than ``lock``; False if the disk does not answer."""
+    try:
+        found = lock_number(folder)
     except OSError:
         return False
-    return False
+    return found == 0 or lock not in (0, found)
 
 
-def write_stop(folder: Path, warning_signal: str | None, grace_s: float) -> None:
+def write_stop(folder: Path, warning_signal: str | None, grace_s: float, seal: Seal) -> None:
     """Ask the supervisor to stop its attempt. A request never weakens an earlier one. Raises OSError."""
-    earlier = read_stop(folder)
+    earlier = read_stop(folder, seal)
     if earlier is not None and (earlier[0] is None or warning_signal is not None):
         return
-    write_json(folder / STOP, {"warning_signal": warning_signal, "grace_s": grace_s})
+    write_json(folder / STOP, seal.sealed(STOP, {"warning_signal": warning_signal, "grace_s": grace_s}))
     ring(folder)
 
 

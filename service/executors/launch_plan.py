@@ -5,12 +5,13 @@ import hmac
 import secrets
 import socket
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from policies.model.job import Launch as LaunchMode
 from service.engine.commands import Launch
+from service.runtime.accounts import Account, account_of
 from service.runtime.processes import MARK_BITS
 
 _ALLOWED = frozenset({"PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR"})
@@ -26,7 +27,8 @@ class Site:
     """The settings shared by all attempts of an executor. ``gpu_uuids`` as :func:`service.executors.gpus.physical_ids`.
 
     ``progress_url`` is a template in which ``{job}`` and ``{attempt}`` are replaced. ``cgroups``: the folder of the
-    attempts' control groups, None without them.
+    attempts' control groups, None without them. ``run_as_users``: see :func:`service.runtime.accounts.account_of`; None: jobs run
+    as the service's user.
     """
 
     data_dir: Path
@@ -38,6 +40,7 @@ class Site:
     gpu_uuids: tuple[tuple[str, ...], ...] | None
     checkpoints_dir: Path
     cgroups: Path | None
+    run_as_users: Mapping[str, str] | None = None
 
     @property
     def attempts_dir(self) -> Path:
@@ -59,12 +62,13 @@ class Identity:
     """What identifies one attempt's processes, derived from the executor's key so that no other attempt can pretend to it.
 
     ``token``: the secret in its environment. ``mark``: see :func:`service.runtime.processes.set_mark`. ``group``: the beginning
-    of the name of its control group.
+    of the name of its control group. ``seal``: the key of its :class:`service.executors.seal.Seal`.
     """
 
     token: str
     mark: int
     group: str
+    seal: str
 
     @classmethod
     def of(cls, key: bytes, attempt: str) -> "Identity":
@@ -74,7 +78,8 @@ class Identity:
             return hmac.new(key, f"{purpose}{attempt}".encode(), hashlib.sha256).hexdigest()
 
         mark = int(derived("mark "), 16) % 2**MARK_BITS
-        return cls(derived(""), mark, f"sooner-{attempt}-{derived('group ')[:_GROUP_DIGITS]}-")
+        group = f"sooner-{attempt}-{derived('group ')[:_GROUP_DIGITS]}-"
+        return cls(derived(""), mark, group, derived("seal "))
 
     @property
     def entry(self) -> bytes:
@@ -90,9 +95,11 @@ def allowed_environment(environ: Mapping[str, str]) -> dict[str, str]:
 def build_plan(launch: Launch, site: Site, identity: Identity, master_port: int, clock_s: float) -> dict[str, Any]:
     """The document that a supervisor reads from its standard input.
 
-    ``clock_s``: the service's clock minus the seconds since the machine was started.
+    ``clock_s``: the service's clock minus the seconds since the machine was started. Raises
+    :class:`service.runtime.accounts.NoAccount`.
     """
     spec = launch.spec
+    account = account_of(spec.user, site.run_as_users) if site.run_as_users is not None else None
     # Two launches of one attempt must not share a group, because the second one ends its own.
     cgroup = site.cgroups / f"{identity.group}{secrets.token_hex(4)}" if site.cgroups is not None else None
     return {
@@ -104,8 +111,10 @@ def build_plan(launch: Launch, site: Site, identity: Identity, master_port: int,
         "checkpoint_dir": str(site.checkpoint_dir(launch.job)),
         "working_dir": spec.working_dir,
         "command": list(spec.command),
-        "env": _environment(launch, site, identity.token, master_port),
+        "env": _environment(launch, site, identity.token, master_port, account),
+        "account": asdict(account) if account is not None else None,
         "mark": identity.mark,
+        "seal": identity.seal,
         "cgroup": str(cgroup) if cgroup is not None else None,
         "ranks": ranks_of(launch, site.gpu_uuids),
         "master_port": master_port,
@@ -116,7 +125,7 @@ def build_plan(launch: Launch, site: Site, identity: Identity, master_port: int,
     }
 
 
-def _environment(launch: Launch, site: Site, token: str, master_port: int) -> dict[str, str]:
+def _environment(launch: Launch, site: Site, token: str, master_port: int, account: Account | None) -> dict[str, str]:
     """The environment of all ranks. Sooner's entries override the job's, so it cannot impersonate another job."""
     folder = site.attempts_dir / launch.attempt
     ours = {
@@ -140,7 +149,11 @@ def _environment(launch: Launch, site: Site, token: str, master_port: int) -> di
     if site.progress_url is not None:
         url = site.progress_url.replace("{job}", str(launch.job)).replace("{attempt}", launch.attempt)
         ours["SOONER_PROGRESS_URL"] = url
-    return allowed_environment(site.environ) | dict(launch.spec.env) | ours
+    theirs = allowed_environment(site.environ)
+    if account is not None:
+        theirs.pop("TMPDIR", None)  # the service's own, which others may not enter
+        theirs |= {"HOME": account.home, "USER": account.name, "LOGNAME": account.name}
+    return theirs | dict(launch.spec.env) | ours
 
 
 def ranks_of(launch: Launch, gpu_uuids: Sequence[Sequence[str]] | None) -> list[dict[str, str]]:

@@ -1,7 +1,7 @@
 """Runs attempts as processes of this machine, each under a supervisor that outlives the service.
 
 The executor never waits for a job. Its state can be read again from the folders of the attempts, so a restarted service finds its
-running attempts. All jobs run as the user of the service.
+running attempts. Jobs run as the user of the service, or as their own users.
 """
 
 import contextlib
@@ -9,8 +9,6 @@ import hmac
 import json
 import logging
 import os
-import re
-import secrets
 import sys
 import threading
 import time
@@ -29,21 +27,20 @@ from service.engine.ports import AttemptStatus, Clock, ExecutorUnavailable
 from service.executors import folder as names
 from service.executors.deletion import delete_entry, delete_path
 from service.executors.fencing import Fence
-from service.executors.files import is_disk_full, read_json, rename_over
+from service.executors.files import is_disk_full, rename_over
 from service.executors.gpus import GpuInfo, physical_ids
-from service.executors.launch_plan import Identity, Site, build_plan, free_port
+from service.executors.keys import ATTEMPT_NAME, AttemptKeys
+from service.executors.launch_plan import Site, build_plan, free_port
 from service.executors.logs import LogChunk, read_log
 from service.executors.progress import LINE_BYTES_MAX, Ignored, RateLimit, check_line
 from service.executors.watched import WatchedAttempt
+from service.runtime.accounts import NoAccount
 from service.runtime.processes import boot_time_s
-from service.runtime.untrusted import PRIVATE_FILE, open_below, open_file, open_folder, read_small
+from service.runtime.untrusted import open_below, open_folder
 
 logger = logging.getLogger(__name__)
 
-_ATTEMPT = re.compile(r"[0-9]{1,18}\.[0-9]{1,9}")
-"""Of names in the folder of the attempts. The numbers fit in the database, whatever a job has put there."""
 _DRAFT_AGE_S = 60.0
-_KEY_BYTES = 32
 _PATIENCE_S = 1.0
 """Longest wait of a progress report over HTTP, which holds one of the threads that answer requests."""
 _KEPT_WHEN_PRUNED = frozenset({names.LOCK, names.ACKNOWLEDGED, names.EXIT})
@@ -57,8 +54,9 @@ class LocalExecutor:
     program may POST its progress (None: by file only). ``term_grace_s``: between SIGTERM and SIGKILL where no stop says
     otherwise. ``gpus``: what :func:`service.executors.gpus.detect` found; None = GPUs are virtual. ``checkpoints``: the folder
     of all jobs' checkpoints (None: in the data folder). ``cgroups``: the folder of the attempts' control groups, see
-    :func:`service.runtime.cgroups.usable_parent` (None: without). ``renews_alone``: a poll renews the lease; else the caller
-    calls :meth:`renew_leases`. Methods may be called from several threads.
+    :func:`service.runtime.cgroups.usable_parent` (None: without). ``run_as_users``: see
+    :func:`service.runtime.accounts.account_of` (None: jobs run as this process' user). ``renews_alone``: a poll renews the lease;
+    else the caller calls :meth:`renew_leases`. Methods may be called from several threads.
     """
 
     def __init__(
@@ -74,6 +72,7 @@ class LocalExecutor:
         gpus: Sequence[GpuInfo] | None = None,
         checkpoints: Path | None = None,
         cgroups: Path | None = None,
+        run_as_users: Mapping[str, str] | None = None,
         renews_alone: bool = True,
         environ: Mapping[str, str] | None = None,
     ) -> None:
@@ -90,11 +89,12 @@ class LocalExecutor:
             gpu_uuids=physical_ids(cluster, gpus),
             checkpoints_dir=(checkpoints or data_dir / "checkpoints").absolute(),
             cgroups=cgroups,
+            run_as_users=run_as_users,
         )
         self._gpus = gpus
         self._renews_alone = renews_alone
         self._attempts = names.make_private(self._site.attempts_dir)
-        self._key = _load_key(data_dir / "executor.key")
+        self._keys = AttemptKeys(data_dir)
         self._fence = Fence(data_dir / "fence")
         self._lock = threading.RLock()
         self._live: dict[AttemptId, WatchedAttempt] = {}
@@ -164,7 +164,7 @@ class LocalExecutor:
 
     def jobs_with_files(self) -> set[JobId]:
         """Jobs that still have logs. O(all attempts ever made)."""
-        logs = (path for path in self._attempts.iterdir() if _ATTEMPT.fullmatch(path.name) and names.exists(path))
+        logs = (path for path in self._attempts.iterdir() if ATTEMPT_NAME.fullmatch(path.name) and names.exists(path))
         return {job_of(AttemptId(path.name)) for path in logs if os.path.lexists(path / names.OUTPUT)}
 
     def read_logs(self, job: JobId, attempt: int | None = None, offset: int = 0, limit_bytes: int = 65536) -> LogChunk:
@@ -180,8 +180,8 @@ class LocalExecutor:
 
         Raises PermissionError for a wrong token or an attempt that does not run, and ExecutorUnavailable if a disk hangs.
         """
-        if not _ATTEMPT.fullmatch(attempt) or not hmac.compare_digest(
-            self._identity(attempt).token.encode(), token.encode()
+        if not ATTEMPT_NAME.fullmatch(attempt) or not hmac.compare_digest(
+            self._keys.identity(attempt).token.encode(), token.encode()
         ):
             raise PermissionError(attempt)
         if isinstance(check_line(line), Ignored):
@@ -242,12 +242,13 @@ class LocalExecutor:
     def _adopt(self) -> None:
         names.sweep_drafts(self._attempts, time.time() - _DRAFT_AGE_S)
         for folder in self._attempts.iterdir():
-            if not _ATTEMPT.fullmatch(folder.name) or not names.exists(folder):
+            if not ATTEMPT_NAME.fullmatch(folder.name) or not names.exists(folder):
                 continue
-            if not names.has(folder, names.ACKNOWLEDGED):
+            # A job may have written the record. It cannot have taken the lock from its supervisor.
+            if not names.has(folder, names.ACKNOWLEDGED) or names.is_supervised(folder):
                 watched = self._watch(AttemptId(folder.name))
                 watched.resume_stop()
-                identity = read_json(folder / names.SUPERVISOR) or {}
+                identity = names.read_record(folder, names.SUPERVISOR, watched.seal) or {}
                 port = identity.get("master_port")
                 watched.master_port = port if isinstance(port, int) else 0
 
@@ -264,7 +265,10 @@ class LocalExecutor:
         return found
 
     def _watch(self, attempt: AttemptId) -> WatchedAttempt:
-        watched = WatchedAttempt(attempt, self._attempts / attempt, self._identity(attempt), self._site.cgroups)
+        identity = self._keys.identity(attempt)
+        watched = WatchedAttempt(
+            attempt, self._attempts / attempt, identity, self._keys.seal(attempt), self._site.cgroups
+        )
         self._live[attempt] = watched
         return watched
 
@@ -282,7 +286,7 @@ class LocalExecutor:
         if attempt in self._live or attempt in self._never or self._reopened(attempt):
             return
         watched = self._watch(attempt)
-        identity = self._identity(attempt)
+        identity = self._keys.identity(attempt)
         taken = {other.master_port for other in self._live.values()}
         try:
             watched.master_port = free_port(taken, first=int(identity.token[:8], 16))
@@ -290,6 +294,8 @@ class LocalExecutor:
             child = _spawn(build_plan(launch, self._site, identity, watched.master_port, clock_s))
             reached(CrashPoint.SPAWNED)
             watched.child = child
+        except NoAccount as refusal:
+            watched.fail(self._clock.now_s(), Reason.LAUNCH_FAILED, str(refusal))
         except OSError as error:
             reason = Reason.DISK_FULL if is_disk_full(error) else Reason.LAUNCH_FAILED
             watched.fail(self._clock.now_s(), reason, f"{error.strerror or error}")
@@ -314,18 +320,17 @@ class LocalExecutor:
         folder = self._attempts / attempt
         if not names.has(folder, names.ACKNOWLEDGED):
             return False
-        if names.read_end(folder, names.ACKNOWLEDGED) is not None:
+        if names.read_end(folder, self._keys.seal(attempt), names.ACKNOWLEDGED) is not None:
             rename_over(folder, names.ACKNOWLEDGED, names.EXIT)
             self._watch(attempt).again = True
+        else:
+            self._watch(attempt)
         return True
-
-    def _identity(self, attempt: AttemptId) -> Identity:
-        return Identity.of(self._key, attempt)
 
     def _numbers(self, job: JobId) -> list[int]:
         prefix = f"{job}."
         found = (path.name for path in self._attempts.iterdir() if path.name.startswith(prefix))
-        return sorted(int(name.removeprefix(prefix)) for name in found if _ATTEMPT.fullmatch(name))
+        return sorted(int(name.removeprefix(prefix)) for name in found if ATTEMPT_NAME.fullmatch(name))
 
 
 def _spawn(plan: dict[str, Any]) -> int:
@@ -347,22 +352,6 @@ def _spawn(plan: dict[str, Any]) -> int:
         )
     finally:
         os.close(plan_file)
-
-
-def _load_key(path: Path) -> bytes:
-    """The secret behind progress tokens: drawn once for all executors on the folder."""
-    if not path.exists():
-        with contextlib.suppress(FileExistsError):
-            temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
-            try:
-                os.write(descriptor, secrets.token_bytes(_KEY_BYTES))
-                os.fsync(descriptor)
-                path.hardlink_to(temporary)
-            finally:
-                os.close(descriptor)
-                temporary.unlink()
-    return read_small(open_file(path), _KEY_BYTES)
 
 
 def _append(path: Path, data: bytes) -> bool:

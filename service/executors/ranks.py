@@ -10,9 +10,16 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from service.runtime.processes import ProcessId, die_with_parent, prefer_as_victim, process_info, set_mark
+from service.runtime.processes import (
+    ProcessId,
+    allow_tracing,
+    die_with_parent,
+    prefer_as_victim,
+    process_info,
+    set_mark,
+)
 
 IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that the supervisor and its keeper ignore."""
@@ -40,13 +47,17 @@ class Rank:
 
 
 class Program(NamedTuple):
-    """The command of a rank, its environment, working folder, umask, and the number by which its processes are found."""
+    """The command of a rank, its environment, working folder, umask, and the number by which its processes are found.
+
+    ``account``: the user that it runs as, as :class:`service.runtime.accounts.Account` has it; None for this process' own.
+    """
 
     command: list[str]
     env: dict[str, str]
     working_dir: Path
     umask: int
     mark: int
+    account: dict[str, Any] | None
 
 
 def fork_rank(index: int, program: Program, gate: tuple[int, int]) -> Rank:
@@ -57,6 +68,9 @@ def fork_rank(index: int, program: Program, gate: tuple[int, int]) -> Rank:
     supervisor = os.getpid()
     output_read, output_write = os.pipe()
     failure_read, failure_write = os.pipe()
+    if program.account is not None:
+        # Else the program could write to its output, but not open /dev/stdout.
+        os.fchown(output_write, program.account["uid"], program.account["gid"])
     pid = os.fork()
     if pid == 0:
         _become(program, gate, (output_write, failure_write), supervisor)
@@ -82,9 +96,15 @@ def _become(program: Program, gate: tuple[int, int], pipes: tuple[int, int], sup
         nothing = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((nothing, 0), (output, 1), (output, 2)):
             os.dup2(source, target)
+        allow_tracing()
         set_mark(program.mark)
         prefer_as_victim()
         os.umask(program.umask)
+        if program.account is not None:
+            become_user(program.account)
+            die_with_parent()  # ended by the change of the user
+            if os.getppid() != supervisor:
+                os._exit(1)
         os.chdir(program.working_dir)
         os.execvpe(program.command[0], program.command, program.env)  # noqa: S606 no shell is the point
     except OSError as error:
@@ -93,6 +113,26 @@ def _become(program: Program, gate: tuple[int, int], pipes: tuple[int, int], sup
         os.write(failure, str(errno.EINVAL).encode())
     finally:
         os._exit(127)
+
+
+def become_user(account: dict[str, Any]) -> None:
+    """Give up all rights but those of a user and its groups. Raises OSError."""
+    os.setgroups(account["groups"])
+    os.setresgid(account["gid"], account["gid"], account["gid"])
+    os.setresuid(account["uid"], account["uid"], account["uid"])
+
+
+def can_enter(folder: Path, account: dict[str, Any]) -> bool:
+    """Whether a user can enter a folder, found out by a process of this user. Raises OSError."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            become_user(account)
+            os.chdir(folder)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(pid, 0)[1] == 0
 
 
 def open_gate(gate: tuple[int, int], ranks: list[Rank]) -> int:

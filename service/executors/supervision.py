@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from service.executors import folder as names
-from service.executors.files import read_json
+from service.executors.seal import Seal
 from service.runtime.processes import (
     ProcessId,
     all_processes,
@@ -27,8 +27,9 @@ _PROGRAM = "_supervise.py"
 class Supervision:
     """Both processes of one attempt. A record is believed only if it names processes that were started for this attempt."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, seal: Seal) -> None:
         self._folder = folder
+        self._seal = seal
         self._processes: tuple[ProcessId, ...] = ()
         """The supervisor, then its keeper."""
         self._count = 0
@@ -41,7 +42,9 @@ class Supervision:
         A lock that another process has taken counts for :data:`STALL_S`.
         """
         if not names.is_supervised(self._folder):
-            return False
+            # If a job has replaced the lock, its supervisor ends the job and itself.
+            known = self._processes or self._recorded()[0]
+            return any(is_running(process) and self._is_ours(process) for process in known)
         running = [process for process in self._find() if is_running(process)]
         now_s = time.monotonic()
         if running and len(running) == self._count:
@@ -70,15 +73,13 @@ class Supervision:
     def _find(self) -> tuple[ProcessId, ...]:
         if not self._processes:
             self._processes, self._count = self._recorded()
-            # A supervisor of release 0.1 has the id of its attempt as its argument.
-            names_allowed = (str(self._folder), self._folder.name)
-            if not self._processes or not all(_supervises(known.pid, *names_allowed) for known in self._processes):
+            if not self._processes or not all(self._is_ours(known) for known in self._processes):
                 self._processes = self._search()
         return self._processes
 
     def _recorded(self) -> tuple[tuple[ProcessId, ...], int]:
         """What the folder says, and how many there were at the start."""
-        record = read_json(self._folder / names.SUPERVISOR) or {}
+        record = names.read_record(self._folder, names.SUPERVISOR, self._seal) or {}
         if record.get("boot_id") != boot_id():
             return (), 2
         pairs = [(record.get("pid"), record.get("start_ticks"))]
@@ -87,6 +88,10 @@ class Supervision:
             pairs.append((keeper[0], keeper[1]))
         known = [ProcessId(pid, ticks) for pid, ticks in pairs if isinstance(pid, int) and isinstance(ticks, int)]
         return tuple(known), len(pairs)
+
+    def _is_ours(self, process: ProcessId) -> bool:
+        # A supervisor of release 0.1 has the id of its attempt as its argument.
+        return _supervises(process.pid, str(self._folder), self._folder.name)
 
     def _search(self) -> tuple[ProcessId, ...]:
         """Both, by their command lines. O(processes of the machine)."""

@@ -11,6 +11,7 @@ identities, then the commands are executed, then ``started.json``, then ``exit.j
 """
 
 import contextlib
+import errno
 import json
 import os
 import select
@@ -30,12 +31,14 @@ from service.executors.ranks import (
     Program,
     Rank,
     attempt_exit_code,
+    can_enter,
     fork_rank,
     open_gate,
     prepare_signals,
     reap,
     redirect_standard_streams,
 )
+from service.executors.seal import Seal
 from service.runtime.cgroups import Cgroup
 from service.runtime.processes import (
     become_subreaper,
@@ -45,11 +48,13 @@ from service.runtime.processes import (
     close_inherited,
     descendants,
     die_with_parent,
+    forbid_tracing,
     kill_descendants,
     process_info,
     signal_process,
     spare_as_victim,
 )
+from service.runtime.untrusted import open_folder
 
 EXIT_TAKEN = 3
 """The supervisor's own exit code when the attempt's folder exists already."""
@@ -61,6 +66,9 @@ _URGENT_S = 0.05
 _EXIT_RECORD_BYTES = 4096
 _LEFTOVER_GRACE_S = 2.0
 _RETRY_S = 1.0
+_USERS_UMASK = 0o022
+"""Umask of programs that run as their users: what a login gives."""
+_ENTERED_BY_GROUP = 0o710
 _KILL_S = 0.05
 """Time of one look for processes to kill: the output of the ranks is copied in between."""
 
@@ -89,6 +97,10 @@ class Supervisor:
         self.plan = plan
         self.folder = folder
         self.keeper = keeper
+        self.account: dict[str, Any] | None = plan["account"]
+        self.seal = Seal(plan["seal"])
+        self.lock = names.lock_number(folder)
+        self.started = False
         self.cgroup = Cgroup(Path(plan["cgroup"])) if plan["cgroup"] is not None else None
         self.ranks: list[Rank] = []
         self.by_pid: dict[int, Rank] = {}
@@ -118,7 +130,12 @@ class Supervisor:
         gate = os.pipe()
         for index, env in enumerate(self.plan["ranks"]):
             program = Program(
-                self.plan["command"], self.plan["env"] | env, working_dir, self.plan["umask"], self.plan["mark"]
+                self.plan["command"],
+                self.plan["env"] | env,
+                working_dir,
+                self.plan["umask"] if self.account is None else _USERS_UMASK,
+                self.plan["mark"],
+                self.account,
             )
             rank = fork_rank(index, program, gate)
             self.ranks.append(rank)
@@ -126,14 +143,18 @@ class Supervisor:
         self._enter_cgroup()
         identities = [list(rank.id) for rank in self.ranks]
         pipes = [os.fstat(rank.output).st_ino for rank in self.ranks]
-        write_json(self.folder / names.RANKS, {"ranks": identities, "pipes": pipes})
+        self._write(names.RANKS, {"ranks": identities, "pipes": pipes})
         # Without its keeper this attempt may be reported as one that never ran.
         self._check_keeper()
         if failure := open_gate(gate, self.ranks):
             command = self.plan["command"][0]
             reason = "command_not_found" if failure in NOT_EXECUTABLE else "launch_failed"
             raise CannotLaunch(reason, f"{command}: {os.strerror(failure)}")
-        write_json(self.folder / names.STARTED, {"at_s": now_s(self.plan)})
+        self._write(names.STARTED, {"at_s": now_s(self.plan)})
+        self.started = True
+
+    def _write(self, name: str, record: dict[str, Any]) -> None:
+        write_json(self.folder / name, self.seal.sealed(name, record))
 
     def _enter_cgroup(self) -> None:
         if self.cgroup is None:
@@ -148,11 +169,17 @@ class Supervisor:
     def _working_dir(self) -> Path:
         wanted = self.plan["working_dir"]
         if wanted is None:
-            return names.make_private(self.folder / names.WORK)
+            work = names.make_private(self.folder / names.WORK)
+            self._hand_over(work)
+            return work
         folder = Path(wanted)
         if not folder.is_absolute() or not folder.is_dir() or not os.access(folder, os.X_OK):
             raise CannotLaunch(
                 "working_dir_not_found", f"working_dir {wanted}: not an absolute path of a folder that can be entered"
+            )
+        if self.account is not None and not can_enter(folder, self.account):
+            raise CannotLaunch(
+                "working_dir_not_found", f"working_dir {wanted}: cannot be entered by user {self.account['name']}"
             )
         return folder
 
@@ -160,6 +187,7 @@ class Supervisor:
         folder = Path(self.plan["checkpoint_dir"])
         try:
             names.make_private(folder)
+            self._hand_over(folder)
             next(folder.iterdir(), None)
         except OSError as error:
             if is_disk_full(error):
@@ -167,6 +195,19 @@ class Supervisor:
             raise CannotLaunch("checkpoint_unreadable", f"{folder}: {error.strerror}") from error
         if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
             raise CannotLaunch("checkpoint_unreadable", f"{folder}: cannot be read and written")
+
+    def _hand_over(self, folder: Path) -> None:
+        """Give a folder to the user of the job. Raises OSError if it belongs to another user than the service's."""
+        if self.account is None:
+            return
+        place = open_folder(folder)
+        try:
+            owner = os.fstat(place).st_uid
+            if owner not in (os.geteuid(), self.account["uid"]):
+                raise PermissionError(errno.EPERM, f"belongs to user {owner}, not to {self.account['name']}")
+            os.fchown(place, self.account["uid"], self.account["gid"])
+        finally:
+            os.close(place)
 
     # Running.
 
@@ -215,16 +256,16 @@ class Supervisor:
     def _react(self, ended: list[Rank]) -> None:
         """Check every reason to stop the attempt, and take the next step of stopping when a deadline has passed.
 
-        Raises :class:`KeeperLost`, and FileNotFoundError if the attempt's folder was deleted, because the attempt could no longer
-        be stopped through it.
+        Raises :class:`KeeperLost`, and FileNotFoundError if the attempt's folder was deleted or its lock replaced, because the
+        attempt could no longer be stopped through it.
         """
-        if names.is_gone(self.folder):
-            raise FileNotFoundError(self.folder)
+        if names.is_gone(self.folder, self.lock):
+            raise FileNotFoundError(self.folder / names.LOCK)
         self._check_keeper()
         # A job may have suspended the keeper, as the keeper sees and undoes for this process.
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.keeper, signal.SIGCONT)
-        request = names.read_stop(self.folder)
+        request = names.read_stop(self.folder, self.seal)
         if request is not None:
             warning, self.grace_s = request
             self._stop(warning)
@@ -335,7 +376,7 @@ class Supervisor:
 
     def failure_record(self, reason: str, detail: str) -> dict[str, Any]:
         """The record of an attempt without an exit status: it never ran, or this supervisor failed."""
-        outcome = "lost" if names.has(self.folder, names.STARTED) else "launch_failed"
+        outcome = "lost" if self.started else "launch_failed"
         return names.end_record(
             outcome, now_s(self.plan), reason=reason, detail=detail, stop_signalled=self.stop_signalled
         )
@@ -345,7 +386,7 @@ def run(plan: dict[str, Any], folder: Path, wakeups: tuple[int, ...], keeper: in
     """Launch, supervise and record the end. In every case no process is left and one ``exit.json`` is written."""
     supervisor = Supervisor(plan, folder, keeper)
     try:
-        if names.has(folder, names.STOP):
+        if names.read_stop(folder, supervisor.seal) is not None:
             record = names.end_record("exited", now_s(plan), detail=names.STOPPED_FIRST, stop_signalled=True)
         else:
             supervisor.launch()
@@ -367,7 +408,7 @@ def run(plan: dict[str, Any], folder: Path, wakeups: tuple[int, ...], keeper: in
         sys.excepthook(type(error), error, error.__traceback__)  # the module traceback takes long to import
     if supervisor.cgroup is not None:
         supervisor.cgroup.clear()
-    _record_end(folder, record)
+    _record_end(folder, supervisor.seal.sealed(names.EXIT, record))
 
 
 def _record_end(folder: Path, record: dict[str, Any]) -> None:
@@ -395,9 +436,14 @@ def fill_folder(plan: dict[str, Any], drafted: Path, keeper: int) -> tuple[Path,
         identity |= {"keeper": list(parent.id), "cgroup": plan["cgroup"], "master_port": plan["master_port"]}
         (drafted / names.OUTPUT).mkdir(mode=0o700)
         (drafted / names.PROGRESS).touch(mode=0o600)
+        if account := plan["account"]:
+            # The user of the job passes through this folder, and owns its progress file and, below, its working folder.
+            os.chown(drafted, -1, account["gid"])
+            drafted.chmod(_ENTERED_BY_GROUP)
+            os.chown(drafted / names.PROGRESS, account["uid"], account["gid"])
         os.mkfifo(drafted / names.WAKE, 0o600)
         reserve(drafted / names.RESERVED, _EXIT_RECORD_BYTES)
-        write_json(drafted / names.SUPERVISOR, identity)
+        write_json(drafted / names.SUPERVISOR, Seal(plan["seal"]).sealed(names.SUPERVISOR, identity))
         # Both ends are open, so the FIFO never reports an end of file when an executor closes it.
         wake = os.open(drafted / names.WAKE, os.O_RDWR | os.O_NONBLOCK)
         return names.publish(drafted, plan["attempt"]), wake
@@ -430,6 +476,8 @@ def main() -> int:
     close_inherited()
     spare_as_victim()
     plan = json.load(sys.stdin)
+    # Other programs of this user must not read the plan here: it holds secrets and the key of the seals.
+    forbid_tracing()
     plan["umask"] = os.umask(0o077)
     become_subreaper()
     try:

@@ -14,9 +14,10 @@ from policies.model.reasons import Reason
 from service.engine.events import Report, ReportKind
 from service.engine.ports import AttemptStatus
 from service.executors import folder as names
-from service.executors.files import is_disk_full, read_json, rename_over, write_json
+from service.executors.files import is_disk_full, rename_over, write_json
 from service.executors.launch_plan import Identity
 from service.executors.progress import Progress, ProgressFile
+from service.executors.seal import Seal
 from service.executors.supervision import STALL_S, Supervision
 from service.executors.supervisor import EXIT_DISK_FULL, EXIT_TAKEN
 from service.runtime import processes
@@ -41,6 +42,7 @@ class WatchedAttempt:
     attempt: AttemptId
     folder: Path
     identity: Identity
+    seal: Seal
     cgroups: Path | None
     child: int | None = None
     started: Report | None = None
@@ -56,7 +58,7 @@ class WatchedAttempt:
     _remains_logged: bool = False
 
     def __post_init__(self) -> None:
-        self.supervision = Supervision(self.folder)
+        self.supervision = Supervision(self.folder, self.seal)
 
     @property
     def status(self) -> AttemptStatus:
@@ -72,9 +74,8 @@ class WatchedAttempt:
         child_code = self.reap()
         if self.end is not None:
             return self._unacknowledged([])
-        record = names.read_end(self.folder)
-        if record is None and not self._is_alive(child_code, now_s):
-            record = names.read_end(self.folder)
+        # The end counts only while nothing holds the lock: a job may have written the record.
+        record = None if self._is_alive(child_code, now_s) else names.read_end(self.folder, self.seal)
         self._read_start(now_s)
         progress = self._read_progress(now_s, record)
         if record is not None:
@@ -100,7 +101,7 @@ class WatchedAttempt:
             self.supervision.signal(signal.SIGCONT)
             return True
         try:
-            names.write_tombstone(self.folder.parent, self.attempt, record)
+            names.write_tombstone(self.folder.parent, self.attempt, record, self.seal)
         except names.Taken:
             return False
         except OSError as error:
@@ -112,15 +113,15 @@ class WatchedAttempt:
     def stop(self, warning_signal: str | None, grace_s: float) -> None:
         """Ask the supervisor to stop the attempt: by file or, if that cannot be written, by signal."""
         try:
-            names.write_stop(self.folder, warning_signal, grace_s)
+            names.write_stop(self.folder, warning_signal, grace_s, self.seal)
         except OSError:
             self.supervision.signal(signal.SIGTERM)  # the keeper ignores it
         self.supervision.expect_end(warning_signal, grace_s)
 
     def resume_stop(self) -> None:
         """Take over an attempt of an earlier service, with the stop that was requested of it."""
-        request = names.read_stop(self.folder)
-        self.stopping = names.has(self.folder, names.STOP)
+        request = names.read_stop(self.folder, self.seal)
+        self.stopping = request is not None
         if request is not None:
             self.supervision.expect_end(*request)
 
@@ -141,7 +142,7 @@ class WatchedAttempt:
                 record = names.end_record(
                     "launch_failed", self.end.at_s, reason=self.end.reason, detail=self.end.detail
                 )
-                names.write_tombstone(self.folder.parent, self.attempt, record)
+                names.write_tombstone(self.folder.parent, self.attempt, record, self.seal)
             # A rename needs no disk space, so this works on a full disk.
             rename_over(self.folder, names.EXIT, names.ACKNOWLEDGED)
         except (OSError, names.Taken):
@@ -174,7 +175,7 @@ class WatchedAttempt:
     def _read_start(self, now_s: float) -> None:
         if self.started is not None:
             return
-        record = read_json(self.folder / names.STARTED)
+        record = names.read_record(self.folder, names.STARTED, self.seal)
         if record is not None:
             reported_s = names.seconds(record.get("at_s"))
             at_s = now_s if reported_s is None else reported_s
@@ -228,10 +229,9 @@ class WatchedAttempt:
             return True
         if self.supervision.is_held():
             return True
-        if names.read_end(self.folder) is not None:
-            # Written between the two checks, of the record and of the lock.
+        if names.read_end(self.folder, self.seal) is not None:
             return False
-        boot = (read_json(self.folder / names.SUPERVISOR) or {}).get("boot_id")
+        boot = self._supervisor().get("boot_id")
         rebooted = isinstance(boot, str) and boot != processes.boot_id()
         # Report the loss only after no process is left that could write checkpoints. Numbers of another boot prove nothing; what
         # processes inherited still does.
@@ -245,6 +245,9 @@ class WatchedAttempt:
         """Whether the supervisor's record was not written in this boot. A job that forges it changes this time (ctime) to now."""
         changed_s = (self.folder / names.SUPERVISOR).stat(follow_symlinks=False).st_ctime
         return changed_s < time.time() - processes.boot_time_s()
+
+    def _supervisor(self) -> dict[str, Any]:
+        return names.read_record(self.folder, names.SUPERVISOR, self.seal) or {}
 
     def _end_remains(self, numbers: bool = True) -> bool:
         """Kill what is left; returns whether anything was. ``numbers``: those of the attempt's records are of this boot.
@@ -267,7 +270,7 @@ class WatchedAttempt:
         return True
 
     def _evidence(self, numbers: bool) -> Evidence:
-        recorded = (read_json(self.folder / names.SUPERVISOR) or {}).get("cgroup")
+        recorded = self._supervisor().get("cgroup")
         group = self.identity.group
         cgroups = [Cgroup(path) for path in self.cgroups.glob(f"{group}*")] if self.cgroups is not None else []
         if isinstance(recorded, str) and Path(recorded).name.startswith(group):
@@ -276,8 +279,8 @@ class WatchedAttempt:
         return Evidence(
             marker=self.identity.entry,
             mark=self.identity.mark,
-            ranks=[processes.ProcessId(*rank) for rank in names.read_ranks(self.folder)] if numbers else (),
-            pipes=names.read_pipes(self.folder) if numbers else (),
+            ranks=[processes.ProcessId(*rank) for rank in names.read_ranks(self.folder, self.seal)] if numbers else (),
+            pipes=names.read_pipes(self.folder, self.seal) if numbers else (),
             cgroups=cgroups,
         )
 
@@ -292,7 +295,9 @@ class WatchedAttempt:
         signalled = names.has(self.folder, names.SIGNALLED)
         record = names.end_record("lost", now_s, reason=Reason.NODE_LOST, detail=detail, stop_signalled=signalled)
         try:
-            write_json(self.folder / names.EXIT, record, reserved=self.folder / names.RESERVED)
+            write_json(
+                self.folder / names.EXIT, self.seal.sealed(names.EXIT, record), reserved=self.folder / names.RESERVED
+            )
         except OSError:
             # No disk space: report from memory. After a restart the same end is found again.
             self.finish(record)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 PROC = Path("/proc")
 _PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _MARK_MIN = 2**60
 MARK_BITS = 60
@@ -188,6 +189,16 @@ def become_subreaper() -> None:
 def die_with_parent(signum: int = signal.SIGKILL) -> None:
     """Let the kernel send this process a signal when its parent ends for any reason. Raises OSError."""
     _prctl(_PR_SET_PDEATHSIG, signum)
+
+
+def forbid_tracing() -> None:
+    """Keep other processes of the same user (not root) from the memory and the open files of this one. Raises OSError."""
+    _prctl(_PR_SET_DUMPABLE, 0)
+
+
+def allow_tracing() -> None:
+    """Undo :func:`forbid_tracing`, which a forked process inherits. Raises OSError."""
+    _prctl(_PR_SET_DUMPABLE, 1)
 
 
 def _prctl(option: int, value: int) -> None:

@@ -51,6 +51,7 @@ from service.server.startup import (
     open_current,
     url_of,
 )
+from service.server.users_apart import data_dir_mode, keep_users_apart, sentence
 from service.telemetry import log, tracing
 from service.telemetry.http import MeasuredApp
 from service.telemetry.metrics import Metrics
@@ -116,7 +117,8 @@ class Service:
         stack.callback(self.database.close)
         bind(settings.data_dir, database_id(self.database))
         self.host = host_of(settings.data_dir)
-        self.token = load_or_create(settings.data_dir)
+        self.token = load_or_create(settings.data_dir, data_dir_mode(settings))
+        keep_users_apart(settings)
         self.socket = stack.enter_context(listen(settings.host, settings.port))
         address = self.socket.getsockname()[:2]
         self.executor = make_executor(settings, self.clock, stored_cluster(self.database, self.wanted), gpus, address)
@@ -159,6 +161,8 @@ class Service:
             file=sys.stderr,
             flush=True,
         )
+        if said := sentence(self.settings):
+            print(said, file=sys.stderr, flush=True)
         try:
             self.server.run(sockets=[self.socket])
         finally:

@@ -60,6 +60,7 @@ from service.runtime.steady_clock import SteadyClock
 from service.server.containment import containment_of
 from service.server.fleet import FleetExecutor
 from service.server.leader_store import LeaderStore, PatientStore
+from service.server.users_apart import runs_as_submitters
 from service.server.warming import WarmingPredictor
 from service.shadow.live import make_shadow
 from service.shadow.process import ShadowProcess
@@ -135,6 +136,7 @@ def make_executor(
             gpus=gpus,
             checkpoints=settings.checkpoints_dir,
             cgroups=cgroups,
+            run_as_users=settings.run_as_users if runs_as_submitters(settings) else None,
             renews_alone=False,
         )
     return HostExecutor(attempts, TimeLimitedExecutor(attempts, settings.executor_timeout_s), sentence)

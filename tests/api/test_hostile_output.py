@@ -6,7 +6,7 @@ from dataclasses import replace
 from fastapi import FastAPI
 from httpx import Client
 
-from policies.model.ids import AttemptId, JobId, attempt_id
+from policies.model.ids import JobId, attempt_id
 from service.engine.events import ReportKind
 from service.executors.local import LocalExecutor
 from tests.api.client import client_of
@@ -55,7 +55,7 @@ def test_progress_of_an_attempt_without_a_file(app: FastAPI, client: Client, hou
     file = house.folder() / "progress.jsonl"
     file.unlink()
     trick(file)
-    headers = {"Authorization": f"Bearer {executor._identity(AttemptId('1.1')).token}"}
+    headers = {"Authorization": f"Bearer {executor._keys.identity('1.1').token}"}
     path = "/v1/attempts/1.1/progress"
     answer = within(lambda: client.post(path, json={"iteration": 5}, headers=headers))
     assert answer.status_code == 202

@@ -13,6 +13,7 @@ from policies.model.ids import AttemptId
 from service.engine.commands import Stop
 from service.engine.events import ReportKind
 from service.executors import folder as names
+from service.executors.keys import AttemptKeys
 from service.executors.local import LocalExecutor
 from service.runtime.processes import boot_id
 from tests.crash.nasty import VALUES, almost, spoiled
@@ -40,16 +41,23 @@ def content(name: str) -> st.SearchStrategy[bytes]:
 
 
 @settings(max_examples=250, deadline=None)
-@given(data=st.data(), here=st.booleans())
+@given(data=st.data(), here=st.booleans(), sealed=st.booleans())
 def test_a_damaged_folder_is_told_as_an_end_and_the_others_are_looked_after(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, here: bool
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, here: bool, sealed: bool
 ) -> None:
     data_dir = tmp_path_factory.mktemp("folders")
+    if sealed:
+        names.make_private(data_dir / "attempts")
+        AttemptKeys(data_dir)
     WHOLE[names.SUPERVISOR]["boot_id"] = boot_id() if here else "another"
     damaged = _folder(data_dir, "1.1", {names.EXIT: b""})
     for name in data.draw(st.sets(st.sampled_from(sorted(WHOLE)))):
         (damaged / name).write_bytes(data.draw(content(name)))
-    _folder(data_dir, "2.1", {names.STARTED: b'{"at_s": 2.0}', names.EXIT: json.dumps(WHOLE[names.EXIT]).encode()})
+    whole = _folder(data_dir, "2.1", {names.EXIT: b""})
+    seal = AttemptKeys(data_dir).seal("2.1")
+    for name in (names.STARTED, names.EXIT):
+        (whole / name).write_text(json.dumps(seal.sealed(name, WHOLE[name]) if sealed else WHOLE[name]))
+    assert seal.required == sealed
     executor = LocalExecutor(data_dir, CLUSTER, clock=WallClock(), environ={})
     try:
         for _ in range(3):

@@ -60,6 +60,9 @@ def test_a_missing_cluster_file_is_named(tmp_path: Path) -> None:
         ("DATABASE_URL", "mysterious://x", ("database",)),
         ("DATABASE_URL", "sqlite:////no/such/folder/sooner.db", ("database",)),
         ("PORT", "99999", ("port", "99999")),
+        ("RUN_AS", "nobody", ("run_as", "submitter")),
+        # Not root, or a data folder that other users cannot reach.
+        ("RUN_AS", "submitter", ("run_as=submitter",)),
     ],
 )
 def test_a_wrong_setting_is_named_with_its_value(

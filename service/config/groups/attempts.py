@@ -4,12 +4,20 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from service.config.kinds import DAY_S, MIB, Seconds, between
+from service.config.kinds import DAY_S, MIB, Pairs, Seconds, between
 
 
 class Attempts(BaseModel):
     """What one running attempt may do."""
 
+    run_as: Literal["service", "submitter"] = Field(
+        "service",
+        description="The system user of jobs: that of the service, or that of each job's user. The latter needs root.",
+    )
+    run_as_users: Pairs = Field(
+        default_factory=dict,
+        description="System users with other names than the jobs' users, as user=system user,... For run_as=submitter.",
+    )
     lease_s: Seconds = between(
         600.0,
         1.0,

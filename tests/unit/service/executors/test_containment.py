@@ -15,6 +15,7 @@ from policies.model.ids import AttemptId
 from service.engine.events import ReportKind
 from service.executors import folder as names
 from service.executors import supervision, watched
+from service.executors.seal import Seal
 from service.runtime import cgroups, remains
 from service.runtime.cgroups import Cgroup, CgroupsUnavailable
 from service.runtime.processes import is_running, process_info
@@ -107,7 +108,7 @@ def contained(request: pytest.FixtureRequest, house: House) -> Iterator[House]:
 
 def groups_of(house: House, parent: Path | None) -> list[Path]:
     """The control groups of attempt 1.1."""
-    group = house.executor._identity(AttemptId("1.1")).group
+    group = house.executor._keys.identity("1.1").group
     return list(parent.glob(f"{group}*")) if parent is not None else []
 
 
@@ -287,12 +288,15 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-class TestForgedRecords:
-    """A job runs as the user of the service and can write its folder."""
+def forge(house: House, **fields: object) -> None:
+    """Change the record of the supervisor, with a right seal."""
+    record = names.read_record(house.folder(), names.SUPERVISOR, house.seal())
+    assert record is not None
+    house.write_record(names.SUPERVISOR, record | fields)
 
-    def forge(self, house: House, **fields: object) -> None:
-        file = house.folder() / names.SUPERVISOR
-        file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+class TestForgedRecords:
+    """A job runs as the user of the service: it can write its folder, and can read the key of the seals."""
 
     def test_another_process_is_neither_signalled_nor_taken_for_the_supervisor(
         self, contained: House, stranger: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
@@ -302,7 +306,7 @@ class TestForgedRecords:
         supervisor, keeper = supervisors(contained)
         info = process_info(stranger.pid)
         assert info is not None
-        self.forge(contained, pid=stranger.pid, start_ticks=info.id.start_ticks, keeper=list(info.id))
+        forge(contained, pid=stranger.pid, start_ticks=info.id.start_ticks, keeper=list(info.id))
         contained.new_executor()
         for pid in (keeper, supervisor):
             os.kill(pid, signal.SIGSTOP)
@@ -315,7 +319,7 @@ class TestForgedRecords:
     def test_another_group_is_not_killed(self, contained: House, path: object) -> None:
         begin(contained, DAEMON)
         supervisor, keeper = supervisors(contained)
-        self.forge(contained, cgroup=path, boot_id="another")
+        forge(contained, cgroup=path, boot_id="another")
         kill(keeper, supervisor)
         assert contained.wait_end().kind is ReportKind.LOST
         assert not family_lives(contained)
@@ -327,8 +331,7 @@ def test_nothing_is_searched_for_after_a_restart_of_the_machine(house: House, mo
     supervisor, keeper = supervisors(house)
     kill(supervisor)
     wait_for(lambda: not lives(keeper), "the end of the keeper")
-    file = house.folder() / names.SUPERVISOR
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"boot_id": "another"}))
+    forge(house, boot_id="another")
     searches: list[object] = []
     monkeypatch.setattr(watched, "end_remains", lambda evidence: searches.append(evidence))
     monkeypatch.setattr(watched.processes, "boot_time_s", lambda: -60.0)
@@ -338,16 +341,16 @@ def test_nothing_is_searched_for_after_a_restart_of_the_machine(house: House, mo
 
 
 def test_a_supervisor_of_the_last_release_is_left_alone(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has no keeper, and the id of its attempt as its argument."""
+    """It has no keeper and no seal, and the id of its attempt as its argument."""
     monkeypatch.setattr(supervision, "STALL_S", 0.0)
     begin(house, DAEMON)
     folder = house.folder()
     argument = Path(folder.name)
-    moved = supervision.Supervision(folder)
+    moved = supervision.Supervision(folder, Seal(house.seal().key, required=False))
     monkeypatch.setattr(supervision, "command_line", lambda _: ["python", "_supervise.py", str(argument)])
     file = folder / names.SUPERVISOR
     record = json.loads(file.read_text())
-    del record["keeper"]
+    del record["keeper"], record["seal"]
     file.write_text(json.dumps(record))
     assert moved.is_held()
     assert moved.is_held()

@@ -55,7 +55,7 @@ class TestRestart:
     def test_what_ended_meanwhile_is_told(self, house: House) -> None:
         house.executor.send([launch(python("raise SystemExit(75)"))])
         house.executor.close()
-        wait_for((house.folder() / names.EXIT).exists, "the end")
+        wait_for(house.has_ended, "the end")
         house.new_executor()
         reports = house.executor.poll()
         assert [report.kind for report in reports] == [ReportKind.STARTED, ReportKind.EXITED]
@@ -199,7 +199,7 @@ class TestProgress:
     def test_no_more_than_the_file_may_take_in_a_second(self, house: House) -> None:
         house.executor.send([launch(python("import os, signal; print('ready', flush=True); signal.pause()"))])
         house.wait_output("ready")
-        token = house.executor._identity(AttemptId("1.1")).token
+        token = house.executor._keys.identity("1.1").token
         began_s = time.monotonic()
         taken = [house.executor.accept_progress(AttemptId("1.1"), token, {"iteration": i}) for i in range(500)]
         assert taken[0]

@@ -17,6 +17,7 @@ from service.engine.events import ReportKind
 from service.engine.ports import AttemptStatus
 from service.executors import folder as names
 from service.executors.ranks import Program, attempt_exit_code, fork_rank
+from service.executors.seal import Seal
 from service.runtime.processes import descendants
 from tests.local_executor import House, house, launch, lives, python, wait_for
 
@@ -128,7 +129,7 @@ def test_the_supervisor_starts_without_modules_that_take_long_to_import() -> Non
 
 def test_a_rank_whose_gate_closes_never_executes(tmp_path: Path) -> None:
     gate = os.pipe()
-    program = Program(["/bin/sh", "-c", "echo ran > ran"], {}, tmp_path, 0o022, 1)
+    program = Program(["/bin/sh", "-c", "echo ran > ran"], {}, tmp_path, 0o022, 1, None)
     rank = fork_rank(0, program, gate)
     for descriptor in gate:
         os.close(descriptor)
@@ -239,6 +240,9 @@ STUBBORN = (
 )
 
 
+SEAL = Seal("key")
+
+
 class TestStopRequest:
     """The file that carries a stop, and the bell that goes with it."""
 
@@ -247,17 +251,17 @@ class TestStopRequest:
         return json.loads((folder / names.STOP).read_text())["warning_signal"]
 
     def test_a_soft_stop_never_replaces_a_hard_one(self, tmp_path: Path) -> None:
-        names.write_stop(tmp_path, "SIGUSR1", 5.0)
+        names.write_stop(tmp_path, "SIGUSR1", 5.0, SEAL)
         assert self.wanted(tmp_path) == "SIGUSR1"
-        names.write_stop(tmp_path, None, 5.0)
+        names.write_stop(tmp_path, None, 5.0, SEAL)
         assert self.wanted(tmp_path) is None
-        names.write_stop(tmp_path, "SIGUSR1", 5.0)
+        names.write_stop(tmp_path, "SIGUSR1", 5.0, SEAL)
         assert self.wanted(tmp_path) is None
 
     def test_it_rings(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / names.WAKE)
         bell = os.open(tmp_path / names.WAKE, os.O_RDWR | os.O_NONBLOCK)
-        names.write_stop(tmp_path, None, 5.0)
+        names.write_stop(tmp_path, None, 5.0, SEAL)
         assert os.read(bell, 10)
         os.close(bell)
 

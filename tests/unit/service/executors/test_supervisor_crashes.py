@@ -67,7 +67,7 @@ elif point == "stop":
     publish = folder.publish
     def publish_and_stop(*a):
         published = publish(*a)
-        folder.write_stop(published, None, 5.0)
+        folder.write_stop(published, None, 5.0, folder.Seal({seal!r}))
         return published
     folder.publish = publish_and_stop
 elif point == "gate":
@@ -82,13 +82,13 @@ def plan_of(house: House, command: tuple[str, ...], **options: Any) -> dict[str,
     """The plan that the house's executor would hand to a supervisor."""
     executor = house.executor
     order = launch(command, **options)
-    return build_plan(order, executor._site, executor._identity(order.attempt), 20001, 1e9)
+    return build_plan(order, executor._site, executor._keys.identity(order.attempt), 20001, 1e9)
 
 
 def run_supervisor(plan: dict[str, Any], point: str, when: str = "", victims: str = "supervisor") -> int:
     """Run a supervisor in which something happens at ``point`` until it ends; returns how."""
     package = str(Path(names.__file__).parent)
-    code = DRIVER.format(package=package, point=point, when=when, victims=victims)
+    code = DRIVER.format(package=package, point=point, when=when, victims=victims, seal=plan["seal"])
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code],
         input=json.dumps(plan).encode(),
@@ -221,20 +221,20 @@ def test_a_stop_between_the_folder_and_the_start_wins(house: House) -> None:
 class TestStrangers:
     """A number in an old record may belong to somebody else by now."""
 
-    def attempt_of_dead_supervisor(self, house: House, **identity: Any) -> Path:
+    def attempt_of_dead_supervisor(self, house: House, **identity: Any) -> None:
         run_dying_supervisor(plan_of(house, python("pass")), "name", "after")
         folder = house.folder()
         known = json.loads((folder / names.SUPERVISOR).read_text())
-        (folder / names.SUPERVISOR).write_text(json.dumps(known | identity))
-        return folder
+        del known["seal"]
+        house.write_record(names.SUPERVISOR, known | identity)
 
     def test_a_recycled_number_is_not_killed(self, house: House) -> None:
-        folder = self.attempt_of_dead_supervisor(house)
+        self.attempt_of_dead_supervisor(house)
         stranger = subprocess.Popen(["/bin/sleep", "600"], start_new_session=True)
         try:
             info = process_info(stranger.pid)
             assert info is not None
-            (folder / names.RANKS).write_text(json.dumps({"ranks": [[stranger.pid, info.id.start_ticks - 1]]}))
+            house.write_record(names.RANKS, {"ranks": [[stranger.pid, info.id.start_ticks - 1]]})
             house.new_executor()
             assert house.wait_end().kind is ReportKind.LOST
             assert stranger.poll() is None
@@ -243,12 +243,12 @@ class TestStrangers:
             stranger.wait()
 
     def test_after_a_restart_of_the_machine_nobody_is_killed(self, house: House) -> None:
-        folder = self.attempt_of_dead_supervisor(house, boot_id="another-boot")
+        self.attempt_of_dead_supervisor(house, boot_id="another-boot")
         stranger = subprocess.Popen(["/bin/sleep", "600"], start_new_session=True)
         try:
             info = process_info(stranger.pid)
             assert info is not None
-            (folder / names.RANKS).write_text(json.dumps({"ranks": [list(info.id)]}))
+            house.write_record(names.RANKS, {"ranks": [list(info.id)]})
             house.new_executor()
             end = house.wait_end()
             assert (end.kind, end.reason) == (ReportKind.LOST, Reason.NODE_LOST)

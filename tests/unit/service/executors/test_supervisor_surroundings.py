@@ -200,7 +200,7 @@ def test_whatever_a_job_puts_in_place_of_a_record_others_are_looked_after(house:
     )
     house.executor.send([launch(python(code))])
     wait_for(lambda: "ready" in house.output(), "the trick")
-    (rank,) = house.processes()
+    ranks = house.processes()
     bounded = TimeLimitedExecutor(house.executor, 60.0)
     bounded.send([launch(python("pass"), job=2)])
 
@@ -213,7 +213,7 @@ def test_whatever_a_job_puts_in_place_of_a_record_others_are_looked_after(house:
 
     wait_for(both_ended, "both ends")
     assert bounded.timeouts == 0
-    assert not is_running(rank)
+    assert not any(is_running(rank) for rank in ranks)
 
 
 def test_a_folder_that_cannot_be_looked_at_holds_up_no_other(
@@ -222,13 +222,13 @@ def test_a_folder_that_cannot_be_looked_at_holds_up_no_other(
     """One that a job has locked against its own user, or whose disk has a bad block."""
     house.executor.send([launch(python("pass")), launch(python("pass"), job=2)])
     for attempt in ("1.1", "2.1"):
-        wait_for((house.folder(attempt) / names.EXIT).exists, "its end")
+        wait_for(lambda attempt=attempt: house.has_ended(attempt), "its end")
     read_end = names.read_end
 
-    def denied(folder: Path, *name: str) -> dict[str, Any] | None:
+    def denied(folder: Path, *given: Any) -> dict[str, Any] | None:
         if folder.name == "1.1":
             raise PermissionError(errno.EACCES, "denied", str(folder))
-        return read_end(folder, *name)
+        return read_end(folder, *given)
 
     monkeypatch.setattr(names, "read_end", denied)
     assert house.wait_end("2.1").exit_code == 0
