@@ -32,6 +32,7 @@ from service.forecast.forecast import Forecast
 from service.forecast.forecaster import Planned
 from service.history.cycles import CycleSnapshot
 from service.shadow.live import JobOpinion, ShadowReport
+from service.wire.cluster import ContainmentKind
 
 
 class Refused(Exception):
@@ -152,6 +153,10 @@ class Fleet(Protocol):
 
 class Process(Protocol):
     """The process that serves the API."""
+
+    @property
+    def containment(self) -> ContainmentKind | None:
+        """What holds the processes of its attempts together; None if its attempts are no processes."""
 
     def is_stopping(self) -> bool:
         """Whether it is about to end."""

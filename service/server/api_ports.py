@@ -19,6 +19,7 @@ from service.server.leadership import Leadership
 from service.server.leading import Leading
 from service.telemetry.metrics import Metrics
 from service.telemetry.scrape import LoopNow, Readings, exposition, queue_now
+from service.wire.cluster import ContainmentKind
 
 ELSEWHERE_S = 0.1
 """Pause before a reader looks again for the effect of a cycle of another service."""
@@ -92,6 +93,7 @@ class ServiceProcess:
     database: Database
     metrics: Metrics
     is_stopping: Callable[[], bool]
+    containment: ContainmentKind | None
 
     def is_migrated(self) -> bool:
         """Whether the database has this program's schema."""

@@ -140,8 +140,8 @@ class Service:
         """Register, and lead if no other service does."""
         log.configure()
         spare_as_victim()
-        if self.executor.containment:
-            logger.info(self.executor.containment)
+        if self.executor.containment is not None:
+            logger.info(self.executor.containment.sentence)
         self._register()
         self.leadership.begin()
 
@@ -173,7 +173,13 @@ class Service:
     def _api(self) -> ApiDependencies:
         settings, database = self.settings, self.database
         scheduler = ServiceScheduler(database, self.leadership, CachedCluster(database, self.wanted))
-        process = ServiceProcess(database, self.metrics, lambda: self.server.should_exit)
+        contained = self.executor.containment
+        process = ServiceProcess(
+            database,
+            self.metrics,
+            lambda: self.server.should_exit,
+            containment=contained.kind if contained is not None else None,
+        )
         self.metrics.registry.register(ScrapeCollector(readings(self.clock, scheduler, process)))
         return ApiDependencies(
             settings=settings,

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from service.config.settings import Settings
 from service.runtime.cgroups import CgroupsUnavailable, usable_parent
 from service.server.startup import StartError
+from service.wire.cluster import ContainmentKind
 
 
 class Containment(NamedTuple):
@@ -13,6 +14,11 @@ class Containment(NamedTuple):
 
     cgroups: Path | None
     sentence: str
+
+    @property
+    def kind(self) -> ContainmentKind:
+        """The word for it."""
+        return "cgroup" if self.cgroups is not None else "subreaper"
 
 
 def containment_of(settings: Settings) -> Containment:

@@ -57,7 +57,7 @@ from service.executors.polled import PolledExecutor
 from service.executors.timeout import TimeLimitedExecutor
 from service.history.cycles import Recorder
 from service.runtime.steady_clock import SteadyClock
-from service.server.containment import containment_of
+from service.server.containment import Containment, containment_of
 from service.server.fleet import FleetExecutor
 from service.server.leader_store import LeaderStore, PatientStore
 from service.server.users_apart import runs_as_submitters
@@ -75,12 +75,12 @@ logger = logging.getLogger(__name__)
 class HostExecutor(NamedTuple):
     """The executor of this service: ``attempts`` itself, and ``limited``, the same with a time limit on each command.
 
-    ``containment``: a sentence that says what holds the processes of a job together; empty if there are none.
+    ``containment``: what holds the processes of a job together; None if there are no processes.
     """
 
     attempts: LiveExecutor
     limited: Executor
-    containment: str
+    containment: Containment | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +121,11 @@ def make_executor(
     """The configured executor. ``address``: where attempts reach this service with their progress. Raises StartError."""
     host, port = address
     attempts: LiveExecutor
-    sentence = ""
+    containment = None
     if settings.executor == "fake":
         attempts = FakeExecutor(clock)
     else:
-        cgroups, sentence = containment_of(settings)
+        containment = containment_of(settings)
         attempts = LocalExecutor(
             settings.data_dir,
             cluster,
@@ -135,11 +135,11 @@ def make_executor(
             progress_url=f"{settings.scheme}://{host}:{port}/v1/attempts/{{attempt}}/progress",
             gpus=gpus,
             checkpoints=settings.checkpoints_dir,
-            cgroups=cgroups,
+            cgroups=containment.cgroups,
             run_as_users=settings.run_as_users if runs_as_submitters(settings) else None,
             renews_alone=False,
         )
-    return HostExecutor(attempts, TimeLimitedExecutor(attempts, settings.executor_timeout_s), sentence)
+    return HostExecutor(attempts, TimeLimitedExecutor(attempts, settings.executor_timeout_s), containment)
 
 
 def make_live_stack(context: LeaderContext) -> LiveStack:

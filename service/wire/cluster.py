@@ -173,9 +173,13 @@ class ProofDocument(TypedDict):
     proof: str
 
 
+ContainmentKind = Literal["cgroup", "subreaper"]
+
+
 class ReadinessDocument(TypedDict):
     """Whether the service is ready: its schema is current and, if it leads, its loop has run recently. On a standby,
-    `loop_healthy` is true if a service leads, and `cycle` is the newest stored cycle.
+    `loop_healthy` is true if a service leads, and `cycle` is the newest stored cycle. `containment` is what holds the processes
+    of an attempt together on its machine; null if attempts are no processes.
     """
 
     ready: bool
@@ -184,3 +188,4 @@ class ReadinessDocument(TypedDict):
     loop_healthy: bool
     cycle: int
     cycle_at: Time | None
+    containment: ContainmentKind | None

@@ -56,6 +56,7 @@ from service.forecast.forecast import Forecast, JobForecast, NoForecast
 from service.forecast.forecaster import Planned, PlannedJob
 from service.history.cycles import CycleSnapshot
 from service.shadow.live import JobOpinion, ShadowReport
+from service.wire.cluster import ContainmentKind
 from tests.api.client import client_of
 
 TOKEN = secrets.token_urlsafe(32)
@@ -286,6 +287,8 @@ class WorldFleet:
 
 class WorldProcess:
     """Implements :class:`service.api.deps.Process`."""
+
+    containment: ContainmentKind | None = "subreaper"
 
     def __init__(self, world: World) -> None:
         self.world = world

@@ -129,7 +129,7 @@ def test_probes_need_no_token_and_tell_what_is_missing(app: FastAPI, world: Worl
     with client_of(app, None) as probe:
         assert probe.get("/healthz").json() == {"status": "ok"}
         loop = {"loop_healthy": True, "cycle": 7, "cycle_at": "2026-01-01T00:00:00Z"}
-        ready = {"ready": True, "role": "leader", "migrated": True, **loop}
+        ready = {"ready": True, "role": "leader", "migrated": True, **loop, "containment": "subreaper"}
         assert probe.get("/readyz").json() == ready
         world.healthy = False
         answer = probe.get("/readyz")

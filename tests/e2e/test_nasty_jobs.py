@@ -69,6 +69,7 @@ def test_what_holds_is_logged_and_jobs_are_killed_before_the_service(service: Li
         "in a control group below" if service.environ["SOONER_CONTAINMENT"] == "cgroup" else "without a control group"
     )
     assert sum("Each attempt runs" in line and expected in line for line in service.log.read_text().splitlines()) == 1
+    assert service.request("GET", "/readyz").json()["containment"] == service.environ["SOONER_CONTAINMENT"]
     job = service.submit(name="score", gpus=1, command=["cat", "/proc/self/oom_score_adj"])
     service.until_state(job, "succeeded")
     assert service.process is not None

@@ -52,6 +52,7 @@ def read_readiness(dependencies: ApiDependencies) -> ReadinessDocument:
         loop_healthy=loop.healthy,
         cycle=loop.cycle,
         cycle_at=instant_or_none(loop.at_s),
+        containment=dependencies.process.containment,
     )
 
 

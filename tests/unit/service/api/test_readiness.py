@@ -29,7 +29,13 @@ class Source:
         if self.fails:
             raise OperationalError("SELECT", None, Exception("gone"))
         return ReadinessDocument(
-            ready=True, role="leader", migrated=True, loop_healthy=True, cycle=self.cycle, cycle_at=None
+            ready=True,
+            role="leader",
+            migrated=True,
+            loop_healthy=True,
+            cycle=self.cycle,
+            cycle_at=None,
+            containment=None,
         )
 
     def held_up(self) -> None:

@@ -31,6 +31,7 @@ def no_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_groups_can_be_made(choice: str, parent: Path | None) -> None:
     chosen = containment_of(load_settings({"containment": choice}))
     assert chosen.cgroups == parent
+    assert chosen.kind == ("subreaper" if parent is None else "cgroup")
     assert (str(PARENT) in chosen.sentence) == (parent is not None)
 
 

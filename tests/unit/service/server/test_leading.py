@@ -40,7 +40,7 @@ def context(database: Database, tmp_path: Path) -> LeaderContext:
     settings = load_settings({"data_dir": tmp_path, "executor": "fake", "reschedule_period_s": 1.0})
     cluster = enroll(database, Cluster("one", (Server("a", 2),)))
     fake = FakeExecutor(clock)
-    return LeaderContext(settings, clock, database, cluster, lead, "here", HostExecutor(fake, fake, ""), Metrics())
+    return LeaderContext(settings, clock, database, cluster, lead, "here", HostExecutor(fake, fake, None), Metrics())
 
 
 def submit(database: Database, count: int) -> None:
