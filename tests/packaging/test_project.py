@@ -117,7 +117,7 @@ def test_the_guard_names_what_is_in_the_way(tmp_path: Path) -> None:
     assert line is not None
     assert "'predictor'" in line
     assert str(tmp_path / "other" / "predictor") in line
-    assert "nowhere" in (shadowed({**ours, "service": None}, tmp_path) or "")
+    assert "is not found" in (shadowed({**ours, "service": None}, tmp_path) or "")
     assert claimed({"sooner": list(IMPORT_NAMES), "numpy": []}) is None
     assert "'rival'" in (claimed({"rival": ["policies"]}) or "")
 

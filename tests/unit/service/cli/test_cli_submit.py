@@ -258,7 +258,7 @@ def test_indices_that_are_none_are_refused_before_anything_is_sent(cli: CliWorld
 
 def test_so_many_elements_at_a_time_are_asked_for_as_in_slurm(cli: CliWorld) -> None:
     done = cli.run("job", "submit", "--name", "a", "--array", "3,5%1", "--quiet", "--", "true")
-    specs = [job.spec for job in cli.world.store.jobs([JobId(int(line)) for line in done.stdout.split()])]
+    specs = [job.own_spec for job in cli.world.store.jobs([JobId(int(line)) for line in done.stdout.split()])]
     assert [(spec.array.index, spec.array.max_running) for spec in specs if spec.array is not None] == [(3, 1), (5, 1)]
 
 
