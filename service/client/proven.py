@@ -28,7 +28,8 @@ class NotProven(ClientError):
 
     def __init__(self, url: str, why: str) -> None:
         super().__init__(
-            f"what listens at {url} does not prove that it is the service of this data folder ({why}); the token was not sent"
+            f"what listens at {url} does not prove that it is the service of this data folder ({why}); the token was not sent; "
+            "to send it all the same, set SOONER_TOKEN to it"
         )
 
 
@@ -48,21 +49,20 @@ def asks_for_proof(token: str) -> Callable[[httpx.Request], None]:
 
 
 def _demand(stream: httpcore.NetworkStream, url: httpx.URL, token: str) -> None:
-    """Raise :class:`NotProven`, with the connection closed, unless its other end has the token."""
+    """Raise :class:`NotProven`, with the connection closed, unless its other end has the token.
+
+    A connection that breaks or stays silent proves neither: its error is that of any request.
+    """
     nonce = secrets.token_hex(32)
     port = url.port or {"http": 80, "https": 443}[url.scheme]
     try:
         given = _ask(stream, url, nonce)
         if not hmac.compare_digest(given.encode(), proof(token, port, nonce).encode()):
             raise ValueError("its proof is wrong: another data folder, or the port is not its own")
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        h11.ProtocolError,
-        httpcore.NetworkError,
-        httpcore.TimeoutException,
-    ) as error:
+    except (httpcore.NetworkError, httpcore.TimeoutException):
+        stream.close()
+        raise
+    except (ValueError, h11.ProtocolError) as error:
         stream.close()
         why = str(error) if isinstance(error, ValueError) else "no proof came"
         if url.scheme == "http" and not isinstance(error, ValueError):
@@ -92,5 +92,5 @@ def _ask(stream: httpcore.NetworkStream, url: httpx.URL, nonce: str) -> str:
         raise ValueError(f"its answer has the status {status}")
     try:
         return str(json.loads(body)["proof"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise ValueError("its answer is no proof") from None

@@ -127,7 +127,7 @@ class Transport(AbstractContextManager["Transport"]):
             answer = self._http.request(method, path, json=body, params=parameters, headers=headers)
         except httpx.ConnectError as error:
             raise Unreachable(self.address, _why_not_connected(error)) from error
-        except httpx.RemoteProtocolError as error:
+        except (httpx.RemoteProtocolError, httpx.ReadError) as error:
             hint = (
                 "; if it speaks TLS, its address begins with https://" if self._http.base_url.scheme == "http" else ""
             )

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from service.client import Client
+from service.client import Client, Unreachable
 from service.client.proven import NotProven, asks_for_proof
 from service.domain.proof import PROOF_PATH, proof
 from tests.e2e.harness import LiveService
@@ -69,6 +70,7 @@ ANSWERS = {
     "a guess": json.dumps({"proof": "0" * 64}).encode(),
     "no text": b'{"proof": 1}',
     "not ASCII": '{"proof": "ä"}'.encode(),
+    "deeply nested": b"[" * 4000,
     "too much": b'{"proof": "' + b"0" * 100_000 + b'"}',
     "another folder's": json.dumps({"proof": proof("another", 1, "0" * 64)}).encode(),
 }
@@ -81,6 +83,7 @@ def test_an_impostor_gets_no_token(answer: str) -> None:
             with pytest.raises(NotProven, match="the token was not sent") as caught:
                 client.get("/v1/jobs")
             assert "\n" not in str(caught.value)
+            assert "set SOONER_TOKEN" in str(caught.value)
     assert len(got) == 2
     assert all(line.startswith(PROOF_PATH) for line in got)
     assert not any(TOKEN in line for line in got)
@@ -102,6 +105,35 @@ def test_a_program_that_speaks_something_else_gets_no_token(said: bytes) -> None
         with proven(f"http://127.0.0.1:{server.getsockname()[1]}") as client, pytest.raises(NotProven):
             client.get("/v1/jobs")
         thread.join()
+    assert TOKEN.encode() not in b"".join(heard)
+
+
+@pytest.mark.parametrize("ends", ["reset", "silent"])
+def test_a_connection_that_breaks_before_the_proof_is_that_of_no_service(
+    monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """A client that follows events tries again then, as after any broken connection."""
+    monkeypatch.setattr("service.client.proven.PROOF_S", 0.2 if ends == "silent" else 10.0)
+    heard: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def end() -> None:
+            connection, _ = server.accept()
+            with connection:
+                heard.append(connection.recv(65536))
+                if ends == "silent":
+                    heard.append(connection.recv(65536))
+                else:
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+        thread = threading.Thread(target=end, daemon=True)
+        thread.start()
+        with proven(f"http://127.0.0.1:{server.getsockname()[1]}") as client:
+            with pytest.raises(Unreachable) as caught:
+                client.get("/v1/jobs")
+            # The connection was closed with the error, not with the client.
+            thread.join()
+        assert ("its address begins with https://" in str(caught.value)) == (ends == "reset")
     assert TOKEN.encode() not in b"".join(heard)
 
 
