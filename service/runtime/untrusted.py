@@ -32,12 +32,38 @@ def open_folder(name: str | Path, parent: int | None = None) -> int:
 
 
 def open_file(name: str | Path, flags: int = os.O_RDONLY, parent: int | None = None) -> int:
-    """A descriptor of the regular file ``name`` (relative to the descriptor ``parent``). Raises OSError for anything else."""
-    descriptor = os.open(name, flags | _CAREFUL, PRIVATE_FILE, dir_fd=parent)
+    """A descriptor of the regular file ``name`` (relative to the descriptor ``parent``). Raises OSError for anything else.
+
+    The owner's permissions are restored if they were removed, so that a job cannot lock its own files.
+    """
+    try:
+        descriptor = os.open(name, flags | _CAREFUL, PRIVATE_FILE, dir_fd=parent)
+    except PermissionError:
+        if not _unlocked(name, parent):
+            raise
+        descriptor = os.open(name, flags | _CAREFUL, PRIVATE_FILE, dir_fd=parent)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(name))
     return descriptor
+
+
+def _unlocked(name: str | Path, parent: int | None) -> bool:
+    """Restore the permissions of a regular file of this process' user; False if it is none, or they cannot be restored."""
+    try:
+        place = os.open(name, os.O_PATH | _CAREFUL, dir_fd=parent)
+    except OSError:
+        return False
+    try:
+        found = os.fstat(place)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            return False
+        os.chmod(f"/proc/self/fd/{place}", PRIVATE_FILE)  # noqa: PTH101 a descriptor, no path
+    except OSError:
+        return False
+    finally:
+        os.close(place)
+    return True
 
 
 def open_below(folder: Path, *parts: str, flags: int = os.O_RDONLY) -> int:
