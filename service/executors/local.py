@@ -101,6 +101,7 @@ class LocalExecutor:
         self._never: set[AttemptId] = set()
         self._orphans: list[WatchedAttempt] = []
         self._unseen: set[AttemptId] = set()
+        self._uncommanded: dict[AttemptId, str] = {}
         self._undeleted: set[Path] = set()
         self._url_limits: dict[AttemptId, RateLimit] = {}
         self.refused_commands = 0
@@ -112,15 +113,16 @@ class LocalExecutor:
     # The port.
 
     def send(self, commands: Sequence[Command]) -> None:
-        """Carry out commands, each once. A launch costs one process start (about a millisecond); it is not waited for."""
+        """Carry out commands, each once. A launch costs one process start (about a millisecond); it is not waited for.
+
+        A command that the operating system refuses is logged and holds up no other: reconciliation sends it again.
+        """
         with self._lock, self._fence.held() as fence:
             for command in commands:
                 if not fence.admits(command.fencing_token):
                     self.refused_commands += 1
-                elif isinstance(command, Launch):
-                    self._launch(command)
                 else:
-                    self._stop(command)
+                    self._carry_out(command)
                 reached(CrashPoint.COMMANDED)
 
     def poll(self) -> Sequence[Report]:
@@ -245,7 +247,7 @@ class LocalExecutor:
             if not ATTEMPT_NAME.fullmatch(folder.name) or not names.exists(folder):
                 continue
             # A job may have written the record. It cannot have taken the lock from its supervisor.
-            if not names.has(folder, names.ACKNOWLEDGED) or names.is_supervised(folder):
+            if not names.has(folder, names.ACKNOWLEDGED) or _may_be_supervised(folder):
                 watched = self._watch(AttemptId(folder.name))
                 watched.resume_stop()
                 identity = names.read_record(folder, names.SUPERVISOR, watched.seal) or {}
@@ -280,6 +282,27 @@ class LocalExecutor:
         self._url_limits.pop(watched.attempt, None)
         if watched.child is not None:
             self._orphans.append(watched)
+
+    def _carry_out(self, command: Command) -> None:
+        attempt = command.attempt
+        known = self._live.get(attempt)
+        stopping = known is not None and known.stopping
+        try:
+            if isinstance(command, Launch):
+                self._launch(command)
+            else:
+                self._stop(command)
+        except OSError as error:
+            # The attempt must look as before, or the command would count as carried out and not come again.
+            if known is not None:
+                known.stopping = stopping
+            else:
+                self._live.pop(attempt, None)
+            if self._uncommanded.get(attempt) != str(error):
+                logger.error("a command for attempt %s cannot be carried out: %s", attempt, error)
+            self._uncommanded[attempt] = str(error)
+        else:
+            self._uncommanded.pop(attempt, None)
 
     def _launch(self, launch: Launch) -> None:
         attempt = launch.attempt
@@ -352,6 +375,14 @@ def _spawn(plan: dict[str, Any]) -> int:
         )
     finally:
         os.close(plan_file)
+
+
+def _may_be_supervised(folder: Path) -> bool:
+    """Whether a supervisor holds the lock. True if it cannot be opened: no folder may keep a service from starting."""
+    try:
+        return names.is_supervised(folder)
+    except OSError:
+        return True
 
 
 def _append(path: Path, data: bytes) -> bool:
