@@ -33,11 +33,14 @@ def keep(supervisor: int, cgroup: Path | None) -> int:
             os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY_MAX)
     group = Cgroup(cgroup) if cgroup is not None else None
     if group is not None:
-        group.kill()
+        # The children can be killed without the group.
+        with contextlib.suppress(OSError):
+            group.kill()
     while kill_descendants(_children_left, _KILL_S):
         time.sleep(_KILL_S)
     if group is not None:
-        group.clear()
+        with contextlib.suppress(OSError):
+            group.clear()
     return code if code >= 0 else 128 - code
 
 

@@ -102,6 +102,7 @@ class Supervisor:
         self.lock = names.lock_number(folder)
         self.started = False
         self.cgroup = Cgroup(Path(plan["cgroup"])) if plan["cgroup"] is not None else None
+        self.group_failed = False
         self.ranks: list[Rank] = []
         self.by_pid: dict[int, Rank] = {}
         self.codes: list[int] = []
@@ -340,8 +341,25 @@ class Supervisor:
 
     def _kill_all(self) -> bool:
         if self.cgroup is not None:
-            self.cgroup.kill()
+            try:
+                self.cgroup.kill()
+            except OSError as error:
+                # The children can be killed without the group.
+                self._note_group_error(error)
         return kill_descendants(self._children_left, _KILL_S)
+
+    def clear_group(self) -> None:
+        """Remove the control group after the last process. A group that cannot be removed does not delay the record."""
+        if self.cgroup is not None:
+            try:
+                self.cgroup.clear()
+            except OSError as error:
+                self._note_group_error(error)
+
+    def _note_group_error(self, error: OSError) -> None:
+        if not self.group_failed:
+            self.group_failed = True
+            print(f"control group: {error}", file=sys.stderr)
 
     def _mark_signalled(self) -> None:
         """Record that the signal came before the end. The record must outlive this process, not the machine."""
@@ -406,8 +424,7 @@ def run(plan: dict[str, Any], folder: Path, wakeups: tuple[int, ...], keeper: in
         full = isinstance(error, OSError) and is_disk_full(error)
         record = supervisor.failure_record("disk_full" if full else "launch_failed", f"supervisor: {error!r}")
         sys.excepthook(type(error), error, error.__traceback__)  # the module traceback takes long to import
-    if supervisor.cgroup is not None:
-        supervisor.cgroup.clear()
+    supervisor.clear_group()
     _record_end(folder, supervisor.seal.sealed(names.EXIT, record))
 
 

@@ -9,13 +9,17 @@ import contextlib
 import errno
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 _PROC_SELF = Path("/proc/self")
 _GONE = (errno.ENOENT, errno.ENODEV)
 """Errors of reading and writing the files of a group that has been removed."""
 _PAUSE_S = 0.01
+_FOLDER_MODE, _FILE_MODE = 0o755, 0o644
+
+T = TypeVar("T")
 
 
 class CgroupsUnavailable(Exception):
@@ -33,12 +37,12 @@ class Cgroup(NamedTuple):
 
     def add(self, pid: int) -> None:
         """Move a process into the group. What it forks afterwards is in the group as well. Raises OSError."""
-        (self.path / "cgroup.procs").write_text(str(pid))
+        self._access("cgroup.procs", lambda file: file.write_text(str(pid)))
 
     def kill(self) -> None:
         """Send SIGKILL to every process of the group and of the groups below it. Raises OSError."""
         try:
-            (self.path / "cgroup.kill").write_text("1")
+            self._access("cgroup.kill", lambda file: file.write_text("1"))
         except OSError as error:
             if error.errno not in _GONE:
                 raise
@@ -46,7 +50,7 @@ class Cgroup(NamedTuple):
     def is_empty(self) -> bool:
         """Whether no process runs in the group or below it. Raises OSError if that cannot be known."""
         try:
-            events = (self.path / "cgroup.events").read_text()
+            events = self._access("cgroup.events", Path.read_text)
         except OSError as error:
             if error.errno in _GONE:
                 return True
@@ -65,6 +69,16 @@ class Cgroup(NamedTuple):
         for folder, _, _ in os.walk(self.path, topdown=False):
             with contextlib.suppress(OSError):
                 os.rmdir(folder)  # noqa: PTH106 os.walk gives strings
+
+    def _access(self, name: str, action: Callable[[Path], T]) -> T:
+        """Do something with a file of the group. A job of the same user may have taken the rights away: they are restored."""
+        file = self.path / name
+        try:
+            return action(file)
+        except PermissionError:
+            self.path.chmod(_FOLDER_MODE)
+            file.chmod(_FILE_MODE)
+            return action(file)
 
 
 def usable_parent() -> Path:

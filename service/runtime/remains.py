@@ -63,14 +63,22 @@ def _is_mine(info: ProcessInfo, evidence: Evidence) -> bool:
 def end_remains(evidence: Evidence) -> bool:
     """Kill what is left, for some tenths of a second. Returns whether anything was or may be left: then look again later.
 
-    Raises OSError if it cannot be known whether anything is left.
+    Raises OSError if it cannot be known whether anything is left, after the processes that were found are killed.
     """
-    occupied = [group for group in evidence.cgroups if not group.is_empty()]
-    for group in occupied:
-        group.kill()
+    occupied, failure = False, None
+    for group in evidence.cgroups:
+        try:
+            if not group.is_empty():
+                occupied = True
+                group.kill()
+        except OSError as error:
+            # What is found without the group is killed first.
+            failure = error
     stopped, sure = _stop_all(evidence)
     for process in stopped:
         signal_process(process, signal.SIGKILL)
+    if failure is not None:
+        raise failure
     if occupied or stopped or not sure:
         return True
     for group in evidence.cgroups:

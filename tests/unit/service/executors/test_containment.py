@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -404,6 +405,26 @@ def test_a_group_that_cannot_be_made_fails_the_launch(house: House, tmp_path: Pa
     end = house.run(python("print('ran')"))
     assert (end.kind, "control group" in end.detail) == (ReportKind.LAUNCH_FAILED, True)
     assert house.output() == ""
+
+
+@pytest.mark.parametrize("ended_by", ["supervisor", "keeper"])
+def test_a_group_that_cannot_be_killed_keeps_no_process_alive(house: House, tmp_path: Path, ended_by: str) -> None:
+    parent = tmp_path / "groups"
+    parent.mkdir()
+    house.new_executor(cgroups=parent, term_grace_s=0.1)
+    begin(house, BEGIN + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + DAEMON.removeprefix(BEGIN))
+    (group,) = groups_of(house, parent)
+    for name in ("cgroup.kill", "cgroup.events"):
+        (group / name).mkdir()
+    if ended_by == "supervisor":
+        house.stop(grace_s=0.1)
+        assert house.wait_end().kind is ReportKind.EXITED
+        assert not family_lives(house)
+    else:
+        kill(supervisors(house)[0])
+        wait_for(lambda: not family_lives(house), "the end of the job")
+        shutil.rmtree(parent)
+        assert house.wait_end().kind is ReportKind.LOST
 
 
 def test_a_group_that_the_job_has_filled_with_groups_is_removed(house: House) -> None:

@@ -6,9 +6,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from service.runtime.cgroups import Cgroup
 from service.runtime.processes import (
     ProcessId,
     all_processes,
@@ -19,7 +21,7 @@ from service.runtime.processes import (
     process_info,
     signal_process,
 )
-from service.runtime.remains import Evidence, remains_of
+from service.runtime.remains import Evidence, end_remains, remains_of
 from tests.local_executor import wait_for
 
 MARK = f"MARK={secrets.token_hex(8)}".encode()
@@ -88,6 +90,15 @@ def test_remains_are_found_by_marker_by_identity_and_by_nothing_else(sleeper: su
     assert found(b"MARK=no", me) == [me]
     assert found(b"MARK=no", recycled) == []
     assert found(MARK[:-1]) == []
+
+
+def test_remains_are_killed_before_an_unreadable_group_is_reported(
+    sleeper: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    (tmp_path / "cgroup.events").mkdir()
+    with pytest.raises(IsADirectoryError):
+        end_remains(Evidence(MARK, NO_MARK, cgroups=[Cgroup(tmp_path)]))
+    assert sleeper.wait(timeout=60) == -signal.SIGKILL
 
 
 def test_the_session_of_a_living_rank_belongs_to_it() -> None:
