@@ -1,8 +1,9 @@
 """Limits of what one caller has under way, so that no caller takes the service from the others.
 
-A caller is a user with all of the user's keys, the local token, or the address of a request without a valid token. The request
-guard takes a :class:`Ticket` for each request and gives it back after the answer. A request over a limit is refused before its
-body is read. A request within the limits waits for a turn if its caller has many others running: it then holds no thread.
+A caller is a user with all of the user's keys, the local token, or the address of a request without a token. Look-ups of keys are
+counted apart. The request guard takes a :class:`Ticket` for each request and gives it back after the answer. A request over a
+limit is refused before its body is read. A request within the limits waits for a turn if its caller has many others running: it
+then holds no thread.
 """
 
 import threading
@@ -78,8 +79,11 @@ class Admission:
         """The total of all callers."""
         return self._totals[bound]
 
-    def take(self, settings: Settings, caller: Caller, bound: Bound, amount: int) -> None:
-        """Count ``amount`` more for the caller. Raises Problem (429 or 503), and then counts nothing."""
+    def take(self, settings: Settings, caller: Caller, bound: Bound, amount: int, own: int) -> None:
+        """Count ``amount`` more for the caller, one of whose requests has taken ``own`` and takes these too.
+
+        Raises Problem (429 or 503), and then counts nothing.
+        """
         if not amount:
             return
         kind = bound.value
@@ -87,7 +91,7 @@ class Admission:
             mine = self._of.get(caller, Counter())
             most = getattr(settings, kind.caller_setting)
             # A single body always passes: body_bytes_max limits it.
-            alone = bound is Bound.BODY_BYTES and not mine[bound]
+            alone = bound is Bound.BODY_BYTES and mine[bound] == own
             if mine[bound] + amount > most and not alone:
                 detail = f"At most {most} {kind.what} of one caller at a time (setting {kind.caller_setting})."
                 raise _refusal(ProblemType.TOO_MANY_REQUESTS, detail, kind.retry_s)
@@ -129,12 +133,15 @@ class Ticket:
 
     def take(self, bound: Bound, amount: int = 1) -> None:
         """Count more for this request. Raises Problem (429 or 503)."""
-        self.admission.take(self.settings, self.caller, bound, amount)
+        self.admission.take(self.settings, self.caller, bound, amount, self._taken[bound])
         self._taken[bound] += amount
 
-    async def wait_for_turn(self) -> None:
-        """Wait until fewer than :data:`TURNS` requests of the caller run."""
-        await self._wait(_Turn("any", self.caller), TURNS)
+    async def wait_for_turn(self, *, is_forwarded: bool) -> None:
+        """Wait until fewer than :data:`TURNS` requests of the caller run.
+
+        Those that other services forward are counted apart: they are never forwarded again, so each of them ends.
+        """
+        await self._wait(_Turn("forwarded" if is_forwarded else "any", self.caller), TURNS)
 
     async def wait_for_large(self) -> None:
         """Wait until no other large body of the caller, and fewer than :data:`LARGE` of all callers are acted on."""
@@ -145,14 +152,24 @@ class Ticket:
         """Count as an event stream and no longer as a request. Raises Problem (429)."""
         self.take(Bound.STREAMS)
         self.admission.give_back(self.caller, {Bound.REQUESTS: self._taken.pop(Bound.REQUESTS)})
-        self._end_turns()
+        self.end_turns()
 
     def close(self) -> None:
         """Give everything back."""
         if self._taken:
             self.admission.give_back(self.caller, self._taken)
             self._taken.clear()
-        self._end_turns()
+        self.end_turns()
+
+    def end_turns(self) -> None:
+        """Let waiting requests run instead of this one, which holds no thread from now on."""
+        while self._turns:
+            turn = self._turns.pop()
+            limiter = _limiters()[turn]
+            limiter.release_on_behalf_of(self)
+            statistics = limiter.statistics()
+            if not statistics.borrowed_tokens and not statistics.tasks_waiting:
+                del _limiters()[turn]
 
     async def _wait(self, turn: _Turn, most: int) -> None:
         limiter = _limiters().setdefault(turn, CapacityLimiter(most))
@@ -161,15 +178,6 @@ class Ticket:
         except WouldBlock:
             await limiter.acquire_on_behalf_of(self)
         self._turns.append(turn)
-
-    def _end_turns(self) -> None:
-        while self._turns:
-            turn = self._turns.pop()
-            limiter = _limiters()[turn]
-            limiter.release_on_behalf_of(self)
-            statistics = limiter.statistics()
-            if not statistics.borrowed_tokens and not statistics.tasks_waiting:
-                del _limiters()[turn]
 
 
 _LIMITERS: Final = RunVar[dict[_Turn, CapacityLimiter]]("turns of callers")

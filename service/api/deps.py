@@ -144,6 +144,10 @@ class Scheduler(Protocol):
 class Fleet(Protocol):
     """The services of this database."""
 
+    @property
+    def host(self) -> str:
+        """The id of this service."""
+
     def services(self) -> Sequence[ServiceNow]:
         """All of them."""
 

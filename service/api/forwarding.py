@@ -73,8 +73,11 @@ class Route(StrictRoute):
 async def _forward_to_leader(request: Request) -> Response:
     if is_from_peer(request.scope):
         raise no_leader()
-    services = await run_in_threadpool(dependencies_of(request).fleet.services)
-    url = next((service.registered.url for service in services if service.leads), None)
+    fleet = dependencies_of(request).fleet
+    services = await run_in_threadpool(fleet.services)
+    # The database may name this service: it is about to lead, or has just stopped.
+    others = (service for service in services if service.registered.id != fleet.host)
+    url = next((service.registered.url for service in others if service.leads), None)
     if url is None:
         raise no_leader()
     return await _forward(request, url)
@@ -91,6 +94,8 @@ async def _forward(request: Request, url: str) -> Response:
         headers[REQUEST_ID_HEADER] = origin.request_id
         headers[CLIENT_HEADER] = origin.address or ""
     timeout = httpx.Timeout(dependencies_of(request).settings.forecast_timeout_s + SLACK_S, connect=CONNECT_S)
+    # From here on no thread is held: those of the other service limit what runs.
+    ticket_of(request.scope).end_turns()
     try:
         content = await request.body()
         async with make_client(timeout, dependencies_of(request).settings.tls_ca) as client:

@@ -1,6 +1,7 @@
 """The request guard: host, origin, token, rate, media type and size of every request, before any route sees it.
 
-A POST runs commands, so a new route needs a token unless it is listed here as open. Pure ASGI: it buffers no body and no stream.
+A POST runs commands, so a new route needs a token unless it is listed here as open. Pure ASGI: it buffers no
+stream, and of bodies only progress reports.
 """
 
 import logging
@@ -26,6 +27,7 @@ from service.api.problems import TYPE_PREFIX, Problem, ProblemType, response, un
 from service.api.rates import Buckets
 from service.config.settings import Settings
 from service.domain.access import Identity
+from service.domain.api_key import key_id
 from service.domain.proof import PROOF_PATH
 
 logger = logging.getLogger(__name__)
@@ -99,7 +101,7 @@ class RequestGuard:
                 identity = await self._identity(scope)
                 remember(scope, identity, given)
                 caller = caller_name(identity)
-            await self._admitted(scope, receive, answer, caller)
+            await self._admitted(scope, receive, answer, caller, is_peer=peer is not None)
         except Problem as problem:
             await response(problem, scope["path"])(scope, receive, answer)
         except OperationalError as error:
@@ -114,7 +116,9 @@ class RequestGuard:
                 raise
             await response(Problem(ProblemType.INTERNAL), scope["path"])(scope, receive, answer)
 
-    async def _admitted(self, scope: Scope, receive: Receive, answer: "_Answer", caller: Caller) -> None:
+    async def _admitted(
+        self, scope: Scope, receive: Receive, answer: "_Answer", caller: Caller, *, is_peer: bool
+    ) -> None:
         """Pass the request on within the limits of its caller. Raises Problem (429)."""
         if scope["path"] in PROBES:
             await self._app(scope, receive, answer)
@@ -124,8 +128,12 @@ class RequestGuard:
             declared = int(Headers(scope=scope).get("content-length", 0))
             ticket.take(Bound.BODY_BYTES, declared)
             keep_ticket(scope, ticket)
-            await ticket.wait_for_turn()
-            await self._app(scope, _SizeLimited(receive, self._body_bytes_max, declared, ticket), answer)
+            limited: Receive = _SizeLimited(receive, self._body_bytes_max, declared, ticket)
+            if _OWN_TOKEN.fullmatch(scope["path"]):
+                # Without a valid token too: a slow body must not hold a turn of all attempts at the address.
+                limited = await _after_body(limited)
+            await ticket.wait_for_turn(is_forwarded=is_peer)
+            await self._app(scope, limited, answer)
             await self._log_refusal(scope, answer.status)
 
     async def _peer(self, scope: Scope) -> Identity | None:
@@ -159,7 +167,7 @@ class RequestGuard:
         caller = authenticator.known(token)
         if caller is None:
             # Each look-up occupies a thread.
-            with closing(_ticket(scope, ("address", address_of(scope)))) as ticket:
+            with closing(_ticket(scope, _looker(scope, authenticator, token))) as ticket:
                 ticket.take(Bound.REQUESTS)
                 caller = await self._looked_up(authenticator, token, address_of(scope))
         if caller.key_id is not None:
@@ -253,6 +261,32 @@ class _SizeLimited:
 def _ticket(scope: Scope, caller: Caller) -> Ticket:
     state = scope["app"].state
     return Ticket(state.admission, state.dependencies.settings, caller)
+
+
+def _looker(scope: Scope, authenticator: Authenticator, token: str) -> Caller:
+    """Whose look-up it is: requests without a token, and guesses, delay no key that was valid before."""
+    name = key_id(token)
+    if name is not None and authenticator.was_good(token):
+        return "known key", name
+    return "look-up", address_of(scope)
+
+
+async def _after_body(receive: Receive) -> Receive:
+    """Receive the whole body; returns a ``receive`` that gives it in one message, or the disconnection that came instead."""
+    body = bytearray()
+    message = await receive()
+    while message["type"] == "http.request":
+        body += message.get("body", b"")
+        if not message.get("more_body", False):
+            message = {"type": "http.request", "body": bytes(body), "more_body": False}
+            break
+        message = await receive()
+    first = [message]
+
+    async def again() -> Message:
+        return first.pop() if first else await receive()
+
+    return again
 
 
 def too_large(limit_bytes: int) -> Problem:

@@ -104,6 +104,7 @@ class World:
     models: dict[str, TrainedModel] = field(default_factory=dict)
     log_holders: dict[JobId, str] = field(default_factory=dict)
     services: list[ServiceNow] = field(default_factory=list)
+    host: str = "b"
     on_pass: Callable[[], None] | None = None
 
     def dependencies(self) -> ApiDependencies:
@@ -277,6 +278,10 @@ class WorldFleet:
 
     def __init__(self, world: World) -> None:
         self.world = world
+
+    @property
+    def host(self) -> str:
+        return self.world.host
 
     def services(self) -> Sequence[ServiceNow]:
         return self.world.services

@@ -1,9 +1,10 @@
 """Limits of what one caller has under way: whose they are, what is refused, and what is never held up by computation."""
 
+import asyncio
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -14,10 +15,12 @@ import pytest
 from fastapi import FastAPI
 
 from service.api import stepwise
-from service.api.admission import Bound
+from service.api.admission import TURNS, Bound
 from service.api.app import create_app
-from service.domain.access import Role
-from tests.api.client import client_of
+from service.api.peers import PEER_HEADER, Peers
+from service.db.identity import peer_secret
+from service.domain.access import LOCAL, Role
+from tests.api.client import BASE_URL, client_of
 from tests.api.conftest import World, WorldLeader, WorldScheduler, make_world
 from tests.api.helpers import assert_problem, graph_job, plain_job
 from tests.api.live import Address, listening
@@ -162,6 +165,21 @@ def test_look_ups_of_tokens_count_for_their_address(tmp_path: Path, monkeypatch:
         assert requests.ask(ben, "GET", "/v1/jobs").status_code == 200
 
 
+def test_a_look_up_of_a_key_that_was_valid_does_not_wait_for_look_ups_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with busy(tmp_path, monkeypatch, caller_requests_max=1) as (world, requests):
+        ann, ben = users(world, "ann", "ben")
+        authenticator = requests.app.state.authenticator
+        assert requests.ask(ben, "GET", "/v1/jobs").status_code == 200
+        authenticator.forget()
+        look_up = authenticator.look_up
+        monkeypatch.setattr(authenticator, "look_up", lambda key: (key == ann and requests.gate.wait()) or look_up(key))
+        requests.begin(ann, "GET", "/v1/jobs")
+        assert requests.ask(ben, "GET", "/v1/jobs").status_code == 200
+        assert requests.end() == [200]
+
+
 def test_probes_are_answered_whatever_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with busy(tmp_path, monkeypatch, caller_requests_max=1, connections_max=10) as (world, requests):
         for name in range(10):
@@ -248,6 +266,66 @@ def test_requests_of_one_caller_leave_threads_for_others(tmp_path: Path, monkeyp
         assert {answer.result(PATIENCE_S) for answer in many} == {200}
 
 
+def test_forwarded_requests_take_turns_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate()
+    with served(tmp_path) as (world, address), ThreadPoolExecutor(TURNS) as pool:
+        monkeypatch.setattr(world, "waits_for_the_loop", gate.wait)
+        signed = Peers(lambda: peer_secret(world.database), lambda: world.now_s).sign("GET", "/v1/jobs", LOCAL)
+
+        def ask(_: int) -> int:
+            with web(address, world.token) as client:
+                return client.get("/v1/cluster").status_code
+
+        try:
+            held = [pool.submit(ask, number) for number in range(TURNS)]
+            wait_for(lambda: gate.waiting == TURNS, "requests in threads")
+            with web(address) as other_service:
+                assert other_service.get("/v1/jobs", headers={PEER_HEADER: signed}, timeout=10.0).status_code == 200
+        finally:
+            gate.open()
+        assert {answer.result(PATIENCE_S) for answer in held} == {200}
+
+
+PROGRESS = "/v1/attempts/1.1/progress"
+
+
+@contextmanager
+def slow_reports(world: World, address: Address, count: int) -> Iterator[None]:
+    """As many reports of progress with a wrong token, whose bodies do not end."""
+    lines = ("Content-Type: application/json", "Content-Length: 90")
+    with ExitStack() as stack:
+        for _ in range(count):
+            connection = stack.enter_context(closing(socket.create_connection(address)))
+            connection.sendall(head("wrong", *lines, path=PROGRESS) + b"{")
+        yield
+
+
+def under_way(app: FastAPI) -> int:
+    return app.state.admission.under_way(Bound.REQUESTS)
+
+
+def test_slow_requests_without_a_token_lock_out_no_key(tmp_path: Path) -> None:
+    world = make_world(tmp_path, caller_requests_max=3)
+    app = create_app(world.dependencies())
+    with closing(world.database), listening(app, world.settings) as address, slow_reports(world, address, 3):
+        wait_for(lambda: under_way(app) == 3, "slow reports")
+        (ann,) = users(world, "ann")
+        with web(address, ann) as client:
+            assert client.get("/v1/jobs").status_code == 200
+
+
+def test_slow_reports_of_progress_hold_up_no_other_attempt(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    world.attempt_tokens["1.1"] = "right"
+    app = create_app(world.dependencies())
+    with closing(world.database), listening(app, world.settings) as address, slow_reports(world, address, TURNS):
+        wait_for(lambda: under_way(app) == TURNS, "slow reports")
+        with web(address, "right") as client:
+            answer = client.post(PROGRESS, json={"iteration": 10}, timeout=10.0)
+        assert answer.status_code == 202
+        assert [attempt for attempt, _ in world.progress] == ["1.1"]
+
+
 def test_one_viewer_cannot_take_all_streams(tmp_path: Path) -> None:
     with served(tmp_path, caller_event_streams_max=2, event_streams_max=3) as (world, address), ExitStack() as stack:
         ann, ben = users(world, "ann", "ben")
@@ -281,6 +359,27 @@ def test_bodies_under_way_are_limited_by_their_bytes(tmp_path: Path, chunked: bo
             assert_refused(answer, "too-many-requests", "caller_body_bytes_max")
             assert client.get("/v1/jobs").status_code == 200
         wait_for(lambda: client.post("/v1/jobs", content=body, headers=JSON).status_code == 201, "an accepted body")
+
+
+@pytest.mark.parametrize("parts", [1, 2, 5])
+def test_a_single_body_passes_in_any_number_of_chunks(tmp_path: Path, parts: int) -> None:
+    """Over caller_body_bytes_max, and within body_bytes_max."""
+    body = json.dumps(plain_job()).encode().ljust(4000)
+    size = len(body) // parts
+    world = make_world(tmp_path, caller_body_bytes_max=1024)
+    transport = httpx.ASGITransport(create_app(world.dependencies()))
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for start in range(0, len(body), size):
+            yield body[start : start + size]
+
+    async def submit() -> httpx.Response:
+        headers = {"Authorization": f"Bearer {world.token}", **JSON}
+        async with httpx.AsyncClient(transport=transport, base_url=BASE_URL, headers=headers) as client:
+            return await client.post("/v1/jobs", content=chunks())
+
+    with closing(world.database):
+        assert asyncio.run(submit()).status_code == 201
 
 
 JSON = {"Content-Type": "application/json"}

@@ -14,11 +14,12 @@ from starlette.types import Message
 
 from policies.model.ids import JobId
 from service.api import forwarding
+from service.api.admission import TURNS
 from service.api.peers import CLIENT_HEADER, PEER_HEADER, VALID_S, Peers
 from service.db.identity import peer_secret
 from service.db.services import Registered, ServiceNow
 from service.domain.access import LOCAL, Identity, Role
-from tests.api.client import client_of
+from tests.api.client import BASE_URL, client_of
 from tests.api.conftest import NOW_S, World, app_of, make_world
 from tests.api.helpers import assert_problem, plain_job
 from tests.api.people import client as client_for
@@ -26,6 +27,7 @@ from tests.api.people import person
 from tests.api.test_permissions import asked, operations
 
 LEADER_URL = "http://leader.example:8765"
+PATIENCE_S = 60.0
 
 
 class Two(NamedTuple):
@@ -41,8 +43,9 @@ class Two(NamedTuple):
 def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Two]:
     """A leader and a standby, each with a token of its own, connected without a socket."""
     leading = make_world(tmp_path)
+    leading.host = "a"
     leading.services = [ServiceNow(Registered("a", "a", LEADER_URL, "1", 60.0), True, 0.0, NOW_S, 0.0, False)]
-    standing = replace(leading, token="another-token", leads=False, logs={})
+    standing = replace(leading, token="another-token", leads=False, logs={}, host="b")
     leader, standby = app_of(leading), app_of(standing, "standby")
 
     def client(timeout: httpx.Timeout, _: Path | None) -> httpx.AsyncClient:
@@ -116,6 +119,57 @@ def test_nothing_is_sent_on_twice(two: Two) -> None:
     """Each takes the other for the leader, as they may for a moment."""
     two.leading.leads = False
     assert_problem(client_of(two.standby, two.standing.token).get("/v1/cluster"), "no-leader")
+
+
+def test_a_service_never_forwards_to_itself(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds the lease, and does not lead yet or any more."""
+    two.leading.leads = False
+    asked: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return httpx.Response(200, json={})
+
+    monkeypatch.setattr(forwarding, "make_client", lambda *_: httpx.AsyncClient(transport=httpx.MockTransport(answer)))
+    assert_problem(client_of(two.leader, two.leading.token).get("/v1/cluster"), "no-leader")
+    assert not asked
+
+
+async def of_one_caller(two: Two, path: str, count: int) -> list[int]:
+    """The statuses of as many requests to the standby at once, in one event loop."""
+    headers = {"Authorization": f"Bearer {two.standing.token}"}
+    transport = httpx.ASGITransport(two.standby)
+    async with httpx.AsyncClient(transport=transport, base_url=BASE_URL, headers=headers) as client:
+        answers = await asyncio.gather(*(client.get(path) for _ in range(count)))
+    return [answer.status_code for answer in answers]
+
+
+def test_many_requests_of_one_caller_are_forwarded_at_once(two: Two) -> None:
+    """Both services run in one event loop, and so share the turns of the caller, as services do that forward to each other."""
+    asked = of_one_caller(two, "/v1/cluster", 2 * TURNS)
+    assert asyncio.run(asyncio.wait_for(asked, PATIENCE_S)) == [200] * (2 * TURNS)
+
+
+def test_a_request_that_waits_for_another_service_holds_no_turn(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def exchange() -> None:
+        waiting: list[httpx.Request] = []
+        answered = asyncio.Event()
+
+        async def answer(request: httpx.Request) -> httpx.Response:
+            waiting.append(request)
+            await answered.wait()
+            return httpx.Response(200, json={})
+
+        transport = httpx.MockTransport(answer)
+        monkeypatch.setattr(forwarding, "make_client", lambda *_: httpx.AsyncClient(transport=transport))
+        forwarded = asyncio.create_task(of_one_caller(two, "/v1/cluster", 2 * TURNS))
+        while len(waiting) < TURNS:
+            await asyncio.sleep(0)
+        assert await of_one_caller(two, "/v1/jobs", 1) == [200]
+        answered.set()
+        assert await forwarded == [200] * (2 * TURNS)
+
+    asyncio.run(asyncio.wait_for(exchange(), PATIENCE_S))
 
 
 def test_a_log_is_fetched_from_the_service_that_holds_it(two: Two, client: Client) -> None:
