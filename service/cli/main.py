@@ -126,6 +126,9 @@ def _main(
 
 def main() -> None:
     """The console script."""
+    if sys.stdout is None:
+        # It was closed at the start (``>&-``). The next file that is opened takes its descriptor: better this one than a socket.
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 (open until the end)
     problem = conflict()
     if problem is not None:
         print(f"error: {problem}", file=sys.stderr)

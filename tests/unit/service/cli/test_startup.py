@@ -23,6 +23,17 @@ def test_the_version_needs_no_library_but_typer() -> None:
     assert imported("--version") & (HEAVY | {"httpx", "rich", "pydantic", "yaml", "service.client"}) == set()
 
 
+def test_a_command_without_standard_output_ends_as_usual() -> None:
+    command = [sys.executable, "-m", "service.cli.main"]
+    for arguments, code, errors in ((["--version"], 0, ""), (["--no-such"], 2, "No such option")):
+        closed = ["sh", "-c", 'exec "$0" "$@" >&-', *command, *arguments]
+        ran = subprocess.run(closed, stderr=subprocess.PIPE, text=True, timeout=60.0)
+        assert ran.returncode == code, ran.stderr
+        assert errors in ran.stderr
+        assert "Traceback" not in ran.stderr
+        assert bool(ran.stderr) == bool(errors)
+
+
 def test_the_queue_needs_no_settings() -> None:
     assert imported("q", "--help") & (HEAVY | {"service.config.settings", "yaml"}) == set()
 
