@@ -63,9 +63,12 @@ class Transport(AbstractContextManager["Transport"]):
     ) -> None:
         """``before`` sees every request before it is sent, such as :func:`service.client.proven.asks_for_proof`.
 
-        ``tls``: what is trusted, instead of the usual authorities.
+        ``tls``: what is trusted, instead of the authorities of the system.
         """
         headers = {"Authorization": f"Bearer {token}"} if token else {}
+        if tls is None and base_url.lower().startswith("https:"):
+            # Without a context httpx trusts a list of its own.
+            tls = ssl.create_default_context()
         # The token opens a service that runs commands: send it to this address alone, never through a proxy of the
         # environment or along a redirect.
         self._http = httpx.Client(

@@ -103,6 +103,18 @@ def test_a_token_goes_neither_to_another_certificate_nor_to_another_folder(
         client.get("/v1/jobs")
 
 
+def test_without_a_file_the_authorities_of_the_system_are_trusted(
+    two: list[TlsService], pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = (two[0].data_dir / "token").read_text().strip()
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    with Client(two[0].url, token) as client, pytest.raises(Unreachable, match="not trusted"):
+        client.services()
+    monkeypatch.setenv("SSL_CERT_FILE", str(pair[0]))
+    with Client(two[0].url, token) as client:
+        assert len(client.services()) == 2
+
+
 def test_a_plain_request_reaches_no_route(two: list[TlsService]) -> None:
     address = urlsplit(two[0].url)
     with socket.create_connection((address.hostname, address.port), timeout=30.0) as plain:
