@@ -50,6 +50,7 @@ from service.runtime.processes import (
     die_with_parent,
     forbid_tracing,
     kill_descendants,
+    proc_hides,
     process_info,
     signal_process,
     spare_as_victim,
@@ -493,8 +494,10 @@ def main() -> int:
     close_inherited()
     spare_as_victim()
     plan = json.load(sys.stdin)
-    # Other programs of this user must not read the plan here: it holds secrets and the key of the seals.
-    forbid_tracing()
+    # Other programs of this user must not read the plan here: it holds secrets and the key of the seals. But the supervisor, its
+    # keeper and the service must see each other.
+    if not proc_hides():
+        forbid_tracing()
     plan["umask"] = os.umask(0o077)
     become_subreaper()
     try:

@@ -53,10 +53,10 @@ def boot_time_s() -> float:
 
 
 def process_info(pid: int) -> ProcessInfo | None:
-    """The state of ``pid`` now; None if there is no such process."""
+    """The state of ``pid`` now; None if there is no such process, or if /proc hides it (:func:`proc_hides`)."""
     try:
         text = (PROC / str(pid) / "stat").read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     # The program name in parentheses may contain parentheses, so count the fields after the last one (proc(5)).
     fields = text[text.rindex(")") + 2 :].split()
@@ -191,8 +191,24 @@ def die_with_parent(signum: int = signal.SIGKILL) -> None:
     _prctl(_PR_SET_PDEATHSIG, signum)
 
 
+def proc_hides() -> bool:
+    """Whether /proc shows this process only processes that it may trace (``hidepid`` in proc(5)). Root may trace all."""
+    if os.geteuid() == 0:
+        return False
+    # The last mount at a place is the one that is seen.
+    for line in reversed((PROC / "self/mountinfo").read_text().splitlines()):
+        place, _, source = line.partition(" - ")
+        if place.split()[4] == "/proc":
+            options = dict(option.partition("=")[::2] for option in source.split()[-1].split(","))
+            return options.get("hidepid", "off") not in ("0", "off")
+    return False
+
+
 def forbid_tracing() -> None:
-    """Keep other processes of the same user (not root) from the memory and the open files of this one. Raises OSError."""
+    """Keep other processes of the same user (not root) from the memory and the open files of this one. Raises OSError.
+
+    Where :func:`proc_hides`, other processes of the user no longer see this one at all.
+    """
     _prctl(_PR_SET_DUMPABLE, 0)
 
 

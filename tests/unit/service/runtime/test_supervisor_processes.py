@@ -7,9 +7,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from service.runtime import processes
 from service.runtime.cgroups import Cgroup
 from service.runtime.processes import (
     ProcessId,
@@ -99,6 +101,47 @@ def test_remains_are_killed_before_an_unreadable_group_is_reported(
     with pytest.raises(IsADirectoryError):
         end_remains(Evidence(MARK, NO_MARK, cgroups=[Cgroup(tmp_path)]))
     assert sleeper.wait(timeout=60) == -signal.SIGKILL
+
+
+def test_a_process_that_proc_hides_may_be_left(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_text = Path.read_text
+
+    def hidden(path: Path, *args: Any, **options: Any) -> str:
+        if f"/proc/{sleeper.pid}/" in str(path):
+            raise PermissionError(path)
+        return read_text(path, *args, **options)
+
+    monkeypatch.setattr(Path, "read_text", hidden)
+    assert process_info(sleeper.pid) is None
+    assert all_processes()
+    assert end_remains(Evidence(b"NO=marker", NO_MARK))
+
+
+@pytest.mark.parametrize(
+    ("options", "user", "hides"),
+    [
+        (["rw"], 7, False),
+        (["rw,gid=4,hidepid=invisible"], 7, True),
+        (["rw,hidepid=1"], 7, True),
+        (["rw,hidepid=0"], 7, False),
+        (["rw,hidepid=off"], 7, False),
+        (["rw,hidepid=2"], 0, False),
+        (["rw,hidepid=2", "rw"], 7, False),
+        (["rw", "rw,hidepid=ptraceable"], 7, True),
+    ],
+)
+def test_whether_proc_hides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], user: int, hides: bool
+) -> None:
+    (tmp_path / "self").mkdir()
+    lines = [f"22 28 0:21 / /proc rw,nosuid shared:14 - proc proc {each}\n" for each in options]
+    other = "23 28 0:22 / /srv/proc rw shared:15 - proc proc rw,hidepid=4\n"
+    (tmp_path / "self/mountinfo").write_text("".join(lines) + other)
+    monkeypatch.setattr(processes, "PROC", tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    assert processes.proc_hides() is hides
 
 
 def test_the_session_of_a_living_rank_belongs_to_it() -> None:
