@@ -6,6 +6,8 @@ from service.executors.logs import LogWriter
 from service.executors.ranks import Rank
 
 _CHUNK_BYTES = 64 * 1024
+_REST_CHUNKS_MAX = 64
+"""Chunks that are copied after the end: 4 MiB. A pipe holds 1 MiB at most, unless root has raised that limit."""
 _LINE_BYTES_MAX = 8 * 1024
 _TAIL_BYTES = 4 * 1024
 _DISK_FULL = os.strerror(28).encode()
@@ -30,11 +32,15 @@ class Output:
         return bool(data)
 
     def finish(self, ranks: list[Rank]) -> None:
-        """Copy the rest of the pipes of ended ranks, and their incomplete last lines."""
+        """Copy the rest of the pipes of ended ranks, and their incomplete last lines.
+
+        Another process of the user may write to a pipe for ever, which must not delay the record of the end.
+        """
         for rank in ranks:
             if rank.output >= 0:
-                while self.pump(rank):
-                    pass
+                for _ in range(_REST_CHUNKS_MAX):
+                    if not self.pump(rank):
+                        break
                 os.close(rank.output)
                 rank.output = -1
             if rank.line:
