@@ -87,6 +87,10 @@ class CannotLaunch(Exception):
         self.reason = reason
 
 
+class StoppedFirst(Exception):
+    """The stop of the attempt came before any of its programs ran."""
+
+
 class KeeperLost(Exception):
     """The parent of this supervisor was killed, so that nothing would end the job if this supervisor was killed, too."""
 
@@ -123,10 +127,8 @@ class Supervisor:
     # Starting.
 
     def launch(self) -> None:
-        """Start all ranks. Raises :class:`CannotLaunch` and :class:`KeeperLost` before any of them has run the command."""
-        if names.lease_is_over(self.lease_file):
-            # The service was suspended for so long that the job may run elsewhere by now.
-            raise CannotLaunch("launch_failed", "the service's lease had run out before anything was started")
+        """Start all ranks. Raises an error of this module before any of them has run the command."""
+        self._check_wanted()
         working_dir = self._working_dir()
         self._open_checkpoints()
         gate = os.pipe()
@@ -148,12 +150,21 @@ class Supervisor:
         self._write(names.RANKS, {"ranks": identities, "pipes": pipes})
         # Without its keeper this attempt may be reported as one that never ran.
         self._check_keeper()
+        # The folders may be on a disk that has not answered for longer than the lease.
+        self._check_wanted()
         if failure := open_gate(gate, self.ranks):
             command = self.plan["command"][0]
             reason = "command_not_found" if failure in NOT_EXECUTABLE else "launch_failed"
             raise CannotLaunch(reason, f"{command}: {os.strerror(failure)}")
         self._write(names.STARTED, {"at_s": now_s(self.plan)})
         self.started = True
+
+    def _check_wanted(self) -> None:
+        if names.read_stop(self.folder, self.seal) is not None:
+            raise StoppedFirst
+        if names.lease_is_over(self.lease_file):
+            # The service was suspended for so long that the job may run elsewhere by now.
+            raise CannotLaunch("launch_failed", "the service's lease had run out before anything was started")
 
     def _write(self, name: str, record: dict[str, Any]) -> None:
         write_json(self.folder / name, self.seal.sealed(name, record))
@@ -405,13 +416,13 @@ def run(plan: dict[str, Any], folder: Path, wakeups: tuple[int, ...], keeper: in
     """Launch, supervise and record the end. In every case no process is left and one ``exit.json`` is written."""
     supervisor = Supervisor(plan, folder, keeper)
     try:
-        if names.read_stop(folder, supervisor.seal) is not None:
-            record = names.end_record("exited", now_s(plan), detail=names.STOPPED_FIRST, stop_signalled=True)
-        else:
-            supervisor.launch()
-            supervisor.supervise(wakeups)
-            supervisor.output.finish(supervisor.ranks)
-            record = supervisor.exit_record()
+        supervisor.launch()
+        supervisor.supervise(wakeups)
+        supervisor.output.finish(supervisor.ranks)
+        record = supervisor.exit_record()
+    except StoppedFirst:
+        supervisor.kill()
+        record = names.end_record("exited", now_s(plan), detail=names.STOPPED_FIRST, stop_signalled=True)
     except CannotLaunch as failure:
         supervisor.kill()
         record = supervisor.failure_record(failure.reason, str(failure))

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,13 @@ from service.engine.ports import AttemptStatus
 from service.executors import folder as names
 from service.executors.ranks import Program, attempt_exit_code, fork_rank
 from service.executors.seal import Seal
+from service.executors.supervisor import CannotLaunch, StoppedFirst, Supervisor
 from service.runtime.processes import descendants
 from tests.local_executor import House, house, launch, lives, python, wait_for
 
 __all__ = ["house"]
 
+SEAL = Seal("key")
 SHOW_ENVIRONMENT = python("import os, json; print(json.dumps(dict(os.environ)))")
 
 
@@ -139,6 +142,55 @@ def test_a_rank_whose_gate_closes_never_executes(tmp_path: Path) -> None:
     os.close(rank.failure)
 
 
+def let_lease_end(folder: Path) -> None:
+    names.write_lease(folder / "lease", names.boot_time_s() - 60.0)
+
+
+def ask_to_stop(folder: Path) -> None:
+    names.write_stop(folder, None, 1.0, SEAL)
+
+
+@pytest.mark.parametrize(("event", "error"), [(let_lease_end, CannotLaunch), (ask_to_stop, StoppedFirst)])
+def test_nothing_runs_if_the_folders_answer_after_the_lease_or_a_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, event: Callable[[Path], None], error: type[Exception]
+) -> None:
+    (tmp_path / names.OUTPUT).mkdir()
+    plan = {
+        "account": None,
+        "cgroup": None,
+        "checkpoint_dir": str(tmp_path / "checkpoints"),
+        "clock_s": 0.0,
+        "command": ["/bin/sh", "-c", "echo ran > ran"],
+        "env": {},
+        "grace_s": 1.0,
+        "lease_file": str(tmp_path / "lease"),
+        "lease_s": 60.0,
+        "log_bytes_max": 4096,
+        "mark": 1,
+        "ranks": [{}],
+        "seal": SEAL.key,
+        "umask": 0o022,
+        "working_dir": str(tmp_path),
+    }
+    supervisor = Supervisor(plan, tmp_path, os.getppid())
+    open_checkpoints = supervisor._open_checkpoints
+
+    def hang() -> None:
+        open_checkpoints()
+        event(tmp_path)
+
+    monkeypatch.setattr(supervisor, "_open_checkpoints", hang)
+    with pytest.raises(error):
+        supervisor.launch()
+    for rank in supervisor.ranks:
+        os.kill(rank.id.pid, signal.SIGKILL)
+        os.waitpid(rank.id.pid, 0)
+        os.close(rank.failure)
+    supervisor.output.finish(supervisor.ranks)
+    assert len(supervisor.ranks) == 1
+    assert not (tmp_path / "ran").exists()
+
+
 class TestExitCodes:
     @pytest.mark.parametrize(
         ("codes", "expected"),
@@ -238,9 +290,6 @@ STUBBORN = (
     "print('ready', flush=True)\n"
     "while True: signal.sigtimedwait([], 0.05)"
 )
-
-
-SEAL = Seal("key")
 
 
 class TestStopRequest:
