@@ -12,6 +12,8 @@ from service.runtime.untrusted import PRIVATE_FILE, open_below, open_file, open_
 JSON_BYTES_MAX = 256 * 1024
 """Limit of a record; all records are much shorter."""
 
+_PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE})
+"""Errors that say nothing about the file: the next try may read it."""
 _REPLACED = ".replaced-"
 _REPLACE_TRIES = 3
 
@@ -96,14 +98,19 @@ def reserve(path: Path, size_bytes: int) -> None:
         os.close(descriptor)
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path, strict: bool = False) -> dict[str, Any] | None:
     """The object in ``path``; None if the file is missing or holds no object.
 
-    A job that runs as the user of the service may have replaced the file, and a disk may have lost it.
+    A job that runs as the user of the service may have replaced the file, and a disk may have lost it. ``strict``: raises OSError
+    for an error that may pass, such as too many open files, instead of reporting the file as missing.
     """
     try:
         value = json.loads(read_small(open_below(path.parent, path.name), JSON_BYTES_MAX))
-    except (OSError, ValueError, RecursionError):
+    except OSError as error:
+        if strict and error.errno in _PASSING:
+            raise
+        return None
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

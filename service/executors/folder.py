@@ -91,17 +91,18 @@ def end_record(
     }
 
 
-def read_record(folder: Path, name: str, seal: Seal) -> dict[str, Any] | None:
-    """The record in the file ``name``; None if there is none or its seal is wrong."""
-    return seal.opened(name, read_json(folder / name))
+def read_record(folder: Path, name: str, seal: Seal, *, strict: bool = False) -> dict[str, Any] | None:
+    """The record in the file ``name``; None if there is none or its seal is wrong. ``strict``: see :func:`read_json`."""
+    return seal.opened(name, read_json(folder / name, strict))
 
 
 def read_end(folder: Path, seal: Seal, name: str = EXIT) -> dict[str, Any] | None:
     """The record of the end in ``name``; None if there is none or it is invalid.
 
-    It counts only while the lock of the folder is free (:func:`is_supervised`).
+    It counts only while the lock of the folder is free (:func:`is_supervised`). Raises OSError for an error that may pass: an end
+    that cannot be read now must not become another end.
     """
-    record = seal.opened(EXIT, read_json(folder / name))
+    record = seal.opened(EXIT, read_json(folder / name, strict=True))
     if record is None:
         return None
     sound = (
@@ -125,8 +126,8 @@ def seconds(value: object) -> float | None:
 
 
 def read_ranks(folder: Path, seal: Seal) -> list[tuple[int, int]]:
-    """Process number and start ticks of each rank, as far as the file has them."""
-    ranks = (read_record(folder, RANKS, seal) or {}).get("ranks")
+    """Process number and start ticks of each rank, as far as the file has them. Raises OSError for an error that may pass."""
+    ranks = (read_record(folder, RANKS, seal, strict=True) or {}).get("ranks")
     return [
         (rank[0], rank[1])
         for rank in (ranks if isinstance(ranks, list) else ())
@@ -135,8 +136,8 @@ def read_ranks(folder: Path, seal: Seal) -> list[tuple[int, int]]:
 
 
 def read_pipes(folder: Path, seal: Seal) -> set[int]:
-    """The inodes of the pipes that the ranks write into, as far as the file has them."""
-    pipes = (read_record(folder, RANKS, seal) or {}).get("pipes")
+    """The inodes of the pipes that the ranks write into, as far as the file has them. Raises OSError as :func:`read_ranks`."""
+    pipes = (read_record(folder, RANKS, seal, strict=True) or {}).get("pipes")
     return {pipe for pipe in (pipes if isinstance(pipes, list) else ()) if type(pipe) is int}
 
 

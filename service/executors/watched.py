@@ -53,6 +53,7 @@ class WatchedAttempt:
     again: bool = False
     master_port: int = 0
     supervision: Supervision = field(init=False)
+    _child_code: int | None = None
     _reported: tuple[float | None, ...] = field(default=())
     _remains_since_s: float = math.inf
     _remains_logged: bool = False
@@ -76,6 +77,7 @@ class WatchedAttempt:
             return self._unacknowledged([])
         # The end counts only while nothing holds the lock: a job may have written the record.
         record = None if self._is_alive(child_code, now_s) else names.read_end(self.folder, self.seal)
+        self._child_code = None
         self._read_start(now_s)
         progress = self._read_progress(now_s, record)
         if record is not None:
@@ -159,18 +161,19 @@ class WatchedAttempt:
         return reports
 
     def reap(self) -> int | None:
-        """The supervisor's exit code if it was a child of this process and has ended since the last call."""
+        """The supervisor's exit code if it was a child of this process and has ended since the last complete observation."""
         if self.child is None:
-            return None
+            return self._child_code
         try:
             pid, status = os.waitpid(self.child, os.WNOHANG)
         except ChildProcessError:
             self.child = None
             return None
-        if pid == 0:
-            return None
-        self.child = None
-        return os.waitstatus_to_exitcode(status)
+        if pid != 0:
+            self.child = None
+            # It can be fetched only once, and the observation that needs it may fail.
+            self._child_code = os.waitstatus_to_exitcode(status)
+        return self._child_code
 
     def _read_start(self, now_s: float) -> None:
         if self.started is not None:
@@ -247,7 +250,7 @@ class WatchedAttempt:
         return changed_s < time.time() - processes.boot_time_s()
 
     def _supervisor(self) -> dict[str, Any]:
-        return names.read_record(self.folder, names.SUPERVISOR, self.seal) or {}
+        return names.read_record(self.folder, names.SUPERVISOR, self.seal, strict=True) or {}
 
     def _end_remains(self, numbers: bool = True) -> bool:
         """Kill what is left; returns whether anything was. ``numbers``: those of the attempt's records are of this boot.
@@ -298,6 +301,8 @@ class WatchedAttempt:
             write_json(
                 self.folder / names.EXIT, self.seal.sealed(names.EXIT, record), reserved=self.folder / names.RESERVED
             )
-        except OSError:
-            # No disk space: report from memory. After a restart the same end is found again.
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            # Report from memory. After a restart the same end is found again.
             self.finish(record)

@@ -2,15 +2,17 @@
 
 import errno
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from service.engine.commands import Stop
+from service.engine.events import ReportKind
 from service.engine.ports import AttemptStatus
+from service.executors import files, local, watched
 from service.executors import folder as names
-from service.executors import local
-from tests.local_executor import House, house, launch, python
+from tests.local_executor import ENDS, House, house, launch, python, wait_for
 
 __all__ = ["house"]
 
@@ -82,3 +84,78 @@ class TestLocks:
             assert set(fresh.observed()) == {"1.1", "2.1"}
             assert fresh.poll() == [], "nothing is known about them yet"
         house.wait_end("2.1")
+
+
+class TestEnds:
+    @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE])
+    def test_an_end_that_cannot_be_read_now_is_reported_later(
+        self, house: House, monkeypatch: pytest.MonkeyPatch, number: int
+    ) -> None:
+        house.executor.send([launch(python("pass"))])
+        wait_for(house.has_ended, "the end")
+        house.new_executor()
+        opened = files.open_below
+
+        def refuse(folder: Path, *parts: str) -> int:
+            if parts == (names.EXIT,):
+                raise refused(number)
+            return opened(folder, *parts)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(files, "open_below", refuse)
+            assert [report.kind for _ in range(3) for report in house.poll() if report.kind in ENDS] == []
+        assert house.wait_end().kind is ReportKind.EXITED
+
+    def test_an_end_that_was_acknowledged_and_cannot_be_read_now_is_reported_later(
+        self, house: House, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        end = house.run(python("pass"))
+        house.executor.acknowledge([end])
+
+        def refuse(folder: Path, *parts: str) -> int:
+            raise refused()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(files, "open_below", refuse)
+            house.executor.send([launch(python("pass"))])
+            assert house.poll() == []
+        house.executor.send([launch(python("pass"))])
+        assert house.poll() == [end]
+
+    @pytest.mark.parametrize(("number", "ends"), [(errno.EIO, 0), (errno.EMFILE, 0), (errno.ENOSPC, 1)])
+    def test_a_loss_is_reported_from_memory_for_a_full_disk_alone(
+        self, house: House, monkeypatch: pytest.MonkeyPatch, number: int, ends: int
+    ) -> None:
+        house.executor.send([launch(python("pass"))])
+        wait_for(house.has_ended, "the end")
+        (house.folder() / names.EXIT).unlink()
+        house.new_executor()
+
+        def refuse(*given: object, **options: object) -> None:
+            raise refused(number)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(watched, "write_json", refuse)
+            assert len([report for report in house.poll() if report.kind in ENDS]) == ends
+        assert house.wait_end().kind is ReportKind.LOST
+
+    def test_the_exit_code_of_a_supervisor_is_kept_until_it_is_used(
+        self, house: House, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        children = []
+
+        def spawn(plan: object) -> int:
+            children.append(os.posix_spawn(sys.executable, list(python("raise SystemExit(7)")), {}))
+            return children[0]
+
+        def refuse(folder: Path) -> bool:
+            raise refused()
+
+        monkeypatch.setattr(local, "_spawn", spawn)
+        house.executor.send([launch(python("pass"))])
+        os.waitid(os.P_PID, children[0], os.WEXITED | os.WNOWAIT)
+        with monkeypatch.context() as patched:
+            patched.setattr(names, "exists", refuse)
+            assert house.poll() == []
+        [end] = house.poll()
+        assert (end.kind, end.detail) == (ReportKind.LAUNCH_FAILED, "its supervisor ended with 7 before it began")
