@@ -25,6 +25,7 @@ from service.api.docs_page import DOCS_PATH
 from service.api.peers import CLIENT_HEADER, Peers, is_from_peer
 from service.api.problems import TYPE_PREFIX, Problem, ProblemType, response, unavailable
 from service.api.rates import Buckets
+from service.config.environment import reached_host
 from service.config.settings import Settings
 from service.domain.access import Identity
 from service.domain.api_key import key_id
@@ -72,7 +73,8 @@ class RequestGuard:
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
-        self._hosts = frozenset(host.lower() for host in settings.allowed_hosts)
+        # Attempts on this machine report their progress to the service's own address.
+        self._hosts = frozenset(host.lower() for host in (*settings.allowed_hosts, reached_host(settings.host)))
         self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.allowed_origins)
         self._body_bytes_max = settings.body_bytes_max
         self._requests = Buckets(settings.requests_per_s_max, settings.requests_burst_max)

@@ -20,7 +20,7 @@ from service.api.token import TOKEN_FILE
 from service.cli.fail import EXIT_FAILED, EXIT_USAGE, fail
 from service.client import ApiError, Client, ClientError, Unreachable
 from service.client.proven import asks_for_proof
-from service.config.environment import LocalService, usual_service
+from service.config.environment import LocalService, service_url, usual_service
 from service.domain.api_key import KEY_PREFIX
 
 if TYPE_CHECKING:
@@ -97,17 +97,6 @@ def _trusted(ca: Path) -> ssl.SSLContext:
         return client_context(ca)
     except TlsError as error:
         fail(str(error))
-
-
-def service_url(host: str, port: int, scheme: str = "http") -> str:
-    """Where a service that listens on ``host`` and ``port`` is reached from this machine."""
-    try:
-        address = ip_address(host.strip("[]"))
-    except ValueError:
-        return f"{scheme}://{host}:{port}"
-    if address.is_unspecified:
-        return f"{scheme}://127.0.0.1:{port}"
-    return f"{scheme}://[{address}]:{port}" if address.version == 6 else f"{scheme}://{address}:{port}"
 
 
 def _parsed(url: str) -> httpx.URL:

@@ -1,6 +1,7 @@
 """Variables with the prefix of the settings, and the defaults that a client needs. Imports the standard library alone."""
 
 import os
+from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,3 +53,19 @@ def usual_service() -> LocalService | None:
     folder = os.environ.get(_DATA_DIR_VARIABLE)
     data_dir = Path(folder).expanduser().absolute() if folder else default_data_dir()
     return LocalService(DEFAULT_HOST, DEFAULT_PORT, data_dir)
+
+
+def service_url(host: str, port: int, scheme: str = "http") -> str:
+    """Where a service that listens on ``host`` and ``port`` is reached from this machine."""
+    return f"{scheme}://{reached_host(host)}:{port}"
+
+
+def reached_host(host: str) -> str:
+    """The host in that URL: an IPv6 address has brackets, and a service on all addresses is reached by the loopback."""
+    try:
+        address = ip_address(host.strip("[]"))
+    except ValueError:
+        return host
+    if address.is_unspecified:
+        return "127.0.0.1"
+    return f"[{address}]" if address.version == 6 else str(address)

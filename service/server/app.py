@@ -120,8 +120,8 @@ class Service:
         self.token = load_or_create(settings.data_dir, data_dir_mode(settings))
         keep_users_apart(settings)
         self.socket = stack.enter_context(listen(settings.host, settings.port))
-        address = self.socket.getsockname()[:2]
-        self.executor = make_executor(settings, self.clock, stored_cluster(self.database, self.wanted), gpus, address)
+        port = self.socket.getsockname()[1]
+        self.executor = make_executor(settings, self.clock, stored_cluster(self.database, self.wanted), gpus, port)
         stack.callback(self.executor.attempts.close)
         self.lead = LeaderLease(self.database, LEADER_LEASE, self.host.id, settings.leader_lease_s)
         agent = Agent(

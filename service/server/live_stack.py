@@ -39,6 +39,7 @@ from typing import Any, NamedTuple
 
 from policies.model.cluster import Cluster
 from predictor.serving import LivePredictor
+from service.config.environment import service_url
 from service.config.policy import configured_options, configured_policy
 from service.config.settings import Settings
 from service.db.lease import FencedOff, LeaderLease
@@ -116,10 +117,9 @@ def gpus_of_host(settings: Settings) -> Sequence[GpuInfo] | None:
 
 
 def make_executor(
-    settings: Settings, clock: Clock, cluster: Cluster, gpus: Sequence[GpuInfo] | None, address: tuple[str, int]
+    settings: Settings, clock: Clock, cluster: Cluster, gpus: Sequence[GpuInfo] | None, port: int
 ) -> HostExecutor:
-    """The configured executor. ``address``: where attempts reach this service with their progress. Raises StartError."""
-    host, port = address
+    """The configured executor. ``port``: where attempts report their progress. Raises StartError."""
     attempts: LiveExecutor
     containment = None
     if settings.executor == "fake":
@@ -132,7 +132,7 @@ def make_executor(
             clock=clock,
             lease_s=settings.lease_s,
             log_bytes_max=settings.log_bytes_max,
-            progress_url=f"{settings.scheme}://{host}:{port}/v1/attempts/{{attempt}}/progress",
+            progress_url=f"{service_url(settings.host, port, settings.scheme)}/v1/attempts/{{attempt}}/progress",
             gpus=gpus,
             checkpoints=settings.checkpoints_dir,
             cgroups=containment.cgroups,

@@ -1,12 +1,16 @@
 """The main job on real processes, through HTTP: predicted, ordered, placed, preempted, resumed, finished, learnt from."""
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from tests.e2e.conftest import MakeService
-from tests.e2e.harness import LiveService, write_history
+from tests.e2e.harness import START_S, LiveService, write_history
 
 pytestmark = pytest.mark.slow
 
@@ -36,6 +40,31 @@ def test_a_job_goes_in_over_http_and_comes_out_finished(standing: LiveService) -
     assert done["exit_code"] == 0 and done["attempts"] == 1
     log = standing.request("GET", f"/v1/jobs/{job}/logs").text
     assert "out" in log and "err" in log
+
+
+REPORT = """
+import json, os, urllib.request
+urllib.request.urlopen(urllib.request.Request(
+    os.environ["SOONER_PROGRESS_URL"],
+    json.dumps({"iteration": 7, "total_iterations": 9}).encode(),
+    {"Authorization": "Bearer " + os.environ["SOONER_PROGRESS_TOKEN"], "Content-Type": "application/json"},
+))
+print(os.environ["SOONER_PROGRESS_URL"])
+"""
+
+
+def test_a_program_reports_over_http_to_a_service_on_all_addresses(tmp_path: Path) -> None:
+    made = LiveService(tmp_path, [{"count": 1, "gpus": 1}], HOST="0.0.0.0", ALLOWED_HOSTS="gpu1.example.org")
+    try:
+        made.launch()
+        made.until(made.address, START_S, "the service listens")
+        made.url = f"http://127.0.0.1:{urlsplit(made.url).port}"
+        made.until(lambda: httpx.get(f"{made.url}/readyz").status_code == 200, START_S, "the service is ready")
+        job = made.submit(name="reporting", gpus=1, command=[sys.executable, "-c", REPORT])
+        made.until_state(job, "succeeded")
+        assert f"{made.url}/v1/attempts/{job}.1/progress" in made.request("GET", f"/v1/jobs/{job}/logs").text
+    finally:
+        made.close()
 
 
 def test_a_shorter_gang_preempts_and_the_longer_one_resumes_from_its_checkpoint(service: LiveService) -> None:

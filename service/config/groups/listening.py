@@ -71,7 +71,7 @@ class Listening(BaseModel):
     allowed_hosts: Words = Field(
         ("127.0.0.1", "localhost", "[::1]"),
         min_length=1,
-        description="Accepted Host headers, comma-separated. Others are refused, which prevents DNS rebinding.",
+        description="Accepted Host headers besides host, comma-separated. Others are refused, which prevents DNS rebinding.",
     )
     allowed_origins: Words = Field(
         (),

@@ -271,21 +271,6 @@ def test_the_name_of_our_own_history_cannot_be_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "expected"),
-    [
-        ("127.0.0.1", "http://127.0.0.1:8765"),
-        ("0.0.0.0", "http://127.0.0.1:8765"),
-        ("::", "http://127.0.0.1:8765"),
-        ("::1", "http://[::1]:8765"),
-        ("gpu-head", "http://gpu-head:8765"),
-        ("10.0.0.5", "http://10.0.0.5:8765"),
-    ],
-)
-def test_where_a_service_is_reached(host: str, expected: str) -> None:
-    assert connect.service_url(host, 8765) == expected
-
-
-@pytest.mark.parametrize(
     ("url", "token", "sent"),
     [
         (None, None, "secret"),
