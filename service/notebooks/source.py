@@ -15,7 +15,7 @@ from service.sim.workloads.model import Workload
 HISTORY = tuple("never run before" if name == "0" else f"{name} past runs" for name in BUCKETS)
 """Names of the predictor's history buckets: the number of past runs of the program with equal GPUs."""
 RANKED_BY_SERVICE = "ranked by attained service"
-UNTRUSTED = (RANKED_BY_SERVICE, "too few to rank by", "not confirmed by any past run")
+UNTRUSTED = (RANKED_BY_SERVICE, "too few to rank", "not confirmed by any past run")
 """Words in the source of an estimate that is shown but ranks no job (:mod:`predictor.fallback`, :mod:`predictor.selection`)."""
 _PAST_RUNS = re.compile(r"([\d,]+) past runs?\b")
 

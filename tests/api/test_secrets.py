@@ -105,7 +105,8 @@ def test_a_printed_spec_has_no_environment() -> None:
 
 
 def test_the_service_logs_nothing_of_it(client: Client, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
+    for logger in (None, "httpx"):
+        caplog.set_level(logging.DEBUG, logger)
     assert client.post("/v1/jobs", json=secret_job()).status_code == 201
     assert "/v1/jobs" in caplog.text
     assert SECRET not in caplog.text

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.config.environment import CONFIG_FILE_VARIABLE, OTHER_VARIABLES, usual_service
+from service.config.environment import CONFIG_FILE_VARIABLE, OTHER_VARIABLES, LocalService, usual_service
 from service.config.settings import Settings, SettingsError, _unit, env_name, load_settings
 
 
@@ -251,7 +251,7 @@ def test_a_client_finds_the_usual_service_where_the_settings_say(
         if folder is not None:
             monkeypatch.setenv("SOONER_DATA_DIR", folder)
         settings = load_settings()
-        assert usual_service() == (settings.host, settings.port, settings.data_dir)
+        assert usual_service() == LocalService(settings.host, settings.port, settings.data_dir)
     monkeypatch.setenv("SOONER_PORT", "1")
     assert usual_service() is None
     monkeypatch.delenv("SOONER_PORT")

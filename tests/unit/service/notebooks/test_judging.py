@@ -136,6 +136,11 @@ def test_sources_of_the_predictor_are_parsed() -> None:
             "",
             "no trusted prediction: attained service",
         ),
+        (
+            "cold start: cluster median of 3 jobs, 5 s (too few to rank by; 20 are needed)",  # release 0.1
+            "",
+            "no trusted prediction: attained service",
+        ),
     ],
 )
 def test_the_source_of_an_answer(source: str, model: str, who: str) -> None:
