@@ -7,7 +7,7 @@ import shutil
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -36,35 +36,48 @@ class Front:
         self._tls = tls
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._closed = False
         self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._start(self._accept)
 
     def close(self) -> None:
         """End everything."""
+        self._closed = True
         for each in (self._listener, *self._open):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
-            each.close()
+        for thread in self._threads:
+            thread.join()
+        self._listener.close()
+
+    def _start(self, run: Callable[..., None], *given: socket.socket) -> None:
+        thread = threading.Thread(target=run, args=given, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
-                threading.Thread(target=self._serve, args=(self._listener.accept()[0],), daemon=True).start()
+                self._start(self._serve, self._listener.accept()[0])
 
     def _serve(self, client: socket.socket) -> None:
-        self._open.append(client)
-        with suppress(OSError):
+        with suppress(OSError), client:
+            self._open.append(client)
             assert client.recv(8, socket.MSG_WAITALL) == _SSL_REQUEST
             if self._tls is None:
                 client.sendall(b"N")
                 return
             client.sendall(b"S")
-            outer = self._tls.wrap_socket(client, server_side=True)
-            inner = socket.socket(socket.AF_UNIX)
-            self._open += [outer, inner]
-            inner.connect(self._inner)
-            threading.Thread(target=_pass_on, args=(outer, inner), daemon=True).start()
-            _pass_on(inner, outer)
+            with self._tls.wrap_socket(client, server_side=True) as outer, socket.socket(socket.AF_UNIX) as inner:
+                self._open += [outer, inner]
+                if self._closed:
+                    return
+                inner.connect(self._inner)
+                other = threading.Thread(target=_pass_on, args=(outer, inner), daemon=True)
+                other.start()
+                _pass_on(inner, outer)
+                other.join()
 
 
 def _pass_on(source: socket.socket, target: socket.socket) -> None:
