@@ -164,6 +164,24 @@ class AttemptStatus(StrEnum):
     """No process runs; the report of the end is not acknowledged yet."""
 
 
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What an executor can do. Placement asks for nothing else.
+
+    ``several_servers``: an attempt may span servers. ``uneven_shares``: with different numbers of GPUs on them.
+    ``exact_gpus``: an attempt gets exactly the GPU indices of its launch; else as many, and its start is reported with those it
+    got. ``warning``: a stop can warn the program first. ``users``: each job can run as its own system user. ``containers``: in a
+    container image.
+    """
+
+    several_servers: bool = True
+    uneven_shares: bool = True
+    exact_gpus: bool = True
+    warning: bool = True
+    users: bool = False
+    containers: bool = False
+
+
 class Executor(Protocol):
     """Runs attempts. It makes no decisions and never waits for a job."""
 
