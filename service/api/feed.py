@@ -52,8 +52,8 @@ class Feed:
 
     async def follow(
         self, since: int | None, stopping: Callable[[], bool], pulse_s: float
-    ) -> AsyncGenerator[Entry | None, None]:
-        """New entries. None as soon as none can be missed, and after ``pulse_s`` without one.
+    ) -> AsyncGenerator[Entry | int, None]:
+        """New entries; and the position reached, as soon as no entry can be missed, and after ``pulse_s`` without an entry.
 
         Starts after ``since``. Starts now where it is None or beyond the end of this log, which another database wrote then.
         Ends when ``stopping`` is true. Raises DBAPIError.
@@ -65,7 +65,7 @@ class Feed:
             self._begins_after, self._recent, self._news = newest, [], asyncio.Event()
             self._reader = asyncio.create_task(self._look())
         try:
-            yield None
+            yield position
             quiet_s = 0.0
             while not stopping():
                 entries = await self._after(position)
@@ -75,7 +75,7 @@ class Feed:
                 quiet_s = 0.0 if entries else quiet_s + self._look_s
                 if quiet_s >= pulse_s:
                     quiet_s = 0.0
-                    yield None
+                    yield position
         finally:
             self.followers -= 1
 

@@ -1,7 +1,7 @@
 """Server-sent events: a log as a stream that a client can resume.
 
 ``id`` is the number of the event. With it in ``Last-Event-ID`` any service of the database resumes the stream after it.
-Comments keep the connection alive while nothing happens.
+While nothing is sent, the position alone keeps the connection alive. So a client also resumes after events that it may not see.
 """
 
 import json
@@ -16,7 +16,7 @@ from service.db.event_log import Entry
 from service.db.session import Database
 
 PULSE_S: Final = 15.0
-"""Pause between two comments on a silent stream: proxies close connections that are silent for a minute."""
+"""Pause between two signs of life on a silent stream: proxies close connections that are silent for a minute."""
 
 STREAM_S_MAX: Final = 900.0
 """Longest life of a stream. Clients reconnect, and only with a valid key."""
@@ -44,14 +44,18 @@ async def stream(
     """The text of a stream: an ``event`` for each entry. ``show`` makes its document (None: not for this client)."""
     ends_at_s = time.monotonic() + STREAM_S_MAX
     async with aclosing(feed.follow(since, lambda: stopping() or time.monotonic() > ends_at_s, pulse_s)) as found:
-        hello = "retry: 2000\n\n"
+        hello, sent_s = "retry: 2000\n", time.monotonic()
         async for entry in found:
-            if entry is None:
-                yield hello or ": alive\n\n"
-                hello = ""
-                continue
-            document = show(entry)
+            position = entry if isinstance(entry, int) else entry[0]
+            document = None if isinstance(entry, int) else show(entry)
+            now_s = time.monotonic()
             if document is not None:
                 # JSON on one line: a line break would end the field.
                 data = json.dumps(document, separators=(",", ":"))
-                yield f"id: {entry[0]}\nevent: {event}\ndata: {data}\n\n"
+                yield f"id: {position}\nevent: {event}\ndata: {data}\n\n"
+            elif isinstance(entry, int) or now_s - sent_s >= pulse_s:
+                yield f"{hello}id: {position}\n: alive\n\n"
+                hello = ""
+            else:
+                continue
+            sent_s = now_s

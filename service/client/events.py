@@ -29,7 +29,7 @@ def follow(
 ) -> Iterator[StreamEvent]:
     """Events of ``topic`` from now on, or after ``since``, without an end.
 
-    A stream that ends or breaks is opened again at its last event. Raises :class:`ApiError` for a refusal and
+    A stream that ends or breaks is opened again at its last position. Raises :class:`ApiError` for a refusal and
     :class:`Unreachable` if the first connection fails.
     """
     position, reached = since, False
@@ -37,9 +37,11 @@ def follow(
         try:
             for event in _stream(transport, topic, position):
                 reached = True
-                if event is not None:
+                if isinstance(event, StreamEvent):
                     position = event.id
                     yield event
+                elif event is not None:
+                    position = event
         except httpx.TransportError as error:
             if not reached:
                 raise Unreachable(transport.address, line_of(error)) from error
@@ -50,8 +52,8 @@ def follow(
         pause(PAUSE_S)
 
 
-def _stream(transport: Transport, topic: str, position: str | None) -> Iterator[StreamEvent | None]:
-    """The events of one connection; None for every other line, which shows that the connection is alive."""
+def _stream(transport: Transport, topic: str, position: str | None) -> Iterator[StreamEvent | str | None]:
+    """The events and the positions of one connection; None for every other line, which shows that the connection is alive."""
     headers = {} if position is None else {"Last-Event-ID": position}
     with transport.stream("/v1/events", {"topic": topic}, headers, SILENT_S_MAX) as answer:
         if not answer.is_success:
@@ -64,6 +66,9 @@ def _stream(transport: Transport, topic: str, position: str | None) -> Iterator[
                 fields[name] = text
             elif not line and "data" in fields:
                 yield StreamEvent(fields["id"], fields["event"], json.loads(fields["data"]))
+                fields = {}
+            elif not line and "id" in fields:
+                yield fields["id"]
                 fields = {}
             else:
                 yield None

@@ -150,6 +150,30 @@ def test_it_shows_a_sign_of_life_and_ends_with_the_service(
     assert stream(app, world.token, until=stop) == []
 
 
+def test_a_stream_whose_events_are_hidden_is_not_silent_and_says_where_to_resume(
+    app: FastAPI, client: Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sse.stream, "__kwdefaults__", {"pulse_s": 0.0})
+    client.post("/v1/jobs", json=plain_job(name="mine"))
+    admit(world)
+
+    def submit() -> None:
+        for name in ("other", "another"):
+            client.post("/v1/jobs", json=plain_job(name=name))
+        admit(world)
+
+    blocks: list[str] = []
+
+    def passed(events: list[Event], text: str) -> bool:
+        blocks[:] = text.split("\n\n")
+        return "id: 3\n: alive" in blocks
+
+    assert stream(app, world.token, "topic=job:1", until=passed, meanwhile=submit) == []
+    assert blocks[0] == "retry: 2000\nid: 1\n: alive"
+    found = stream(app, world.token, "topic=jobs", last="2", until=enough(1))
+    assert [event["data"]["name"] for event in found] == ["another"]
+
+
 def test_what_is_wrong_is_said_before_anything_is_streamed(app: FastAPI, client: Client, world: World) -> None:
     assert_problem(client.get("/v1/events?topic=weather"), "invalid-parameter")
     for position in ("yesterday", "", "-1", "1+", "+1", "1+2,", "9" * 19, "1+2.", "1++2"):

@@ -84,6 +84,14 @@ def test_a_stream_that_ends_or_breaks_is_taken_up_again() -> None:
     assert len(script.pauses) == 4
 
 
+def test_a_stream_without_events_is_taken_up_where_the_service_was() -> None:
+    script = Script(said("id: 5\n: alive\n\n"), broken("retry: 2000\nid: 7\n: alive\n\nid: 8\n"), said(event(9)))
+    with script.client() as client:
+        found = next(client.follow(pause=script.pauses.append))
+    assert found.id == "9+2"
+    assert script.since == [None, "5", "7"]
+
+
 def test_what_is_wrong_from_the_start_is_told() -> None:
     for status in (401, 404, 422, 429):
         with Script(httpx.Response(status, json=PROBLEM | {"status": status})).client() as client:
