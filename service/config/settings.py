@@ -17,6 +17,7 @@ from service.config.environment import CONFIG_FILE_VARIABLE, ENV_PREFIX, OTHER_V
 from service.config.groups.access import Access
 from service.config.groups.attempts import Attempts
 from service.config.groups.deciding import Deciding
+from service.config.groups.engines import Engines
 from service.config.groups.forecasting import Forecasting
 from service.config.groups.keeping import Keeping
 from service.config.groups.learning import Learning
@@ -45,7 +46,18 @@ class SettingLine(NamedTuple):
 
 # A model's fields come in the order of its bases from the last to the first.
 class Settings(
-    Webhooks, Observing, Access, Attempts, Requests, Keeping, Learning, Forecasting, Deciding, Listening, BaseModel
+    Webhooks,
+    Observing,
+    Access,
+    Attempts,
+    Requests,
+    Keeping,
+    Learning,
+    Forecasting,
+    Engines,
+    Deciding,
+    Listening,
+    BaseModel,
 ):
     """The settings of one service. Frozen; build with :func:`load_settings`, which turns a fault into one line."""
 

@@ -185,6 +185,7 @@ class Engine(Generic[State]):
             is_open = known is not None and known.attempt is not None and known.attempt.id == attempt_id
             if not is_open and status is not AttemptStatus.ENDED:
                 fence(cycle, attempt_id)
+        self._ports.executor.use_cluster(self._cluster)
         if cycle.commands:
             reached(CrashPoint.RECONCILING)
             self._ports.executor.send([command for _, command in cycle.commands])
@@ -359,7 +360,9 @@ class Engine(Generic[State]):
         dropped = self._ports.store.commit(batch)
         reached(CrashPoint.COMMITTED)
         self._number = cycle.number
-        self._cluster = self._world.cluster
+        if self._cluster is not self._world.cluster:
+            self._cluster = self._world.cluster
+            self._ports.executor.use_cluster(self._cluster)
         self._after_commit(cycle, dropped)
         self._refusals.forget(cycle.writes, dropped)
         self._ports.sink.cycle(batch)

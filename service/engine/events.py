@@ -81,6 +81,22 @@ class ReportKind(StrEnum):
     was lost together with a server."""
     SERVER_DOWN = "server_down"
     SERVER_UP = "server_up"
+    """It answers. Drained servers stay drained."""
+    SERVER_DRAINED = "server_drained"
+    """An operator of the executor's engine keeps new jobs away from the server. Running ones continue."""
+    SERVER_RETURNED = "server_returned"
+    """The end of such a drain. A drain by an operator of this service is another thing and stays."""
+    SERVER_ADDED = "server_added"
+    """The executor has found a server that the cluster does not have; ``server_spec`` is set."""
+
+
+class Warned(StrEnum):
+    """What became of the warning signal of a stop."""
+
+    DELIVERED = "delivered"
+    """A process of the program that handles the signal got it."""
+    NOT_DELIVERED = "not_delivered"
+    """No process of the program handles the signal, or none was left."""
 
 
 @value
@@ -90,6 +106,9 @@ class Report:
     ``checkpoint_iteration`` is the newest iteration that is complete on disk. ``stop_signalled`` says whether the stop
     signal was sent before the end. ``iterations_per_s`` is the speed and ``lost_service_s`` the work since the last
     checkpoint; only a simulated executor sets them. ``loss`` is the program's reported training loss; no decision uses it.
+    ``gpu_ids`` goes with STARTED: the GPU indices that the attempt really has, in the order of its placement's shares (None:
+    those of the launch). ``warning`` goes with an end: whether a warning signal reached a process that handles it (None: none
+    was sent). ``detail`` is the reason of a report about a server.
     """
 
     kind: ReportKind
@@ -106,6 +125,9 @@ class Report:
     lost_service_s: float | None = None
     loss: float | None = None
     detail: str = ""
+    server_spec: Server | None = None
+    gpu_ids: tuple[tuple[int, ...], ...] | None = None
+    warning: Warned | None = None
 
 
 @value

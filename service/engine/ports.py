@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from policies.model.cluster import Cluster
+from policies.model.cluster import Cluster, Server
 from policies.model.decision import Action, Change, Preempt
 from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Reported
 from policies.model.ids import AttemptId, JobId, ServerIndex
@@ -203,6 +203,12 @@ class Executor(Protocol):
         Raises :class:`ExecutorUnavailable` if they cannot be determined.
         """
 
+    def use_cluster(self, cluster: Cluster) -> None:
+        """Set the cluster whose servers later launches and reports refer to by position. Servers are only ever appended.
+
+        Called after each change of the cluster and before commands that depend on it. It may be called again with an equal one.
+        """
+
 
 class AttemptLeases(Protocol):
     """Leases of attempts: each attempt ends by itself when the lease of its service expires."""
@@ -230,10 +236,11 @@ class LogPart(Protocol):
 class AttemptLogs(Protocol):
     """The output of attempts."""
 
-    def read_logs(self, job: JobId, attempt: int | None, offset: int, limit_bytes: int) -> LogPart:
-        """A part of the output of an attempt (None: the newest). A negative offset counts from the end.
+    def read_logs(self, job: JobId, attempt: int | None, offset: int, limit_bytes: int, node: int = 0) -> LogPart:
+        """A part of the output of an attempt (None: the newest) on one of its servers. A negative offset counts from the end.
 
-        Raises KeyError if there is no such log: before the launch, and after the files were deleted.
+        ``node`` is the position of the server in the attempt's placement. An executor that keeps one log for all servers knows
+        node 0 alone. Raises KeyError if there is no such log: before the launch, and after the files were deleted.
         """
 
 
@@ -265,11 +272,35 @@ class AttemptFiles(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class FoundServer:
+    """A server that an executor has found. ``detail``: the reason for its state."""
+
+    server: Server
+    drained: bool = False
+    down: bool = False
+    detail: str = ""
+
+
 class LiveExecutor(Executor, AttemptLeases, AttemptLogs, ProgressInput, AttemptFiles, Protocol):
     """The executor of a live service. Methods may be called from several threads."""
 
-    def use_cluster(self, cluster: Cluster) -> None:
-        """Set the cluster whose servers the placements of later launches refer to."""
+    @property
+    def abilities(self) -> Abilities:
+        """What it can do. It does not change while the service runs."""
+
+    @property
+    def attempts_host(self) -> str | None:
+        """The id that :attr:`service.engine.record.AttemptRecord.host` of its attempts gets; None: that of the service.
+
+        Every service whose executor has the same id can command these attempts.
+        """
+
+    def find_servers(self) -> Sequence[FoundServer] | None:
+        """The servers with GPUs, by name. None: it finds none, and the cluster file describes them.
+
+        Called at start, before :meth:`poll` reports changes. Raises :class:`ExecutorUnavailable`.
+        """
 
     def close(self) -> None:
         """Release all resources. Attempts continue, and the next executor of this service finds them."""

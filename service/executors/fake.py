@@ -14,7 +14,7 @@ from policies.model.ids import AttemptId, JobId
 from policies.model.job import JobSpec
 from service.engine.commands import Command, Launch, Stop
 from service.engine.events import Report, ReportKind
-from service.engine.ports import AttemptStatus, Clock, LogPart
+from service.engine.ports import Abilities, AttemptStatus, Clock, LogPart
 
 DURATION_LABEL = "fake_duration_s"
 """Label with the run time of a job in seconds. Without it: iterations x ``iteration_s``, else ``duration_s``."""
@@ -126,11 +126,16 @@ class FakeExecutor:
     # It keeps no files, and its attempts end with it.
 
     keeps_files = False
+    attempts_host = None
+    abilities = Abilities()
+
+    def find_servers(self) -> None:
+        """None: it has no machines."""
 
     def renew_leases(self) -> None:
         """Nothing: attempts end with the service."""
 
-    def read_logs(self, job: JobId, attempt: int | None, offset: int, limit_bytes: int) -> LogPart:
+    def read_logs(self, job: JobId, attempt: int | None, offset: int, limit_bytes: int, node: int = 0) -> LogPart:
         """Raises KeyError: there are no logs."""
         raise KeyError(job)
 

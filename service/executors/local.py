@@ -23,7 +23,7 @@ from policies.model.reasons import Reason
 from service.engine.commands import Command, Launch, Stop
 from service.engine.crash_points import CrashPoint, reached
 from service.engine.events import Report
-from service.engine.ports import AttemptStatus, Clock, ExecutorUnavailable
+from service.engine.ports import Abilities, AttemptStatus, Clock, ExecutorUnavailable
 from service.executors import folder as names
 from service.executors.deletion import delete_entry, delete_path
 from service.executors.fencing import Fence
@@ -92,6 +92,7 @@ class LocalExecutor:
             run_as_users=run_as_users,
         )
         self._gpus = gpus
+        self._cluster = cluster
         self._renews_alone = renews_alone
         self._attempts = names.make_private(self._site.attempts_dir)
         self._keys = AttemptKeys(data_dir)
@@ -151,6 +152,15 @@ class LocalExecutor:
     # The other ports of a live executor.
 
     keeps_files = True
+    attempts_host = None
+
+    @property
+    def abilities(self) -> Abilities:
+        """All servers are parts of this machine."""
+        return Abilities(users=self._site.run_as_users is not None)
+
+    def find_servers(self) -> None:
+        """None: :func:`service.executors.gpus.local_cluster` describes this machine."""
 
     def renew_leases(self) -> None:
         """Extend the lease that all supervisors check. Call it at least every ``lease_s`` / 3."""
@@ -162,18 +172,25 @@ class LocalExecutor:
     def use_cluster(self, cluster: Cluster) -> None:
         """Placements of later launches refer to the servers of this cluster: a new leader may know more servers."""
         with self._lock:
-            self._site = replace(self._site, gpu_uuids=physical_ids(cluster, self._gpus))
+            if cluster is not self._cluster:
+                self._cluster = cluster
+                self._site = replace(self._site, gpu_uuids=physical_ids(cluster, self._gpus))
 
     def jobs_with_files(self) -> set[JobId]:
         """Jobs that still have logs. O(all attempts ever made)."""
         logs = (path for path in self._attempts.iterdir() if ATTEMPT_NAME.fullmatch(path.name) and names.exists(path))
         return {job_of(AttemptId(path.name)) for path in logs if os.path.lexists(path / names.OUTPUT)}
 
-    def read_logs(self, job: JobId, attempt: int | None = None, offset: int = 0, limit_bytes: int = 65536) -> LogChunk:
-        """A part of the log of an attempt (None: the newest that has a folder). Raises KeyError if there is no such attempt."""
+    def read_logs(
+        self, job: JobId, attempt: int | None = None, offset: int = 0, limit_bytes: int = 65536, node: int = 0
+    ) -> LogChunk:
+        """A part of the log of an attempt (None: the newest that has a folder), which has one for all servers.
+
+        Raises KeyError if there is no such attempt or node.
+        """
         number = attempt if attempt is not None else max(self._numbers(job), default=0)
         folder = self._attempts / attempt_id(job, number)
-        if not names.exists(folder):
+        if node != 0 or not names.exists(folder):
             raise KeyError(attempt_id(job, number))
         return read_log(folder / names.OUTPUT, offset, limit_bytes)
 

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
+from policies.model.cluster import Cluster
 from policies.model.ids import AttemptId
 from service.engine.commands import Command
 from service.engine.events import Report, ReportKind
@@ -56,6 +57,10 @@ class PolledExecutor:
     def send(self, commands: Sequence[Command]) -> None:
         """Pass on."""
         self._inner.send(commands)
+
+    def use_cluster(self, cluster: Cluster) -> None:
+        """Pass on."""
+        self._inner.use_cluster(cluster)
 
     def observed(self) -> Mapping[AttemptId, AttemptStatus]:
         """Pass on."""

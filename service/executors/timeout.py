@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from policies.model.cluster import Cluster
 from policies.model.ids import AttemptId
 from service.engine.commands import Command
 from service.engine.events import Report
@@ -51,6 +52,10 @@ class TimeLimitedExecutor:
     def observed(self) -> Mapping[AttemptId, AttemptStatus]:
         """Pass on. Raises :class:`ExecutorUnavailable` after a timeout: attempts may run unseen."""
         return self._call(self._inner.observed)
+
+    def use_cluster(self, cluster: Cluster) -> None:
+        """Pass on, or not after a timeout: reconciliation repeats it."""
+        self._unless_hanging(lambda: self._inner.use_cluster(cluster), None)
 
     def _unless_hanging(self, work: Callable[[], Answer], otherwise: Answer) -> Answer:
         try:

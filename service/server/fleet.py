@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from sqlalchemy.exc import DBAPIError
 
 from policies.lifecycle import AttemptState
+from policies.model.cluster import Cluster
 from policies.model.ids import AttemptId
 from policies.model.reasons import Reason
 from service.db import attempt_reports, services
@@ -114,6 +115,10 @@ class FleetExecutor:
             attempt: _STATUS[job.attempt.state] for attempt, job in self._elsewhere.items() if job.attempt is not None
         }
         return {**elsewhere, **self._own.observed()}
+
+    def use_cluster(self, cluster: Cluster) -> None:
+        """Pass on."""
+        self._own.use_cluster(cluster)
 
     def _find_elsewhere(self) -> dict[AttemptId, JobRecord]:
         """Open attempts of other services. No new ones follow: a leader starts jobs on its own executor."""

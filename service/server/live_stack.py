@@ -61,6 +61,7 @@ from service.runtime.steady_clock import SteadyClock
 from service.server.containment import Containment, containment_of
 from service.server.fleet import FleetExecutor
 from service.server.leader_store import LeaderStore, PatientStore
+from service.server.startup import StartError
 from service.server.users_apart import runs_as_submitters
 from service.server.warming import WarmingPredictor
 from service.shadow.live import make_shadow
@@ -124,6 +125,8 @@ def make_executor(
     containment = None
     if settings.executor == "fake":
         attempts = FakeExecutor(clock)
+    elif settings.executor != "local":
+        raise StartError(f"executor {settings.executor} is not part of this release; use local or fake")
     else:
         containment = containment_of(settings)
         attempts = LocalExecutor(

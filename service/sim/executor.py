@@ -112,6 +112,10 @@ class SimulatedExecutor:
         """Every attempt that was not dropped. O(attempts): for reconciling, not for a cycle."""
         return {attempt: run.status for attempt, run in self._runs.items()}
 
+    def use_cluster(self, cluster: Cluster) -> None:
+        """Placements and speeds of later launches refer to this cluster."""
+        self._cluster = cluster
+
     def adopt(self, launch: Launch, progress_from_s: float) -> None:
         """Continue an attempt that was running before the simulation began.
 

@@ -93,6 +93,7 @@ class MeasuredExecutor:
         self.poll = inner.poll
         self.acknowledge = inner.acknowledge
         self.observed = inner.observed
+        self.use_cluster = inner.use_cluster
         self._inner = inner
         self._phases = phases
 

@@ -260,7 +260,7 @@ class WorldAttempts:
     def __init__(self, world: World) -> None:
         self.world = world
 
-    def read_logs(self, job: JobId, attempt: int | None, offset: int, limit_bytes: int) -> LogChunk:
+    def read_logs(self, job: JobId, attempt: int | None, offset: int, limit_bytes: int, node: int = 0) -> LogChunk:
         data = self.world.logs[job, attempt]
         start = max(0, len(data) + offset) if offset < 0 else min(offset, len(data))
         part = data[start : start + limit_bytes]

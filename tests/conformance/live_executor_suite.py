@@ -13,7 +13,7 @@ from policies.model.cluster import Cluster, Server
 from policies.model.ids import AttemptId, JobId
 from service.engine.commands import Launch, Stop
 from service.engine.events import ReportKind
-from service.engine.ports import AttemptStatus, LiveExecutor
+from service.engine.ports import Abilities, AttemptStatus, LiveExecutor
 from tests.conformance.executor_suite import Watcher
 
 FIRST, AGAIN, SECOND = AttemptId("1.1"), AttemptId("1.2"), AttemptId("2.1")
@@ -70,6 +70,27 @@ class LiveExecutorContract:
         for attempt in (None, 1):
             with pytest.raises(KeyError):
                 bench.executor.read_logs(JobId(77), attempt, 0, 100)
+
+    def test_there_is_no_log_of_a_server_that_the_attempt_does_not_have(
+        self, bench: LiveBench, watcher: Watcher
+    ) -> None:
+        bench.executor.send([bench.launch(FIRST, ends=True)])
+        watcher.until_ended(FIRST)
+        with pytest.raises(KeyError):
+            bench.executor.read_logs(JobId(1), 1, 0, 100, node=1)
+
+    def test_its_abilities_and_its_host_do_not_change(self, bench: LiveBench, watcher: Watcher) -> None:
+        before = (bench.executor.abilities, bench.executor.attempts_host)
+        assert isinstance(before[0], Abilities)
+        bench.executor.send([bench.launch(FIRST, ends=True)])
+        watcher.until_ended(FIRST)
+        assert (bench.executor.abilities, bench.executor.attempts_host) == before
+
+    def test_servers_that_it_finds_have_gpus_and_names_of_their_own_in_order(self, bench: LiveBench) -> None:
+        found = bench.executor.find_servers()
+        if found is not None:
+            assert all(each.server.gpus >= 1 for each in found)
+            assert [each.server.name for each in found] == sorted({each.server.name for each in found})
 
     def test_a_wrong_token_opens_no_attempt(self, bench: LiveBench, watcher: Watcher) -> None:
         bench.executor.send([bench.launch(FIRST, ends=False)])

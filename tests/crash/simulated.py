@@ -68,7 +68,7 @@ class Mortal(Checked):
         )
         if store is not None:
             self.memory = store  # type: ignore[assignment]
-        self.wire = OneByOne(self.executor)
+        self.wire = OneByOne(self.executor, self.cluster)
         self.engine = self._engine()
         self.deaths = 0
 

@@ -95,8 +95,10 @@ class Told:
 class Wire:
     """Between the engine and the executor: keeps the commands, and lets a scenario say things of its own."""
 
-    def __init__(self, inner: SimulatedExecutor) -> None:
+    def __init__(self, inner: SimulatedExecutor, cluster: Cluster) -> None:
         self.inner = inner
+        self.servers = len(cluster.servers)
+        """Those that the executor was given."""
         self.sent: list[Command] = []
         self.said: list[Report] = []
         self.zombies: dict[AttemptId, AttemptStatus] = {}
@@ -106,6 +108,8 @@ class Wire:
 
     def send(self, commands: Sequence[Command]) -> None:
         self.sent += commands
+        launches = [command for command in commands if isinstance(command, Launch)]
+        assert all(server < self.servers for launch in launches for server in launch.placement.servers)
         if not self.cut:
             self.inner.send(commands)
 
@@ -118,6 +122,11 @@ class Wire:
 
     def observed(self) -> Mapping[AttemptId, AttemptStatus]:
         return {**self.inner.observed(), **self.zombies}
+
+    def use_cluster(self, cluster: Cluster) -> None:
+        assert len(cluster.servers) >= self.servers, "servers are only ever appended"
+        self.servers = len(cluster.servers)
+        self.inner.use_cluster(cluster)
 
 
 @dataclass
@@ -158,7 +167,7 @@ class Story:
         self.executor = SimulatedExecutor(
             self.clock, self.cluster, self.truths, self.costs, network_of(network, self.cluster)
         )
-        self.wire = Wire(self.executor)
+        self.wire = Wire(self.executor, self.cluster)
         self.told = Told()
         self.log = Log()
         self.settings = settings or EngineSettings()

@@ -139,6 +139,9 @@ class Scripted:
             for process in self.machine.processes
         }
 
+    def use_cluster(self, cluster: Cluster) -> None:
+        assert cluster == CLUSTER
+
 
 @dataclass(frozen=True)
 class Node:

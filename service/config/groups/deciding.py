@@ -10,8 +10,10 @@ from service.config.kinds import DAY_S, MIB, Pairs, Seconds, between
 class Deciding(BaseModel):
     """The policy, what a preemption costs, the pulse of the loop."""
 
-    executor: Literal["local", "fake"] = Field(
-        "local", description="What runs the jobs: processes on this machine (local), or timers for tests (fake)."
+    executor: Literal["local", "fake", "slurm", "ray"] = Field(
+        "local",
+        description="What runs the jobs: processes on this machine (local), a Slurm or Ray cluster (slurm, ray), or timers for "
+        "tests (fake).",
     )
     policy: str = Field("asrpt", min_length=1, max_length=64, description="Scheduling policy: a built-in or a plug-in.")
     preemption: Literal["never", "guided", "always"] = Field(

@@ -118,7 +118,7 @@ def test_lists_and_options_have_a_plain_form(monkeypatch: pytest.MonkeyPatch, tm
         ({"port": "http"}, r"port .*integer"),
         ({"over_run": "triple"}, r"over_run .*'double' or 'attained', not 'triple'"),
         ({"preemption": "sometimes"}, r"preemption .*'never', 'guided' or 'always'"),
-        ({"executor": "kubernetes"}, r"executor .*'local' or 'fake'"),
+        ({"executor": "kubernetes"}, r"executor .*'local', 'fake', 'slurm' or 'ray'"),
         ({"poll_period_s": math.nan}, r"poll_period_s .*finite"),
         ({"lease_s": math.inf}, r"lease_s .*finite"),
         ({"policy_options": "tau"}, r"policy_options .*name=value"),
@@ -257,3 +257,18 @@ def test_a_client_finds_the_usual_service_where_the_settings_say(
     monkeypatch.delenv("SOONER_PORT")
     monkeypatch.setenv("SOONER_POLCY", "fifo")
     assert usual_service() is None
+
+
+def test_the_folder_of_the_servers_is_an_absolute_path_and_is_not_looked_for_here(tmp_path: Path) -> None:
+    settings = load_settings(
+        {"executor": "slurm", "shared_dir": str(tmp_path), "shared_dir_on_nodes": "/no/such/folder"}
+    )
+    assert (settings.shared_dir, str(settings.shared_dir_on_nodes)) == (tmp_path, "/no/such/folder")
+    for name, value, limit in (
+        ("shared_dir_on_nodes", "folder", "must be an absolute path"),
+        ("node_python", "python3 -I", "match pattern"),
+        ("executor", "kubernetes", "'local', 'fake', 'slurm' or 'ray'"),
+    ):
+        with pytest.raises(SettingsError, match=limit) as refused:
+            load_settings({name: value})
+        assert name in str(refused.value) and value in str(refused.value)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from policies.lifecycle import JobState
+from policies.model.cluster import Cluster, Server
 from policies.model.ids import AttemptId
 from service.background import loop as loop_module
 from service.background.loop import LoopSettings, SchedulerLoop
@@ -19,6 +20,7 @@ from tests.local_executor import wait_for
 from tests.scenarios.dsl import Story, cluster, policy
 
 STOP = Stop(AttemptId("1.1"), graceful=False, grace_s=1.0)
+ONE = Cluster("one", (Server("s1", 4),))
 END = Report(ReportKind.EXITED, 5.0, AttemptId("1.1"), exit_code=0)
 
 
@@ -30,6 +32,7 @@ class Stuck:
         self.open.set()
         self.sent: list[Command] = []
         self.acknowledged: list[Report] = []
+        self.clusters: list[Cluster] = []
         self.calls = 0
 
     def _enter(self) -> None:
@@ -52,6 +55,10 @@ class Stuck:
         self._enter()
         return {AttemptId("1.1"): AttemptStatus.RUNNING}
 
+    def use_cluster(self, cluster: Cluster) -> None:
+        self._enter()
+        self.clusters.append(cluster)
+
 
 @pytest.fixture
 def stuck() -> Iterator[Stuck]:
@@ -64,6 +71,8 @@ def test_while_it_answers_everything_is_passed_on(stuck: Stuck) -> None:
     bounded = TimeLimitedExecutor(stuck, 10.0)
     bounded.send([STOP])
     bounded.acknowledge([END])
+    bounded.use_cluster(ONE)
+    assert stuck.clusters == [ONE]
     assert (stuck.sent, stuck.acknowledged) == ([STOP], [END])
     assert list(bounded.poll()) == [END]
     assert bounded.observed() == {"1.1": "running"}
@@ -130,6 +139,10 @@ class Sleepy:
         if self.hangs:
             raise ExecutorUnavailable("hangs")
         return self.inner.observed()
+
+    def use_cluster(self, cluster: Cluster) -> None:
+        if not self.hangs:
+            self.inner.use_cluster(cluster)
 
 
 def test_jobs_come_through_an_executor_that_hangs_for_an_hour() -> None:
