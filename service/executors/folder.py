@@ -50,6 +50,8 @@ OUTPUT = "output"
 RESERVED = "reserved"
 WAKE = "wake"
 WORK = "work"
+DELIVERED = "delivered"
+NOT_DELIVERED = "not_delivered"
 UNNAMED = ".new-"
 _NO_LOCK = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL})
 """There is no lock file, or a job has replaced it by something that is no file."""
@@ -79,8 +81,12 @@ def end_record(
     reason: str | None = None,
     detail: str = "",
     stop_signalled: bool = False,
+    warning: str | None = None,
 ) -> dict[str, Any]:
-    """What ``exit.json`` holds: ``outcome`` is ``exited``, ``launch_failed`` or ``lost``, ``reason`` a word of the reasons."""
+    """What ``exit.json`` holds: ``outcome`` is ``exited``, ``launch_failed`` or ``lost``, ``reason`` a word of the reasons.
+
+    ``warning``: ``delivered`` if a process has taken the warning of a stop, ``not_delivered`` if none has, None without one.
+    """
     return {
         "outcome": outcome,
         "at_s": at_s,
@@ -88,6 +94,7 @@ def end_record(
         "reason": reason,
         "detail": detail[:_DETAIL_CHARS],
         "stop_signalled": stop_signalled,
+        "warning": warning,
     }
 
 
@@ -114,6 +121,8 @@ def read_end(folder: Path, seal: Seal, name: str = EXIT) -> dict[str, Any] | Non
         and isinstance(record["reason"], str | None)
         and isinstance(record["detail"], str)
         and isinstance(record["stop_signalled"], bool)
+        # Release 0.1 wrote none.
+        and record.get("warning") in (None, DELIVERED, NOT_DELIVERED)
     )
     return record if sound else None
 

@@ -32,8 +32,7 @@ NOT_EXECUTABLE = frozenset({errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENO
 class Rank:
     """One process that Sooner started. ``code`` is its exit code, 128 + n after signal n; None while it lives.
 
-    ``output`` and ``failure`` are the reading ends of its pipes, ``line`` is what it wrote of an unfinished line, ``warned``
-    whether it has been sent the warning of a stop.
+    ``output`` and ``failure`` are the reading ends of its pipes, ``line`` is what it wrote of an unfinished line.
     """
 
     def __init__(self, index: int, process: ProcessId, output: int, failure: int) -> None:
@@ -42,7 +41,6 @@ class Rank:
         self.output = output
         self.failure = failure
         self.line = b""
-        self.warned = False
         self.code: int | None = None
 
 

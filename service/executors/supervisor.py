@@ -39,12 +39,12 @@ from service.executors.ranks import (
     redirect_standard_streams,
 )
 from service.executors.seal import Seal
+from service.executors.warning import Warner
 from service.runtime.cgroups import Cgroup
 from service.runtime.processes import (
     become_subreaper,
     boot_id,
     boot_time_s,
-    catches,
     close_inherited,
     descendants,
     die_with_parent,
@@ -116,7 +116,7 @@ class Supervisor:
         self.lease_expired = False
         self.phase = "running"
         self.deadline = 0.0
-        self.warning = signal.SIGUSR1
+        self.warner: Warner | None = None
         self.grace_s = float(plan["grace_s"])
         self.lease_file = Path(plan["lease_file"])
         self.lease_mark = self._lease_mark()
@@ -252,10 +252,12 @@ class Supervisor:
 
     def _wait(self, wakeups: tuple[int, ...]) -> None:
         pause_s = _IDLE_S
-        if self.phase == "killing" or (self.phase == "warned" and not all(rank.warned for rank in self.ranks)):
+        if self.phase == "killing":
             pause_s = _URGENT_S
         elif self.phase != "running":
             pause_s = min(pause_s, max(0.0, self.deadline - time.monotonic()))
+        if self.phase == "warned" and self.warner is not None:
+            pause_s = min(pause_s, self.warner.pause_s)
         by_output = {rank.output: rank for rank in self.ranks if rank.output >= 0}
         for descriptor, _ in self.poller.poll(pause_s * 1000):
             if descriptor in wakeups:
@@ -291,8 +293,8 @@ class Supervisor:
             # The main processes have ended: stop the processes that they left behind.
             self.phase = "leftovers"
             self._terminate(_LEFTOVER_GRACE_S)
-        if self.phase == "warned":
-            self._warn()
+        if self.phase == "warned" and self.warner is not None:
+            self.warner.look([rank.id for rank in self.ranks if rank.code is None])
         if self.phase == "killing":
             self._kill_all()
         elif self.phase != "running" and time.monotonic() >= self.deadline:
@@ -327,22 +329,10 @@ class Supervisor:
         if self.phase == "running" and warning_signal is not None:
             self.phase = "warned"
             self.deadline = time.monotonic() + self.grace_s
-            self.warning = signal.Signals[warning_signal]
+            self.warner = Warner(signal.Signals[warning_signal], self._mark_signalled)
         elif self.phase == "running" or (self.phase == "warned" and warning_signal is None):
             self._mark_signalled()
             self._terminate(self.grace_s)
-
-    def _warn(self) -> None:
-        """Send the warning signal to the ranks that have a handler for it.
-
-        Only ranks get the signal, not their children: a data loader without a handler would die of it. So would a rank that
-        has not set up its handler yet (an interpreter takes seconds for its imports): it is warned later.
-        """
-        for rank in self.ranks:
-            if rank.code is None and not rank.warned and catches(rank.id.pid, self.warning):
-                self._mark_signalled()
-                rank.warned = True
-                signal_process(rank.id, self.warning)
 
     def _terminate(self, grace_s: float) -> None:
         if self.phase not in ("terminating", "killing"):
@@ -401,7 +391,13 @@ class Supervisor:
             if self.lease_expired:
                 outcome, detail = "lost", f"the service did not renew its lease for {self.plan['lease_s']} s; {detail}"
         return names.end_record(
-            outcome, now_s(self.plan), exit_code=code, reason=reason, detail=detail, stop_signalled=self.stop_signalled
+            outcome,
+            now_s(self.plan),
+            exit_code=code,
+            reason=reason,
+            detail=detail,
+            stop_signalled=self.stop_signalled,
+            warning=self.warner.outcome if self.warner is not None else None,
         )
 
     def failure_record(self, reason: str, detail: str) -> dict[str, Any]:

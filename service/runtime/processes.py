@@ -238,7 +238,7 @@ def kill_descendants(children_left: Callable[[], bool], budget_s: float) -> bool
     while children_left():
         if time.monotonic() >= deadline_s:
             return True
-        for pid in _children():
+        for pid in children(os.getpid()):
             # The number of a child that was not waited for is not used again.
             with contextlib.suppress(PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -246,12 +246,19 @@ def kill_descendants(children_left: Callable[[], bool], budget_s: float) -> bool
     return False
 
 
-def _children() -> list[int]:
-    """The children of this process, which has one thread."""
+def children(pid: int) -> list[int]:
+    """The numbers of the children of a process; none if there is no such process. O(threads of the process).
+
+    A child that is started or ended meanwhile may be missing.
+    """
+    found: list[int] = []
     try:
-        return [int(pid) for pid in (PROC / f"self/task/{os.getpid()}/children").read_bytes().split()]
-    except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
-        return [info.id.pid for info in all_processes() if info.parent == os.getpid()]
+        for thread in os.listdir(PROC / str(pid) / "task"):  # noqa: PTH208 names only, no paths
+            found += [int(child) for child in (PROC / str(pid) / "task" / thread / "children").read_bytes().split()]
+    except OSError:
+        if not (PROC / "self/task" / str(os.getpid()) / "children").exists():  # a kernel without CONFIG_PROC_CHILDREN
+            return [info.id.pid for info in all_processes() if info.parent == pid]
+    return found
 
 
 def prefer_as_victim() -> None:

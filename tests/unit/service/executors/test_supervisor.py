@@ -368,21 +368,6 @@ class TestStopping:
         assert house.wait_end().exit_code == 143
         assert house.output() == "ready\ngot 10\n"
 
-    def test_the_warning_reaches_only_what_sooner_started(self, house: House) -> None:
-        code = (
-            "import os, signal, sys\n"
-            "child = os.fork()\n"
-            "name = b'child' if child == 0 else b'main'\n"
-            "signal.signal(signal.SIGUSR1, lambda *_: (os.write(1, name + b' warned\\n'), os._exit(75)))\n"
-            "signal.signal(signal.SIGTERM, lambda *_: (os.write(1, name + b' terminated\\n'), os._exit(0)))\n"
-            "print('ready' * (child == 0), flush=True)\n"
-            "while True: signal.sigtimedwait([], 0.05)"
-        )
-        self.start(house, code)
-        house.stop(warning="SIGUSR1", grace_s=600.0)
-        assert house.wait_end().exit_code == 75
-        assert sorted(house.output().split("\n"))[-3:] == ["child terminated", "main warned", "ready"]
-
     def test_a_stop_that_comes_too_late_was_not_signalled(self, house: House) -> None:
         house.executor.send([launch(python("raise SystemExit(4)"))])
         wait_for((house.folder() / "exit.json").exists, "the end")
