@@ -1,0 +1,116 @@
+"""What a running Slurm says about itself, as typed values. Each method is one or two calls of its commands."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from service.slurm.commands import SlurmCommands, SlurmRefused, SlurmUnreadable, failure
+from service.slurm.jobs import SlurmJob, parse_jobs
+from service.slurm.nodes import SlurmNode, parse_nodes
+from service.slurm.text import expand_hosts, parse_shown
+
+TESTED_VERSION: Final = "22.05.8"
+"""The version that the tests run. Others are read where their answers have a known form."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmPartition:
+    """One partition. ``time_limit_s`` None: unlimited."""
+
+    name: str
+    default: bool
+    up: bool
+    nodes: tuple[str, ...]
+    time_limit_s: float | None
+
+
+class Slurm:
+    """One Slurm cluster, read through its commands. All methods raise :class:`service.slurm.commands.SlurmError`."""
+
+    def __init__(self, commands: SlurmCommands | None = None) -> None:
+        self.commands = commands or SlurmCommands()
+
+    def version(self) -> str:
+        """The version of the installed commands, for example ``22.05.8``. Asks no daemon."""
+        return self.commands.run("squeue", "--version").strip().removeprefix("slurm").strip()
+
+    def jobs(self) -> list[SlurmJob]:
+        """All jobs that Slurm remembers, of all users and partitions."""
+        return parse_jobs(self._json("squeue", "--all", "--json"))
+
+    def nodes(self) -> list[SlurmNode]:
+        """All nodes, of all partitions."""
+        document = self._json("sinfo", "--all", "--json")
+        if "nodes" not in document:
+            document = self._json("scontrol", "--all", "--json", "show", "nodes")
+        return parse_nodes(document)
+
+    def partitions(self) -> list[SlurmPartition]:
+        """All partitions, hidden ones included."""
+        shown = parse_shown(self.commands.run("scontrol", "--all", "--oneliner", "show", "partition"))
+        return [
+            SlurmPartition(
+                name=block["PartitionName"],
+                default=block.get("Default") == "YES",
+                up=block.get("State") == "UP",
+                nodes=expand_hosts(block.get("Nodes")),
+                time_limit_s=duration_s(block.get("MaxTime")),
+            )
+            for block in shown
+            if "PartitionName" in block
+        ]
+
+    def config(self) -> Mapping[str, str]:
+        """The configuration by the names of ``scontrol show config``; a value of ``(null)`` is left out."""
+        lines = self.commands.run("scontrol", "show", "config").splitlines()
+        pairs = (line.partition("=") for line in lines)
+        named = {name.strip(): value.strip() for name, equals, value in pairs if equals}
+        return {name: value for name, value in named.items() if value != "(null)"}
+
+    def racks(self) -> Mapping[str, str]:
+        """The leaf switch of each node; empty where Slurm knows no topology."""
+        try:
+            shown = parse_shown(self.commands.run("scontrol", "--oneliner", "show", "topology"))
+        except SlurmRefused:
+            return {}
+        leaves = [block for block in shown if block.get("Level") == "0"]
+        return {node: block["SwitchName"] for block in leaves for node in expand_hosts(block.get("Nodes"))}
+
+    def update_job(self, job: int | str, changes: Mapping[str, str]) -> None:
+        """``scontrol update`` of one job, for example ``{"Nice": "100"}``."""
+        self.commands.run("scontrol", "update", f"JobId={job}", *(f"{name}={value}" for name, value in changes.items()))
+
+    def _json(self, command: str, *arguments: str) -> Mapping[str, Any]:
+        """The answer of a command as an object. 22.05 ends with code 0 although the object names errors."""
+        text = self.commands.run(command, *arguments)
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            raise SlurmUnreadable(f"{command} wrote no JSON: {text[:80]!r}") from error
+        if not isinstance(document, dict):
+            raise SlurmUnreadable(f"{command} wrote no JSON object: {text[:80]!r}")
+        errors = document.get("errors")
+        if errors:
+            raise failure(command, _first_error(errors))
+        return document
+
+
+def _first_error(errors: Sequence[Any]) -> str:
+    first = errors[0]
+    if not isinstance(first, Mapping):
+        return str(first)
+    words = (str(first.get(name) or "") for name in ("description", "error"))
+    return ": ".join(dict.fromkeys(word for word in words if word)) or "an error without a message"
+
+
+def duration_s(text: str | None) -> float | None:
+    """Seconds of ``[days-][[hours:]minutes:]seconds``; None for UNLIMITED and anything else."""
+    days, dash, rest = (text or "").rpartition("-")
+    parts = rest.split(":")
+    if not all(part.isdecimal() for part in (*parts, *([days] if dash else []))):
+        return None
+    seconds = 0
+    for part in parts:
+        seconds = 60 * seconds + int(part)
+    return float(seconds + 86_400 * int(days or 0))
