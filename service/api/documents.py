@@ -142,21 +142,23 @@ def event_document(row: Row[Any]) -> EventDocument:
 
 
 def explanation_document(
-    job: Row[Any], explanation: Explanation | None, opinion: JobOpinion | None
+    job: Row[Any], explanation: Explanation | None, opinion: JobOpinion | None, last_stop: str
 ) -> ExplanationDocument:
-    """The scheduling loop's explanation; without one, the reason of the job's row. ``opinion`` is the shadow policy's."""
+    """The scheduling loop's explanation; without one, the reason of the job's row. ``opinion`` is the shadow policy's.
+
+    ``last_stop`` is a sentence about the last stop of the job, or empty.
+    """
     shadow = document(ShadowOpinionDocument, opinion) if opinion is not None else None
-    about = {"job_id": job.id, "state": job.state, "shadow": shadow}
+    sentence = explanation.sentence if explanation is not None else Reason(job.reason).sentence
+    about = {"job_id": job.id, "state": job.state, "shadow": shadow, "sentence": f"{sentence} {last_stop}".rstrip()}
     if explanation is not None:
         return document(ExplanationDocument, explanation, **about)
     unknown = dict.fromkeys(("gpus_free", "servers_with_free_gpus", "servers_wanted", "jobs_ahead", "rank"))
-    sentence = Reason(job.reason).sentence
     return document(
         ExplanationDocument,
         job,
         **about,
         **unknown,
-        sentence=sentence,
         gpus_needed=job.gpus,
         waiting_for=[],
         numbers={},

@@ -280,6 +280,12 @@ def events(connection: Connection, job_id: int, after_id: int, limit: int) -> Se
     return connection.execute(statement.where(JOBS.c.id == job_id)).all()
 
 
+def detail_of_last_stop(connection: Connection, job_id: int) -> str:
+    """The detail of the event with which the job's last stopped attempt ended; empty without one."""
+    statement = select(EVENTS.c.detail).where(EVENTS.c.job_id == job_id, EVENTS.c.cause == Cause.STOPPED.value)
+    return connection.execute(statement.order_by(EVENTS.c.id.desc()).limit(1)).scalar() or ""
+
+
 def progress(connection: Connection, job_id: int, after_id: int, limit: int) -> Sequence[Row[Any]]:
     """A job's progress lines, oldest first."""
     return page(connection, select(PROGRESS).where(PROGRESS.c.job_id == job_id), [PROGRESS.c.id], after_id, limit)

@@ -10,7 +10,7 @@ from policies.model.reasons import Reason
 from policies.throughput import iteration_time_s
 from service.engine.commands import Stop
 from service.engine.cycle import Cycle
-from service.engine.events import Report, ReportKind
+from service.engine.events import Report, ReportKind, Warned
 from service.engine.record import JobRecord
 from service.engine.reported_totals import note_total
 from service.engine.requests import set_server
@@ -200,7 +200,7 @@ def _ended_otherwise(cycle: Cycle, job: JobRecord, report: Report) -> None:
         stopped_for = job.stop_cause or Reason.PREEMPTED
         cycle.close_attempt(job, AttemptState.PREEMPTED, stopped_for, report.exit_code)
         job.preemptions += 1
-        _requeue(cycle, job, Cause.STOPPED, stopped_for)
+        _requeue(cycle, job, Cause.STOPPED, stopped_for, _warning_detail(report))
     elif yielded and job.state is not JobState.PREEMPTING:
         _end_yielded(cycle, job)
     else:
@@ -210,6 +210,15 @@ def _ended_otherwise(cycle: Cycle, job: JobRecord, report: Report) -> None:
             _requeue(cycle, job, Cause.RETRYABLE_FAILURE, reason, report.detail)
         else:
             _fail_or_retry(cycle, job, reason, report.detail)
+
+
+def _warning_detail(report: Report) -> str:
+    """The detail of the event of a preemption without a warning; empty after a warning, and where none was wanted."""
+    if report.warning is not Warned.NOT_DELIVERED:
+        return ""
+    return (
+        f"Attempt {report.attempt} was stopped without a warning: none of its processes has a handler for the signal."
+    )
 
 
 def _lost_a_server(cycle: Cycle, job: JobRecord, report: Report) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from policies.model.ids import AttemptId
 from policies.model.reasons import Reason
-from service.engine.events import Report, ReportKind
+from service.engine.events import Report, ReportKind, Warned
 from service.engine.ports import AttemptStatus
 from service.executors import folder as names
 from service.executors.files import is_disk_full, rename_over, write_json
@@ -220,6 +220,7 @@ class WatchedAttempt:
             total_iterations=progress.total_iterations,
             checkpoint_iteration=progress.checkpoint_iteration,
             detail=record["detail"],
+            warning=Warned(warning) if (warning := record.get("warning")) is not None else None,
         )
 
     def _is_alive(self, child_code: int | None, now_s: float) -> bool:

@@ -12,7 +12,7 @@ from policies.model.estimate import Estimate, Prediction, Unit
 from policies.model.ids import AttemptId, JobId, ServerIndex
 from policies.model.placement import Placement, ServerShare, place
 from policies.model.reasons import Explanation, Reason
-from service.db.tables import PROGRESS
+from service.db.tables import EVENTS, PROGRESS
 from service.engine.events import JobEvent
 from service.engine.ports import CycleBatch, JobWrite
 from service.engine.record import AttemptRecord
@@ -207,6 +207,18 @@ def test_an_explanation_has_its_numbers(client: Client, world: World) -> None:
         [1],
         {"alpha": 1.5},
     )
+
+
+def test_an_explanation_says_that_the_last_stop_was_without_a_warning(client: Client, world: World) -> None:
+    job_id = started(client, world)
+    stop: dict[str, Any] = {"job_id": job_id, "at_s": NOW_S, "source": "preempting", "target": "queued"}
+    stop |= {"cause": "stopped", "reason": "preempted", "cycle": 1, "attempt_id": None}
+    plain = client.get(f"/v1/jobs/{job_id}/explanation").json()["sentence"]
+    for detail in ("Attempt 1 was stopped without a warning.", ""):
+        with world.database.writing() as session:
+            session.connection().execute(insert(EVENTS), [stop | {"detail": detail}])
+        answer = client.get(f"/v1/jobs/{job_id}/explanation").json()
+        assert answer["sentence"] == f"{plain} {detail}".rstrip()
 
 
 def test_logs_come_in_parts(client: Client, world: World) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from policies.lifecycle import JobState
+from policies.lifecycle import Cause, JobState
 from policies.model.decision import Change, ChangeKind, Decision, Preempt, Reserve, Start
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import ServerShare, place
@@ -14,7 +14,7 @@ from policies.model.view import ClusterView
 from service.engine.commands import Launch
 from service.engine.cycle import EngineSettings
 from service.engine.engine import Engine
-from service.engine.events import EngineRequest, Report, ReportKind, RequestKind
+from service.engine.events import EngineRequest, Report, ReportKind, RequestKind, Warned
 from service.engine.ports import CycleBatch, StoreUnavailable
 from service.engine.record import JobRecord, StoredWorld
 from service.sim.executor import ExecutorCosts
@@ -340,3 +340,17 @@ def test_explain_raises_for_jobs_that_ended() -> None:
     engine: Engine[Any] = made.engine
     with pytest.raises(KeyError):
         engine.explain(JobId(1))
+
+
+@pytest.mark.parametrize("warning", [*Warned, None])
+def test_a_preemption_without_a_delivered_warning_is_an_event_with_that_detail(warning: Warned | None) -> None:
+    made, _ = story("1x1", costs=ExecutorCosts(checkpoint_s=100.0))
+    made.job("a", runs_s=1000).until(5)
+    attempt = made.attempt("a")
+    made.hold("a", preempt=True).until(6)
+    made.says(Report(ReportKind.EXITED, 7.0, attempt, exit_code=143, stop_signalled=True, warning=warning)).until(
+        8
+    ).waits("a", Reason.HELD)
+    (end,) = [event for event in made.log.events if event.cause is Cause.STOPPED]
+    expected = f"Attempt {attempt} was stopped without a warning: none of its processes has a handler for the signal."
+    assert end.detail == (expected if warning is Warned.NOT_DELIVERED else "")

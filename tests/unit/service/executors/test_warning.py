@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.engine.events import ReportKind
+from service.engine.events import ReportKind, Warned
 from service.executors import folder as names
 from service.executors.seal import Seal
 from service.executors.warning import Warner
@@ -71,7 +71,7 @@ class TestWhoIsWarned:
         self.stop(house)
         assert self.recorded(house) == "delivered"
         end = house.wait_end()
-        assert (end.exit_code, end.stop_signalled) == (1, True)
+        assert (end.exit_code, end.stop_signalled, end.warning) == (1, True, Warned.DELIVERED)
         assert sorted(house.output().splitlines()[2:]) == ["codes [75, 75]", "first warned", "second warned"]
 
     def test_a_launcher_below_a_launcher(self, house: House) -> None:
@@ -143,12 +143,14 @@ class TestWhoIsWarned:
         self.start(house, "child(lambda: (say('ready'), live())); live()", 1)
         self.stop(house, grace_s=0.1)
         assert self.recorded(house) == "not_delivered"
+        assert house.wait_end().warning is Warned.NOT_DELIVERED
 
     def test_a_stop_without_a_warning_records_none(self, house: House) -> None:
         self.start(house, "worker('main')", 1)
         house.stop(warning=None)
         assert self.recorded(house) is None
-        assert house.wait_end().kind is ReportKind.EXITED
+        end = house.wait_end()
+        assert (end.kind, end.warning) == (ReportKind.EXITED, None)
 
 
 # A tree of processes is written as (has a handler, children). Each process has exactly the handlers that are asked for.
