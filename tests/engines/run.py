@@ -1,0 +1,77 @@
+"""Runs pytest on real engines, alone on a network and among processes of its own: ``python -m tests.engines.run [ARGUMENTS]``.
+
+Engines open ports on every address, and leave processes behind when they are killed. So everything runs in a network
+namespace with a loopback device and one more address, and in a process namespace that ends with pytest.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.engines import slurm_cluster
+
+ROOT = Path(__file__).parents[2]
+REQUIRED = "ENGINE_TESTS_REQUIRED"
+"""Set where a missing engine fails the tests instead of skipping them."""
+
+_NETWORK = """
+set -e
+ip link set lo up
+ip link add engines0 type veth peer name engines1
+ip address add 10.99.0.1/24 dev engines0
+ip link set engines0 up
+ip link set engines1 up
+"$@"
+"""
+"""Names are looked up only where an address beside the loopback one exists (AI_ADDRCONFIG), so there is a second device.
+
+The shell stays the first process of its namespace, so that it collects the processes whose parents have ended.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Install what is missing, then run pytest. Returns its exit code; 2 where the tests cannot run."""
+    try:
+        _prepare()
+    except RuntimeError as error:
+        print(f"The tests with engines cannot run: {error}", file=sys.stderr)
+        return 2
+    pytest = [sys.executable, "-m", "pytest", "-m", "engines", *(arguments or ["tests/engines"])]
+    apart = ["unshare", "--net", "--pid", "--fork", "--mount-proc", "--kill-child", "--"]
+    environ = {**os.environ, REQUIRED: "1"}
+    command = [*apart, "sh", "-c", _NETWORK, "sh", *pytest]
+    return subprocess.run(command, cwd=ROOT, env=environ, check=False).returncode
+
+
+def _prepare() -> None:
+    """Install Slurm from Debian's packages where it is missing. Raises RuntimeError with what is missing."""
+    if not sys.platform.startswith("linux"):
+        raise RuntimeError("they need Linux (network namespaces)")
+    if os.geteuid() != 0:
+        raise RuntimeError("they need root, to start Slurm's daemons and to make network namespaces")
+    for tool, package in (("unshare", "util-linux"), ("ip", "iproute2")):
+        if shutil.which(tool) is None:
+            raise RuntimeError(f"the command {tool} is missing: install the package {package}")
+    if slurm_cluster.missing():
+        _install_slurm()
+    lacking = slurm_cluster.missing()
+    if lacking:
+        raise RuntimeError(lacking)
+
+
+def _install_slurm() -> None:
+    if shutil.which("apt-get") is None:
+        return
+    environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    install = ["apt-get", "install", "--yes", "--no-install-recommends", *slurm_cluster.PACKAGES]
+    for command in (["apt-get", "update"], install):
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)} failed: {done.stderr.strip()[-500:]}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
