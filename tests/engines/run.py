@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.engines import slurm_cluster
+from tests.engines import slurm_cluster, torch_program
 
 ROOT = Path(__file__).parents[2]
 REQUIRED = "ENGINE_TESTS_REQUIRED"
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _prepare() -> None:
-    """Install Slurm from Debian's packages where it is missing. Raises RuntimeError with what is missing."""
+    """Install Slurm from Debian's packages and PyTorch where they are missing. Raises RuntimeError with what is missing."""
     if not sys.platform.startswith("linux"):
         raise RuntimeError("they need Linux (network namespaces)")
     if os.geteuid() != 0:
@@ -57,7 +57,9 @@ def _prepare() -> None:
             raise RuntimeError(f"the command {tool} is missing: install the package {package}")
     if slurm_cluster.missing():
         _install_slurm()
-    lacking = slurm_cluster.missing()
+    if torch_program.missing():
+        torch_program.install()
+    lacking = slurm_cluster.missing() or torch_program.missing()
     if lacking:
         raise RuntimeError(lacking)
 
