@@ -1,5 +1,7 @@
 """Where a supervisor process begins: run as a plain file with ``python -I -S``, so it starts in some 30 milliseconds.
 
+Its argument is the folder of its attempt, or ``--node`` for the node program of a cluster's attempt.
+
 The packages are created by hand, without running their ``__init__``: an isolated interpreter does not see an
 editable install, and a supervisor must not import anything else of the service.
 """
@@ -12,13 +14,17 @@ HERE = Path(__file__).resolve().parent
 for name, folder in (
     ("service", HERE.parent),
     ("service.executors", HERE),
+    ("service.executors.cluster", HERE / "cluster"),
     ("service.runtime", HERE.parent / "runtime"),
 ):
     package = types.ModuleType(name)
     package.__path__ = [str(folder)]
     sys.modules[name] = package
 
-from service.executors.supervisor import main  # noqa: E402 the packages above must be there first
+if sys.argv[1:] == ["--node"]:
+    from service.executors.cluster.node import main
+else:
+    from service.executors.supervisor import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,24 +9,25 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from service.executors.ranks import IGNORED, reap, redirect_standard_streams
 from service.runtime.cgroups import Cgroup
 from service.runtime.processes import kill_descendants
 
-_CONTINUE_S = 0.05
+CONTINUE_S = 0.05
 """Pause before a suspended supervisor is continued, so that a job that suspends it again takes no processor time."""
 _KILL_S = 0.05
 _PRIORITY_MAX = -20
 
 
-def keep(supervisor: int, cgroup: Path | None) -> int:
-    """Wait until the supervisor ends, kill what it left, and return its exit code (128 + n after signal n)."""
+def keep(supervisor: int, cgroup: Path | None, wait: Callable[[int], int]) -> int:
+    """Wait with ``wait`` until the supervisor ends, kill what it left, and return its exit code (128 + n after signal n)."""
     redirect_standard_streams(Path(os.devnull))
     for signum in (*IGNORED, signal.SIGTERM):
         signal.signal(signum, signal.SIG_IGN)
-    code = os.waitstatus_to_exitcode(_wait(supervisor))
+    code = os.waitstatus_to_exitcode(wait(supervisor))
     if code != 0:
         # A job that forks all the time must not get all of the processor.
         with contextlib.suppress(PermissionError):
@@ -44,13 +45,13 @@ def keep(supervisor: int, cgroup: Path | None) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _wait(supervisor: int) -> int:
+def wait_for(supervisor: int) -> int:
     """The status with which the supervisor ended. A job may suspend it: it is continued at once."""
     while True:
         _, status = os.waitpid(supervisor, os.WUNTRACED)
         if not os.WIFSTOPPED(status):
             return status
-        time.sleep(_CONTINUE_S)
+        time.sleep(CONTINUE_S)
         os.kill(supervisor, signal.SIGCONT)
 
 

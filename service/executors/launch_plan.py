@@ -14,8 +14,9 @@ from service.engine.commands import Launch
 from service.runtime.accounts import Account, account_of
 from service.runtime.processes import MARK_BITS
 
-_ALLOWED = frozenset({"PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR"})
-_ALLOWED_PREFIX = "LC_"
+ALLOWED = frozenset({"PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR"})
+ALLOWED_PREFIX = "LC_"
+"""With :data:`ALLOWED`: names of the environment that programs may see."""
 _PORTS = range(20000, 30000)
 """Below the range from which Linux takes ports for outgoing connections (32768 and up)."""
 _THIS_HOST = "127.0.0.1"
@@ -89,7 +90,7 @@ class Identity:
 
 def allowed_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The part of the service's environment that programs may see: an allow-list, so that no secret leaks."""
-    return {name: value for name, value in environ.items() if name in _ALLOWED or name.startswith(_ALLOWED_PREFIX)}
+    return {name: value for name, value in environ.items() if name in ALLOWED or name.startswith(ALLOWED_PREFIX)}
 
 
 def build_plan(launch: Launch, site: Site, identity: Identity, master_port: int, clock_s: float) -> dict[str, Any]:

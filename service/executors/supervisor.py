@@ -18,12 +18,13 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from service.executors import folder as names
 from service.executors.files import is_disk_full, reserve, write_json
-from service.executors.keeper import keep
+from service.executors.keeper import keep, wait_for
 from service.executors.logs import LogWriter
 from service.executors.output import Output
 from service.executors.ranks import (
@@ -75,8 +76,11 @@ _KILL_S = 0.05
 
 
 def now_s(plan: dict[str, Any]) -> float:
-    """The time on the service's clock as it was at the launch, independent of changes of the system clock since."""
-    return float(plan["clock_s"]) + boot_time_s()
+    """The time on the service's clock as it was at the launch, independent of changes of the system clock since.
+
+    On another machine than the service's (``clock_s`` is None), it is the time of that machine.
+    """
+    return time.time() if plan["clock_s"] is None else float(plan["clock_s"]) + boot_time_s()
 
 
 class CannotLaunch(Exception):
@@ -96,12 +100,16 @@ class KeeperLost(Exception):
 
 
 class Supervisor:
-    """One attempt's life after its folder has been published. ``keeper`` is the number of the parent process."""
+    """One attempt's life after its folder has been published. ``keeper`` is the number of the parent process.
 
-    def __init__(self, plan: dict[str, Any], folder: Path, keeper: int) -> None:
+    ``wakeups``: descriptors that become readable when there is something to do; they give one byte a signal.
+    """
+
+    def __init__(self, plan: dict[str, Any], folder: Path, keeper: int, wakeups: tuple[int, ...] = ()) -> None:
         self.plan = plan
         self.folder = folder
         self.keeper = keeper
+        self.wakeups = wakeups
         self.account: dict[str, Any] | None = plan["account"]
         self.seal = Seal(plan["seal"])
         self.lock = names.lock_number(folder)
@@ -120,7 +128,7 @@ class Supervisor:
         self.grace_s = float(plan["grace_s"])
         self.lease_file = Path(plan["lease_file"])
         self.lease_mark = self._lease_mark()
-        self.lease_seen = time.monotonic() - names.lease_used_s(self.lease_file, float(plan["lease_s"]))
+        self.lease_seen = time.monotonic() - self._lease_used_s()
         self.output = Output(LogWriter(folder / names.OUTPUT, int(plan["log_bytes_max"])), len(plan["ranks"]) > 1)
         self.poller = select.poll()
 
@@ -132,7 +140,7 @@ class Supervisor:
         working_dir = self._working_dir()
         self._open_checkpoints()
         gate = os.pipe()
-        for index, env in enumerate(self.plan["ranks"]):
+        for index, env in enumerate(self.plan["ranks"], self.plan.get("first_rank", 0)):
             program = Program(
                 self.plan["command"],
                 self.plan["env"] | env,
@@ -162,7 +170,7 @@ class Supervisor:
     def _check_wanted(self) -> None:
         if names.read_stop(self.folder, self.seal) is not None:
             raise StoppedFirst
-        if names.lease_is_over(self.lease_file):
+        if self._starts_late():
             # The service was suspended for so long that the job may run elsewhere by now.
             raise CannotLaunch("launch_failed", "the service's lease had run out before anything was started")
 
@@ -224,9 +232,9 @@ class Supervisor:
 
     # Running.
 
-    def supervise(self, wakeups: tuple[int, ...]) -> None:
+    def supervise(self) -> None:
         """Run until no process of the attempt is left."""
-        for descriptor in wakeups:
+        for descriptor in self.wakeups:
             self.poller.register(descriptor, select.POLLIN)
         for rank in self.ranks:
             self.poller.register(rank.output, select.POLLIN)
@@ -235,7 +243,7 @@ class Supervisor:
             if not self.children:
                 return
             self._react(ended)
-            self._wait(wakeups)
+            self._wait()
 
     def _reap(self) -> list[Rank]:
         ended, self.children = reap(self.by_pid)
@@ -250,7 +258,7 @@ class Supervisor:
         if os.getppid() != self.keeper:
             raise KeeperLost("the parent of its supervisor was killed")
 
-    def _wait(self, wakeups: tuple[int, ...]) -> None:
+    def _wait(self) -> None:
         pause_s = _IDLE_S
         if self.phase == "killing":
             pause_s = _URGENT_S
@@ -260,13 +268,16 @@ class Supervisor:
             pause_s = min(pause_s, self.warner.pause_s)
         by_output = {rank.output: rank for rank in self.ranks if rank.output >= 0}
         for descriptor, _ in self.poller.poll(pause_s * 1000):
-            if descriptor in wakeups:
+            if descriptor in self.wakeups:
                 if b"%c" % signal.SIGTERM in os.read(descriptor, 4096):
-                    self._stop(self.plan["warning_signal"])
+                    self._on_sigterm()
             elif self.output.pump(by_output[descriptor]) is False:
                 self.poller.unregister(descriptor)
                 os.close(descriptor)
                 by_output[descriptor].output = -1
+
+    def _on_sigterm(self) -> None:
+        self._stop(self.plan["warning_signal"])
 
     def _react(self, ended: list[Rank]) -> None:
         """Check every reason to stop the attempt, and take the next step of stopping when a deadline has passed.
@@ -304,6 +315,13 @@ class Supervisor:
             else:
                 self.phase = "killing"
                 self._kill_all()
+
+    def _starts_late(self) -> bool:
+        return names.lease_is_over(self.lease_file)
+
+    def _lease_used_s(self) -> float:
+        """Seconds of the lease that have passed since its renewal, in [0, ``lease_s``]."""
+        return names.lease_used_s(self.lease_file, float(self.plan["lease_s"]))
 
     def _lease_is_over(self) -> bool:
         # The file's time shows only *that* the lease was renewed. The age is measured here, so that setting the clock or
@@ -407,13 +425,17 @@ class Supervisor:
             outcome, now_s(self.plan), reason=reason, detail=detail, stop_signalled=self.stop_signalled
         )
 
+    def last_record(self, record: dict[str, Any]) -> dict[str, Any]:
+        """What is written as the end, after the last process has ended."""
+        return record
 
-def run(plan: dict[str, Any], folder: Path, wakeups: tuple[int, ...], keeper: int) -> None:
+
+def run(supervisor: Supervisor) -> None:
     """Launch, supervise and record the end. In every case no process is left and one ``exit.json`` is written."""
-    supervisor = Supervisor(plan, folder, keeper)
+    plan = supervisor.plan
     try:
         supervisor.launch()
-        supervisor.supervise(wakeups)
+        supervisor.supervise()
         supervisor.output.finish(supervisor.ranks)
         record = supervisor.exit_record()
     except StoppedFirst:
@@ -433,7 +455,8 @@ def run(plan: dict[str, Any], folder: Path, wakeups: tuple[int, ...], keeper: in
         record = supervisor.failure_record("disk_full" if full else "launch_failed", f"supervisor: {error!r}")
         sys.excepthook(type(error), error, error.__traceback__)  # the module traceback takes long to import
     supervisor.clear_group()
-    _record_end(folder, supervisor.seal.sealed(names.EXIT, record))
+    record = supervisor.last_record(record)
+    _record_end(supervisor.folder, supervisor.seal.sealed(names.EXIT, record))
 
 
 def _record_end(folder: Path, record: dict[str, Any]) -> None:
@@ -450,8 +473,8 @@ def _record_end(folder: Path, record: dict[str, Any]) -> None:
             return
 
 
-def fill_folder(plan: dict[str, Any], drafted: Path, keeper: int) -> tuple[Path, int]:
-    """Write all initial files into a draft and give it its final name; returns the folder and its wake-up FIFO."""
+def fill_folder(plan: dict[str, Any], drafted: Path, keeper: int) -> tuple[Path, tuple[int, ...]]:
+    """Write all initial files into a draft and give it its final name; returns the folder, and its wake-up FIFO if it has one."""
     try:
         me, parent = process_info(os.getpid()), process_info(keeper)
         assert me is not None
@@ -466,24 +489,29 @@ def fill_folder(plan: dict[str, Any], drafted: Path, keeper: int) -> tuple[Path,
             os.chown(drafted, -1, account["gid"])
             drafted.chmod(_ENTERED_BY_GROUP)
             os.chown(drafted / names.PROGRESS, account["uid"], account["gid"])
-        os.mkfifo(drafted / names.WAKE, 0o600)
         reserve(drafted / names.RESERVED, _EXIT_RECORD_BYTES)
+        wakeups: tuple[int, ...] = ()
+        if "nodes" in plan:
+            # A FIFO connects no machines, and not every shared file system has one.
+            identity["gpus"] = plan["gpus"]
+        else:
+            os.mkfifo(drafted / names.WAKE, 0o600)
+            # Both ends are open, so the FIFO never reports an end of file when an executor closes it.
+            wakeups = (os.open(drafted / names.WAKE, os.O_RDWR | os.O_NONBLOCK),)
         write_json(drafted / names.SUPERVISOR, Seal(plan["seal"]).sealed(names.SUPERVISOR, identity))
-        # Both ends are open, so the FIFO never reports an end of file when an executor closes it.
-        wake = os.open(drafted / names.WAKE, os.O_RDWR | os.O_NONBLOCK)
-        return names.publish(drafted, plan["attempt"]), wake
+        return names.publish(drafted, plan["attempt"]), wakeups
     except BaseException:
         names.delete_draft(drafted)
         raise
 
 
-def supervise(plan: dict[str, Any], drafted: Path, keeper: int) -> int:
+def supervise(plan: dict[str, Any], drafted: Path, keeper: int, kind: type[Supervisor]) -> int:
     """Live until the attempt has ended. Returns this process' exit code."""
     # A signal to the process group of the keeper does not reach this process.
     os.setsid()
     die_with_parent(signal.SIGCHLD)  # wakes the supervisor, which then ends the job
     try:
-        folder, wake = fill_folder(plan, drafted, keeper)
+        folder, wakeups = fill_folder(plan, drafted, keeper)
     except names.Taken:
         return EXIT_TAKEN
     except OSError as error:
@@ -491,21 +519,25 @@ def supervise(plan: dict[str, Any], drafted: Path, keeper: int) -> int:
     redirect_standard_streams(folder / "supervisor.log")
     os.chdir(folder)
     become_subreaper()
-    run(plan, folder, (prepare_signals(), wake), keeper)
+    run(kind(plan, folder, keeper, (prepare_signals(), *wakeups)))
     return 0
 
 
-def main() -> int:
-    """Read the plan from standard input and become the keeper of a supervisor. Returns this process' exit code."""
-    os.setsid()
+def read_plan() -> dict[str, Any]:
+    """The plan on standard input, after this process has been separated from the one that started it."""
     close_inherited()
     spare_as_victim()
-    plan = json.load(sys.stdin)
+    plan: dict[str, Any] = json.load(sys.stdin)
     # Other programs of this user must not read the plan here: it holds secrets and the key of the seals. But the supervisor, its
     # keeper and the service must see each other.
     if not proc_hides():
         forbid_tracing()
     plan["umask"] = os.umask(0o077)
+    return plan
+
+
+def begin(plan: dict[str, Any], kind: type[Supervisor] = Supervisor, wait: Callable[[int], int] = wait_for) -> int:
+    """Become the keeper of a supervisor, for whose end it waits with ``wait``. Returns this process' exit code."""
     become_subreaper()
     try:
         # The lock is taken before the fork, so that both processes hold it.
@@ -515,5 +547,11 @@ def main() -> int:
     keeper = os.getpid()
     child = os.fork()
     if child == 0:
-        return supervise(plan, drafted, keeper)
-    return keep(child, Path(plan["cgroup"]) if plan["cgroup"] is not None else None)
+        return supervise(plan, drafted, keeper, kind)
+    return keep(child, Path(plan["cgroup"]) if plan["cgroup"] is not None else None, wait)
+
+
+def main() -> int:
+    """Run the attempt that the plan on standard input describes. Returns this process' exit code."""
+    os.setsid()
+    return begin(read_plan())
