@@ -32,6 +32,7 @@ MODULES = (
     "service/executors/ranks.py",
     "service/executors/seal.py",
     "service/executors/supervisor.py",
+    "service/executors/warning.py",
     "service/runtime/cgroups.py",
     "service/runtime/processes.py",
     "service/runtime/untrusted.py",
