@@ -33,7 +33,7 @@ class Slurm:
 
     def version(self) -> str:
         """The version of the installed commands, for example ``22.05.8``. Asks no daemon."""
-        return self.commands.run("squeue", "--version").strip().removeprefix("slurm").strip()
+        return self.commands.run("squeue", "--version").split()[-1]
 
     def jobs(self) -> list[SlurmJob]:
         """All jobs that Slurm remembers, of all users and partitions."""

@@ -21,7 +21,7 @@ OUTPUT_BYTES_MAX: Final = 256 * 1024**2
 TIMEOUT_S: Final = 20.0
 """Above Slurm's own timeout of a message (MessageTimeout, 10 s), so that its own error is seen first."""
 _ERROR_CHARACTERS_MAX: Final = 500
-_INHERITED: Final = ("PATH", "HOME", "TZ", "SLURM_CONF")
+_INHERITED: Final = ("PATH", "TZ", "SLURM_CONF")
 _CHUNK_BYTES: Final = 1 << 16
 
 _AWAY: Final = (

@@ -123,6 +123,12 @@ def number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
+def number_before_unit(text: str | None) -> float | None:
+    """The number of ``30 sec``, as the configuration is shown; None for anything else."""
+    word = (text or "").split(" ")[0]
+    return float(word) if word.isdecimal() else None
+
+
 def parse_shown(text: str) -> list[dict[str, str]]:
     """The blocks of ``scontrol --oneliner show ...``: one line each, ``Name=value`` pairs whose values may hold blanks."""
     return [_pairs(line) for line in text.splitlines() if "=" in line]

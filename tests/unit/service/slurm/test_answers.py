@@ -174,7 +174,7 @@ def test_configuration_partitions_and_topology() -> None:
         "scontrol show config": recorded("config-22.05.8.txt"),
         "scontrol --all --oneliner show partition": recorded("partition-22.05.8.txt"),
         "scontrol --oneliner show topology": recorded("topology-22.05.8.txt"),
-        "squeue --version": "slurm 22.05.8\n",
+        "squeue --version": "slurm-wlm 22.05.8\n",
     }
     slurm = Slurm(RecordedCommands(answers))
     config = slurm.config()

@@ -1,0 +1,422 @@
+"""Slurm as the engine: each attempt is one job of Slurm, submitted at the time of the decision onto exactly its nodes.
+
+The batch script starts the node program once on each node by ``srun``. The plan is part of the script, so it appears in no list
+of processes. State comes from one ``squeue --json`` for all jobs; those of a cluster executor carry its id in their comment.
+"""
+
+import functools
+import getpass
+import logging
+import shlex
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, ParamSpec, TypeVar
+
+from policies.model.cluster import Server
+from policies.model.ids import AttemptId
+from service.engine.ports import Abilities
+from service.executors.cluster.driver import (
+    EngineEnd,
+    EngineJob,
+    EngineJobState,
+    EngineNode,
+    EngineRefused,
+    EngineUnavailable,
+    NodeLaunch,
+    NodeShare,
+    NodeState,
+)
+from service.slurm.cluster import TESTED_VERSION, Slurm, SlurmPartition
+from service.slurm.commands import SlurmError, SlurmRefused
+from service.slurm.jobs import SlurmJob
+from service.slurm.nodes import SlurmNode
+from service.slurm.text import number_before_unit
+
+logger = logging.getLogger(__name__)
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+_TESTED_RELEASE: Final = TESTED_VERSION.rpartition(".")[0]
+_KILL_WAIT_S: Final = 30.0
+_UNTYPED: Final = "gpu"
+"""The GPU type of nodes whose GPUs Slurm names no type of."""
+_SCRIPT_BYTES_MAX: Final = 4 * 1024**2
+"""Slurm's default limit on a batch script (max_script_size)."""
+
+_STATES: Final = {
+    "PENDING": EngineJobState.PENDING,
+    "CONFIGURING": EngineJobState.PENDING,
+    "REQUEUED": EngineJobState.PENDING,
+    "REQUEUE_HOLD": EngineJobState.PENDING,
+    "REQUEUE_FED": EngineJobState.PENDING,
+    "SPECIAL_EXIT": EngineJobState.PENDING,
+    "RESV_DEL_HOLD": EngineJobState.PENDING,
+    "COMPLETING": EngineJobState.ENDING,
+    "STAGE_OUT": EngineJobState.ENDING,
+}
+"""States other than those of ended jobs; all that are not listed count as running."""
+_ENDS: Final = {
+    "BOOT_FAIL": (EngineEnd.NOT_STARTED, "a node could not be booted"),
+    "CANCELLED": (EngineEnd.CANCELLED, "the Slurm job was cancelled"),
+    "COMPLETED": (EngineEnd.COMPLETED, ""),
+    "DEADLINE": (EngineEnd.TIME_LIMIT, "the Slurm job reached its deadline"),
+    "FAILED": (EngineEnd.COMPLETED, ""),
+    "LAUNCH_FAILED": (EngineEnd.NOT_STARTED, "the Slurm job could not be launched"),
+    "NODE_FAIL": (EngineEnd.NODE_FAILED, "a node of the Slurm job failed"),
+    "OUT_OF_MEMORY": (EngineEnd.COMPLETED, "Slurm ended the job: it used more memory than its share"),
+    "PREEMPTED": (EngineEnd.CANCELLED, "another Slurm job preempted it"),
+    "REVOKED": (EngineEnd.CANCELLED, "the Slurm job was revoked"),
+    "TIMEOUT": (EngineEnd.TIME_LIMIT, "the Slurm job reached its time limit"),
+}
+_LAUNCH_REASONS: Final = ("BadConstraints", "JobLaunchFailure", "PartitionConfig", "NonZeroPrologExit", "Prolog")
+"""Reasons of a FAILED job of which nothing ran."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmOptions:
+    """How jobs are submitted. ``partition`` and ``account`` None: Slurm's defaults.
+
+    ``extra_args``: further arguments of sbatch, the last, so that they replace those of the driver. ``uneven_gangs``: gangs
+    with different numbers of GPUs on their nodes are submitted as heterogeneous jobs, which only Slurm's backfill starts.
+    ``users``: a launch may name its system user.
+    """
+
+    partition: str | None = None
+    account: str | None = None
+    extra_args: tuple[str, ...] = ()
+    uneven_gangs: bool = False
+    users: bool = False
+
+
+def _engine_errors(method: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Errors of Slurm's commands as errors of the port. Whether a failed call had an effect counts as unknown."""
+
+    @functools.wraps(method)
+    def translated(*arguments: _P.args, **named: _P.kwargs) -> _R:
+        try:
+            return method(*arguments, **named)
+        except SlurmError as error:
+            raise EngineUnavailable(str(error)) from error
+
+    return translated
+
+
+class SlurmDriver:
+    """Implements :class:`service.executors.cluster.driver.EngineDriver`. Safe to call from several threads.
+
+    ``cluster_id`` tells the jobs of this executor from those of other ones. What it remembers are answers of Slurm.
+    """
+
+    def __init__(self, slurm: Slurm, cluster_id: str, options: SlurmOptions | None = None) -> None:
+        self._slurm = slurm
+        self._options = options or SlurmOptions()
+        self._mark = f"sooner:{cluster_id}:"
+        self._own_user = getpass.getuser()
+        self._nodes: Mapping[str, SlurmNode] = {}
+        self._found_partition: SlurmPartition | None = None
+        self._owners: Mapping[str, str] = {}
+        self._failed_nodes: dict[int, tuple[str, ...]] = {}
+        self._version = ""
+        self._kill_wait_s = _KILL_WAIT_S
+        self._mixed: frozenset[str] = frozenset()
+
+    @property
+    def name(self) -> str:
+        """Slurm, with its version once that is known."""
+        return f"Slurm {self._version}".rstrip()
+
+    @property
+    def abilities(self) -> Abilities:
+        """Slurm chooses the GPU indices; equal numbers of GPUs on all nodes unless heterogeneous jobs are switched on."""
+        return Abilities(
+            several_servers=True,
+            uneven_shares=self._options.uneven_gangs,
+            exact_gpus=False,
+            warning=True,
+            users=self._options.users,
+            containers=False,
+        )
+
+    @property
+    def kill_wait_s(self) -> float:
+        """From SIGTERM to SIGKILL where Slurm ends a job; Slurm's default until :meth:`check` has read it."""
+        return self._kill_wait_s
+
+    @_engine_errors
+    def check(self) -> list[str]:
+        """What an operator should know about this Slurm, one sentence each. Called once, at the start of the service.
+
+        Raises :class:`EngineUnavailable` where Slurm does not answer or has no such partition.
+        """
+        self._version = self._slurm.version()
+        self._kill_wait_s = number_before_unit(self._slurm.config().get("KillWait")) or _KILL_WAIT_S
+        partition = self._partition()
+        notes = []
+        if not self._version.startswith(f"{_TESTED_RELEASE}."):
+            notes.append(f"this is Slurm {self._version}; Sooner is tested on {TESTED_VERSION}")
+        own = [job for job in self._slurm.jobs() if not job.ended and job.partition == partition.name]
+        foreign = sum(1 for job in own if not job.comment.startswith(self._mark))
+        if foreign:
+            notes.append(
+                f"{foreign} jobs that are not Sooner's wait or run in the partition {partition.name!r}: "
+                "jobs of Sooner that meet them on a node wait in Slurm"
+            )
+        if partition.time_limit_s is not None:
+            notes.append(f"the partition {partition.name!r} ends jobs after {partition.time_limit_s:.0f} s")
+        return notes
+
+    # The port.
+
+    @_engine_errors
+    def submit(self, launch: NodeLaunch) -> str:
+        """One ``sbatch``; returns Slurm's job id. Raises :class:`EngineRefused` with Slurm's message."""
+        groups = self._groups(launch.shares)
+        word = uuid.uuid4().hex
+        script = _script(launch, len(groups), word, self._slurm.commands.path("srun"))
+        if len(script) > _SCRIPT_BYTES_MAX:
+            raise EngineRefused(
+                f"the batch script of attempt {launch.attempt} would have {len(script)} bytes; the limit is {_SCRIPT_BYTES_MAX}"
+            )
+        arguments = self._common(launch)
+        for position, group in enumerate(groups):
+            arguments += [":"] if position else []
+            arguments += self._resources(group) + list(self._options.extra_args)
+        try:
+            answer = self._slurm.commands.run("sbatch", *arguments, input=script, user=launch.user)
+        except SlurmRefused as error:
+            raise EngineRefused(str(error)) from error
+        job = answer.strip().partition(";")[0]
+        if not job.isdecimal():
+            raise EngineUnavailable(f"sbatch answered {answer[:80]!r} instead of a job id")
+        self._owners = {**self._owners, job: launch.user or self._own_user}
+        return job
+
+    @_engine_errors
+    def cancel(self, ids: Sequence[str]) -> None:
+        """``scancel``. Processes get SIGTERM, and SIGKILL after Slurm's KillWait (30 s by default)."""
+        by_user: dict[str | None, list[str]] = {}
+        for job in ids:
+            owner = self._owners.get(job, self._own_user)
+            by_user.setdefault(owner if owner != self._own_user and self._own_user != "root" else None, []).append(job)
+        for user, jobs in by_user.items():
+            self._slurm.commands.run("scancel", "--quiet", *jobs, user=user)
+
+    @_engine_errors
+    def jobs(self) -> Sequence[EngineJob]:
+        """The jobs of this executor that Slurm remembers: ended ones for MinJobAge (300 s by default)."""
+        marked: dict[int, list[SlurmJob]] = {}
+        owners = {}
+        for job in self._slurm.jobs():
+            if job.comment.startswith(self._mark) and (self._options.users or job.user == self._own_user):
+                marked.setdefault(job.het_job_id or job.id, []).append(job)
+                owners[str(job.het_job_id or job.id)] = job.user
+        self._owners = owners
+        self._failed_nodes = {job: nodes for job, nodes in self._failed_nodes.items() if job in marked}
+        return [self._engine_job(job, components) for job, components in sorted(marked.items())]
+
+    @_engine_errors
+    def nodes(self) -> Sequence[EngineNode]:
+        """The nodes with GPUs of one type in the partition, by name."""
+        partition = self._partition()
+        self._nodes = {node.name: node for node in self._slurm.nodes()}
+        usable = [node for node in self._nodes.values() if partition.name in node.partitions and node.gpus > 0]
+        mixed = frozenset(node.name for node in usable if len(node.gpu_types) > 1)
+        if mixed - self._mixed:
+            logger.warning("nodes with GPUs of several types are left out: %s", ", ".join(sorted(mixed)))
+        self._mixed = mixed
+        return [_engine_node(node) for node in sorted(usable, key=lambda node: node.name) if node.name not in mixed]
+
+    def close(self) -> None:
+        """There is nothing to release: each call is a process of its own."""
+
+    # Submission.
+
+    def _partition(self) -> SlurmPartition:
+        """The partition of the settings, else the default one. Read once."""
+        if self._found_partition is None:
+            partitions = self._slurm.partitions()
+            wanted = self._options.partition
+            found = [one for one in partitions if (one.name == wanted if wanted is not None else one.default)]
+            if not found:
+                names = ", ".join(one.name for one in partitions) or "none"
+                missing = f"no partition {wanted!r}" if wanted is not None else "no default partition"
+                raise EngineUnavailable(f"slurm_partition: Slurm has {missing}; its partitions: {names}")
+            self._found_partition = found[0]
+        return self._found_partition
+
+    def _groups(self, shares: Sequence[NodeShare]) -> list[list[NodeShare]]:
+        """The shares by their number of GPUs, one component of a heterogeneous job each."""
+        groups: dict[int, list[NodeShare]] = {}
+        for share in shares:
+            groups.setdefault(share.gpus, []).append(share)
+        if len(groups) > 1 and not self._options.uneven_gangs:
+            counts = ", ".join(f"{share.server}: {share.gpus}" for share in shares)
+            raise EngineRefused(f"different numbers of GPUs on the nodes of one job ({counts}) need slurm_uneven_gangs")
+        return list(groups.values())
+
+    def _common(self, launch: NodeLaunch) -> list[str]:
+        """The arguments that are the same for all nodes; later components inherit them."""
+        limit_s = self._partition().time_limit_s
+        options = self._options
+        return [
+            "--parsable",
+            f"--job-name=sooner-{launch.attempt}",
+            f"--comment={self._mark}{launch.attempt}",
+            "--no-requeue",
+            # The environment of the command, which is small. NONE would make each node run the user's login shell first.
+            "--export=ALL",
+            "--propagate=NONE",
+            "--chdir=/",
+            "--input=/dev/null",
+            "--output=/dev/null",
+            "--error=/dev/null",
+            # Without a limit where the partition has none: how long a job may run is a matter of its specification.
+            f"--time={'UNLIMITED' if limit_s is None else max(1, int(limit_s // 60))}",
+            f"--partition={self._partition().name}",
+            *([f"--account={options.account}"] if options.account is not None else []),
+        ]
+
+    def _resources(self, group: Sequence[NodeShare]) -> list[str]:
+        """Nodes and GPUs, with as much memory and as many processors as belong to these GPUs on the smallest of the nodes."""
+        nodes = [(self._node(share.server), share.gpus) for share in group]
+        gpus = group[0].gpus
+        gpu_type = nodes[0][0].gpu_type
+        memory_mib = min(node.memory_mib * gpus // node.gpus for node, gpus in nodes)
+        return [
+            f"--nodes={len(group)}",
+            f"--nodelist={','.join(share.server for share in group)}",
+            "--ntasks-per-node=1",
+            f"--cpus-per-task={self._cpus(group)}",
+            f"--mem={max(1, memory_mib)}M",
+            f"--gres=gpu:{gpu_type}:{gpus}" if gpu_type else f"--gres=gpu:{gpus}",
+        ]
+
+    def _cpus(self, group: Sequence[NodeShare]) -> int:
+        """Whole cores: Slurm rounds up to them, and two jobs rounded up would not fit on one node."""
+        shares = []
+        for share in group:
+            node = self._node(share.server)
+            cpus = node.cpus * share.gpus // node.gpus
+            shares.append(max(1, cpus - cpus % node.threads))
+        return min(shares)
+
+    def _node(self, name: str) -> SlurmNode:
+        node = self._nodes.get(name)
+        if node is None:
+            self._nodes = {node.name: node for node in self._slurm.nodes()}
+            node = self._nodes.get(name)
+        if node is None or node.gpus == 0:
+            raise EngineRefused(f"Slurm has no node {name!r} with GPUs")
+        return node
+
+    # State.
+
+    def _engine_job(self, job: int, components: Sequence[SlurmJob]) -> EngineJob:
+        """One submission; of a heterogeneous job, its components together. The first runs the batch script."""
+        ordered = sorted(components, key=lambda component: component.het_offset or 0)
+        first = ordered[0]
+        state = _combined([_state(component) for component in ordered])
+        gpu_ids = {node: ids for component in ordered for node, ids in component.gpu_ids.items()}
+        nodes = tuple(node for component in ordered for node in component.nodes or component.required_nodes)
+        attempt = AttemptId(first.comment.removeprefix(self._mark))
+        if state is not EngineJobState.ENDED:
+            waits = state is EngineJobState.PENDING
+            return EngineJob(str(job), attempt, state, nodes, gpu_ids, detail=first.reason if waits else "")
+        cause = next((one for one in ordered if one.state in ("NODE_FAIL", "BOOT_FAIL")), first)
+        end, detail = _end(cause)
+        failed = self._failed(job, nodes) if end is EngineEnd.NODE_FAILED else ()
+        return EngineJob(str(job), attempt, state, nodes, gpu_ids, end, detail, failed)
+
+    def _failed(self, job: int, nodes: Iterable[str]) -> tuple[str, ...]:
+        """Those of a failed job's nodes that are down, as seen first: 22.05 does not say which node was the cause."""
+        if job not in self._failed_nodes:
+            down = {node.name for node in self._slurm.nodes() if node.down}
+            self._failed_nodes[job] = tuple(node for node in nodes if node in down)
+        return self._failed_nodes[job]
+
+
+def _script(launch: NodeLaunch, components: int, word: str, srun: str) -> bytes:
+    """The batch script: one task on each node, with the plan as its standard input."""
+    if b"\0" in launch.plan:
+        raise EngineRefused(f"the plan of attempt {launch.attempt} holds a zero byte, which no batch script may")
+    end = f"END-{word}"
+    line_end = b"" if launch.plan.endswith(b"\n") else b"\n"
+    plan = launch.plan + line_end + end.encode()
+    lines = [
+        b"#!/bin/sh",
+        f"PATH={shlex.quote(str(Path(srun).parent))}:/usr/local/bin:/usr/bin:/bin".encode(),
+        f"SOONER_LAUNCH={word}".encode(),
+        b"export PATH SOONER_LAUNCH",
+    ]
+    if components == 1:
+        lines += [f"exec {_step(launch, srun)} <<'{end}'".encode(), plan]
+    else:
+        # The standard input of one srun reaches one component alone.
+        for number in range(components):
+            step = _step(launch, srun, f"--het-group={number}")
+            lines += [f"{step} <<'{end}' &".encode(), plan, b'steps="$steps $!"']
+        lines.append(_WAIT_FOR_ALL)
+    return b"\n".join(lines) + b"\n"
+
+
+_WAIT_FOR_ALL: Final = b"""code=0
+while [ -n "$steps" ]; do
+    left=
+    for step in $steps; do
+        if kill -0 "$step" 2>/dev/null; then left="$left $step"; else wait "$step" || code=$?; fi
+    done
+    steps=$left
+    if [ "$code" != 0 ] && [ -n "$steps" ]; then kill $steps 2>/dev/null; fi
+    if [ -n "$steps" ]; then sleep 1; fi
+done
+exit "$code\""""
+"""As --kill-on-bad-exit does within one step: a component that fails ends the others."""
+
+
+def _step(launch: NodeLaunch, srun: str, *more: str) -> str:
+    """The command that starts the node program once on each node, with all processors of the job."""
+    command = [
+        srun,
+        *more,
+        "--ntasks-per-node=1",
+        "--cpu-bind=none",
+        "--kill-on-bad-exit=1",
+        "--wait=0",
+        "--mpi=none",
+        "--chdir=/",
+        *("/bin/sh", "-c", 'SOONER_NODE=$SLURMD_NODENAME; export SOONER_NODE; exec "$@"', "sooner"),
+        *launch.program,
+    ]
+    return shlex.join(command)
+
+
+def _state(job: SlurmJob) -> EngineJobState:
+    return EngineJobState.ENDED if job.ended else _STATES.get(job.state, EngineJobState.RUNNING)
+
+
+def _combined(states: Sequence[EngineJobState]) -> EngineJobState:
+    """Of a heterogeneous job: it runs once all components do, and has ended once all have."""
+    if len(set(states)) == 1:
+        return states[0]
+    ending = (EngineJobState.ENDED, EngineJobState.ENDING)
+    return EngineJobState.ENDING if any(state in ending for state in states) else EngineJobState.PENDING
+
+
+def _end(job: SlurmJob) -> tuple[EngineEnd, str]:
+    end, detail = _ENDS[job.state]
+    if job.state == "FAILED":
+        if job.reason in _LAUNCH_REASONS or not job.nodes:
+            return EngineEnd.NOT_STARTED, f"the Slurm job could not start: {job.reason or 'no reason given'}"
+        code = f"signal {job.exit_signal}" if job.exit_signal else f"exit code {job.exit_code}"
+        return end, f"the batch script of the Slurm job ended with {code}"
+    reason = f" ({job.reason})" if job.reason and end is not EngineEnd.COMPLETED else ""
+    return end, detail + reason
+
+
+def _engine_node(node: SlurmNode) -> EngineNode:
+    state = NodeState.DOWN if node.down else NodeState.DRAINED if node.drained else NodeState.UP
+    server = Server(node.name, node.gpus, gpu_type=node.gpu_type or _UNTYPED)
+    return EngineNode(server, state, node.address, "" if state is NodeState.UP else node.why)
