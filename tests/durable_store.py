@@ -49,7 +49,7 @@ class DurableStore(MemoryStore):
     def load(self) -> StoredWorld:
         """The committed world."""
         jobs = [job.copy() for job in self._committed.values() if not job.finished and not self._unseen(job.id)]
-        servers = [ServerRecord(record.drained, record.down) for record in self._servers]
+        servers = [replace(record) for record in self._servers]
         limits = {owner: limit for owner, limit in self._limits.items() if limit.limits}
         return StoredWorld(
             jobs,
@@ -93,4 +93,4 @@ class DurableStore(MemoryStore):
         for index, record in batch.servers.items():
             while len(self._servers) <= index:
                 self._servers.append(ServerRecord())
-            self._servers[index] = ServerRecord(record.drained, record.down)
+            self._servers[index] = replace(record)

@@ -130,7 +130,7 @@ def attempt_document(row: Row[Any], placement: Placement, server_names: Mapping[
     """A row of ``attempts``, with the names of its servers by position."""
     shares = [
         ShareDocument(server=server_names[share.server], gpus=share.gpus, gpu_ids=ids)
-        for share, ids in zip(placement.shares, row.gpu_ids, strict=True)
+        for share, ids in zip(placement.shares, row.got_gpu_ids or row.gpu_ids, strict=True)
     ]
     sentence = Reason(row.reason).sentence if row.reason is not None else None
     return document(AttemptDocument, row, placement=shares, reason_sentence=sentence)

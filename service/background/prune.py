@@ -26,6 +26,7 @@ from service.db.tables import (
     JOBS,
     PROGRESS,
     REQUESTS,
+    SERVER_EVENTS,
 )
 from service.engine.crash_points import CrashPoint, reached
 
@@ -54,6 +55,7 @@ class Pruned:
     jobs: int
     labels: int
     services: int
+    server_events: int
 
 
 def prune(database: Database, settings: Settings, now_s: float, delete_files: DeleteFiles | None = None) -> Pruned:
@@ -75,6 +77,9 @@ def prune(database: Database, settings: Settings, now_s: float, delete_files: De
         jobs=_prune_jobs(database, settings, now_s, with_files=delete_files is not None),
         labels=_prune_labels(database, settings, now_s),
         services=delete_silent(database, settings.cycles_kept_s),
+        server_events=_delete(
+            database, settings, SERVER_EVENTS, SERVER_EVENTS.c.id, SERVER_EVENTS.c.at_s < cycles_before_s
+        ),
     )
 
 

@@ -9,6 +9,7 @@ import typer
 
 from service.cli import completion
 from service.cli.connect import connect
+from service.cli.job_tables import when
 from service.cli.options import given
 from service.cli.output import (
     Answer,
@@ -23,7 +24,7 @@ from service.cli.output import (
 from service.client import Client
 
 if TYPE_CHECKING:
-    from service.wire.cluster import ServerDocument
+    from service.wire.cluster import ServerDocument, ServerEventDocument
 
 
 def _state(server: ServerDocument) -> str:
@@ -44,9 +45,11 @@ SERVERS: Table[ServerDocument] = Table(
         Column("TYPE", lambda server: server["gpu_type"]),
         Column("RACK", lambda server: server["rack"]),
         Column("NIC_GBPS", lambda server: f"{server['nic_gbps']:g}", right=True),
+        Column("REASON", lambda server: server["detail"], long=True),
     ),
     key=lambda server: server["name"],
     hidden=(
+        Column("DRAINED_BY", lambda server: ",".join(server["drained_by"])),
         Column("USABLE", lambda server: str(server["usable_gpus"]), right=True),
         Column("INTRA_GBPS", lambda server: f"{server['intra_gbps']:g}", right=True),
         Column("SPEED", lambda server: f"{server['gpu_speed']:g}", right=True),
@@ -70,6 +73,30 @@ def info_command(how: Style) -> None:
 
 
 show_command = info_command
+
+SERVER_EVENTS: Table[ServerEventDocument] = Table(
+    columns=(
+        Column("AT", lambda event: when(event["at"])),
+        Column("SERVER", lambda event: event["server"]),
+        Column("CHANGE", lambda event: event["kind"]),
+        Column("REASON", lambda event: event["detail"], long=True),
+    ),
+    key=lambda event: str(event["id"]),
+)
+
+
+def events_command(
+    how: Style,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="Newest changes to show.")] = 100,
+) -> None:
+    """List the newest changes of servers: added, down, up, drained, resumed, each with its reason."""
+
+    def answer() -> Answer[ServerEventDocument]:
+        events = client.server_events(limit)
+        return Answer(events, {"schema": "sooner.server_events/1", "events": events})
+
+    with connect() as client:
+        show(SERVER_EVENTS, answer, how)
 
 
 @dataclass(frozen=True)

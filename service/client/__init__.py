@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         QuotaDocument,
         ReadinessDocument,
         ReservationDocument,
+        ServerEventDocument,
         ServiceDocument,
     )
     from service.wire.jobs import (
@@ -246,6 +247,10 @@ class Client(Transport):
     def cluster(self) -> ClusterDocument:
         """The cluster as the scheduling loop sees it now."""
         return self.get("/v1/cluster")
+
+    def server_events(self, limit: int = 100) -> list[ServerEventDocument]:
+        """The newest changes of servers, newest first."""
+        return list(self.get("/v1/cluster/events", {"limit": limit})["items"])
 
     def add_server(self, server: Mapping[str, Any]) -> AcceptedDocument:
         """Add a server (keys as in the API: ``name``, ``gpus``, ...)."""

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Table, insert, select, tuple_, update
 
 from policies.model.estimate import EndedJob, Unit
-from policies.model.ids import JobId, ServerIndex
+from policies.model.ids import JobId
 from policies.model.reasons import Reason
 from service.db.codec import encode_actions, encode_changes, encode_refusals
 from service.db.dialects import insert_rows, update_rows, upsert
@@ -22,7 +22,8 @@ from service.db.rows import (
     job_values,
     new_job_values,
     own_history_values,
-    request_record,
+    server_event_values,
+    server_state_values,
     server_values,
 )
 from service.db.specs import keep_array_specs
@@ -34,14 +35,13 @@ from service.db.tables import (
     JOBS,
     PREDICTIONS,
     REQUESTS,
+    SERVER_EVENTS,
     SERVERS,
     THROUGHPUT,
     columns,
 )
 from service.db.usage import add_usage
-from service.engine.events import RequestKind
 from service.engine.ports import CycleBatch, JobWrite, StoreUnavailable, dropped_with
-from service.engine.record import ServerRecord
 
 SAMPLES_KEPT = 20
 """Newest speeds that a throughput median is computed from."""
@@ -99,30 +99,19 @@ def _write_attempts(connection: Connection, writes: Sequence[JobWrite]) -> None:
 
 
 def _write_servers(connection: Connection, batch: CycleBatch) -> None:
-    """Update the servers' states; a new server takes its description from the request that added it, in order."""
-    if not batch.servers:
-        return
-    known = set(connection.execute(select(SERVERS.c.position)).scalars())
     rows = [
-        {"at_position": index, "drained": record.drained, "down": record.down}
+        {"at_position": index} | server_state_values(record)
         for index, record in batch.servers.items()
-        if index in known
+        if index not in batch.new_servers
     ]
-    _update(connection, SERVERS, rows, {"at_position": "position"})
-    new: list[tuple[ServerIndex, ServerRecord]] = sorted(
-        ((index, record) for index, record in batch.servers.items() if index not in known), key=lambda pair: pair[0]
-    )
-    if new:
-        added = select(REQUESTS).where(
-            REQUESTS.c.id.in_(batch.requests), REQUESTS.c.kind == RequestKind.SERVER_ADDED.value
-        )
-        spec_of = {row["id"]: request_record(row).server_spec for row in connection.execute(added).mappings()}
-        specs = [spec for request in batch.requests if (spec := spec_of.get(request)) is not None]
-        inserted = [
-            server_values(index, spec, record, ServerOrigin.REQUEST)
-            for (index, record), spec in zip(new, specs, strict=True)
-        ]
-        _insert(connection, SERVERS, inserted)
+    if rows:
+        _update(connection, SERVERS, rows, {"at_position": "position"})
+    new = [
+        server_values(index, new.spec, batch.servers[index], ServerOrigin.FILE if new.found else ServerOrigin.REQUEST)
+        for index, new in sorted(batch.new_servers.items())
+    ]
+    _insert(connection, SERVERS, new)
+    insert_rows(connection, SERVER_EVENTS, [server_event_values(event) for event in batch.server_events])
 
 
 def _consume(connection: Connection, ids: Sequence[int], cycle: int) -> None:

@@ -30,6 +30,7 @@ from service.db.tables import (
     PREDICTIONS,
     PROGRESS,
     REQUESTS,
+    SERVER_EVENTS,
     SERVERS,
     THROUGHPUT,
     TRAINING_RUNS,
@@ -343,9 +344,15 @@ def cycle(connection: Connection, number: int) -> Row[Any] | None:
 
 
 def servers(connection: Connection) -> Sequence[Row[Any]]:
-    """Every server, present or past, by position: name, drained, down."""
-    columns: tuple[Column[Any], ...] = (SERVERS.c.position, SERVERS.c.name, SERVERS.c.drained, SERVERS.c.down)
-    return connection.execute(select(*columns).order_by(SERVERS.c.position)).all()
+    """Every server, present or past, by position: name and state."""
+    state = columns(SERVERS, "position name drained down engine_drained detail")
+    return connection.execute(select(*state).order_by(SERVERS.c.position)).all()
+
+
+def server_events(connection: Connection, before_id: int | None, limit: int) -> Sequence[Row[Any]]:
+    """Changes of servers, newest first, each with the name of its server."""
+    named = select(SERVER_EVENTS, SERVERS.c.name).join(SERVERS, SERVERS.c.position == SERVER_EVENTS.c.position)
+    return page(connection, named, [SERVER_EVENTS.c.id], before_id, limit, descending=True)
 
 
 def server_position(connection: Connection, name: str) -> int | None:

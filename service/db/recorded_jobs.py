@@ -10,7 +10,7 @@ from policies.model.cluster import Server
 from policies.model.estimate import Estimate
 from service.db.codec import decode
 from service.db.prediction_rows import prediction_columns
-from service.db.rows import JobReader, attempt_record, chunks, estimate_of
+from service.db.rows import JobReader, attempt_record, chunks, estimate_of, server_record
 from service.db.session import Database
 from service.db.tables import ATTEMPTS, JOBS, PREDICTIONS, SERVERS
 from service.engine.record import AttemptRecord, JobRecord, ServerRecord
@@ -76,10 +76,7 @@ def _first_predictions(connection: Connection, ids: Sequence[int]) -> Mapping[in
 
 def stored_servers(database: Database) -> list[tuple[Server, ServerRecord]]:
     """Every server, present or past, at its position, and its newest state."""
-    servers = SERVERS.c
-    statement = select(servers.spec, servers.drained, servers.down).order_by(servers.position)
+    statement = select(SERVERS).order_by(SERVERS.c.position)
     with database.reading() as session:
-        return [
-            (decode(Server, spec), ServerRecord(drained, down))
-            for spec, drained, down in session.connection().execute(statement)
-        ]
+        rows = session.connection().execute(statement).mappings()
+        return [(decode(Server, row["spec"]), server_record(row)) for row in rows]

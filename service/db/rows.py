@@ -19,7 +19,7 @@ from policies.model.reasons import Reason
 from service.db.codec import PAYLOAD_FIELDS, CodecError, RequestPayload, decode, decode_shadows, encode, encode_shadows
 from service.db.specs import SpecReader, SpecsOfArrays, spec_document
 from service.db.tables import JOBS
-from service.engine.events import EngineRequest, JobEvent, RequestKind
+from service.engine.events import EngineRequest, JobEvent, RequestKind, ServerEvent
 from service.engine.record import AttemptRecord, JobRecord, ServerRecord
 
 Values = dict[str, Any]
@@ -41,6 +41,7 @@ class ServerOrigin(StrEnum):
     """How a server came into the cluster."""
 
     FILE = "file"
+    """The cluster file lists it, or the executor finds it."""
     REQUEST = "request"
 
 
@@ -53,8 +54,9 @@ _JOB_WORDS = ("state", "reason", "stop_cause")
 _JOB_OTHER = {"id", "spec", "submitted_at_s", "attempt", "array_index", "gate", *_JOB_WORDS, *_JOB_DOCUMENTS}
 # Every field that the engine adds to its records needs a column of the same name; a test checks it.
 _JOB_PLAIN = [field.name for field in fields(JobRecord) if field.name not in _JOB_OTHER]
-_ATTEMPT_OTHER = {"job", "state", "placement", "gpu_ids", "reason"}
+_ATTEMPT_OTHER = {"job", "state", "placement", "gpu_ids", "got_gpu_ids", "reason"}
 _ATTEMPT_PLAIN = [field.name for field in fields(AttemptRecord) if field.name not in _ATTEMPT_OTHER]
+_SERVER_STATE = [field.name for field in fields(ServerRecord)]
 
 
 def job_values(job: JobRecord) -> Values:
@@ -144,6 +146,7 @@ def attempt_values(attempt: AttemptRecord) -> Values:
         "state": attempt.state.value,
         "placement": encode(attempt.placement),
         "gpu_ids": [list(ids) for ids in attempt.gpu_ids],
+        "got_gpu_ids": None if attempt.got_gpu_ids is None else [list(ids) for ids in attempt.got_gpu_ids],
         "reason": None if attempt.reason is None else attempt.reason.value,
     }
 
@@ -155,6 +158,7 @@ def attempt_record(row: RowMapping) -> AttemptRecord:
         state=AttemptState(row["state"]),
         placement=decode(Placement, row["placement"]),
         gpu_ids=tuple(tuple(ids) for ids in row["gpu_ids"]),
+        got_gpu_ids=None if row["got_gpu_ids"] is None else tuple(tuple(ids) for ids in row["got_gpu_ids"]),
         reason=None if row["reason"] is None else Reason(row["reason"]),
         **{name: row[name] for name in _ATTEMPT_PLAIN},
     )
@@ -210,8 +214,28 @@ def server_values(position: int, spec: Server, record: ServerRecord, origin: Ser
         "name": spec.name,
         "spec": encode(spec),
         "origin": origin.value,
-        "drained": record.drained,
-        "down": record.down,
+        **server_state_values(record),
+    }
+
+
+def server_state_values(record: ServerRecord) -> Values:
+    """The columns of a server that change."""
+    return {name: getattr(record, name) for name in _SERVER_STATE}
+
+
+def server_record(row: RowMapping) -> ServerRecord:
+    """The state of a server's row."""
+    return ServerRecord(**{name: row[name] for name in _SERVER_STATE})
+
+
+def server_event_values(event: ServerEvent) -> Values:
+    """Every column of a server's event but its id."""
+    return {
+        "position": event.server,
+        "at_s": event.at_s,
+        "kind": event.kind.value,
+        "cycle": event.cycle,
+        "detail": event.detail,
     }
 
 

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 
 from sqlalchemy import Connection, bindparam, insert, select, update
@@ -14,22 +14,31 @@ from service.db.dialects import SERVERS_LOCK, take_locks
 from service.db.rows import OPEN_ATTEMPTS, ServerOrigin, Values, server_values
 from service.db.session import Database
 from service.db.tables import ATTEMPTS, SERVERS
+from service.engine.ports import FoundServer
 from service.engine.record import ServerRecord
 
 CACHED_S = 1.0
+
+NOT_LISTED = "the cluster no longer lists it"
+
+_UP: Values = {"down": False, "engine_drained": False, "detail": ""}
 
 
 class ServerInUse(ValueError):
     """The cluster file changes the GPUs of a server while an attempt holds some of them; the message is one line."""
 
 
-def enroll(database: Database, cluster: Cluster) -> Cluster:
+def enroll(database: Database, cluster: Cluster, found: Iterable[FoundServer] = ()) -> Cluster:
     """Store the servers of the cluster file and return the cluster of all stored servers, each at its permanent position.
 
     New servers are appended, changed descriptions are updated. A server that the file no longer lists is marked down, and up
-    again when it returns. Servers added by request are unchanged. Must be called before the engine loads.
+    again when it returns. Servers added by request are unchanged. ``found``: the states of those servers of ``cluster`` that an
+    executor has found. Drains by operators of this service stay. Must be called before the engine loads.
     Raises :class:`ServerInUse`.
     """
+    states = {
+        each.server.name: {"down": each.down, "engine_drained": each.drained, "detail": each.detail} for each in found
+    }
     with database.writing() as session:
         connection = session.connection()
         take_locks(connection, SERVERS_LOCK)
@@ -41,14 +50,16 @@ def enroll(database: Database, cluster: Cluster) -> Cluster:
             if new is not None and decode(Server, row["spec"]).gpus != new.gpus:
                 _check_unused(connection, row["position"], new)
             if new is not None:
-                changed.append({"at_name": name, "spec": encode(new), "down": False, "origin": ServerOrigin.FILE.value})
+                known = {"at_name": name, "spec": encode(new), "origin": ServerOrigin.FILE.value}
+                changed.append(known | states.get(name, _UP))
             elif row["origin"] == ServerOrigin.FILE.value:
-                changed.append({"at_name": name, "spec": row["spec"], "down": True, "origin": row["origin"]})
+                gone = {"at_name": name, "spec": row["spec"], "origin": row["origin"]}
+                changed.append(gone | {"down": True, "engine_drained": False, "detail": NOT_LISTED})
         if changed:
             connection.execute(update(SERVERS).where(SERVERS.c.name == bindparam("at_name")), changed)
         added = [server for name, server in wanted.items() if name not in stored]
         rows = [
-            server_values(position, server, ServerRecord(), ServerOrigin.FILE)
+            server_values(position, server, ServerRecord(), ServerOrigin.FILE) | states.get(server.name, _UP)
             for position, server in enumerate(added, start=len(stored))
         ]
         if rows:

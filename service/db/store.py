@@ -28,14 +28,15 @@ from service.db.rows import (
     new_job_values,
     request_record,
     request_values,
+    server_record,
 )
 from service.db.session import Database
 from service.db.specs import SpecsOfArrays, keep_array_specs, shared_specs, spec_document
-from service.db.tables import ATTEMPTS, CYCLES, JOBS, REQUESTS, SERVERS
+from service.db.tables import ATTEMPTS, CYCLES, JOBS, REQUESTS, SERVERS, columns
 from service.engine.crash_points import CrashPoint, reached
 from service.engine.events import EngineRequest, RequestKind
 from service.engine.ports import CycleBatch, StoreUnavailable
-from service.engine.record import JobRecord, ServerRecord, StoredWorld
+from service.engine.record import JobRecord, StoredWorld
 
 T = TypeVar("T")
 
@@ -213,14 +214,14 @@ def _load(connection: Connection, arrays: SpecsOfArrays) -> StoredWorld:
     )
     reader = JobReader(connection, arrays)
     unfinished = reader.query().where(JOBS.c.state.in_(UNFINISHED_JOBS), JOBS.c.id.not_in(unseen))
-    known = select(SERVERS.c.drained, SERVERS.c.down).order_by(SERVERS.c.position)
+    known = select(*columns(SERVERS, "drained down engine_drained detail")).order_by(SERVERS.c.position)
     newest = connection.execute(
         select(CYCLES.c.number, CYCLES.c.at_s).order_by(CYCLES.c.number.desc()).limit(1)
     ).first()
     dump = select(CYCLES.c.dump).where(CYCLES.c.dump.is_not(None)).order_by(CYCLES.c.number.desc()).limit(1)
     return StoredWorld(
         jobs=list(reader.read(unfinished, attempt_of)),
-        servers=[ServerRecord(drained, down) for drained, down in connection.execute(known)],
+        servers=[server_record(row) for row in connection.execute(known).mappings()],
         cycle=newest.number if newest is not None else 0,
         policy_dump=connection.execute(dump).scalar(),
         limits=limits_of_engine(connection),

@@ -181,6 +181,7 @@ class AttemptRow(Base, table=True):
     first_progress_iteration: float | None = _seconds_or_null()
     fencing_token: int = Field(default=0, sa_type=sa.BigInteger)
     host: str = Field(default="", sa_column_kwargs={"server_default": sa.text("''")})
+    got_gpu_ids: Any = _document(nullable=True)
 
 
 class JobEventRow(Base, table=True):
@@ -239,6 +240,26 @@ class ServerRow(Base, table=True):
     origin: str
     drained: bool = False
     down: bool = False
+    engine_drained: bool = Field(default=False, sa_column_kwargs={"server_default": sa.false()})
+    detail: str = Field(default="", sa_column_kwargs={"server_default": sa.text("''")})
+
+
+class ServerEventRow(Base, table=True):
+    """One change of a server, with its reason; append-only, so ``id`` orders the events. Deleted with cycles of its age."""
+
+    __tablename__ = "server_events"
+    __table_args__ = (
+        sa.Index("ix_server_events_position_id", "position", "id"),
+        sa.Index("ix_server_events_at_s", "at_s"),
+        _NUMBERED,
+    )
+
+    id: int | None = _serial()
+    position: int
+    at_s: float = _seconds()
+    kind: str
+    cycle: int
+    detail: str = ""
 
 
 class CycleRow(Base, table=True):
@@ -725,6 +746,7 @@ ATTEMPTS = table(AttemptRow)
 EVENTS = table(JobEventRow)
 REQUESTS = table(RequestRow)
 SERVERS = table(ServerRow)
+SERVER_EVENTS = table(ServerEventRow)
 CYCLES = table(CycleRow)
 PREDICTIONS = table(PredictionRow)
 SHARED_PREDICTIONS = table(SharedPredictionRow)

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from policies.lifecycle import AttemptState, Cause, JobState, check_attempt_transition, check_transition
+from policies.model.cluster import Server
 from policies.model.decision import Change, ChangeKind
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.model.reasons import Reason
 from service.engine.commands import Command
-from service.engine.events import JobEvent, Report
-from service.engine.ports import JobWrite
+from service.engine.events import JobEvent, Report, ServerEvent, ServerEventKind
+from service.engine.ports import JobWrite, NewServer
 from service.engine.record import JobRecord, ServerRecord
 from service.engine.world import World
 
@@ -50,6 +51,8 @@ class Cycle:
     changes: list[Change] = field(default_factory=list)
     writes: dict[JobId, JobWrite] = field(default_factory=dict)
     servers: dict[ServerIndex, ServerRecord] = field(default_factory=dict)
+    new_servers: dict[ServerIndex, NewServer] = field(default_factory=dict)
+    server_events: list[ServerEvent] = field(default_factory=list)
     requests: list[int] = field(default_factory=list)
     commands: list[tuple[JobId | None, Command]] = field(default_factory=list)
     handled: list[tuple[JobId | None, Report]] = field(default_factory=list)
@@ -84,11 +87,31 @@ class Cycle:
         """Change the open attempt's state."""
         attempt = job.attempt
         assert attempt is not None
-        attempts = self.touch(job).attempts
         check_attempt_transition(attempt.id, attempt.state, target)
         attempt.state = target
-        if not any(known is attempt for known in attempts):
-            attempts.append(attempt)
+        self.note_attempt(job)
+
+    def note_attempt(self, job: JobRecord) -> None:
+        """Write the open attempt, which has changed otherwise than in its state."""
+        attempts = self.touch(job).attempts
+        if not any(known is job.attempt for known in attempts):
+            assert job.attempt is not None
+            attempts.append(job.attempt)
+
+    def change_server(self, server: ServerIndex, kind: ServerEventKind, detail: str = "") -> None:
+        """Store the changed record of a server with an event, and report the change to the policy."""
+        self.servers[server] = self.world.servers[server]
+        self.server_events.append(ServerEvent(server, self.now_s, kind, self.number, detail))
+        self.changes.append(Change(ChangeKind.SERVER_CHANGED, server=server))
+
+    def add_server(self, spec: Server, *, found: bool) -> None:
+        """Append a server, unless the cluster has one of this name."""
+        if any(server.name == spec.name for server in self.world.cluster.servers):
+            return
+        index = ServerIndex(len(self.world.servers))
+        self.world.add_server(spec, ServerRecord())
+        self.new_servers[index] = NewServer(spec, found)
+        self.change_server(index, ServerEventKind.ADDED)
 
     def arrive(self, job: JobRecord) -> None:
         """Report to the policy that the job may start, if it is eligible and admission lets it compete now."""

@@ -352,6 +352,8 @@ class Engine(Generic[State]):
             actions=applied,
             writes=cycle.writes,
             servers=cycle.servers,
+            new_servers=cycle.new_servers,
+            server_events=cycle.server_events,
             requests=cycle.requests,
             wake_at_s=decision.wake_at_s,
             dump=self._state.dump() if with_dump else None,

@@ -130,6 +130,29 @@ class Report:
     warning: Warned | None = None
 
 
+class ServerEventKind(StrEnum):
+    """Kinds of changes of a server."""
+
+    ADDED = "added"
+    DOWN = "down"
+    UP = "up"
+    DRAINED = "drained"
+    RESUMED = "resumed"
+    ENGINE_DRAINED = "engine_drained"
+    ENGINE_RETURNED = "engine_returned"
+
+
+@value
+class ServerEvent:
+    """One change of a server, with its reason. Append-only. ``cycle`` wrote it."""
+
+    server: ServerIndex
+    at_s: float
+    kind: ServerEventKind
+    cycle: int
+    detail: str = ""
+
+
 @value
 class JobEvent:
     """One change of a job's state. Append-only; the job's history consists of them.

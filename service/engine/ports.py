@@ -11,7 +11,7 @@ from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Rep
 from policies.model.ids import AttemptId, JobId, ServerIndex
 from policies.model.reasons import Reason
 from service.engine.commands import Command
-from service.engine.events import EngineRequest, JobEvent, Report
+from service.engine.events import EngineRequest, JobEvent, Report, ServerEvent
 from service.engine.record import AttemptRecord, JobRecord, ServerRecord, StoredWorld
 
 
@@ -52,11 +52,20 @@ class JobWrite:
     label: EndedJob | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class NewServer:
+    """A server that a cycle adds. ``found``: the executor found it; else an operator added it."""
+
+    spec: Server
+    found: bool
+
+
 @dataclass(slots=True)
 class CycleBatch:
     """One cycle as it is stored, in one transaction.
 
-    ``requests`` are consumed requests that belong to no job's write. ``dump`` is the policy's state, or None in most cycles.
+    ``servers`` are the changed ones, ``new_servers`` those among them that the store does not have. ``requests`` are consumed
+    requests that belong to no job's write. ``dump`` is the policy's state, or None in most cycles.
     """
 
     cycle: int
@@ -66,6 +75,8 @@ class CycleBatch:
     refusals: Sequence[tuple[JobId, Reason]] = ()
     writes: dict[JobId, JobWrite] = field(default_factory=dict)
     servers: dict[ServerIndex, ServerRecord] = field(default_factory=dict)
+    new_servers: dict[ServerIndex, NewServer] = field(default_factory=dict)
+    server_events: list[ServerEvent] = field(default_factory=list)
     requests: list[int] = field(default_factory=list)
     wake_at_s: float | None = None
     dump: dict[str, Any] | None = None
@@ -297,9 +308,10 @@ class LiveExecutor(Executor, AttemptLeases, AttemptLogs, ProgressInput, AttemptF
         """
 
     def find_servers(self) -> Sequence[FoundServer] | None:
-        """The servers with GPUs, by name. None: it finds none, and the cluster file describes them.
+        """The servers with GPUs, by name, and their states. None: it finds none, and the cluster file describes them.
 
-        Called at start, before :meth:`poll` reports changes. Raises :class:`ExecutorUnavailable`.
+        Called when the service begins to lead. From then on :meth:`poll` reports how states differ from these; before, that of
+        every server. Answers from a cache. Raises :class:`ExecutorUnavailable` while there is none.
         """
 
     def close(self) -> None:

@@ -15,7 +15,11 @@ from service.engine.limits import LimitOwner, OwnerLimit
 
 @dataclass(slots=True)
 class AttemptRecord:
-    """One attempt. ``resume_*`` is the progress at its start, ``host`` the service whose executor runs it."""
+    """One attempt. ``resume_*`` is the progress at its start, ``host`` the service or the cluster whose executor runs it.
+
+    ``gpu_ids`` are the GPU indices of the launch. ``got_gpu_ids`` are those that the executor reported instead, if it did: an
+    engine that picks the indices itself gives as many.
+    """
 
     id: AttemptId
     job: JobId
@@ -36,6 +40,7 @@ class AttemptRecord:
     first_progress_iteration: float | None = None
     fencing_token: int = 0
     host: str = ""
+    got_gpu_ids: tuple[tuple[int, ...], ...] | None = None
 
     @property
     def open(self) -> bool:
@@ -195,15 +200,21 @@ class JobRecord:
 
 @dataclass(slots=True)
 class ServerRecord:
-    """The state of one server as set by operators and reported by the executor."""
+    """The state of one server as set by operators and reported by the executor.
+
+    ``drained``: by an operator of this service. ``engine_drained``: by one of the executor's engine. Each is undone only by its
+    own side. ``detail``: the executor's newest reason for ``down`` or ``engine_drained``.
+    """
 
     drained: bool = False
     down: bool = False
+    engine_drained: bool = False
+    detail: str = ""
 
     @property
     def usable(self) -> bool:
         """Whether new attempts may start on the server."""
-        return not self.drained and not self.down
+        return not (self.drained or self.down or self.engine_drained)
 
 
 @dataclass(slots=True)

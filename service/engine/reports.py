@@ -10,10 +10,9 @@ from policies.model.reasons import Reason
 from policies.throughput import iteration_time_s
 from service.engine.commands import Stop
 from service.engine.cycle import Cycle
-from service.engine.events import Report, ReportKind, Warned
+from service.engine.events import Report, ReportKind, ServerEventKind, Warned
 from service.engine.record import JobRecord
 from service.engine.reported_totals import note_total
-from service.engine.requests import set_server
 
 EXIT_YIELD = 75
 """EX_TEMPFAIL: the program has checkpointed and is ready to resume."""
@@ -42,6 +41,7 @@ def apply_report(cycle: Cycle, report: Report) -> None:
     cycle.handled.append((job.id, report))
     report = _in_time(report, job.attempt.opened_at_s, cycle.now_s)
     if report.kind is ReportKind.STARTED:
+        _note_gpus(cycle, job, report)
         _started(cycle, job, report)
     elif report.kind is ReportKind.PROGRESS:
         _progressed(cycle, job, report)
@@ -66,14 +66,42 @@ def fence(cycle: Cycle, attempt: AttemptId) -> None:
     )
 
 
+_SERVER_EVENTS = {
+    ReportKind.SERVER_DOWN: ServerEventKind.DOWN,
+    ReportKind.SERVER_UP: ServerEventKind.UP,
+    ReportKind.SERVER_DRAINED: ServerEventKind.ENGINE_DRAINED,
+    ReportKind.SERVER_RETURNED: ServerEventKind.ENGINE_RETURNED,
+}
+
+
 def _apply_server_report(cycle: Cycle, report: Report) -> None:
-    if report.server is None:
+    """Apply a report about a server. A repeated one changes nothing."""
+    if report.kind is ReportKind.SERVER_ADDED and report.server_spec is not None:
+        cycle.add_server(report.server_spec, found=True)
+    if report.server is None or report.kind not in _SERVER_EVENTS or report.server >= len(cycle.world.servers):
         return
     record = cycle.world.servers[report.server]
-    down = report.kind is ReportKind.SERVER_DOWN
-    if record.down != down:
-        record.down = down
-        set_server(cycle, report.server)
+    before = replace(record)
+    if report.kind in (ReportKind.SERVER_DOWN, ReportKind.SERVER_UP):
+        record.down = report.kind is ReportKind.SERVER_DOWN
+    else:
+        record.engine_drained = report.kind is ReportKind.SERVER_DRAINED
+    if report.kind in (ReportKind.SERVER_DOWN, ReportKind.SERVER_DRAINED):
+        record.detail = report.detail
+    elif not (record.down or record.engine_drained):
+        record.detail = ""
+    if record != before:
+        cycle.change_server(report.server, _SERVER_EVENTS[report.kind], report.detail)
+
+
+def _note_gpus(cycle: Cycle, job: JobRecord, report: Report) -> None:
+    """Keep the GPU indices that the attempt has, if they are as many as those of its launch."""
+    attempt, got = job.attempt, report.gpu_ids
+    assert attempt is not None
+    if got is None or got == attempt.got_gpu_ids or list(map(len, got)) != list(map(len, attempt.gpu_ids)):
+        return
+    attempt.got_gpu_ids = got
+    cycle.note_attempt(job)
 
 
 def _started(cycle: Cycle, job: JobRecord, report: Report) -> None:

@@ -9,9 +9,9 @@ from policies.model.reasons import Reason
 from policies.model.server_reservation import ServerReservation, server_reservations_after
 from service.engine.commands import Stop
 from service.engine.cycle import Cycle
-from service.engine.events import EngineRequest, JobEvent, RequestKind, limit_after
+from service.engine.events import EngineRequest, JobEvent, RequestKind, ServerEventKind, limit_after
 from service.engine.limits import LimitOwner, OwnerLimit
-from service.engine.record import JobRecord, ServerRecord
+from service.engine.record import JobRecord
 from service.engine.world import World
 
 DependencyStates = Mapping[JobId, JobState]
@@ -220,25 +220,14 @@ def server_reservation_changed(cycle: Cycle, reserved: ServerReservation) -> Non
 
 
 def _apply_server(cycle: Cycle, request: EngineRequest) -> None:
-    world = cycle.world
     if request.kind is RequestKind.SERVER_ADDED and request.server_spec is not None:
-        index = len(world.servers)
-        world.add_server(request.server_spec, ServerRecord())
-    elif request.server is not None and 0 <= request.server < len(world.servers):
-        index = request.server
-        world.servers[index].drained = request.kind is RequestKind.SERVER_DRAINED
-    else:
-        return
-    set_server(cycle, index)
+        cycle.add_server(request.server_spec, found=False)
+    elif request.server is not None and 0 <= request.server < len(cycle.world.servers):
+        drained = request.kind is RequestKind.SERVER_DRAINED
+        cycle.world.servers[request.server].drained = drained
+        cycle.change_server(request.server, ServerEventKind.DRAINED if drained else ServerEventKind.RESUMED)
 
 
 def server_changed(cycle: Cycle, server: ServerIndex) -> None:
     """Report to the policy that a server has changed."""
     cycle.changes.append(Change(ChangeKind.SERVER_CHANGED, server=server))
-
-
-def set_server(cycle: Cycle, index: int) -> None:
-    """Store a server's changed record, and report the change to the policy."""
-    server = ServerIndex(index)
-    cycle.servers[server] = cycle.world.servers[server]
-    server_changed(cycle, server)

@@ -53,7 +53,7 @@ class World:
         """Free GPUs of a usable server, else 0."""
         record = self.servers[server]
         # Does not call ``usable``: a simulation calls this several times an event.
-        return 0 if record.drained or record.down else self._free[server].bit_count()
+        return 0 if record.drained or record.down or record.engine_drained else self._free[server].bit_count()
 
     def holding(self) -> Iterable[JobId]:
         """Jobs that hold GPUs, in the order of their starts."""

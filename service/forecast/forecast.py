@@ -7,7 +7,7 @@ jobs. Equal snapshot, policy, seed and number of futures give an equal forecast;
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from service.engine.engine import Engine, Ports
 from service.engine.events import JobEvent
 from service.engine.memory import MemoryStore
 from service.engine.ports import CycleBatch
-from service.engine.record import JobRecord, ServerRecord, StoredWorld
+from service.engine.record import JobRecord, StoredWorld
 from service.forecast.futures import Prospect, at_level, levels, prospects_of
 from service.history.snapshot import WorldSnapshot
 from service.sim.clock import SimClock
@@ -186,7 +186,7 @@ def _fast_forward(
     store = MemoryStore(
         StoredWorld(
             [prospect.job.copy() for prospect in prospects.values()],
-            [ServerRecord(record.drained, record.down) for record in snapshot.servers],
+            [replace(record) for record in snapshot.servers],
             policy_dump=policy_dump,
             limits=dict(snapshot.limits),
             windows=snapshot.windows,

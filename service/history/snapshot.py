@@ -4,7 +4,7 @@ Taking a snapshot only copies records, so it is fast enough between two cycles. 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from policies.model.cluster import Cluster
 from policies.model.server_reservation import ServerReservation
@@ -33,7 +33,7 @@ def take(world: World, now_s: float | None = None, *, with_jobs: bool = True) ->
         now_s=at_s,
         cluster=world.cluster,
         costs=world.costs,
-        servers=tuple(ServerRecord(record.drained, record.down) for record in world.servers),
+        servers=tuple(replace(record) for record in world.servers),
         jobs=tuple(job.copy() for job in world.jobs.values()) if with_jobs else (),
         limits=dict(world.admission.limits),
         windows=world.server_reservations,
@@ -45,7 +45,7 @@ def restore(snapshot: WorldSnapshot) -> World:
     world = world_of(
         StoredWorld(
             [job.copy() for job in snapshot.jobs],
-            [ServerRecord(record.drained, record.down) for record in snapshot.servers],
+            [replace(record) for record in snapshot.servers],
             windows=snapshot.windows,
         ),
         snapshot.cluster,

@@ -10,6 +10,7 @@ from service.engine.ports import CycleBatch
 from service.engine.record import JobRecord
 
 transitions = logging.getLogger("sooner.transitions")
+servers = logging.getLogger("sooner.servers")
 
 
 class JsonLines(logging.Formatter):
@@ -56,4 +57,7 @@ class LogSink:
         transitions.info("job %s %s", event.job, event.target, extra={"fields": fields})
 
     def cycle(self, batch: CycleBatch) -> None:
-        """Do nothing: cycles are rows of the database."""
+        """Log one line for each change of a server. Cycles themselves are rows of the database."""
+        for event in batch.server_events:
+            fields = {"server": event.server, "kind": event.kind, "cycle": event.cycle, "detail": event.detail}
+            servers.info("server %s %s", event.server, event.kind, extra={"fields": fields})

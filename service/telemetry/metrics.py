@@ -63,6 +63,7 @@ class Metrics:
         )
         self.cycles = self._counter("cycles", "Scheduling cycles.", "outcome")
         self.actions = self._counter("decision_actions", "Actions of decisions that were committed.", "action")
+        self.server_events = self._counter("server_events", "Changes of servers.", "kind")
         self.prediction_error = self._histogram(
             "prediction_error_ratio", "Predicted median over the actual value of an ended job.", ERROR_BUCKETS, "source"
         )
@@ -122,6 +123,8 @@ class MetricsSink:
         """Count the cycle's actions and score its labels, then pass it on."""
         for action in batch.actions:
             self._metrics.actions.labels(type(action).__name__.lower()).inc()
+        for event in batch.server_events:
+            self._metrics.server_events.labels(event.kind.value).inc()
         for write in batch.writes.values():
             if write.label is not None:
                 self._score(write)

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from service.engine.events import ServerEventKind
 from service.engine.limits import Scope
 from service.wire.times import Time
 
@@ -24,6 +25,25 @@ class ServerDocument(TypedDict):
     gpu_speed: float
     gpu_memory_gib: float | None
     reservation: Annotated[int | None, Field(description="Its current reservation.")]
+    drained_by: Annotated[
+        list[Literal["operator", "engine"]],
+        Field(
+            description="Who keeps new jobs away: an operator of this service, one of the cluster's engine. Neither ends the "
+            "drain of the other."
+        ),
+    ]
+    detail: Annotated[str, Field(description="Why the engine of the cluster reports it as down or drained.")]
+
+
+class ServerEventDocument(TypedDict):
+    """One change of a server. `engine_drained` and `engine_returned` are drains by an operator of the cluster's engine."""
+
+    id: int
+    at: Time
+    server: str
+    kind: ServerEventKind
+    detail: str
+    cycle: int
 
 
 class ClusterDocument(TypedDict):

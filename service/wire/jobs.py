@@ -114,7 +114,9 @@ class JobsDocument(TypedDict):
 
 
 class ShareDocument(TypedDict):
-    """The GPUs that an attempt holds on one server."""
+    """The GPUs that an attempt holds on one server. If the engine of the cluster chooses the indices, they are those that it
+    reported, and before the start provisional ones.
+    """
 
     server: str
     gpus: int

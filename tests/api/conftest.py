@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from httpx import Client
-from sqlalchemy import update
+from sqlalchemy import insert, select, update
 
 from policies.choose import find
 from policies.model.cluster import Cluster, Server
@@ -46,11 +46,13 @@ from service.api.sse import Streams
 from service.config.settings import Settings
 from service.db.identity import peer_secret
 from service.db.migrate import upgrade
+from service.db.rows import server_event_values
 from service.db.servers import enroll
 from service.db.services import ServiceNow
 from service.db.session import Database, open_database
 from service.db.store import SqlStore
-from service.db.tables import SERVERS
+from service.db.tables import SERVER_EVENTS, SERVERS
+from service.engine.events import ServerEvent, ServerEventKind
 from service.executors.logs import LogChunk
 from service.forecast.forecast import Forecast, JobForecast, NoForecast
 from service.forecast.forecaster import Planned, PlannedJob
@@ -130,6 +132,15 @@ class World:
         if self.refuses_writers:
             with closing(sqlite3.connect(self.settings.data_dir / "sooner.db", timeout=0)) as connection:
                 connection.execute("BEGIN IMMEDIATE")
+
+    def change_server(self, name: str, **state: object) -> None:
+        """Change the state of a server, with an event as of the executor's report that it is down."""
+        with self.database.writing() as session:
+            connection = session.connection()
+            connection.execute(update(SERVERS).where(SERVERS.c.name == name).values(**state))
+            position = connection.execute(select(SERVERS.c.position).where(SERVERS.c.name == name)).scalar_one()
+            event = ServerEvent(position, self.now_s, ServerEventKind.DOWN, 7, str(state["detail"]))
+            connection.execute(insert(SERVER_EVENTS), [server_event_values(event)])
 
     def say_of_servers(self, said: Mapping[str, tuple[bool, bool]]) -> None:
         """Store what the engine would: (drained, down) of servers by name."""

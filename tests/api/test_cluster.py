@@ -40,6 +40,8 @@ def test_the_cluster_is_shown_with_its_free_gpus(client: Client, world: World) -
         "gpu_speed": 1.0,
         "gpu_memory_gib": None,
         "reservation": None,
+        "drained_by": [],
+        "detail": "",
     }
 
 
@@ -52,6 +54,30 @@ def test_drained_and_down_are_told_apart(client: Client, world: World) -> None:
     )
     states = {server["name"]: server["state"] for server in client.get("/v1/cluster").json()["servers"]}
     assert states == {"a": "drained", "b": "down", "c": "up"}
+
+
+def test_who_drains_a_server_and_why_is_shown(client: Client, world: World) -> None:
+    world.change_server("a", engine_drained=True, detail="disk")
+    world.change_server("b", engine_drained=True, drained=True, detail="fan")
+    servers = {server["name"]: server for server in client.get("/v1/cluster").json()["servers"]}
+    assert [(servers[name]["state"], servers[name]["drained_by"], servers[name]["detail"]) for name in "abc"] == [
+        ("drained", ["engine"], "disk"),
+        ("drained", ["operator", "engine"], "fan"),
+        ("up", [], ""),
+    ]
+
+
+def test_changes_of_servers_are_listed_page_by_page(client: Client, world: World) -> None:
+    for number in range(3):
+        world.change_server("ab"[number % 2], down=True, detail=f"reason {number}")
+    first = client.get("/v1/cluster/events", params={"limit": 2}).json()
+    assert [(event["server"], event["kind"], event["detail"]) for event in first["items"]] == [
+        ("a", "down", "reason 2"),
+        ("b", "down", "reason 1"),
+    ]
+    assert set(first["items"][0]) == {"id", "at", "server", "kind", "detail", "cycle"}
+    rest = client.get("/v1/cluster/events", params={"limit": 2, "after": first["next"]}).json()
+    assert ([event["detail"] for event in rest["items"]], rest["next"]) == (["reason 0"], None)
 
 
 def test_a_server_is_added_in_our_units(client: Client, world: World) -> None:

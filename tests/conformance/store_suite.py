@@ -19,7 +19,7 @@ from policies.model.reasons import Reason
 from policies.model.server_reservation import ServerReservation
 from service.engine.events import EngineRequest, JobEvent, RequestKind
 from service.engine.limits import QUEUE, LimitOwner, OwnerLimit, Scope
-from service.engine.ports import CycleBatch, JobWrite, Store
+from service.engine.ports import CycleBatch, JobWrite, NewServer, Store
 from service.engine.record import AttemptRecord, JobRecord, ServerRecord
 
 
@@ -276,14 +276,13 @@ class StoreContract:
         assert harness.store.pending_requests(10)[1:] == expected
 
     def test_servers_are_remembered_in_their_order(self, harness: StoreHarness, driver: Driver) -> None:
-        ids = [
-            harness.add_request(EngineRequest(0, RequestKind.SERVER_ADDED, 1.0, server_spec=Server(name, 4)))
-            for name in ("b", "a")
-        ]
-        driver.commit(requests=ids, servers={ServerIndex(1): ServerRecord(down=True), ServerIndex(0): ServerRecord()})
-        assert harness.store.load().servers == [ServerRecord(), ServerRecord(down=True)]
-        driver.commit(servers={ServerIndex(0): ServerRecord(drained=True)})
-        assert harness.store.load().servers == [ServerRecord(drained=True), ServerRecord(down=True)]
+        new = {ServerIndex(index): NewServer(Server(name, 4), found=False) for index, name in enumerate("ba")}
+        down = ServerRecord(down=True, detail="no answer")
+        driver.commit(servers={ServerIndex(1): down, ServerIndex(0): ServerRecord()}, new_servers=new)
+        assert harness.store.load().servers == [ServerRecord(), down]
+        both = ServerRecord(drained=True, engine_drained=True, detail="disk")
+        driver.commit(servers={ServerIndex(0): both})
+        assert harness.store.load().servers == [both, down]
 
     def test_limits_are_remembered_as_the_newest_request_about_each_part_left_them(self, harness: StoreHarness) -> None:
         nlp, ann = LimitOwner(Scope.PROJECT, "nlp"), LimitOwner(Scope.USER, "ann")

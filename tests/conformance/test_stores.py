@@ -33,7 +33,7 @@ from service.db.tables import (
     table,
 )
 from service.engine.events import EngineRequest, RequestKind
-from service.engine.ports import Store, StoreUnavailable
+from service.engine.ports import NewServer, Store, StoreUnavailable
 from service.engine.record import AttemptRecord, JobRecord, ServerRecord
 from tests.conformance.store_suite import PLACEMENT, SPEC, Driver, StoreContract, StoreHarness, ended, start, touched
 from tests.durable_store import DurableStore
@@ -249,14 +249,10 @@ def test_a_cycles_row_says_what_was_decided_and_what_fell(sql: SqlHarness, drive
     assert decode_refusals(refusals) == [(one.id, Reason.RESOURCES), (two.id, Reason.REFUSED)]
 
 
-def test_an_added_server_is_described_by_its_request(sql: SqlHarness, driver: Driver) -> None:
-    requests = [
-        sql.add_request(EngineRequest(0, RequestKind.SERVER_ADDED, 1.0, server_spec=Server(name, 4)))
-        for name in ("z", "a")
-    ]
-    servers = {ServerIndex(index): ServerRecord() for index in (1, 0)}
-    driver.commit(requests=requests, servers=servers)
-    assert _rows(sql.database, ServerRow, "position", "name", "origin") == [(0, "z", "request"), (1, "a", "request")]
+def test_an_added_server_has_an_origin(sql: SqlHarness, driver: Driver) -> None:
+    new = {ServerIndex(index): NewServer(Server(name, 4), found=name == "a") for index, name in enumerate("za")}
+    driver.commit(servers={index: ServerRecord() for index in reversed(new)}, new_servers=new)
+    assert _rows(sql.database, ServerRow, "position", "name", "origin") == [(0, "z", "request"), (1, "a", "file")]
 
 
 def test_a_servers_name_is_taken_from_the_request_on(sql: SqlHarness, driver: Driver) -> None:
@@ -264,7 +260,8 @@ def test_a_servers_name_is_taken_from_the_request_on(sql: SqlHarness, driver: Dr
     number = sql.add_request(request)
     with pytest.raises(DuplicateServer, match="'s1'"):
         sql.add_request(request)
-    driver.commit(requests=[number], servers={ServerIndex(0): ServerRecord()})
+    new = {ServerIndex(0): NewServer(Server("s1", 4), found=False)}
+    driver.commit(requests=[number], servers={ServerIndex(0): ServerRecord()}, new_servers=new)
     with pytest.raises(DuplicateServer, match="'s1'"):
         sql.add_request(request)
 

@@ -34,7 +34,7 @@ class StormyWire(Wire):
     """
 
     def __init__(self, inner: SimulatedExecutor, clock: SimClock, dice: random.Random) -> None:
-        super().__init__(inner)
+        super().__init__(inner, inner._cluster)
         self.away: set[ServerIndex] = set()
         self.tardy = 0.0
         self._clock = clock

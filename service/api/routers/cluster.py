@@ -1,8 +1,9 @@
 """The cluster: its servers, their free GPUs, and an operator's requests."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Path, Response
+from sqlalchemy import Row
 from sqlmodel import Session
 
 from policies.model.cluster import Server
@@ -11,6 +12,7 @@ from service.api.changes import Change, ChangeRequest
 from service.api.deps import ApiDependencies, ClusterNow, Deps, ToLeader
 from service.api.documents import document
 from service.api.idempotency import Answer
+from service.api.paging import SERIAL, Page, Paging
 from service.api.permissions import OPERATE, READ
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import NoBody, Routes
@@ -19,7 +21,7 @@ from service.db.reservations import open_reservations
 from service.db.store import DuplicateServer
 from service.engine.events import EngineRequest, RequestKind
 from service.wire.bodies import TEXT_MAX, ServerBody
-from service.wire.cluster import ClusterDocument, ServerDocument
+from service.wire.cluster import ClusterDocument, ServerDocument, ServerEventDocument
 from service.wire.jobs import AcceptedDocument
 
 routes = Routes("cluster")
@@ -35,7 +37,7 @@ def show_cluster(dependencies: Deps, leader: ToLeader) -> ClusterDocument:
     now = leader.cluster()
     with dependencies.reading() as connection:
         now_s = dependencies.now_s()
-        rows = {row.name: (row.drained, row.down) for row in reads.servers(connection)}
+        rows = {row.name: row for row in reads.servers(connection)}
         reserved = {
             int(server): each.window.id
             for each in open_reservations(connection, now_s)
@@ -43,7 +45,7 @@ def show_cluster(dependencies: Deps, leader: ToLeader) -> ClusterDocument:
             for server in each.window.servers
         }
     servers = [
-        _document(now, index, *rows.get(server.name, (False, False)), reserved.get(index))
+        _document(now, index, rows.get(server.name), reserved.get(index))
         for index, server in enumerate(now.cluster.servers)
     ]
     return ClusterDocument(
@@ -55,18 +57,37 @@ def show_cluster(dependencies: Deps, leader: ToLeader) -> ClusterDocument:
     )
 
 
-def _document(now: ClusterNow, index: int, drained: bool, down: bool, reservation: int | None) -> ServerDocument:
+@routes.read("/cluster/events", READ, "List changes of servers, newest first")
+def list_server_events(dependencies: Deps, paging: Paging) -> Page[ServerEventDocument]:
+    """What operators and the executor reported of servers, with reasons. Kept as long as cycles."""
+    before = paging.position("server_events", SERIAL)
+    with dependencies.reading() as connection:
+        rows = reads.server_events(connection, before, paging.limit + 1)
+    return paging.page(
+        "server_events", rows, lambda row: (row.id,), lambda row: document(ServerEventDocument, row, server=row.name)
+    )
+
+
+def _document(now: ClusterNow, index: int, row: Row[Any] | None, reservation: int | None) -> ServerDocument:
+    """``row`` is None for a server whose cycle is not committed yet."""
     server = now.cluster.servers[index]
+    drained_by = [] if row is None else [side for side, drained in _sides(row) if drained]
     return document(
         ServerDocument,
         server,
-        state="down" if down else "drained" if drained else "up",
+        state="down" if row is not None and row.down else "drained" if drained_by else "up",
+        drained_by=drained_by,
+        detail="" if row is None else row.detail,
         usable_gpus=now.usable_gpus[index],
         free_gpus=now.free_gpus[index],
         nic_gbps=server.nic_bytes_s / BYTES_PER_GIGABIT,
         intra_gbps=server.intra_bytes_s / BYTES_PER_GIGABIT,
         reservation=reservation,
     )
+
+
+def _sides(row: Row[Any]) -> tuple[tuple[str, bool], ...]:
+    return (("operator", row.drained), ("engine", row.engine_drained))
 
 
 @routes.change("POST", "/cluster/servers", OPERATE, "Add a server", AcceptedDocument)

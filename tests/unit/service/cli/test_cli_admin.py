@@ -44,7 +44,7 @@ def test_info_shows_servers_and_free_gpus(cli: CliWorld) -> None:
     result = cli.run("info")
     assert result.exit_code == 0
     assert [line.split() for line in result.stdout.splitlines()] == [
-        ["SERVER", "STATE", "GPUS", "FREE", "TYPE", "RACK", "NIC_GBPS"],
+        ["SERVER", "STATE", "GPUS", "FREE", "TYPE", "RACK", "NIC_GBPS", "REASON"],
         ["a", "up", "4", "1", "V100", "r1", "100"],
         ["b", "up", "4", "4", "V100", "r1", "100"],
         ["c", "up", "2", "2", "T4", "r2", "100"],
@@ -59,6 +59,16 @@ def test_the_cluster_as_json(cli: CliWorld) -> None:
     assert set(document) == {"schema", "cluster"}
     assert document["schema"] == "sooner.cluster.status/1"
     TypeAdapter(ClusterDocument).validate_python(document["cluster"])
+
+
+def test_reasons_and_changes_of_servers_are_shown(cli: CliWorld) -> None:
+    cli.world.change_server("b", down=True, engine_drained=True, detail="no answer for 60 s")
+    assert "no answer for 60 s" in cli.run("info").stdout
+    assert cli.run("info", "-o", "server,state,drained_by").stdout.splitlines()[2].split() == ["b", "down", "engine"]
+    [line] = cli.run("cluster", "events").stdout.splitlines()[1:]
+    assert line.split()[-6:] == ["down", "no", "answer", "for", "60", "s"]
+    [event] = json.loads(cli.run("cluster", "events", "--json").stdout)["events"]
+    assert (event["server"], event["kind"], event["detail"]) == ("b", "down", "no answer for 60 s")
 
 
 def test_servers_are_added_drained_and_resumed(cli: CliWorld) -> None:

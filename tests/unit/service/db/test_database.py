@@ -36,7 +36,7 @@ from service.db.tables import (
     table,
 )
 from service.engine.events import EngineRequest, RequestKind
-from service.engine.ports import StoreUnavailable
+from service.engine.ports import FoundServer, NewServer, StoreUnavailable
 from service.engine.record import ServerRecord
 from tests.conformance.store_suite import SPEC, Driver, ended, start
 
@@ -308,11 +308,26 @@ def test_a_server_goes_with_the_file_but_one_that_was_asked_for_stays(database: 
         request = SqlStore(database).add_request(
             session, EngineRequest(0, RequestKind.SERVER_ADDED, 1.0, server_spec=Server("c", 2))
         )
-    Driver(SqlStore(database)).commit(requests=[request], servers={ServerIndex(2): ServerRecord()})
+    new = {ServerIndex(2): NewServer(Server("c", 2), found=False)}
+    Driver(SqlStore(database)).commit(requests=[request], servers={ServerIndex(2): ServerRecord()}, new_servers=new)
     assert [server.name for server in enroll(database, Cluster("c", (Server("a", 4),))).servers] == ["a", "b", "c"]
     assert column(database, ServerRow, "down") == [False, True, False]
     enroll(database, Cluster("c", (Server("b", 4), Server("a", 4))))
     assert column(database, ServerRow, "down") == [False, False, False]
+
+
+def test_the_states_that_an_executor_found_are_stored_and_an_operators_drain_stays(database: Database) -> None:
+    a, b = Server("a", 4), Server("b", 4)
+    cluster = Cluster("c", (a, b))
+    enroll(database, cluster, [FoundServer(a, drained=True, detail="disk"), FoundServer(b)])
+    states = SqlStore(database).load().servers
+    assert states == [ServerRecord(engine_drained=True, detail="disk"), ServerRecord()]
+    Driver(SqlStore(database)).commit(servers={ServerIndex(0): ServerRecord(drained=True, engine_drained=True)})
+    enroll(database, cluster, [FoundServer(a), FoundServer(b, down=True, detail="no answer")])
+    states = SqlStore(database).load().servers
+    assert states == [ServerRecord(drained=True), ServerRecord(down=True, detail="no answer")]
+    enroll(database, Cluster("c", (a,)), [FoundServer(a)])
+    assert SqlStore(database).load().servers[1] == ServerRecord(down=True, detail="the cluster no longer lists it")
 
 
 def test_draining_outlives_a_restart(database: Database) -> None:
