@@ -315,6 +315,10 @@ class ProcessDriver:
     def __init__(self, engine: ProcessEngine) -> None:
         self.engine = engine
 
+    @property
+    def kill_wait_s(self) -> float:
+        return self.engine.kill_wait_s
+
     def submit(self, launch: NodeLaunch) -> str:
         for share in launch.shares:
             if share.server not in self.engine.nodes or share.gpus > GPUS:

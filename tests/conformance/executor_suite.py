@@ -15,6 +15,7 @@ from service.engine.events import Report, ReportKind
 from service.engine.ports import AttemptStatus, Executor
 
 ENDS = frozenset({ReportKind.EXITED, ReportKind.LAUNCH_FAILED, ReportKind.LOST})
+OF_SERVERS = frozenset(kind for kind in ReportKind if kind.value.startswith("server_"))
 FIRST, SECOND = AttemptId("1.1"), AttemptId("2.1")
 
 
@@ -47,8 +48,9 @@ class Watcher:
         reports = list(self.executor.poll())
         assert [r.at_s for r in reports] == sorted(r.at_s for r in reports), "oldest first"
         for report in reports:
-            assert report.attempt is not None
-            if report.kind is ReportKind.STARTED:
+            if report.attempt is None:
+                assert report.kind in OF_SERVERS
+            elif report.kind is ReportKind.STARTED:
                 self.started.append(report.attempt)
             elif report.kind in ENDS:
                 self.ends[report.attempt] = report

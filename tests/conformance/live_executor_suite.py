@@ -23,6 +23,8 @@ class LiveBench(Protocol):
     """A live executor with a way to let time pass."""
 
     executor: LiveExecutor
+    cluster: Cluster
+    """What the executor was made for."""
 
     def launch(self, attempt: AttemptId, *, ends: bool) -> Launch:
         """As :meth:`tests.conformance.executor_suite.Bench.launch`."""
@@ -130,7 +132,7 @@ class LiveExecutorContract:
     def test_another_cluster_changes_no_attempt_that_runs(self, bench: LiveBench, watcher: Watcher) -> None:
         bench.executor.send([bench.launch(FIRST, ends=False)])
         watcher.until_started(FIRST)
-        bench.executor.use_cluster(Cluster("larger", tuple(Server(f"s{number:04}", 4) for number in range(1, 4))))
+        bench.executor.use_cluster(Cluster("larger", (*bench.cluster.servers, Server("added", 4))))
         bench.executor.send([bench.launch(SECOND, ends=True)])
         assert watcher.until_ended(SECOND).exit_code == 0
         assert bench.executor.observed()[FIRST] is AttemptStatus.RUNNING

@@ -45,6 +45,8 @@ def fake_launch(attempt: AttemptId, duration_s: float, **labels: str) -> Launch:
 class LocalBench:
     """Real processes; time is real."""
 
+    cluster = CLUSTER
+
     def __init__(self, house: House) -> None:
         self.house = house
         self.executor = house.executor
@@ -112,6 +114,8 @@ class FakeClock:
 
 class FakeBench:
     """Pretended processes; time is moved."""
+
+    cluster = CLUSTER
 
     def __init__(self, faults: Faults | None = None) -> None:
         self.clock = FakeClock()

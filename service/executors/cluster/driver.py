@@ -119,6 +119,10 @@ class EngineDriver(Protocol):
     def abilities(self) -> Abilities:
         """What the engine can do."""
 
+    @property
+    def kill_wait_s(self) -> float:
+        """From SIGTERM to SIGKILL where the engine ends a submission."""
+
     def submit(self, launch: NodeLaunch) -> str:
         """Submit and return the engine's id of the submission. Does not wait for the start. Raises :class:`EngineRefused`.
 
