@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.engines import slurm_cluster, torch_program
+from tests.engines import accounted_cluster, slurm_cluster, torch_program
 
 ROOT = Path(__file__).parents[2]
 REQUIRED = "ENGINE_TESTS_REQUIRED"
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _prepare() -> None:
-    """Install Slurm from Debian's packages and PyTorch where they are missing. Raises RuntimeError with what is missing."""
+    """Install what is missing: Slurm with its database from Debian's packages, and PyTorch. Raises RuntimeError if that fails."""
     if not sys.platform.startswith("linux"):
         raise RuntimeError("they need Linux (network namespaces)")
     if os.geteuid() != 0:
@@ -55,20 +55,21 @@ def _prepare() -> None:
     for tool, package in (("unshare", "util-linux"), ("ip", "iproute2")):
         if shutil.which(tool) is None:
             raise RuntimeError(f"the command {tool} is missing: install the package {package}")
-    if slurm_cluster.missing():
-        _install_slurm()
+    for part in (slurm_cluster, accounted_cluster):
+        if part.missing():
+            _install(part.PACKAGES)
     if torch_program.missing():
         torch_program.install()
-    lacking = slurm_cluster.missing() or torch_program.missing()
+    lacking = slurm_cluster.missing() or accounted_cluster.missing() or torch_program.missing()
     if lacking:
         raise RuntimeError(lacking)
 
 
-def _install_slurm() -> None:
+def _install(packages: Sequence[str]) -> None:
     if shutil.which("apt-get") is None:
         return
     environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    install = ["apt-get", "install", "--yes", "--no-install-recommends", *slurm_cluster.PACKAGES]
+    install = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
     for command in (["apt-get", "update"], install):
         done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
         if done.returncode != 0:

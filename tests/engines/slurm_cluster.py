@@ -23,12 +23,14 @@ PACKAGES: Final = ("slurm-wlm", "slurmctld", "slurmd", "munge")
 T = TypeVar("T")
 NODES: Final = 4
 GPUS: Final = 4
+PORT: Final = 16817
+"""Of the controller; the nodes listen on the next ones."""
 START_S: Final = 60.0
 _COMMANDS: Final = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol", "sinfo", "srun")
 _CONF: Final = r"""
 ClusterName=emulated
 SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort=16817
+SlurmctldPort={port}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
@@ -56,7 +58,7 @@ ReturnToService=2
 InactiveLimit=0
 JobRequeue=1
 {settings}
-NodeName=node[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[17001-{last_port}] CPUs=16 RealMemory=64000 \
+NodeName=node[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{node_port}-{last_port}] CPUs=16 RealMemory=64000 \
  Gres=gpu:a100:{gpus}
 PartitionName=main Nodes=node[1-{nodes}] Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
 """
@@ -106,18 +108,19 @@ def wait_for(condition: Callable[[], T], what: str, limit_s: float = START_S) ->
 
 
 class SlurmCluster:
-    """Daemons in a folder of their own. ``settings`` replace or add lines of slurm.conf.
+    """Daemons in a folder of their own. ``settings`` replace or add lines of slurm.conf. The controller listens on ``port``.
 
     ``commands`` and ``slurm`` call it; ``conf`` is what ``SLURM_CONF`` must name for other processes.
     """
 
-    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, settings: Mapping[str, str] | None = None, *, port: int = PORT) -> None:
         lacking = missing()
         if lacking:
             raise RuntimeError(lacking)
         if not alone_on_network():
             raise RuntimeError("an emulated Slurm needs a network of its own: run the tests by make test-engines")
         # The path of a socket is short, and other users reach the socket and the devices.
+        self._port = port
         self.folder = Path(tempfile.mkdtemp(prefix="sooner-slurm-"))
         self.folder.chmod(0o755)
         self.conf = self.folder / "slurm.conf"
@@ -220,7 +223,16 @@ class SlurmCluster:
         host = socket.gethostname().partition(".")[0]
         lines = "\n".join(f"{name}={value}" for name, value in settings.items())
         self.conf.write_text(
-            _CONF.format(host=host, folder=self.folder, settings=lines, nodes=NODES, gpus=GPUS, last_port=17000 + NODES)
+            _CONF.format(
+                host=host,
+                folder=self.folder,
+                settings=lines,
+                nodes=NODES,
+                gpus=GPUS,
+                port=self._port,
+                node_port=self._port + 1,
+                last_port=self._port + NODES,
+            )
         )
         generic = ["AutoDetect=off"]
         for name in self.names:

@@ -7,16 +7,11 @@ table of the cluster Kalos has more. Times name their zone. Source: the trace's 
 from collections.abc import Mapping
 from pathlib import Path
 
+from service.domain.source_rows import timestamp_s, whole_gpus
 from service.sim.workloads.importers.helios import NO_NAME, run_time_s
-from service.sim.workloads.importers.rows import (
-    checked_end_s,
-    import_rows,
-    known,
-    slurm_final_state,
-    timestamp_s,
-    whole_gpus,
-)
+from service.sim.workloads.importers.rows import checked_end_s, import_rows, known
 from service.sim.workloads.model import Workload, WorkloadJob
+from service.slurm.accounting import slurm_final_state
 
 _REQUIRED = ("job_id", "user", "gpu_num", "type", "state", "submit_time", "start_time", "end_time", "duration")
 

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from service.sim.workloads.importers.rows import import_rows, positive_seconds, seconds, whole_gpus
+from service.domain.source_rows import positive_seconds, seconds, whole_gpus
+from service.sim.workloads.importers.rows import import_rows
 from service.sim.workloads.model import Workload, WorkloadJob
 
 

@@ -9,18 +9,10 @@ Source: the trace's README (S-Lab-System-Group/HeliosData).
 from collections.abc import Mapping
 from pathlib import Path
 
-from service.sim.workloads.importers.rows import (
-    SkipRow,
-    checked_end_s,
-    import_rows,
-    known,
-    number,
-    positive_seconds,
-    slurm_final_state,
-    timestamp_s,
-    whole_gpus,
-)
+from service.domain.source_rows import SkipRow, number, positive_seconds, timestamp_s, whole_gpus
+from service.sim.workloads.importers.rows import checked_end_s, import_rows, known
 from service.sim.workloads.model import Workload, WorkloadJob
+from service.slurm.accounting import slurm_final_state
 
 _REQUIRED = ("job_id", "user", "vc", "gpu_num", "state", "submit_time", "start_time", "end_time", "duration")
 NO_NAME = frozenset({"NA", "None", "-"})

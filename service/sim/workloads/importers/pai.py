@@ -16,20 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from service.domain.source_rows import SkipRow, number, positive_seconds, seconds, whole_gpus
 from service.sim.workloads.files import WorkloadError
-from service.sim.workloads.importers.rows import (
-    SkipRow,
-    checked_end_s,
-    collect,
-    csv_rows,
-    header,
-    import_rows,
-    number,
-    positive_seconds,
-    rounded_up,
-    seconds,
-    whole_gpus,
-)
+from service.sim.workloads.importers.rows import checked_end_s, collect, csv_rows, header, import_rows, rounded_up
 from service.sim.workloads.model import Workload, WorkloadJob
 
 _JOB: Final = ("job_name", "inst_id", "user", "status", "start_time", "end_time")

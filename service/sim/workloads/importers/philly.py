@@ -7,9 +7,10 @@ job's id is the line on which it stands. As the published job log: :mod:`.philly
 from collections.abc import Mapping
 from pathlib import Path
 
+from service.domain.source_rows import positive_seconds, timestamp_s, whole_gpus
 from service.sim.workloads.files import READ_ERRORS, open_text
 from service.sim.workloads.importers.philly_json import import_philly_json
-from service.sim.workloads.importers.rows import import_rows, positive_seconds, timestamp_s, whole_gpus
+from service.sim.workloads.importers.rows import import_rows
 from service.sim.workloads.model import Workload, WorkloadJob
 
 

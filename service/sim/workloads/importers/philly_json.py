@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from service.domain.source_rows import SkipRow, timestamp_s
 from service.sim.workloads.files import READ_ERRORS, WorkloadError, open_text
-from service.sim.workloads.importers.rows import SkipRow, checked_end_s, collect, timestamp_s
+from service.sim.workloads.importers.rows import checked_end_s, collect
 from service.sim.workloads.model import Workload, WorkloadJob
 
 _FINAL_STATES: Final = {"Pass": "succeeded", "Killed": "killed", "Failed": "failed"}

@@ -3,12 +3,12 @@
 import csv
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from sys import intern
 from typing import Any, Final, TypeVar
 
+from service.domain.source_rows import SkipRow
 from service.sim.workloads.files import READ_ERRORS, WorkloadError, open_text
 from service.sim.workloads.model import (
     GPUS_MAX,
@@ -22,27 +22,8 @@ from service.sim.workloads.model import (
 
 Row = TypeVar("Row")
 
-_SLURM_STATES: Final = {
-    "COMPLETED": "succeeded",
-    "FAILED": "failed",
-    "NODE_FAIL": "failed",
-    "BOOT_FAIL": "failed",
-    "OUT_OF_MEMORY": "failed",
-    "CANCELLED": "killed",
-    "TIMEOUT": "killed",
-    "DEADLINE": "killed",
-    "PREEMPTED": "killed",
-    "REVOKED": "killed",
-}
-"""Slurm's states of a job that has ended -> ``final_state``."""
-
-
 _SECONDS_MAX: Final = 1e12
 """Thirty thousand years: later times are mistakes, and not exact to a millisecond."""
-
-
-class SkipRow(ValueError):
-    """Raised for a row that is no job; the message becomes the reason in the report."""
 
 
 def csv_rows(
@@ -87,35 +68,6 @@ def header(path: Path) -> list[str]:
             return []  # reading the rows raises the error
 
 
-def number(cell: str | None, column: str) -> float:
-    """A finite number, or :class:`SkipRow`."""
-    try:
-        if cell is None or "_" in cell:  # Python's own digit separator; no other tool reads it as a number
-            raise ValueError
-        value = float(cell)
-    except ValueError:
-        raise SkipRow(f"{column} is not a number") from None
-    if not math.isfinite(value):
-        raise SkipRow(f"{column} is not finite")
-    return value
-
-
-def seconds(cell: str | None, column: str) -> float:
-    """A number of seconds that is not negative, or :class:`SkipRow`."""
-    value = number(cell, column)
-    if value < 0.0:
-        raise SkipRow(f"{column} is negative")
-    return value
-
-
-def positive_seconds(cell: str | None, column: str) -> float:
-    """A positive number of seconds, or :class:`SkipRow`."""
-    value = number(cell, column)
-    if value <= 0:
-        raise SkipRow(f"{column} is not positive")
-    return value
-
-
 def rounded_up(gpus: float) -> int:
     """A number of GPUs rounded up to whole ones; :class:`SkipRow` for none or far too many."""
     if not gpus > 0.0:
@@ -123,33 +75,6 @@ def rounded_up(gpus: float) -> int:
     if gpus > GPUS_MAX:
         raise SkipRow(f"more than {GPUS_MAX:,} GPUs")
     return max(1, math.ceil(round(gpus, 6)))
-
-
-def whole_gpus(cell: str | None, column: str) -> int:
-    """A whole number of at least one GPU, or :class:`SkipRow`."""
-    value = number(cell, column)
-    if value < 1 or value != int(value):
-        raise SkipRow(f"{column} is not a whole number of at least 1")
-    return int(value)
-
-
-def timestamp_s(cell: object, column: str) -> float:
-    """Seconds since 1970 of an ISO date and time, UTC where it names no zone; :class:`SkipRow` for anything else."""
-    try:
-        moment = datetime.fromisoformat(cell if isinstance(cell, str) else "")
-    except ValueError:
-        raise SkipRow(f"{column} is not a date and time") from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return moment.timestamp()
-
-
-def slurm_final_state(state: str | None) -> str:
-    """``final_state`` of a Slurm state, also ``CANCELLED by 1000``; :class:`SkipRow` for a job that has not ended."""
-    word = (state or "").split(" ")[0].rstrip("+")
-    if word not in _SLURM_STATES:
-        raise SkipRow(f"the job has not ended, its state is {word or 'empty'}")
-    return _SLURM_STATES[word]
 
 
 def checked_end_s(end_s: float, submit_s: float) -> float:

@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from sys import intern
 
+from service.domain.source_rows import SkipRow, number
 from service.sim.workloads.files import READ_ERRORS, WorkloadError, open_text
-from service.sim.workloads.importers.rows import SkipRow, checked, collect, number
+from service.sim.workloads.importers.rows import checked, collect
 from service.sim.workloads.model import Workload, WorkloadJob
 
 _FIELDS = 18

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.domain.source_rows import SkipRow
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.importers import import_trace, philly_json
-from service.sim.workloads.importers.rows import SkipRow, slurm_final_state
 from service.sim.workloads.model import Workload, WorkloadJob
 from service.sim.workloads.table import read_workload, write_workload
+from service.slurm.accounting import slurm_final_state
 from tests.simulation.traces import trace
 
 
@@ -237,7 +238,7 @@ def test_sacct(tmp_path: Path) -> None:
         (6, "the row has not as many cells as the header (a job's name may hold a bar)"),
         (7, "the job has no GPU"),
         (8, "the job has not ended, its state is PENDING"),
-        (9, "ElapsedRaw is not positive"),
+        (9, "the job never ran"),
         (10, "the row has not as many cells as the header (a job's name may hold a bar)"),
     ]
 
