@@ -54,6 +54,7 @@ class RequestPayload:
     note: str = ""
     window: ServerReservation | None = None
     reservation: int | None = None
+    drain: bool = False
 
 
 PAYLOAD_FIELDS = tuple(field.name for field in fields(RequestPayload))

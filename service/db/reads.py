@@ -345,7 +345,7 @@ def cycle(connection: Connection, number: int) -> Row[Any] | None:
 
 def servers(connection: Connection) -> Sequence[Row[Any]]:
     """Every server, present or past, by position: name and state."""
-    state = columns(SERVERS, "position name drained down engine_drained detail")
+    state = columns(SERVERS, "position name drained down engine_drained detail health_reason")
     return connection.execute(select(*state).order_by(SERVERS.c.position)).all()
 
 

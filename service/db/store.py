@@ -214,7 +214,7 @@ def _load(connection: Connection, arrays: SpecsOfArrays) -> StoredWorld:
     )
     reader = JobReader(connection, arrays)
     unfinished = reader.query().where(JOBS.c.state.in_(UNFINISHED_JOBS), JOBS.c.id.not_in(unseen))
-    known = select(*columns(SERVERS, "drained down engine_drained detail")).order_by(SERVERS.c.position)
+    known = select(*columns(SERVERS, "drained down engine_drained detail health_reason")).order_by(SERVERS.c.position)
     newest = connection.execute(
         select(CYCLES.c.number, CYCLES.c.at_s).order_by(CYCLES.c.number.desc()).limit(1)
     ).first()

@@ -242,6 +242,7 @@ class ServerRow(Base, table=True):
     down: bool = False
     engine_drained: bool = Field(default=False, sa_column_kwargs={"server_default": sa.false()})
     detail: str = Field(default="", sa_column_kwargs={"server_default": sa.text("''")})
+    health_reason: str = Field(default="", sa_column_kwargs={"server_default": sa.text("''")})
 
 
 class ServerEventRow(Base, table=True):

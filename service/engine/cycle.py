@@ -37,6 +37,8 @@ class EngineSettings:
     fencing_token: int = 0
     host: str = ""
     """The service whose executor runs the attempts started by this engine."""
+    usable_servers_min: float = 0.5
+    """Share of the servers that answer and that no sign of a fault drains."""
 
 
 @dataclass(slots=True)
@@ -101,8 +103,12 @@ class Cycle:
     def change_server(self, server: ServerIndex, kind: ServerEventKind, detail: str = "") -> None:
         """Store the changed record of a server with an event, and report the change to the policy."""
         self.servers[server] = self.world.servers[server]
-        self.server_events.append(ServerEvent(server, self.now_s, kind, self.number, detail))
+        self.note_server(server, kind, detail)
         self.changes.append(Change(ChangeKind.SERVER_CHANGED, server=server))
+
+    def note_server(self, server: ServerIndex, kind: ServerEventKind, detail: str) -> None:
+        """Write an event of a server whose state does not change."""
+        self.server_events.append(ServerEvent(server, self.now_s, kind, self.number, detail))
 
     def add_server(self, spec: Server, *, found: bool) -> None:
         """Append a server, unless the cluster has one of this name."""

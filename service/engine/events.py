@@ -25,6 +25,7 @@ class RequestKind(StrEnum):
     SERVER_ADDED = "server_added"
     SERVER_DRAINED = "server_drained"
     SERVER_RESUMED = "server_resumed"
+    SERVER_UNHEALTHY = "server_unhealthy"
     QUOTA_SET = "quota_set"
     QUEUE_PAUSED = "queue_paused"
     QUEUE_RESUMED = "queue_resumed"
@@ -37,8 +38,9 @@ class EngineRequest:
     """One accepted request. It is stored before it is answered. A cycle consumes it once, by a mark set in its transaction.
 
     ``preempt`` goes with HOLD (stop the attempt too), ``priority`` with PRIORITY, ``server_spec`` with SERVER_ADDED,
-    ``owner`` with quotas and pauses, ``gpus_running_max`` (None: none) with QUOTA_SET, ``note`` with
-    QUEUE_PAUSED, ``window`` with RESERVATION_MADE (its id is that of the request), ``reservation`` with RESERVATION_CANCELLED.
+    ``owner`` with quotas and pauses, ``gpus_running_max`` (None: none) with QUOTA_SET, ``note`` with QUEUE_PAUSED and
+    SERVER_UNHEALTHY (the reason), ``drain`` with SERVER_UNHEALTHY (drain the server, too), ``window`` with RESERVATION_MADE (its
+    id is that of the request), ``reservation`` with RESERVATION_CANCELLED.
     """
 
     id: int
@@ -54,6 +56,7 @@ class EngineRequest:
     note: str = ""
     window: ServerReservation | None = None
     reservation: int | None = None
+    drain: bool = False
 
 
 def limit_after(limit: OwnerLimit, request: EngineRequest) -> OwnerLimit:
@@ -138,6 +141,8 @@ class ServerEventKind(StrEnum):
     UP = "up"
     DRAINED = "drained"
     RESUMED = "resumed"
+    UNHEALTHY = "unhealthy"
+    """A sign that the server is faulty. Its state does not change."""
     ENGINE_DRAINED = "engine_drained"
     ENGINE_RETURNED = "engine_returned"
 

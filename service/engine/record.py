@@ -203,13 +203,15 @@ class ServerRecord:
     """The state of one server as set by operators and reported by the executor.
 
     ``drained``: by an operator of this service. ``engine_drained``: by one of the executor's engine. Each is undone only by its
-    own side. ``detail``: the executor's newest reason for ``down`` or ``engine_drained``.
+    own side. ``detail``: the executor's newest reason for ``down`` or ``engine_drained``. ``health_reason``: why this service
+    itself drained the server; empty where ``drained`` came from an operator.
     """
 
     drained: bool = False
     down: bool = False
     engine_drained: bool = False
     detail: str = ""
+    health_reason: str = ""
 
     @property
     def usable(self) -> bool:

@@ -1,6 +1,7 @@
 """Applies requests of users and operators to the world. Requests that no longer apply are consumed and ignored."""
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 
 from policies.lifecycle import TERMINAL, AttemptState, Cause, JobState
 from policies.model.decision import Change, ChangeKind
@@ -222,10 +223,34 @@ def server_reservation_changed(cycle: Cycle, reserved: ServerReservation) -> Non
 def _apply_server(cycle: Cycle, request: EngineRequest) -> None:
     if request.kind is RequestKind.SERVER_ADDED and request.server_spec is not None:
         cycle.add_server(request.server_spec, found=False)
-    elif request.server is not None and 0 <= request.server < len(cycle.world.servers):
-        drained = request.kind is RequestKind.SERVER_DRAINED
-        cycle.world.servers[request.server].drained = drained
-        cycle.change_server(request.server, ServerEventKind.DRAINED if drained else ServerEventKind.RESUMED)
+        return
+    if request.server is None or not 0 <= request.server < len(cycle.world.servers):
+        return
+    if request.kind is RequestKind.SERVER_UNHEALTHY:
+        _unhealthy(cycle, request.server, request.note, request.drain)
+        return
+    record = cycle.world.servers[request.server]
+    record.drained = request.kind is RequestKind.SERVER_DRAINED
+    record.health_reason = ""
+    cycle.change_server(request.server, ServerEventKind.DRAINED if record.drained else ServerEventKind.RESUMED)
+
+
+def _unhealthy(cycle: Cycle, server: ServerIndex, reason: str, drain: bool) -> None:
+    """Note a sign of a fault and, if wanted, drain the server unless too few others would be usable. O(servers)."""
+    servers = cycle.world.servers
+    record = servers[server]
+    if not drain or not record.usable:
+        cycle.note_server(server, ServerEventKind.UNHEALTHY, reason)
+        return
+    left = sum(other.usable for other in servers) - 1
+    needed = max(1, ceil(cycle.settings.usable_servers_min * sum(not other.down for other in servers)))
+    if left < needed:
+        kept = f"not drained: {left} servers would be usable, and {needed} must be (health_usable_min)"
+        cycle.note_server(server, ServerEventKind.UNHEALTHY, f"{reason}; {kept}")
+        return
+    cycle.note_server(server, ServerEventKind.UNHEALTHY, reason)
+    record.drained, record.health_reason = True, reason
+    cycle.change_server(server, ServerEventKind.DRAINED, reason)
 
 
 def server_changed(cycle: Cycle, server: ServerIndex) -> None:

@@ -26,17 +26,24 @@ class ServerDocument(TypedDict):
     gpu_memory_gib: float | None
     reservation: Annotated[int | None, Field(description="Its current reservation.")]
     drained_by: Annotated[
-        list[Literal["operator", "engine"]],
+        list[Literal["operator", "health", "engine"]],
         Field(
-            description="Who keeps new jobs away: an operator of this service, one of the cluster's engine. Neither ends the "
-            "drain of the other."
+            description="What keeps new jobs away: an operator of this service, this service because of signs of a fault (an "
+            "operator ends it), an operator of the cluster's engine. Neither side ends the drain of the other."
         ),
     ]
-    detail: Annotated[str, Field(description="Why the engine of the cluster reports it as down or drained.")]
+    detail: Annotated[
+        str,
+        Field(
+            description="Why the engine of the cluster reports it as down or drained, or why this service has drained it."
+        ),
+    ]
 
 
 class ServerEventDocument(TypedDict):
-    """One change of a server. `engine_drained` and `engine_returned` are drains by an operator of the cluster's engine."""
+    """One change of a server. `engine_drained` and `engine_returned` are drains by an operator of the cluster's engine.
+    `unhealthy` is a sign of a fault.
+    """
 
     id: int
     at: Time

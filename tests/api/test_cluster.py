@@ -59,11 +59,12 @@ def test_drained_and_down_are_told_apart(client: Client, world: World) -> None:
 def test_who_drains_a_server_and_why_is_shown(client: Client, world: World) -> None:
     world.change_server("a", engine_drained=True, detail="disk")
     world.change_server("b", engine_drained=True, drained=True, detail="fan")
+    world.change_server("c", drained=True, detail="", health_reason="Xid 79 on GPU 3")
     servers = {server["name"]: server for server in client.get("/v1/cluster").json()["servers"]}
     assert [(servers[name]["state"], servers[name]["drained_by"], servers[name]["detail"]) for name in "abc"] == [
         ("drained", ["engine"], "disk"),
         ("drained", ["operator", "engine"], "fan"),
-        ("up", [], ""),
+        ("drained", ["health"], "Xid 79 on GPU 3"),
     ]
 
 

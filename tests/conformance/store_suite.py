@@ -270,6 +270,7 @@ class StoreContract:
             EngineRequest(0, RequestKind.SERVER_ADDED, 7.5, server_spec=server),
             EngineRequest(0, RequestKind.QUOTA_SET, 8.0, owner=LimitOwner(Scope.USER, "ann"), gpus_running_max=3),
             EngineRequest(0, RequestKind.QUEUE_PAUSED, 8.5, owner=QUEUE, note="maintenance"),
+            EngineRequest(0, RequestKind.SERVER_UNHEALTHY, 9.0, server=ServerIndex(1), note="Xid 79", drain=True),
         ]
         ids = [harness.add_request(request) for request in requests]
         expected = [replace(request, id=number) for request, number in zip(requests, ids, strict=True)]
@@ -281,8 +282,9 @@ class StoreContract:
         driver.commit(servers={ServerIndex(1): down, ServerIndex(0): ServerRecord()}, new_servers=new)
         assert harness.store.load().servers == [ServerRecord(), down]
         both = ServerRecord(drained=True, engine_drained=True, detail="disk")
-        driver.commit(servers={ServerIndex(0): both})
-        assert harness.store.load().servers == [both, down]
+        unhealthy = ServerRecord(drained=True, health_reason="Xid 79")
+        driver.commit(servers={ServerIndex(0): both, ServerIndex(1): unhealthy})
+        assert harness.store.load().servers == [both, unhealthy]
 
     def test_limits_are_remembered_as_the_newest_request_about_each_part_left_them(self, harness: StoreHarness) -> None:
         nlp, ann = LimitOwner(Scope.PROJECT, "nlp"), LimitOwner(Scope.USER, "ann")

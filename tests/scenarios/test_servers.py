@@ -3,10 +3,13 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from policies.model.cluster import Server
 from policies.model.ids import ServerIndex
-from service.engine.events import Report, ReportKind, ServerEventKind
+from service.engine.cycle import EngineSettings
+from service.engine.events import Report, ReportKind, RequestKind, ServerEventKind
 from service.engine.ports import CycleBatch
 from service.engine.record import ServerRecord
 from tests.scenarios.dsl import Story, cluster, policy
@@ -137,3 +140,63 @@ def test_gpus_that_are_not_as_many_as_launched_are_not_believed() -> None:
     story.says(report).says(replace(report, gpu_ids=((1, 2), (0,)))).until(1)
     attempt = story.record("a").attempt
     assert attempt is not None and attempt.got_gpu_ids is None
+
+
+def unhealthy(story: Story, server: int, reason: str, drain: bool) -> Story:
+    """A sign of a fault, as the service notes it."""
+    return story._fact(RequestKind.SERVER_UNHEALTHY, server=ServerIndex(server), note=reason, drain=drain)
+
+
+def test_a_sign_of_a_fault_is_an_event_and_drains_only_if_that_is_wanted() -> None:
+    story = cluster("2x4", policy("fifo")).until(0)
+    seen = events(story)
+    unhealthy(story, 0, "Xid 79", drain=False).until(1)
+    assert story.engine.world.servers[FIRST] == ServerRecord()
+    unhealthy(story, 0, "Xid 79", drain=True).until(2)
+    assert story.engine.world.servers[FIRST] == ServerRecord(drained=True, health_reason="Xid 79")
+    unhealthy(story, 0, "Xid 94", drain=True).job("a", gpus=4, at_s=3).until(3).on("a", 1)
+    assert story.engine.world.servers[FIRST].health_reason == "Xid 79", "the reason of the drain stays"
+    story.resume(0).until(4)
+    assert story.engine.world.servers[FIRST] == ServerRecord()
+    assert [(kind, detail) for _, kind, detail in seen] == [
+        ("unhealthy", "Xid 79"),
+        ("unhealthy", "Xid 79"),
+        ("drained", "Xid 79"),
+        ("unhealthy", "Xid 94"),
+        ("resumed", ""),
+    ]
+
+
+def test_an_operators_drain_replaces_that_of_the_service() -> None:
+    story = cluster("2x4", policy("fifo")).until(0)
+    unhealthy(story, 0, "Xid 79", drain=True).drain(0).until(1)
+    assert story.engine.world.servers[FIRST] == ServerRecord(drained=True)
+
+
+@pytest.mark.parametrize(
+    ("servers", "down", "least", "drained"), [(4, 0, 0.5, 2), (4, 2, 0.5, 1), (10, 0, 0.8, 2), (1, 0, 0.0, 0)]
+)
+def test_signs_of_faults_never_drain_the_last_servers(servers: int, down: int, least: float, drained: int) -> None:
+    story = cluster(f"{servers}x1", policy("fifo"), settings=EngineSettings(usable_servers_min=least)).until(0)
+    seen = events(story)
+    for server in range(servers - down, servers):
+        says(story, ReportKind.SERVER_DOWN, ServerIndex(server))
+    for server in range(servers - down):
+        unhealthy(story, server, "Xid 79", drain=True).until(1 + server)
+    assert [record.drained for record in story.engine.world.servers] == [index < drained for index in range(servers)]
+    refused = [detail for _, kind, detail in seen if kind == "unhealthy" and "not drained" in detail]
+    assert len(refused) == servers - down - drained
+
+
+@given(
+    signs=st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.booleans()), max_size=30), least=st.floats(0.0, 1.0)
+)
+@settings(max_examples=50, deadline=None)
+def test_whatever_is_reported_enough_servers_stay_usable(signs: list[tuple[int, bool, bool]], least: float) -> None:
+    """Without drains by operators, the share of usable servers never falls below the limit, nor their number below one."""
+    story = cluster("5x1", policy("fifo"), settings=EngineSettings(usable_servers_min=least)).until(0)
+    for at_s, (server, drain, resume) in enumerate(signs, start=1):
+        story.resume(server) if resume else unhealthy(story, server, "sign", drain)
+        story.until(at_s)
+        usable = sum(record.usable for record in story.engine.world.servers)
+        assert usable >= max(1, least * 5)

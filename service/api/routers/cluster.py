@@ -77,7 +77,7 @@ def _document(now: ClusterNow, index: int, row: Row[Any] | None, reservation: in
         server,
         state="down" if row is not None and row.down else "drained" if drained_by else "up",
         drained_by=drained_by,
-        detail="" if row is None else row.detail,
+        detail="" if row is None else "; ".join(filter(None, (row.detail, row.health_reason))),
         usable_gpus=now.usable_gpus[index],
         free_gpus=now.free_gpus[index],
         nic_gbps=server.nic_bytes_s / BYTES_PER_GIGABIT,
@@ -87,7 +87,12 @@ def _document(now: ClusterNow, index: int, row: Row[Any] | None, reservation: in
 
 
 def _sides(row: Row[Any]) -> tuple[tuple[str, bool], ...]:
-    return (("operator", row.drained), ("engine", row.engine_drained))
+    unhealthy = bool(row.health_reason)
+    return (
+        ("operator", row.drained and not unhealthy),
+        ("health", row.drained and unhealthy),
+        ("engine", row.engine_drained),
+    )
 
 
 @routes.change("POST", "/cluster/servers", OPERATE, "Add a server", AcceptedDocument)
