@@ -5,6 +5,7 @@ so that a crash at any instant repeats at most one step. Rows are recognised by 
 nothing. At most one window's answer is in memory.
 """
 
+import csv
 import json
 import sqlite3
 from collections import Counter
@@ -15,7 +16,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from service.domain.source_rows import SkipRow
-from service.slurm.accounting import AccountedJob, answered_rows, parse_row, sacct_arguments
+from service.sim.workloads.files import WorkloadError
+from service.sim.workloads.importers.rows import csv_rows
+from service.slurm.accounting import (
+    GPU_FIELDS,
+    REQUIRED,
+    RUN_FIELDS,
+    AccountedJob,
+    answered_rows,
+    parse_row,
+    sacct_arguments,
+)
 from service.slurm.commands import SlurmCommands, SlurmError, SlurmRefused, SlurmUnreadable
 
 DAY_S: Final = 86_400.0
@@ -169,6 +180,19 @@ class AccountingStore:
     def _damaged(self, error: Exception) -> AccountingError:
         text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return AccountingError(f"{self._path}: {text}; a damaged file may be removed: it is read from sacct again")
+
+
+def read_file(path: Path) -> tuple[list[AccountedJob], Counter[str]]:
+    """The jobs in a file with the output of ``sacct`` (also gzip), as :meth:`AccountingStore.jobs`, and what is left out.
+
+    :mod:`service.slurm.accounting` has the command that makes it. Raises :class:`AccountingError` for a file that cannot be read.
+    """
+    left_out: Counter[str] = Counter()
+    try:
+        rows = csv_rows(path, REQUIRED, one_of=(GPU_FIELDS, RUN_FIELDS), delimiter="|", quoting=csv.QUOTE_NONE)
+        return whole_jobs(job for _, cells in rows if (job := _ended(cells, left_out)) is not None), left_out
+    except WorkloadError as error:
+        raise AccountingError(str(error)) from error
 
 
 def _ended(cells: Any, left_out: Counter[str]) -> AccountedJob | None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from service.advice import accounting
-from service.advice.accounting import DAY_S, AccountingError, AccountingStore, whole_jobs
+from service.advice.accounting import DAY_S, AccountingError, AccountingStore, read_file, whole_jobs
 from service.slurm.accounting import FIELDS, AccountedJob
 from service.slurm.commands import SlurmAway, SlurmCommands, SlurmRefused, SlurmUnreadable
 
@@ -289,3 +289,31 @@ def test_a_file_of_a_later_version_is_refused(tmp_path: Path) -> None:
     database.close()
     with pytest.raises(AccountingError, match="format 7 is unknown"):
         AccountingStore(path)
+
+
+def test_a_file_with_the_output_of_sacct_is_read_in_the_same_way(tmp_path: Path) -> None:
+    first_s = NOW_S - 5000.0
+    lines = [
+        row("9", first_s, state="NODE_FAIL"),
+        row("9", NOW_S, submit_s=first_s),
+        row("9.batch", NOW_S),
+        row("10", NOW_S, AllocTRES="cpu=1"),
+        row("11", NOW_S, state="PENDING", End="Unknown"),
+    ]
+    path = tmp_path / "jobs.txt"
+    path.write_text("\n".join(("|".join(FIELDS), *lines)))
+    jobs, left_out = read_file(path)
+    assert [(job.id, job.submit_s, job.end_s) for job in jobs] == [("9", first_s - 200.0, NOW_S)]
+    assert left_out == {"a step of a job": 1, "the job has no GPU": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(None, r"jobs\.txt.*No such file"), ("JobID|State\n", r"jobs\.txt:1: Submit: this column is missing")],
+)
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path, text: str | None, message: str) -> None:
+    path = tmp_path / "jobs.txt"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(AccountingError, match=message):
+        read_file(path)
