@@ -35,9 +35,19 @@ class Slurm:
         """The version of the installed commands, for example ``22.05.8``. Asks no daemon."""
         return self.commands.run("squeue", "--version").split()[-1]
 
-    def jobs(self) -> list[SlurmJob]:
-        """All jobs that Slurm remembers, of all users and partitions."""
-        return parse_jobs(self._json("squeue", "--all", "--json"))
+    def jobs(self, comment: str = "") -> list[SlurmJob]:
+        """All jobs that Slurm remembers, of all users and partitions, whose comment begins with ``comment``."""
+        return parse_jobs(self._json("squeue", "--all", "--json"), comment)
+
+    def glance(self, comment: str) -> tuple[str, ...]:
+        """Id, state, reason, nodes and comment of the same jobs, a line each, for comparison with an earlier glance.
+
+        Costs a tenth of :meth:`jobs` or less.
+        """
+        lines = self.commands.run(
+            "squeue", "--all", "--noheader", "--states=all", "--format=%i|%T|%r|%N|%k"
+        ).splitlines()
+        return tuple(line for line in lines if f"|{comment}" in line)
 
     def nodes(self) -> list[SlurmNode]:
         """All nodes, of all partitions."""

@@ -99,13 +99,16 @@ def _steps(part: str) -> int:
     return max(1, len(parse_indices(span)[:: int(step) if step.isdecimal() and int(step) > 0 else 1]))
 
 
-def parse_jobs(document: Mapping[str, Any]) -> list[SlurmJob]:
-    """The jobs of an answer, in its order. Raises :class:`SlurmUnreadable` for a form that no known version writes."""
+def parse_jobs(document: Mapping[str, Any], comment: str = "") -> list[SlurmJob]:
+    """The jobs of an answer whose comment begins with ``comment``, in its order.
+
+    Raises :class:`SlurmUnreadable` for a form that no known version writes.
+    """
     rows = document.get("jobs")
     if not isinstance(rows, list):
         raise SlurmUnreadable("the answer of squeue has no list of jobs")
     try:
-        return [_job(row) for row in rows]
+        return [_job(row) for row in rows if not comment or _comment(row.get("comment")).startswith(comment)]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SlurmUnreadable(f"the answer of squeue has a job of an unknown form: {error!r}") from error
 

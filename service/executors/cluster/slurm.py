@@ -7,7 +7,10 @@ of processes. State comes from one ``squeue --json`` for all jobs; those of a cl
 import functools
 import getpass
 import logging
+import math
 import shlex
+import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,6 +48,9 @@ _UNTYPED: Final = "gpu"
 """The GPU type of nodes whose GPUs Slurm names no type of."""
 _SCRIPT_BYTES_MAX: Final = 4 * 1024**2
 """Slurm's default limit on a batch script (max_script_size)."""
+
+_READING_PAUSE: Final = 10.0
+"""Time from one reading of all jobs to the next, at the least: as a multiple of how long a reading takes."""
 
 _STATES: Final = {
     "PENDING": EngineJobState.PENDING,
@@ -119,6 +125,10 @@ class SlurmDriver:
         self._found_partition: SlurmPartition | None = None
         self._owners: Mapping[str, str] = {}
         self._failed_nodes: dict[int, tuple[str, ...]] = {}
+        self._reading = threading.Lock()
+        self._glance: tuple[str, ...] = ()
+        self._jobs: Sequence[EngineJob] = ()
+        self._next_reading_s = -math.inf
         self._version = ""
         self._kill_wait_s = _KILL_WAIT_S
         self._mixed: frozenset[str] = frozenset()
@@ -206,14 +216,26 @@ class SlurmDriver:
 
     @_engine_errors
     def jobs(self) -> Sequence[EngineJob]:
-        """The jobs of this executor that Slurm remembers: ended ones for MinJobAge (300 s by default)."""
+        """The jobs of this executor that Slurm remembers: ended ones for MinJobAge (300 s by default).
+
+        A cheap list shows whether any of them has changed; only then all is read. Where that takes long because Slurm has many
+        jobs, it is done so rarely that it takes a tenth of the time.
+        """
+        with self._reading:
+            glance = self._slurm.glance(self._mark)
+            begun_s = time.monotonic()
+            if glance != self._glance and begun_s >= self._next_reading_s:
+                self._jobs = self._read_jobs()
+                self._glance = glance
+                self._next_reading_s = begun_s + _READING_PAUSE * (time.monotonic() - begun_s)
+            return self._jobs
+
+    def _read_jobs(self) -> Sequence[EngineJob]:
         marked: dict[int, list[SlurmJob]] = {}
-        owners = {}
-        for job in self._slurm.jobs():
-            if job.comment.startswith(self._mark) and (self._options.users or job.user == self._own_user):
+        for job in self._slurm.jobs(self._mark):
+            if self._options.users or job.user == self._own_user:
                 marked.setdefault(job.het_job_id or job.id, []).append(job)
-                owners[str(job.het_job_id or job.id)] = job.user
-        self._owners = owners
+        self._owners = {str(job): components[0].user for job, components in marked.items()}
         self._failed_nodes = {job: nodes for job, nodes in self._failed_nodes.items() if job in marked}
         return [self._engine_job(job, components) for job, components in sorted(marked.items())]
 
