@@ -251,10 +251,13 @@ def test_each_executor_sees_its_own_jobs(driver: SlurmDriver, slurm_cluster: Slu
 
 
 def test_a_refusal_has_slurms_message(driver: SlurmDriver, slurm_cluster: SlurmCluster, folder: Path) -> None:
-    with pytest.raises(EngineRefused, match="Slurm has no node 'node9' with GPUs"):
+    with pytest.raises(EngineRefused, match="the node 'node9', which is not known to Slurm"):
         driver.submit(_launch(folder, ("node9", 1)))
-    with pytest.raises(EngineRefused, match=r"sbatch: .*Requested node configuration is not available"):
+    with pytest.raises(EngineRefused, match="9 GPUs are wanted on the node 'node1', which has 4 GPUs"):
         driver.submit(_launch(folder, ("node1", 9)))
+    odd = SlurmDriver(slurm_cluster.slurm, "c1", SlurmOptions(extra_args=("--constraint=odd",)))
+    with pytest.raises(EngineRefused, match=r"sbatch: .*Invalid feature specification"):
+        odd.submit(_launch(folder, ("node1", 1)))
     with pytest.raises(EngineUnavailable, match="slurm_partition: Slurm has no partition 'nix'; its partitions: main"):
         SlurmDriver(slurm_cluster.slurm, "c1", SlurmOptions(partition="nix")).nodes()
 

@@ -49,7 +49,7 @@ _UNTYPED: Final = "gpu"
 _SCRIPT_BYTES_MAX: Final = 4 * 1024**2
 """Slurm's default limit on a batch script (max_script_size)."""
 
-_READING_PAUSE: Final = 10.0
+_READING_PAUSE: Final = 4.0
 """Time from one reading of all jobs to the next, at the least: as a multiple of how long a reading takes."""
 
 _STATES: Final = {
@@ -125,10 +125,11 @@ class SlurmDriver:
         self._found_partition: SlurmPartition | None = None
         self._owners: Mapping[str, str] = {}
         self._failed_nodes: dict[int, tuple[str, ...]] = {}
-        self._reading = threading.Lock()
+        self._counting, self._reading = threading.Lock(), threading.Lock()
         self._glance: tuple[str, ...] = ()
         self._jobs: Sequence[EngineJob] = ()
         self._next_reading_s = -math.inf
+        self._submitted = self._read_submitted = 0
         self._version = ""
         self._kill_wait_s = _KILL_WAIT_S
         self._mixed: frozenset[str] = frozenset()
@@ -201,7 +202,9 @@ class SlurmDriver:
         job = answer.strip().partition(";")[0]
         if not job.isdecimal():
             raise EngineUnavailable(f"sbatch answered {answer[:80]!r} instead of a job id")
-        self._owners = {**self._owners, job: launch.user or self._own_user}
+        with self._counting:
+            self._owners = {**self._owners, job: launch.user or self._own_user}
+            self._submitted += 1
         return job
 
     @_engine_errors
@@ -219,14 +222,16 @@ class SlurmDriver:
         """The jobs of this executor that Slurm remembers: ended ones for MinJobAge (300 s by default).
 
         A cheap list shows whether any of them has changed; only then all is read. Where that takes long because Slurm has many
-        jobs, it is done so rarely that it takes a tenth of the time.
+        jobs, it is done at most a fifth of the time.
         """
         with self._reading:
+            # A submission of this driver that has returned is part of every later answer.
+            submitted = self._submitted
             glance = self._slurm.glance(self._mark)
             begun_s = time.monotonic()
-            if glance != self._glance and begun_s >= self._next_reading_s:
+            if glance != self._glance and (begun_s >= self._next_reading_s or submitted != self._read_submitted):
                 self._jobs = self._read_jobs()
-                self._glance = glance
+                self._glance, self._read_submitted = glance, submitted
                 self._next_reading_s = begun_s + _READING_PAUSE * (time.monotonic() - begun_s)
             return self._jobs
 
@@ -303,7 +308,7 @@ class SlurmDriver:
 
     def _resources(self, group: Sequence[NodeShare]) -> list[str]:
         """Nodes and GPUs, with as much memory and as many processors as belong to these GPUs on the smallest of the nodes."""
-        nodes = [(self._node(share.server), share.gpus) for share in group]
+        nodes = [(self._node(share), share.gpus) for share in group]
         gpus = group[0].gpus
         gpu_type = nodes[0][0].gpu_type
         memory_mib = min(node.memory_mib * gpus // node.gpus for node, gpus in nodes)
@@ -320,18 +325,19 @@ class SlurmDriver:
         """Whole cores: Slurm rounds up to them, and two jobs rounded up would not fit on one node."""
         shares = []
         for share in group:
-            node = self._node(share.server)
+            node = self._node(share)
             cpus = node.cpus * share.gpus // node.gpus
             shares.append(max(1, cpus - cpus % node.threads))
         return min(shares)
 
-    def _node(self, name: str) -> SlurmNode:
-        node = self._nodes.get(name)
+    def _node(self, share: NodeShare) -> SlurmNode:
+        node = self._nodes.get(share.server)
         if node is None:
             self._nodes = {node.name: node for node in self._slurm.nodes()}
-            node = self._nodes.get(name)
-        if node is None or node.gpus == 0:
-            raise EngineRefused(f"Slurm has no node {name!r} with GPUs")
+            node = self._nodes.get(share.server)
+        if node is None or node.gpus < share.gpus:
+            there = f"has {node.gpus} GPUs" if node is not None else "is not known to Slurm"
+            raise EngineRefused(f"{share.gpus} GPUs are wanted on the node {share.server!r}, which {there}")
         return node
 
     # State.

@@ -1,0 +1,90 @@
+"""The contracts of a driver and of an executor over a real Slurm. They are the same as for every other engine."""
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from policies.model.cluster import Cluster, Server
+from service.executors.cluster.slurm import SlurmDriver, SlurmOptions
+from tests.cluster_house import ClusterBench, ClusterHouse
+from tests.conformance.driver_suite import DriverContract
+from tests.conformance.executor_suite import ExecutorContract
+from tests.conformance.live_executor_suite import (
+    AttemptFilesContract,
+    AttemptLogsContract,
+    LiveExecutorContract,
+    ProgressInputContract,
+)
+from tests.engines.slurm_cluster import GPUS, SlurmCluster
+
+pytestmark = pytest.mark.slow
+
+
+class SlurmBench:
+    """Drivers of one executor's attempts."""
+
+    def __init__(self, cluster: SlurmCluster, folder: Path, options: SlurmOptions) -> None:
+        self.folder = folder
+        self.servers = cluster.names
+        self._cluster = cluster
+        self._options = options
+        self._id = uuid.uuid4().hex[:16]
+        self.driver = self.another_driver()
+
+    def another_driver(self) -> SlurmDriver:
+        return SlurmDriver(self._cluster.slurm, self._id, self._options)
+
+
+class TestSlurmDriver(DriverContract):
+    @pytest.fixture
+    def bench(self, slurm_cluster: SlurmCluster, tmp_path: Path) -> SlurmBench:
+        return SlurmBench(slurm_cluster, tmp_path, SlurmOptions())
+
+    def test_it_knows_how_long_a_cancelled_one_may_go_on(self, bench: SlurmBench) -> None:
+        bench.driver.check()
+        assert bench.driver.kill_wait_s == 2.0
+
+
+class TestSlurmDriverWithUnevenGangs(DriverContract):
+    @pytest.fixture
+    def bench(self, slurm_cluster: SlurmCluster, tmp_path: Path) -> SlurmBench:
+        return SlurmBench(slurm_cluster, tmp_path, SlurmOptions(uneven_gangs=True))
+
+
+class SlurmEngine:
+    """The emulated cluster as the engine of a :class:`ClusterHouse`, which outlives the executors."""
+
+    def __init__(self, cluster: SlurmCluster) -> None:
+        self._bench = SlurmBench(cluster, Path("/"), SlurmOptions())
+        self.silent = False
+        self.faults: set[str] = set()
+
+    def driver(self) -> SlurmDriver:
+        return self._bench.another_driver()
+
+    def release(self) -> None:
+        """Slurm holds nothing back."""
+
+    def close(self) -> None:
+        """The cluster is that of the session."""
+
+
+def slurm_house(cluster: SlurmCluster, folder: Path, **options: object) -> ClusterHouse:
+    """A shared folder with executors on it over the emulated cluster."""
+    servers = tuple(Server(name, GPUS, gpu_type="a100") for name in cluster.names)
+    return ClusterHouse(folder, SlurmEngine(cluster), Cluster("emulated", servers), **options)  # type: ignore[arg-type]
+
+
+class TestClusterExecutorOverSlurm(
+    ExecutorContract, LiveExecutorContract, AttemptLogsContract, AttemptFilesContract, ProgressInputContract
+):
+    swarm_seeds = 1
+    swarm_steps = 15
+
+    @pytest.fixture
+    def bench(self, slurm_cluster: SlurmCluster, tmp_path: Path) -> Iterator[ClusterBench]:
+        house = slurm_house(slurm_cluster, tmp_path / "shared")
+        yield ClusterBench(house)
+        house.close()
