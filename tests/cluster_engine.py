@@ -1,4 +1,4 @@
-"""An engine for tests: it runs the real node programs on this machine, as if on servers of their own, with injected faults.
+"""An engine for tests: it runs the real node programs on this machine, as if on servers of their own, which can fail.
 
 :class:`ProcessEngine` is the engine, which outlives its drivers as Slurm outlives a service. It keeps its rules: a submission
 waits until its servers are up and have enough free GPUs, GPUs are free when every process of a submission is gone, and a node
@@ -14,10 +14,8 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 
 from policies.model.cluster import Cluster, Server
@@ -28,7 +26,6 @@ from service.executors.cluster.driver import (
     EngineJobState,
     EngineNode,
     EngineRefused,
-    EngineUnavailable,
     NodeLaunch,
     NodeState,
 )
@@ -39,22 +36,6 @@ GPUS = 4
 CLUSTER = Cluster("test", tuple(Server(name, GPUS) for name in NODES))
 _TICK_S = 0.01
 _EXIT_TAKEN = 3
-
-
-class Fault(StrEnum):
-    """What becomes of one call."""
-
-    TIMES_OUT = "times_out"
-    """It has no effect and no answer."""
-    ANSWER_LOST = "answer_lost"
-    """It has its effect and no answer."""
-    LATE = "late"
-    """It has no answer, and its effect comes when :meth:`ProcessEngine.catch_up` is called."""
-    TWICE = "twice"
-    """It has its effect twice."""
-    HANGS = "hangs"
-    """It does not return before :meth:`ProcessEngine.release` is called, and has its effect then."""
-    REFUSED = "refused"
 
 
 @dataclass
@@ -78,18 +59,10 @@ class ProcessEngine:
     def __init__(self, nodes: Sequence[str] = NODES, kill_wait_s: float = 10.0) -> None:
         self.nodes = dict.fromkeys(nodes, NodeState.UP)
         self.kill_wait_s = kill_wait_s
-        self.faults: dict[str, list[Fault]] = defaultdict(list)
-        self.calls: list[tuple[str, str]] = []
-        """All calls that had an effect, as (name, what)."""
-        self.silent = False
-        """Whether no call is answered."""
         self._lock = threading.RLock()
         self._jobs: dict[str, _Job] = {}
         self._unseen: list[subprocess.Popen[bytes]] = []
         self._numbers = itertools.count(1)
-        self._late: list[Callable[[], object]] = []
-        self._released = threading.Event()
-        self._released.set()
         self._closed = threading.Event()
         self._ticker = threading.Thread(target=self._run, name="process-engine", daemon=True)
         self._ticker.start()
@@ -99,22 +72,6 @@ class ProcessEngine:
         return ProcessDriver(self)
 
     # What tests do to it.
-
-    def fail_next(self, call: str, *faults: Fault) -> None:
-        """What becomes of the next calls of this name (submit, cancel, jobs or nodes), in order."""
-        if Fault.HANGS in faults:
-            self._released.clear()
-        self.faults[call] += faults
-
-    def catch_up(self) -> None:
-        """Let the effects of late calls come."""
-        late, self._late = self._late, []
-        for effect in late:
-            effect()
-
-    def release(self) -> None:
-        """Let calls that hang go on."""
-        self._released.set()
 
     def restart(self, forget: str = "ended") -> None:
         """The engine restarts and forgets its ended submissions, or ``all``: then what runs goes on, unseen by it."""
@@ -171,7 +128,6 @@ class ProcessEngine:
 
     def close(self) -> None:
         """End all programs, those that are unseen as well."""
-        self.release()
         self._closed.set()
         self._ticker.join()
         with self._lock:
@@ -181,28 +137,6 @@ class ProcessEngine:
                 program.wait()
 
     # What drivers call.
-
-    def call(self, name: str, what: str, effect: Callable[[], str | None]) -> str | None:
-        """Carry out a call with the fault that is due."""
-        with self._lock:
-            fault = self.faults[name].pop(0) if self.faults[name] else None
-        if fault is Fault.HANGS:
-            self._released.wait()
-        if self.silent or fault is Fault.TIMES_OUT:
-            raise EngineUnavailable(f"{name} timed out")
-        if fault is Fault.REFUSED:
-            raise EngineRefused(f"{name} is refused")
-        if fault is Fault.LATE:
-            self._late.append(effect)
-            raise EngineUnavailable(f"{name} timed out")
-        with self._lock:
-            self.calls.append((name, what))
-            result = effect()
-            if fault is Fault.TWICE:
-                result = effect()
-        if fault is Fault.ANSWER_LOST:
-            raise EngineUnavailable(f"{name} timed out")
-        return result
 
     def submit(self, launch: NodeLaunch) -> str:
         """Queue a submission."""
@@ -323,19 +257,15 @@ class ProcessDriver:
         for share in launch.shares:
             if share.server not in self.engine.nodes or share.gpus > GPUS:
                 raise EngineRefused(f"there is no server {share.server} of {share.gpus} GPUs")
-        answer = self.engine.call("submit", launch.attempt, lambda: self.engine.submit(launch))
-        assert answer is not None
-        return answer
+        return self.engine.submit(launch)
 
     def cancel(self, ids: Sequence[str]) -> None:
-        self.engine.call("cancel", ",".join(ids), lambda: self.engine.cancel(ids))
+        self.engine.cancel(ids)
 
     def jobs(self) -> Sequence[EngineJob]:
-        self.engine.call("jobs", "", lambda: None)
         return self.engine.jobs()
 
     def nodes(self) -> Sequence[EngineNode]:
-        self.engine.call("nodes", "", lambda: None)
         with self.engine._lock:
             states = sorted(self.engine.nodes.items())
         return [EngineNode(Server(name, GPUS), state, "127.0.0.1", f"{name} is {state}") for name, state in states]

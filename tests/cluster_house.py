@@ -22,29 +22,33 @@ from service.executors.cluster.shared import ATTEMPTS
 from service.executors.seal import Seal
 from service.runtime.processes import signal_process
 from tests.cluster_engine import CLUSTER, ProcessEngine, processes_of
+from tests.faulty_driver import Faults, FaultyDriver
 from tests.local_executor import ENDS, WallClock, launch, python, wait_for
 
 GRACE_S = 5.0
 
 
 class ClusterHouse:
-    """``engine`` outlives the executors. At the end no process of any attempt may be left."""
+    """``make_driver`` makes one more driver of an engine with the servers of ``cluster``, which outlives the executors.
 
-    def __init__(
-        self, folder: Path, engine: ProcessEngine | None = None, cluster: Cluster = CLUSTER, **options: Any
-    ) -> None:
+    At the end no process of any attempt may be left.
+    """
+
+    def __init__(self, folder: Path, cluster: Cluster, make_driver: Callable[[], EngineDriver], **options: Any) -> None:
         self.folder = folder
         self.cluster = cluster
-        self.engine = engine or ProcessEngine([server.name for server in cluster.servers])
+        self.make_driver = make_driver
+        self.faults = Faults()
         self.options = {"term_grace_s": GRACE_S, "poll_s": 0.1, "node_python": sys.executable, **options}
         self.reports: list[Report] = []
         self.executors: list[ClusterExecutor] = []
         self.executor = self.new_executor()
+        self.settle_servers()
 
-    def new_executor(self, driver: EngineDriver | None = None, **options: Any) -> ClusterExecutor:
+    def new_executor(self, **options: Any) -> ClusterExecutor:
         """One more executor on the folder, as a restarted service has; it becomes the current one."""
         self.executor = ClusterExecutor(
-            driver or self.engine.driver(),
+            FaultyDriver(self.make_driver(), self.faults),
             self.folder,
             self.cluster,
             clock=WallClock(),
@@ -52,6 +56,12 @@ class ClusterHouse:
             **(self.options | options),
         )
         self.executors.append(self.executor)
+        return self.executor
+
+    def restart(self, **options: Any) -> ClusterExecutor:
+        """The service ends without a word, and another one begins on the folder."""
+        self.executor.close()
+        self.new_executor(**options)
         self.settle_servers()
         return self.executor
 
@@ -59,7 +69,6 @@ class ClusterHouse:
         """Wait until the executor knows its attempts, and acknowledge what it says of servers at first."""
         wait_for(lambda: self.statuses() is not None, "the attempts to be known")
         self.executor.find_servers()
-        self.executor.acknowledge([report for report in self.executor.poll() if report.attempt is None])
 
     def statuses(self) -> Mapping[AttemptId, AttemptStatus] | None:
         """What the executor observes; None while it does not know."""
@@ -75,7 +84,7 @@ class ClusterHouse:
         self.reports += found
         return found
 
-    def wait_report(self, *kinds: ReportKind, attempt: str = "1.1") -> Report:
+    def wait_report(self, *kinds: ReportKind, attempt: str | None = "1.1") -> Report:
         """The first report of one of these kinds."""
 
         def look() -> Report | None:
@@ -125,16 +134,24 @@ class ClusterHouse:
             return self.executor.read_logs(JobId(job), None, 0, 1 << 20, node).data.decode()
         return ""
 
+    def command_of_runs(self, code: str = "") -> tuple[str, ...]:
+        """A command that notes each of its runs, and then runs ``code``."""
+        note = (
+            f"import os; os.write(os.open({str(self.folder / 'runs')!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND), b'x')"
+        )
+        return python(f"{note}\n{code}")
+
+    def runs(self) -> int:
+        """How often such a command has run, on all servers."""
+        path = self.folder / "runs"
+        return path.stat().st_size if path.exists() else 0
+
     def close(self) -> None:
         """Stop what is left, and fail if something had to be killed."""
-        self.engine.release()
-        self.engine.silent = False
-        self.engine.faults.clear()
-        executor = self.new_executor()
-        tokens = [old._highest_token for old in self.executors]
-        wait_for(lambda: self.statuses() is not None, "the attempts to be known")
-        stops = [Stop(attempt, False, None, 0.2, max(tokens)) for attempt in executor.observed()]
-        executor.send(stops)
+        self.faults.clear()
+        token = max(executor._highest_token for executor in self.executors)
+        self.restart()
+        self.executor.send([Stop(attempt, False, None, 0.2, token) for attempt in self.executor.observed()])
         with contextlib.suppress(AssertionError):
             self.until(
                 lambda: set((self.statuses() or {}).values()) <= {AttemptStatus.ENDED}, "the end of all attempts"
@@ -142,10 +159,14 @@ class ClusterHouse:
         left = processes_of(str(self.folder))
         for process in left:
             signal_process(process, signal.SIGKILL)
-        self.engine.close()
-        for old in self.executors:
-            old.close()
+        for executor in self.executors:
+            executor.close()
         assert not left, f"processes outlived their attempts: {left}"
+
+
+def process_house(folder: Path, engine: ProcessEngine, **options: Any) -> ClusterHouse:
+    """A house over real processes on this machine."""
+    return ClusterHouse(folder, CLUSTER, engine.driver, **options)
 
 
 class ClusterBench:
@@ -193,12 +214,12 @@ class ClusterBench:
 
 
 class LeasedClusterBench(ClusterBench):
-    """With a short lease that is renewed by ``renew_leases`` alone."""
+    """With a lease of ``lease_s`` that is renewed by ``renew_leases`` alone."""
 
     lease_s = 1.2
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(ClusterHouse(folder, lease_s=self.lease_s))
+    def __init__(self, house: ClusterHouse) -> None:
+        super().__init__(house)
         self.executor.renew_leases()
 
     def until(self, condition: Callable[[], bool]) -> None:

@@ -175,7 +175,7 @@ def combined_end(ends: Sequence[dict[str, Any]], halted: int | None = None) -> d
     known = [(node, end) for node, end in own if end["outcome"] != "exited" or end["exit_code"] is not None] or own
     failed = [(node, end) for node, end in known if end["outcome"] != "exited" or end["exit_code"] not in (0, 75)]
     at_s = max(end["at_s"] for end in ends)
-    signalled = any(end["stop_signalled"] for end in ends)
+    signalled = any(end["stop_signalled"] for _, end in own)
     if not failed:
         code = 75 if any(end["exit_code"] == 75 for _, end in known) else 0
         return names.end_record("exited", at_s, exit_code=code, stop_signalled=signalled)
