@@ -1,0 +1,190 @@
+"""Faults of GPUs from NVML's answers: errors of the driver, of memory, and GPUs that no longer answer."""
+
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from service.domain.health import Sign
+from service.executors.gpu_health import PROGRAM_XIDS, GpuFault, GpuWatch
+from service.executors.gpus import GpuInfo
+from tests.local_executor import wait_for
+
+GPUS = [GpuInfo(index, f"GPU-{index}", "A100", 1 << 36) for index in range(2)]
+
+
+class NvmlError(Exception):
+    """As pynvml's: ``value`` is the number of the status."""
+
+    def __init__(self, value: int, text: str) -> None:
+        super().__init__(text)
+        self.value = value
+
+
+class FaultyNvml:
+    """Answers of NVML that a test changes while they are watched. Raises as pynvml does."""
+
+    def __init__(self) -> None:
+        self.driver = True
+        self.lost: dict[str, NvmlError] = {}
+        self.ecc: dict[str, int] = {}
+        self.remap_failed: set[str] = set()
+        self.without_events: set[str] = set()
+        self.xids: list[tuple[str, int]] = []
+        self.wakes = threading.Event()
+        self.sessions = 0
+        self.looks = 0
+
+    def nvmlInit(self) -> None:
+        if not self.driver:
+            raise NvmlError(9, "Driver Not Loaded")
+        self.sessions += 1
+
+    def nvmlShutdown(self) -> None:
+        self.sessions -= 1
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        self.looks += 1
+        if not self.driver:
+            raise NvmlError(1, "Uninitialized")
+        if uuid in self.lost:
+            raise self.lost[uuid]
+        return uuid
+
+    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
+        return SimpleNamespace(total=1, used=0, free=1)
+
+    def nvmlDeviceGetUUID(self, handle: str) -> bytes:
+        return handle.encode()
+
+    def nvmlDeviceGetTotalEccErrors(self, handle: str, error_type: int, counter_type: int) -> int:
+        if handle not in self.ecc:
+            raise NvmlError(3, "Not Supported")
+        assert (error_type, counter_type) == (1, 0)
+        return self.ecc[handle]
+
+    def nvmlDeviceGetRemappedRows(self, handle: str) -> tuple[int, int, int, int]:
+        return (0, 0, 0, int(handle in self.remap_failed))
+
+    def nvmlEventSetCreate(self) -> str:
+        return "set"
+
+    def nvmlDeviceRegisterEvents(self, handle: str, event_types: int, event_set: str) -> None:
+        assert (event_types, event_set) == (8, "set")
+        if handle in self.without_events:
+            raise NvmlError(3, "Not Supported")
+
+    def nvmlEventSetWait_v2(self, event_set: str, timeout_ms: int) -> Any:
+        if not self.xids:
+            self.wakes.wait(0.001)
+            raise NvmlError(10, "Timeout")
+        uuid, number = self.xids.pop(0)
+        return SimpleNamespace(device=uuid, eventData=number)
+
+
+@pytest.fixture
+def nvml() -> FaultyNvml:
+    return FaultyNvml()
+
+
+@pytest.fixture
+def watch(nvml: FaultyNvml) -> Iterator[GpuWatch]:
+    """A watch that looks every few milliseconds."""
+    made = GpuWatch(GPUS, nvml, period_s=0.002)  # type: ignore[arg-type]
+    yield made
+    made.close()
+    made._thread.join(60.0)
+    assert nvml.sessions == 0
+
+
+def faults(watch: GpuWatch, count: int) -> list[GpuFault]:
+    """Wait for so many faults."""
+    found: list[GpuFault] = []
+    wait_for(lambda: (found.extend(watch.take()), len(found) >= count)[1], f"{count} faults, found {found}")
+    return found
+
+
+def looked(nvml: FaultyNvml) -> None:
+    """Wait until every GPU was looked at twice more."""
+    until = nvml.looks + 4 * len(GPUS)
+    wait_for(lambda: nvml.looks >= until, "more looks")
+
+
+def test_an_error_that_programs_do_not_cause(watch: GpuWatch, nvml: FaultyNvml) -> None:
+    nvml.xids += [("GPU-0", number) for number in sorted(PROGRAM_XIDS)] + [("GPU-1", 79), ("GPU-7", 79)]
+    watch.start()
+    assert faults(watch, 1) == [GpuFault("GPU-1", Sign.XID, "GPU 1 (A100, GPU-1): Xid 79")]
+    looked(nvml)
+    assert watch.take() == []
+
+
+def test_memory_errors_count_from_the_first_look_on(watch: GpuWatch, nvml: FaultyNvml) -> None:
+    nvml.ecc = {"GPU-0": 5}
+    watch.start()
+    looked(nvml)
+    assert watch.take() == []
+    nvml.ecc = {"GPU-0": 7}
+    assert faults(watch, 1) == [GpuFault("GPU-0", Sign.ECC, "GPU 0 (A100, GPU-0): 2 uncorrectable memory errors")]
+
+
+def test_a_row_that_cannot_be_replaced_is_reported_once(watch: GpuWatch, nvml: FaultyNvml) -> None:
+    nvml.remap_failed = {"GPU-1"}
+    watch.start()
+    (fault,) = faults(watch, 1)
+    assert (fault.uuid, fault.sign) == ("GPU-1", Sign.ECC)
+    looked(nvml)
+    assert watch.take() == []
+
+
+@pytest.mark.parametrize(
+    "error", [NvmlError(15, "GPU is lost"), NvmlError(6, "Not Found"), NvmlError(999, "Unknown Error")]
+)
+def test_a_gpu_that_vanishes_and_vanishes_again(watch: GpuWatch, nvml: FaultyNvml, error: NvmlError) -> None:
+    watch.start()
+    looked(nvml)
+    for _ in range(2):
+        nvml.lost = {"GPU-1": error}
+        assert faults(watch, 1) == [GpuFault("GPU-1", Sign.GPU_LOST, f"GPU 1 (A100, GPU-1): {error}")]
+        looked(nvml)
+        assert watch.take() == []
+        nvml.lost = {}
+        looked(nvml)
+
+
+def test_without_the_driver_no_gpu_answers(watch: GpuWatch, nvml: FaultyNvml) -> None:
+    watch.start()
+    looked(nvml)
+    nvml.driver = False
+    found = faults(watch, 2)
+    assert {(fault.uuid, fault.sign) for fault in found} == {(gpu.uuid, Sign.GPU_LOST) for gpu in GPUS}
+    nvml.driver = True
+    looked(nvml)
+    nvml.lost = {"GPU-0": NvmlError(15, "GPU is lost")}
+    assert [fault.uuid for fault in faults(watch, 1)] == ["GPU-0"]
+
+
+def test_gpus_without_events_are_looked_at_all_the_same(watch: GpuWatch, nvml: FaultyNvml) -> None:
+    nvml.without_events = {gpu.uuid for gpu in GPUS}
+    nvml.remap_failed = {"GPU-0"}
+    watch.start()
+    assert [fault.uuid for fault in faults(watch, 1)] == ["GPU-0"]
+
+
+def test_a_call_that_hangs_holds_up_neither_a_reader_nor_the_end(nvml: FaultyNvml) -> None:
+    entered, release = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        entered.set()
+        release.wait(60.0)
+
+    nvml.nvmlInit = hang  # type: ignore[method-assign]
+    watch = GpuWatch(GPUS, nvml, period_s=0.002)  # type: ignore[arg-type]
+    watch.start()
+    assert entered.wait(60.0)
+    assert watch.take() == []
+    watch.close()
+    release.set()
+    watch._thread.join(60.0)
+    assert not watch._thread.is_alive()
