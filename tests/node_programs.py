@@ -78,28 +78,40 @@ class Servers:
         started = []
         word = word or f"launch {next(self._words)}"
         for rank in range(len(plan["nodes"])) if nodes is None else nodes:
-            gpus = ",".join(str(gpu) for gpu in range(plan["nodes"][rank]["gpus"] or 0))
-            environment = {
-                "SOONER_NODE": f"node{rank}",
-                "SOONER_LAUNCH": word,
-                "CUDA_VISIBLE_DEVICES": gpus,
-                "PATH": os.environ["PATH"],
-            }
             program = subprocess.Popen(
-                node_program(sys.executable, self.folder, self.digest),
+                self.arguments(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env=environment | environ,
+                env=self.environment(rank, plan["nodes"][rank]["gpus"] or 0, word) | environ,
                 process_group=0,  # as the tasks of Slurm
             )
             started.append(program)
-            assert program.stdin is not None
-            with contextlib.suppress(BrokenPipeError):
-                program.stdin.write(json.dumps(plan).encode())
-                program.stdin.close()
+            self.feed(program, plan)
         self.programs += started
         return started
+
+    def arguments(self) -> tuple[str, ...]:
+        """The command line of a node program."""
+        return node_program(sys.executable, self.folder, self.digest)
+
+    @staticmethod
+    def environment(rank: int, gpus: int, word: str) -> dict[str, str]:
+        """What an engine puts into the environment of a node program."""
+        return {
+            "SOONER_NODE": f"node{rank}",
+            "SOONER_LAUNCH": word,
+            "CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in range(gpus)),
+            "PATH": os.environ["PATH"],
+        }
+
+    @staticmethod
+    def feed(program: "subprocess.Popen[bytes]", plan: Mapping[str, Any]) -> None:
+        """Give a program its plan."""
+        assert program.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            program.stdin.write(json.dumps(plan).encode())
+            program.stdin.close()
 
     def run(self, command: tuple[str, ...], gpus: tuple[int, ...] = (1, 1), **options: Any) -> list[dict[str, Any]]:
         """Run an attempt to its end; returns the end of each node."""
@@ -122,8 +134,13 @@ class Servers:
 
     def wait_output(self, text: str, *ranks: int) -> None:
         """Wait until the ranks of each of these nodes have written ``text``."""
-        for rank in ranks:
-            wait_for(lambda rank=rank: text in self.output(rank), f"{text!r} on node {rank}")  # type: ignore[misc]
+
+        def look() -> bool:
+            failed = next((program for program in self.programs if program.poll()), None)
+            assert failed is None or failed.stderr is None, f"a node program ended: {failed.stderr.read().decode()}"
+            return all(text in self.output(rank) for rank in ranks)
+
+        wait_for(look, f"{text!r} on nodes {ranks}")
 
     def supervisor(self, rank: int) -> tuple[int, int]:
         """The process numbers of a node's supervisor and keeper."""

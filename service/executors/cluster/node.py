@@ -10,6 +10,7 @@ Its environment: ``SOONER_NODE`` (else ``SLURMD_NODENAME``) is the name of its n
 has the attempt, and others when it could not begin.
 """
 
+import contextlib
 import errno
 import os
 import select
@@ -22,7 +23,7 @@ from typing import Any
 
 from service.executors import folder as names
 from service.executors.cluster import folder as shared
-from service.executors.files import is_disk_full
+from service.executors.files import is_disk_full, write_json
 from service.executors.keeper import CONTINUE_S
 from service.executors.ranks import Rank
 from service.executors.seal import Seal
@@ -48,6 +49,8 @@ _BY_ENGINE = "ended by the engine (SIGTERM)"
 _LOOK_S = 0.25
 """Longest pause between two looks into the shared folder while output comes."""
 _GATHER_LOOK_S = 0.03
+_SIGNALLED = 128
+"""Exit codes above this are 128 + n after signal n."""
 _SIGTERM_CODE = 128 + signal.SIGTERM
 _SAME_SIGTERM_S = 0.1
 """An engine sends SIGTERM to all processes of a part, so that a rank may end before this process has got it."""
@@ -371,4 +374,28 @@ def main() -> int:
     pulse, part["pulse"] = os.pipe()
     os.set_blocking(part["pulse"], False)
     limit_s = float(plan["lease_s"]) + 2 * float(plan["grace_s"]) + HALT_SLACK_S
-    return begin(part, NodeSupervisor, watch(asked, pulse, limit_s, starter))
+    keeper = os.getpid()
+    code = begin(part, NodeSupervisor, watch(asked, pulse, limit_s, starter))
+    if os.getpid() == keeper and code not in (0, EXIT_TAKEN):
+        note_death(part, code)
+    return code
+
+
+def note_death(plan: dict[str, Any], code: int) -> None:
+    """Stop the other nodes, and record the end of this one, whose supervisor ended with ``code`` and left no process."""
+    seal = Seal(plan["seal"])
+    inbox = Path(plan["attempts_dir"])
+    folder = shared.node_folder(inbox, plan["node"])
+    detail = "its supervisor was killed" if code > _SIGNALLED else f"its supervisor ended with {code} before it began"
+    # If the shared folder does not answer, the engine sees this end by the exit code.
+    with contextlib.suppress(OSError):
+        if names.read_end(folder, seal) is not None:
+            return
+        signalled = names.has(folder, names.SIGNALLED)
+        record = names.end_record(
+            "lost", now_s(plan), reason="node_lost", detail=f"{plan['node_name']}: {detail}", stop_signalled=signalled
+        )
+        halt = shared.Halt(plan["node"], record["at_s"], False, record["detail"], None, float(plan["term_grace_s"]))
+        shared.write_halt(inbox, halt, seal)
+        if names.exists(folder):
+            write_json(folder / names.EXIT, seal.sealed(names.EXIT, record), reserved=folder / names.RESERVED)
