@@ -1,0 +1,348 @@
+"""The process that talks to Ray: ``python -m service.executors.cluster.ray_client``, a child of the service.
+
+Ray's library has threads, signal handlers, output and aborts of its own, none of which may reach the service. The process keeps
+nothing that Ray does not have (:mod:`service.executors.cluster.ray_records`), so it can be killed at any time.
+
+The placement group and the actors of a submission are named by the attempt, and Ray has each name once: a repeated submission
+finds the first one. A request for the submissions also ends those of which nothing is left.
+"""
+
+import os
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from policies.model.ids import AttemptId
+from service.executors.cluster import ray_actor
+from service.executors.cluster.driver import (
+    EngineEnd,
+    EngineJob,
+    EngineJobState,
+    EngineNode,
+    EngineRefused,
+    EngineUnavailable,
+    NodeLaunch,
+    NodeState,
+)
+from service.executors.cluster.ray_actor import NAMESPACE, NodeRun
+from service.executors.cluster.ray_nodes import NODE_LABEL, RayNodes, engine_nodes
+from service.executors.cluster.ray_records import REMEMBER_S, RayRecords, Record, Submission
+from service.runtime.child import serve
+
+_PARENT_S = 1.0
+_CONTINUES = (0, 3)
+"""Exit codes of a node program after which those on the other servers run on; after another one nothing records its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Where Ray is. ``token_file``: None for Ray's own rules (RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH, ~/.ray/auth_token)."""
+
+    address: str
+    token_file: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A call of a method of :class:`RayClient`."""
+
+    connection: Connection
+    method: str
+    arguments: tuple[Any, ...] = ()
+
+
+class RayClient:
+    """The calls, in the process that is connected to Ray."""
+
+    def __init__(self, connection: Connection) -> None:
+        import ray
+        from ray._private.state import state
+        from ray._private.worker import global_worker
+
+        ray.init(connection.address, namespace=NAMESPACE, log_to_driver=False, logging_level="CRITICAL")
+        self._ray = ray
+        self._state = state
+        self._records = RayRecords(global_worker.gcs_client)
+        self._nodes = RayNodes()
+        ray.cloudpickle.register_pickle_by_value(ray_actor)
+        self._actor = ray.remote(NodeRun)
+        self._remove_abandoned()
+
+    def submit(self, launch: NodeLaunch) -> str:
+        """See :meth:`service.executors.cluster.driver.EngineDriver.submit`. The id is that of the attempt."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        attempt = str(launch.attempt)
+        if self._records.has_ended(attempt):
+            return attempt
+        self._check(launch)
+        job = {
+            "servers": [share.server for share in launch.shares],
+            "gpus": [share.gpus for share in launch.shares],
+            "program": list(launch.program),
+            "launch": secrets.token_hex(16),
+        }
+        self._records.begin(attempt, job, launch.plan)
+        group = self._make_group(launch)
+        for index, share in enumerate(launch.shares):
+            self._actor.options(  # type: ignore[attr-defined]
+                name=_actor_name(attempt, index),
+                get_if_exists=True,
+                lifetime="detached",
+                num_gpus=share.gpus,
+                num_cpus=0,
+                max_restarts=0,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(group, index),
+            ).remote(attempt, index)
+        self._records.note(attempt, "created", {})
+        return attempt
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        """See :meth:`service.executors.cluster.driver.EngineDriver.cancel`."""
+        wanted = {attempt for attempt in ids if self._records.is_live(attempt)}
+        for attempt in wanted:
+            self._records.note(attempt, "stop", {"kill": True})
+        for submission in self._live() if wanted else []:
+            if submission.attempt in wanted:
+                self._stop_programs(submission, kill=True)
+
+    def jobs(self) -> list[EngineJob]:
+        """See :meth:`service.executors.cluster.driver.EngineDriver.jobs`. Ends the submissions of which nothing is left."""
+        health = self._nodes.health(self._ray.nodes())
+        # Before the records: an actor that is not alive here, and has no record of its end there, may be dead.
+        actors = {entry["Name"] for entry in self._state.actor_table(None, None, "ALIVE").values()}
+        ends = self._records.ends()
+        live = []
+        for submission in self._live():
+            if submission.attempt in ends:  # the process was killed while it deleted the other records
+                self._records.forget_live(submission.attempt)
+                continue
+            lost = self._lost(submission, health, actors)
+            if not self._is_over(submission, lost):
+                live.append(self._continue(submission, lost))
+            else:
+                ends[submission.attempt] = self._end(submission, lost)
+        now_s = time.time()
+        for attempt, end in ends.items():
+            if now_s - end["at_s"] > REMEMBER_S:
+                self._records.forget_end(attempt)
+        return live + [_ended(attempt, end) for attempt, end in ends.items()]
+
+    def nodes(self) -> list[EngineNode]:
+        """See :meth:`service.executors.cluster.driver.EngineDriver.nodes`."""
+        table = self._ray.nodes()
+        return engine_nodes(table, self._nodes.health(table), self._state.get_draining_nodes())
+
+    def _live(self) -> list[Submission]:
+        """The submissions that have not ended. What a late process or actor made for an ended one is removed."""
+        live, ended = self._records.live()
+        for attempt in ended:
+            self._remove_group(attempt)
+            self._records.forget_live(attempt)
+        return live
+
+    # Submitting.
+
+    def _check(self, launch: NodeLaunch) -> None:
+        known = {node.server.name: node.server for node in self.nodes()}
+        for share in launch.shares:
+            if share.server not in known:
+                raise EngineRefused(f"server {share.server}: no node of Ray with GPUs has the label {NODE_LABEL}={share.server}")
+            if share.gpus > known[share.server].gpus:
+                raise EngineRefused(f"server {share.server}: {share.gpus} GPUs wanted, it has {known[share.server].gpus}")
+
+    def _make_group(self, launch: NodeLaunch) -> Any:
+        from ray.util.placement_group import get_placement_group, placement_group
+
+        attempt = str(launch.attempt)
+        with suppress(ValueError):
+            return get_placement_group(_group_name(attempt))
+        return placement_group(
+            [{"GPU": share.gpus} for share in launch.shares],
+            strategy="PACK",
+            name=_group_name(attempt),
+            lifetime="detached",
+            bundle_label_selector=[{NODE_LABEL: share.server} for share in launch.shares],
+        )
+
+    # Judging.
+
+    def _lost(self, submission: Submission, health: dict[str, str], actors: set[str]) -> dict[int, Record]:
+        """The servers on which the actor died before it recorded the end of the program, with the reason.
+
+        ``node``: whether the server itself failed.
+        """
+        lost = {}
+        for index, run in submission.runs.items():
+            if index in submission.exits:
+                continue
+            trouble = health.get(run["node"], "Ray does not know the node any more")
+            if trouble:
+                lost[index] = {"node": True, "why": trouble}
+            elif _actor_name(submission.attempt, index) not in actors:
+                entry = self._state.actor_table(run["actor"])
+                if not entry or entry["State"] == "DEAD":
+                    lost[index] = {"node": False, "why": _death(entry)}
+        if submission.created:
+            for index in set(range(len(submission.servers))) - set(submission.runs):
+                name = _actor_name(submission.attempt, index)
+                if name not in actors and not self._exists(name):
+                    lost[index] = {"node": False, "why": "Ray could not create the actor"}
+        return lost
+
+    def _exists(self, actor: str) -> bool:
+        try:
+            self._ray.get_actor(actor)
+        except ValueError:
+            return False
+        return True
+
+    def _is_over(self, submission: Submission, lost: dict[int, Record]) -> bool:
+        gone = set(submission.exits) | set(lost)
+        if submission.stop is not None:
+            # A program that starts now sees the record of the stop.
+            gone |= set(range(len(submission.servers))) - set(submission.runs)
+        return len(gone) == len(submission.servers)
+
+    def _continue(self, submission: Submission, lost: dict[int, Record]) -> EngineJob:
+        failed = any(run["error"] or run["code"] not in (None, *_CONTINUES) for run in submission.exits.values())
+        if submission.stop is None and (lost or failed):
+            submission.stop = {"kill": False}
+            self._records.note(submission.attempt, "stop", submission.stop)
+        state = EngineJobState.RUNNING if submission.runs else EngineJobState.PENDING
+        if submission.stop is not None:
+            state = EngineJobState.ENDING
+            self._stop_programs(submission, kill=submission.stop["kill"])
+        return EngineJob(
+            submission.attempt, AttemptId(submission.attempt), state, submission.servers, submission.gpu_ids
+        )
+
+    def _stop_programs(self, submission: Submission, kill: bool) -> None:
+        """Ask the actors to end their programs. Repeated with each request for the submissions, until they have."""
+        for index in set(submission.runs) - set(submission.exits):
+            with suppress(ValueError):  # there is no such actor any more
+                self._ray.get_actor(_actor_name(submission.attempt, index)).stop.remote(kill)
+
+    # Ending.
+
+    def _end(self, submission: Submission, lost: dict[int, Record]) -> Record:
+        """Free the GPUs, then record the end."""
+        self._remove_group(submission.attempt)
+        servers = submission.servers
+        said = [exit_["error"] or exit_.get("said", "") for _, exit_ in sorted(submission.exits.items())]
+        if lost:
+            end = EngineEnd.NODE_FAILED
+            said = [f"{servers[index]}: {cause['why']}" for index, cause in sorted(lost.items())]
+        elif submission.stop is not None and submission.stop["kill"]:
+            end = EngineEnd.CANCELLED
+        elif any(exit_["error"] for exit_ in submission.exits.values()):
+            end = EngineEnd.NOT_STARTED
+        else:
+            end = EngineEnd.COMPLETED
+        record = {
+            "end": end.value,
+            "detail": "; ".join(line for line in said if line),
+            "servers": list(servers),
+            "gpu_ids": {server: list(gpus) for server, gpus in submission.gpu_ids.items()},
+            "failed_servers": [servers[index] for index, cause in sorted(lost.items()) if cause["node"]],
+            "at_s": time.time(),
+        }
+        self._records.end(submission.attempt, record)
+        return record
+
+    def _remove_group(self, attempt: str) -> None:
+        """Remove the group and its actors. Returns when Ray has done so."""
+        from ray.util.placement_group import get_placement_group, remove_placement_group
+
+        with suppress(ValueError):  # there is none
+            remove_placement_group(get_placement_group(_group_name(attempt)))
+
+    def _remove_abandoned(self) -> None:
+        """Remove the groups that a killed process created after the end of their submissions."""
+        known = {_group_name(submission.attempt) for submission in self._live()}
+        for group in self._state.placement_group_table().values():
+            name = group["name"]
+            if name.startswith(_group_name("")) and group["state"] != "REMOVED" and name not in known:
+                self._remove_group(name.removeprefix(_group_name("")))
+
+
+def _group_name(attempt: str) -> str:
+    return f"{NAMESPACE}/{attempt}"
+
+
+def _actor_name(attempt: str, index: int) -> str:
+    return f"{NAMESPACE}/{attempt}/{index}"
+
+
+def _death(entry: Any) -> str:
+    said = entry["DeathCause"].actor_died_error_context.error_message.strip() if entry else ""
+    return said.splitlines()[0] if said else "its actor died"
+
+
+def _ended(attempt: str, end: Record) -> EngineJob:
+    return EngineJob(
+        attempt,
+        AttemptId(attempt),
+        EngineJobState.ENDED,
+        tuple(end["servers"]),
+        {server: tuple(gpus) for server, gpus in end["gpu_ids"].items()},
+        EngineEnd(end["end"]),
+        end["detail"],
+        tuple(end["failed_servers"]),
+    )
+
+
+class _Answerer:
+    """Answers requests. After an error the parent starts a new process, as the connection may be broken."""
+
+    def __init__(self) -> None:
+        self._client: RayClient | None = None
+
+    def __call__(self, request: Request) -> Any:
+        try:
+            if self._client is None:
+                _authenticate(request.connection)
+                self._client = RayClient(request.connection)
+            return getattr(self._client, request.method)(*request.arguments)
+        except EngineRefused as error:
+            return error
+        except Exception as error:
+            return EngineUnavailable(f"Ray at {request.connection.address}: {_first_line(error)}")
+
+
+def _authenticate(connection: Connection) -> None:
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    if connection.token_file is not None:
+        os.environ.pop("RAY_AUTH_TOKEN", None)
+        os.environ["RAY_AUTH_TOKEN_PATH"] = connection.token_file
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
+
+
+def _end_with(parent: int) -> None:
+    """End this process with its parent, also within a call that does not return."""
+    while os.getppid() == parent:
+        time.sleep(_PARENT_S)
+    os._exit(0)
+
+
+def main() -> None:
+    """Answer the parent. Whatever Ray prints goes nowhere."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    sys.stdout = os.fdopen(os.dup(1), "w")
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    serve(_Answerer(), EngineUnavailable)
+
+
+if __name__ == "__main__":
+    main()

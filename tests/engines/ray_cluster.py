@@ -1,0 +1,150 @@
+"""A Ray cluster on this machine: a head without GPUs and two nodes with four each. They differ in address and label."""
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+NODES = ("node1", "node2")
+GPUS = 4
+_ADDRESSES = ("10.77.0.1", "10.77.0.2", "10.77.0.3")
+"""Of the head and the nodes, all of them on the loopback device."""
+_HEAD = "head"
+_PORT = 6380  # outside the range from which Ray takes the ports of its workers
+_MARK = "TEST_RAY_NODE"
+_START_S = 90.0
+_END_S = 30.0
+
+
+def wait_until(condition: Callable[[], object], what: str, limit_s: float = 60.0) -> None:
+    """Wait for a condition. Raises AssertionError that names it."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {limit_s:g} s: {what}"
+        time.sleep(0.1)
+
+
+class RayCluster:
+    """Started by :meth:`start`; a context that ends all of its processes."""
+
+    def __init__(self) -> None:
+        for address in _ADDRESSES:
+            subprocess.run(["ip", "address", "replace", f"{address}/32", "dev", "lo"], check=True)
+        # Ray's sockets are below it, and their paths are limited to 107 characters.
+        self.folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
+        self.token_file = self.folder / "token"
+        self.token_file.touch(0o600)
+        self.token_file.write_text(secrets.token_hex(32))
+
+    @property
+    def address(self) -> str:
+        """Of the head."""
+        return f"{_ADDRESSES[0]}:{_PORT}"
+
+    def start(self) -> "RayCluster":
+        """Start the head, then the nodes, side by side."""
+        self.start_head()
+        self.start_nodes(NODES)
+        return self
+
+    def start_head(self) -> None:
+        """Start the head, on the same address each time."""
+        self._wait([self._begin(_HEAD, "--head", f"--port={_PORT}", "--num-gpus=0", "--include-dashboard=false")])
+
+    def start_nodes(self, nodes: Sequence[str]) -> None:
+        """Start nodes that do not run, or run no more."""
+        self._wait(
+            [
+                self._begin(node, f"--address={self.address}", f"--num-gpus={GPUS}", f"--labels=sooner/node={node}")
+                for node in nodes
+            ]
+        )
+
+    def kill_node(self, node: str) -> None:
+        """Kill the raylet and its helpers at once. Workers and what they started are left to themselves."""
+        self._kill([node], lambda words: "default_worker.py" not in " ".join(words) and not words[0].startswith("ray::"))
+
+    def kill_head(self) -> None:
+        """Kill all processes of the head. The nodes are left to themselves."""
+        self._kill([_HEAD], lambda words: True)
+
+    def end_nodes(self, nodes: Sequence[str]) -> None:
+        """End all that is left of nodes."""
+        self._kill(nodes, lambda words: True)
+
+    def address_of(self, node: str) -> str:
+        """The address of a node."""
+        return _ADDRESSES[[_HEAD, *NODES].index(node)]
+
+    def raylets(self, node: str) -> list[int]:
+        """The processes that make the node alive."""
+        return [pid for pid, words in self._processes([node]) if Path(words[0]).name == "raylet"]
+
+    def __enter__(self) -> "RayCluster":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kill([_HEAD, *NODES], lambda words: True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _begin(self, node: str, *arguments: str) -> "subprocess.Popen[bytes]":
+        log = (self.folder / f"{node}.log").open("ab")
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "SOONER_", "PYTEST_"))
+        }
+        environment |= {
+            _MARK: f"{self.folder}/{node}",
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(self.token_file),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            # The memory of this machine says nothing about its "nodes".
+            "RAY_memory_monitor_refresh_ms": "0",
+        }
+        with log:
+            return subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "ray.scripts.scripts", "start", *arguments),
+                    *(f"--node-ip-address={self.address_of(node)}", f"--temp-dir={self.folder}/{node}"),
+                    *("--num-cpus=1", "--object-store-memory=80000000", "--disable-usage-stats"),
+                ],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def _wait(self, starting: Sequence["subprocess.Popen[bytes]"]) -> None:
+        deadline = time.monotonic() + _START_S
+        for process in starting:
+            code = process.wait(max(1.0, deadline - time.monotonic()))
+            logs = "\n".join(log.read_text()[-2000:] for log in self.folder.glob("*.log"))
+            assert code == 0, f"ray start: exit code {code}\n{logs}"
+
+    def _kill(self, nodes: Collection[str], which: Callable[[list[str]], bool]) -> None:
+        deadline = time.monotonic() + _END_S
+        while found := [pid for pid, words in self._processes(nodes) if which(words)]:
+            assert time.monotonic() < deadline, f"processes of {nodes} survive SIGKILL: {found}"
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+
+    def _processes(self, nodes: Collection[str]) -> list[tuple[int, list[str]]]:
+        """The processes of nodes with their command lines, zombies left out."""
+        marks = {f"{_MARK}={self.folder}/{node}".encode() for node in nodes}
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    if marks & set((entry / "environ").read_bytes().split(b"\0")):
+                        words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                        found.append((int(entry.name), words))
+        return found
