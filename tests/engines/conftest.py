@@ -1,11 +1,13 @@
 """Fixtures of real engines. Without them the tests are skipped, except under ``make test-engines``, where they fail."""
 
+import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.engines.ray_cluster import RayCluster
 from tests.engines.run import REQUIRED
 from tests.engines.slurm_cluster import SlurmCluster, alone_on_network, missing
 
@@ -34,3 +36,15 @@ def slurm_cluster(emulated_slurm: SlurmCluster) -> Iterator[SlurmCluster]:
     emulated_slurm.cancel_all()
     yield emulated_slurm
     emulated_slurm.cancel_all()
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[RayCluster]:
+    """A head and two nodes of Ray for all tests of the session. A test that kills one starts it again."""
+    lacking = "" if importlib.util.find_spec("ray") is not None else "the package ray is not installed"
+    lacking = lacking or ("" if alone_on_network() else "the tests with engines run by make test-engines")
+    if lacking and not os.environ.get(REQUIRED):
+        pytest.skip(lacking)
+    assert not lacking, lacking
+    with RayCluster() as cluster:
+        yield cluster.start()

@@ -56,6 +56,8 @@ class RayCluster:
 
     def start_head(self) -> None:
         """Start the head, on the same address each time."""
+        # `ray start` takes the raylets of the nodes, which name the head's address, for a head that runs on this machine.
+        (self.folder / _HEAD / "ray_current_cluster").unlink(missing_ok=True)
         self._wait([self._begin(_HEAD, "--head", f"--port={_PORT}", "--num-gpus=0", "--include-dashboard=false")])
 
     def start_nodes(self, nodes: Sequence[str]) -> None:
@@ -68,8 +70,8 @@ class RayCluster:
         )
 
     def kill_node(self, node: str) -> None:
-        """Kill the raylet and its helpers at once. Workers and what they started are left to themselves."""
-        self._kill([node], lambda words: "default_worker.py" not in " ".join(words) and not words[0].startswith("ray::"))
+        """Kill the raylet at once. Workers and what they started are left to themselves."""
+        self._kill([node], _is_raylet)
 
     def kill_head(self) -> None:
         """Kill all processes of the head. The nodes are left to themselves."""
@@ -85,7 +87,7 @@ class RayCluster:
 
     def raylets(self, node: str) -> list[int]:
         """The processes that make the node alive."""
-        return [pid for pid, words in self._processes([node]) if Path(words[0]).name == "raylet"]
+        return [pid for pid, words in self._processes([node]) if _is_raylet(words)]
 
     def __enter__(self) -> "RayCluster":
         return self
@@ -148,3 +150,7 @@ class RayCluster:
                         words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
                         found.append((int(entry.name), words))
         return found
+
+
+def _is_raylet(words: Sequence[str]) -> bool:
+    return Path(words[0]).name == "raylet"
