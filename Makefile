@@ -69,3 +69,4 @@ lock: $(BIN)/python
 	$(BIN)/python -m pip install --quiet uv
 	$(UV_COMPILE) --extra build -o requirements.lock
 	$(UV_COMPILE) --extra dev -o requirements-dev.lock
+	$(UV_COMPILE) --extra build --extra ray --constraint requirements-dev.lock -o requirements-ray.lock

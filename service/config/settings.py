@@ -23,6 +23,7 @@ from service.config.groups.keeping import Keeping
 from service.config.groups.learning import Learning
 from service.config.groups.listening import Listening
 from service.config.groups.observing import Observing
+from service.config.groups.ray import RayCluster
 from service.config.groups.requests import Requests
 from service.config.groups.webhooks import Webhooks
 
@@ -54,6 +55,7 @@ class Settings(
     Keeping,
     Learning,
     Forecasting,
+    RayCluster,
     Engines,
     Deciding,
     Listening,

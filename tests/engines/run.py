@@ -4,6 +4,7 @@ Engines open ports on every address, and leave processes behind when they are ki
 namespace with a loopback device and one more address, and in a process namespace that ends with pytest.
 """
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _prepare() -> None:
-    """Install what is missing: Slurm with its database from Debian's packages, and PyTorch. Raises RuntimeError if that fails."""
+    """Install what is missing: Slurm with its database from Debian's packages, Ray and PyTorch. Raises RuntimeError if that fails."""
     if not sys.platform.startswith("linux"):
         raise RuntimeError("they need Linux (network namespaces)")
     if os.geteuid() != 0:
@@ -58,6 +59,8 @@ def _prepare() -> None:
     for part in (slurm_cluster, accounted_cluster):
         if part.missing():
             _install(part.PACKAGES)
+    if importlib.util.find_spec("ray") is None:
+        _install_ray()
     if torch_program.missing():
         torch_program.install()
     lacking = slurm_cluster.missing() or accounted_cluster.missing() or torch_program.missing()
@@ -74,6 +77,14 @@ def _install(packages: Sequence[str]) -> None:
         done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)} failed: {done.stderr.strip()[-500:]}")
+
+
+def _install_ray() -> None:
+    lock = str(ROOT / "requirements-ray.lock")
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", lock]
+    if subprocess.run(install, check=False).returncode != 0:
+        raise RuntimeError(f"the package ray is missing, and {' '.join(install)} failed")
+    importlib.invalidate_caches()
 
 
 if __name__ == "__main__":

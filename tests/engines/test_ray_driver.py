@@ -1,4 +1,4 @@
-"""The Ray driver on a real Ray cluster: faults of nodes, actors, the head and the client. The suite of all drivers runs beside it."""
+"""The Ray driver on a real Ray cluster: faults of nodes, actors, the head and the client."""
 
 import json
 import os
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from policies.model.ids import AttemptId
+from service.executors.cluster import ray
 from service.executors.cluster.driver import (
     EngineEnd,
     EngineJob,
@@ -195,7 +196,9 @@ def test_a_program_that_fails_on_one_server_ends_those_on_the_others(runs: Runs)
     runs.driver.submit(runs.launch("fails", ("node1", 1), code={"node1": 5}, says="no shared folder"))
     runs.driver.submit(runs.launch("pair", ("node1", 1), ("node2", 1), polite=True))
     ran = runs.wait_ran(3)
-    pair = next(run for run in ran if run["SOONER_NODE"] == "node1" and run["SOONER_LAUNCH"] == ran[-1]["SOONER_LAUNCH"])
+    pair = next(
+        run for run in ran if run["SOONER_NODE"] == "node1" and run["SOONER_LAUNCH"] == ran[-1]["SOONER_LAUNCH"]
+    )
     os.kill(int(str(pair["pid"])), signal.SIGKILL)
     ended = runs.wait_ended("pair")
     assert ended.end is EngineEnd.COMPLETED
@@ -236,13 +239,18 @@ def test_an_actor_killed_behind_our_back_is_a_failure_and_its_program_ends(runs:
     wait_until(lambda: not any(_lives(run["pid"]) for run in ran), "the programs have ended")
 
 
-def test_a_client_that_is_killed_or_hangs_is_replaced(runs: Runs) -> None:
-    runs.driver.submit(runs.launch("survives", ("node1", 1)))
+@pytest.mark.parametrize("harm", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_client_that_is_killed_or_hangs_is_replaced(runs: Runs, harm: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = f"survives-{harm}"
+    runs.driver.submit(runs.launch(attempt, ("node1", 1)))
     runs.wait_ran(1)
-    os.kill(_client(runs.driver), signal.SIGKILL)
-    with suppress(EngineUnavailable):
-        runs.driver.jobs()
-    assert [job.state for job in runs.driver.jobs() if job.attempt == "survives"] == [EngineJobState.RUNNING]
+    os.kill(_client(runs.driver), harm)
+    if harm == signal.SIGSTOP:
+        with monkeypatch.context() as patch:
+            patch.setattr(ray, "CALL_S", 0.5)
+            with pytest.raises(EngineUnavailable, match=r"no answer to jobs in 0\.5 s"):
+                runs.driver.jobs()
+    assert runs.wait(attempt, lambda job: True, "is there").state is EngineJobState.RUNNING
 
 
 def _client(driver: RayDriver) -> int:
@@ -262,7 +270,9 @@ def test_a_killed_node_is_down_at_once_and_ends_the_submissions_on_it(runs: Runs
     ended = runs.wait_ended("spans")
     assert (ended.end, ended.failed_servers) == (EngineEnd.NODE_FAILED, ("node2",))
     assert runs.wait("beside", lambda job: True, "is there").state is EngineJobState.RUNNING
-    wait_until(lambda: not any(_lives(run["pid"]) for run in ran if run["SOONER_NODE"] == "node2"), "its program has ended")
+    wait_until(
+        lambda: not any(_lives(run["pid"]) for run in ran if run["SOONER_NODE"] == "node2"), "its program has ended"
+    )
     assert runs.node("node1").state is NodeState.UP
     ray_cluster.end_nodes(["node2"])
     ray_cluster.start_nodes(["node2"])

@@ -15,7 +15,7 @@ from service.cli.guard import IMPORT_NAMES, claimed, conflict, shadowed, top_lev
 from tests.packaging.conftest import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-LOCKS = [ROOT / "requirements.lock", ROOT / "requirements-dev.lock"]
+LOCKS = [ROOT / "requirements.lock", ROOT / "requirements-dev.lock", ROOT / "requirements-ray.lock"]
 
 
 def _locked(path: Path) -> dict[str, list[str]]:
@@ -44,7 +44,7 @@ def test_the_lock_names_no_index_and_no_url(lock: Path) -> None:
     assert not re.search(r"://|--index|--extra|--find|--trusted|^-[a-z]|@ ", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize(("lock", "extras"), [(LOCKS[0], ["build"]), (LOCKS[1], ["dev"])])
+@pytest.mark.parametrize(("lock", "extras"), [(LOCKS[0], ["build"]), (LOCKS[1], ["dev"]), (LOCKS[2], ["build", "ray"])])
 def test_the_lock_answers_every_requirement_of_the_project(lock: Path, extras: list[str]) -> None:
     pinned: dict[str, list[Requirement]] = {}
     for line in _locked(lock):
@@ -54,6 +54,20 @@ def test_the_lock_answers_every_requirement_of_the_project(lock: Path, extras: l
         answers = pinned.get(canonicalize_name(requirement.name), [])
         versions = [clause.version for answer in answers for clause in answer.specifier]
         assert any(requirement.specifier.contains(version) for version in versions), requirement
+
+
+def test_installing_the_lock_with_ray_changes_no_version_of_the_others() -> None:
+    """`make test-engines` installs it beside the lock to develop."""
+    versions = [
+        {
+            (requirement.name, str(requirement.marker)): requirement.specifier
+            for requirement in map(Requirement, _locked(lock))
+        }
+        for lock in LOCKS
+    ]
+    plain, dev, ray = versions
+    assert plain.items() <= ray.items()
+    assert all(dev[key] == specifier for key, specifier in ray.items() if key in dev)
 
 
 def test_xgboost_comes_without_cuda_but_on_macos() -> None:

@@ -31,7 +31,7 @@ class RayDriver:
 
     def __init__(self, address: str, token_file: Path | None = None) -> None:
         if importlib.util.find_spec("ray") is None:
-            raise RayMissing("executor ray needs the package ray: pip install 'sooner[ray]'")
+            raise RayMissing("executor=ray needs the package ray: pip install 'sooner[ray]'")
         self._connection = Connection(address, str(token_file) if token_file is not None else None)
         self._lock = threading.Lock()
         self._closed = False
@@ -80,7 +80,9 @@ class RayDriver:
         try:
             return child.ask(pickle.dumps(Request(self._connection, method, arguments)), CALL_S)
         except ChildTimeout:
-            raise EngineUnavailable(f"Ray at {self._connection.address}: no answer to {method} in {CALL_S:g} s") from None
+            raise EngineUnavailable(
+                f"Ray at {self._connection.address}: no answer to {method} in {CALL_S:g} s"
+            ) from None
         except ChildLost as error:
             raise EngineUnavailable(f"Ray at {self._connection.address}: its client process ended ({error})") from None
         except ChildClosed:

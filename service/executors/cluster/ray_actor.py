@@ -104,8 +104,9 @@ class NodeRun:
                     env=environment,
                     cwd="/",
                 )
-            with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
-                stdin.write(plan)
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError), process.stdin:
+                process.stdin.write(plan)
             code = process.wait()
             self._kill_all(process)
             errors.seek(max(0, errors.tell() - _ERROR_BYTES))

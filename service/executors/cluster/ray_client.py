@@ -27,7 +27,6 @@ from service.executors.cluster.driver import (
     EngineRefused,
     EngineUnavailable,
     NodeLaunch,
-    NodeState,
 )
 from service.executors.cluster.ray_actor import NAMESPACE, NodeRun
 from service.executors.cluster.ray_nodes import NODE_LABEL, RayNodes, engine_nodes
@@ -90,7 +89,7 @@ class RayClient:
         self._records.begin(attempt, job, launch.plan)
         group = self._make_group(launch)
         for index, share in enumerate(launch.shares):
-            self._actor.options(  # type: ignore[attr-defined]
+            self._actor.options(
                 name=_actor_name(attempt, index),
                 get_if_exists=True,
                 lifetime="detached",
@@ -152,9 +151,13 @@ class RayClient:
         known = {node.server.name: node.server for node in self.nodes()}
         for share in launch.shares:
             if share.server not in known:
-                raise EngineRefused(f"server {share.server}: no node of Ray with GPUs has the label {NODE_LABEL}={share.server}")
+                raise EngineRefused(
+                    f"server {share.server}: no node of Ray with GPUs has the label {NODE_LABEL}={share.server}"
+                )
             if share.gpus > known[share.server].gpus:
-                raise EngineRefused(f"server {share.server}: {share.gpus} GPUs wanted, it has {known[share.server].gpus}")
+                raise EngineRefused(
+                    f"server {share.server}: {share.gpus} GPUs wanted, it has {known[share.server].gpus}"
+                )
 
     def _make_group(self, launch: NodeLaunch) -> Any:
         from ray.util.placement_group import get_placement_group, placement_group

@@ -98,7 +98,9 @@ def _connect(addresses: Mapping[str, Address]) -> dict[str, int]:
     poller = select.poll()
     for node, (host, port) in addresses.items():
         try:
-            kind, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0]
+            kind, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[
+                0
+            ]
         except OSError:
             outcomes[node] = 0  # not an address: Ray's own health check decides
             continue

@@ -13,7 +13,7 @@ from typing import Any
 
 from service.executors.cluster.ray_actor import NAMESPACE
 
-REMEMBER_S = 900.0
+REMEMBER_S = 300.0
 _CALL_S = 5.0
 """Time limit of one call to the head."""
 _SPACE = NAMESPACE.encode()

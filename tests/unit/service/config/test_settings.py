@@ -272,3 +272,15 @@ def test_the_folder_of_the_servers_is_an_absolute_path_and_is_not_looked_for_her
         with pytest.raises(SettingsError, match=limit) as refused:
             load_settings({name: value})
         assert name in str(refused.value) and value in str(refused.value)
+
+
+@pytest.mark.parametrize("address", ["head:6379", "10.0.0.1:1", "[fd00::1]:65535"])
+def test_the_head_of_ray_is_a_host_and_a_port(address: str) -> None:
+    assert load_settings({"ray_address": address}).ray_address == address
+
+
+@pytest.mark.parametrize("address", ["head", "head:0", "head:65536", "http://head:6379", "fd00::1:6379", ":6379"])
+def test_another_address_of_ray_is_refused(address: str) -> None:
+    with pytest.raises(SettingsError, match=r"ray_address.*must be host:port with a port from 1 to 65535") as refused:
+        load_settings({"ray_address": address})
+    assert address in str(refused.value)
