@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _prepare() -> None:
-    """Install what is missing: Slurm with its database from Debian's packages, Ray and PyTorch. Raises RuntimeError if that fails."""
+    """Install what is missing: Slurm with its database from Debian, Ray and PyTorch. Raises RuntimeError if that fails."""
     if not sys.platform.startswith("linux"):
         raise RuntimeError("they need Linux (network namespaces)")
     if os.geteuid() != 0:

@@ -14,6 +14,7 @@ from service.executors.cluster.driver import EngineJob, EngineNode, EngineRefuse
 from service.executors.cluster.ray_client import Connection, Request
 from service.runtime.child import Child, ChildClosed, ChildLost, ChildTimeout
 
+KILL_WAIT_S = 30.0
 CALL_S = 15.0
 """Time limit of one request, beyond that for connecting."""
 
@@ -25,14 +26,19 @@ class RayMissing(Exception):
 class RayDriver:
     """Implements :class:`service.executors.cluster.driver.EngineDriver` with placement groups and actors.
 
-    ``address``: host:port of the head. A node of the Ray cluster (such as the head) runs on this machine. ``token_file``: holds
-    the cluster's token; None: as Ray finds it. Raises :class:`RayMissing`.
+    ``address``: host:port of the head. A node of the Ray cluster (such as the head) runs on this machine. ``cluster_id`` tells
+    the submissions of this executor from those of other ones. ``token_file``: holds the cluster's token; None: as Ray finds it.
+    Raises :class:`RayMissing`.
     """
 
-    def __init__(self, address: str, token_file: Path | None = None) -> None:
+    def __init__(
+        self, address: str, cluster_id: str, token_file: Path | None = None, *, kill_wait_s: float = KILL_WAIT_S
+    ) -> None:
         if importlib.util.find_spec("ray") is None:
             raise RayMissing("executor=ray needs the package ray: pip install 'sooner[ray]'")
-        self._connection = Connection(address, str(token_file) if token_file is not None else None)
+        self._connection = Connection(
+            address, cluster_id, str(token_file) if token_file is not None else None, kill_wait_s
+        )
         self._lock = threading.Lock()
         self._closed = False
         self._child = _new_child()
@@ -46,6 +52,11 @@ class RayDriver:
     def abilities(self) -> Abilities:
         """Ray chooses the GPU indices, and runs every program as the user of its nodes."""
         return Abilities(exact_gpus=False)
+
+    @property
+    def kill_wait_s(self) -> float:
+        """See the port."""
+        return self._connection.kill_wait_s
 
     def submit(self, launch: NodeLaunch) -> str:
         """See the port. The id is the attempt's: Ray holds one submission of an attempt, whichever call was first."""

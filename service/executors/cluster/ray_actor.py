@@ -39,9 +39,9 @@ _ERROR_BYTES = 2000
 class NodeRun:
     """Starts the program with the actor itself, and records ``run`` before and ``exit`` after it. ``index`` counts servers."""
 
-    def __init__(self, attempt: str, index: int) -> None:
-        self._record = f"live/{attempt}/"
-        self._plan = f"plan/{attempt}"
+    def __init__(self, cluster: str, attempt: str, index: int) -> None:
+        self._record = f"{cluster}/live/{attempt}/"
+        self._plan = f"{cluster}/plan/{attempt}"
         self._index = index
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -49,17 +49,19 @@ class NodeRun:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         threading.Thread(target=self._run, daemon=True).start()
 
-    def stop(self, kill: bool) -> None:
-        """End the program: with SIGTERM, or by killing all of its processes. Returns at once."""
+    def stop(self, kill_wait_s: float) -> None:
+        """End the program: with SIGTERM now, and by killing all of its processes after ``kill_wait_s``. Returns at once."""
         with self._lock:
-            self._stopped = True
+            again, self._stopped = self._stopped, True
             process = self._process
-        if process is None:
-            return
-        if kill:
-            threading.Thread(target=self._kill_all, args=(process,), daemon=True).start()
-        elif process.poll() is None:
-            process.terminate()
+        if process is not None and not again:
+            threading.Thread(target=self._end, args=(process, kill_wait_s), daemon=True).start()
+
+    def _end(self, process: "subprocess.Popen[bytes]", kill_wait_s: float) -> None:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(kill_wait_s)
+        self._kill_all(process)
 
     def _run(self) -> None:
         try:

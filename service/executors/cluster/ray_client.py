@@ -4,7 +4,8 @@ Ray's library has threads, signal handlers, output and aborts of its own, none o
 nothing that Ray does not have (:mod:`service.executors.cluster.ray_records`), so it can be killed at any time.
 
 The placement group and the actors of a submission are named by the attempt, and Ray has each name once: a repeated submission
-finds the first one. A request for the submissions also ends those of which nothing is left.
+finds the first one. Between requests the process looks after the submissions: it stops what must not go on, and frees the GPUs of
+those of which nothing is left.
 """
 
 import os
@@ -33,6 +34,7 @@ from service.executors.cluster.ray_nodes import NODE_LABEL, RayNodes, engine_nod
 from service.executors.cluster.ray_records import REMEMBER_S, RayRecords, Record, Submission
 from service.runtime.child import serve
 
+_ATTEND_S = 0.5
 _PARENT_S = 1.0
 _CONTINUES = (0, 3)
 """Exit codes of a node program after which those on the other servers run on; after another one nothing records its end."""
@@ -40,10 +42,16 @@ _CONTINUES = (0, 3)
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Where Ray is. ``token_file``: None for Ray's own rules (RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH, ~/.ray/auth_token)."""
+    """Where Ray is, and whose submissions are meant.
+
+    ``cluster``: the id of the executor, as several may use one Ray. ``token_file``: None for Ray's own rules (RAY_AUTH_TOKEN,
+    RAY_AUTH_TOKEN_PATH, ~/.ray/auth_token). ``kill_wait_s``: from SIGTERM to SIGKILL.
+    """
 
     address: str
+    cluster: str
     token_file: str | None
+    kill_wait_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +74,9 @@ class RayClient:
         ray.init(connection.address, namespace=NAMESPACE, log_to_driver=False, logging_level="CRITICAL")
         self._ray = ray
         self._state = state
-        self._records = RayRecords(global_worker.gcs_client)
+        self._cluster = connection.cluster
+        self._kill_wait_s = connection.kill_wait_s
+        self._records = RayRecords(global_worker.gcs_client, connection.cluster)
         self._nodes = RayNodes()
         ray.cloudpickle.register_pickle_by_value(ray_actor)
         self._actor = ray.remote(NodeRun)
@@ -90,14 +100,14 @@ class RayClient:
         group = self._make_group(launch)
         for index, share in enumerate(launch.shares):
             self._actor.options(
-                name=_actor_name(attempt, index),
+                name=self._actor_name(attempt, index),
                 get_if_exists=True,
                 lifetime="detached",
                 num_gpus=share.gpus,
                 num_cpus=0,
                 max_restarts=0,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(group, index),
-            ).remote(attempt, index)
+            ).remote(self._cluster, attempt, index)
         self._records.note(attempt, "created", {})
         return attempt
 
@@ -105,32 +115,32 @@ class RayClient:
         """See :meth:`service.executors.cluster.driver.EngineDriver.cancel`."""
         wanted = {attempt for attempt in ids if self._records.is_live(attempt)}
         for attempt in wanted:
-            self._records.note(attempt, "stop", {"kill": True})
+            self._records.note(attempt, "stop", {"cancelled": True})
         for submission in self._live() if wanted else []:
             if submission.attempt in wanted:
-                self._stop_programs(submission, kill=True)
+                self._stop_programs(submission)
 
     def jobs(self) -> list[EngineJob]:
-        """See :meth:`service.executors.cluster.driver.EngineDriver.jobs`. Ends the submissions of which nothing is left."""
+        """See :meth:`service.executors.cluster.driver.EngineDriver.jobs`."""
+        live = self.attend()
+        return live + [_ended(attempt, end) for attempt, end in self._records.ends().items()]
+
+    def attend(self) -> list[EngineJob]:
+        """Stop programs that must not go on, and end the submissions of which nothing is left. Returns the others."""
         health = self._nodes.health(self._ray.nodes())
         # Before the records: an actor that is not alive here, and has no record of its end there, may be dead.
         actors = {entry["Name"] for entry in self._state.actor_table(None, None, "ALIVE").values()}
-        ends = self._records.ends()
         live = []
         for submission in self._live():
-            if submission.attempt in ends:  # the process was killed while it deleted the other records
-                self._records.forget_live(submission.attempt)
-                continue
             lost = self._lost(submission, health, actors)
-            if not self._is_over(submission, lost):
-                live.append(self._continue(submission, lost))
+            if self._is_over(submission, lost):
+                self._end(submission, lost)
             else:
-                ends[submission.attempt] = self._end(submission, lost)
-        now_s = time.time()
-        for attempt, end in ends.items():
-            if now_s - end["at_s"] > REMEMBER_S:
+                live.append(self._continue(submission, lost))
+        for attempt, end in self._records.ends().items():
+            if time.time() - end["at_s"] > REMEMBER_S:
                 self._records.forget_end(attempt)
-        return live + [_ended(attempt, end) for attempt, end in ends.items()]
+        return live
 
     def nodes(self) -> list[EngineNode]:
         """See :meth:`service.executors.cluster.driver.EngineDriver.nodes`."""
@@ -139,11 +149,17 @@ class RayClient:
 
     def _live(self) -> list[Submission]:
         """The submissions that have not ended. What a late process or actor made for an ended one is removed."""
-        live, ended = self._records.live()
+        live, ended = self._records.live()  # also ended are those whose other records a killed process had not deleted
         for attempt in ended:
             self._remove_group(attempt)
             self._records.forget_live(attempt)
         return live
+
+    def _group_name(self, attempt: str) -> str:
+        return f"{NAMESPACE}/{self._cluster}/{attempt}"
+
+    def _actor_name(self, attempt: str, index: int) -> str:
+        return f"{NAMESPACE}/{self._cluster}/{attempt}/{index}"
 
     # Submitting.
 
@@ -164,11 +180,11 @@ class RayClient:
 
         attempt = str(launch.attempt)
         with suppress(ValueError):
-            return get_placement_group(_group_name(attempt))
+            return get_placement_group(self._group_name(attempt))
         return placement_group(
             [{"GPU": share.gpus} for share in launch.shares],
             strategy="PACK",
-            name=_group_name(attempt),
+            name=self._group_name(attempt),
             lifetime="detached",
             bundle_label_selector=[{NODE_LABEL: share.server} for share in launch.shares],
         )
@@ -187,13 +203,13 @@ class RayClient:
             trouble = health.get(run["node"], "Ray does not know the node any more")
             if trouble:
                 lost[index] = {"node": True, "why": trouble}
-            elif _actor_name(submission.attempt, index) not in actors:
+            elif self._actor_name(submission.attempt, index) not in actors:
                 entry = self._state.actor_table(run["actor"])
                 if not entry or entry["State"] == "DEAD":
                     lost[index] = {"node": False, "why": _death(entry)}
         if submission.created:
             for index in set(range(len(submission.servers))) - set(submission.runs):
-                name = _actor_name(submission.attempt, index)
+                name = self._actor_name(submission.attempt, index)
                 if name not in actors and not self._exists(name):
                     lost[index] = {"node": False, "why": "Ray could not create the actor"}
         return lost
@@ -215,25 +231,25 @@ class RayClient:
     def _continue(self, submission: Submission, lost: dict[int, Record]) -> EngineJob:
         failed = any(run["error"] or run["code"] not in (None, *_CONTINUES) for run in submission.exits.values())
         if submission.stop is None and (lost or failed):
-            submission.stop = {"kill": False}
+            submission.stop = {"cancelled": False}
             self._records.note(submission.attempt, "stop", submission.stop)
         state = EngineJobState.RUNNING if submission.runs else EngineJobState.PENDING
         if submission.stop is not None:
             state = EngineJobState.ENDING
-            self._stop_programs(submission, kill=submission.stop["kill"])
+            self._stop_programs(submission)
         return EngineJob(
             submission.attempt, AttemptId(submission.attempt), state, submission.servers, submission.gpu_ids
         )
 
-    def _stop_programs(self, submission: Submission, kill: bool) -> None:
-        """Ask the actors to end their programs. Repeated with each request for the submissions, until they have."""
+    def _stop_programs(self, submission: Submission) -> None:
+        """Ask the actors to end their programs. Repeated until they have."""
         for index in set(submission.runs) - set(submission.exits):
             with suppress(ValueError):  # there is no such actor any more
-                self._ray.get_actor(_actor_name(submission.attempt, index)).stop.remote(kill)
+                self._ray.get_actor(self._actor_name(submission.attempt, index)).stop.remote(self._kill_wait_s)
 
     # Ending.
 
-    def _end(self, submission: Submission, lost: dict[int, Record]) -> Record:
+    def _end(self, submission: Submission, lost: dict[int, Record]) -> None:
         """Free the GPUs, then record the end."""
         self._remove_group(submission.attempt)
         servers = submission.servers
@@ -241,7 +257,7 @@ class RayClient:
         if lost:
             end = EngineEnd.NODE_FAILED
             said = [f"{servers[index]}: {cause['why']}" for index, cause in sorted(lost.items())]
-        elif submission.stop is not None and submission.stop["kill"]:
+        elif submission.stop is not None and submission.stop["cancelled"]:
             end = EngineEnd.CANCELLED
         elif any(exit_["error"] for exit_ in submission.exits.values()):
             end = EngineEnd.NOT_STARTED
@@ -256,30 +272,21 @@ class RayClient:
             "at_s": time.time(),
         }
         self._records.end(submission.attempt, record)
-        return record
 
     def _remove_group(self, attempt: str) -> None:
         """Remove the group and its actors. Returns when Ray has done so."""
         from ray.util.placement_group import get_placement_group, remove_placement_group
 
         with suppress(ValueError):  # there is none
-            remove_placement_group(get_placement_group(_group_name(attempt)))
+            remove_placement_group(get_placement_group(self._group_name(attempt)))
 
     def _remove_abandoned(self) -> None:
         """Remove the groups that a killed process created after the end of their submissions."""
-        known = {_group_name(submission.attempt) for submission in self._live()}
+        known = {self._group_name(submission.attempt) for submission in self._live()}
         for group in self._state.placement_group_table().values():
             name = group["name"]
-            if name.startswith(_group_name("")) and group["state"] != "REMOVED" and name not in known:
-                self._remove_group(name.removeprefix(_group_name("")))
-
-
-def _group_name(attempt: str) -> str:
-    return f"{NAMESPACE}/{attempt}"
-
-
-def _actor_name(attempt: str, index: int) -> str:
-    return f"{NAMESPACE}/{attempt}/{index}"
+            if name.startswith(self._group_name("")) and group["state"] != "REMOVED" and name not in known:
+                self._remove_group(name.removeprefix(self._group_name("")))
 
 
 def _death(entry: Any) -> str:
@@ -304,18 +311,28 @@ class _Answerer:
     """Answers requests. After an error the parent starts a new process, as the connection may be broken."""
 
     def __init__(self) -> None:
+        self._turn = threading.Lock()
         self._client: RayClient | None = None
 
     def __call__(self, request: Request) -> Any:
-        try:
-            if self._client is None:
-                _authenticate(request.connection)
-                self._client = RayClient(request.connection)
-            return getattr(self._client, request.method)(*request.arguments)
-        except EngineRefused as error:
-            return error
-        except Exception as error:
-            return EngineUnavailable(f"Ray at {request.connection.address}: {_first_line(error)}")
+        with self._turn:
+            try:
+                if self._client is None:
+                    _authenticate(request.connection)
+                    self._client = RayClient(request.connection)
+                return getattr(self._client, request.method)(*request.arguments)
+            except EngineRefused as error:
+                return error
+            except Exception as error:
+                return EngineUnavailable(f"Ray at {request.connection.address}: {_first_line(error)}")
+
+    def attend(self) -> None:
+        """Look after the submissions until the process ends."""
+        while True:
+            time.sleep(_ATTEND_S)
+            with self._turn, suppress(Exception):  # the next request meets the same fault, and answers with it
+                if self._client is not None:
+                    self._client.attend()
 
 
 def _authenticate(connection: Connection) -> None:
@@ -344,7 +361,9 @@ def main() -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
-    serve(_Answerer(), EngineUnavailable)
+    answerer = _Answerer()
+    threading.Thread(target=answerer.attend, daemon=True).start()
+    serve(answerer, EngineUnavailable)
 
 
 if __name__ == "__main__":

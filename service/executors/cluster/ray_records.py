@@ -1,5 +1,7 @@
 """What Sooner keeps in Ray: records (JSON) in the key-value store of the head, namespace :data:`NAMESPACE`.
 
+Below the id of the cluster:
+
 - ``live/<attempt>/job``: servers, GPUs, program and the launch's word, written first; ``plan/<attempt>``: the program's input.
 - ``live/<attempt>/created``: the placement group and the actors exist.
 - ``live/<attempt>/run/<k>`` and ``exit/<k>``: by the actor of server k, before it starts the program and after it has ended.
@@ -44,10 +46,11 @@ class Submission:
 
 
 class RayRecords:
-    """Reads and writes the records. ``store``: Ray's client of the head, of which only the key-value store is used."""
+    """Reads and writes the records of one cluster id. ``store``: Ray's client of the head, as far as its key-value store."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Any, cluster: str) -> None:
         self._store = store
+        self._prefix = f"{cluster}/"
 
     def begin(self, attempt: str, job: Record, plan: bytes) -> None:
         """Record a submission. The job of an earlier submission of the attempt stays."""
@@ -60,11 +63,11 @@ class RayRecords:
 
     def is_live(self, attempt: str) -> bool:
         """Whether the submission is known and has not ended."""
-        return self._store.internal_kv_get(f"live/{attempt}/job".encode(), _SPACE, timeout=_CALL_S) is not None
+        return self._is_there(f"live/{attempt}/job")
 
     def has_ended(self, attempt: str) -> bool:
         """Whether the end of the submission is recorded."""
-        return self._store.internal_kv_get(f"end/{attempt}".encode(), _SPACE, timeout=_CALL_S) is not None
+        return self._is_there(f"end/{attempt}")
 
     def end(self, attempt: str, end: Record) -> None:
         """Record the end, if none is recorded, and delete the other records."""
@@ -81,14 +84,15 @@ class RayRecords:
         self._delete(f"end/{attempt}")
 
     def live(self) -> tuple[list[Submission], list[str]]:
-        """All submissions that have not ended, and the attempts of which only records without a job are left."""
+        """All submissions that have not ended, and the attempts of which records are left that should not be."""
+        ends = self.ends()
         parts: dict[str, dict[str, Record]] = {}
         for key, record in self._read("live/").items():
             attempt, _, name = key.partition("/")
             parts.setdefault(attempt, {})[name] = record
         found, remains = [], []
         for attempt, named in parts.items():
-            if "job" not in named:
+            if "job" not in named or attempt in ends:
                 remains.append(attempt)
                 continue
             submission = Submission(attempt, named["job"], "created" in named, named.get("stop"))
@@ -105,16 +109,22 @@ class RayRecords:
         """The recorded ends, by attempt."""
         return self._read("end/")
 
+    def _is_there(self, name: str) -> bool:
+        return self._store.internal_kv_get(self._key(name), _SPACE, timeout=_CALL_S) is not None
+
     def _read(self, prefix: str) -> dict[str, Record]:
-        keys = self._store.internal_kv_keys(prefix.encode(), _SPACE, timeout=_CALL_S)
+        keys = self._store.internal_kv_keys(self._key(prefix), _SPACE, timeout=_CALL_S)
         found = self._store.internal_kv_multi_get(keys, _SPACE, timeout=_CALL_S) if keys else {}
-        return {key.decode().removeprefix(prefix): json.loads(value) for key, value in found.items()}
+        return {key.decode().removeprefix(self._prefix + prefix): json.loads(value) for key, value in found.items()}
 
-    def _put(self, key: str, value: bytes, *, overwrite: bool = True) -> None:
-        self._store.internal_kv_put(key.encode(), value, overwrite, _SPACE, timeout=_CALL_S)
+    def _put(self, name: str, value: bytes, *, overwrite: bool = True) -> None:
+        self._store.internal_kv_put(self._key(name), value, overwrite, _SPACE, timeout=_CALL_S)
 
-    def _delete(self, key: str, *, by_prefix: bool = False) -> None:
-        self._store.internal_kv_del(key.encode(), by_prefix, _SPACE, timeout=_CALL_S)
+    def _delete(self, name: str, *, by_prefix: bool = False) -> None:
+        self._store.internal_kv_del(self._key(name), by_prefix, _SPACE, timeout=_CALL_S)
+
+    def _key(self, name: str) -> bytes:
+        return (self._prefix + name).encode()
 
 
 def _packed(record: Record) -> bytes:

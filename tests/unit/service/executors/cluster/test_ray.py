@@ -24,12 +24,12 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RayMissing, match=r"executor=ray needs the package ray: pip install 'sooner\[ray\]'"):
-        RayDriver("head:6379")
+        RayDriver("head:6379", "c1")
 
 
 @pytest.mark.usefixtures("installed")
 def test_another_user_is_refused() -> None:
-    driver = RayDriver("head:6379")
+    driver = RayDriver("head:6379", "c1")
     with pytest.raises(EngineRefused, match="user ada: Ray runs programs only as the user of its nodes"):
         driver.submit(LAUNCH)
     driver.close()
@@ -38,7 +38,7 @@ def test_another_user_is_refused() -> None:
 @pytest.mark.usefixtures("installed")
 def test_a_client_that_crashes_or_is_closed_is_an_unavailable_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "_new_child", lambda: Child([sys.executable, "-c", "raise SystemExit(7)"]))
-    driver = RayDriver("head:6379", Path("/no/token"))
+    driver = RayDriver("head:6379", "c1", Path("/no/token"))
     with pytest.raises(EngineUnavailable, match=r"Ray at head:6379: its client process ended \(exit code 7\)"):
         driver.jobs()
     driver.close()
