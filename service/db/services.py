@@ -17,6 +17,10 @@ from service.db.session import Database
 from service.db.tables import ATTEMPTS, LEASES, SERVICES
 
 
+class UnknownHosts(ValueError):
+    """Open attempts belong to an executor that this service does not have; the message is one line."""
+
+
 @dataclass(frozen=True, slots=True)
 class Registered:
     """A service: the id of its data folder, a name for people, and the URL of its API."""
@@ -136,17 +140,40 @@ def services(database: Database) -> list[ServiceNow]:
 
 
 def url_of_attempt(database: Database, host: str, job: JobId, number: int | None) -> str | None:
-    """The URL of the service that holds an attempt of a job (None: the newest); None if that is ``host``, or unknown."""
+    """The URL of the service that holds an attempt of a job (None: the newest); None if that is ``host``, or no service: the
+    attempts of a cluster are in a folder that its services share.
+    """
     statement = (
         select(ATTEMPTS.c.host, SERVICES.c.url)
-        .join_from(ATTEMPTS, SERVICES, SERVICES.c.id == ATTEMPTS.c.host)
+        .join_from(ATTEMPTS, SERVICES, SERVICES.c.id == ATTEMPTS.c.host, isouter=True)
         .where(ATTEMPTS.c.job_id == job)
         .order_by(ATTEMPTS.c.number.desc())
     )
     if number is not None:
         statement = statement.where(ATTEMPTS.c.number == number)
     found = database.rows(statement.limit(1))
-    return None if not found or found[0].host == host else str(found[0].url)
+    return None if not found or found[0].host == host else found[0].url
+
+
+def check_hosts(database: Database, service_id: str, attempts_host: str) -> None:
+    """Raise :class:`UnknownHosts` if attempts are open that no service with this setting of the executor would attend to.
+
+    ``attempts_host``: the id that new attempts of this service get, its own or that of a cluster.
+    """
+    with database.reading() as session:
+        connection = session.connection()
+        known = select(SERVICES.c.id)
+        lone = (ATTEMPTS.c.host != "") & (ATTEMPTS.c.host != attempts_host)
+        lone &= (ATTEMPTS.c.host == service_id) | ATTEMPTS.c.host.not_in(known)
+        statement = select(ATTEMPTS.c.id, ATTEMPTS.c.host).where(lone, ATTEMPTS.c.state.in_(OPEN_ATTEMPTS))
+        found = connection.execute(statement.order_by(ATTEMPTS.c.id)).all()
+    if found:
+        names = ", ".join(row.id for row in found[:5]) + (", ..." if len(found) > 5 else "")
+        holder = "this service with executor=local" if found[0].host == service_id else f"the cluster {found[0].host}"
+        raise UnknownHosts(
+            f"{len(found)} attempts ({names}) belong to {holder}; start with the executor and the shared_dir that they were "
+            "started with, and let them end or cancel them before another executor is set"
+        )
 
 
 def silence_of(database: Database, ids: Collection[str]) -> Mapping[str, tuple[float, float]]:

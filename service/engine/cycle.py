@@ -17,6 +17,8 @@ from service.engine.ports import JobWrite, NewServer
 from service.engine.record import JobRecord, ServerRecord
 from service.engine.world import World
 
+STATE_UNKNOWN = "its state is not known yet"
+
 
 @dataclass(slots=True)
 class EngineSettings:
@@ -111,11 +113,11 @@ class Cycle:
         self.server_events.append(ServerEvent(server, self.now_s, kind, self.number, detail))
 
     def add_server(self, spec: Server, *, found: bool) -> None:
-        """Append a server, unless the cluster has one of this name."""
+        """Append a server, unless the cluster has one of this name. A ``found`` one is down until a report says that it is up."""
         if any(server.name == spec.name for server in self.world.cluster.servers):
             return
         index = ServerIndex(len(self.world.servers))
-        self.world.add_server(spec, ServerRecord())
+        self.world.add_server(spec, ServerRecord(down=found, detail=STATE_UNKNOWN if found else ""))
         self.new_servers[index] = NewServer(spec, found)
         self.change_server(index, ServerEventKind.ADDED)
 

@@ -90,7 +90,7 @@ class ReportKind(StrEnum):
     SERVER_RETURNED = "server_returned"
     """The end of such a drain. A drain by an operator of this service is another thing and stays."""
     SERVER_ADDED = "server_added"
-    """The executor has found a server that the cluster does not have; ``server_spec`` is set."""
+    """The executor has found a server that the cluster does not have; ``server_spec`` is set. SERVER_UP follows if it is up."""
 
 
 class Warned(StrEnum):

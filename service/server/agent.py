@@ -7,7 +7,7 @@ a service that has been silent for longer than the lease has no running attempts
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from policies.lifecycle import AttemptState
 from policies.model.ids import AttemptId
@@ -32,13 +32,16 @@ _BEFORE_ENDS = frozenset({ReportKind.STARTED, ReportKind.PROGRESS})
 
 
 class Agent:
-    """Methods may be called from several threads and run one at a time."""
+    """Methods may be called from several threads and run one at a time.
+
+    ``executor`` None: this service has no attempts of its own. Those of a cluster belong to whichever service leads.
+    """
 
     def __init__(
         self,
         database: Database,
         host: str,
-        executor: Executor,
+        executor: Executor | None,
         renew_leases: Callable[[], None],
         settings: EngineSettings,
         elapsed_s: Callable[[], float] = boot_time_s,
@@ -67,7 +70,10 @@ class Agent:
             logger.warning("this service was silent for too long and was declared lost; its attempts are stopped")
         self.sound = False
         with self._lock:
-            self._clear()
+            if self._executor is not None:
+                self._clear(self._executor)
+            else:
+                self._reinstate()
 
     def attend(self, leads: Callable[[], bool] = lambda: False) -> None:
         """While this service does not lead: report what the attempts do, and carry out what the database wants.
@@ -75,21 +81,23 @@ class Agent:
         Does nothing if this service ``leads`` by now: it has taken the lead in a :meth:`pause`.
         """
         with self._lock:
-            if not self.sound or leads():
+            executor = self._executor
+            if executor is None or not self.sound or leads():
                 return
             asked_at_s = self._elapsed_s()
-            ends = self._report(self._executor.poll())
-            observed = self._executor.observed()
-            commands = self._wanted(observed, ends)
+            ends = self._report(executor)
+            observed = executor.observed()
+            commands = self._wanted(executor, observed, ends)
             if commands and self._elapsed_s() - asked_at_s < PROMPT_S:
-                self._executor.send(commands)
+                executor.send(commands)
 
     def pause(self) -> threading.Lock:
         """A lock; while it is held, :meth:`attend` does not run."""
         return self._lock
 
-    def _report(self, reports: Sequence[Report]) -> Mapping[AttemptId, Report]:
+    def _report(self, executor: Executor) -> Mapping[AttemptId, Report]:
         """Store new reports; returns those of ends, which the executor repeats until the leader has committed them."""
+        reports = executor.poll()
         ends = {
             report.attempt: report
             for report in reports
@@ -100,10 +108,12 @@ class Agent:
             with self._database.writing() as session:
                 attempt_reports.store_reports(session, self._host, new)
             self._reported.update(ends)
-            self._executor.acknowledge([report for report in new if report.kind in _BEFORE_ENDS])
+            executor.acknowledge([report for report in new if report.kind in _BEFORE_ENDS])
         return ends
 
-    def _wanted(self, observed: Mapping[AttemptId, AttemptStatus], ends: Mapping[AttemptId, Report]) -> list[Command]:
+    def _wanted(
+        self, executor: Executor, observed: Mapping[AttemptId, AttemptStatus], ends: Mapping[AttemptId, Report]
+    ) -> list[Command]:
         """The commands that reconciling needs: stop what should not run, launch what got lost."""
         with self._database.reading() as session:
             wanted = open_attempts(session.connection(), self._host)
@@ -111,7 +121,7 @@ class Agent:
         settled = {attempt: report for attempt, report in ends.items() if attempt not in wanted}
         if settled:
             attempt_reports.delete_of_attempts(self._database, settled.keys())
-            self._executor.acknowledge(list(settled.values()))
+            executor.acknowledge(list(settled.values()))
             self._reported.difference_update(settled)
         zombies = [
             attempt
@@ -138,17 +148,20 @@ class Agent:
                 commands.append(self._stop(attempt.id, token))
         return commands
 
-    def _clear(self) -> None:
+    def _clear(self, executor: Executor) -> None:
         """Stop all attempts. When nothing runs any more, the service is alive again."""
-        self._report(self._executor.poll())
-        alive = [attempt for attempt, status in self._executor.observed().items() if status is not AttemptStatus.ENDED]
+        self._report(executor)
+        alive = [attempt for attempt, status in executor.observed().items() if status is not AttemptStatus.ENDED]
         if not alive:
-            services.reinstate(self._database, self._host)
-            self.sound = True
+            self._reinstate()
             return
         with self._database.reading() as session:
             token = lease.newest_token(session, LEADER_LEASE)
-        self._executor.send([self._stop(attempt, token) for attempt in alive])
+        executor.send([self._stop(attempt, token) for attempt in alive])
+
+    def _reinstate(self) -> None:
+        services.reinstate(self._database, self._host)
+        self.sound = True
 
     def _stop(self, attempt: AttemptId, token: int) -> Stop:
         return Stop(attempt, graceful=False, grace_s=self._settings.stop_grace_s, fencing_token=token)

@@ -8,12 +8,13 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 
 from sqlalchemy.exc import DBAPIError
 
+from policies.model.cluster import Cluster
 from policies.options import OptionError
 from service.api.app import create_app
 from service.api.deps import ApiDependencies
@@ -27,15 +28,17 @@ from service.config.settings import Settings, SettingsError
 from service.db import migrate, services
 from service.db.identity import database_id
 from service.db.lease import LEADER_LEASE, LeaderLease
-from service.db.servers import CachedCluster, ServerInUse, enroll, stored_cluster
+from service.db.servers import CachedCluster, ServerInUse, stored_cluster
 from service.db.session import DatabaseUrlError
 from service.db.store import SqlStore
-from service.executors.gpus import local_cluster
+from service.engine.ports import ExecutorUnavailable
+from service.executors.gpus import GpuInfo, local_cluster
 from service.runtime.no_room import no_room
 from service.runtime.processes import spare_as_victim
 from service.runtime.steady_clock import SteadyClock
 from service.server.agent import Agent
 from service.server.api_ports import ServiceFleet, ServiceProcess, ServiceScheduler, readings
+from service.server.clusters import ENGINES, OwnServers
 from service.server.http_server import http_server
 from service.server.leadership import Leadership
 from service.server.leading import ONCE, Leading
@@ -81,6 +84,7 @@ def serve(settings: Settings) -> int:
         ClusterFileError,
         DatabaseUrlError,
         ServerInUse,
+        services.UnknownHosts,
         TokenFileError,
         tracing.TracingUnavailable,
         migrate.SchemaError,
@@ -112,7 +116,7 @@ class Service:
         make_recorder(settings)
         configured_shadow(settings)
         gpus = gpus_of_host(settings)
-        self.wanted = load_cluster(settings.cluster) if settings.cluster else local_cluster(settings.virtual_gpus, gpus)
+        known = self._known_servers(gpus)
         self.database = open_current(settings.database_url)
         stack.callback(self.database.close)
         bind(settings.data_dir, database_id(self.database))
@@ -120,14 +124,15 @@ class Service:
         self.token = load_or_create(settings.data_dir, data_dir_mode(settings))
         keep_users_apart(settings)
         self.socket = stack.enter_context(listen(settings.host, settings.port))
-        port = self.socket.getsockname()[1]
-        self.executor = make_executor(settings, self.clock, stored_cluster(self.database, self.wanted), gpus, port)
+        self.servers = OwnServers(self.database, known, settings.cluster)
+        stored = stored_cluster(self.database, known)
+        self.executor = make_executor(settings, self.clock, stored, gpus, self.socket.getsockname()[:2])
         stack.callback(self.executor.attempts.close)
         self.lead = LeaderLease(self.database, LEADER_LEASE, self.host.id, settings.leader_lease_s)
         agent = Agent(
             self.database,
             self.host.id,
-            self.executor.limited,
+            self.executor.own,
             self.executor.attempts.renew_leases,
             engine_settings(settings, 0, self.host.id),
         )
@@ -143,7 +148,11 @@ class Service:
         if self.executor.containment is not None:
             logger.info(self.executor.containment.sentence)
         self._register()
-        self.leadership.begin()
+        services.check_hosts(self.database, self.host.id, self._attempts_host)
+        try:
+            self.leadership.begin()
+        except ExecutorUnavailable as error:
+            raise StartError(f"executor={self.settings.executor}: {error}") from error
 
     def run(self) -> int:
         """Serve until stopped."""
@@ -172,7 +181,7 @@ class Service:
 
     def _api(self) -> ApiDependencies:
         settings, database = self.settings, self.database
-        scheduler = ServiceScheduler(database, self.leadership, CachedCluster(database, self.wanted))
+        scheduler = ServiceScheduler(database, self.leadership, CachedCluster(database, self.servers.known))
         contained = self.executor.containment
         process = ServiceProcess(
             database,
@@ -189,7 +198,7 @@ class Service:
             now_s=self.clock.now_s,
             scheduler=scheduler,
             attempts=self.executor.attempts,
-            fleet=ServiceFleet(database, self.host.id),
+            fleet=ServiceFleet(database, self._attempts_host),
             process=process,
         )
 
@@ -204,10 +213,20 @@ class Service:
         )
         services.register(self.database, service, claim=self.host.old)
 
+    @property
+    def _attempts_host(self) -> str:
+        return self.executor.attempts.attempts_host or self.host.id
+
+    def _known_servers(self, gpus: Sequence[GpuInfo] | None) -> Cluster:
+        """The servers that are known without an executor; none if the executor finds them."""
+        settings = self.settings
+        if settings.executor in ENGINES:
+            return Cluster(settings.executor, ())
+        return load_cluster(settings.cluster) if settings.cluster else local_cluster(settings.virtual_gpus, gpus)
+
     def _begin_leading(self) -> Leading:
         """The leader of all servers that are stored and those of this service's own cluster file."""
-        cluster = enroll(self.database, self.wanted)
-        self.executor.attempts.use_cluster(cluster)
+        cluster = self.servers.enroll(self.executor.attempts)
         return Leading(
             LeaderContext(
                 self.settings,
@@ -215,7 +234,7 @@ class Service:
                 self.database,
                 cluster,
                 self.lead,
-                self.host.id,
+                self._attempts_host,
                 self.executor,
                 self.metrics,
             )

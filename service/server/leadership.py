@@ -11,6 +11,7 @@ from functools import wraps
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy.exc import DBAPIError
 
+from service.config.cluster_file import ClusterFileError
 from service.config.settings import Settings
 from service.db.lease import LeaderLease
 from service.db.servers import ServerInUse
@@ -71,7 +72,7 @@ class Leadership:
     def _turn_over(self) -> None:
         try:
             self._try_to_lead()
-        except ServerInUse as error:
+        except (ServerInUse, ClusterFileError) as error:
             logger.error("this service cannot lead: %s", error)
 
     def _attend(self) -> None:

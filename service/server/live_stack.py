@@ -6,10 +6,12 @@
       Engine
         policy     MeasuredPolicy( Shadow( Recorder( the configured policy )))
         store      MeasuredStore( PatientStore( LeaderStore, an SqlStore ))
-        executor   MeasuredExecutor( PolledExecutor( FleetExecutor( TimeLimitedExecutor( LocalExecutor | FakeExecutor ))))
+        executor   MeasuredExecutor( PolledExecutor( FleetExecutor( TimeLimitedExecutor( one of the three ))))
         predictor  MeasuredPredictor( WarmingPredictor( LivePredictor ))
         sink       WatchingSink( MetricsSink( LogSink ))
         clock      SteadyClock
+
+The three executors are LocalExecutor, FakeExecutor and ClusterExecutor, which has a driver for its engine, Slurm or Ray.
 
 ========================  ================================================================================================
 Layer                     What it adds
@@ -58,10 +60,11 @@ from service.executors.polled import PolledExecutor
 from service.executors.timeout import TimeLimitedExecutor
 from service.history.cycles import Recorder
 from service.runtime.steady_clock import SteadyClock
+from service.server.clusters import ENGINES, cluster_executor
 from service.server.containment import Containment, containment_of
 from service.server.fleet import FleetExecutor
 from service.server.leader_store import LeaderStore, PatientStore
-from service.server.startup import StartError
+from service.server.startup import advertised_url
 from service.server.users_apart import runs_as_submitters
 from service.server.warming import WarmingPredictor
 from service.shadow.live import make_shadow
@@ -73,21 +76,28 @@ from service.telemetry.phases import MeasuredExecutor, MeasuredPolicy, MeasuredP
 
 logger = logging.getLogger(__name__)
 
+PROGRESS_PATH = "/v1/attempts/{attempt}/progress"
+
 
 class HostExecutor(NamedTuple):
     """The executor of this service: ``attempts`` itself, and ``limited``, the same with a time limit on each command.
 
-    ``containment``: what holds the processes of a job together; None if there are no processes.
+    ``containment``: what holds the processes of a job together; None if there are no processes of this machine.
     """
 
     attempts: LiveExecutor
     limited: Executor
     containment: Containment | None
 
+    @property
+    def own(self) -> Executor | None:
+        """The executor if its attempts are this service's alone; None if they are those of a cluster, and so of the leader."""
+        return self.limited if self.attempts.attempts_host is None else None
+
 
 @dataclass(frozen=True, slots=True)
 class LeaderContext:
-    """What a leader is built on. ``host`` is the id of this service, ``executor`` runs the attempts of this service."""
+    """What a leader is built on. ``host`` is the id that the attempts of ``executor`` carry, of the service or of a cluster."""
 
     settings: Settings
     clock: SteadyClock
@@ -118,15 +128,15 @@ def gpus_of_host(settings: Settings) -> Sequence[GpuInfo] | None:
 
 
 def make_executor(
-    settings: Settings, clock: Clock, cluster: Cluster, gpus: Sequence[GpuInfo] | None, port: int
+    settings: Settings, clock: Clock, cluster: Cluster, gpus: Sequence[GpuInfo] | None, address: tuple[str, int]
 ) -> HostExecutor:
-    """The configured executor. ``port``: where attempts report their progress. Raises StartError."""
+    """The configured executor. ``address``: on which the service listens for reports of progress. Raises StartError."""
     attempts: LiveExecutor
     containment = None
     if settings.executor == "fake":
         attempts = FakeExecutor(clock)
-    elif settings.executor != "local":
-        raise StartError(f"executor {settings.executor} is not part of this release; use local or fake")
+    elif settings.executor in ENGINES:
+        attempts = cluster_executor(settings, clock, advertised_url(settings, address) + PROGRESS_PATH)
     else:
         containment = containment_of(settings)
         attempts = LocalExecutor(
@@ -135,7 +145,7 @@ def make_executor(
             clock=clock,
             lease_s=settings.lease_s,
             log_bytes_max=settings.log_bytes_max,
-            progress_url=f"{service_url(settings.host, port, settings.scheme)}/v1/attempts/{{attempt}}/progress",
+            progress_url=service_url(settings.host, address[1], settings.scheme) + PROGRESS_PATH,
             gpus=gpus,
             checkpoints=settings.checkpoints_dir,
             cgroups=containment.cgroups,

@@ -88,16 +88,16 @@ def test_reports_of_servers_outlive_a_restart() -> None:
     story.job("waits", at_s=2).until(2).starts()
 
 
-def test_a_server_that_the_executor_finds_takes_work_at_once_and_is_added_once() -> None:
+def test_a_server_that_the_executor_finds_is_added_once_and_takes_work_once_it_is_up() -> None:
     story = cluster("1x2", policy("asrpt"))
     seen = events(story)
     story.job("one", gpus=2, runs_s=100).job("two", gpus=2, runs_s=200).until(0).starts("one")
     for _ in range(2):
         story.says(Report(ReportKind.SERVER_ADDED, story.clock.now_s(), server_spec=Server("found", 2)))
-        story.until(story.clock.now_s() + 5)
+        story.until(story.clock.now_s() + 5).starts()
+    says(story, ReportKind.SERVER_UP, SECOND).until(story.clock.now_s() + 5).starts("two").on("two", 1)
     assert [server.name for server in story.engine.world.cluster.servers] == ["s0", "found"]
-    assert seen == [(1, "added", "")]
-    assert story.record("two").placement is not None
+    assert seen == [(1, "added", ""), (1, "up", "")]
     story.restart()
     assert [server.name for server in story.engine.world.cluster.servers] == ["s0", "found"]
 

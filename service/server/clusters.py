@@ -1,0 +1,150 @@
+"""The servers that a service schedules, and the executor for a cluster that Slurm or Ray runs."""
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from policies.model.cluster import Cluster, Server
+from service.config.cluster_file import ClusterFileError, load_cluster
+from service.config.settings import Settings, env_name
+from service.db.servers import enroll, stored_cluster
+from service.db.session import Database
+from service.engine.ports import Clock, ExecutorUnavailable, FoundServer, LiveExecutor
+from service.executors.cluster.driver import EngineDriver, EngineUnavailable
+from service.executors.cluster.executor import ClusterExecutor
+from service.executors.cluster.shared import cluster_id
+from service.server.startup import StartError
+
+logger = logging.getLogger(__name__)
+
+ENGINES = ("slurm", "ray")
+"""Values of the setting ``executor`` for which an engine runs the jobs on its own servers."""
+
+
+class OwnServers:
+    """The servers of this service: those that its executor finds, else those of ``known``, its file or its machine.
+
+    ``file``: a cluster file that describes servers that the executor finds.
+    """
+
+    def __init__(self, database: Database, known: Cluster, file: Path | None = None) -> None:
+        self.known = known
+        self._database = database
+        self._file = file
+
+    def enroll(self, executor: LiveExecutor) -> Cluster:
+        """Store the servers as the executor finds them now, and return all stored ones, which the executor uses from now on.
+
+        While the executor does not answer, the stored ones count. Raises ExecutorUnavailable if there are none, and
+        ClusterFileError for a file that describes other servers.
+        """
+        try:
+            found = executor.find_servers()
+        except ExecutorUnavailable as error:
+            cluster = stored_cluster(self._database, self.known)
+            if not cluster.servers:
+                raise
+            logger.error("%s: scheduling goes on with the servers of the last start", error)
+        else:
+            cluster = enroll(self._database, self._described(found), found or ())
+        executor.use_cluster(cluster)
+        return cluster
+
+    def _described(self, found: Sequence[FoundServer] | None) -> Cluster:
+        if found is None:
+            return self.known
+        stored = stored_cluster(self._database, self.known).servers
+        if not found and not stored:
+            raise ExecutorUnavailable("the cluster has no server with GPUs yet")
+        if self._file is None:
+            return Cluster(self.known.name, tuple(each.server for each in found))
+        file = load_cluster(self._file)
+        return described(file, [each.server for each in found], {server.name for server in stored}, self._file)
+
+
+def described(file: Cluster, found: Sequence[Server], remembered: set[str], path: Path) -> Cluster:
+    """The servers that an engine has found, as the cluster file describes those that it lists.
+
+    A server that is only ``remembered`` is away at the moment. Raises ClusterFileError for servers that are neither found nor
+    remembered, and for other numbers of GPUs than the engine's.
+    """
+    listed = {server.name: server for server in file.servers}
+    strange = [name for name in listed if name not in remembered and all(each.name != name for each in found)]
+    if strange:
+        names = ", ".join(strange[:5]) + (f" and {len(strange) - 5} others" if len(strange) > 5 else "")
+        raise ClusterFileError(f"{path}: servers", f"the engine of the cluster has no {names}")
+    for server in found:
+        if server.name in listed and listed[server.name].gpus != server.gpus:
+            gpus = listed[server.name].gpus
+            raise ClusterFileError(
+                f"{path}: servers", f"{server.name} has {gpus} GPUs in the file, and {server.gpus} in the cluster"
+            )
+    servers = tuple(listed.get(server.name, server) for server in found)
+    return Cluster(file.name, servers, file.rack_bytes_s, file.core_bytes_s, file.labels)
+
+
+def cluster_executor(settings: Settings, clock: Clock, progress_url: str) -> ClusterExecutor:
+    """The executor of the setting ``executor``, one of :data:`ENGINES`. Raises StartError."""
+    shared = _shared_dir(settings)
+    by_submitter = settings.run_as == "submitter"
+    try:
+        driver = _driver(settings, cluster_id(shared))
+        if by_submitter and not driver.abilities.users:
+            raise StartError(f"run_as=submitter: {driver.name} runs all jobs as one user here; set run_as=service")
+        return ClusterExecutor(
+            driver,
+            shared,
+            Cluster(settings.executor, ()),
+            clock=clock,
+            shared_dir_on_nodes=settings.shared_dir_on_nodes,
+            node_python=settings.node_python,
+            poll_s=settings.engine_poll_s,
+            lease_s=settings.lease_s,
+            log_bytes_max=settings.log_bytes_max,
+            progress_url=progress_url,
+            term_grace_s=settings.stop_grace_s,
+            checkpoints=settings.checkpoints_dir,
+            run_as_users=settings.run_as_users if by_submitter else None,
+        )
+    except OSError as error:
+        raise StartError(f"shared_dir ({env_name('shared_dir')}): {shared}: {error.strerror or error}") from error
+
+
+def _shared_dir(settings: Settings) -> Path:
+    name = f"shared_dir ({env_name('shared_dir')})"
+    if settings.shared_dir is None:
+        raise StartError(
+            f"executor={settings.executor} needs {name}: a folder that this machine and all servers of the cluster share"
+        )
+    if not settings.shared_dir.is_dir():
+        raise StartError(
+            f"{name}: {settings.shared_dir} is no folder; create it in a file system that all servers of the cluster share"
+        )
+    if not os.access(settings.shared_dir, os.W_OK | os.X_OK):
+        raise StartError(f"{name}: {settings.shared_dir} is not writable")
+    return settings.shared_dir
+
+
+def _driver(settings: Settings, identity: str) -> EngineDriver:
+    """The driver of the engine. Only the chosen engine's modules are imported. Raises StartError."""
+    if settings.executor == "ray":
+        raise StartError("executor=ray is not part of this release; use local or slurm")
+    from service.executors.cluster.slurm import SlurmDriver
+    from service.slurm.cluster import Slurm
+    from service.slurm.commands import SlurmMissing
+
+    slurm = Slurm()
+    try:
+        for command in ("sbatch", "srun", "squeue", "sinfo", "scancel", "scontrol"):
+            slurm.commands.path(command)
+    except SlurmMissing as error:
+        raise StartError(f"executor=slurm: {error}; install Slurm's client commands") from error
+    driver = SlurmDriver(slurm, identity)
+    try:
+        for note in driver.check():
+            logger.warning(note)
+    except EngineUnavailable as error:
+        # The service starts all the same, so that the lease of running attempts is renewed.
+        logger.error("Slurm cannot be checked: %s", error)
+    return driver

@@ -1,0 +1,283 @@
+"""The servers of a cluster, what its executor needs at the start, and a lead that passes from one service to another."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from policies.lifecycle import JobState
+from policies.model.cluster import Cluster, Server
+from policies.model.ids import JobId
+from policies.model.job import JobSpec
+from service.config.cluster_file import ClusterFileError
+from service.config.settings import Settings, load_settings
+from service.db import reads, services
+from service.db.lease import LEADER_LEASE, LeaderLease
+from service.db.session import Database
+from service.db.store import SqlStore
+from service.engine.cycle import EngineSettings
+from service.engine.ports import ExecutorUnavailable, FoundServer
+from service.engine.record import ServerRecord
+from service.executors.cluster.driver import EngineDriver
+from service.executors.fake import FakeExecutor
+from service.runtime.steady_clock import SteadyClock
+from service.server import clusters
+from service.server.agent import Agent
+from service.server.api_ports import ServiceFleet
+from service.server.clusters import OwnServers, cluster_executor, described
+from service.server.leading import Leading
+from service.server.live_stack import HostExecutor, LeaderContext
+from service.server.startup import StartError
+from service.telemetry.metrics import Metrics
+from tests.cluster_engine import ProcessEngine
+
+A, B = Server("a", 4, "a100"), Server("b", 4, "a100")
+EMPTY = Cluster("slurm", ())
+
+
+class Finding(FakeExecutor):
+    """Finds what it is given; None: it does not answer."""
+
+    found: Sequence[FoundServer] | None = ()
+    attempts_host = "cluster"
+
+    def __init__(self) -> None:
+        super().__init__(SteadyClock())
+        self.used: Cluster | None = None
+
+    def find_servers(self) -> Sequence[FoundServer]:  # type: ignore[override]
+        if self.found is None:
+            raise ExecutorUnavailable("no answer")
+        return self.found
+
+    def use_cluster(self, cluster: Cluster) -> None:
+        self.used = cluster
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    until_s = time.monotonic() + 60.0
+    while not holds() and time.monotonic() < until_s:
+        threading.Event().wait(0.02)
+    return holds()
+
+
+# Servers
+
+
+def test_found_servers_are_stored_with_their_states_and_the_executor_uses_them(database: Database) -> None:
+    executor, own = Finding(), OwnServers(database, EMPTY)
+    executor.found = [FoundServer(A, drained=True, detail="disk"), FoundServer(B)]
+    cluster = own.enroll(executor)
+    assert (cluster.name, cluster.servers, executor.used) == ("slurm", (A, B), cluster)
+    assert SqlStore(database).load().servers == [ServerRecord(engine_drained=True, detail="disk"), ServerRecord()]
+
+
+def test_while_the_engine_is_away_the_stored_servers_count(database: Database) -> None:
+    executor, own = Finding(), OwnServers(database, EMPTY)
+    executor.found = None
+    with pytest.raises(ExecutorUnavailable):
+        own.enroll(executor)
+    executor.found = []
+    with pytest.raises(ExecutorUnavailable, match="no server with GPUs"):
+        own.enroll(executor)
+    executor.found = [FoundServer(A)]
+    own.enroll(executor)
+    executor.found = None
+    assert own.enroll(executor).servers == (A,)
+
+
+def test_a_cluster_file_adds_to_the_servers_that_it_lists(database: Database, tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(
+        "schema: sooner.cluster/1\nname: site\n"
+        "servers: [{names: [b], gpus: 4, gpu_type: A100, rack: r7, nic_gbps: 200}]\ntiers: {core_gbps: 8}\n"
+    )
+    executor, own = Finding(), OwnServers(database, EMPTY, file)
+    executor.found = [FoundServer(A), FoundServer(B)]
+    cluster = own.enroll(executor)
+    assert (cluster.name, cluster.core_bytes_s) == ("site", 1e9)
+    assert cluster.servers == (A, Server("b", 4, "A100", "r7", 25e9))
+
+
+def test_a_cluster_file_of_other_servers_is_refused_by_name() -> None:
+    file, path = Cluster("f", (A, Server("x", 4), Server("y", 4))), Path("c.yaml")
+    with pytest.raises(ClusterFileError, match="the engine of the cluster has no x, y"):
+        described(file, [A, B], set(), path)
+    assert described(file, [A, B], {"x", "y"}, path).servers == (A, B), "servers that are away are no error"
+    with pytest.raises(ClusterFileError, match="a has 4 GPUs in the file, and 8 in the cluster"):
+        described(Cluster("f", (A,)), [Server("a", 8)], set(), path)
+
+
+# What must hold at the start
+
+
+def settings_of(tmp_path: Path, **more: object) -> Settings:
+    return load_settings({"data_dir": tmp_path / "data", "executor": "slurm"} | more)
+
+
+def test_a_cluster_needs_a_shared_folder(tmp_path: Path) -> None:
+    for more, words in (
+        ({}, r"executor=slurm needs shared_dir \(SOONER_SHARED_DIR\)"),
+        ({"shared_dir": tmp_path / "none"}, r"shared_dir .*none is no folder; create it"),
+    ):
+        with pytest.raises(StartError, match=words):
+            cluster_executor(settings_of(tmp_path, **more), SteadyClock(), "http://x")
+
+
+def test_missing_commands_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        StartError, match=r"executor=slurm: sbatch is not installed .*; install Slurm's client commands"
+    ):
+        cluster_executor(settings_of(tmp_path, shared_dir=tmp_path), SteadyClock(), "http://x")
+
+
+def test_an_engine_that_runs_all_jobs_as_one_user_refuses_another_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: ProcessEngine
+) -> None:
+    monkeypatch.setattr(clusters, "_driver", lambda settings, identity: engine.driver())
+    settings = settings_of(tmp_path, shared_dir=tmp_path, run_as="submitter")
+    with pytest.raises(StartError, match=r"run_as=submitter: .* runs all jobs as one user here; set run_as=service"):
+        cluster_executor(settings, SteadyClock(), "http://x")
+
+
+# The lead
+
+
+@pytest.fixture
+def engine() -> Iterator[ProcessEngine]:
+    made = ProcessEngine()
+    yield made
+    made.close()
+
+
+class Instance:
+    """One service on the shared folder, without its HTTP side."""
+
+    def __init__(self, name: str, database: Database, tmp_path: Path, driver: EngineDriver) -> None:
+        shared = tmp_path / "shared"
+        shared.mkdir(exist_ok=True)
+        settings = settings_of(
+            tmp_path / name, shared_dir=shared, engine_poll_s=0.1, poll_period_s=0.05, reschedule_period_s=1.0
+        )
+        self.database, self.name = database, name
+        clock = SteadyClock()
+        clusters_driver = clusters._driver
+        clusters._driver = lambda settings, identity: driver  # type: ignore[assignment]
+        try:
+            executor = cluster_executor(settings, clock, "http://127.0.0.1:1/{attempt}")
+        finally:
+            clusters._driver = clusters_driver
+        self.executor = HostExecutor(executor, executor, None)
+        services.register(database, services.Registered(name, name, f"http://{name}", "1", 60.0), claim=False)
+        self.agent = Agent(database, name, self.executor.own, executor.renew_leases, EngineSettings(host=name))
+        self.agent.beat()
+        self.lead = LeaderLease(database, LEADER_LEASE, name, 3600.0)
+        self.context = (settings, clock)
+        self.leading: Leading | None = None
+
+    def start_leading(self) -> None:
+        assert self.lead.take()
+        settings, clock = self.context
+        cluster = OwnServers(self.database, EMPTY).enroll(self.executor.attempts)
+        host = self.executor.attempts.attempts_host
+        assert host is not None
+        context = LeaderContext(settings, clock, self.database, cluster, self.lead, host, self.executor, Metrics())
+        self.leading = Leading(context)
+        self.leading.start()
+
+    def stop_leading(self) -> None:
+        if self.leading is not None:
+            self.leading.close()
+            self.lead.release()
+        self.leading = None
+
+    def close(self) -> None:
+        self.stop_leading()
+        self.executor.attempts.close()
+
+    def attend(self) -> None:
+        self.agent.beat()
+        self.agent.attend()
+
+
+def state_of(database: Database, job: JobId) -> JobState:
+    return SqlStore(database).jobs([job])[0].state
+
+
+def test_attempts_of_a_cluster_belong_to_whichever_service_leads(
+    database: Database, tmp_path: Path, engine: ProcessEngine
+) -> None:
+    first, second = (Instance(name, database, tmp_path, engine.driver()) for name in ("first", "second"))
+    go_on = tmp_path / "go on"
+    command = ("sh", "-c", f"echo started; while [ ! -e '{go_on}' ]; do sleep 0.05; done; echo over")
+    with database.writing() as session:
+        [job] = SqlStore(database).submit(session, [JobSpec("long", "ada", 2, command=command)], 5.0)
+    try:
+        first.start_leading()
+        assert eventually(lambda: state_of(database, job) is JobState.RUNNING)
+        second.attend()
+        with database.reading() as session:
+            hosts = {each.attempt.host for each in SqlStore(database).jobs([job]) if each.attempt is not None}
+            assert reads.open_attempts(session.connection(), "first") == {}
+        host = first.executor.attempts.attempts_host
+        assert hosts == {host} == {second.executor.attempts.attempts_host}
+        assert ServiceFleet(database, str(host)).log_holder(job, None) is None, "its log is in the shared folder"
+        assert second.executor.attempts.read_logs(job, None, 0, 100).data == b"started\n"
+        first.stop_leading()
+        second.start_leading()
+        first.attend()
+        go_on.touch()
+        assert eventually(lambda: state_of(database, job) is JobState.SUCCEEDED)
+        assert SqlStore(database).jobs([job])[0].attempts == 1
+        first.attend()
+        assert engine.states(f"{job}.1") and len([name for name, _ in engine.calls if name == "submit"]) == 1
+    finally:
+        first.close()
+        second.close()
+
+
+def test_a_service_that_was_given_up_has_nothing_of_a_cluster_to_stop(
+    database: Database, tmp_path: Path, engine: ProcessEngine
+) -> None:
+    instance = Instance("only", database, tmp_path, engine.driver())
+    try:
+        instance.start_leading()
+        assert instance.lead.token is not None
+        assert services.condemn(database, "only", -1.0, LEADER_LEASE, instance.lead.token)
+        instance.agent.beat()
+        assert instance.agent.sound
+        assert services.heartbeat(database, "only")
+    finally:
+        instance.close()
+
+
+def test_attempts_that_no_executor_of_this_service_has_are_named_at_the_start(database: Database) -> None:
+    executor = Finding()
+    executor.found = [FoundServer(A)]
+    own = OwnServers(database, EMPTY)
+    with database.writing() as session:
+        SqlStore(database).submit(session, [JobSpec("x", "ada", 1, command=("true",))], 5.0)
+    services.register(database, services.Registered("me", "me", "http://me", "1", 60.0), claim=False)
+    lead = LeaderLease(database, LEADER_LEASE, "me", 3600.0)
+    assert lead.take()
+    settings = load_settings({"executor": "fake"})
+    context = LeaderContext(
+        settings,
+        SteadyClock(),
+        database,
+        own.enroll(executor),
+        lead,
+        "cluster",
+        HostExecutor(executor, executor, None),
+        Metrics(),
+    )
+    leading = Leading(context)
+    leading.start()
+    assert eventually(lambda: state_of(database, JobId(1)) is not JobState.QUEUED)
+    leading.close()
+    services.check_hosts(database, "me", "cluster")
+    with pytest.raises(services.UnknownHosts, match=r"1 attempts \(1\.1\) belong to the cluster cluster; start with"):
+        services.check_hosts(database, "me", "me")
