@@ -79,6 +79,7 @@ TREE = Group(
             services="services events",
             usage="usage",
             forecast="forecast",
+            advise="advise",
             bugreport="bugreport",
             shadow="shadow",
             notebook="notebook",

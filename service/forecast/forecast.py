@@ -109,12 +109,16 @@ def forecast(
     keep_going: Callable[[], bool] = lambda: True,
 ) -> Forecast:
     """Forecast every unfinished job; see :func:`sample`. Raises :class:`NoForecast`."""
-    found = sample(snapshot, policy, policy_dump, options, keep_going)
+    return summary(snapshot.now_s, sample(snapshot, policy, policy_dump, options, keep_going), policy.name)
+
+
+def summary(now_s: float, found: Futures, policy: str = "") -> Forecast:
+    """The forecast that these futures give."""
     return Forecast(
-        snapshot.now_s,
+        now_s,
         len(found.sampled),
         {job: _job_forecast(prospect, found.sampled) for job, prospect in found.prospects.items()},
-        policy.name,
+        policy,
     )
 
 

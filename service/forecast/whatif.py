@@ -57,14 +57,21 @@ def outlooks(
     world = replace(snapshot, jobs=tuple(job for job in snapshot.jobs if not job.finished))
     if not world.jobs:
         raise NoForecast("All jobs are finished.")
-    found = {each.label: sample(world, each.policy, each.dump, options) for each in candidates}
+    return side_by_side(world, {each.label: sample(world, each.policy, each.dump, options) for each in candidates})
+
+
+def side_by_side(world: WorldSnapshot, found: Mapping[str, Futures]) -> Outlooks:
+    """The futures of one world under several policies, by label; the others are compared with the first.
+
+    Raises :class:`NoForecast` if no job ends in all of them.
+    """
     ending = [set(future.ended_at_s) for futures in found.values() for future in futures.sampled]
     jobs = sorted(set.intersection(*ending))
     if not jobs:
         raise NoForecast("No job ends in every sampled future under every policy.")
     submitted_s = {job.id: job.submitted_at_s for job in world.jobs}
     jcts = {label: _mean_jcts_s(futures, jobs, submitted_s) for label, futures in found.items()}
-    first = jcts[candidates[0].label]
+    first = jcts[next(iter(found))]
     return Outlooks(
         world.now_s,
         len(first),
@@ -72,13 +79,13 @@ def outlooks(
         len(world.jobs),
         [
             Outlook(
-                each.label,
-                float(jcts[each.label].mean()),
-                spread(jcts[each.label].tolist()),
-                int((jcts[each.label] < first).sum()),
-                {job: spread([end.ended_at_s[job] for end in found[each.label].sampled]) for job in jobs},
+                label,
+                float(jcts[label].mean()),
+                spread(jcts[label].tolist()),
+                int((jcts[label] < first).sum()),
+                {job: spread([end.ended_at_s[job] for end in futures.sampled]) for job in jobs},
             )
-            for each in candidates
+            for label, futures in found.items()
         ],
     )
 

@@ -75,6 +75,7 @@ class SlurmJob:
     exit_code: int | None = None
     exit_signal: int | None = None
     dependency: str = ""
+    features: str = ""
     array_job_id: int | None = None
     array_task_id: int | None = None
     array_tasks: str = ""
@@ -134,7 +135,7 @@ def _job(row: Mapping[str, Any]) -> SlurmJob:
         reason=_text(row.get("state_reason")),
         description=row.get("state_description") or "",
         priority=_whole(row.get("priority")),
-        nice=_whole(row.get("nice")) or 0,
+        nice=_signed(_whole(row.get("nice")) or 0),
         time_limit_s=None if limit is None else _MINUTE_S * limit,
         submit_s=_time(row.get("submit_time")),
         eligible_s=_time(row.get("eligible_time")),
@@ -152,6 +153,7 @@ def _job(row: Mapping[str, Any]) -> SlurmJob:
         exit_code=exit_code,
         exit_signal=exit_signal,
         dependency=row.get("dependency") or "",
+        features=row.get("features") or "",
         array_job_id=array,
         array_task_id=_whole(row.get("array_task_id")) if array is not None else None,
         array_tasks=row.get("array_task_string") or "",
@@ -220,6 +222,11 @@ def _text(value: Any) -> str:
 def _whole(value: Any) -> int | None:
     found = number(value)
     return None if found is None else int(found)
+
+
+def _signed(value: int) -> int:
+    """22.05 writes a negative number as one of 32 bits without a sign."""
+    return value - 2**32 if value >= 2**31 else value
 
 
 def _positive(value: Any) -> int | None:

@@ -1,0 +1,335 @@
+"""``sooner advise``: what a running Slurm will do with its queue, and what A-SRPT would do instead. It changes nothing."""
+
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from service.cli.fail import EXIT_FAILED, fail
+from service.cli.forecast import spread
+from service.cli.job_tables import duration
+from service.cli.options import seconds_option
+from service.cli.output import CLEAR_SCREEN, Answer, Column, OnceStyle, Style, Table, pause, show
+from service.cli.past import count_of
+from service.config.environment import default_data_dir
+
+if TYPE_CHECKING:
+    from service.advice.advice import Advice
+    from service.advice.nice import NiceOrder
+    from service.advice.past import PastJob
+    from service.advice.site import Site
+    from service.slurm.cluster import Slurm
+
+EVERY_LEAST_S = 5.0
+
+Document = Mapping[str, Any]
+
+
+def advise_command(
+    slurm: Annotated[
+        bool, typer.Option("--slurm", help="Advise on the Slurm cluster of this machine's commands.")
+    ] = False,
+    every: Annotated[
+        float | None,
+        seconds_option("--every", "Repeat after this time until Ctrl-C, for example 60s.", EVERY_LEAST_S),
+    ] = None,
+    history: Annotated[
+        Path | None,
+        typer.Option(
+            "--history",
+            dir_okay=False,
+            help="Learn from this file with the output of sacct, where Slurm has no accounting database.",
+        ),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            "--state",
+            file_okay=False,
+            help="Folder for what is kept between two runs. Default: the folder 'advice' in the usual data folder.",
+        ),
+    ] = None,
+    set_: Annotated[
+        str | None,
+        typer.Option(
+            "--set",
+            metavar="nice",
+            help="Needs --every. Bring the waiting jobs into A-SRPT's order by their nice values; undone at the end.",
+        ),
+    ] = None,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Restore the nice values that an interrupted --set nice has left, and end.")
+    ] = False,
+    *,
+    how: OnceStyle,
+) -> None:
+    """Forecast the queue of a running Slurm, and show what A-SRPT would do instead.
+
+    For each job: its predicted run time, and its start and end under Slurm's own order, as p50 [p10-p90]. Without --set and
+    --undo nothing in Slurm is changed.
+    """
+    if not slurm:
+        fail("name the cluster to advise on: --slurm")
+    if set_ not in (None, "nice"):
+        fail(f"--set {set_!r}: the only thing that can be set is nice")
+    if set_ is not None and every is None:
+        fail("--set needs --every: the order is kept up to date, and undone when the command ends")
+    if undo and (set_ is not None or every is not None):
+        fail("--undo cannot be combined with --set or --every")
+    folder = state or default_data_dir() / "advice"
+    client = _slurm(folder)
+    if undo:
+        _undo(client, folder)
+    elif set_ is None:
+        _note_left(folder)
+        _show(_site(client, folder, history), every, None, how)
+    else:
+        _set(client, folder, _site(client, folder, history), every, how)
+
+
+def _set(slurm: "Slurm", folder: Path, site: "Site", every: float | None, how: Style) -> None:
+    """Advise with the order set, and undo it at the end: after Ctrl-C, SIGTERM or SIGHUP."""
+    from service.advice.nice import NiceError, NiceOrder, locked, rights
+    from service.slurm.commands import SlurmError
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    try:
+        with locked(folder):
+            nice = NiceOrder(slurm, folder, rights(slurm))
+            if nice.kept:
+                typer.echo(
+                    f"took over {count_of(nice.kept)} with a nice value that an interrupted run has set", err=True
+                )
+            try:
+                _show(site, every, nice, how)
+            finally:
+                _restore(nice)
+    except (NiceError, SlurmError) as error:
+        fail(str(error), EXIT_FAILED)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _undo(slurm: "Slurm", folder: Path) -> None:
+    from service.advice.nice import NiceError, NiceOrder, locked, rights
+    from service.slurm.commands import SlurmError
+
+    try:
+        with locked(folder):
+            _restore(NiceOrder(slurm, folder, rights(slurm)))
+    except (NiceError, SlurmError) as error:
+        fail(str(error), EXIT_FAILED)
+
+
+def _restore(nice: "NiceOrder") -> None:
+    from service.slurm.commands import SlurmError
+
+    try:
+        done = nice.undo()
+    except (SlurmError, OSError) as error:
+        fail(f"nothing was restored: {error}; run `sooner advise --slurm --undo` later", EXIT_FAILED)
+    notes = [f"restored the nice value of {count_of(done.changed)}"]
+    if done.foreign:
+        notes.append(f"left {count_of(done.foreign)} alone, because the value was changed by others")
+    if done.refused:
+        notes.append(f"Slurm refused {count_of(done.refused)}")
+    typer.echo("; ".join(notes), err=True)
+    if done.unreachable:
+        fail(f"not all were restored: {done.unreachable}; run `sooner advise --slurm --undo` later", EXIT_FAILED)
+
+
+def _note_left(folder: Path) -> None:
+    """Say that values of an interrupted run are still set; nothing is changed without being asked for."""
+    from service.advice.nice import NiceError, kept_values
+
+    try:
+        count = kept_values(folder)
+    except NiceError as error:
+        typer.echo(f"note: {error}", err=True)
+        return
+    if count:
+        typer.echo(
+            f"note: {count_of(count)} may still have a nice value that `--set nice` has set;"
+            " unless it runs now, `sooner advise --slurm --undo` restores them",
+            err=True,
+        )
+
+
+def _slurm(folder: Path) -> "Slurm":
+    """The cluster of this machine's commands; the folder is there afterwards."""
+    from service.slurm.cluster import Slurm
+
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        fail(f"--state {folder}: {error.strerror or error}")
+    return Slurm()
+
+
+def _site(slurm: "Slurm", folder: Path, history: Path | None) -> "Site":
+    from service.advice.site import Site
+
+    return Site(slurm, folder, _past(slurm, folder, history))
+
+
+def _past(slurm: "Slurm", folder: Path, history: Path | None) -> "Callable[[float], Sequence[PastJob]]":
+    """Reads the jobs of the past: from a file, or from what sacct has had until now."""
+    from service.advice.accounting import AccountingError, AccountingStore
+    from service.advice.past import past_of, read_file
+    from service.sim.workloads.files import WorkloadError
+
+    if history is not None:
+        try:
+            jobs = read_file(history)
+        except WorkloadError as error:
+            fail(f"--history: {error}")
+        return lambda now_s: jobs
+    try:
+        store = AccountingStore(folder / "accounting.sqlite")
+    except AccountingError as error:
+        fail(str(error), EXIT_FAILED)
+    noted = ""
+
+    def read(now_s: float) -> "Sequence[PastJob]":
+        nonlocal noted
+        try:
+            store.update(slurm.commands, now_s)
+        except AccountingError as error:
+            if noted != str(error):
+                noted = str(error)
+                typer.echo(f"note: {noted}", err=True)
+        return [past_of(job) for job in store.jobs()]
+
+    return read
+
+
+def _show(site: "Site", every: float | None, nice: "NiceOrder | None", how: Style) -> None:
+    """Advise once, or until Ctrl-C; with ``nice`` the order is set each time."""
+    from service.advice.document import document
+    from service.advice.site import NoGpus
+    from service.slurm.commands import SlurmError
+
+    def ask() -> Answer[Document]:
+        now_s = time.time()
+        seen = site.look(now_s)
+        site.learn(seen, now_s)
+        advice = site.advise(seen)
+        set_note = _apply(nice, advice) if nice is not None else ""
+        made = document(advice, site)
+        return Answer(made["jobs"], made, lead=_lead(made), tail=_tail(made) + set_note)
+
+    try:
+        while True:
+            try:
+                answer = ask()
+            except (SlurmError, NoGpus) as error:
+                if every is None:
+                    fail(str(error), EXIT_FAILED)
+                typer.echo(f"error: {error}", err=True)
+            else:
+                _print(answer, every is not None, how)
+            if every is None:
+                return
+            pause(every)
+    except KeyboardInterrupt:
+        return
+
+
+def _print(answer: Answer[Document], again: bool, how: Style) -> None:
+    if again and sys.stdout.isatty() and not how.as_json and not how.quiet:
+        typer.echo(CLEAR_SCREEN, nl=False)
+    show(_table(answer.document["made_at"]), lambda: answer, how)
+    sys.stdout.flush()
+
+
+def _apply(nice: "NiceOrder", advice: "Advice") -> str:
+    """Set the order, and say what was changed."""
+    done = nice.apply(advice.mirrored, advice.order)
+    text = (
+        f"\nSet the nice value of {count_of(done.changed)}; {count_of(nice.kept)} in all will be restored at the end."
+    )
+    if done.refused:
+        text += f" Slurm refused {count_of(done.refused)}."
+    return text + (f" Slurm did not answer: {done.unreachable}." if done.unreachable else "")
+
+
+def _lead(made: Document) -> str:
+    states = Counter(job["state"] for job in made["jobs"])
+    counts = ", ".join(f"{states[state]} {state}" for state in ("pending", "running", "held") if states[state])
+    at = datetime.fromisoformat(made["made_at"]).astimezone().strftime("%H:%M:%S")
+    return f"{at}: {made['gpus_free']} of {made['gpus']} GPUs free; jobs with GPUs: {counts or 'none'}\n"
+
+
+def _tail(made: Document) -> str:
+    lines = [""]
+    if made["problem"]:
+        lines.append(f"No forecast: {made['problem']}")
+    worth = made["mean_time_to_completion"]
+    if worth is not None:
+        plain, nice, asrpt = (worth["schedules"][name] for name in ("slurm", "slurm_by_asrpt", "asrpt"))
+        lines += [
+            f"Mean time to completion of {count_of(worth['jobs'])}: {duration(plain['mean_s'])} in Slurm's order,"
+            f" {duration(nice['mean_s'])} ({-nice['saved_ratio']:+.0%}) if Slurm took them in A-SRPT's order"
+            f" (--set nice), {duration(asrpt['mean_s'])} ({-asrpt['saved_ratio']:+.0%}) if Sooner scheduled them."
+        ]
+    if made["left_out"]:
+        parts = (f"{count} {why}" for why, count in sorted(made["left_out"].items()))
+        lines.append(f"Left out, by reason (jobs): {'; '.join(parts)}.")
+    history = made["history"]
+    checked = sum(history["checked_forecasts"].values())
+    lines.append(
+        f"Learnt from {count_of(history['ended_jobs'])} that ended here. Intervals: "
+        + (
+            f"calibrated by {checked:,} forecasts of the past."
+            if checked
+            else "not calibrated yet, for want of a past."
+        )
+    )
+    return "\n".join(lines)
+
+
+def _run(job: Document) -> str:
+    found = job["run_s"]
+    if found is None:
+        return ""
+    p10, p50, p90 = (duration(found[point]) for point in ("p10", "p50", "p90"))
+    return f"{p50} [{p10}-{p90}]"
+
+
+def _table(made_at: str) -> Table[Document]:
+    return Table(
+        columns=(
+            Column("JOB", lambda job: job["job"], right=True),
+            Column("NAME", lambda job: job["name"], long=True),
+            Column("USER", lambda job: job["user"], long=True),
+            Column("STATE", lambda job: job["state"]),
+            Column("GPUS", lambda job: str(job["gpus"]), right=True),
+            Column("RUNS FOR", _run, right=True),
+            Column("START", lambda job: spread(job["start_at"], made_at)),
+            Column("END", lambda job: spread(job["end_at"], made_at)),
+            Column("PLACE", _places, right=True),
+            Column("A-SRPT START", lambda job: spread(job["asrpt_start_at"], made_at)),
+            Column("WHY NOT", lambda job: job["reason"] or "", long=True),
+        ),
+        key=lambda job: job["job"],
+        hidden=(
+            Column("SOURCE", lambda job: job["source"], long=True),
+            Column("LIMIT", lambda job: duration(job["time_limit_s"]), right=True),
+            Column("A-SRPT END", lambda job: spread(job["asrpt_end_at"], made_at)),
+        ),
+        name="advice",
+    )
+
+
+def _places(job: Document) -> str:
+    """The place in Slurm's order, and the one in A-SRPT's."""
+    return "" if job["place"] is None else f"{job['place']} -> {job['asrpt_place']}"
