@@ -82,6 +82,7 @@ TREE = Group(
             advise="advise",
             bugreport="bugreport",
             shadow="shadow",
+            worth="worth",
             notebook="notebook",
             access="whoami audit",
         ),

@@ -1,8 +1,5 @@
 """Slurm's accounting: jobs as ``sacct --parsable2`` prints them. The one definition of the fields and of what they mean.
 
-    SLURM_TIME_FORMAT=%s sacct -a -X -D --parsable2 -S now-56days -E now -o \\
-        JobID,User,Account,Partition,State,Submit,Eligible,Start,End,ElapsedRaw,TimelimitRaw,AllocTRES,ReqTRES,NNodes,NodeList,Priority,JobName
-
 One line a job: its name comes last, because it may hold bars. ``-X`` leaves out the steps. ``-D`` prints every run of a job that
 was requeued, as a row each. The state of the row counts and not its exit code, which 22.05 gives as 0 for some jobs that failed.
 

@@ -152,3 +152,8 @@ def test_a_cell_that_is_too_large_is_refused() -> None:
 def test_the_arguments_name_two_instants() -> None:
     arguments = list(sacct_arguments(1000.9, 2000.0))
     assert arguments[4:8] == ["--starttime", "uts1000", "--endtime", "uts2000"]
+
+
+def test_the_documented_command_has_these_fields() -> None:
+    page = Path(__file__).parents[4] / "docs" / "reference" / "workloads.md"
+    assert f"\n{','.join(FIELDS)} > jobs.txt\n" in page.read_text()

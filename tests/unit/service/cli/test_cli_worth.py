@@ -1,0 +1,86 @@
+"""``sooner worth``: from a file, from Slurm's commands, and what it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from service.cli.main import app
+from tests.unit.service.advice.past_jobs import past_jobs, sacct_text
+
+RUNNER = CliRunner()
+CLUSTER = "schema: sooner.cluster/1\nservers: [{count: 2, gpus: 4, gpu_type: A100-80GB}]\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("worth")
+    text = sacct_text(past_jobs(300))
+    (path / "past.txt").write_text(text + "901.batch|" + "|" * 15 + "\nhalf a row\n")
+    (path / "cluster.yaml").write_text(CLUSTER)
+    return path
+
+
+def worth(folder: Path, *options: str, file: str = "past.txt") -> tuple[int, str, str]:
+    arguments = ["worth", str(folder / file), "--cluster", str(folder / "cluster.yaml"), *options]
+    done = RUNNER.invoke(app, arguments)
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_the_text_names_the_period_the_fidelity_and_the_limits(folder: Path) -> None:
+    code, out, err = worth(folder, "--gpu-type", "a100=A100-80GB")
+    assert code == 0, err
+    lines = out.splitlines()
+    assert lines[0].startswith("225 jobs of 8 users, submitted from 2026-")
+    assert "left out 1 job: a step of a job" in lines
+    assert "left out 1 job: the row has not as many cells as the header (a job's name may hold a bar)" in lines
+    assert any(line.startswith("The replay of Slurm waits ") and "rank correlation" in line for line in lines)
+    assert any(line.split()[:4] == ["preemptions", "0", "0", "0"] for line in lines)
+    assert any(line.startswith("mean wait, 1 GPU (") for line in lines)
+    assert sum("against the replay of Slurm" in line for line in lines) == 2
+    assert lines[-1].startswith("Not known to any replay: partitions")
+    assert "predict each job from those that had ended before it ..." in err
+
+
+def test_the_document(folder: Path) -> None:
+    code, out, _ = worth(folder, "--gpu-type", "a100=A100-80GB", "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert document["schema"] == "sooner.advice.worth/1"
+    assert set(document["schedules"]) == {"real", "slurm", "asrpt never", "asrpt"}
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        ((), 1, "0 jobs with GPUs have run and ended; at least 200 are needed"),
+        ((), 1, "left out 300 jobs: GPU type 'a100' is not in the cluster file"),
+        (("--gpu-type", "a100"), 2, "--gpu-type: 'a100' is not SLURM=CLUSTER, such as a100=A100-80GB"),
+        (("--gpu-type", "a100=B200"), 2, "GPU type a100=B200: the cluster's types are A100-80GB"),
+    ],
+)
+def test_what_does_not_fit_is_refused(folder: Path, options: tuple[str, ...], code: int, message: str) -> None:
+    found, _, err = worth(folder, *options)
+    assert (found, message in err) == (code, True)
+
+
+def test_files_that_are_not_there(folder: Path) -> None:
+    code, _, err = worth(folder, file="absent.txt")
+    assert (code, "absent.txt" in err) == (1, True)
+    done = RUNNER.invoke(app, ["worth", str(folder / "past.txt"), "--cluster", str(folder / "no.yaml")])
+    assert (done.exit_code, "no.yaml" in done.stderr) == (2, True)
+
+
+def test_without_slurms_commands_the_error_names_the_option(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = RUNNER.invoke(app, ["worth", str(folder / "past.txt")])
+    assert done.exit_code == 1
+    assert "sinfo is not installed" in done.stderr
+    assert "--cluster FILE gives the servers without Slurm" in done.stderr
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    done = RUNNER.invoke(app, ["worth", "--cluster", str(folder / "cluster.yaml")])
+    assert (done.exit_code, "sacct is not installed" in done.stderr) == (1, True)
