@@ -5,6 +5,7 @@ named by ``SOONER_CONFIG_FILE``, else it is the default. Nothing here starts any
 """
 
 import os
+import shlex
 import stat
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -25,6 +26,7 @@ from service.config.groups.listening import Listening
 from service.config.groups.observing import Observing
 from service.config.groups.ray import RayCluster
 from service.config.groups.requests import Requests
+from service.config.groups.slurm import SlurmSettings
 from service.config.groups.webhooks import Webhooks
 
 Source = Literal["default", "env", "file", "flag"]
@@ -56,6 +58,7 @@ class Settings(
     Learning,
     Forecasting,
     RayCluster,
+    SlurmSettings,
     Engines,
     Deciding,
     Listening,
@@ -192,6 +195,8 @@ def _first_fault(
 def _shown(name: str, value: object) -> str:
     if value is None:
         return ""
+    if name == "slurm_extra_args":
+        return shlex.join(value)  # type: ignore[arg-type]
     if isinstance(value, tuple):
         return ",".join(str(entry) for entry in value)
     if isinstance(value, dict):

@@ -130,7 +130,7 @@ class SlurmCluster:
         self._write(dict(_SETTINGS) | dict(settings or {}))
         try:
             self._start_munge()
-            self.start_controller(fresh=True)
+            self.start_controller()
             for name in self.names:
                 self.start_node(name)
             self.wait_until_idle()
@@ -151,6 +151,16 @@ class SlurmCluster:
     def kill_node(self, name: str) -> None:
         """``kill -9`` of a slurmd. Steps that run there go on, unseen by Slurm."""
         self._signal(f"slurmd-{name}", signal.SIGKILL)
+
+    def lose_node(self, name: str) -> None:
+        """A node dies with all that runs there."""
+        self.kill_node(name)
+        marks = (f"SLURMD_NODENAME={name}".encode(), str(self.folder).encode())
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                environ = (path / "environ").read_bytes()
+                if all(mark in environ for mark in marks) and int(path.name) != os.getpid():
+                    os.kill(int(path.name), signal.SIGKILL)
 
     def drain(self, name: str, reason: str = "test") -> None:
         """Let the node get no new jobs."""
@@ -177,9 +187,9 @@ class SlurmCluster:
 
     # The controller.
 
-    def start_controller(self, *, fresh: bool = False) -> None:
-        """Start slurmctld, and wait until it answers."""
-        self._run("slurmctld", *(["-i"] if fresh else []), "-f", str(self.conf))
+    def start_controller(self, *, forgetful: bool = False) -> None:
+        """Start slurmctld, and wait until it answers. ``forgetful``: without its former jobs."""
+        self._run("slurmctld", "-i", *(["-c"] if forgetful else []), "-f", str(self.conf))
         wait_for(lambda: "UP" in self.commands.run("scontrol", "ping"), "slurmctld answers")
 
     def stop_controller(self, how: signal.Signals = signal.SIGTERM) -> None:

@@ -9,6 +9,7 @@ import pytest
 from policies.model.cluster import Cluster, Server
 from service.executors.cluster.slurm import SlurmDriver, SlurmOptions
 from tests.cluster_house import ClusterBench, ClusterHouse
+from tests.conformance.cluster_suite import ClusterFaultsContract
 from tests.conformance.driver_suite import DriverContract
 from tests.conformance.executor_suite import ExecutorContract
 from tests.conformance.live_executor_suite import (
@@ -53,28 +54,11 @@ class TestSlurmDriverWithUnevenGangs(DriverContract):
         return SlurmBench(slurm_cluster, tmp_path, SlurmOptions(uneven_gangs=True))
 
 
-class SlurmEngine:
-    """The emulated cluster as the engine of a :class:`ClusterHouse`, which outlives the executors."""
-
-    def __init__(self, cluster: SlurmCluster) -> None:
-        self._bench = SlurmBench(cluster, Path("/"), SlurmOptions())
-        self.silent = False
-        self.faults: set[str] = set()
-
-    def driver(self) -> SlurmDriver:
-        return self._bench.another_driver()
-
-    def release(self) -> None:
-        """Slurm holds nothing back."""
-
-    def close(self) -> None:
-        """The cluster is that of the session."""
-
-
 def slurm_house(cluster: SlurmCluster, folder: Path, **options: object) -> ClusterHouse:
     """A shared folder with executors on it over the emulated cluster."""
     servers = tuple(Server(name, GPUS, gpu_type="a100") for name in cluster.names)
-    return ClusterHouse(folder, SlurmEngine(cluster), Cluster("emulated", servers), **options)  # type: ignore[arg-type]
+    bench = SlurmBench(cluster, folder, SlurmOptions())
+    return ClusterHouse(folder, Cluster("emulated", servers), bench.another_driver, **options)  # type: ignore[arg-type]
 
 
 class TestClusterExecutorOverSlurm(
@@ -87,4 +71,38 @@ class TestClusterExecutorOverSlurm(
     def bench(self, slurm_cluster: SlurmCluster, tmp_path: Path) -> Iterator[ClusterBench]:
         house = slurm_house(slurm_cluster, tmp_path / "shared")
         yield ClusterBench(house)
+        house.close()
+
+
+class SlurmControls:
+    """Makes the emulated cluster fail."""
+
+    def __init__(self, cluster: SlurmCluster) -> None:
+        self._cluster = cluster
+
+    def cancel_behind(self, attempt: str) -> None:
+        jobs = [job for job in self._cluster.slurm.jobs() if job.comment.endswith(f":{attempt}") and not job.ended]
+        self._cluster.commands.run("scancel", *(str(job.id) for job in jobs))
+
+    def lose_node(self, server: str) -> None:
+        self._cluster.lose_node(server)
+
+    def return_node(self, server: str) -> None:
+        self._cluster.start_node(server)
+
+    def restart(self) -> None:
+        self._cluster.stop_controller()
+        self._cluster.start_controller(forgetful=True)
+        self._cluster.wait_until_idle()
+
+
+class TestClusterFaultsOverSlurm(ClusterFaultsContract):
+    @pytest.fixture
+    def controls(self, slurm_cluster: SlurmCluster) -> SlurmControls:
+        return SlurmControls(slurm_cluster)
+
+    @pytest.fixture
+    def house(self, slurm_cluster: SlurmCluster, tmp_path: Path) -> Iterator[ClusterHouse]:
+        house = slurm_house(slurm_cluster, tmp_path / "shared")
+        yield house
         house.close()

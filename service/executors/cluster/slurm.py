@@ -19,6 +19,7 @@ from typing import Final, ParamSpec, TypeVar
 
 from policies.model.cluster import Server
 from policies.model.ids import AttemptId
+from service.config.settings import Settings
 from service.engine.ports import Abilities
 from service.executors.cluster.driver import (
     EngineEnd,
@@ -32,7 +33,7 @@ from service.executors.cluster.driver import (
     NodeState,
 )
 from service.slurm.cluster import TESTED_VERSION, Slurm, SlurmPartition
-from service.slurm.commands import SlurmError, SlurmRefused
+from service.slurm.commands import SlurmCommands, SlurmError, SlurmRefused
 from service.slurm.jobs import SlurmJob
 from service.slurm.nodes import SlurmNode
 from service.slurm.text import number_before_unit
@@ -95,6 +96,18 @@ class SlurmOptions:
     extra_args: tuple[str, ...] = ()
     uneven_gangs: bool = False
     users: bool = False
+
+
+def slurm_driver(settings: Settings, cluster_id: str) -> "SlurmDriver":
+    """The driver that the settings describe. Asks Slurm nothing."""
+    options = SlurmOptions(
+        partition=settings.slurm_partition,
+        account=settings.slurm_account,
+        extra_args=settings.slurm_extra_args,
+        uneven_gangs=settings.slurm_uneven_gangs,
+        users=settings.run_as == "submitter",
+    )
+    return SlurmDriver(Slurm(SlurmCommands(timeout_s=settings.slurm_timeout_s)), cluster_id, options)
 
 
 def _engine_errors(method: Callable[_P, _R]) -> Callable[_P, _R]:

@@ -110,6 +110,14 @@ def test_lists_and_options_have_a_plain_form(monkeypatch: pytest.MonkeyPatch, tm
     assert (settings.allowed_hosts, settings.policy_options) == (("a", "b"), {"tau": "1.5"})
 
 
+def test_options_of_a_command_are_split_as_by_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOONER_SLURM_EXTRA_ARGS", "--exclude=node1,node2 '--constraint=a&b' --mem=0")
+    settings = load_settings()
+    assert settings.slurm_extra_args == ("--exclude=node1,node2", "--constraint=a&b", "--mem=0")
+    shown = {line.name: line.value for line in settings.describe()}
+    assert shown["slurm_extra_args"] == "--exclude=node1,node2 '--constraint=a&b' --mem=0"
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -124,6 +132,11 @@ def test_lists_and_options_have_a_plain_form(monkeypatch: pytest.MonkeyPatch, tm
         ({"policy_options": "tau"}, r"policy_options .*name=value"),
         ({"allowed_hosts": ""}, r"allowed_hosts .*at least 1"),
         ({"page_size_default": 300, "page_size_max": 200}, r"page_size_default 300 is above page_size_max 200"),
+        ({"slurm_extra_args": "--qos=high -N2"}, r"slurm_extra_args .*'-N2' is not an option in one word"),
+        ({"slurm_extra_args": "--nodel=a"}, r"slurm_extra_args .*the service sets --nodelist itself"),
+        ({"slurm_extra_args": ["--a\nb"]}, r"slurm_extra_args .*is not an option in one word"),
+        ({"slurm_extra_args": ["--qos=high"] * 51}, r"slurm_extra_args .*51 arguments; at most 50"),
+        ({"slurm_partition": "a;b"}, r"slurm_partition .*'a;b'"),
         ({"colour": "red"}, r"colour"),
     ],
 )

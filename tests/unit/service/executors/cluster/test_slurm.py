@@ -1,0 +1,382 @@
+"""The driver of Slurm on scripted answers: what it asks, and what it makes of each state and end.
+
+``tests/engines`` has the same driver on a real Slurm.
+"""
+
+import getpass
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policies.model.ids import AttemptId
+from service.config.settings import load_settings
+from service.executors.cluster.driver import (
+    EngineEnd,
+    EngineJob,
+    EngineJobState,
+    EngineRefused,
+    EngineUnavailable,
+    NodeLaunch,
+    NodeShare,
+    NodeState,
+)
+from service.executors.cluster.slurm import SlurmDriver, SlurmOptions, slurm_driver
+from service.slurm.cluster import Slurm
+from service.slurm.commands import SlurmAway, SlurmCommands, SlurmRefused
+
+ME = getpass.getuser()
+PARTITION = "PartitionName=main Default=YES State=UP MaxTime={limit} Nodes=n[1-4]\n"
+
+
+def node(name: str, **values: object) -> dict[str, object]:
+    """A node of sinfo with four GPUs."""
+    return {
+        "name": name, "address": f"{name}.site", "state": "idle", "state_flags": [], "gres": "gpu:a100:4", "cpus": 64,
+        "threads": 2, "real_memory": 1000, "partitions": ["main"], "reason": "",
+    } | values  # fmt: skip
+
+
+def row(job_id: int, state: str, **values: object) -> dict[str, object]:
+    """A job of squeue with the comment of this executor."""
+    return {
+        "job_id": job_id, "name": "x", "user_name": ME, "job_state": state, "state_reason": "None",
+        "comment": f"sooner:c1:{job_id}.1", "nodes": "n1", "required_nodes": "n1", "exit_code": 0, "node_count": 1,
+        "partition": "main",
+    } | values  # fmt: skip
+
+
+class Scripted(SlurmCommands):
+    """Answers from tables, and notes the calls."""
+
+    def __init__(self) -> None:
+        super().__init__(environ={})
+        self.rows: list[dict[str, object]] = []
+        self.node_rows = [node("n1"), node("n2"), node("n3", gres=""), node("n4", partitions=["other"])]
+        self.limit = "UNLIMITED"
+        self.calls: list[tuple[str, ...]] = []
+        self.script = b""
+        self.users: list[str | None] = []
+        self.fault: Exception | None = None
+
+    def path(self, command: str) -> str:
+        return f"/opt/slurm/bin/{command}"
+
+    def run(
+        self, command: str, *arguments: str, input: bytes = b"", timeout_s: float | None = None, user: str | None = None
+    ) -> str:
+        self.calls.append((command, *arguments))
+        if self.fault is not None:
+            raise self.fault
+        if command == "sbatch":
+            self.script = input
+            self.users.append(user)
+            return "77;cluster\n"
+        if command == "scancel":
+            self.users.append(user)
+            return ""
+        if command == "sinfo":
+            return json.dumps({"nodes": self.node_rows})
+        if "--json" in arguments:
+            return json.dumps({"jobs": self.rows})
+        if command == "squeue":
+            return "".join(
+                f"{r['job_id']}|{r['job_state']}|{r['state_reason']}|{r['nodes']}|{r['comment']}\n" for r in self.rows
+            )
+        return PARTITION.format(limit=self.limit)
+
+    def last(self, command: str) -> tuple[str, ...]:
+        """The arguments of the last call of a command."""
+        return next(call[1:] for call in reversed(self.calls) if call[0] == command)
+
+
+@pytest.fixture
+def commands() -> Scripted:
+    return Scripted()
+
+
+def driver(commands: Scripted, **options: Any) -> SlurmDriver:
+    return SlurmDriver(Slurm(commands), "c1", SlurmOptions(**options))
+
+
+def launch(*shares: tuple[str, int], plan: bytes = b"{}", user: str | None = None) -> NodeLaunch:
+    nodes = tuple(NodeShare(*share) for share in shares or (("n1", 1),))
+    return NodeLaunch(AttemptId("7.2"), nodes, ("python3", "-c", "it's $HOME"), plan, user)
+
+
+def test_what_is_submitted(commands: Scripted) -> None:
+    assert driver(commands, account="ml").submit(launch(("n2", 2), ("n1", 2))) == "77"
+    assert commands.last("sbatch") == (
+        "--parsable", "--job-name=sooner-7.2", "--comment=sooner:c1:7.2", "--no-requeue", "--export=ALL", "--propagate=NONE",
+        "--chdir=/", "--input=/dev/null", "--output=/dev/null", "--error=/dev/null", "--time=UNLIMITED", "--partition=main",
+        "--account=ml", "--nodes=2", "--nodelist=n2,n1", "--ntasks-per-node=1", "--cpus-per-task=32", "--mem=500M",
+        "--gres=gpu:a100:2",
+    )  # fmt: skip
+
+
+def test_the_script_gives_the_plan_and_the_program_unread_by_the_shell(commands: Scripted, tmp_path: Path) -> None:
+    """The script runs here with a stand-in for srun that shows its arguments and its input."""
+    plan = b"$(id) `id` 'quoted' \\ \n" + b"x" * 100_000
+    driver(commands).submit(launch(plan=plan))
+    (tmp_path / "srun").write_text('#!/bin/sh\nprintf "%s\\n" "$SOONER_LAUNCH" "$@"\necho END\ncat\n')
+    (tmp_path / "srun").chmod(0o755)
+    script = commands.script.replace(b"/opt/slurm/bin/srun", str(tmp_path / "srun").encode())
+    done = subprocess.run(["/bin/sh"], input=script, capture_output=True, check=True)
+    shown, _, given = done.stdout.partition(b"\nEND\n")
+    word, *arguments = shown.decode().splitlines()
+    assert len(word) == 32
+    assert arguments[-4:] == ["sooner", "python3", "-c", "it's $HOME"]
+    assert arguments[-6:-4] == ["-c", 'SOONER_NODE=$SLURMD_NODENAME; export SOONER_NODE; exec "$@"']
+    assert "--kill-on-bad-exit=1" in arguments and "--wait=0" in arguments
+    assert given == plan + b"\n"
+    driver(commands).submit(launch(plan=plan))
+    assert word.encode() not in commands.script
+
+
+def test_a_share_of_processors_is_of_whole_cores(commands: Scripted) -> None:
+    """Three processors of one GPU out of four would be rounded up to four by Slurm: 4 x 4 do not fit into 12."""
+    commands.node_rows = [node("n1", cpus=12), node("n2", cpus=16, real_memory=800, gres="gpu:8")]
+    driver(commands).submit(launch(("n1", 1)))
+    assert "--cpus-per-task=2" in commands.last("sbatch")
+    driver(commands).submit(launch(("n1", 1), ("n2", 1)))
+    arguments = commands.last("sbatch")
+    assert "--cpus-per-task=2" in arguments and "--mem=100M" in arguments
+
+
+def test_gpus_without_a_type(commands: Scripted) -> None:
+    commands.node_rows = [node("n1", gres="gpu:4")]
+    one = driver(commands)
+    assert [found.server.gpu_type for found in one.nodes()] == ["gpu"]
+    one.submit(launch())
+    assert "--gres=gpu:1" in commands.last("sbatch")
+
+
+def test_the_partitions_limit_is_the_jobs_limit(commands: Scripted) -> None:
+    commands.limit = "1-00:00:00"
+    driver(commands).submit(launch())
+    assert "--time=1440" in commands.last("sbatch")
+
+
+def test_extra_options_come_last_in_every_part(commands: Scripted) -> None:
+    driver(commands, uneven_gangs=True, extra_args=("--mem=0",)).submit(launch(("n1", 1), ("n2", 3)))
+    first, second = " ".join(commands.last("sbatch")).split(" : ")
+    assert first.endswith("--gres=gpu:a100:1 --mem=0") and second.endswith("--gres=gpu:a100:3 --mem=0")
+    assert commands.script.count(b"--het-group=") == 2
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        (launch(("n1", 1), ("n2", 2)), r"n1: 1, n2: 2\) need slurm_uneven_gangs"),
+        (launch(("n1", 5)), "5 GPUs are wanted on the node 'n1', which has 4 GPUs"),
+        (launch(("n9", 1)), "1 GPUs are wanted on the node 'n9', which is not known to Slurm"),
+        (launch(plan=b"\0"), "holds a zero byte"),
+        (launch(plan=b"x" * 5_000_000), r"would have 5000\d+ bytes; the limit is 4194304"),
+    ],
+)
+def test_refusals_before_anything_is_submitted(commands: Scripted, order: NodeLaunch, message: str) -> None:
+    with pytest.raises(EngineRefused, match=message):
+        driver(commands).submit(order)
+    assert "sbatch" not in {call[0] for call in commands.calls}
+
+
+def test_errors_of_slurm_are_those_of_the_port(commands: Scripted) -> None:
+    one = driver(commands)
+    one.nodes()
+    commands.fault = SlurmRefused("sbatch: no")
+    with pytest.raises(EngineRefused, match="sbatch: no"):
+        one.submit(launch())
+    with pytest.raises(EngineUnavailable):
+        one.jobs()
+    commands.fault = SlurmAway("sbatch: away")
+    for call in (lambda: one.submit(launch()), lambda: one.cancel(["1"]), one.jobs, one.nodes, one.check):
+        with pytest.raises(EngineUnavailable, match="away"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("values", "end", "detail", "failed"),
+    [
+        ({"job_state": "COMPLETED"}, EngineEnd.COMPLETED, "", ()),
+        ({"job_state": "FAILED", "exit_code": 3 << 8}, EngineEnd.COMPLETED, "exit code 3", ()),
+        ({"job_state": "FAILED", "exit_code": 9}, EngineEnd.COMPLETED, "signal 9", ()),
+        ({"job_state": "FAILED", "state_reason": "JobLaunchFailure"}, EngineEnd.NOT_STARTED, "JobLaunchFailure", ()),
+        (
+            {"job_state": "FAILED", "nodes": "", "state_reason": "BadConstraints"},
+            EngineEnd.NOT_STARTED,
+            "BadConstraints",
+            (),
+        ),
+        ({"job_state": "CANCELLED"}, EngineEnd.CANCELLED, "was cancelled", ()),
+        ({"job_state": "PREEMPTED"}, EngineEnd.CANCELLED, "another Slurm job preempted it", ()),
+        ({"job_state": "TIMEOUT", "state_reason": "TimeLimit"}, EngineEnd.TIME_LIMIT, r"time limit \(TimeLimit\)", ()),
+        ({"job_state": "DEADLINE"}, EngineEnd.TIME_LIMIT, "deadline", ()),
+        (
+            {"job_state": "NODE_FAIL", "nodes": "n[1-2]"},
+            EngineEnd.NODE_FAILED,
+            "a node of the Slurm job failed",
+            ("n2",),
+        ),
+        ({"job_state": "BOOT_FAIL"}, EngineEnd.NOT_STARTED, "could not be booted", ()),
+        ({"job_state": "OUT_OF_MEMORY"}, EngineEnd.COMPLETED, "more memory than its share", ()),
+    ],
+)
+def test_ends(
+    commands: Scripted, values: dict[str, object], end: EngineEnd, detail: str, failed: Sequence[str]
+) -> None:
+    commands.node_rows[1] = node("n2", state="down")
+    commands.rows = [row(5, "", **values)]
+    (job,) = driver(commands).jobs()
+    assert (job.id, job.attempt, job.state, job.end, job.failed_servers) == (
+        "5",
+        "5.1",
+        EngineJobState.ENDED,
+        end,
+        failed,
+    )
+    assert subprocess.run(["grep", "-qE", detail], input=job.detail.encode() + b"\n", check=False).returncode == 0
+
+
+def test_a_failed_node_that_has_returned_is_still_named(commands: Scripted) -> None:
+    commands.node_rows[1] = node("n2", state="down")
+    commands.rows = [row(5, "NODE_FAIL", nodes="n[1-2]")]
+    one = driver(commands)
+    assert one.jobs()[0].failed_servers == ("n2",)
+    commands.node_rows[1] = node("n2")
+    commands.rows = [*commands.rows, row(6, "RUNNING")]
+    assert one.jobs()[0].failed_servers == ("n2",)
+
+
+@pytest.mark.parametrize(
+    ("slurm", "state"),
+    [
+        ("PENDING", EngineJobState.PENDING),
+        ("CONFIGURING", EngineJobState.PENDING),
+        ("RUNNING", EngineJobState.RUNNING),
+        ("SUSPENDED", EngineJobState.RUNNING),
+        ("COMPLETING", EngineJobState.ENDING),
+    ],
+)
+def test_states_of_jobs_that_have_not_ended(commands: Scripted, slurm: str, state: EngineJobState) -> None:
+    commands.rows = [row(5, slurm, state_reason="Resources", gres_detail=["gpu:a100:1(IDX:2)"])]
+    (job,) = driver(commands).jobs()
+    detail = "Resources" if state is EngineJobState.PENDING else ""
+    assert job == EngineJob("5", AttemptId("5.1"), state, ("n1",), {"n1": (2,)}, detail=detail)
+
+
+@pytest.mark.parametrize(
+    ("states", "whole"),
+    [
+        (("PENDING", "PENDING"), EngineJobState.PENDING),
+        (("RUNNING", "CONFIGURING"), EngineJobState.PENDING),
+        (("RUNNING", "RUNNING"), EngineJobState.RUNNING),
+        (("COMPLETED", "COMPLETING"), EngineJobState.ENDING),
+        (("CANCELLED", "RUNNING"), EngineJobState.ENDING),
+        (("CANCELLED", "CANCELLED"), EngineJobState.ENDED),
+    ],
+)
+def test_parts_of_a_heterogeneous_job_are_one_submission(
+    commands: Scripted, states: tuple[str, str], whole: EngineJobState
+) -> None:
+    parts = [
+        row(8 + offset, state, het_job_id=8, het_job_offset=offset, comment="sooner:c1:3.1", nodes=f"n{offset + 1}")
+        for offset, state in enumerate(states)
+    ]
+    commands.rows = parts[::-1]
+    (job,) = driver(commands).jobs()
+    assert (job.id, job.attempt, job.state, job.servers) == ("8", "3.1", whole, ("n1", "n2"))
+
+
+def test_jobs_of_others_are_not_seen(commands: Scripted) -> None:
+    commands.rows = [
+        row(1, "RUNNING"),
+        row(2, "RUNNING", comment="sooner:c2:2.1"),
+        row(3, "RUNNING", comment=""),
+        row(4, "RUNNING", user_name="mallory"),
+    ]
+    assert [job.id for job in driver(commands).jobs()] == ["1"]
+    assert [job.id for job in driver(commands, users=True).jobs()] == ["1", "4"]
+
+
+def test_jobs_are_read_in_full_only_after_a_change(commands: Scripted) -> None:
+    commands.rows = [row(1, "RUNNING")]
+    one = driver(commands)
+
+    def full() -> int:
+        return sum("--json" in call for call in commands.calls if call[0] == "squeue")
+
+    assert one.jobs() is one.jobs() and full() == 1
+    commands.rows = [row(1, "COMPLETING")]
+    deadline = 1000
+    while one.jobs()[0].state is not EngineJobState.ENDING:
+        deadline -= 1
+        assert deadline, "the change is not seen"
+    assert full() == 2
+
+
+def test_an_own_submission_is_in_the_next_answer(commands: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where reading all jobs takes so long that it is done rarely."""
+    one = driver(commands)
+    commands.rows = [row(1, "RUNNING")]
+    one.jobs()
+    one._next_reading_s = float("inf")
+    commands.rows = [row(1, "RUNNING"), row(77, "PENDING")]
+    assert [job.id for job in one.jobs()] == ["1"]
+    one.submit(launch())
+    assert [job.id for job in one.jobs()] == ["1", "77"]
+
+
+def test_nodes_of_the_partition_with_gpus_of_one_type(commands: Scripted, caplog: pytest.LogCaptureFixture) -> None:
+    commands.node_rows = [
+        node("n2", state="mixed", state_flags=["DRAIN"], reason="fan"),
+        node("n1"),
+        node("n3", gres="gpu:a100:2,gpu:t4:2"),
+        node("n4", partitions=["other"]),
+        node("n5", gres="nic:1"),
+        node("n6", state="down", state_flags=["NOT_RESPONDING"], reason="Not responding"),
+    ]
+    one = driver(commands)
+    found = [(each.server.name, each.state, each.address, each.detail) for each in one.nodes()]
+    assert found == [
+        ("n1", NodeState.UP, "n1.site", ""),
+        ("n2", NodeState.DRAINED, "n2.site", "MIXED+DRAIN: fan"),
+        ("n6", NodeState.DOWN, "n6.site", "DOWN+NOT_RESPONDING: Not responding"),
+    ]
+    one.nodes()
+    assert [record.getMessage() for record in caplog.records] == ["nodes with GPUs of several types are left out: n3"]
+
+
+def test_cancelling_as_the_user_who_owns_the_job(commands: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may cancel the jobs of all; another service needs the rights of the owner, also after a restart."""
+    for me, users in (("root", [None]), ("svc", [None, "ada"])):
+        monkeypatch.setattr(getpass, "getuser", lambda me=me: me)
+        commands.rows = [row(1, "RUNNING", user_name="ada"), row(2, "RUNNING", user_name=me)]
+        commands.users.clear()
+        one = driver(commands, users=True)
+        one.jobs()
+        one.cancel(["1", "2", "3"])
+        assert sorted(commands.users, key=str) == sorted(users, key=str)
+        one.cancel([])
+        assert len(commands.users) == len(users)
+
+
+def test_a_launch_of_a_user_is_submitted_as_that_user(commands: Scripted) -> None:
+    driver(commands, users=True).submit(launch(user="ada"))
+    assert commands.users == ["ada"]
+
+
+def test_the_settings_describe_it(tmp_path: Path) -> None:
+    settings = load_settings(
+        {
+            "slurm_partition": "gpu",
+            "slurm_extra_args": ["--qos=high"],
+            "slurm_uneven_gangs": True,
+            "run_as": "submitter",
+        }
+    )
+    one = slurm_driver(settings, "c9")
+    assert one._options == SlurmOptions("gpu", None, ("--qos=high",), True, True)
+    assert one.abilities.users and one.abilities.uneven_shares and not one.abilities.exact_gpus
