@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
+import psutil
+
 from service.slurm.cluster import Slurm
 from service.slurm.commands import SlurmCommands, SlurmError
 
@@ -153,14 +155,17 @@ class SlurmCluster:
         self._signal(f"slurmd-{name}", signal.SIGKILL)
 
     def lose_node(self, name: str) -> None:
-        """A node dies with all that runs there."""
-        self.kill_node(name)
-        marks = (f"SLURMD_NODENAME={name}".encode(), str(self.folder).encode())
-        for path in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                environ = (path / "environ").read_bytes()
-                if all(mark in environ for mark in marks) and int(path.name) != os.getpid():
-                    os.kill(int(path.name), signal.SIGKILL)
+        """A node loses its power: its processes are frozen, so that no peer learns of it, and are gone once it counts as down."""
+        daemon = psutil.Process(self._pid(f"slurmd-{name}"))
+        frozen = [daemon, *self._steps(name)]
+        for process in frozen:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.suspend()
+        wait_for(lambda: any(node.down for node in self.slurm.nodes() if node.name == name), f"{name} is down")
+        for process in frozen:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        wait_for(lambda: not self._alive(f"slurmd-{name}"), f"slurmd of {name} is gone")
 
     def drain(self, name: str, reason: str = "test") -> None:
         """Let the node get no new jobs."""
@@ -289,6 +294,21 @@ class SlurmCluster:
             return int((self.folder / "run" / f"{daemon}.pid").read_text())
         except (OSError, ValueError):
             return None
+
+    def _steps(self, node: str) -> list[psutil.Process]:
+        """The processes of steps on a node, and the slurmstepd of each."""
+        found: dict[int, psutil.Process] = {}
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                environ = process.environ()
+                if environ.get("SLURMD_NODENAME") == node and environ.get("SLURM_CONF", "").startswith(
+                    str(self.folder)
+                ):
+                    found[process.pid] = process
+                    parent = process.parent()
+                    if parent is not None and "slurmstepd" in " ".join(parent.cmdline()):
+                        found[parent.pid] = parent
+        return list(found.values())
 
     def _alive(self, daemon: str) -> bool:
         pid = self._pid(daemon)

@@ -103,6 +103,6 @@ class TestClusterFaultsOverSlurm(ClusterFaultsContract):
 
     @pytest.fixture
     def house(self, slurm_cluster: SlurmCluster, tmp_path: Path) -> Iterator[ClusterHouse]:
-        house = slurm_house(slurm_cluster, tmp_path / "shared")
+        house = slurm_house(slurm_cluster, tmp_path / "shared", lease_s=20.0)
         yield house
         house.close()
