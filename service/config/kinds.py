@@ -12,7 +12,7 @@ DAY_S = 86_400.0
 MIB = 1 << 20
 
 
-def _split(value: object) -> object:
+def split(value: object) -> object:
     """``a, b`` from the environment; lists from a file stay what they are."""
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
@@ -39,7 +39,7 @@ def _seconds(value: object) -> object:
 
 
 Seconds = Annotated[float, BeforeValidator(_seconds)]
-Words = Annotated[tuple[str, ...], BeforeValidator(_split)]
+Words = Annotated[tuple[str, ...], BeforeValidator(split)]
 Pairs = Annotated[dict[str, str], BeforeValidator(_pairs)]
 Folder = Annotated[Path, AfterValidator(_absolute)]
 

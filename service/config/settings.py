@@ -20,6 +20,7 @@ from service.config.groups.attempts import Attempts
 from service.config.groups.deciding import Deciding
 from service.config.groups.engines import Engines
 from service.config.groups.forecasting import Forecasting
+from service.config.groups.health import Health
 from service.config.groups.keeping import Keeping
 from service.config.groups.learning import Learning
 from service.config.groups.listening import Listening
@@ -51,6 +52,7 @@ class SettingLine(NamedTuple):
 class Settings(
     Webhooks,
     Observing,
+    Health,
     Access,
     Attempts,
     Requests,

@@ -127,6 +127,12 @@ class HangWatch(Generic[Attempt]):
         for attempt in attempts:
             self._courses.pop(attempt, None)
 
+    def repeat(self, attempts: Iterable[Attempt]) -> None:
+        """Report these hangs once more."""
+        for attempt in attempts:
+            if attempt in self._courses:
+                self._courses[attempt].told = False
+
     def hanging(self, now_s: float) -> list[Hang[Attempt]]:
         """Attempts that hang now, each once until it makes progress again. O(attempts that report progress)."""
         found = []

@@ -16,6 +16,7 @@ from predictor.explain import Contributions
 from predictor.serving import PredictorStatus
 from service.api.deps import ClusterNow, LoopStatus, Refused
 from service.background.forecasts import ForecastKeeper
+from service.background.health import HEALTH_PERIOD_S
 from service.background.loop import CycleConditions, LoopSettings, SchedulerLoop
 from service.background.model_explanations import Explainer
 from service.background.prune import prune
@@ -96,6 +97,8 @@ class Leading:
         add(self._keep_forecasts, "interval", seconds=settings.forecast_period_s, id="forecasts", **ONCE)
         add(self._webhooks.run, "interval", seconds=settings.webhook_period_s, id="webhooks", **ONCE)
         add(self.shadowing.save, "interval", seconds=SHADOW_SAVED_S, id="shadow", **ONCE)
+        add(self._look_at_health, "interval", seconds=HEALTH_PERIOD_S, id="health", **ONCE)
+        self._closing.enter_context(self.stack.health.watching())
         self._closing.enter_context(set_aside())
         if self._work_to_warm is not None:
             self._closing.callback(self.stack.warming.close)
@@ -168,6 +171,9 @@ class Leading:
 
     def _keep_forecasts(self) -> None:
         self._keeper.run(self.forecaster, self.forecaster.unfinished)
+
+    def _look_at_health(self) -> None:
+        self.stack.health.run(self.loop)
 
     def _prune(self) -> None:
         files = self._context.executor.attempts

@@ -8,7 +8,7 @@
         store      MeasuredStore( PatientStore( LeaderStore, an SqlStore ))
         executor   MeasuredExecutor( PolledExecutor( FleetExecutor( TimeLimitedExecutor( one of the three ))))
         predictor  MeasuredPredictor( WarmingPredictor( LivePredictor ))
-        sink       WatchingSink( MetricsSink( LogSink ))
+        sink       WatchingSink( HealthSink( MetricsSink( LogSink )))
         clock      SteadyClock
 
 The three executors are LocalExecutor, FakeExecutor and ClusterExecutor, which has a driver for its engine, Slurm or Ray.
@@ -26,6 +26,7 @@ Layer                     What it adds
 ``TimeLimitedExecutor``   an executor that hangs holds up nothing
 ``WarmingPredictor``      jobs that end while the predictor reads its history are learnt afterwards
 ``WatchingSink``          shadow and recorder learn which of their cycles were committed
+``HealthSink``            ends of attempts, as signs of faulty servers
 ========================  ================================================================================================
 
 ``TimeLimitedExecutor`` and the executor in it live as long as the service: :func:`make_executor` composes them. The rest
@@ -34,19 +35,22 @@ lives as long as the lead: :func:`make_live_stack` composes it.
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 from policies.model.cluster import Cluster
+from policies.model.ids import ServerIndex
 from predictor.serving import LivePredictor
+from service.background.health import HealthMonitor, HealthSink
 from service.config.environment import service_url
 from service.config.policy import configured_options, configured_policy
 from service.config.settings import Settings
 from service.db.lease import FencedOff, LeaderLease
 from service.db.progress import ProgressPoint, record_progress
 from service.db.session import Database
+from service.domain.health import Sign
 from service.engine.cycle import EngineSettings
 from service.engine.engine import Engine, Ports
 from service.engine.events import Report
@@ -54,7 +58,8 @@ from service.engine.ports import Clock, Executor, LiveExecutor
 from service.engine.watch import WatchingPolicy, WatchingSink
 from service.engine.world import Costs
 from service.executors.fake import FakeExecutor
-from service.executors.gpus import GpuInfo, detect
+from service.executors.gpu_health import GpuWatch
+from service.executors.gpus import GpuInfo, detect, physical_ids
 from service.executors.local import LocalExecutor
 from service.executors.polled import PolledExecutor
 from service.executors.timeout import TimeLimitedExecutor
@@ -82,12 +87,14 @@ PROGRESS_PATH = "/v1/attempts/{attempt}/progress"
 class HostExecutor(NamedTuple):
     """The executor of this service: ``attempts`` itself, and ``limited``, the same with a time limit on each command.
 
-    ``containment``: what holds the processes of a job together; None if there are no processes of this machine.
+    ``containment``: what holds the processes of a job together; None if there are no processes of this machine. ``gpus``: the
+    GPUs of this machine that it uses; None if they are virtual or elsewhere.
     """
 
     attempts: LiveExecutor
     limited: Executor
     containment: Containment | None
+    gpus: Sequence[GpuInfo] | None = None
 
     @property
     def own(self) -> Executor | None:
@@ -120,6 +127,7 @@ class LiveStack:
     recorder: Recorder
     shadow: Shadow | None
     phases: Phases
+    health: HealthMonitor
 
 
 def gpus_of_host(settings: Settings) -> Sequence[GpuInfo] | None:
@@ -152,7 +160,7 @@ def make_executor(
             run_as_users=settings.run_as_users if runs_as_submitters(settings) else None,
             renews_alone=False,
         )
-    return HostExecutor(attempts, TimeLimitedExecutor(attempts, settings.executor_timeout_s), containment)
+    return HostExecutor(attempts, TimeLimitedExecutor(attempts, settings.executor_timeout_s), containment, gpus)
 
 
 def make_live_stack(context: LeaderContext) -> LiveStack:
@@ -167,7 +175,8 @@ def make_live_stack(context: LeaderContext) -> LiveStack:
     predictor = LivePredictor()
     warming = WarmingPredictor(predictor)
     fleet = FleetExecutor(context.executor.limited, lead, database, context.host, clock, settings.stop_grace_s)
-    executor = PolledExecutor(fleet, partial(_store_progress, database))
+    health = HealthMonitor(settings, database, clock.now_s, partial(_count_sign, context.metrics), _gpu_watch(context))
+    executor = PolledExecutor(fleet, partial(_store_progress, database, health))
     store = PatientStore(LeaderStore(database, lead, lead.token), lambda: warming.warm)
     engine: Engine[Any] = Engine(
         MeasuredPolicy(watching[-1], phases),
@@ -177,12 +186,12 @@ def make_live_stack(context: LeaderContext) -> LiveStack:
             MeasuredExecutor(executor, phases),
             clock,
             MeasuredPredictor(warming, phases),
-            WatchingSink(MetricsSink(log.LogSink(), context.metrics), watching),
+            WatchingSink(HealthSink(MetricsSink(log.LogSink(), context.metrics), health), watching),
         ),
         Costs(settings.checkpoint_s, settings.restart_s),
         engine_settings(settings, lead.token, context.host),
     )
-    return LiveStack(engine, executor, predictor, warming, recorder, shadow, phases)
+    return LiveStack(engine, executor, predictor, warming, recorder, shadow, phases, health)
 
 
 def engine_settings(settings: Settings, fencing_token: int, host: str) -> EngineSettings:
@@ -195,6 +204,7 @@ def engine_settings(settings: Settings, fencing_token: int, host: str) -> Engine
         stop_grace_s=settings.stop_grace_s,
         fencing_token=fencing_token,
         host=host,
+        usable_servers_min=settings.health_usable_min,
     )
 
 
@@ -208,7 +218,24 @@ def make_recorder(settings: Settings) -> Recorder:
     )
 
 
-def _store_progress(database: Database, reports: Sequence[Report]) -> None:
+def _gpu_watch(context: LeaderContext) -> tuple[GpuWatch, Mapping[str, ServerIndex]] | None:
+    """A watch on the GPUs of this machine that are in the cluster, and the server of each."""
+    gpus = context.executor.gpus
+    layout = physical_ids(context.cluster, gpus)
+    if gpus is None or layout is None:
+        return None
+    import pynvml  # imported only where there are GPUs
+
+    servers = {uuid: ServerIndex(index) for index, uuids in enumerate(layout) for uuid in uuids}
+    return GpuWatch([gpu for gpu in gpus if gpu.uuid in servers], pynvml), servers
+
+
+def _count_sign(metrics: Metrics, sign: Sign) -> None:
+    metrics.health_signs.labels(sign.value).inc()
+
+
+def _store_progress(database: Database, health: HealthMonitor, reports: Sequence[Report]) -> None:
+    health.progressed(reports)
     points = [
         ProgressPoint(
             report.attempt,

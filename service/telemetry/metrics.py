@@ -64,6 +64,7 @@ class Metrics:
         self.cycles = self._counter("cycles", "Scheduling cycles.", "outcome")
         self.actions = self._counter("decision_actions", "Actions of decisions that were committed.", "action")
         self.server_events = self._counter("server_events", "Changes of servers.", "kind")
+        self.health_signs = self._counter("health_signs", "Signs of faulty servers that became events.", "sign")
         self.prediction_error = self._histogram(
             "prediction_error_ratio", "Predicted median over the actual value of an ended job.", ERROR_BUCKETS, "source"
         )

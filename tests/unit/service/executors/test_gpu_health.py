@@ -2,91 +2,21 @@
 
 import threading
 from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from service.domain.health import Sign
 from service.executors.gpu_health import PROGRAM_XIDS, GpuFault, GpuWatch
 from service.executors.gpus import GpuInfo
+from tests.faulty_nvml import FaultyNvml, NvmlError
 from tests.local_executor import wait_for
 
 GPUS = [GpuInfo(index, f"GPU-{index}", "A100", 1 << 36) for index in range(2)]
 
 
-class NvmlError(Exception):
-    """As pynvml's: ``value`` is the number of the status."""
-
-    def __init__(self, value: int, text: str) -> None:
-        super().__init__(text)
-        self.value = value
-
-
-class FaultyNvml:
-    """Answers of NVML that a test changes while they are watched. Raises as pynvml does."""
-
-    def __init__(self) -> None:
-        self.driver = True
-        self.lost: dict[str, NvmlError] = {}
-        self.ecc: dict[str, int] = {}
-        self.remap_failed: set[str] = set()
-        self.without_events: set[str] = set()
-        self.xids: list[tuple[str, int]] = []
-        self.wakes = threading.Event()
-        self.sessions = 0
-        self.looks = 0
-
-    def nvmlInit(self) -> None:
-        if not self.driver:
-            raise NvmlError(9, "Driver Not Loaded")
-        self.sessions += 1
-
-    def nvmlShutdown(self) -> None:
-        self.sessions -= 1
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
-        self.looks += 1
-        if not self.driver:
-            raise NvmlError(1, "Uninitialized")
-        if uuid in self.lost:
-            raise self.lost[uuid]
-        return uuid
-
-    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
-        return SimpleNamespace(total=1, used=0, free=1)
-
-    def nvmlDeviceGetUUID(self, handle: str) -> bytes:
-        return handle.encode()
-
-    def nvmlDeviceGetTotalEccErrors(self, handle: str, error_type: int, counter_type: int) -> int:
-        if handle not in self.ecc:
-            raise NvmlError(3, "Not Supported")
-        assert (error_type, counter_type) == (1, 0)
-        return self.ecc[handle]
-
-    def nvmlDeviceGetRemappedRows(self, handle: str) -> tuple[int, int, int, int]:
-        return (0, 0, 0, int(handle in self.remap_failed))
-
-    def nvmlEventSetCreate(self) -> str:
-        return "set"
-
-    def nvmlDeviceRegisterEvents(self, handle: str, event_types: int, event_set: str) -> None:
-        assert (event_types, event_set) == (8, "set")
-        if handle in self.without_events:
-            raise NvmlError(3, "Not Supported")
-
-    def nvmlEventSetWait_v2(self, event_set: str, timeout_ms: int) -> Any:
-        if not self.xids:
-            self.wakes.wait(0.001)
-            raise NvmlError(10, "Timeout")
-        uuid, number = self.xids.pop(0)
-        return SimpleNamespace(device=uuid, eventData=number)
-
-
 @pytest.fixture
 def nvml() -> FaultyNvml:
-    return FaultyNvml()
+    return FaultyNvml(GPUS)
 
 
 @pytest.fixture
