@@ -64,15 +64,21 @@ class Servers:
     def plan(self, command: tuple[str, ...], gpus: tuple[int, ...] = (1, 1), **options: Any) -> dict[str, Any]:
         """The plan of a launch with ``gpus[i]`` GPUs on server ``node<i>``. ``plan``: entries that are replaced."""
         replaced, exact = options.pop("plan", {}), options.pop("exact_gpus", False)
+        inbox = options.pop("inbox", shared.INBOX)
         order = launch(command, gpus=gpus, **options)
         nodes = [PlanNode(f"node{rank}", "127.0.0.1") for rank in range(len(gpus))]
         self.inbox(order.attempt)
-        text = cluster_plan(order, self.site, self.keys.identity(order.attempt), nodes, exact_gpus=exact)
+        text = cluster_plan(order, self.site, self.keys.identity(order.attempt), nodes, inbox=inbox, exact_gpus=exact)
         plan: dict[str, Any] = json.loads(text)
         return plan | replaced
 
     def start(
-        self, plan: Mapping[str, Any], nodes: Sequence[int] | None = None, word: str = "", **environ: str
+        self,
+        plan: Mapping[str, Any],
+        nodes: Sequence[int] | None = None,
+        word: str = "",
+        user: int | None = None,
+        **environ: str,
     ) -> list[subprocess.Popen[bytes]]:
         """Start the program of each of these nodes (None: all) as an engine does."""
         started = []
@@ -85,6 +91,9 @@ class Servers:
                 stderr=subprocess.PIPE,
                 env=self.environment(rank, plan["nodes"][rank]["gpus"] or 0, word) | environ,
                 process_group=0,  # as the tasks of Slurm
+                user=user,
+                extra_groups=None if user is None else [],
+                cwd="/",
             )
             started.append(program)
             self.feed(program, plan)

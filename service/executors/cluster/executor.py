@@ -111,6 +111,10 @@ class ClusterExecutor:
         self._index = LiveIndex(shared_dir)
         on_servers = Path(shared_dir_on_nodes) if shared_dir_on_nodes is not None else shared_dir
         self._checkpoints = (checkpoints or shared_dir / "checkpoints").absolute()
+        if run_as_users is not None:
+            # The node programs run as the users of the jobs, and make the folders of the jobs here.
+            self._checkpoints.mkdir(parents=True, exist_ok=True)
+            self._checkpoints.chmod(0o1777)
         self._site = Site(
             data_dir=on_servers,
             environ=dict(os.environ if environ is None else environ),

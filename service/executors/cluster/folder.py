@@ -36,6 +36,8 @@ STOPPED = "stopped"
 
 _ENTERED_BY_ALL = 0o711
 _WRITTEN_BY_ALL = 0o1777
+_READ_BY_ALL = 0o644
+"""Of files that processes of two users exchange. They hold no secret, and others cannot enter their folder."""
 _WORD_BYTES_MAX = 256
 _GPUS_MAX = 1024
 
@@ -115,6 +117,7 @@ def claimed(inbox: Path) -> str | None:
 def write_stop(inbox: Path, warning_signal: str | None, grace_s: float, seal: Seal) -> None:
     """Ask all nodes to stop their parts. A request never weakens an earlier one. Raises OSError."""
     names.write_stop(inbox, warning_signal, grace_s, seal)
+    (inbox / names.STOP).chmod(_READ_BY_ALL)
 
 
 def read_stop(inbox: Path, seal: Seal) -> tuple[str | None, float] | None:
@@ -191,6 +194,7 @@ def _write_once(inbox: Path, name: str, content: bytes) -> bool:
         descriptor = open_file(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             os.write(descriptor, content)
+            os.fchmod(descriptor, _READ_BY_ALL)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

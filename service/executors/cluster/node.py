@@ -13,6 +13,7 @@ has the attempt, and others when it could not begin.
 import contextlib
 import errno
 import os
+import pwd
 import select
 import signal
 import sys
@@ -54,6 +55,8 @@ _SIGNALLED = 128
 _SIGTERM_CODE = 128 + signal.SIGTERM
 _SAME_SIGTERM_S = 0.1
 """An engine sends SIGTERM to all processes of a part, so that a rank may end before this process has got it."""
+_READ_BY_SERVICE = (names.LOCK, names.SUPERVISOR, names.RANKS, names.STARTED, names.RESERVED, names.PROGRESS)
+"""Files that a service which runs as another user reads; ``reserved`` becomes the record of the end."""
 _WARNED_PART = 0.7
 """Part of the time until an engine kills that is left to the warning."""
 _KILL_MARGIN_S = 1.5
@@ -75,7 +78,9 @@ class NodeSupervisor(Supervisor):
         self.by_engine = False
         self.kill_by = float("inf")
         self.look_at = 0.0
+        self.readable: set[str] = set()
         super().__init__(plan, folder, keeper, wakeups)
+        self._let_service_read()
 
     # Starting.
 
@@ -139,6 +144,31 @@ class NodeSupervisor(Supervisor):
             return f"no program began within {self.plan['gather_s']:g} s on {', '.join(absent)}"
         return f"the first node did not let the ranks start within {self.plan['gather_s']:g} s"
 
+    def _open_checkpoints(self) -> None:
+        super()._open_checkpoints()
+        folder = Path(self.plan["checkpoint_dir"])
+        if self.plan["users_apart"] and folder.lstat().st_uid != os.geteuid():
+            raise CannotLaunch(
+                "checkpoint_unreadable", f"{folder}: belongs to user {folder.lstat().st_uid}, not to {os.geteuid()}"
+            )
+
+    def _write(self, name: str, record: dict[str, Any]) -> None:
+        super()._write(name, record)
+        self._let_service_read()
+
+    def _let_service_read(self) -> None:
+        """If this process runs as the user of the job: open the files that the service reads. Their folder cannot be guessed."""
+        if not self.plan["users_apart"]:
+            return
+        entries: list[str] = []
+        with contextlib.suppress(OSError):  # a job may have deleted it
+            entries = [f"{names.OUTPUT}/{entry}" for entry in os.listdir(self.folder / names.OUTPUT)]  # noqa: PTH208 names only
+        for name in (".", names.OUTPUT, *_READ_BY_SERVICE, *entries):
+            if name not in self.readable:
+                with contextlib.suppress(OSError):
+                    (self.folder / name).chmod(0o755 if name in (".", names.OUTPUT) else 0o644)
+                    self.readable.add(name)
+
     def _starts_late(self) -> bool:
         return self._lease_age_s() > float(self.plan["lease_s"]) + names.START_SLACK_S
 
@@ -156,6 +186,7 @@ class NodeSupervisor(Supervisor):
             self._halt(codes, None, float(self.plan["term_grace_s"]))
         self._heed_stop()
         self._lease_is_over()
+        self._let_service_read()
         super()._react(ended)
         self._keep_time()
 
@@ -238,6 +269,7 @@ class NodeSupervisor(Supervisor):
 
     def last_record(self, record: dict[str, Any]) -> dict[str, Any]:
         """The record with the node that made this one stop. A part that failed stops the other nodes first."""
+        self._let_service_read()
         if self.halted is not None:
             because = f"stopped because node {self.halted.node} could not go on: {self.halted.detail}"
             detail = "; ".join(filter(None, (because, record["detail"])))
@@ -285,6 +317,13 @@ def narrowed(plan: dict[str, Any], name: str, environ: Mapping[str, str]) -> dic
         if key in plan["inherited"] or key.startswith(plan["inherited_prefix"])
     }
     own = {"SOONER_PROGRESS_FILE": str(shared.node_folder(Path(plan["attempts_dir"]), rank) / names.PROGRESS)}
+    if plan["users_apart"]:
+        # The engine may have the environment of the user that has submitted.
+        try:
+            entry = pwd.getpwuid(os.geteuid())
+        except KeyError:
+            raise Refused(f"{name}: this server has no system user with the number {os.geteuid()}") from None
+        inherited |= {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name}
     return plan | {
         "attempt": shared.node_name(rank),
         "node": rank,
@@ -376,6 +415,8 @@ def main() -> int:
     limit_s = float(plan["lease_s"]) + 2 * float(plan["grace_s"]) + HALT_SLACK_S
     keeper = os.getpid()
     code = begin(part, NodeSupervisor, watch(asked, pulse, limit_s, starter))
+    # An interpreter that ends gives up its handlers, and would die of the signal with another exit code.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if os.getpid() == keeper and code not in (0, EXIT_TAKEN):
         note_death(part, code)
     return code

@@ -44,7 +44,8 @@ def cluster_plan(
 ) -> bytes:
     """The plan of a launch on ``nodes``, which are in the order of the placement's shares.
 
-    ``site``: as the nodes see it, so ``data_dir`` is the shared folder by its path there. ``inbox``: of the attempt's folder.
+    ``site``: as the nodes see it, so ``data_dir`` is the shared folder by its path there. ``inbox``: of the attempt's folder, see
+    :func:`service.executors.cluster.folder.make_inbox`.
     ``exact_gpus``: the ranks see the GPUs that the launch names, else those that the engine gives. ``kill_wait_s``: between
     SIGTERM and SIGKILL of the engine. A rank's environment is, from weak to strong: what the service has (less what only its host
     knows), what the engine gives on the node, the job's, Sooner's.
@@ -65,6 +66,7 @@ def cluster_plan(
         "first_port": int(identity.token[:_PORT_DIGITS], 16),
         "gather_s": GATHER_S,
         "kill_wait_s": kill_wait_s,
+        "users_apart": inbox != INBOX,
         "nodes": _nodes(launch, nodes, exact_gpus),
     }
     return json.dumps(plan).encode()
