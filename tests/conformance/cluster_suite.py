@@ -108,9 +108,11 @@ class ClusterFaultsContract:
         self.finish(house)
         assert house.runs() == 1
 
-    def test_a_submit_that_succeeds_late_runs_nothing_twice(self, house: ClusterHouse) -> None:
+    @pytest.mark.parametrize("gpus", [1, 4])
+    def test_a_submit_that_succeeds_late_runs_nothing_twice(self, house: ClusterHouse, gpus: int) -> None:
+        """Two submissions fit on the server at once, or the second one waits for the first in the engine."""
         house.faults.next("submit", Fault.LATE)
-        house.executor.send([self.launch(house)])
+        house.executor.send([self.launch(house, gpus=(gpus,))])
         house.wait_started()
         house.faults.catch_up()
         house.until(lambda: len(self.submissions(house, alive=True)) == 1, "the second submission to end")

@@ -1,12 +1,22 @@
 """The cluster executor against the contracts, over an engine that runs real node programs on this machine."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cluster_engine import ProcessEngine
-from tests.cluster_house import ClusterBench, ClusterHouse, LeasedClusterBench, process_house
+from policies.model.cluster import Cluster
+from policies.model.ids import AttemptId
+from policies.model.reasons import Reason
+from service.engine.events import Report, ReportKind
+from service.engine.ports import AttemptStatus, ExecutorUnavailable
+from service.executors.cluster import attempt as attempt_module
+from service.executors.cluster import folder as shared
+from service.executors.cluster.driver import EngineJobState, NodeState
+from service.executors.seal import Seal
+from tests.cluster_engine import ProcessEngine, processes_of
+from tests.cluster_house import GRACE_S, ClusterBench, ClusterHouse, LeasedClusterBench, process_house
 from tests.conformance.cluster_suite import ClusterFaultsContract
 from tests.conformance.executor_suite import ExecutorContract, Watcher
 from tests.conformance.live_executor_suite import (
@@ -16,6 +26,7 @@ from tests.conformance.live_executor_suite import (
     LiveExecutorContract,
     ProgressInputContract,
 )
+from tests.local_executor import DEADLINE_S, launch, wait_for
 
 
 class TestClusterExecutor(
@@ -47,15 +58,157 @@ class TestClusterLeases(AttemptLeasesContract):
         return Watcher(bench)
 
 
+@pytest.fixture
+def engine() -> Iterator[ProcessEngine]:
+    """An engine on this machine."""
+    engine = ProcessEngine(kill_wait_s=5.0)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def house(tmp_path: Path, engine: ProcessEngine) -> Iterator[ClusterHouse]:
+    """A house over it."""
+    house = process_house(tmp_path / "shared", engine, lease_s=4.0)
+    yield house
+    house.close()
+
+
 class TestClusterFaults(ClusterFaultsContract):
     @pytest.fixture
-    def controls(self) -> Iterator[ProcessEngine]:
-        engine = ProcessEngine(kill_wait_s=5.0)
-        yield engine
-        engine.close()
+    def controls(self, engine: ProcessEngine) -> ProcessEngine:
+        return engine
 
-    @pytest.fixture
-    def house(self, tmp_path: Path, controls: ProcessEngine) -> Iterator[ClusterHouse]:
-        house = process_house(tmp_path / "shared", controls)
-        yield house
-        house.close()
+
+class TestFaultsThatNoRealEngineCanBeGiven:
+    """What needs an engine whose every step the test decides."""
+
+    waits = "import signal\nwhile True: signal.sigtimedwait([], 0.05)"
+
+    def test_processes_that_the_engine_does_not_see_end_before_the_end_is_reported(
+        self, house: ClusterHouse, engine: ProcessEngine
+    ) -> None:
+        house.executor.send([launch(house.command_of_runs(self.waits), gpus=(1, 1))])
+        house.wait_started()
+        engine.lose_node("node2", alive=True)
+        house.until(lambda: engine.states("1.1") == [EngineJobState.ENDED], "the end in the engine")
+        end = house.wait_end()
+        assert processes_of(str(house.folder)) == []
+        assert (end.kind, end.server) == (ReportKind.LOST, 1)
+
+    def test_a_server_that_hangs_holds_its_attempt_until_the_lease_is_over(
+        self, house: ClusterHouse, engine: ProcessEngine
+    ) -> None:
+        house.executor.send(
+            [launch(house.command_of_runs(self.waits)), launch(house.command_of_runs(), job=2, gpus=(0, 1))]
+        )
+        house.wait_started()
+        assert house.wait_end("2.1").exit_code == 0
+        engine.suspend("node1")
+        engine.lose_node("node1", alive=True)
+        end = house.wait_end()
+        stopped_s = (house.inbox() / "stop.json").stat().st_mtime
+        assert (end.kind, end.server) == (ReportKind.LOST, 0)
+        assert end.at_s - stopped_s > 4.0 + 2 * GRACE_S, "only the lease proves that it has ended"
+        engine.suspend("node1", resume=True)
+        wait_for(lambda: processes_of(str(house.folder)) == [], "its processes to end when it goes on")
+
+    def test_a_running_attempt_that_the_engine_has_forgotten_is_stopped(
+        self, house: ClusterHouse, engine: ProcessEngine
+    ) -> None:
+        house.executor.send([launch(house.command_of_runs(self.waits))])
+        house.wait_started()
+        engine.restart(forget="all")
+        end = house.wait_end()
+        assert (end.kind, processes_of(str(house.folder)), house.runs()) == (ReportKind.LOST, [], 1)
+        assert "forgotten" in end.detail
+
+    def test_a_waiting_attempt_that_the_engine_has_forgotten_is_a_failed_launch(
+        self, house: ClusterHouse, engine: ProcessEngine
+    ) -> None:
+        engine.nodes["node1"] = NodeState.DRAINED
+        house.executor.send([launch(house.command_of_runs(self.waits))])
+        house.until(lambda: engine.states("1.1") == [EngineJobState.PENDING], "it to wait")
+        engine.restart(forget="all")
+        end = house.wait_end()
+        assert (end.kind, house.runs()) == (ReportKind.LAUNCH_FAILED, 0)
+        engine.nodes["node1"] = NodeState.UP
+
+    def test_what_the_engine_does_not_start_is_given_up(
+        self, house: ClusterHouse, engine: ProcessEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(attempt_module, "START_S", 0.5)
+        engine.nodes["node1"] = NodeState.DRAINED
+        house.executor.send([launch(house.command_of_runs())])
+        end = house.wait_end()
+        assert (end.kind, end.reason) == (ReportKind.LAUNCH_FAILED, Reason.LAUNCH_FAILED)
+        assert "has not started it for 0.5 s" in end.detail
+        assert engine.states("1.1") == [EngineJobState.ENDED]
+
+    def test_a_folder_that_hangs_blinds_no_other_attempt(
+        self, house: ClusterHouse, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        gate, real = threading.Event(), shared.read_node
+
+        def hangs(inbox: Path, node: int, seal: Seal) -> shared.NodeRecord:
+            if inbox.parent.name == "1.1":
+                assert gate.wait(DEADLINE_S)
+            return real(inbox, node, seal)
+
+        house.executor.send([launch(house.command_of_runs(self.waits))])
+        house.wait_started()
+        monkeypatch.setattr(shared, "read_node", hangs)
+        for job in range(2, 8):
+            assert house.run(house.command_of_runs(), job=job).exit_code == 0
+        assert house.executor.observed()[AttemptId("1.1")] is AttemptStatus.RUNNING
+        gate.set()
+
+    def test_changes_of_servers_are_reported_until_acknowledged(
+        self, house: ClusterHouse, engine: ProcessEngine
+    ) -> None:
+        engine.nodes["node2"] = NodeState.DRAINED
+        engine.nodes["node3"] = NodeState.DOWN
+        engine.nodes["node9"] = NodeState.UP
+        found: dict[ReportKind, Report] = {}
+        house.until(lambda: found.update({r.kind: r for r in house.reports if r.attempt is None}) or len(found) == 3)
+        assert (found[ReportKind.SERVER_DRAINED].server, found[ReportKind.SERVER_DOWN].server) == (1, 2)
+        assert found[ReportKind.SERVER_DRAINED].detail == "node2 is drained"
+        added = found[ReportKind.SERVER_ADDED].server_spec
+        assert added is not None
+        assert (added.name, added.gpus) == ("node9", 4)
+        assert {report.kind for report in house.poll()} == set(found), "repeated until acknowledged"
+        house.executor.acknowledge(list(found.values()))
+        assert house.poll() == []
+        engine.nodes["node2"] = NodeState.UP
+        assert house.wait_report(ReportKind.SERVER_RETURNED, attempt=None).server == 1
+        del engine.nodes["node1"]
+        gone = house.wait_report(ReportKind.SERVER_DOWN, attempt=None)
+        house.until(lambda: any(r.server == 0 and r.kind is ReportKind.SERVER_DOWN for r in house.reports))
+        assert "no such server" in next(r.detail for r in house.reports if r.server == 0)
+        assert gone.kind is ReportKind.SERVER_DOWN
+
+    def test_added_servers_are_used_after_the_cluster_has_them(
+        self, house: ClusterHouse, engine: ProcessEngine
+    ) -> None:
+        engine.nodes["node9"] = NodeState.UP
+        added = house.wait_report(ReportKind.SERVER_ADDED, attempt=None)
+        assert added.server_spec is not None
+        larger = Cluster("larger", (*house.cluster.servers, added.server_spec))
+        house.executor.use_cluster(larger)
+        house.executor.acknowledge([added])
+        end = house.run(house.command_of_runs("import os; print(os.environ['NODE_RANK'])"), gpus=(0, 0, 0, 0, 2))
+        assert (end.exit_code, house.runs()) == (0, 1)
+
+    def test_an_idle_service_asks_the_engine_nothing_and_knows_all_when_it_leads(self, house: ClusterHouse) -> None:
+        former = house.executor
+        house.executor.send([launch(house.command_of_runs(self.waits))])
+        house.wait_started()
+        other = house.new_executor()
+        asked = house.faults.effects["jobs"]
+        former.close()
+        other.renew_leases()
+        assert house.faults.effects["jobs"] - asked <= 1, "the one that does not lead asks nothing"
+        with pytest.raises(ExecutorUnavailable):
+            other.observed()
+        house.settle_servers()
+        assert set(other.observed()) == {"1.1"}
