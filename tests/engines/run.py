@@ -41,10 +41,14 @@ def main(arguments: Sequence[str]) -> int:
         print(f"The tests with engines cannot run: {error}", file=sys.stderr)
         return 2
     pytest = [sys.executable, "-m", "pytest", "-m", "engines", *(arguments or ["tests/engines"])]
-    apart = ["unshare", "--net", "--pid", "--fork", "--mount-proc", "--kill-child", "--"]
     environ = {**os.environ, REQUIRED: "1"}
-    command = [*apart, "sh", "-c", _NETWORK, "sh", *pytest]
-    return subprocess.run(command, cwd=ROOT, env=environ, check=False).returncode
+    return subprocess.run(apart(pytest), cwd=ROOT, env=environ, check=False).returncode
+
+
+def apart(command: Sequence[str]) -> list[str]:
+    """The command as one that runs alone on a network and among processes of its own, which end with it."""
+    spaces = ["unshare", "--net", "--pid", "--fork", "--mount-proc", "--kill-child", "--"]
+    return [*spaces, "sh", "-c", _NETWORK, "sh", *command]
 
 
 def _prepare() -> None:
