@@ -1,12 +1,17 @@
 """Real PyTorch under real torchrun: a warned gang checkpoints, and goes on elsewhere as if it had not been stopped."""
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from policies.model.job import Launch as LaunchMode
 from service.engine.events import ReportKind, Warned
+from tests.cluster_house import ClusterHouse
 from tests.engines.run import REQUIRED
+from tests.engines.slurm_cluster import SlurmCluster
+from tests.engines.test_slurm_conformance import slurm_house
 from tests.engines.torch_program import PROGRAM, PYTHON, losses, missing, torchrun
 from tests.local_executor import House, house, launch
 
@@ -56,3 +61,33 @@ class TestOnOneMachine:
         end = house.wait_end()
         assert (end.exit_code, end.warning) == (75, Warned.DELIVERED), house.output()
         assert end.checkpoint_iteration == end.iteration
+
+
+@pytest.mark.slow
+class TestOverSlurm:
+    @pytest.fixture
+    def house(self, slurm_cluster: SlurmCluster, tmp_path: Path) -> Iterator[ClusterHouse]:
+        house = slurm_house(slurm_cluster, tmp_path / "shared")
+        yield house
+        house.close()
+
+    def test_preempted_on_two_nodes_and_resumed_on_two_others(self, house: ClusterHouse) -> None:
+        assert house.run(torchrun("--iterations", str(ITERATIONS)), gpus=(1, 1)).exit_code == 0, house.output()
+        undisturbed = losses(house.output())
+
+        paced = torchrun("--iterations", str(ITERATIONS), "--step-seconds-min", "0.1")
+        house.executor.send([launch(paced, job=2, gpus=(1, 1))])
+        house.until(lambda: "iteration 5 loss" in house.output(2), "the fifth iteration")
+        house.stop("2.1", warning="SIGUSR1", grace_s=60.0)
+        end = house.wait_end("2.1")
+        before = losses(house.output(2))
+        assert (end.warning, end.stop_signalled) == (Warned.DELIVERED, True), house.output(2)
+        assert end.checkpoint_iteration == end.iteration == max(before) < ITERATIONS
+        house.executor.acknowledge([end])
+
+        moved = launch(torchrun("--iterations", str(ITERATIONS)), job=2, number=2, gpus=(0, 0, 1, 1))
+        house.executor.send([moved])
+        assert house.wait_end("2.2").exit_code == 0, house.output(2)
+        after = losses(house.output(2))
+        assert sorted(after) == list(range(max(before) + 1, ITERATIONS + 1)), "no iteration is repeated or left out"
+        assert before | after == pytest.approx(undisturbed, rel=1e-4)
