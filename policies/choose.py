@@ -1,19 +1,21 @@
 """The best placement of a gang now, and whether it can ever fit."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
-from policies.model.cluster import Cluster
+from policies.model.cluster import Cluster, Gangs
 from policies.model.ids import ServerIndex
 from policies.model.job import IterationTimes, JobSpec
 from policies.model.placement import Placement, ServerShare, place
 from policies.model.value import value
 from policies.model.view import ClusterView, JobView
+from policies.placement import shapes
 from policies.placement.candidates import fastest, servers_needed
 from policies.placement.fleet import Fleet, fleet_of
 from policies.placement.iteration import Gang
 from policies.placement.iteration import gang as gang_of
-from policies.placement.pool import FreePool
+from policies.placement.pool import FreePool, Grant
 from policies.placement.scatter import scattered_gang, scattered_gpus
 from policies.rules import registered
 from policies.rules.protocols import PlacementRule
@@ -93,7 +95,7 @@ def _find(pool: FreePool, cluster: Cluster, spec: JobSpec, gpu_type: str | None,
     if salt is not None and (scattered := _scattered(pool, cluster, gang, spec.gpus, gpu_type, salt)) is not None:
         return scattered
     if gang is None:
-        return _anywhere(pool, spec.gpus, gpu_type)
+        return _anywhere(pool, cluster.gangs, spec.gpus, gpu_type)
     # Many waiting jobs have equal gangs, and the search repeats while nothing has changed.
     sought = (gang, gpu_type)
     if sought not in pool.found:
@@ -134,6 +136,17 @@ def fits_empty(cluster: Cluster, spec: JobSpec) -> bool:
     return _find_by_rules(pool, cluster, spec, required) is not None
 
 
+def kept_out(view: ClusterView, spec: JobSpec) -> bool:
+    """Whether the gang would fit now if the engine of the cluster could start any placement, but does not. O(servers)."""
+    if view.cluster.gangs is Gangs.ANY or spec.gpus == 1:
+        return False
+    free = [view.free_gpus(ServerIndex(server)) for server in range(len(view.cluster.servers))]
+    if find(FreePool(view.cluster, free), view.cluster, spec) is not None:
+        return False
+    unlimited = replace(view.cluster, gangs=Gangs.ANY)
+    return find(FreePool(unlimited, free), unlimited, spec) is not None
+
+
 def fits_usable(view: ClusterView, spec: JobSpec) -> bool:
     """Whether the usable servers could hold the gang if nothing else ran. O(servers)."""
     servers = range(len(view.cluster.servers))
@@ -169,29 +182,40 @@ def _gang_of(spec: JobSpec) -> Gang | None:
     return gang_of(spec.stage_graph, spec.parallelism)
 
 
-def _anywhere(pool: FreePool, gpus: int, gpu_type: str | None) -> Candidate | None:
+def _anywhere(pool: FreePool, gangs: Gangs, gpus: int, gpu_type: str | None) -> Candidate | None:
     server = pool.best_fit(gpus, gpu_type)
     if server is not None:
         return Candidate(place([ServerShare(server, gpus)]), None)
-    grants = pool.fewest_servers(gpus, gpu_type)
+    grants = _fewest(pool, gangs, gpus, gpu_type)
     return None if grants is None else Candidate(place([ServerShare(*grant) for grant in grants]), None)
+
+
+def _fewest(pool: FreePool, gangs: Gangs, gpus: int, gpu_type: str | None) -> list[Grant] | None:
+    """The fewest servers for a gang without a stage graph, with shares that the engine of the cluster can start."""
+    if gangs is Gangs.ANY:
+        return pool.fewest_servers(gpus, gpu_type)
+    types = pool.gpu_types if gpu_type is None else (gpu_type,)
+    found = (next(shapes.grants(pool, gangs, gpus, name), None) for name in types)
+    return min((grants for grants in found if grants is not None), key=len, default=None)
 
 
 def _scattered(
     pool: FreePool, cluster: Cluster, gang: Gang | None, gpus: int, gpu_type: str | None, salt: int
 ) -> Candidate | None:
-    """A random placement; None if the draw finds none, although the gang may fit."""
+    """A random placement; None if the draw finds none that may be started, although the gang may fit."""
     if gang is None:
         shares = scattered_gpus(pool, gpus, gpu_type, salt)
-        return None if shares is None else Candidate(place(shares), None)
-    timed = scattered_gang(pool, cluster, gang, gpu_type, salt)
-    return None if timed is None else Candidate(timed[1], timed[0])
+        drawn = None if shares is None else Candidate(place(shares), None)
+    else:
+        timed = scattered_gang(pool, cluster, gang, gpu_type, salt)
+        drawn = None if timed is None else Candidate(timed[1], timed[0])
+    return drawn if drawn is not None and shapes.allowed(cluster.gangs, drawn.placement) else None
 
 
 @lru_cache(maxsize=4096)
 def _servers_wanted(fleet: Fleet, gang: Gang | None, gpus: int, gpu_type: str | None) -> int:
     cluster, pool = fleet.empty(gpus)
     if gang is None:
-        return len(pool.fewest_servers(gpus, gpu_type) or ())
+        return len(_fewest(pool, cluster.gangs, gpus, gpu_type) or ())
     types = pool.gpu_types if gpu_type is None else (gpu_type,)
     return min((servers for name in types if (servers := servers_needed(pool, cluster, gang, name))), default=0)

@@ -8,6 +8,7 @@ from policies.model.decision import Decision, Preempt, Start
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.model.view import ClusterView, JobView
+from policies.placement.shapes import allowed
 from policies.rules.registered import placement_rules
 
 
@@ -87,6 +88,10 @@ def _check_shape(view: ClusterView, job: JobView, placement: Placement) -> list[
     wanted = job.spec.gpu_types
     if len(types) > 1 or (wanted and not types.issubset(wanted)):
         found.append(Violation("one_gpu_type", job.id, f"types {sorted(types)}, wanted {', '.join(wanted) or 'any'}"))
+    gangs = view.cluster.gangs
+    if not allowed(gangs, placement):
+        shares = [share.gpus for share in placement.shares]
+        found.append(Violation("startable_gang", job.id, f"shares {shares}, it needs {gangs.demand}"))
     for rule in placement_rules(job.spec):
         if rule.required(job.spec) and not rule.allows(view.cluster, job.spec, placement):
             found.append(Violation(rule.name, job.id, f"servers {servers}, must be {rule.describe(job.spec)}"))

@@ -2,7 +2,7 @@
 
 import math
 
-from policies.choose import find, fits_empty, fits_usable, free_for, servers_wanted
+from policies.choose import find, fits_empty, fits_usable, free_for, kept_out, servers_wanted
 from policies.decision.plan import Plan
 from policies.decision.protocols import Decider
 from policies.model.ids import ServerIndex
@@ -44,6 +44,7 @@ def explanation(view: ClusterView, state: SchedulerState, job: JobView, reason: 
     ]
     if job.id in state.ledger.reservations:
         reason = Reason.RESERVED
+    kept = reason is Reason.FRAGMENTED and kept_out(view, job.spec)
     return Explanation(
         reason=reason,
         gpus_needed=job.spec.gpus,
@@ -53,4 +54,5 @@ def explanation(view: ClusterView, state: SchedulerState, job: JobView, reason: 
         jobs_ahead=state.waiting.jobs_ahead(job.id) if job.id in state.waiting else None,
         rank=rank if math.isfinite(rank) else None,
         waiting_for=tuple(sorted(state.ledger.leaving)) if reason is Reason.RESERVED else (),
+        detail=f"Enough GPUs are free, but on this cluster it needs {view.cluster.gangs.demand}." if kept else "",
     )

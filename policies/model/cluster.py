@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 
 
@@ -27,15 +28,38 @@ class Server:
         return min(self.intra_bytes_s, self.nic_bytes_s / self.gpus)
 
 
+class Gangs(StrEnum):
+    """The placements that the engine of the cluster can start."""
+
+    ANY = "any"
+    EQUAL_SHARES = "equal_shares"
+    """Equal numbers of GPUs on all servers of a gang."""
+    ONE_SERVER = "one_server"
+    """All GPUs of a gang on one server."""
+
+    @property
+    def demand(self) -> str:
+        """In words, to follow "it needs"."""
+        return _DEMANDS[self]
+
+
+_DEMANDS = {
+    Gangs.ANY: "free GPUs anywhere",
+    Gangs.EQUAL_SHARES: "equal numbers of GPUs on all its servers",
+    Gangs.ONE_SERVER: "all its GPUs on one server",
+}
+
+
 @dataclass(frozen=True)
 class Cluster:
-    """All servers, in the order in which they were added. The view says which of them are usable."""
+    """All servers, in the order in which they were added. The view says which of them are usable. ``gangs`` limits placements."""
 
     name: str
     servers: tuple[Server, ...]
     rack_bytes_s: float | None = None
     core_bytes_s: float | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    gangs: Gangs = Gangs.ANY
 
     @cached_property
     def gpus(self) -> int:

@@ -1,11 +1,12 @@
 """The few placements of a gang with a stage graph that are worth comparing, all on servers of one GPU type."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 
-from policies.model.cluster import Cluster
+from policies.model.cluster import Cluster, Gangs
 from policies.model.placement import Placement, ServerShare, place
+from policies.placement import shapes
 from policies.placement.iteration import Counts, Gang, Link, link_of, seconds, straddles
 from policies.placement.mapping import MEMO_MAX, mapped
 from policies.placement.packing import Rows
@@ -32,6 +33,8 @@ def fastest(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> Time
     server = pool.best_fit(gang.gpus, gpu_type)
     if server is not None:
         return timed(cluster, gang, [(server, gang.gpus)], [gang.replicas])
+    if cluster.gangs is not Gangs.ANY:
+        return _fastest_allowed(pool, cluster, gang, gpu_type)
     found = (timed(cluster, gang, grants, rows) for grants, rows in _intact(pool, cluster, gang, gpu_type))
     best = min(found, key=lambda each: each[0], default=None)
     if best is None and gang.tensor_across_servers:
@@ -40,10 +43,32 @@ def fastest(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> Time
     return best
 
 
+def _fastest_allowed(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> Timed | None:
+    """The same among the shares that the engine of the cluster can start, for a gang that is not on one server."""
+    free = list(shapes.grants(pool, cluster.gangs, gang.gpus, gpu_type))
+    laid_out = (layout for grants in free if (layout := _packed(cluster, gang, grants)) is not None)
+    best = min((timed(cluster, gang, *layout) for layout in laid_out), key=lambda each: each[0], default=None)
+    if best is None and gang.tensor_across_servers and free:
+        best = timed(cluster, gang, free[0], _in_rank_order(gang, free[0]))
+    return best
+
+
+def _packed(cluster: Cluster, gang: Gang, grants: Sequence[Grant]) -> _Layout | None:
+    """All replicas on exactly these GPUs, tensor groups unbroken."""
+    rows = _mapped(cluster, gang, grants)
+    if rows:
+        return grants, rows
+    return _largest_groups_first(iter(grants), gang) or _searched(grants, gang)
+
+
 def servers_needed(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> int:
     """The fewest servers of the type on which the gang is found to fit now, whatever its speed there; 0 if on none."""
     if pool.best_fit(gang.gpus, gpu_type) is not None:
         return 1
+    if cluster.gangs is not Gangs.ANY:
+        free = list(shapes.grants(pool, cluster.gangs, gang.gpus, gpu_type))
+        packed = (len(grants) for grants in free if _packed(cluster, gang, grants) is not None)
+        return next(packed, len(free[0]) if free and gang.tensor_across_servers else 0)
     fewest = _on_fewest(pool, cluster, gang, gpu_type, _quantum(gang))
     if fewest is not None:
         return len(fewest[0])
@@ -83,7 +108,7 @@ def _on_fewest(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str, quan
     if not grants or quantum != 1:
         return None
     # Packing tensor groups of several sizes is bin packing: enough free GPUs do not mean that all groups fit.
-    return _largest_groups_first(pool, gang, gpu_type) or _searched(pool, gang, gpu_type)
+    return _largest_groups_first(pool.fullest(gpu_type), gang) or _searched(pool.fullest(gpu_type), gang)
 
 
 def _mapped(cluster: Cluster, gang: Gang, grants: Sequence[Grant]) -> Rows | None:
@@ -132,13 +157,12 @@ def _stage_a_server(pool: FreePool, gang: Gang, gpu_type: str) -> Iterator[_Layo
         yield grants, [tuple(gang.replicas[s] if q == s else 0 for q in stages) for s in stages]
 
 
-def _largest_groups_first(pool: FreePool, gang: Gang, gpu_type: str) -> _Layout | None:
-    """First fit of the tensor groups, largest first, into servers opened fullest first.
+def _largest_groups_first(opening: Iterator[Grant], gang: Gang) -> _Layout | None:
+    """First fit of the tensor groups, largest first, into servers opened in this order, which is fullest first.
 
     Finds a packing whenever one exists if the degrees divide each other, as powers of two do: then a larger group takes
     the same room from smaller ones on whichever server it is.
     """
-    opening = pool.fullest(gpu_type)
     servers: list[Grant] = []
     rooms: list[int] = []
     rows: list[list[int]] = []
@@ -160,14 +184,14 @@ def _largest_groups_first(pool: FreePool, gang: Gang, gpu_type: str) -> _Layout 
     return grants, [tuple(row) for row in rows]
 
 
-def _searched(pool: FreePool, gang: Gang, gpu_type: str) -> _Layout | None:
+def _searched(fullest: Iterable[Grant], gang: Gang) -> _Layout | None:
     """Tensor groups packed by depth-first search, best fit first, on at most as many of the fullest servers as groups.
 
     For degrees that do not divide each other, where first fit can miss the only packing. None after
     ``SEARCH_STATES_MAX`` states: the search is exponential in the worst case.
     """
     groups = sorted(((t, s) for s, t in enumerate(gang.tensor) for _ in range(gang.replicas[s])), reverse=True)
-    servers = list(islice(pool.fullest(gpu_type), len(groups)))
+    servers = list(islice(fullest, len(groups)))
     failed: set[tuple[int, tuple[int, ...]]] = set()
     rooms = [free for _, free in servers]
     chosen: list[int] = []

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from policies.model.cluster import Cluster, Server
+from policies.model.cluster import Cluster, Gangs, Server
 from policies.placement.iteration import Link, link_of
 from policies.placement.pool import FreePool
 
@@ -16,6 +16,7 @@ class Fleet:
     """
 
     classes: tuple[tuple[Server, int], ...]
+    gangs: Gangs = Gangs.ANY
 
     def links(self, gpu_type: str | None) -> list[Link]:
         """The links of all classes of the type (None: of every type)."""
@@ -28,7 +29,7 @@ class Fleet:
         whatever their order in the cluster.
         """
         servers = tuple(server for server, count in self.classes for _ in range(min(count, gpus)))
-        cluster = Cluster("empty", servers)
+        cluster = Cluster("empty", servers, gangs=self.gangs)
         return cluster, FreePool(cluster, [server.gpus for server in servers])
 
 
@@ -61,10 +62,11 @@ def _fleet_of(same: SameCluster) -> Fleet:
         counts[key] = counts.get(key, 0) + 1
         examples.setdefault(key, server)
     return _interned(
-        tuple((replace(examples[key], name="", rack="", gpu_memory_gib=None), count) for key, count in counts.items())
+        tuple((replace(examples[key], name="", rack="", gpu_memory_gib=None), count) for key, count in counts.items()),
+        same.cluster.gangs,
     )
 
 
 @lru_cache(maxsize=64)
-def _interned(classes: tuple[tuple[Server, int], ...]) -> Fleet:
-    return Fleet(classes)
+def _interned(classes: tuple[tuple[Server, int], ...], gangs: Gangs) -> Fleet:
+    return Fleet(classes, gangs)

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from policies.choose import fits_empty
-from policies.model.cluster import Cluster
+from policies.model.cluster import Cluster, Gangs
 from policies.model.job import ArrayPlace, JobSpec
 from service.api.graphs import Faults, shape_of
 from service.api.job_bodies import job_spec
@@ -171,4 +171,7 @@ class _Fit:
             return None
         if spec.topology is not None and fits_empty(self._cluster, replace(spec, topology=None)):
             return f"no {spec.topology.level} can hold the job even when empty", "topology"
+        gangs = self._cluster.gangs
+        if gangs is not Gangs.ANY and fits_empty(replace(self._cluster, gangs=Gangs.ANY), spec):
+            return f"no set of servers can hold the job even when empty: on this cluster it needs {gangs.demand}", key
         return "no set of servers can hold the job even when empty: a tensor group stays on one server", key

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from threading import Lock
 
 from sqlalchemy import Connection, bindparam, insert, select, update
@@ -65,14 +66,14 @@ def enroll(database: Database, cluster: Cluster, found: Iterable[FoundServer] = 
         if rows:
             connection.execute(insert(SERVERS), rows)
         everything = _all(connection)
-    return Cluster(cluster.name, tuple(everything), cluster.rack_bytes_s, cluster.core_bytes_s, cluster.labels)
+    return replace(cluster, servers=tuple(everything))
 
 
 def stored_cluster(database: Database, like: Cluster) -> Cluster:
     """The cluster of all stored servers, otherwise equal to ``like``; ``like`` itself if none is stored."""
     with database.reading() as session:
         servers = tuple(_all(session.connection()))
-    return Cluster(like.name, servers or like.servers, like.rack_bytes_s, like.core_bytes_s, like.labels)
+    return replace(like, servers=servers or like.servers)
 
 
 class CachedCluster:

@@ -5,7 +5,7 @@ It is rebuilt from the store at start and after a failed transaction. Only ``ser
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from policies.model.cluster import Cluster, Server
 from policies.model.ids import JobId, ServerIndex
@@ -63,13 +63,7 @@ class World:
 
     def add_server(self, server: Server, record: ServerRecord) -> None:
         """Append a server to the cluster. The iteration times of known jobs do not change."""
-        self.cluster = Cluster(
-            self.cluster.name,
-            (*self.cluster.servers, server),
-            self.cluster.rack_bytes_s,
-            self.cluster.core_bytes_s,
-            self.cluster.labels,
-        )
+        self.cluster = replace(self.cluster, servers=(*self.cluster.servers, server))
         self.servers.append(record)
         self._free.append((1 << server.gpus) - 1)
 

@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from importlib.metadata import version
 
 from sqlalchemy.exc import DBAPIError
@@ -38,7 +39,7 @@ from service.runtime.processes import spare_as_victim
 from service.runtime.steady_clock import SteadyClock
 from service.server.agent import Agent
 from service.server.api_ports import ServiceFleet, ServiceProcess, ServiceScheduler, readings
-from service.server.clusters import ENGINES, OwnServers
+from service.server.clusters import ENGINES, OwnServers, gangs_of
 from service.server.http_server import http_server
 from service.server.leadership import Leadership
 from service.server.leading import ONCE, Leading
@@ -181,7 +182,8 @@ class Service:
 
     def _api(self) -> ApiDependencies:
         settings, database = self.settings, self.database
-        scheduler = ServiceScheduler(database, self.leadership, CachedCluster(database, self.servers.known))
+        known = replace(self.servers.known, gangs=gangs_of(self.executor.attempts.abilities))
+        scheduler = ServiceScheduler(database, self.leadership, CachedCluster(database, known))
         contained = self.executor.containment
         process = ServiceProcess(
             database,

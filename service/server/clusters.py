@@ -3,14 +3,15 @@
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from policies.model.cluster import Cluster, Server
+from policies.model.cluster import Cluster, Gangs, Server
 from service.config.cluster_file import ClusterFileError, load_cluster
 from service.config.settings import Settings, env_name
 from service.db.servers import enroll, stored_cluster
 from service.db.session import Database
-from service.engine.ports import Clock, ExecutorUnavailable, FoundServer, LiveExecutor
+from service.engine.ports import Abilities, Clock, ExecutorUnavailable, FoundServer, LiveExecutor
 from service.executors.cluster.driver import EngineDriver, EngineUnavailable
 from service.executors.cluster.executor import ClusterExecutor
 from service.executors.cluster.shared import cluster_id
@@ -48,6 +49,7 @@ class OwnServers:
             logger.error("%s: scheduling goes on with the servers of the last start", error)
         else:
             cluster = enroll(self._database, self._described(found), found or ())
+        cluster = replace(cluster, gangs=gangs_of(executor.abilities))
         executor.use_cluster(cluster)
         return cluster
 
@@ -61,6 +63,13 @@ class OwnServers:
             return Cluster(self.known.name, tuple(each.server for each in found))
         file = load_cluster(self._file)
         return described(file, [each.server for each in found], {server.name for server in stored}, self._file)
+
+
+def gangs_of(abilities: Abilities) -> Gangs:
+    """The placements that an executor can start."""
+    if not abilities.several_servers:
+        return Gangs.ONE_SERVER
+    return Gangs.ANY if abilities.uneven_shares else Gangs.EQUAL_SHARES
 
 
 def described(file: Cluster, found: Sequence[Server], remembered: set[str], path: Path) -> Cluster:

@@ -2,6 +2,7 @@
 
 from policies.lifecycle import ATTEMPT_OPEN, HOLDS_GPUS, TERMINAL, JobState
 from policies.model.ids import ServerIndex
+from policies.placement.shapes import allowed
 from service.engine.world import World
 
 
@@ -23,6 +24,7 @@ def assert_sane(world: World) -> None:
             assert job.attempt.state in ATTEMPT_OPEN
             assert job.attempt.number == job.attempts
             assert job.attempt.placement.gpus == job.spec.gpus, f"job {job.id} is not a whole gang"
+            assert allowed(world.cluster.gangs, job.attempt.placement), f"job {job.id} cannot be started so"
             for share, gpus in zip(job.attempt.placement.shares, job.attempt.gpu_ids, strict=True):
                 assert len(gpus) == share.gpus
                 assert free[share.server].issuperset(gpus), f"job {job.id} holds GPUs of another"

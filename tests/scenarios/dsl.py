@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from policies.base import Policy
 from policies.lifecycle import Cause, JobState
-from policies.model.cluster import Cluster, Server
+from policies.model.cluster import Cluster, Gangs, Server
 from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRequest, Reported, Unit
 from policies.model.ids import AttemptId, JobId, ServerIndex, attempt_id
 from policies.model.job import IterationTimes, JobSpec, PreemptionSignal
@@ -156,8 +156,9 @@ class Story:
         store: Store | None = None,
         names: Sequence[Server] | None = None,
         network: str = "reserved",
+        gangs: Gangs = Gangs.ANY,
     ) -> None:
-        self.cluster = Cluster("scenario", tuple(names) if names is not None else servers(shape))
+        self.cluster = Cluster("scenario", tuple(names) if names is not None else servers(shape), gangs=gangs)
         self.clock = SimClock()
         self.service_clock: Clock = self.clock
         self.memory = DurableStore()

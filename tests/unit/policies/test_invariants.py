@@ -4,7 +4,7 @@ import pytest
 
 from policies.invariants import check
 from policies.lifecycle import JobState
-from policies.model.cluster import Cluster, Server
+from policies.model.cluster import Cluster, Gangs, Server
 from policies.model.decision import Action, Decision, Preempt, Reserve, Start
 from policies.model.graph import Stage, StageGraph
 from policies.model.ids import JobId, ServerIndex
@@ -90,3 +90,21 @@ def test_two_starts_together_may_not_take_more_than_is_free(world: World) -> Non
 def test_a_server_that_is_down_has_nothing_free(world: World) -> None:
     world.servers[0].down = True
     assert broken(world, Start(JobId(2), on((0, 2)))) == ["no_oversubscription"]
+
+
+@pytest.mark.parametrize(
+    ("gangs", "shares", "expected"),
+    [
+        (Gangs.ANY, ((0, 2), (1, 1)), []),
+        (Gangs.EQUAL_SHARES, ((0, 2), (1, 1)), ["startable_gang"]),
+        (Gangs.EQUAL_SHARES, ((0, 3),), []),
+        (Gangs.ONE_SERVER, ((0, 3),), []),
+        (Gangs.ONE_SERVER, ((0, 2), (1, 1)), ["startable_gang"]),
+    ],
+)
+def test_a_gang_that_the_engine_cannot_start(
+    gangs: Gangs, shares: tuple[tuple[int, int], ...], expected: list[str]
+) -> None:
+    made = World(Cluster("c", (Server("a", 4), Server("b", 4)), gangs=gangs), Costs())
+    made.add_job(JobRecord(JobId(1), JobSpec("j", "u", 3), 0.0))
+    assert broken(made, Start(JobId(1), on(*shares))) == expected
