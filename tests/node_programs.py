@@ -42,7 +42,7 @@ class Servers:
             log_bytes_max=1 << 20,
             term_grace_s=5.0,
             progress_url=None,
-            gpu_uuids=None,
+            device_ids=None,
             checkpoints_dir=folder / "checkpoints",
             cgroups=None,
         )

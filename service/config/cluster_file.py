@@ -5,7 +5,7 @@ Bandwidths in the file are gigabits per second of a whole server (or rack) in on
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
@@ -64,12 +64,26 @@ class ClusterFile(FileModel):
     name: Word = "cluster"
     servers: Annotated[list[ServerGroup], Field(min_length=1)]
     tiers: Annotated[Tiers, BeforeValidator(lambda value: value or {})] = Tiers()
+    virtual: bool = False
+
+
+class ServersFile(NamedTuple):
+    """A cluster file. ``virtual``: the local executor pretends that its machine has these servers."""
+
+    cluster: Cluster
+    virtual: bool
 
 
 def load_cluster(path: Path) -> Cluster:
     """Read a cluster file; raises :class:`ClusterFileError` with one clear line for the first fault."""
+    return load_servers(path).cluster
+
+
+def load_servers(path: Path) -> ServersFile:
+    """The same with what concerns only a live service."""
     with errors_as(ClusterFileError, str(path)):
-        return _cluster(validate(ClusterFile, read_yaml(path)))
+        file = validate(ClusterFile, read_yaml(path))
+        return ServersFile(_cluster(file), file.virtual)
 
 
 def parse_cluster(data: object) -> Cluster:

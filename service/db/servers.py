@@ -56,6 +56,9 @@ def enroll(database: Database, cluster: Cluster, found: Iterable[FoundServer] = 
             elif row["origin"] == ServerOrigin.FILE.value:
                 gone = {"at_name": name, "spec": row["spec"], "origin": row["origin"]}
                 changed.append(gone | {"down": True, "engine_drained": False, "detail": NOT_LISTED})
+            elif row["down"] and not states:
+                # Nothing but an executor that found servers, or knew that this one is of another machine, can have set it.
+                changed.append({"at_name": name, "spec": row["spec"], "origin": row["origin"]} | _UP)
         if changed:
             connection.execute(update(SERVERS).where(SERVERS.c.name == bindparam("at_name")), changed)
         added = [server for name, server in wanted.items() if name not in stored]

@@ -28,6 +28,7 @@ RESTART_S = 1.0
 
 CLUSTER = """schema: sooner.cluster/1
 name: demo (pretended GPUs)
+virtual: true
 servers:
   - {count: 2, gpus: 4, gpu_type: virtual}
 """

@@ -2,8 +2,9 @@
 
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Protocol
 
 from policies.model.cluster import Cluster, Server
@@ -120,19 +121,27 @@ def local_cluster(virtual_gpus: int, gpus: Sequence[GpuInfo] | None = None, host
     return Cluster(name, tuple(servers))
 
 
-def physical_ids(cluster: Cluster, gpus: Sequence[GpuInfo] | None) -> tuple[tuple[str, ...], ...] | None:
-    """The UUID behind each GPU index of each server; None where GPUs are virtual.
+def device_ids(
+    cluster: Cluster, gpus: Sequence[GpuInfo] | None, own: Collection[str] | None = None
+) -> tuple[tuple[str, ...], ...]:
+    """What ``CUDA_VISIBLE_DEVICES`` names each GPU index of each server; no GPU of this machine belongs to two servers.
 
-    Servers take physical GPUs of their type in order. If the machine has too few for the whole cluster, all are virtual.
+    The servers ``own`` (names; None: all) take physical GPUs of their type in order. One for which too few are left, and one of
+    another machine, has none: an empty entry. On a machine without GPUs they are numbers, in order over all servers.
     """
     if not gpus:
-        return None
+        first = accumulate((server.gpus for server in cluster.servers), initial=0)
+        return tuple(
+            tuple(map(str, range(start, start + server.gpus)))
+            for start, server in zip(first, cluster.servers, strict=False)
+        )
     left = list(gpus)
-    layout = []
+    layout: list[tuple[str, ...]] = []
     for server in cluster.servers:
         mine = [gpu for gpu in left if gpu.gpu_type == server.gpu_type][: server.gpus]
-        if len(mine) < server.gpus:
-            return None
+        if len(mine) < server.gpus or (own is not None and server.name not in own):
+            layout.append(())
+            continue
         left = [gpu for gpu in left if gpu not in mine]
         layout.append(tuple(gpu.uuid for gpu in mine))
     return tuple(layout)

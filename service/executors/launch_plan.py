@@ -25,7 +25,7 @@ _GROUP_DIGITS = 16
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The settings shared by all attempts of an executor. ``gpu_uuids`` as :func:`service.executors.gpus.physical_ids`.
+    """The settings shared by all attempts of an executor. ``device_ids`` as :func:`service.executors.gpus.device_ids`.
 
     ``progress_url`` is a template in which ``{job}`` and ``{attempt}`` are replaced. ``cgroups``: the folder of the
     attempts' control groups, None without them. ``run_as_users``: see :func:`service.runtime.accounts.account_of`; None: jobs run
@@ -38,7 +38,7 @@ class Site:
     log_bytes_max: int
     term_grace_s: float
     progress_url: str | None
-    gpu_uuids: tuple[tuple[str, ...], ...] | None
+    device_ids: tuple[tuple[str, ...], ...] | None
     checkpoints_dir: Path
     cgroups: Path | None
     run_as_users: Mapping[str, str] | None = None
@@ -117,7 +117,7 @@ def build_plan(launch: Launch, site: Site, identity: Identity, master_port: int,
         "mark": identity.mark,
         "seal": identity.seal,
         "cgroup": str(cgroup) if cgroup is not None else None,
-        "ranks": ranks_of(launch, site.gpu_uuids),
+        "ranks": ranks_of(launch, site.device_ids),
         "master_port": master_port,
         "warning_signal": spec.preemption.signal if spec.preemption is not None else None,
         "grace_s": spec.preemption.grace_s if spec.preemption is not None else site.term_grace_s,
@@ -157,15 +157,19 @@ def _environment(launch: Launch, site: Site, token: str, master_port: int, accou
     return theirs | dict(launch.spec.env) | ours
 
 
-def ranks_of(launch: Launch, gpu_uuids: Sequence[Sequence[str]] | None) -> list[dict[str, str]]:
+def ranks_of(launch: Launch, device_ids: Sequence[Sequence[str]] | None) -> list[dict[str, str]]:
     """The entries of each rank's own environment, in rank order: a rank a server, or a rank a GPU.
 
-    A rank sees all the job's GPUs on its server, as under torchrun: it chooses its own by ``LOCAL_RANK``.
+    A rank sees all the job's GPUs on its server, as under torchrun: it chooses its own by ``LOCAL_RANK``. On a server that has
+    none in ``device_ids`` it sees none. None: as numbered in the launch.
     """
     ranks: list[dict[str, str]] = []
     for node, (share, gpus) in enumerate(zip(launch.placement.shares, launch.gpu_ids, strict=True)):
-        real = gpu_uuids is not None and share.server < len(gpu_uuids)
-        visible = [gpu_uuids[share.server][gpu] if real and gpu_uuids is not None else str(gpu) for gpu in gpus]
+        if device_ids is None:
+            visible = [str(gpu) for gpu in gpus]
+        else:
+            known = device_ids[share.server] if share.server < len(device_ids) else ()
+            visible = [known[gpu] for gpu in gpus] if known else []
         here = {
             "NODE_RANK": str(node),
             "SOONER_GPUS_ON_SERVER": str(share.gpus),

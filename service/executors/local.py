@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from policies.model.cluster import Cluster
-from policies.model.ids import AttemptId, JobId, attempt_id, job_of
+from policies.model.ids import AttemptId, JobId, ServerIndex, attempt_id, job_of
 from policies.model.reasons import Reason
 from service.engine.commands import Command, Launch, Stop
 from service.engine.crash_points import CrashPoint, reached
-from service.engine.events import Report
+from service.engine.events import Report, ReportKind
 from service.engine.ports import Abilities, AttemptStatus, Clock, ExecutorUnavailable
 from service.executors import folder as names
 from service.executors.deletion import delete_entry, delete_path
 from service.executors.fencing import Fence
 from service.executors.files import is_disk_full, rename_over
-from service.executors.gpus import GpuInfo, physical_ids
+from service.executors.gpus import GpuInfo, device_ids
 from service.executors.keys import ATTEMPT_NAME, AttemptKeys
 from service.executors.launch_plan import Site, build_plan, free_port
 from service.executors.logs import LogChunk, read_log
@@ -52,7 +52,8 @@ class LocalExecutor:
     ``lease_s``: seconds without :meth:`renew_leases` or :meth:`poll` after which supervisors stop their attempts.
     ``log_bytes_max``: kept of an attempt's output. ``progress_url``: template with ``{job}`` and ``{attempt}`` of where a
     program may POST its progress (None: by file only). ``term_grace_s``: between SIGTERM and SIGKILL where no stop says
-    otherwise. ``gpus``: what :func:`service.executors.gpus.detect` found; None = GPUs are virtual. ``checkpoints``: the folder
+    otherwise. ``gpus``: what :func:`service.executors.gpus.detect` found; None = GPUs are virtual. ``own``: the servers of the
+    cluster that are this machine; others are reported as down (None: all, pretended or not). ``checkpoints``: the folder
     of all jobs' checkpoints (None: in the data folder). ``cgroups``: the folder of the attempts' control groups, see
     :func:`service.runtime.cgroups.usable_parent` (None: without). ``run_as_users``: see
     :func:`service.runtime.accounts.account_of` (None: jobs run as this process' user). ``renews_alone``: a poll renews the lease;
@@ -70,6 +71,7 @@ class LocalExecutor:
         progress_url: str | None = None,
         term_grace_s: float = 10.0,
         gpus: Sequence[GpuInfo] | None = None,
+        own: frozenset[str] | None = None,
         checkpoints: Path | None = None,
         cgroups: Path | None = None,
         run_as_users: Mapping[str, str] | None = None,
@@ -86,13 +88,17 @@ class LocalExecutor:
             log_bytes_max=log_bytes_max,
             term_grace_s=term_grace_s,
             progress_url=progress_url,
-            gpu_uuids=physical_ids(cluster, gpus),
+            device_ids=device_ids(cluster, gpus, own),
             checkpoints_dir=(checkpoints or data_dir / "checkpoints").absolute(),
             cgroups=cgroups,
             run_as_users=run_as_users,
         )
         self._gpus = gpus
+        self._own = own
         self._cluster = cluster
+        self._foreign: dict[ServerIndex, str] = {}
+        """Servers of other machines that the engine does not know to be down."""
+        self._note_foreign()
         self._renews_alone = renews_alone
         self._attempts = names.make_private(self._site.attempts_dir)
         self._keys = AttemptKeys(data_dir)
@@ -134,12 +140,18 @@ class LocalExecutor:
         with self._lock:
             self._orphans = [orphan for orphan in self._orphans if orphan.reap() is None and orphan.child is not None]
             reports = [report for watched in self._live.values() for report in self._look_at(watched, now_s)]
+            reports += [
+                Report(ReportKind.SERVER_DOWN, now_s, server=server, detail=f"{name} is not this machine")
+                for server, name in self._foreign.items()
+            ]
         return sorted(reports, key=lambda report: report.at_s)
 
     def acknowledge(self, reports: Sequence[Report]) -> None:
         """Drop the attempts whose end is among ``reports``; their folders stay until they are pruned."""
         with self._lock:
             for report in reports:
+                if report.server is not None and report.kind is ReportKind.SERVER_DOWN:
+                    self._foreign.pop(report.server, None)
                 watched = self._live.get(report.attempt) if report.attempt is not None else None
                 if watched is not None and watched.ends_with(report):
                     self._forget(watched)
@@ -174,7 +186,8 @@ class LocalExecutor:
         with self._lock:
             if cluster is not self._cluster:
                 self._cluster = cluster
-                self._site = replace(self._site, gpu_uuids=physical_ids(cluster, self._gpus))
+                self._note_foreign()
+                self._site = replace(self._site, device_ids=device_ids(cluster, self._gpus, self._own))
 
     def jobs_with_files(self) -> set[JobId]:
         """Jobs that still have logs. O(all attempts ever made)."""
@@ -257,6 +270,12 @@ class LocalExecutor:
             self._live.clear()
 
     # Inside.
+
+    def _note_foreign(self) -> None:
+        """A server of another machine would be a pretence: its jobs would run here, on GPUs of other jobs."""
+        if self._own is not None:
+            servers = enumerate(self._cluster.servers)
+            self._foreign = {ServerIndex(index): each.name for index, each in servers if each.name not in self._own}
 
     def _adopt(self) -> None:
         names.sweep_drafts(self._attempts, time.time() - _DRAFT_AGE_S)

@@ -33,13 +33,13 @@ from service.db.servers import CachedCluster, ServerInUse, stored_cluster
 from service.db.session import DatabaseUrlError
 from service.db.store import SqlStore
 from service.engine.ports import ExecutorUnavailable
-from service.executors.gpus import GpuInfo, local_cluster
+from service.executors.gpus import GpuInfo
 from service.runtime.no_room import no_room
 from service.runtime.processes import spare_as_victim
 from service.runtime.steady_clock import SteadyClock
 from service.server.agent import Agent
 from service.server.api_ports import ServiceFleet, ServiceProcess, ServiceScheduler, readings
-from service.server.clusters import ENGINES, OwnServers, gangs_of
+from service.server.clusters import ENGINES, OwnServers, gangs_of, local_servers
 from service.server.http_server import http_server
 from service.server.leadership import Leadership
 from service.server.leading import ONCE, Leading
@@ -117,7 +117,7 @@ class Service:
         make_recorder(settings)
         configured_shadow(settings)
         gpus = gpus_of_host(settings)
-        known = self._known_servers(gpus)
+        known, own = self._known_servers(gpus)
         self.database = open_current(settings.database_url)
         stack.callback(self.database.close)
         bind(settings.data_dir, database_id(self.database))
@@ -127,7 +127,7 @@ class Service:
         self.socket = stack.enter_context(listen(settings.host, settings.port))
         self.servers = OwnServers(self.database, known, settings.cluster)
         stored = stored_cluster(self.database, known)
-        self.executor = make_executor(settings, self.clock, stored, gpus, self.socket.getsockname()[:2])
+        self.executor = make_executor(settings, self.clock, stored, gpus, own, self.socket.getsockname()[:2])
         stack.callback(self.executor.attempts.close)
         self.lead = LeaderLease(self.database, LEADER_LEASE, self.host.id, settings.leader_lease_s)
         agent = Agent(
@@ -219,12 +219,14 @@ class Service:
     def _attempts_host(self) -> str:
         return self.executor.attempts.attempts_host or self.host.id
 
-    def _known_servers(self, gpus: Sequence[GpuInfo] | None) -> Cluster:
-        """The servers that are known without an executor; none if the executor finds them."""
+    def _known_servers(self, gpus: Sequence[GpuInfo] | None) -> tuple[Cluster, frozenset[str] | None]:
+        """The servers that are known without an executor, none if the executor finds them; and which are this machine."""
         settings = self.settings
         if settings.executor in ENGINES:
-            return Cluster(settings.executor, ())
-        return load_cluster(settings.cluster) if settings.cluster else local_cluster(settings.virtual_gpus, gpus)
+            return Cluster(settings.executor, ()), None
+        if settings.executor == "fake" and settings.cluster is not None:
+            return load_cluster(settings.cluster), None
+        return local_servers(settings, gpus)
 
     def _begin_leading(self) -> Leading:
         """The leader of all servers that are stored and those of this service's own cluster file."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from policies.model.cluster import Cluster, Gangs, Server
-from service.config.cluster_file import ClusterFileError, load_cluster
+from service.config.cluster_file import ClusterFileError, load_cluster, load_servers
 from service.config.settings import Settings, env_name
 from service.db.servers import enroll, stored_cluster
 from service.db.session import Database
@@ -15,6 +15,7 @@ from service.engine.ports import Abilities, Clock, ExecutorUnavailable, FoundSer
 from service.executors.cluster.driver import EngineDriver, EngineUnavailable
 from service.executors.cluster.executor import ClusterExecutor
 from service.executors.cluster.shared import cluster_id
+from service.executors.gpus import GpuInfo, local_cluster
 from service.server.startup import StartError
 
 logger = logging.getLogger(__name__)
@@ -81,8 +82,7 @@ def described(file: Cluster, found: Sequence[Server], remembered: set[str], path
     listed = {server.name: server for server in file.servers}
     strange = [name for name in listed if name not in remembered and all(each.name != name for each in found)]
     if strange:
-        names = ", ".join(strange[:5]) + (f" and {len(strange) - 5} others" if len(strange) > 5 else "")
-        raise ClusterFileError(f"{path}: servers", f"the engine of the cluster has no {names}")
+        raise ClusterFileError(f"{path}: servers", f"the engine of the cluster has no {_listed(strange)}")
     for server in found:
         if server.name in listed and listed[server.name].gpus != server.gpus:
             gpus = listed[server.name].gpus
@@ -91,6 +91,43 @@ def described(file: Cluster, found: Sequence[Server], remembered: set[str], path
             )
     servers = tuple(listed.get(server.name, server) for server in found)
     return Cluster(file.name, servers, file.rack_bytes_s, file.core_bytes_s, file.labels)
+
+
+def local_servers(settings: Settings, gpus: Sequence[GpuInfo] | None) -> tuple[Cluster, frozenset[str] | None]:
+    """The servers of ``executor=local``, and the names of those that are this machine; None if it pretends to be all.
+
+    Raises ClusterFileError for a file with servers that this machine does not have, unless it is ``virtual``.
+    """
+    machine = local_cluster(settings.virtual_gpus, gpus)
+    if settings.cluster is None:
+        return machine, frozenset(server.name for server in machine.servers)
+    cluster, virtual = load_servers(settings.cluster)
+    if virtual:
+        logger.warning("%s is virtual: this machine pretends to be its servers, and runs all jobs", settings.cluster)
+        return cluster, None
+    here = {server.name: server for server in machine.servers}
+    names = ", ".join(here)
+    pretend = "or add 'virtual: true' to have this machine pretend"
+    if strange := [server.name for server in cluster.servers if server.name not in here]:
+        raise ClusterFileError(
+            f"{settings.cluster}: servers",
+            f"{_listed(strange)}: not this machine, where executor=local runs all jobs; list {names} alone, set executor=slurm "
+            f"or executor=ray, {pretend}",
+        )
+    for server in cluster.servers:
+        has = here[server.name]
+        if server.gpus > has.gpus or (gpus and server.gpu_type != has.gpu_type):
+            kind = has.gpu_type if gpus else "virtual ones (setting virtual_gpus)"
+            raise ClusterFileError(
+                f"{settings.cluster}: servers",
+                f"{server.name} has {server.gpus} GPUs of type {server.gpu_type} in the file, and this machine {has.gpus} "
+                f"{kind}; correct the file, {pretend}",
+            )
+    return cluster, frozenset(here)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} others" if len(names) > 5 else "")
 
 
 def cluster_executor(settings: Settings, clock: Clock, progress_url: str) -> ClusterExecutor:

@@ -136,9 +136,17 @@ def gpus_of_host(settings: Settings) -> Sequence[GpuInfo] | None:
 
 
 def make_executor(
-    settings: Settings, clock: Clock, cluster: Cluster, gpus: Sequence[GpuInfo] | None, address: tuple[str, int]
+    settings: Settings,
+    clock: Clock,
+    cluster: Cluster,
+    gpus: Sequence[GpuInfo] | None,
+    own: frozenset[str] | None,
+    address: tuple[str, int],
 ) -> HostExecutor:
-    """The configured executor. ``address``: on which the service listens for reports of progress. Raises StartError."""
+    """The configured executor. ``own``: as for LocalExecutor. ``address``: on which the service listens for reports of progress.
+
+    Raises StartError.
+    """
     attempts: LiveExecutor
     containment = None
     if settings.executor == "fake":
@@ -155,6 +163,7 @@ def make_executor(
             log_bytes_max=settings.log_bytes_max,
             progress_url=service_url(settings.host, address[1], settings.scheme) + PROGRESS_PATH,
             gpus=gpus,
+            own=own,
             checkpoints=settings.checkpoints_dir,
             cgroups=containment.cgroups,
             run_as_users=settings.run_as_users if runs_as_submitters(settings) else None,

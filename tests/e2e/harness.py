@@ -51,7 +51,9 @@ class LiveService:
         self.data_dir.mkdir(mode=0o700)
         self.log = folder / "service.log"
         cluster = folder / "cluster.yaml"
-        cluster.write_text(yaml.safe_dump({"schema": "sooner.cluster/1", "name": "test", "servers": list(servers)}))
+        cluster.write_text(
+            yaml.safe_dump({"schema": "sooner.cluster/1", "name": "test", "virtual": True, "servers": list(servers)})
+        )
         given = {"DATA_DIR": str(self.data_dir), "CLUSTER": str(cluster), "PORT": "0", **_QUICK, **settings}
         kept = {name: value for name, value in os.environ.items() if not name.startswith("SOONER_")}
         self.environ = kept | {f"SOONER_{name}": value for name, value in given.items()}

@@ -46,6 +46,12 @@ def test_a_wrong_cluster_file_is_named_with_its_key(tmp_path: Path) -> None:
     assert_refused(serve(tmp_path, CLUSTER=str(cluster)), "cluster.yaml", "servers[0].gpus")
 
 
+def test_a_cluster_file_of_other_machines_is_refused_by_the_local_executor(tmp_path: Path) -> None:
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text("schema: sooner.cluster/1\nname: x\nservers: [{names: [far-1, far-2], gpus: 8}]\n")
+    assert_refused(serve(tmp_path, CLUSTER=str(cluster)), "cluster.yaml", "servers", "far-1, far-2", "virtual: true")
+
+
 def test_a_missing_cluster_file_is_named(tmp_path: Path) -> None:
     assert_refused(serve(tmp_path, CLUSTER=str(tmp_path / "none.yaml")), "none.yaml")
 

@@ -122,7 +122,7 @@ class ClusterExecutor:
             log_bytes_max=log_bytes_max,
             term_grace_s=term_grace_s,
             progress_url=progress_url,
-            gpu_uuids=None,
+            device_ids=None,
             checkpoints_dir=on_nodes(self._checkpoints, shared_dir, on_servers),
             cgroups=None,
         )

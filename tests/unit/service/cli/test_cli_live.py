@@ -22,7 +22,7 @@ class Installation:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "cluster.yaml").write_text(
-            "schema: sooner.cluster/1\nname: test\nservers:\n  - {count: 2, gpus: 2}\n"
+            "schema: sooner.cluster/1\nname: test\nvirtual: true\nservers:\n  - {count: 2, gpus: 2}\n"
         )
         kept = {name: value for name, value in os.environ.items() if not name.startswith("SOONER_")}
         self.environ = kept | {

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from policies.model.cluster import Cluster, Server
-from service.executors.gpus import GpuInfo, detect, gpu_type_of, local_cluster, physical_ids
+from service.executors.gpus import GpuInfo, detect, device_ids, gpu_type_of, local_cluster
 
 DGX = [
     ("GPU-7c8e2d1a-0000", "Tesla V100-SXM2-32GB", 34089730048),
@@ -120,22 +120,29 @@ class TestCluster:
         ]
 
 
-class TestPhysicalIds:
+class TestDeviceIds:
     def test_servers_share_out_the_machine_in_order(self) -> None:
         cluster = Cluster("c", (Server("a", 1, "V100"), Server("b", 2, "V100")))
-        assert physical_ids(cluster, detect(Recorded(DGX))) == (
+        assert device_ids(cluster, detect(Recorded(DGX))) == (
             ("GPU-7c8e2d1a-0000",),
             ("GPU-11aa22bb-0001", "GPU-33cc44dd-0002"),
         )
 
     def test_types_are_kept_apart(self) -> None:
         cluster = Cluster("c", (Server("a", 1, "RTX3090"), Server("b", 1, "A100")))
-        assert physical_ids(cluster, detect(Recorded(MIXED))) == (("GPU-bbbb-1",), ("GPU-aaaa-0",))
+        assert device_ids(cluster, detect(Recorded(MIXED))) == (("GPU-bbbb-1",), ("GPU-aaaa-0",))
 
     @pytest.mark.parametrize("gpus", [None, []])
-    def test_virtual(self, gpus: list[GpuInfo] | None) -> None:
-        assert physical_ids(Cluster("c", (Server("a", 1),)), gpus) is None
+    def test_virtual_gpus_of_two_servers_have_different_numbers(self, gpus: list[GpuInfo] | None) -> None:
+        cluster = Cluster("c", (Server("a", 2), Server("b", 3), Server("c", 1)))
+        assert device_ids(cluster, gpus) == (("0", "1"), ("2", "3", "4"), ("5",))
 
-    def test_too_few_of_a_type_makes_all_virtual(self) -> None:
-        assert physical_ids(Cluster("c", (Server("a", 4, "V100"),)), detect(Recorded(DGX))) is None
-        assert physical_ids(Cluster("c", (Server("a", 1, "H100"),)), detect(Recorded(DGX))) is None
+    def test_a_server_for_which_too_few_are_left_has_none(self) -> None:
+        """Two pretended servers never share a real GPU: the second has none."""
+        cluster = Cluster("c", (Server("a", 2, "V100"), Server("b", 2, "V100"), Server("c", 1, "H100")))
+        assert device_ids(cluster, detect(Recorded(DGX))) == (("GPU-7c8e2d1a-0000", "GPU-11aa22bb-0001"), (), ())
+
+    def test_a_server_of_another_machine_takes_none_away(self) -> None:
+        cluster = Cluster("c", (Server("old", 3, "V100"), Server("here", 3, "V100")))
+        found = device_ids(cluster, detect(Recorded(DGX)), {"here"})
+        assert [len(ids) for ids in found] == [0, 3]

@@ -18,15 +18,18 @@ from service.db.lease import LEADER_LEASE, LeaderLease
 from service.db.session import Database
 from service.db.store import SqlStore
 from service.engine.cycle import EngineSettings
+from service.engine.events import ReportKind
 from service.engine.ports import ExecutorUnavailable, FoundServer
 from service.engine.record import ServerRecord
 from service.executors.cluster.driver import EngineDriver
 from service.executors.fake import FakeExecutor
+from service.executors.gpus import GpuInfo
+from service.executors.local import LocalExecutor
 from service.runtime.steady_clock import SteadyClock
 from service.server import clusters
 from service.server.agent import Agent
 from service.server.api_ports import ServiceFleet
-from service.server.clusters import OwnServers, cluster_executor, described
+from service.server.clusters import OwnServers, cluster_executor, described, local_servers
 from service.server.leading import Leading
 from service.server.live_stack import HostExecutor, LeaderContext
 from service.server.startup import StartError
@@ -108,6 +111,83 @@ def test_a_cluster_file_of_other_servers_is_refused_by_name() -> None:
     assert described(file, [A, B], {"x", "y"}, path).servers == (A, B), "servers that are away are no error"
     with pytest.raises(ClusterFileError, match="a has 4 GPUs in the file, and 8 in the cluster"):
         described(Cluster("f", (A,)), [Server("a", 8)], set(), path)
+
+
+# The servers of this machine
+
+
+def servers_file(tmp_path: Path, servers: str, more: str = "") -> Path:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(f"schema: sooner.cluster/1\n{more}servers: {servers}\n")
+    return file
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr("socket.gethostname", lambda: "box.example.org")
+    return "box"
+
+
+V100 = [GpuInfo(index, f"GPU-{index}", "Tesla V100", 1 << 34) for index in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("servers", "gpus", "words"),
+    [
+        (
+            "[{names: [box, other], gpus: 2}]",
+            None,
+            "servers: other: not this machine, .* list box alone, set executor=slurm",
+        ),
+        ("[{count: 7, gpus: 2}]", None, "s0001, s0002, s0003, s0004, s0005 and 2 others: not this machine"),
+        (
+            "[{names: [box], gpus: 5}]",
+            None,
+            r"box has 5 GPUs .*, and this machine 4 virtual ones \(setting virtual_gpus\)",
+        ),
+        ("[{names: [box], gpus: 3}]", V100, "box has 3 GPUs of type V100 in the file, and this machine 2 V100"),
+        ("[{names: [box], gpus: 2, gpu_type: A100}]", V100, "box has 2 GPUs of type A100 .* this machine 2 V100"),
+    ],
+)
+def test_servers_that_this_machine_does_not_have_are_refused(
+    tmp_path: Path, machine: str, servers: str, gpus: list[GpuInfo] | None, words: str
+) -> None:
+    file = servers_file(tmp_path, servers)
+    settings = load_settings({"data_dir": tmp_path, "cluster": file})
+    with pytest.raises(ClusterFileError, match=words) as refused:
+        local_servers(settings, gpus)
+    assert str(file) in str(refused.value)
+    assert "add 'virtual: true' to have this machine pretend" in str(refused.value)
+
+
+def test_servers_of_this_machine_need_no_pretence_and_others_pretend(tmp_path: Path, machine: str) -> None:
+    settings = load_settings(
+        {"data_dir": tmp_path, "cluster": servers_file(tmp_path, "[{names: [box], gpus: 2, rack: r7}]")}
+    )
+    cluster, own = local_servers(settings, V100)
+    assert (cluster.servers[0].rack, own) == ("r7", {"box"})
+    servers_file(tmp_path, "[{count: 2, gpus: 8}]", "virtual: true\n")
+    cluster, own = local_servers(settings, V100)
+    assert (len(cluster.servers), own) == (2, None)
+    assert local_servers(load_settings({"data_dir": tmp_path}), None)[1] == {machine}
+
+
+def test_a_server_of_another_machine_is_down_for_the_local_executor(tmp_path: Path) -> None:
+    cluster = Cluster("c", (Server("other", 4), Server("box", 4)))
+    executor = LocalExecutor(tmp_path / "data", cluster, clock=SteadyClock(), own=frozenset({"box"}), environ={})
+    [report] = executor.poll()
+    assert (report.kind, report.server, report.detail) == (ReportKind.SERVER_DOWN, 0, "other is not this machine")
+    assert [each.server for each in executor.poll()] == [0], "it is repeated until it is acknowledged"
+    executor.acknowledge([report])
+    assert executor.poll() == []
+    executor.use_cluster(Cluster("c", (*cluster.servers, Server("added", 4))))
+    reports = executor.poll()
+    assert [(each.server, each.detail) for each in reports] == [
+        (0, "other is not this machine"),
+        (2, "added is not this machine"),
+    ]
+    pretending = LocalExecutor(tmp_path / "more", cluster, clock=SteadyClock(), environ={})
+    assert pretending.poll() == []
 
 
 # What must hold at the start
@@ -233,7 +313,7 @@ def test_attempts_of_a_cluster_belong_to_whichever_service_leads(
         assert eventually(lambda: state_of(database, job) is JobState.SUCCEEDED)
         assert SqlStore(database).jobs([job])[0].attempts == 1
         first.attend()
-        assert engine.states(f"{job}.1") and len([name for name, _ in engine.calls if name == "submit"]) == 1
+        assert len(engine.states(f"{job}.1")) == 1, "it was submitted once"
     finally:
         first.close()
         second.close()
