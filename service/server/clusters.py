@@ -174,19 +174,20 @@ def _shared_dir(settings: Settings) -> Path:
 
 def _driver(settings: Settings, identity: str) -> EngineDriver:
     """The driver of the engine. Only the chosen engine's modules are imported. Raises StartError."""
-    if settings.executor == "ray":
-        raise StartError("executor=ray is not part of this release; use local or slurm")
-    from service.executors.cluster.slurm import SlurmDriver
-    from service.slurm.cluster import Slurm
-    from service.slurm.commands import SlurmMissing
+    return _ray(settings, identity) if settings.executor == "ray" else _slurm(settings, identity)
 
-    slurm = Slurm()
+
+def _slurm(settings: Settings, identity: str) -> EngineDriver:
+    from service.executors.cluster.slurm import slurm_driver
+    from service.slurm.commands import SlurmCommands, SlurmMissing
+
+    commands = SlurmCommands()
     try:
         for command in ("sbatch", "srun", "squeue", "sinfo", "scancel", "scontrol"):
-            slurm.commands.path(command)
+            commands.path(command)
     except SlurmMissing as error:
         raise StartError(f"executor=slurm: {error}; install Slurm's client commands") from error
-    driver = SlurmDriver(slurm, identity)
+    driver = slurm_driver(settings, identity)
     try:
         for note in driver.check():
             logger.warning(note)
@@ -194,3 +195,16 @@ def _driver(settings: Settings, identity: str) -> EngineDriver:
         # The service starts all the same, so that the lease of running attempts is renewed.
         logger.error("Slurm cannot be checked: %s", error)
     return driver
+
+
+def _ray(settings: Settings, identity: str) -> EngineDriver:
+    from service.executors.cluster.ray import RayDriver, RayMissing
+
+    if settings.ray_address is None:
+        raise StartError(
+            f"executor=ray needs ray_address ({env_name('ray_address')}): host:port of the head, as `ray start` printed it"
+        )
+    try:
+        return RayDriver(settings.ray_address, identity, settings.ray_token_file)
+    except RayMissing as error:
+        raise StartError(str(error)) from error

@@ -59,7 +59,7 @@ from service.engine.watch import WatchingPolicy, WatchingSink
 from service.engine.world import Costs
 from service.executors.fake import FakeExecutor
 from service.executors.gpu_health import GpuWatch
-from service.executors.gpus import GpuInfo, detect, physical_ids
+from service.executors.gpus import GpuInfo, detect, device_ids
 from service.executors.local import LocalExecutor
 from service.executors.polled import PolledExecutor
 from service.executors.timeout import TimeLimitedExecutor
@@ -88,13 +88,15 @@ class HostExecutor(NamedTuple):
     """The executor of this service: ``attempts`` itself, and ``limited``, the same with a time limit on each command.
 
     ``containment``: what holds the processes of a job together; None if there are no processes of this machine. ``gpus``: the
-    GPUs of this machine that it uses; None if they are virtual or elsewhere.
+    GPUs of this machine that it uses; None if they are virtual or elsewhere. ``machine``: the names of the servers that are this
+    machine; None: all.
     """
 
     attempts: LiveExecutor
     limited: Executor
     containment: Containment | None
     gpus: Sequence[GpuInfo] | None = None
+    machine: frozenset[str] | None = None
 
     @property
     def own(self) -> Executor | None:
@@ -169,7 +171,7 @@ def make_executor(
             run_as_users=settings.run_as_users if runs_as_submitters(settings) else None,
             renews_alone=False,
         )
-    return HostExecutor(attempts, TimeLimitedExecutor(attempts, settings.executor_timeout_s), containment, gpus)
+    return HostExecutor(attempts, TimeLimitedExecutor(attempts, settings.executor_timeout_s), containment, gpus, own)
 
 
 def make_live_stack(context: LeaderContext) -> LiveStack:
@@ -230,9 +232,9 @@ def make_recorder(settings: Settings) -> Recorder:
 def _gpu_watch(context: LeaderContext) -> tuple[GpuWatch, Mapping[str, ServerIndex]] | None:
     """A watch on the GPUs of this machine that are in the cluster, and the server of each."""
     gpus = context.executor.gpus
-    layout = physical_ids(context.cluster, gpus)
-    if gpus is None or layout is None:
+    if not gpus:
         return None
+    layout = device_ids(context.cluster, gpus, context.executor.machine)
     import pynvml  # imported only where there are GPUs
 
     servers = {uuid: ServerIndex(index) for index, uuids in enumerate(layout) for uuid in uuids}

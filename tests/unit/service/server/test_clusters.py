@@ -214,6 +214,18 @@ def test_missing_commands_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         cluster_executor(settings_of(tmp_path, shared_dir=tmp_path), SteadyClock(), "http://x")
 
 
+def test_ray_needs_its_address_and_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_of(tmp_path, executor="ray", shared_dir=tmp_path)
+    with pytest.raises(
+        StartError, match=r"executor=ray needs ray_address \(SOONER_RAY_ADDRESS\): host:port of the head"
+    ):
+        cluster_executor(settings, SteadyClock(), "http://x")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    settings = settings_of(tmp_path, executor="ray", shared_dir=tmp_path, ray_address="127.0.0.1:6379")
+    with pytest.raises(StartError, match="executor=ray needs the package ray: pip install"):
+        cluster_executor(settings, SteadyClock(), "http://x")
+
+
 def test_an_engine_that_runs_all_jobs_as_one_user_refuses_another_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: ProcessEngine
 ) -> None:
