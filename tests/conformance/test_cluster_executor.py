@@ -11,10 +11,9 @@ from policies.model.ids import AttemptId
 from policies.model.reasons import Reason
 from service.engine.events import Report, ReportKind
 from service.engine.ports import AttemptStatus, ExecutorUnavailable
+from service.executors import folder as names
 from service.executors.cluster import attempt as attempt_module
-from service.executors.cluster import folder as shared
 from service.executors.cluster.driver import EngineJobState, NodeState
-from service.executors.seal import Seal
 from tests.cluster_engine import ProcessEngine, processes_of
 from tests.cluster_house import GRACE_S, ClusterBench, ClusterHouse, LeasedClusterBench, process_house
 from tests.conformance.cluster_suite import ClusterFaultsContract
@@ -148,16 +147,16 @@ class TestFaultsThatNoRealEngineCanBeGiven:
     def test_a_folder_that_hangs_blinds_no_other_attempt(
         self, house: ClusterHouse, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        gate, real = threading.Event(), shared.read_node
+        gate, real = threading.Event(), names.has
 
-        def hangs(inbox: Path, node: int, seal: Seal) -> shared.NodeRecord:
-            if inbox.parent.name == "1.1":
+        def hangs(folder: Path, name: str) -> bool:
+            if folder.parent.parent.name == "1.1":
                 assert gate.wait(DEADLINE_S)
-            return real(inbox, node, seal)
+            return real(folder, name)
 
         house.executor.send([launch(house.command_of_runs(self.waits))])
         house.wait_started()
-        monkeypatch.setattr(shared, "read_node", hangs)
+        monkeypatch.setattr(names, "has", hangs)
         for job in range(2, 8):
             assert house.run(house.command_of_runs(), job=job).exit_code == 0
         assert house.executor.observed()[AttemptId("1.1")] is AttemptStatus.RUNNING

@@ -77,7 +77,8 @@ class Surroundings:
     OSError, NoAccount or LookupError. ``open``: makes the folder of an attempt without a launch, and returns its inbox.
     ``close``: the attempt is not live any more. ``admits``: whether commands with a fencing token are carried out. ``call``: have
     submissions and cancellations of the attempt carried out soon. ``ask``: have the engine asked soon. ``position``: of a server
-    in the cluster. ``exact_gpus``: as in Abilities. ``poll_s``: time between two answers of the engine.
+    in the cluster. ``running_pause_s``: between two looks at an attempt that runs. ``exact_gpus``: as in Abilities. ``poll_s``:
+    time between two answers of the engine.
     """
 
     engine: str
@@ -90,6 +91,7 @@ class Surroundings:
     call: Callable[[AttemptId], None]
     ask: Callable[[], None]
     position: Callable[[str], ServerIndex | None]
+    running_pause_s: Callable[[], float]
     exact_gpus: bool
     lease_s: float
     poll_s: float
@@ -132,6 +134,7 @@ class ClusterAttempt:
         self._begun_s = math.inf
         self._ready_s = math.inf
         self._cancelled_s: dict[str, float] = {}
+        self._nodes: dict[int, NodeRecord] = {}
         self._files: AttemptProgress | None = None
         self._end_record: dict[str, Any] = {}
         self._error = ""
@@ -191,7 +194,7 @@ class ClusterAttempt:
 
     def _pause_s(self) -> float:
         if self.started is not None and self.stop is None:
-            return 2.0 * _SOON_S
+            return self.around.running_pause_s()
         soon = self.around.elapsed_s() - self._begun_s < START_S / 4.0
         return _HURRY_S if soon or self.stop is not None else _SOON_S
 
@@ -207,8 +210,7 @@ class ClusterAttempt:
         self._have_submitted()
         nodes: list[NodeRecord] = []
         if self.record is not None and not self.never:
-            inbox = self.folder.inbox(self.record)
-            nodes = [shared.read_node(inbox, node, self.folder.seal) for node in range(len(self.record.servers))]
+            nodes = self._read_nodes(self.record)
             self._note_start(nodes)
             self._note_progress(final=False)
         self._decide(nodes)
@@ -289,6 +291,18 @@ class ClusterAttempt:
         return self.never
 
     # What the nodes say.
+
+    def _read_nodes(self, record: LaunchRecord) -> list[NodeRecord]:
+        """What each node's folder says: while its ranks run, only whether there is an end, because this is done all the time."""
+        inbox = self.folder.inbox(record)
+        for node in range(len(record.servers)):
+            known = self._nodes.get(node)
+            if known is None or known.started_at_s is None or (known.end is None and self._has(node, names.EXIT)):
+                self._nodes[node] = shared.read_node(inbox, node, self.folder.seal)
+        return [self._nodes[node] for node in range(len(record.servers))]
+
+    def _has(self, node: int, name: str) -> bool:
+        return names.has(shared.node_folder(self.folder.inbox(self.record), node), name)
 
     def _note_start(self, nodes: Sequence[NodeRecord]) -> None:
         times = [node.started_at_s for node in nodes if node.started_at_s is not None]
@@ -439,7 +453,9 @@ class ClusterAttempt:
         record = self._lost(f"{says}; {detail}" if says else detail)
         if self.started is None and not failed:
             record |= {"outcome": "launch_failed", "reason": Reason.LAUNCH_FAILED.value}
-        record["stop_signalled"] = self.stop is not None and any(node.signalled for node in nodes)
+        record["stop_signalled"] = self.stop is not None and any(
+            self._has(node, names.SIGNALLED) for node in range(len(nodes))
+        )
         self._finish(self._with_server(record, [*failed, *missing] if unseen else failed))
 
     def _combined(self, nodes: Sequence[NodeRecord]) -> dict[str, Any]:

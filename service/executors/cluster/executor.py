@@ -62,6 +62,9 @@ _RETRY_S = 1.0
 _SETTLE_S = 5.0
 _GAP = 0.2
 """Least time between two answers of the engine, as a part of the poll period: a change of an attempt asks at once."""
+_RUNNING_S = 1.0
+_LOOKS_PER_S = 500.0
+"""Most looks at running attempts in a second, for their progress. A change in the engine has an attempt looked at at once."""
 _CALLS = 8
 _LOOKS = 4
 _ASKS = 3
@@ -436,6 +439,7 @@ class ClusterExecutor:
             call=self._call,
             ask=lambda: self._asks.wake(_JOBS),
             position=lambda name: self._positions.get(name),
+            running_pause_s=lambda: max(_RUNNING_S, len(self._live) / _LOOKS_PER_S),
             exact_gpus=self._driver.abilities.exact_gpus,
             lease_s=self._site.lease_s,
             poll_s=self._poll_s,

@@ -44,7 +44,7 @@ class Submissions:
     def __init__(self) -> None:
         self._writing = threading.Lock()
         self._known: Mapping[str, _Submission] = {}
-        self._uncertain_s = -math.inf
+        self._uncertain_s: float | None = None
         self.answered_s = -math.inf
         """When the newest answer of the engine was asked for."""
 
@@ -82,7 +82,7 @@ class Submissions:
     @property
     def certain(self) -> bool:
         """Whether an answer was asked for after the last submit whose outcome is unknown."""
-        return self.answered_s > self._uncertain_s
+        return self._uncertain_s is None or self.answered_s > self._uncertain_s
 
     @property
     def ids(self) -> list[str]:
