@@ -171,7 +171,7 @@ def combined_end(ends: Sequence[dict[str, Any]], halted: int | None = None) -> d
     """The end of an attempt from those of all its nodes, by node rank. ``halted``: the node of :func:`read_halt`.
 
     The first failure decides: that of the halted node, else the earliest; the failures of nodes that stopped because of another
-    do not count. Without a failure the code is 75 if a node has 75, else 0.
+    do not count. Without a failure the code is 75 if a node has 75, else 0. A warning is delivered if it is on any node.
     """
     own = [(node, end) for node, end in enumerate(ends) if "halted_by" not in end] or list(enumerate(ends))
     # A part that was stopped before it started has no code, and says nothing of the others.
@@ -179,12 +179,14 @@ def combined_end(ends: Sequence[dict[str, Any]], halted: int | None = None) -> d
     failed = [(node, end) for node, end in known if end["outcome"] != "exited" or end["exit_code"] not in (0, 75)]
     at_s = max(end["at_s"] for end in ends)
     signalled = any(end["stop_signalled"] for _, end in own)
+    warned = {end.get("warning") for end in ends}
+    warning = next((outcome for outcome in (names.DELIVERED, names.NOT_DELIVERED) if outcome in warned), None)
     if not failed:
         code = 75 if any(end["exit_code"] == 75 for _, end in known) else 0
-        return names.end_record("exited", at_s, exit_code=code, stop_signalled=signalled)
+        return names.end_record("exited", at_s, exit_code=code, stop_signalled=signalled, warning=warning)
     node, first = min(failed, key=lambda entry: (entry[0] != halted, entry[1]["at_s"], entry[0]))
     detail = f"node {node}: {first['detail']}" if len(ends) > 1 and first["detail"] else first["detail"]
-    return first | {"at_s": at_s, "stop_signalled": signalled, "detail": detail}
+    return first | {"at_s": at_s, "stop_signalled": signalled, "detail": detail, "warning": warning}
 
 
 def _write_once(inbox: Path, name: str, content: bytes) -> bool:

@@ -135,6 +135,22 @@ class TestCombinedEnd:
         found = shared.combined_end([end(at_s=1.0 + node, code=code) for node, code in enumerate(codes)])
         assert (found["outcome"], found["exit_code"], found["at_s"]) == ("exited", expected, 2.0)
 
+    @pytest.mark.parametrize("code", [0, 1, 75])
+    @pytest.mark.parametrize(
+        ("warnings", "expected"),
+        [
+            ((None, None), None),
+            (("not_delivered", None), "not_delivered"),
+            (("not_delivered", "delivered"), "delivered"),
+            (("delivered", None), "delivered"),
+        ],
+    )
+    def test_a_warning_is_delivered_if_it_is_on_any_node(
+        self, warnings: tuple[str | None, ...], expected: str | None, code: int
+    ) -> None:
+        found = shared.combined_end([end(code=code, warning=warning) for warning in warnings])
+        assert (found["exit_code"], found["warning"]) == (code, expected)
+
     def test_the_earliest_failure_decides(self) -> None:
         ends = [end(at_s=3.0, code=4, detail="later"), end(at_s=2.0, code=3, detail="first"), end(at_s=5.0)]
         found = shared.combined_end(ends)
