@@ -179,15 +179,12 @@ def _driver(settings: Settings, identity: str) -> EngineDriver:
 
 def _slurm(settings: Settings, identity: str) -> EngineDriver:
     from service.executors.cluster.slurm import slurm_driver
-    from service.slurm.commands import SlurmCommands, SlurmMissing
+    from service.slurm.commands import SlurmMissing
 
-    commands = SlurmCommands()
     try:
-        for command in ("sbatch", "srun", "squeue", "sinfo", "scancel", "scontrol"):
-            commands.path(command)
+        driver = slurm_driver(settings, identity)
     except SlurmMissing as error:
         raise StartError(f"executor=slurm: {error}; install Slurm's client commands") from error
-    driver = slurm_driver(settings, identity)
     try:
         for note in driver.check():
             logger.warning(note)

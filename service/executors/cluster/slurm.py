@@ -43,6 +43,7 @@ logger = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
+_COMMANDS: Final = ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
 _TESTED_RELEASE: Final = TESTED_VERSION.rpartition(".")[0]
 _KILL_WAIT_S: Final = 30.0
 _UNTYPED: Final = "gpu"
@@ -99,7 +100,7 @@ class SlurmOptions:
 
 
 def slurm_driver(settings: Settings, cluster_id: str) -> "SlurmDriver":
-    """The driver that the settings describe. Asks Slurm nothing."""
+    """The driver that the settings describe. Asks Slurm nothing. Raises SlurmMissing where its commands are not installed."""
     options = SlurmOptions(
         partition=settings.slurm_partition,
         account=settings.slurm_account,
@@ -107,7 +108,10 @@ def slurm_driver(settings: Settings, cluster_id: str) -> "SlurmDriver":
         uneven_gangs=settings.slurm_uneven_gangs,
         users=settings.run_as == "submitter",
     )
-    return SlurmDriver(Slurm(SlurmCommands(timeout_s=settings.slurm_timeout_s)), cluster_id, options)
+    commands = SlurmCommands(timeout_s=settings.slurm_timeout_s)
+    for command in _COMMANDS:
+        commands.path(command)
+    return SlurmDriver(Slurm(commands), cluster_id, options)
 
 
 def _engine_errors(method: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -179,6 +183,9 @@ class SlurmDriver:
         self._kill_wait_s = number_before_unit(self._slurm.config().get("KillWait")) or _KILL_WAIT_S
         partition = self._partition()
         notes = []
+        logger.info(
+            "Slurm %s runs the jobs, in the partition %s; tested on %s", self._version, partition.name, TESTED_VERSION
+        )
         if not self._version.startswith(f"{_TESTED_RELEASE}."):
             notes.append(f"this is Slurm {self._version}; Sooner is tested on {TESTED_VERSION}")
         own = [job for job in self._slurm.jobs() if not job.ended and job.partition == partition.name]

@@ -26,7 +26,7 @@ from service.executors.cluster.driver import (
 )
 from service.executors.cluster.slurm import SlurmDriver, SlurmOptions, slurm_driver
 from service.slurm.cluster import Slurm
-from service.slurm.commands import SlurmAway, SlurmCommands, SlurmRefused
+from service.slurm.commands import SlurmAway, SlurmCommands, SlurmMissing, SlurmRefused
 
 ME = getpass.getuser()
 PARTITION = "PartitionName=main Default=YES State=UP MaxTime={limit} Nodes=n[1-4]\n"
@@ -368,7 +368,13 @@ def test_a_launch_of_a_user_is_submitted_as_that_user(commands: Scripted) -> Non
     assert commands.users == ["ada"]
 
 
-def test_the_settings_describe_it(tmp_path: Path) -> None:
+def test_the_settings_describe_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SlurmMissing, match="sbatch is not installed"):
+        slurm_driver(load_settings(), "c9")
+    for command in ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"):
+        (tmp_path / command).write_text("#!/bin/sh\n")
+        (tmp_path / command).chmod(0o755)
     settings = load_settings(
         {
             "slurm_partition": "gpu",
