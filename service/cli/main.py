@@ -37,7 +37,10 @@ _GROUPS = {
             submit="submit wait",
         ),
     ),
-    "cluster": Group("Show and change the servers.", _commands(cluster="show events add drain resume", past="export")),
+    "cluster": Group(
+        "Show and change the servers.",
+        _commands(cluster="show events add drain resume", past="export", cluster_import="import"),
+    ),
     "webhook": Group(
         "Webhooks: HTTP notifications about changes of jobs.",
         {**_commands(webhook="add list remove deliveries"), "test": "service.cli.webhook:try_command"},

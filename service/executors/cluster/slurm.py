@@ -20,6 +20,7 @@ from typing import Final, ParamSpec, TypeVar
 from policies.model.cluster import Server
 from policies.model.ids import AttemptId
 from service.config.settings import Settings
+from service.config.slurm_cluster import UNTYPED
 from service.engine.ports import Abilities
 from service.executors.cluster.driver import (
     EngineEnd,
@@ -46,8 +47,6 @@ _R = TypeVar("_R")
 _COMMANDS: Final = ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
 _TESTED_RELEASE: Final = TESTED_VERSION.rpartition(".")[0]
 _KILL_WAIT_S: Final = 30.0
-_UNTYPED: Final = "gpu"
-"""The GPU type of nodes whose GPUs Slurm names no type of."""
 _SCRIPT_BYTES_MAX: Final = 4 * 1024**2
 """Slurm's default limit on a batch script (max_script_size)."""
 
@@ -139,6 +138,7 @@ class SlurmDriver:
         self._mark = f"sooner:{cluster_id}:"
         self._own_user = getpass.getuser()
         self._nodes: Mapping[str, SlurmNode] = {}
+        self._racks: Mapping[str, str] | None = None
         self._found_partition: SlurmPartition | None = None
         self._owners: Mapping[str, str] = {}
         self._failed_nodes: dict[int, tuple[str, ...]] = {}
@@ -266,7 +266,7 @@ class SlurmDriver:
 
     @_engine_errors
     def nodes(self) -> Sequence[EngineNode]:
-        """The nodes with GPUs of one type in the partition, by name."""
+        """The nodes with GPUs of one type in the partition, by name. Partition and racks are read once."""
         partition = self._partition()
         self._nodes = {node.name: node for node in self._slurm.nodes()}
         usable = [node for node in self._nodes.values() if partition.name in node.partitions and node.gpus > 0]
@@ -274,7 +274,10 @@ class SlurmDriver:
         if mixed - self._mixed:
             logger.warning("nodes with GPUs of several types are left out: %s", ", ".join(sorted(mixed)))
         self._mixed = mixed
-        return [_engine_node(node) for node in sorted(usable, key=lambda node: node.name) if node.name not in mixed]
+        if self._racks is None:
+            self._racks = self._slurm.racks()
+        kept = sorted((node for node in usable if node.name not in mixed), key=lambda node: node.name)
+        return [_engine_node(node, self._racks.get(node.name, "r1")) for node in kept]
 
     def close(self) -> None:
         """There is nothing to release: each call is a process of its own."""
@@ -464,7 +467,7 @@ def _end(job: SlurmJob) -> tuple[EngineEnd, str]:
     return end, detail + reason
 
 
-def _engine_node(node: SlurmNode) -> EngineNode:
+def _engine_node(node: SlurmNode, rack: str) -> EngineNode:
     state = NodeState.DOWN if node.down else NodeState.DRAINED if node.drained else NodeState.UP
-    server = Server(node.name, node.gpus, gpu_type=node.gpu_type or _UNTYPED)
+    server = Server(node.name, node.gpus, gpu_type=node.gpu_type or UNTYPED, rack=rack)
     return EngineNode(server, state, node.address, "" if state is NodeState.UP else node.why)
